@@ -143,7 +143,7 @@ def shards_of(name: str) -> Shards:
     folder = WORK / "learning-quickstart"
     if not (folder / "report.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        quickstart(folder, steps=1, tell=note)
+        quickstart(folder, steps=1)
     return Shards.open(folder / "shards")
 
 

@@ -14,7 +14,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from bertsmith.console import note
 from bertsmith.finetuning.run import finetune
 from bertsmith.quickstart.quickstart import FINETUNING, quickstart
 from record import WORK, once, section, table, where
@@ -39,7 +38,7 @@ def measured(seed: int) -> dict[str, Any]:
     """The quickstart's report for a seed, and the random arm given every chance: more updates, other rates."""
     out = WORK / f"quickstart-{seed}"
     shutil.rmtree(out, ignore_errors=True)
-    report = quickstart(out, seed=seed, tell=note)
+    report = quickstart(out, seed=seed)
     report["cores"] = len(os.sched_getaffinity(0))
     report["grid"] = {
         f"{arm} {rate:g} {updates}": tuned(out, arm, seed, rate, updates)

@@ -16,6 +16,7 @@ from bertsmith.corpus.checks.check import CheckOptions
 from bertsmith.errors import InputError, MachineError, Stopped, command, option, render
 from bertsmith.finetuning.settings import FinetuneSettings
 from bertsmith.io.files import Reading
+from bertsmith.objectives.objective import OBJECTIVES, objective_type
 from bertsmith.pretraining.extend_vocabulary import Choice
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.task import TASKS, task_type
@@ -111,6 +112,8 @@ def arguments() -> set[str]:
     for settings in (PretrainSettings, FinetuneSettings, *(task_type(task).settings_type for task in TASKS)):
         known |= {name for name, _ in settings.names()}
         known |= {name.rpartition(".")[2] for name, _ in settings.names()}
+    for objective in OBJECTIVES:
+        known |= {f"objective.{name}" for name in objective_type(objective).settings_type.model_fields}
     return known | {"settings"} | COMMAND_LINE_ONLY
 
 

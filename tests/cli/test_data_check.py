@@ -223,7 +223,7 @@ def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pyt
     from bertsmith.inspection import check
     from bertsmith.pretraining import speed_probe
 
-    monkeypatch.setattr(check, "_LONGEST_UPDATE", 0.0)
+    monkeypatch.setattr(check, "_MAX_PROBED_SECONDS", 0.0)
     monkeypatch.setattr(speed_probe, "timed_on_random_text", lambda *_: pytest.fail("an update was made"))
     small, large = (
         check.check_corpus([corpus], preset_name=name)["forecast"]
@@ -251,7 +251,7 @@ def test_the_forecast_of_a_sample_reaches_over_plain_files(corpus: Path, tmp_pat
     assert "from the sample" in sample["covers"]
     alone = check_corpus([packed], options, probe=False)["forecast"]
     assert alone["tokens"] < 0.3 * whole["tokens"]
-    assert "the sample alone" in alone["covers"]
+    assert "only the sample" in alone["covers"]
 
 
 def test_what_acts_on_a_terminal_is_only_shown(

@@ -94,7 +94,7 @@ def test_the_page_is_made_of_the_report_alone(made: Made) -> None:
     for name, value in chosen.items():
         assert f"{value:.4g}, chosen on dev" in page, name
     if (chance := made.report["dev"].get("chance")) is not None:
-        assert f"Choosing by chance would be right in {percent(chance)}" in page.replace("\xa0", " ")
+        assert f"Random choices would be right in {percent(chance)}" in page.replace("\xa0", " ")
     assert "<script" not in page
     assert not re.search(r'(?:src|href)="(?!#)|url\((?!#)|@import', page)
     assert "://" not in re.sub(r'xmlns(?::\w+)?="[^"]*"', "", page)

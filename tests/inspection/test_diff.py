@@ -1,4 +1,4 @@
-"""In what two models differ, by their names and by their folders."""
+"""Test comparisons of two models by name and by folder."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bertsmith.models.family import build_encoder, preset
 
 
 def rows(document: dict[str, object], part: str) -> dict[str, tuple[object, object]]:
-    found = document[part]
-    assert isinstance(found, list)
-    return {row["what"]: (row["a"], row["b"]) for row in found}
+    differences = document[part]
+    assert isinstance(differences, list)
+    return {row["what"]: (row["a"], row["b"]) for row in differences}
 
 
 def test_two_presets() -> None:
@@ -31,12 +31,12 @@ def test_two_presets() -> None:
         "layer_norm_eps": (1e-12, 1e-5),
         "pad_token_id": (0, 1),
     }
-    habits = rows(document, "family")
-    assert habits["usual tokenizer"] == ("wordpiece", "byte_level_bpe")
-    assert habits["pre-trained with data.sentence_task"] == ("nsp", "none")
-    assert habits["pre-trained with train.betas"] == ([0.9, 0.999], [0.9, 0.98])
-    assert habits["a head for pairs of sentences"] == (True, False)
-    assert "a pooler" not in habits  # both have one
+    traits = rows(document, "family")
+    assert traits["usual tokenizer"] == ("wordpiece", "byte_level_bpe")
+    assert traits["pre-trained with data.sentence_task"] == ("nsp", "none")
+    assert traits["pre-trained with train.betas"] == ([0.9, 0.999], [0.9, 0.98])
+    assert traits["has a sentence pair head"] == (True, False)
+    assert "has a pooler" not in traits  # both have one
     assert rows(document, "parameters") == {
         "token embeddings": (23_440_896, 38_603_520),
         "position embeddings": (393_216, 394_752),
@@ -45,7 +45,7 @@ def test_two_presets() -> None:
     }
 
 
-def test_a_folder_beside_a_preset(tmp_path: Path) -> None:
+def test_a_folder_and_a_preset(tmp_path: Path) -> None:
     sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     config = preset("distilbert-base-cased", vocab_size=50, **sizes)
     folder = write_folder(tmp_path / "m", config, {"encoder": build_encoder(config, torch.Generator())})
@@ -56,7 +56,7 @@ def test_a_folder_beside_a_preset(tmp_path: Path) -> None:
 
 
 def test_two_runs(tmp_path: Path) -> None:
-    """Also what they were trained with; beside what is no run, nothing of that."""
+    """Training settings are compared if both are runs."""
     shards = tiny_run.make_shards(tmp_path)
     for name, steps in (("a", 2), ("b", 3)):
         tiny_run.run(shards, tmp_path / name, f"train.max_steps={steps}")
@@ -66,16 +66,17 @@ def test_two_runs(tmp_path: Path) -> None:
     assert difference(tmp_path / "a", "bert-tiny-uncased")["runs"] == []
 
 
-def test_a_model_beside_itself_differs_in_nothing() -> None:
+def test_a_model_does_not_differ_from_itself() -> None:
     document = difference("electra-small-generator", "electra-small-generator")
     assert document["settings"] == document["family"] == []
     assert [row["what"] for row in document["parameters"]] == ["sum"]
 
 
-def test_a_mistyped_name_is_told_what_it_may_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistyped_name_gets_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(InputError, match="no preset, run or model folder of this name") as caught:
+    with pytest.raises(InputError) as caught:
         difference("bert-base-uncased", "robreta-base")
-    assert caught.value.remedy == "did you mean roberta-base?"
+    assert (caught.value.code, caught.value.location) == ("model_not_found", "robreta-base")
+    assert "roberta-base" in str(caught.value.hint)
     with pytest.raises(InputError):
         difference("nothing/like-it", "roberta-base")

@@ -261,8 +261,8 @@ def test_it_is_trained_on_and_judged_on_the_text_as_it_is(shards: Shards, tmp_pa
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["objective.name=causal", "data.corrupt=delete"], "predicts each token of the text as it is"),
-        (["objective.name=replaced", "data.corrupt=insert"], "would call inserted tokens the text's own"),
+        (["objective.name=causal", "data.corrupt=delete"], "data.corrupt: 'delete' is not supported"),
+        (["objective.name=replaced", "data.corrupt=insert"], "data.corrupt: 'insert' is not supported"),
         (["data.corrupt=swap"], "data.corrupt is 'swap', not 'none', 'insert' or 'delete'"),
         (["data.corrupt=insert", "data.corrupt_share=0.9"], "data.corrupt_share is 0.9"),
     ],

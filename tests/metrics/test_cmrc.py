@@ -1,4 +1,4 @@
-"""Chinese answers: cases by hand, and the script's rules written down a second time."""
+"""Test Chinese answers on small cases and against an independent version of the script's rules."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from bertsmith.metrics.cmrc import exact_match, f1, segments
 
 
-def test_ideographs_stand_alone_and_other_words_are_whole() -> None:
+def test_segments_are_single_ideographs_and_words() -> None:
     assert segments(" 光荣和ω-Force 3.5%！") == ["光", "荣", "和", "ωforce", "3.5", "%"]
     assert segments("It's 1,000 年…") == ["it's", "1,000", "年", "…"]
     assert segments("。") == []
 
 
-def test_hand_cases() -> None:
+def test_small_cases() -> None:
     assert exact_match("《光荣》", ["光荣。", "别的"])
     assert not exact_match("光荣", ["光"])
-    # The longest run of both is 光荣, of 3 and of 5.
+    # The longest common run is 光荣, of 3 and of 5.
     assert f1("光荣和", ["与光荣公司"]) == pytest.approx(2 * (2 / 3) * (2 / 5) / (2 / 3 + 2 / 5))
     assert f1("荣光", ["光荣"]) == 0.5  # a run, not a bag of characters
     assert f1("二", ["三"]) == 0.0
@@ -33,50 +33,51 @@ def test_hand_cases() -> None:
 PUNCTUATION = "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』"
 
 
-def by_the_rules(answer: str, gold: list[str]) -> tuple[bool, float]:
-    """Cui et al. 2019, cmrc2018_evaluate.py, for words that its tokenizer leaves whole."""
+def reference_scores(answer: str, references: list[str]) -> tuple[bool, float]:
+    """Score as cmrc2018_evaluate.py (Cui et al. 2019) does for words that its tokenizer does not split."""
 
-    def parts(text: str) -> list[str]:
-        found, word = [], ""
+    def split_text(text: str) -> list[str]:
+        result, word = [], ""
         for c in text.lower().strip():
             if c in PUNCTUATION:
                 continue
             if re.search("[\u4e00-\u9fa5]", c):
-                found += [*word.split(), c]
+                result += [*word.split(), c]
                 word = ""
             else:
                 word += c
-        return [*found, *word.split()]
+        return [*result, *word.split()]
 
-    def longest(a: list[str], b: list[str]) -> int:
+    def longest_common_run(a: list[str], b: list[str]) -> int:
         table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
-        most = 0
+        length = 0
         for i in range(len(a)):
             for j in range(len(b)):
                 if a[i] == b[j]:
                     table[i + 1][j + 1] = table[i][j] + 1
-                    most = max(most, table[i + 1][j + 1])
-        return most
+                    length = max(length, table[i + 1][j + 1])
+        return length
 
-    def of_one(other: str) -> float:
-        ours, theirs = parts(answer), parts(other)
-        same = longest(ours, theirs)
+    def f1_of(reference: str) -> float:
+        words, reference_words = split_text(answer), split_text(reference)
+        same = longest_common_run(words, reference_words)
         if same == 0:
             return 0
-        precision, recall = same / len(ours), same / len(theirs)
+        precision, recall = same / len(words), same / len(reference_words)
         return 2 * precision * recall / (precision + recall)
 
-    def plain(text: str) -> str:
+    def normalize(text: str) -> str:
         return "".join(c for c in text.lower().strip() if c not in PUNCTUATION)
 
-    return any(plain(answer) == plain(other) for other in gold), max(map(of_one, gold))
+    exact = any(normalize(answer) == normalize(reference) for reference in references)
+    return exact, max(map(f1_of, references))
 
 
 TEXTS = st.lists(st.sampled_from([*"光荣和公司一二三aB3，。-《》 "]), min_size=1, max_size=10).map("".join)
 
 
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=3))
-def test_equal_to_the_rules_written_a_second_time(answer: str, gold: list[str]) -> None:
-    exact, score = by_the_rules(answer, gold)
-    assert exact_match(answer, gold) == exact
-    assert f1(answer, gold) == pytest.approx(score)
+def test_scores_equal_the_reference(answer: str, references: list[str]) -> None:
+    exact, score = reference_scores(answer, references)
+    assert exact_match(answer, references) == exact
+    assert f1(answer, references) == pytest.approx(score)

@@ -1,4 +1,4 @@
-"""Entities: what conlleval counts, from hand-made rows and from a second counter that runs as the script does."""
+"""Test entity counts on small cases and against an independent counter that runs as conlleval does."""
 
 from __future__ import annotations
 
@@ -10,37 +10,40 @@ from bertsmith.metrics.entities import Entity, count, entities, total
 from bertsmith.metrics.precision_recall import Counts
 from bertsmith.metrics.tagging_schemes import scheme_of
 
-# The script's own tables: a chunk ends, or starts, between a tag and the next.
+# The script's tables: a chunk ends, or starts, between a tag and the next.
 ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O"), ("E", "E"), ("E", "I"), ("E", "O")}
 STARTS = {("B", "B"), ("I", "B"), ("O", "B"), ("O", "I"), ("E", "E"), ("E", "I"), ("O", "E")}
 
 
-def running_counts(truth: list[list[str]], guess: list[list[str]]) -> tuple[int, int, int]:
-    """Chunks in the data, chunks found, chunks right, as the script counts: in one walk over both rows, by whether
-    the chunk that is open was right so far."""
-    gold = found = right = 0
-    still_right = False
-    last = ("O", ""), ("O", "")
-    for row, other in zip(truth, guess, strict=True):
-        for pair in [*zip(row, other, strict=True), ("O", "O")]:
-            now = tuple((tag[:1], tag[2:]) for tag in pair)
+def conlleval_counts(references: list[list[str]], predictions: list[list[str]]) -> tuple[int, int, int]:
+    """Count references, predictions, and correct predictions in one pass over both rows, as the script does.
+
+    `still_correct` tracks if the open chunk has matched so far.
+    """
+    num_references = num_predictions = num_correct = 0
+    still_correct = False
+    previous = ("O", ""), ("O", "")
+    for reference, prediction in zip(references, predictions, strict=True):
+        for pair in [*zip(reference, prediction, strict=True), ("O", "O")]:
+            current = tuple((tag[:1], tag[2:]) for tag in pair)
             ends, starts = [], []
-            for (old, old_kind), (new, kind) in zip(last, now, strict=True):
-                changed = old_kind != kind
+            for (old, old_type), (new, new_type) in zip(previous, current, strict=True):
+                changed = old_type != new_type
                 ends.append((old, new) in ENDS or (old != "O" and changed))
                 starts.append((old, new) in STARTS or (new != "O" and changed))
-            if still_right and all(ends) and last[0][1] == last[1][1]:
-                still_right, right = False, right + 1
-            elif still_right and (ends[0] != ends[1] or now[0][1] != now[1][1]):
-                still_right = False
-            if all(starts) and now[0][1] == now[1][1]:
-                still_right = True
-            gold, found, last = gold + starts[0], found + starts[1], now
-    return gold, found, right
+            if still_correct and all(ends) and previous[0][1] == previous[1][1]:
+                still_correct, num_correct = False, num_correct + 1
+            elif still_correct and (ends[0] != ends[1] or current[0][1] != current[1][1]):
+                still_correct = False
+            if all(starts) and current[0][1] == current[1][1]:
+                still_correct = True
+            num_references, num_predictions = num_references + starts[0], num_predictions + starts[1]
+            previous = current
+    return num_references, num_predictions, num_correct
 
 
 def rows_of(*tags: str) -> st.SearchStrategy[list[list[str]]]:
-    # Both rows of a pair have one length: drawn as pairs, taken apart below.
+    # Both rows of a pair have the same length: they are drawn as pairs of tags.
     return st.lists(st.lists(st.tuples(st.sampled_from(tags), st.sampled_from(tags)), max_size=9), max_size=4)
 
 
@@ -48,15 +51,15 @@ IOB = ["O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in ("PER", "LOC"))]
 
 
 @given(rows_of(*IOB))
-def test_any_rows_of_iob_however_broken_count_as_the_script_counts(pairs: list) -> None:
-    truth = [[a for a, _ in row] for row in pairs]
-    guess = [[b for _, b in row] for row in pairs]
-    found = total(count(truth, guess))
-    assert (found.gold, found.found, found.right) == running_counts(truth, guess)
+def test_counts_equal_conlleval_for_valid_and_invalid_iob(pairs: list) -> None:
+    references = [[a for a, _ in row] for row in pairs]
+    predictions = [[b for _, b in row] for row in pairs]
+    counts = total(count(references, predictions))
+    assert (counts.gold, counts.found, counts.right) == conlleval_counts(references, predictions)
 
 
 @pytest.mark.parametrize(
-    ("tags", "wanted"),
+    ("tags", "expected"),
     [
         ("O O", []),
         ("I-PER I-PER O I-LOC", ["PER 0 2", "LOC 3 4"]),
@@ -72,23 +75,23 @@ def test_any_rows_of_iob_however_broken_count_as_the_script_counts(pairs: list) 
         ("B I O I", [" 0 2", " 3 4"]),
     ],
 )
-def test_entities_of_hand_made_rows(tags: str, wanted: list[str]) -> None:
-    found = entities(tags.split())
-    assert [f"{e.type} {e.start} {e.end}" for e in found] == wanted
-    assert all(isinstance(e, Entity) for e in found)
+def test_entities(tags: str, expected: list[str]) -> None:
+    result = entities(tags.split())
+    assert [f"{e.type} {e.start} {e.end}" for e in result] == expected
+    assert all(isinstance(e, Entity) for e in result)
 
 
 def test_an_entity_ends_with_its_sentence() -> None:
     assert count([["I-PER"], ["I-PER"]], [["I-PER"], ["I-PER"]]) == {"PER": Counts(2, 2, 2)}
 
 
-def test_type_start_and_end_must_all_be_right() -> None:
-    truth = [["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]]
-    guess = [["B-PER", "O", "O", "B-ORG", "B-LOC"]]
-    types = count(truth, guess)
+def test_correct_entities_have_the_same_type_start_and_end() -> None:
+    references = [["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]]
+    predictions = [["B-PER", "O", "O", "B-ORG", "B-LOC"]]
+    types = count(references, predictions)
     assert types == {"LOC": Counts(2, 1, 1), "ORG": Counts(0, 1, 0), "PER": Counts(1, 1, 0)}
-    whole = total(types)
-    assert (whole.precision, whole.recall, whole.f1) == (1 / 3, 1 / 3, 1 / 3)
+    counts = total(types)
+    assert (counts.precision, counts.recall, counts.f1) == (1 / 3, 1 / 3, 1 / 3)
     assert (types["ORG"].recall, types["PER"].f1) == (0.0, 0.0)
 
 
@@ -106,5 +109,5 @@ def test_type_start_and_end_must_all_be_right() -> None:
         (["B-PER NOUN"], None),
     ],
 )
-def test_the_scheme_is_seen_in_the_tags(rows: list[str], scheme: str | None) -> None:
+def test_scheme_is_inferred_from_tags(rows: list[str], scheme: str | None) -> None:
     assert scheme_of(row.split() for row in rows) == scheme

@@ -1,4 +1,4 @@
-"""Schemes of tags: what may follow what, what breaks one, and that entities survive from one to another."""
+"""Test tagging schemes: allowed transitions, violations, and conversion between tags and entities."""
 
 from __future__ import annotations
 
@@ -18,46 +18,44 @@ LETTERS = {"BILOU": {"E": "L", "S": "U"}, "BMES": {"I": "M"}, "IOBES": {}}
 
 @st.composite
 def sentences(draw: st.DrawFn) -> tuple[list[Entity], int]:
-    """Entities that may touch, and the words of their sentence."""
-    found, at = [], 0
-    kinds = st.sampled_from(["PER", "LOC", "A-B", ""])
-    for size, gap, kind in draw(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2), kinds), max_size=5)):
-        found.append(Entity(kind, at + gap, at + gap + size))
-        at += gap + size
-    return found, at + draw(st.integers(0, 2))
+    """Draw entities that may touch, and the number of words of their sentence."""
+    spans, position = [], 0
+    types = st.sampled_from(["PER", "LOC", "A-B", ""])
+    for size, gap, type_ in draw(
+        st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2), types), max_size=5)
+    ):
+        spans.append(Entity(type_, position + gap, position + gap + size))
+        position += gap + size
+    return spans, position + draw(st.integers(0, 2))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(sentences())
-def test_entities_written_in_a_scheme_are_legal_whole_and_read_again(
-    scheme: Scheme, some: tuple[list[Entity], int]
-) -> None:
-    found, size = some
+def test_entities_survive_conversion_to_tags(scheme: Scheme, sentence: tuple[list[Entity], int]) -> None:
+    spans, size = sentence
     for letters in LETTERS.values() if scheme == "iobes" else ({},):
-        tags = written(found, size, scheme, letters)
+        tags = written(spans, size, scheme, letters)
         assert len(tags) == size
         assert breaks_of(tags, scheme) == []
-        assert entities(tags) == entities(tags, scheme) == found
+        assert entities(tags) == entities(tags, scheme) == spans
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(st.lists(st.sampled_from(["O", *(f"{p}-{k}" for p in "BIES" for k in "XY")]), max_size=8))
-def test_tags_are_legal_exactly_if_they_are_what_their_entities_are_written_as(
-    scheme: Scheme, tags: list[str]
-) -> None:
-    """So `allowed`, which forbids paths, and `written`, which makes them, are one definition."""
-    legal = not breaks_of(tags, scheme)
-    assert legal == (written(entities(tags), len(tags), scheme) == tags)
+def test_tags_are_valid_if_and_only_if_conversion_reproduces_them(scheme: Scheme, tags: list[str]) -> None:
+    """The function that checks transitions and the one that writes tags agree."""
+    valid = not breaks_of(tags, scheme)
+    assert valid == (written(entities(tags), len(tags), scheme) == tags)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_strict_entities_are_some_of_those_that_conlleval_reads(scheme: Scheme) -> None:
+def test_strict_entities_are_a_subset(scheme: Scheme) -> None:
     for tags in product(["O", "B-X", "I-X", "E-X", "S-X", "I-Y"], repeat=4):
         assert set(entities(tags, scheme)) <= set(entities(tags))
 
 
 @pytest.mark.parametrize(
-    ("scheme", "tags", "found"),
+    ("scheme", "tags", "violations"),
     [
         ("iob2", "O I-X", [Break(1, "O", "I-X")]),
         ("iob2", "B-X I-Y", [Break(1, "B-X", "I-Y")]),
@@ -70,18 +68,18 @@ def test_strict_entities_are_some_of_those_that_conlleval_reads(scheme: Scheme) 
         ("iobes", "U-X B-X L-X", []),
     ],
 )
-def test_what_breaks_a_scheme(scheme: Scheme, tags: str, found: list[Break]) -> None:
-    assert breaks_of(tags.split(), scheme) == found
+def test_violations(scheme: Scheme, tags: str, violations: list[Break]) -> None:
+    assert breaks_of(tags.split(), scheme) == violations
 
 
-def test_a_few_broken_tags_do_not_make_another_scheme_of_a_file() -> None:
+def test_a_few_invalid_tags_do_not_change_the_inferred_scheme() -> None:
     rows = [["B-X", "I-X", "O", "B-Y"]] * 20 + [["O", "I-X"]]
     assert scheme_of(rows) == "iob2"
     assert scheme_of([["I-X", "I-X", "O", "I-Y"]] * 20 + [["O", "B-X"]]) == "iob1"
     assert scheme_of([["B-X", "E-X", "O", "S-Y"]] * 20 + [["B-X", "O"], ["I-X"]]) == "iobes"
 
 
-def test_the_letters_of_a_file() -> None:
+def test_letters_of_a_file() -> None:
     assert letters_of(["O", "B-X", "I-X", "L-X", "U-X"]) == {"E": "L", "S": "U"}
     assert letters_of(["B", "M", "E", "S"]) == {"I": "M"}
     assert letters_of(["O", "B-X", "I-X"]) == {}

@@ -1,4 +1,4 @@
-"""Exact match and F1: cases by hand, and the script's rules written down a second time."""
+"""Test exact match and F1 on small cases and against independent versions of the scripts' rules."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from bertsmith.metrics.squad import (
 
 
 @pytest.mark.parametrize(
-    ("answer", "plain"),
+    ("answer", "expected"),
     [
         ("The Denver Broncos!", "denver broncos"),
         ("an  apple\ta day", "apple day"),
         ("theatre and a", "theatre and"),
-        ("the-end", "theend"),  # punctuation goes first, so this article is none
+        ("the-end", "theend"),  # punctuation is deleted first, so this is no article
         ("U.S.", "us"),
         ("„the“ – Ärger", "„ “ – ärger"),
         ("37 摄氏度。", "37 摄氏度。"),
-        ("a\u00a0b", "b"),  # a no-break space parts words
+        ("a\u00a0b", "b"),  # a no-break space separates words
         ("The", ""),
     ],
 )
-def test_normalised(answer: str, plain: str) -> None:
-    assert normalised(answer) == plain
+def test_normalize(answer: str, expected: str) -> None:
+    assert normalised(answer) == expected
 
 
-def test_hand_cases() -> None:
+def test_small_cases() -> None:
     assert exact_match("The cat.", ["dog", "CAT"])
     assert not exact_match("cats", ["cat"])
     assert exact_match("the", ["an"])
@@ -49,27 +49,28 @@ def test_hand_cases() -> None:
     assert f1("nothing", ["something else"]) == 0.0
 
 
-def test_without_gold_there_is_no_score() -> None:
+def test_f1_needs_a_reference() -> None:
     with pytest.raises(ValueError, match="empty"):
         f1("cat", [])
 
 
-def by_the_rules(answer: str, gold: list[str]) -> tuple[bool, float]:
-    """Rajpurkar et al. 2016, evaluate-v1.1.py, in its own order and data types."""
+def reference_scores(answer: str, references: list[str]) -> tuple[bool, float]:
+    """Score as evaluate-v1.1.py does (Rajpurkar et al. 2016), with the same order and data types."""
 
-    def plain(text: str) -> str:
+    def normalize(text: str) -> str:
         text = "".join(c for c in text.lower() if c not in set(string.punctuation))
         return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
-    def of_one(other: str) -> float:
-        ours, theirs = plain(answer).split(), plain(other).split()
-        same = sum((Counter(ours) & Counter(theirs)).values())
+    def f1_of(reference: str) -> float:
+        words, reference_words = normalize(answer).split(), normalize(reference).split()
+        same = sum((Counter(words) & Counter(reference_words)).values())
         if same == 0:
             return 0
-        precision, recall = 1.0 * same / len(ours), 1.0 * same / len(theirs)
+        precision, recall = 1.0 * same / len(words), 1.0 * same / len(reference_words)
         return (2 * precision * recall) / (precision + recall)
 
-    return max(plain(answer) == plain(other) for other in gold), max(of_one(other) for other in gold)
+    exact = max(normalize(answer) == normalize(reference) for reference in references)
+    return exact, max(map(f1_of, references))
 
 
 TEXTS = st.lists(
@@ -81,38 +82,39 @@ TEXTS = st.lists(
 
 
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=4))
-def test_equal_to_the_rules_written_a_second_time(answer: str, gold: list[str]) -> None:
-    exact, score = by_the_rules(answer, gold)
-    assert exact_match(answer, gold) == exact
-    assert f1(answer, gold) == score
+def test_scores_equal_the_reference(answer: str, references: list[str]) -> None:
+    exact, score = reference_scores(answer, references)
+    assert exact_match(answer, references) == exact
+    assert f1(answer, references) == score
 
 
-def by_the_rules_of_two(answer: str, gold: list[str]) -> tuple[bool, float]:
-    """Rajpurkar et al. 2018, evaluate-v2.0.py: an answer of no word is right where the other has none, too."""
+def reference_scores_v2(answer: str, references: list[str]) -> tuple[bool, float]:
+    """Score as evaluate-v2.0.py does (Rajpurkar et al. 2018): an empty answer matches an empty reference."""
 
-    def plain(text: str) -> str:
+    def normalize(text: str) -> str:
         text = "".join(c for c in text.lower() if c not in set(string.punctuation))
         return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
-    def of_one(other: str) -> float:
-        ours, theirs = plain(answer).split(), plain(other).split()
-        same = sum((Counter(ours) & Counter(theirs)).values())
-        if not ours or not theirs:
-            return int(ours == theirs)
+    def f1_of(reference: str) -> float:
+        words, reference_words = normalize(answer).split(), normalize(reference).split()
+        same = sum((Counter(words) & Counter(reference_words)).values())
+        if not words or not reference_words:
+            return int(words == reference_words)
         if same == 0:
             return 0
-        precision, recall = 1.0 * same / len(ours), 1.0 * same / len(theirs)
+        precision, recall = 1.0 * same / len(words), 1.0 * same / len(reference_words)
         return (2 * precision * recall) / (precision + recall)
 
-    golds = [text for text in gold if plain(text)] or [""]
-    return max(plain(answer) == plain(other) for other in golds), max(map(of_one, golds))
+    non_empty = [text for text in references if normalize(text)] or [""]
+    exact = max(normalize(answer) == normalize(reference) for reference in non_empty)
+    return exact, max(map(f1_of, non_empty))
 
 
 @given(TEXTS | st.just(""), st.lists(TEXTS, min_size=1, max_size=4) | st.just([""]))
-def test_equal_to_the_rules_of_squad_two_written_a_second_time(answer: str, gold: list[str]) -> None:
-    exact, score = by_the_rules_of_two(answer, gold)
-    assert exact_or_none(answer, gold) == exact
-    assert f1_or_none(answer, gold) == pytest.approx(score)
+def test_scores_equal_the_reference_v2(answer: str, references: list[str]) -> None:
+    exact, score = reference_scores_v2(answer, references)
+    assert exact_or_none(answer, references) == exact
+    assert f1_or_none(answer, references) == pytest.approx(score)
 
 
 QUESTIONS = st.lists(
@@ -124,22 +126,22 @@ QUESTIONS = st.lists(
 
 
 @given(QUESTIONS)
-def test_the_best_threshold_is_the_scripts(questions: list[tuple[int, bool, float]]) -> None:
-    """Its loop, where every question was answered, and no two values are equal."""
+def test_best_threshold_equals_the_scripts(questions: list[tuple[int, bool, float]]) -> None:
+    """Repeat the script's loop for questions that are all answered and have distinct values."""
     total = sum(not answerable for _, answerable, _ in questions)
     best = total
     for _, answerable, score in sorted(questions):
         total += score if answerable else -1
         best = max(best, total)
-    asked = [Asking(value, score if has else 0.0, float(not has)) for value, has, score in questions]
-    found, threshold = best_threshold(asked)
-    assert found == pytest.approx(best / len(questions))
-    chosen = [one.unanswered if one.for_none > threshold else one.answered for one in asked]
-    assert sum(chosen) / len(chosen) == pytest.approx(found)
+    scores = [Asking(value, score if has else 0.0, float(not has)) for value, has, score in questions]
+    best_score, threshold = best_threshold(scores)
+    assert best_score == pytest.approx(best / len(questions))
+    achieved = [s.unanswered if s.for_none > threshold else s.answered for s in scores]
+    assert sum(achieved) / len(achieved) == pytest.approx(best_score)
 
 
-def test_questions_of_one_value_stay_on_one_side_of_the_threshold() -> None:
-    asked = [Asking(1.0, 1.0, 0.0), Asking(1.0, 0.0, 1.0), Asking(3.0, 0.0, 1.0)]
-    assert best_threshold(asked) == (pytest.approx(2 / 3), 0.0)  # always none, and 1 below the lowest
+def test_questions_of_equal_value_are_on_the_same_side_of_the_threshold() -> None:
+    scores = [Asking(1.0, 1.0, 0.0), Asking(1.0, 0.0, 1.0), Asking(3.0, 0.0, 1.0)]
+    assert best_threshold(scores) == (pytest.approx(2 / 3), 0.0)  # never answer: 1 below the lowest
     assert best_threshold([Asking(1.0, 1.0, 0.0), Asking(3.0, 0.0, 1.0)]) == (1.0, 2.0)
     assert best_threshold([Asking(1.0, 1.0, 0.0), Asking(3.0, 1.0, 0.0)]) == (1.0, 4.0)

@@ -1,4 +1,4 @@
-"""BERT's objective against the reference library: its label ids, its two losses."""
+"""Test masked LM and sentence tasks: losses and label ids against transformers."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ CONFIG = ModelConfig(
 )
 
 
-def a_batch(sequences: int = 5, task: str = "nsp") -> PairBatch:
-    draw = torch.Generator().manual_seed(1)
-    lengths = torch.randint(6, 30, (sequences,), generator=draw).tolist()
-    tokens = [torch.randint(5, 50, (n,), generator=draw).tolist() for n in lengths]
+def make_batch(sequences: int = 5, task: str = "nsp") -> PairBatch:
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(6, 30, (sequences,), generator=generator).tolist()
+    tokens = [torch.randint(5, 50, (n,), generator=generator).tolist() for n in lengths]
     segments = [[0] * (n // 2) + [1] * (n - n // 2) for n in lengths]
     packed = Packed.of_lists(tokens, segments)
-    rows = torch.randperm(sum(lengths), generator=draw)[: sum(lengths) // 4].sort().values
-    labels = torch.randint(5, 50, (len(rows),), generator=draw)
-    pair_labels = torch.randint(0, 2, (sequences,), generator=draw)
+    rows = torch.randperm(sum(lengths), generator=generator)[: sum(lengths) // 4].sort().values
+    labels = torch.randint(5, 50, (len(rows),), generator=generator)
+    pair_labels = torch.randint(0, 2, (sequences,), generator=generator)
     return PairBatch(packed, rows, labels, pair_labels if task != "none" else pair_labels[:0], 0, 0, task)
 
 
-def measured(encoder: Encoder, objective: MlmNsp, batches: list[PairBatch]) -> dict[str, float]:
+def evaluate(encoder: Encoder, objective: MlmNsp, batches: list[PairBatch]) -> dict[str, float]:
     return held_out_figures(objective, encoder, batches, Place.of("cpu", "fp32"))
 
 
 @pytest.fixture(scope="module")
-def ours() -> tuple[Encoder, MlmNsp]:
+def model() -> tuple[Encoder, MlmNsp]:
     generator = torch.Generator().manual_seed(0)
     return Encoder(CONFIG, generator), MlmNsp(CONFIG, generator)
 
 
-def test_both_losses_and_the_label_ids_are_the_references(
-    ours: tuple[Encoder, MlmNsp], tmp_path_factory: pytest.TempPathFactory
+def test_losses_and_label_ids_equal_the_references(
+    model: tuple[Encoder, MlmNsp], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """0 = B follows A, as `next_sentence_label` of BertForPreTraining has it; its loss is the sum of our means."""
+    """Label 0 means that B follows A; the loss of BertForPreTraining is the sum of both means."""
     transformers = pytest.importorskip("transformers")
     from bertsmith.artifacts.folder import write_folder
 
-    encoder, objective = ours
+    encoder, objective = model
     folder = tmp_path_factory.mktemp("written") / "model"
     parts = objective.folders(encoder)["model"]
     write_folder(folder, parts.config, parts.modules)
     reference = transformers.BertForPreTraining.from_pretrained(folder, attn_implementation="eager").eval()
 
-    batch = a_batch()
+    batch = make_batch()
     packed = batch.packed
     labels = torch.full_like(packed.tokens, -100)
     labels[batch.rows] = batch.labels
@@ -78,69 +78,69 @@ def test_both_losses_and_the_label_ids_are_the_references(
         loss = objective.loss(encoder, batch)
     mlm, nsp = (float(loss.sums[part]) / loss.counts[part] for part in ("mlm", "nsp"))
     with torch.inference_mode():
-        theirs = float(reference(**padded, next_sentence_label=batch.pair_labels).loss)
-        turned = float(reference(**padded, next_sentence_label=1 - batch.pair_labels).loss)
-    assert mlm + nsp == pytest.approx(theirs, abs=1e-5)
-    assert abs(mlm + nsp - turned) > 1e-2
+        expected = float(reference(**padded, next_sentence_label=batch.pair_labels).loss)
+        swapped = float(reference(**padded, next_sentence_label=1 - batch.pair_labels).loss)
+    assert mlm + nsp == pytest.approx(expected, abs=1e-5)
+    assert abs(mlm + nsp - swapped) > 1e-2
 
 
-def test_a_batch_with_nothing_to_predict_has_a_finite_loss(ours: tuple[Encoder, MlmNsp]) -> None:
-    encoder, objective = ours
-    batch = a_batch()
-    none = PairBatch(batch.packed, batch.rows[:0], batch.labels[:0], batch.pair_labels, 0, 0)
-    total = objective.loss(encoder, none).over(none.counts)
+def test_a_batch_without_masked_tokens_has_a_finite_loss(model: tuple[Encoder, MlmNsp]) -> None:
+    encoder, objective = model
+    batch = make_batch()
+    empty = PairBatch(batch.packed, batch.rows[:0], batch.labels[:0], batch.pair_labels, 0, 0)
+    total = objective.loss(encoder, empty).over(empty.counts)
     assert math.isfinite(total.item())
     torch.autograd.backward(total)
     assert all(p.grad is None or p.grad.isfinite().all() for p in objective.parameters())
 
 
-def test_a_fresh_model_knows_nothing() -> None:
-    """The losses start at ln V and ln 2 (spec 2.6)."""
+def test_losses_of_an_untrained_model() -> None:
+    """The losses start at ln V and ln 2."""
     config = CONFIG.model_copy(update={"initializer_range": 0.02})
     generator = torch.Generator().manual_seed(0)
     encoder, objective = Encoder(config, generator).eval(), MlmNsp(config, generator).eval()
     with torch.inference_mode():
-        values = measured(encoder, objective, [a_batch(), a_batch(3)])
+        values = evaluate(encoder, objective, [make_batch(), make_batch(3)])
     assert values["mlm_loss"] == pytest.approx(math.log(50), abs=0.05)
     assert values["nsp_loss"] == pytest.approx(math.log(2), abs=0.01)
 
 
-def test_figures_are_means_over_all_batches_not_means_of_means(ours: tuple[Encoder, MlmNsp]) -> None:
-    encoder, objective = ours
-    batches = [a_batch(2), a_batch(9)]
+def test_metrics_are_means_over_all_batches(model: tuple[Encoder, MlmNsp]) -> None:
+    encoder, objective = model
+    batches = [make_batch(2), make_batch(9)]
     with torch.inference_mode():
-        values = measured(encoder, objective, batches)
+        values = evaluate(encoder, objective, batches)
         losses = [objective.loss(encoder, batch) for batch in batches]
         table = encoder.embeddings.token.weight
         logits = [objective.masked(encoder(b.packed)[b.rows], table) for b in batches]
     for part in ("mlm", "nsp"):
         mean = sum(float(loss.sums[part]) for loss in losses) / sum(loss.counts[part] for loss in losses)
         assert values[f"{part}_loss"] == pytest.approx(mean, rel=1e-6)
-    right = sum(int((mlm.argmax(-1) == b.labels).sum()) for mlm, b in zip(logits, batches, strict=True))
-    assert values["mlm_accuracy"] == right / sum(len(b.labels) for b in batches)
+    correct = sum(int((mlm.argmax(-1) == b.labels).sum()) for mlm, b in zip(logits, batches, strict=True))
+    assert values["mlm_accuracy"] == correct / sum(len(b.labels) for b in batches)
     assert values["mlm_perplexity"] == pytest.approx(math.exp(values["mlm_loss"]))
 
 
-def test_masked_tokens_alone_have_no_head_for_pairs() -> None:
+def test_without_a_sentence_task_there_is_no_pair_head() -> None:
     generator = torch.Generator().manual_seed(0)
     encoder, objective = Encoder(CONFIG, generator), MlmNsp(CONFIG, generator, "none")
     assert set(objective.folders(encoder)["model"].modules) == {"encoder", "masked"}
-    batch = a_batch(task="none")
+    batch = make_batch(task="none")
     loss = objective.loss(encoder, batch)
     assert set(loss.sums) == set(loss.counts) == {"mlm"}
     torch.autograd.backward(loss.over(batch.counts))
     assert all(p.grad is not None for p in objective.parameters())
     with torch.inference_mode():
-        assert set(measured(encoder, objective, [batch])) == {"mlm_loss", "mlm_accuracy", "mlm_perplexity"}
+        assert set(evaluate(encoder, objective, [batch])) == {"mlm_loss", "mlm_accuracy", "mlm_perplexity"}
 
 
-def test_sentence_order_is_the_pair_head_under_its_own_name(ours: tuple[Encoder, MlmNsp]) -> None:
-    encoder, objective = ours
+def test_sop_uses_the_pair_head(model: tuple[Encoder, MlmNsp]) -> None:
+    encoder, objective = model
     order = MlmNsp(CONFIG, torch.Generator().manual_seed(0), "sop")
     order.load_state_dict(objective.state_dict())
     with torch.inference_mode():
-        nsp, sop = objective.loss(encoder, a_batch()), order.loss(encoder, a_batch(task="sop"))
-        values = measured(encoder, order, [a_batch(task="sop")])
+        nsp, sop = objective.loss(encoder, make_batch()), order.loss(encoder, make_batch(task="sop"))
+        values = evaluate(encoder, order, [make_batch(task="sop")])
     assert float(nsp.sums["nsp"]) == float(sop.sums["sop"])
     assert set(sop.sums) == {"mlm", "sop"}
     assert values["sop_loss"] == pytest.approx(float(sop.sums["sop"]) / 5, rel=1e-6)

@@ -1,4 +1,4 @@
-"""What all pages have in common: everything escaped, figures said plainly, plots whole, colours readable."""
+"""Test pages in general: escaping, number formats, plots, and color contrast."""
 
 from __future__ import annotations
 
@@ -13,58 +13,57 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.reports import plots
-from bertsmith.reports.page import number, render, told
+from bertsmith.reports.page import number, render, sentence
 
 
 def test_numbers_have_commas() -> None:
     assert (number(1234567), number(1234.5), number(None)) == ("1,234,567", "1,234.50", "–")
 
 
-def test_a_value_that_a_template_lacks_is_an_error() -> None:
+def test_a_missing_template_value_is_an_error() -> None:
     with pytest.raises(jinja2.UndefinedError):
         render("corpus.html")
 
 
-def test_figures_stay_with_their_units_and_options_whole() -> None:
-    assert told("at 12.3 % of 2 MB: <b> or --on-error skip; 3 minutes") == (
+def test_lines_do_not_break_before_units_or_inside_options() -> None:
+    assert sentence("at 12.3 % of 2 MB: <b> or --on-error skip; 3 minutes") == (
         'at 12.3\u00a0% of 2\u00a0MB: &lt;b&gt; or <span class="option">--on-error</span> skip; 3 minutes'
     )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_of_words_are_readable(scheme: str) -> None:
-    """At least 4.5 to 1 against the page (WCAG 2.2, 1.4.3); what is drawn at least 3 to 1 (1.4.11)."""
+def test_text_colors_have_enough_contrast(scheme: str) -> None:
+    """Text has at least 4.5 to 1 (WCAG 2.2, 1.4.3), graphics at least 3 to 1 (1.4.11)."""
     style = (
         importlib.resources.files("bertsmith.reports").joinpath("templates", "base.html").read_text("utf-8")
     )
     light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
-    colours = dict(re.findall(r"--([\w-]+): (#\w{6})", {"light": light, "dark": dark}[scheme]))
-    assert set(dict(re.findall(r"--([\w-]+): (#\w{6})", light))) == set(colours)
+    colors = dict(re.findall(r"--([\w-]+): (#\w{6})", {"light": light, "dark": dark}[scheme]))
+    assert set(dict(re.findall(r"--([\w-]+): (#\w{6})", light))) == set(colors)
     for name in ("ink", "soft", "bad", "warn", "note"):
-        assert contrast(colours[name], colours["paper"]) >= 4.5, name
+        assert contrast(colors[name], colors["paper"]) >= 4.5, name
     for name in ("bar", "part-1", "lost"):
-        assert contrast(colours[name], colours["paper"]) >= 3, name
-    parts = [colours[f"part-{i}"] for i in range(1, 5)]
-    assert all(contrast(one, other) > 1.35 for one, other in pairwise(parts))  # with a gap between them
+        assert contrast(colors[name], colors["paper"]) >= 3, name
+    parts = [colors[f"part-{i}"] for i in range(1, 5)]
+    assert all(contrast(a, b) > 1.35 for a, b in pairwise(parts))  # a gap separates them, too
 
 
-def contrast(one: str, other: str) -> float:
-    def luminance(colour: str) -> float:
-        shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+def contrast(a: str, b: str) -> float:
+    def luminance(color: str) -> float:
+        channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in channels]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((luminance(a), luminance(b)))
     return (high + 0.05) / (low + 0.05)
 
 
-def test_a_plot_is_whole_svg_in_the_colours_of_the_page() -> None:
+def test_a_plot_is_svg_in_the_colors_of_the_page() -> None:
     text = plots.picture(plots.histogram([1, 2, 3], [1, 2], "a<b & more", "texts"), 'it "says" <b>')
     root = ElementTree.fromstring(text)
     assert root.attrib["aria-label"] == 'it "says" <b>'
     assert root.attrib["role"] == "img"
-    words = "".join(root.itertext())
-    assert "a<b & more" in words
+    assert "a<b & more" in "".join(root.itertext())
     assert {"currentColor", "var(--bar)", "var(--line)"} <= set(
         re.findall(r"(?:fill|stroke): ([^;\"]+)", text)
     )
@@ -72,8 +71,8 @@ def test_a_plot_is_whole_svg_in_the_colours_of_the_page() -> None:
     assert "<metadata" not in text
 
 
-def test_the_words_of_a_plot_have_one_size() -> None:
-    """Drawn as wide as a phone: 11 units are about 11 pixels there, and 13 on a screen."""
+def test_the_text_of_a_plot_has_one_size() -> None:
+    """A plot is as wide as a phone: 11 points are about 11 pixels there, and 13 on a screen."""
     text = plots.picture(plots.histogram([1, 2, 3], [1, 2], "x", "y"), "z")
     assert set(re.findall(r"font(?:-size)?: ([\d.]+)px", text)) == {"11"}
     width = float(str(ElementTree.fromstring(text).attrib["viewBox"]).split()[2])
@@ -81,11 +80,11 @@ def test_the_words_of_a_plot_have_one_size() -> None:
 
 
 def test_the_same_numbers_give_the_same_picture() -> None:
-    one, other = (plots.picture(plots.histogram([1, 10, 100], [3, 4], "x", "y"), "z") for _ in range(2))
-    assert one == other
+    a, b = (plots.picture(plots.histogram([1, 10, 100], [3, 4], "x", "y"), "z") for _ in range(2))
+    assert a == b
 
 
-def test_a_histogram_draws_a_bar_for_each_count() -> None:
+def test_a_histogram_has_a_bar_for_each_count() -> None:
     figure = plots.histogram([1, 2, 4, 400], [5, 0, 7], "x", "y")
     (axes,) = figure.axes
     assert [bar.get_height() for bar in axes.patches] == [5, 0, 7]
@@ -96,17 +95,17 @@ def test_a_histogram_draws_a_bar_for_each_count() -> None:
 def test_few_bars_do_not_fill_the_plot(edges: list[int]) -> None:
     figure = plots.histogram(edges, [1] * (len(edges) - 1), "x", "y")
     (axes,) = figure.axes
-    left, right = axes.get_xlim()
-    assert all(bar.get_width() <= (right - left) / 8 for bar in axes.patches)
-    assert all(left < bar.get_x() and bar.get_x() + bar.get_width() < right for bar in axes.patches)
+    low, high = axes.get_xlim()
+    assert all(bar.get_width() <= (high - low) / 8 for bar in axes.patches)
+    assert all(low < bar.get_x() and bar.get_x() + bar.get_width() < high for bar in axes.patches)
 
 
 @given(
     st.lists(st.integers(1, 10**7), min_size=2, max_size=42, unique=True).map(sorted),
     st.integers(0, 10**9),
 )
-def test_ticks_of_a_histogram_are_distinct_and_plain(edges: list[int], most: int) -> None:
-    figure = plots.histogram(edges, [most] * (len(edges) - 1), "x", "y")
+def test_ticks_of_a_histogram_are_few_and_distinct(edges: list[int], count: int) -> None:
+    figure = plots.histogram(edges, [count] * (len(edges) - 1), "x", "y")
     (axes,) = figure.axes
     for axis in (axes.xaxis, axes.yaxis):
         labels = [label.get_text() for label in axis.get_ticklabels()]
@@ -117,21 +116,21 @@ def test_ticks_of_a_histogram_are_distinct_and_plain(edges: list[int], most: int
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(4, 12))
-def test_whole_ticks_are_few_even_and_within(low: int, wide: int, most: int) -> None:
-    ticks = plots.whole_ticks(low, low + wide, most)
-    assert len(ticks) <= most
-    assert all(low <= tick <= low + wide for tick in ticks)
+def test_whole_ticks_are_few_even_and_in_range(low: int, span: int, max_ticks: int) -> None:
+    ticks = plots.whole_ticks(low, low + span, max_ticks)
+    assert len(ticks) <= max_ticks
+    assert all(low <= tick <= low + span for tick in ticks)
     assert len({after - before for before, after in pairwise(ticks)}) <= 1
     assert ticks
-    if wide < most:
-        assert ticks == list(range(low, low + wide + 1))
+    if span < max_ticks:
+        assert ticks == list(range(low, low + span + 1))
 
 
 @given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(4, 12))
-def test_log_ticks_are_few_rising_and_within(low: int, wide: int, most: int) -> None:
-    ticks = plots.log_ticks(low, low + wide, most)
-    assert len(ticks) <= most
-    assert all(low <= tick <= low + wide for tick in ticks)
+def test_log_ticks_are_few_increasing_and_in_range(low: int, span: int, max_ticks: int) -> None:
+    ticks = plots.log_ticks(low, low + span, max_ticks)
+    assert len(ticks) <= max_ticks
+    assert all(low <= tick <= low + span for tick in ticks)
     assert all(before < after for before, after in pairwise(ticks))
 
 
@@ -140,14 +139,14 @@ def test_log_ticks_are_few_rising_and_within(low: int, wide: int, most: int) -> 
     [(2, 231, [3, 10, 30, 100]), (1, 60, [1, 2, 5, 10, 20, 50]), (37, 60, [40, 50, 60]),
      (1, 10**6, [1, 100, 10**4, 10**6])],
 )  # fmt: skip
-def test_log_ticks_reach_over_the_whole_scale(low: int, high: int, ticks: list[int]) -> None:
+def test_log_ticks_cover_the_axis(low: int, high: int, ticks: list[int]) -> None:
     assert plots.log_ticks(low, high) == ticks
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12))
-def test_labels_are_exact(one: int, other: int) -> None:
-    assert (plots.tick_label(one) == plots.tick_label(other)) == (one == other)
-    assert len(plots.tick_label(one * 100_000)) <= len(f"{one * 100_000:,}")
+def test_labels_are_exact(a: int, b: int) -> None:
+    assert (plots.tick_label(a) == plots.tick_label(b)) == (a == b)
+    assert len(plots.tick_label(a * 100_000)) <= len(f"{a * 100_000:,}")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The pages of a corpus check and of a comparison of tokenizers, of corpora small, faulty and strange."""
+"""Test the pages of corpus checks and tokenizer comparisons for small, faulty, and unusual corpora."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def long_name(file: str) -> str:
     return "-".join(["very", "long"] * 20) + file
 
 
-def faulty(folder: Path) -> list[Path]:
-    """Files with faults of many kinds, long names, long words, and one without faults."""
+def write_faulty_files(folder: Path) -> list[Path]:
+    """Write files with many faults, long names, and long words, and one without faults."""
     folder.mkdir()
     texts = {
         long_name("a.txt"): "\n".join(f"Line {i} with a NUL\0 and Ã¼ and \x07." for i in range(40)).encode(),
@@ -44,41 +44,41 @@ def faulty(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def page_of(files: list[Path], **how: Any) -> tuple[str, dict[str, Any]]:
-    report = check_corpus(files, probe=False, **how)
+def render_check(files: list[Path], **keywords: Any) -> tuple[str, dict[str, Any]]:
+    report = check_corpus(files, probe=False, **keywords)
     return corpus_page(report), report
 
 
 @pytest.fixture
 def pages(tmp_path: Path) -> dict[str, str]:
-    """Pages by what is hard about them."""
+    """Return pages of unusual inputs by name."""
     (tiny := tmp_path / "tiny.txt").write_text("One line.\nAnother line.\nA third.\n", encoding="utf-8")
     (one := tmp_path / "one.txt").write_text("word\n", encoding="utf-8")
     (chinese := tmp_path / "zh.txt").write_text("我们今天去图书馆看书，明天再去。\n" * 20, encoding="utf-8")
     (empty := tmp_path / "empty.txt").write_text("", encoding="utf-8")
     tokenizer = tiny_run.tokenizer()
-    draw = random.Random(0)
+    rng = random.Random(0)
     many = {
         long_name(str(i)): Tokenizer.of_vocabulary(
-            [*SPECIALS, *draw.sample(tiny_run.WORDS, 5 * i)], lowercase=True
+            [*SPECIALS, *rng.sample(tiny_run.WORDS, 5 * i)], lowercase=True
         )
         for i in range(8)
     }
     prose = tmp_path / "prose.txt"
     prose.write_text(tiny_run.corpus(10), encoding="utf-8")
     return {
-        "faulty": page_of(faulty(tmp_path / "faulty"), tokenizer=tokenizer)[0],
-        "tiny": page_of([tiny])[0],
-        "one": page_of([one])[0],
-        "empty": page_of([empty])[0],
-        "chinese": page_of([chinese], tokenizer=tokenizer)[0],
+        "faulty": render_check(write_faulty_files(tmp_path / "faulty"), tokenizer=tokenizer)[0],
+        "tiny": render_check([tiny])[0],
+        "one": render_check([one])[0],
+        "empty": render_check([empty])[0],
+        "chinese": render_check([chinese], tokenizer=tokenizer)[0],
         "many tokenizers": tokenizers_page(measure([prose, chinese], many)),
         "one tokenizer": tokenizers_page(measure([chinese], {"it": tokenizer})),
     }
 
 
 class Page(HTMLParser):
-    """A page's words, and what stands around each table."""
+    """Collect a page's text, and the classes of the elements around each table."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -89,9 +89,9 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.tags.append((tag, found))
-        name = found.get("class") or ""
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        name = attributes.get("class") or ""
         if tag == "table":
             self.around_tables.append([name, *(classes for _, classes in self._open)])
         if tag not in ("meta", "path", "use", "rect"):
@@ -108,7 +108,7 @@ class Page(HTMLParser):
             self.words.append(data)
 
 
-def test_every_page_is_built_for_phones_and_stands_alone(pages: dict[str, str]) -> None:
+def test_every_page_fits_phones_and_is_self_contained(pages: dict[str, str]) -> None:
     for name, text in pages.items():
         page = Page(text)
         assert (
@@ -126,7 +126,7 @@ def test_every_page_is_built_for_phones_and_stands_alone(pages: dict[str, str]) 
                 assert attributes.get("aria-label"), name
 
 
-def test_no_figure_is_written_as_a_power_of_ten(pages: dict[str, str]) -> None:
+def test_numbers_have_no_exponents_and_nouns_agree(pages: dict[str, str]) -> None:
     for name, text in pages.items():
         words = " ".join(Page(text).words)
         assert not re.search(r"\de[+-]\d", words), name
@@ -140,7 +140,7 @@ def test_all_of_one_script_is_100_percent(pages: dict[str, str]) -> None:
     assert re.search(r"Latin</th>.*?width: 100\.00%.*?>100\u00a0%<", pages["tiny"])
 
 
-def test_one_value_is_said_and_not_drawn(pages: dict[str, str]) -> None:
+def test_a_single_value_has_no_histogram(pages: dict[str, str]) -> None:
     words = " ".join(" ".join(Page(pages["tiny"]).words).split())
     assert "1 document of 32 characters" in words
     assert "20 lines of 16 characters each" in " ".join(" ".join(Page(pages["chinese"]).words).split())
@@ -149,10 +149,10 @@ def test_one_value_is_said_and_not_drawn(pages: dict[str, str]) -> None:
 
 
 def test_the_faults_of_every_file_are_listed(tmp_path: Path) -> None:
-    files = faulty(tmp_path / "x")
-    text, report = page_of(files)
+    files = write_faulty_files(tmp_path / "x")
+    text, report = render_check(files)
     words = " ".join(" ".join(Page(text).words).split())
-    listed = words[words.index("Faults by file") : words.index("What its structure")]
+    listed = words[words.index("Faults by file") : words.index("Suitable training tasks")]
     for file in files:
         assert (str(file) in listed) == (file.name not in ("e.txt", "f.txt")), file
     assert "NUL characters: 40, first at 1:18, 2:18, 3:18, 4:18, 5:18, …" in listed.replace(" ,", ",")
@@ -166,9 +166,9 @@ def test_the_faults_of_every_file_are_listed(tmp_path: Path) -> None:
     assert "107 more files have faults" in words
 
 
-def test_few_scripts_are_all_shown_and_many_are_summed_up(tmp_path: Path) -> None:
+def test_more_than_ten_scripts_are_summarized(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(tiny_run.corpus(5), encoding="utf-8")
-    _, report = page_of([tmp_path / "a.txt"])
+    _, report = render_check([tmp_path / "a.txt"])
     for number, last in ((10, "script 9"), (13, "4 others")):
         report["scripts"] = {f"script {i}": {"number": 1, "share": 1 / number} for i in range(number)}
         text = corpus_page(report)
@@ -179,12 +179,12 @@ def test_few_scripts_are_all_shown_and_many_are_summed_up(tmp_path: Path) -> Non
 
 def test_seconds_have_two_digits(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(tiny_run.corpus(20), encoding="utf-8")
-    _, report = page_of([tmp_path / "a.txt"])
+    _, report = render_check([tmp_path / "a.txt"])
     report["forecast"] |= {"seconds": 2.30209, "seconds_per_update": 2.30209}
     assert "2.3\u00a0s per update" in corpus_page(report)
 
 
-def test_unknown_words_are_a_part_of_their_own(tmp_path: Path) -> None:
+def test_unknown_words_are_a_separate_part(tmp_path: Path) -> None:
     (text := tmp_path / "a.txt").write_text("kaba κ κ κ\n", encoding="utf-8")
     report = measure([text], {"knows little": tiny_run.tokenizer()})
     assert word_shares(report["tokenizers"]["knows little"]) == [0.25, 0, 0, 0, 0.75]
@@ -192,10 +192,10 @@ def test_unknown_words_are_a_part_of_their_own(tmp_path: Path) -> None:
     assert "one piece 25.0\u00a0%" in page
     assert "unknown 75.0\u00a0%" in page
     assert '<span class="problem">75.0\u00a0% of the words are unknown</span>' in page
-    assert "Not to be compared" in page
+    assert "Not comparable" in page
 
 
-def test_the_picture_has_a_bar_for_each_tokenizer_and_part(tmp_path: Path) -> None:
+def test_the_plot_has_a_bar_for_each_tokenizer_and_part(tmp_path: Path) -> None:
     (text := tmp_path / "a.txt").write_text("kaba κ $x$ _y\n", encoding="utf-8")
     few = Tokenizer.of_vocabulary(SPECIALS, lowercase=True)
     report = measure([text], {"_few$x$": few, "words": tiny_run.tokenizer()})
@@ -209,7 +209,7 @@ def test_the_picture_has_a_bar_for_each_tokenizer_and_part(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_no_page_is_wider_than_its_window(pages: dict[str, str], tmp_path: Path) -> None:
-    """In a browser: nothing is off the page, words of plots are neither tiny nor giant."""
+    """Measure in a browser that nothing overflows and that plots have text of readable size."""
     import browser
 
     if browser.chromium() is None:

@@ -1,4 +1,4 @@
-"""The page of a run: its numbers are the report's, what came from files does nothing, and it stays small."""
+"""Test the page of a run: numbers, escaping, and size."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ pytestmark = pytest.mark.usefixtures("every_figure")
 
 
 def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str, Any]:
-    """Of a run that never was, with everything a report may have."""
+    """Return a synthetic report with all optional parts."""
     names = [f"label {i} {text}"[:60] for i in range(labels)]
-    truth = [names[i % labels] for i in range(10 * labels)]
-    guess = [names[(i * i) % labels] for i in range(10 * labels)]
-    sure = [(i % 9) / 9 for i in range(10 * labels)]
-    shape = {"edges": [1, 2, 4, 9], "counts": [5, 0, 2]}
+    labels_by_row = [names[i % labels] for i in range(10 * labels)]
+    predictions = [names[(i * i) % labels] for i in range(10 * labels)]
+    confidences = [(i % 9) / 9 for i in range(10 * labels)]
+    is_correct = [a == b for a, b in zip(labels_by_row, predictions, strict=True)]
+    histogram = {"edges": [1, 2, 4, 9], "counts": [5, 0, 2]}
     short = shortened(text)
-    account = {"limit": 8, "special_tokens": 2, "texts": 7, "tokens": 50, "tags": 40, "in_windows": 2}
+    truncation = {"limit": 8, "special_tokens": 2, "texts": 7, "tokens": 50, "tags": 40, "in_windows": 2}
     return {
         "task": "classify",
         "base": text,
@@ -63,9 +64,9 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
                     "number": labels,
                 }
             ],
-            "confusion": confusion("texts", truth, guess, names),
-            "reliability": reliability("texts", sure, [t == g for t, g in zip(truth, guess, strict=True)]),
-            "numbers": numbers([float(i) for i in range(labels * 10)], sure),
+            "confusion": confusion("texts", labels_by_row, predictions, names),
+            "reliability": reliability("texts", confidences, is_correct),
+            "numbers": numbers([float(i) for i in range(labels * 10)], confidences),
             "hardest": {
                 "measure": "the squared error",
                 "number": examples,
@@ -77,12 +78,12 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
         },
         "lengths": {
             "train": {
-                "number": 7, "least": 1, "median": 2, "percentile_95": 8, "most": 8, "histogram": shape,
+                "number": 7, "least": 1, "median": 2, "percentile_95": 8, "most": 8, "histogram": histogram,
             }
         },
         "truncation": {
             "train": {
-                **account,
+                **truncation,
                 "cut": {"texts": 1, "tokens": 3, "tags": 2},
                 "without_windows": {"texts": 3, "tokens": 31, "tags": 29},
             }
@@ -91,47 +92,47 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
             {"kind": "empty texts", "said": f"1 text is empty: {text}", "places": ["train.csv:3"], "number": 30}
         ],
         "settings": {"base": text, "files": {"train": "a.csv", "dev": None}, "train": {"epochs": 3.0}},
-        "warnings": ["the model learnt nothing of use", f"1 text is empty: {text}"],
+        "warnings": ["the model did not learn", f"1 text is empty: {text}"],
         "wall_time": [{"step": "training", "seconds": 9.0}, {"step": "encoding", "seconds": 3.0}],
     }  # fmt: skip
 
 
-def plain(page: str) -> str:
-    """The words of a page, without marks."""
+def page_text(page: str) -> str:
+    """Return the text of a page without tags."""
     words = re.sub(r"<style>.*?</style>|<svg.*?</svg>", " ", page, flags=re.DOTALL)
     return " ".join(re.sub(r"<[^>]*>", " ", words).replace("\u00a0", " ").split())
 
 
-def test_the_numbers_of_the_page_are_those_of_the_report(tmp_path: Path) -> None:
-    found = report()
-    write_report(tmp_path, found, write_figures(tmp_path, found))
-    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == found
-    words = plain((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for said in (
+def test_the_page_has_the_numbers_of_the_report(tmp_path: Path) -> None:
+    document = report()
+    write_report(tmp_path, document, write_figures(tmp_path, document))
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == document
+    words = page_text((tmp_path / "report.html").read_text(encoding="utf-8"))
+    for expected in (
         "accuracy 0.9877 0.2500",  # this model's, the baseline's
-        "macro F1 0.5000 – Choosing by chance would be right in 12.5 % of the examples.",
+        "macro F1 0.5000 – Random choices would be right in 12.5 % of the examples.",
         "7 of a.csv to train on, 30 held out of it",
-        "kept are the weights after update 10, the best by accuracy",
+        "the weights after update 10 were kept, the best by accuracy",
         "20 2 1.5000 0.5000",  # an evaluation: update, epoch, loss, score
-        "tags 40 2 (5.00 %) 29 (72.5 %)",  # in all, cut, would be cut
+        "tags 40 2 (5.00 %) 29 (72.5 %)",  # total, truncated, truncated without windows
         "2 texts are read in windows",
         "training 9.0 s",
         "train.epochs 3.0",
         "train.csv:3 and 29 more",
-        "9.250 a text truth a text · prediction b f:0",
+        "9.250 a text label a text · prediction b f:0",
     ):
-        assert said in words, said
+        assert expected in words, expected
     for name in ("loss", "scores", "learning_rate", "reliability", "numbers", "confusion", "labels"):
         assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert words.count("1 text is empty") == 1  # among the findings, not among the warnings as well
-    assert "the model learnt nothing of use" in words
+    assert "the model did not learn" in words
 
 
 @pytest.mark.parametrize("scores", [(0.17, 0.195, 0.225), (0.44, 0.7616, 0.7664), (0.3, 0.99, 0.5)])
-def test_all_words_of_a_figure_are_in_it(scores: tuple[float, float, float]) -> None:
-    """The ticks when it is drawn are those that it was laid out with."""
-    found = report()
-    found["evaluations"] = [
+def test_text_of_plots_is_not_cut_off(scores: tuple[float, float, float]) -> None:
+    """Ticks are the same in layout and output."""
+    document = report()
+    document["evaluations"] = [
         {
             "step": step,
             "epoch": step / 10,
@@ -142,24 +143,24 @@ def test_all_words_of_a_figure_are_in_it(scores: tuple[float, float, float]) -> 
         }
         for step, score in zip((5, 10, 20), scores, strict=True)
     ]
-    for drawing in drawings(found):
+    for drawing in drawings(document):
         drawing.figure.draw_without_rendering()
-        drawn, whole, edge = drawing.figure.get_tightbbox(), drawing.figure.bbox_inches, 0.01  # inches
-        assert drawn.x0 >= -edge, drawing.name
-        assert drawn.y0 >= -edge, drawing.name
-        assert drawn.x1 <= whole.x1 + edge, drawing.name
-        assert drawn.y1 <= whole.y1 + edge, drawing.name
+        content, page, tolerance = drawing.figure.get_tightbbox(), drawing.figure.bbox_inches, 0.01  # inches
+        assert content.x0 >= -tolerance, drawing.name
+        assert content.y0 >= -tolerance, drawing.name
+        assert content.x1 <= page.x1 + tolerance, drawing.name
+        assert content.y1 <= page.y1 + tolerance, drawing.name
 
 
-def test_figures_of_an_earlier_report_are_gone(tmp_path: Path) -> None:
+def test_figures_of_an_earlier_report_are_deleted(tmp_path: Path) -> None:
     write_figures(tmp_path, report())
     write_figures(tmp_path, {**report(), "answers": {"tables": []}})
-    left = {file.name for file in (tmp_path / "figures").iterdir()}
-    assert left == {"loss.png", "scores.png", "learning_rate.png", "lengths_train.png"}
+    names = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert names == {"loss.png", "scores.png", "learning_rate.png", "lengths_train.png"}
 
 
 @pytest.mark.parametrize("text", [NASTY, "مرحبا بالعالم", "x" * 10_000, "$\\alpha$ _a_ {{ 1 }}", "我们"])
-def test_what_came_from_files_is_only_shown(text: str) -> None:
+def test_text_from_files_is_escaped(text: str) -> None:
     page = run_page(report(text=text))
     assert "<script" not in page
     assert "\u202e" not in page
@@ -172,12 +173,12 @@ def test_what_came_from_files_is_only_shown(text: str) -> None:
     assert len(re.findall(r"<svg\b", page)) == page.count("</svg>")
 
 
-def test_a_page_is_small_however_many_labels_and_examples_there_are() -> None:
-    found = report(labels=1500, examples=100_000, text="word " * 80)
-    page = run_page(found)
+def test_the_size_of_a_page_is_bounded() -> None:
+    document = report(labels=1500, examples=100_000, text="word " * 80)
+    page = run_page(document)
     assert len(page) < 600_000
-    assert len(json.dumps(found)) < 600_000
-    words = plain(page)
+    assert len(json.dumps(document)) < 600_000
+    words = page_text(page)
     assert "The first 200 of 1,500" in words
     assert "20 of 100,000 examples" in words
     assert re.search(r"30 of [\d,]+ pairs", words)
@@ -185,44 +186,44 @@ def test_a_page_is_small_however_many_labels_and_examples_there_are() -> None:
 
 
 def test_a_confusion_matrix_has_a_cell_for_each_pair() -> None:
-    found = confusion("texts", ["a", "a", "b", "c"], ["a", "b", "b", "b"], ["a", "b"])
-    assert found["labels"] == ["a", "b", "c"]
-    assert found["counts"] == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
-    assert (found["wrong"], found["pairs"], found["number"]) == (2, 2, 4)
-    assert found["confused"][0] == {"truth": "a", "prediction": "b", "times": 1}
+    result = confusion("texts", ["a", "a", "b", "c"], ["a", "b", "b", "b"], ["a", "b"])
+    assert result["labels"] == ["a", "b", "c"]
+    assert result["counts"] == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
+    assert (result["wrong"], result["pairs"], result["number"]) == (2, 2, 4)
+    assert result["confused"][0] == {"truth": "a", "prediction": "b", "times": 1}
     many = confusion("texts", [str(i) for i in range(40)], ["0"] * 40)
     assert many["counts"] is None
     assert (many["labels"], many["wrong"], len(many["confused"]), many["pairs"]) == ([], 39, 30, 39)
 
 
 def test_reliability_has_the_bins_of_the_calibration_error() -> None:
-    found = reliability("texts", [0.9, 0.95, 0.1], [True, False, False])
-    assert found["bins"] == [one._asdict() for one in bins_of([0.9, 0.95, 0.1], [True, False, False])]
-    assert found["error"] == pytest.approx((abs(0.9 - 1) + 0.95 + 0.1) / 3)
-    assert found["number"] == 3
+    result = reliability("texts", [0.9, 0.95, 0.1], [True, False, False])
+    assert result["bins"] == [bin_._asdict() for bin_ in bins_of([0.9, 0.95, 0.1], [True, False, False])]
+    assert result["error"] == pytest.approx((abs(0.9 - 1) + 0.95 + 0.1) / 3)
+    assert result["number"] == 3
 
 
-def test_a_scatter_is_an_even_choice() -> None:
-    found = numbers([float(i) for i in range(2500)], [0.123456789] * 2500)
-    assert found["number"] == 2500
-    assert [pair[0] for pair in found["pairs"]] == [float(i) for i in range(0, 2500, 3)]
-    assert found["pairs"][0][1] == 0.12346
+def test_a_scatter_plot_is_evenly_sampled() -> None:
+    result = numbers([float(i) for i in range(2500)], [0.123456789] * 2500)
+    assert result["number"] == 2500
+    assert [pair[0] for pair in result["pairs"]] == [float(i) for i in range(0, 2500, 3)]
+    assert result["pairs"][0][1] == 0.12346
 
 
-def test_a_figure_does_not_depend_on_being_written_before() -> None:
-    found = report()
-    once = run_page(found)
-    drawn = drawings(found)
-    for one in drawn:
-        one.figure.savefig("/dev/null", format="png")
-    assert run_page(found, drawn) == once
+def test_writing_a_figure_does_not_change_it() -> None:
+    document = report()
+    expected = run_page(document)
+    figures = drawings(document)
+    for figure in figures:
+        figure.figure.savefig("/dev/null", format="png")
+    assert run_page(document, figures) == expected
 
 
-def test_a_step_within_another_counts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nested_step_pauses_the_outer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("bertsmith.hardware.clock", lambda: now[0])
     steps = Steps()
-    now[0] = 5.0  # nobody's
+    now[0] = 5.0  # outside of all steps
     with steps.step("training"):
         now[0] = 15.0
         with steps.step("evaluations"):
@@ -238,7 +239,7 @@ def test_a_step_within_another_counts_alone(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
-def test_scores_are_written_as_people_write_them() -> None:
+def test_score_names() -> None:
     assert score_name("macro_f1") == "macro F1"
     assert score_name("ndcg@10") == "nDCG@10"
     assert score_name("exact_match") == "exact match"

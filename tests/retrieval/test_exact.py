@@ -1,4 +1,4 @@
-"""Exact search: what sorting all products gives, whatever the blocks; equal scores in their order."""
+"""Test that exact search equals sorting all products, for any block size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bertsmith.retrieval.exact import nearest_vectors, unit_length
 
 
-def by_sorting(
+def sort_all_products(
     queries: NDArray[np.float32], vectors: NDArray[np.float32], k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     products = (queries.astype(np.float64)[:, None] * vectors.astype(np.float64)[None]).sum(-1)
@@ -20,37 +20,36 @@ def by_sorting(
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(1, 60), st.booleans())
-def test_the_blocks_leave_no_trace(seed: int, k: int, block: int, few: bool) -> None:
-    """few: vectors of a few small whole numbers, among which many are equal or have equal products."""
-    draw = np.random.default_rng(seed)
-    number = int(draw.integers(1, 100))
-    if few:
-        vectors = draw.integers(-1, 2, (number, 4)).astype(np.float32)
-        queries = draw.integers(-1, 2, (5, 4)).astype(np.float32)
+def test_results_do_not_depend_on_the_block_size(seed: int, k: int, block_size: int, ties: bool) -> None:
+    """With `ties`, vectors hold small integers, so that many are equal or have equal products."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 100))
+    if ties:
+        vectors = rng.integers(-1, 2, (size, 4)).astype(np.float32)
+        queries = rng.integers(-1, 2, (5, 4)).astype(np.float32)
     else:
-        vectors = unit_length(draw.standard_normal((number, 33)).astype(np.float32))
-        queries = unit_length(draw.standard_normal((5, 33)).astype(np.float32))
-    numbers, products = nearest_vectors(queries, vectors, k, block=block)
-    wanted, scores = by_sorting(queries, vectors, k)
-    np.testing.assert_array_equal(numbers, wanted)
-    np.testing.assert_array_equal(products, scores)
+        vectors = unit_length(rng.standard_normal((size, 33)).astype(np.float32))
+        queries = unit_length(rng.standard_normal((5, 33)).astype(np.float32))
+    indices, products = nearest_vectors(queries, vectors, k, block_size=block_size)
+    expected_indices, expected_products = sort_all_products(queries, vectors, k)
+    np.testing.assert_array_equal(indices, expected_indices)
+    np.testing.assert_array_equal(products, expected_products)
 
 
-def test_products_that_single_precision_cannot_tell_apart_are_in_their_true_order() -> None:
-    near = np.ones((40, 256), dtype=np.float32)
-    near[:, 0] += np.arange(40)[::-1] * np.float32(
-        2.0**-20
-    )  # the earlier, the higher, by less than a sum's last bit
+def test_products_equal_in_single_precision_are_ordered_exactly() -> None:
+    # Each vector's product is lower than the one before by less than the last bit of the sum.
+    vectors = np.ones((40, 256), dtype=np.float32)
+    vectors[:, 0] += np.arange(40)[::-1] * np.float32(2.0**-20)
     query = np.ones((1, 256), dtype=np.float32)
-    for block in (1, 7, 40):
-        assert nearest_vectors(query, near, 40, block=block)[0][0].tolist() == list(range(40))
+    for block_size in (1, 7, 40):
+        assert nearest_vectors(query, vectors, 40, block_size=block_size)[0][0].tolist() == list(range(40))
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 4)])
-def test_fewer_vectors_than_asked_for(shape: tuple[int, int]) -> None:
-    numbers, products = nearest_vectors(np.ones((2, 4), np.float32), np.ones(shape, np.float32), 10)
-    assert numbers.shape == products.shape == (2, shape[0])
+def test_fewer_vectors_than_k(shape: tuple[int, int]) -> None:
+    indices, products = nearest_vectors(np.ones((2, 4), np.float32), np.ones(shape, np.float32), 10)
+    assert indices.shape == products.shape == (2, shape[0])
 
 
-def test_a_vector_of_zeros_stays_one() -> None:
+def test_a_zero_vector_stays_zero() -> None:
     assert unit_length(np.zeros((1, 3), np.float32)).tolist() == [[0, 0, 0]]

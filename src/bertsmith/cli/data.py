@@ -222,7 +222,6 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
             probe=not no_probe,
             html=html,
             progress=progress,
-            tell=console.note,
         )
     if as_json:
         console.result_json(report)
@@ -284,7 +283,6 @@ def data_show(
         settings=assignments,
         seed=seed,
         phase=phase,
-        tell=console.note,
     )
     if as_json:
         console.result_json(found)

@@ -44,7 +44,7 @@ def info(folder: str | None, diff: tuple[str, str] | None, as_json: bool) -> Non
         return
     from bertsmith.inspection.info import info as read
 
-    document = read(folder, console.note)
+    document = read(folder)
     if as_json:
         console.result_json(document)
         return

@@ -217,7 +217,7 @@ def quickstart(out: str, seed: int, minutes: float | None, as_json: bool) -> Non
     from bertsmith.quickstart.quickstart import quickstart as run
     from bertsmith.quickstart.quickstart import show
 
-    report = run(out, seed=seed, minutes=minutes, tell=console.note)
+    report = run(out, seed=seed, minutes=minutes)
     if as_json:
         console.result_json(report)
     else:

@@ -1,1 +1,1 @@
-"""What a corpus, tokenizers, instances and folders are like, and what training on them will cost."""
+"""Inspection of corpora, tokenizers, training instances, and folders, and estimates of training time."""

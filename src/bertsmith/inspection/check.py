@@ -1,7 +1,8 @@
-"""`bertsmith data check`: the look through a corpus, and what it will cost to train on it, on this machine."""
+"""`bertsmith data check`: check a corpus and estimate tokens, disk space, and training time on this machine."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from bertsmith import console, hardware
 from bertsmith.corpus.checks.check import CheckOptions, check
-from bertsmith.errors import InputError, MachineError
+from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import counted, percent
 from bertsmith.instances.settings import FILL
 from bertsmith.io import atomic
@@ -25,20 +26,20 @@ from bertsmith.suggestions import absent
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 
-_LENGTH, _MASKED = 128, 0.15
-_PIECES_A_WORD = (
-    1.12  # measured there with the published uncased vocabulary; a Chinese character is one piece
-)
-_BYTES_A_SENTENCE, _BYTES_A_DOCUMENT = (
-    4,
-    60,
-)  # of a shard: a sentence's end; a document's place, hash and offsets
-_MOST_EPOCHS = 1_000_000
+_SEQUENCE_LENGTH, _MLM_PROBABILITY = 128, 0.15
+# Measured with the published uncased vocabulary; a Chinese character is one piece.
+_PIECES_PER_WORD = 1.12
+_BYTES_PER_SENTENCE = 4  # of a shard: the sentence's end
+_BYTES_PER_DOCUMENT = 60  # of a shard: the document's location, hash, and offsets
+_MAX_EPOCHS = 1_000_000
 _PROBE_SECONDS = 3.0
-_BEGINNING, _SOME_FILES = 500_000, 8  # bytes and files that wrapped lines are looked for in
-_LONGEST_UPDATE = 5.0  # seconds: the update of a larger model is computed from the rate of a matrix product
-_OF_PEAK = 0.45  # what an update reaches of a large product's rate
-_PRODUCT, _PRODUCT_SECONDS = 1024, 0.2
+_SAMPLE_BYTES, _SAMPLE_FILES = 500_000, 8  # checked for hard-wrapped lines
+_MAX_PROBED_SECONDS = 5.0  # longer updates are estimated from a matrix product
+_MATMUL_UTILIZATION = 0.45  # throughput of an update as a fraction of a large matrix product's
+_MATMUL_SIZE, _MATMUL_SECONDS = 1024, 0.2
+_COMPRESSED = (".gz", ".zst", ".bz2", ".xz", ".parquet")
+
+logger = logging.getLogger(__name__)
 
 
 @console.with_bar("looking")
@@ -53,51 +54,67 @@ def check_corpus(
     probe: bool = True,
     html: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] = console.tell,
-    **how: Any,
+    **keywords: Any,
 ) -> dict[str, Any]:
-    """Look through a corpus (`survey.check.check`, whose report this is) and add a `forecast` for a preset:
-    tokens, disk, updates and time. preset_name: none is bert-mini-chinese for Chinese text, else
-    bert-mini-uncased.
+    """Check a corpus and forecast the training of a preset on it.
 
-    files, against: one path or several, or data in memory, as in `prepare`. how: fields of the options and of
-    their `reading` by name, such as sample=10_000_000 or text_column="title". probe: measure a few updates here
-    for the time; else none is told. html: also write the report as a page. Raises `InputError` for missing
-    files, an unknown preset, epochs that are no number above 0 and up to a million, an html file whose folder
-    is missing.
+    Args:
+        files: One path or several, or data in memory, as in `prepare`.
+        options: Options of the check.
+        tokenizer: Count tokens with this tokenizer instead of estimating them.
+        against: Evaluation data to search for in the corpus.
+        preset_name: The preset of the forecast; by default bert-mini-chinese for Chinese text, else
+            bert-mini-uncased.
+        epochs: The number of epochs to forecast.
+        probe: Measure a few updates on this machine; otherwise the forecast has no training time.
+        html: Also write the report as a page.
+        progress: Called with the number of bytes done.
+        **keywords: Fields of the options and of their `reading` by name, such as sample=10_000_000 or
+            text_column="title".
+
+    Returns:
+        The report of `survey.check.check`, with a `forecast` of tokens, disk space, updates, and time.
+
+    Raises:
+        InputError: A file is missing, a name is unknown, `epochs` is out of range, or the page cannot be written.
     """
-    if not 0 < epochs <= _MOST_EPOCHS:  # nor NaN
+    if not 0 < epochs <= _MAX_EPOCHS:  # also refuses NaN
         raise InputError(
-            f"--epochs {epochs}: this is not above 0 and up to {_MOST_EPOCHS:,}", "give 1, or 40"
+            "epochs_out_of_range",
+            f"{epochs} is not above 0 and at most {_MAX_EPOCHS:,}",
+            argument="epochs",
+            hint=f"use, for example, {option('epochs', '1')}",
         )
     if preset_name is not None:
-        preset(preset_name)  # unknown names are refused before the text is read
+        preset(preset_name)  # refuse unknown names before reading the text
     if html is not None:
-        _check_page(Path(html))
+        _check_page_path(Path(html))
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    options, files = with_keywords(options or CheckOptions(), how, check_corpus), as_files(files)
+    options, files = with_keywords(options or CheckOptions(), keywords, check_corpus), as_files(files)
     report = check(
         files, options, tokenizer=tokenizer, against=as_files(against, "against"), progress=progress
     )
     if preset_name is None:
         preset_name = "bert-mini-chinese" if report["language"] == "zh" else "bert-mini-uncased"
     config = preset(preset_name, **({"vocab_size": tokenizer.vocab_size} if tokenizer is not None else {}))
-    report["forecast"] = forecast(report, config, preset_name, epochs, probe, options.sample, tell)
+    report["forecast"] = forecast(report, config, preset_name, epochs, probe, options.sample)
     if html is not None:
         from bertsmith.reports.corpus import corpus_page
 
         try:
             atomic.write_text(Path(html), corpus_page(report))
         except OSError as error:
-            raise MachineError(f"{html}: could not be written ({error.strerror})") from None
+            raise MachineError(
+                "page_not_written", f"the page could not be written ({error.strerror})", location=html
+            ) from None
     return Report(report, shown=("findings", "forecast"))
 
 
 def wrapped_lines(files: Sequence[str | Path], reading: Reading, language: str | None) -> str | None:
-    """A remark where lines at the beginning of the first files are wrapped inside sentences; else None."""
-    options = CheckOptions(reading, language, sample=_BEGINNING)
-    for fault in check(find_files(files)[:_SOME_FILES], options)["structure"]["faults"]:
+    """Return a warning if lines at the beginning of the first files are hard-wrapped, else None."""
+    options = CheckOptions(reading, language, sample=_SAMPLE_BYTES)
+    for fault in check(find_files(files)[:_SAMPLE_FILES], options)["structure"]["faults"]:
         if fault["fault"] == "hard_wrapped":
             return f"{fault['what']}; {fault['remedy']}"
     return None
@@ -110,113 +127,118 @@ def forecast(
     epochs: float,
     probe: bool,
     sample: int | None,
-    tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Tokens, bytes of shards, updates and seconds of `epochs` passes; each an estimate whose ground is told."""
-    counted = report.get("tokenizer")
-    scale, reach = _scale(report, sample)
-    tokens = round((counted["tokens"] if counted else _tokens(report)) * scale)
+    """Estimate tokens, bytes of shards, updates, and seconds of training, with the basis of the estimate."""
+    tokenizer_report = report.get("tokenizer")
+    scale, coverage = _scale(report, sample)
+    tokens = round((tokenizer_report["tokens"] if tokenizer_report else _estimate_tokens(report)) * scale)
     sentences = report["documents"]["sentences"] * scale
     documents = report["documents"]["number"] * scale
-    size = 2 if config.vocab_size <= 1 << 16 else 4
+    bytes_per_token = 2 if config.vocab_size <= 1 << 16 else 4
     settings = TrainSettings()
-    instances = round(tokens / (FILL * _LENGTH - 3))
+    instances = round(tokens / (FILL * _SEQUENCE_LENGTH - 3))
     steps = (
         max(1, round(epochs * instances / (settings.batch_size * settings.accumulate))) if instances else 0
     )
-    found: dict[str, Any] = {
+    basis = _describe_basis(tokenizer_report is not None)
+    result: dict[str, Any] = {
         "preset": preset_name,
         "epochs": epochs,
-        "covers": reach,
+        "covers": coverage,
         "tokens": tokens,
-        "tokens_are": "counted" if counted and scale == 1 else "estimated",
-        "shard_bytes": round(tokens * size + sentences * _BYTES_A_SENTENCE + documents * _BYTES_A_DOCUMENT),
-        "sequence_length": _LENGTH,
+        "tokens_are": "counted" if tokenizer_report and scale == 1 else "estimated",
+        "shard_bytes": round(
+            tokens * bytes_per_token + sentences * _BYTES_PER_SENTENCE + documents * _BYTES_PER_DOCUMENT
+        ),
+        "sequence_length": _SEQUENCE_LENGTH,
         "batch_size": settings.batch_size,
         "instances_an_epoch": instances,
         "steps": steps,
         "parameters": sum(term.size for term in count_parameters(config, ("pooler", "masked", "pair"))),
         "seconds_per_update": None,
         "seconds": None,
-        "rests_on": _ground(counted is not None) + "; the time was not probed",
+        "rests_on": f"{basis}; the time was not measured",
     }
     if probe and steps:
-        timed = seconds_per_update(config, settings, tell)
-        found["seconds_per_update"] = round(timed.seconds, 5)
-        found["seconds"] = round(timed.seconds * steps, 1)
-        found["rests_on"] = f"{_ground(counted is not None)}; {timed.ground}"
-    return found
+        update_time = _estimate_update_time(config, settings)
+        result["seconds_per_update"] = round(update_time.seconds, 5)
+        result["seconds"] = round(update_time.seconds * steps, 1)
+        result["rests_on"] = f"{basis}; {update_time.basis}"
+    return result
 
 
 @dataclass(frozen=True)
-class _Timed:
-    """Seconds of an update, and what the figure rests on."""
+class _UpdateTime:
+    """Seconds per update, and how they were measured."""
 
     seconds: float
-    ground: str
+    basis: str
 
 
-def seconds_per_update(config: ModelConfig, settings: TrainSettings, tell: Callable[[str], None]) -> _Timed:
-    """How long an update takes here: a few are made on random text; where they would take too long, it is computed
-    from the rate of a matrix product."""
+def _estimate_update_time(config: ModelConfig, settings: TrainSettings) -> _UpdateTime:
+    """Time a few updates on random text, or derive a long update's time from that of a matrix product."""
     from bertsmith.pretraining.settings import PretrainSettings
     from bertsmith.pretraining.speed_probe import timed_on_random_text
     from bertsmith.runs.run_folder import place_of
 
-    place = place_of(settings, config, tell, is_look=True)
-    rate = hardware.product_rate(place.device, place.precision, _PRODUCT, _PRODUCT_SECONDS)
-    tokens = settings.batch_size * settings.accumulate * _LENGTH * FILL
-    computed = tokens * operations_per_token(config, _MASKED) / (rate * _OF_PEAK)
-    if computed > _LONGEST_UPDATE:
-        return _Timed(
-            computed,
-            f"seconds per update computed from a matrix product of {rate / 1e9:,.0f} GFLOP/s, of which training "
-            f"reaches some {percent(_OF_PEAK)}, in {place.precision} on {hardware.name_of(place.device)}, as busy "
-            "as it was",
+    context = place_of(settings, config, logger.info, is_look=True)
+    flops = hardware.product_rate(context.device, context.precision, _MATMUL_SIZE, _MATMUL_SECONDS)
+    tokens = settings.batch_size * settings.accumulate * _SEQUENCE_LENGTH * FILL
+    seconds = tokens * operations_per_token(config, _MLM_PROBABILITY) / (flops * _MATMUL_UTILIZATION)
+    if seconds > _MAX_PROBED_SECONDS:
+        return _UpdateTime(
+            seconds,
+            f"seconds per update computed from a matrix product of {flops / 1e9:,.0f} GFLOP/s, of which training "
+            f"reaches about {percent(_MATMUL_UTILIZATION)}, in {context.precision} on "
+            f"{hardware.name_of(context.device)} under its current load",
         )
-    tell("measuring the speed of an update ...")
-    measured, way = timed_on_random_text(PretrainSettings(model=config), place, _PROBE_SECONDS)
-    return _Timed(
-        measured,
-        f"seconds per update measured in {_PROBE_SECONDS:g} s of them on random text, in {way.precision} on "
-        f"{counted(way.threads, 'thread')} of this machine, as busy as it was",
+    logger.info("measuring the speed of an update ...")
+    seconds, execution = timed_on_random_text(PretrainSettings(model=config), context, _PROBE_SECONDS)
+    return _UpdateTime(
+        seconds,
+        f"seconds per update measured for {_PROBE_SECONDS:g} s on random text, in {execution.precision} on "
+        f"{counted(execution.threads, 'thread')} of this machine under its current load",
     )
 
 
 def _scale(report: dict[str, Any], sample: int | None) -> tuple[float, str]:
-    """By what a sample's figures are multiplied, and what the forecast covers."""
+    """Return the factor from a sample to the forecast, and what the forecast covers."""
     if sample is None or not any(limit.startswith("a sample") for limit in report["limits"]):
         return 1.0, "the whole corpus"
-    packed = (".gz", ".zst", ".bz2", ".xz", ".parquet")
-    if any(file.lower().endswith(packed) for file in report["files"]):
-        return 1.0, "the sample alone: how much text is in compressed files is not known before they are read"
-    whole = sum(size_of(file) for file in report["files"])
-    return max(
-        1.0, whole / max(1, report["bytes"])
-    ), "the whole corpus, from the sample by the size of the files"
+    if any(file.lower().endswith(_COMPRESSED) for file in report["files"]):
+        return 1.0, "only the sample: the size of the text in compressed files is unknown until they are read"
+    total = sum(size_of(file) for file in report["files"])
+    scale = max(1.0, total / max(1, report["bytes"]))
+    return scale, "the whole corpus, from the sample by the size of the files"
 
 
-def _tokens(report: dict[str, Any]) -> int:
+def _estimate_tokens(report: dict[str, Any]) -> int:
     classes = report["characters"]["classes"]
     signs: int = sum(classes[name]["number"] for name in ("punctuation", "symbols") if name in classes)
     han = int(report["scripts"].get("Han", {"number": 0})["number"])
-    spaced = max(0, int(report["words"]) - han)
-    return round(_PIECES_A_WORD * spaced + min(han, int(report["words"])) + signs)
+    words = int(report["words"])
+    return round(_PIECES_PER_WORD * max(0, words - han) + min(han, words) + signs)
 
 
-def _ground(counted: bool) -> str:
+def _describe_basis(has_tokenizer: bool) -> str:
     tokens = (
         "tokens counted with this tokenizer"
-        if counted
-        else f"tokens estimated: {_PIECES_A_WORD:g} pieces per word, one per sign (--tokenizer counts them)"
+        if has_tokenizer
+        else f"tokens estimated: {_PIECES_PER_WORD:g} pieces per word, one per sign (--tokenizer counts them)"
     )
-    return f"{tokens}; segment pairs of {_LENGTH} tokens filled to {percent(FILL)}"
+    return f"{tokens}; segment pairs of {_SEQUENCE_LENGTH} tokens filled to {percent(FILL)}"
 
 
-def _check_page(page: Path) -> None:
-    """Refuse a page that cannot be written before hours are spent on what it would show."""
-    check_name(page)
-    if page.is_dir():
-        raise InputError(f"{page}: this is a folder", "name a file: --html report.html")
-    if not page.parent.is_dir():
-        raise absent(page.parent, "folder", "make it first")
+def _check_page_path(path: Path) -> None:
+    """Raise InputError for a page that cannot be written, before the corpus is read."""
+    check_name(path)
+    if path.is_dir():
+        raise InputError(
+            "is_a_folder",
+            "this is a folder",
+            location=path,
+            argument="html",
+            hint=f"name a file: {option('html', 'report.html')}",
+        )
+    if not path.parent.is_dir():
+        raise absent(path.parent, "folder", "make it first")

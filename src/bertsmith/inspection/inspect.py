@@ -1,4 +1,4 @@
-"""`tokenizer inspect`: some tokenizers on the same text, measured, and drawn on request."""
+"""`tokenizer inspect`: compare tokenizers on the same text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from bertsmith import console
 from bertsmith.artifacts.locate import locate_tokenizer
 from bertsmith.corpus.checks.tokenizer_comparison import measure
-from bertsmith.errors import InputError, MachineError
+from bertsmith.errors import InputError, MachineError, option
 from bertsmith.io import atomic
 from bertsmith.io.files import Reading
 from bertsmith.io.memory import Sources, as_files
@@ -18,7 +18,7 @@ from bertsmith.keywords import with_keywords
 from bertsmith.notebook import Report
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-PICTURES = (".png", ".svg")
+_PLOT_SUFFIXES = (".png", ".svg")
 
 
 @console.with_bar("reading")
@@ -33,40 +33,57 @@ def inspect_tokenizers(
     html: str | Path | None = None,
     plot: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
-    **how: Any,
+    **keywords: Any,
 ) -> dict[str, Any]:
-    """Measure tokenizers on the text of some files: see `survey.inspect.measure`, whose report this is, by the
-    shortest names that tell them apart.
+    """Compare tokenizers on the text of files.
 
-    tokenizers: folders, files, runs or published names; cased: those that are bare word lists and keep case,
-    which such a list does not say. files: one path or several, or data in memory, as in `prepare`. how: fields
-    of `reading` by name, such as text_column="title". html: also write the report as a page; plot: its picture,
-    .png or .svg. Raises `InputError` for what is no tokenizer, one named twice, and pages that cannot be
-    written there.
+    Args:
+        tokenizers: Folders, files, runs, or published names.
+        files: One path or several, or data in memory, as in `prepare`.
+        cased: The tokenizers that are plain word lists and keep case, which such a list does not record.
+        reading: How to read the files.
+        limit: The number of bytes of text to read; None reads all.
+        listed: The number of examples in each list of the report.
+        html: Also write the report as a page.
+        plot: Also write its plot, .png or .svg.
+        progress: Called with the number of bytes done.
+        **keywords: Fields of `reading` by name, such as text_column="title".
+
+    Returns:
+        The report of `survey.inspect.measure`, in which each tokenizer has the shortest unambiguous name.
+
+    Raises:
+        InputError: A path is no tokenizer, one is named twice, or a page or plot cannot be written there.
     """
-    for name, suffixes in ((html, None), (plot, PICTURES)):
-        if name is not None:
-            _check_target(Path(name), suffixes)
+    for argument, path, suffixes in (("html", html, None), ("plot", plot, _PLOT_SUFFIXES)):
+        if path is not None:
+            _check_output_path(Path(path), argument, suffixes)
     names = [str(name) for name in ([tokenizers] if isinstance(tokenizers, str | Path) else tokenizers)]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"{twice[0]}: this tokenizer is named twice", "name each once")
-    if foreign := [str(name) for name in cased if str(name) not in names]:
+    if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(
-            f"{foreign[0]}: is said to keep case, and is not one of the tokenizers", "name it among them, too"
+            "tokenizer_repeated", "this tokenizer is named twice", location=repeated[0], hint="name each once"
         )
-    keep = {str(name) for name in cased}
-    opened = {
-        label: Tokenizer.load(locate_tokenizer(name), lowercase=False if name in keep else None)
-        for label, name in zip(_labels(names), names, strict=True)
+    cased_names = {str(name): None for name in cased}
+    if unknown := [name for name in cased_names if name not in names]:
+        raise InputError(
+            "cased_not_a_tokenizer",
+            "this is not one of the tokenizers",
+            location=unknown[0],
+            argument="cased",
+            hint=f"name it as a tokenizer, too, or omit {option('cased')}",
+        )
+    loaded = {
+        label: Tokenizer.load(locate_tokenizer(name), lowercase=False if name in cased_names else None)
+        for label, name in zip(_short_names(names), names, strict=True)
     }
-    reading = with_keywords(reading, how, inspect_tokenizers)
-    report = measure(as_files(files), opened, reading=reading, limit=limit, listed=listed, progress=progress)
-    _draw(report, html, plot)
+    reading = with_keywords(reading, keywords, inspect_tokenizers)
+    report = measure(as_files(files), loaded, reading=reading, limit=limit, listed=listed, progress=progress)
+    _write_outputs(report, html, plot)
     return Report(report, shown=("text", "tokenizers", "notes"))
 
 
-def _labels(names: Sequence[str]) -> list[str]:
-    """As many last parts of each path as tell them apart."""
+def _short_names(names: Sequence[str]) -> list[str]:
+    """Shorten paths to the fewest last parts that distinguish them."""
     parts = [Path(os.path.abspath(name)).parts if os.path.exists(name) else (name,) for name in names]
     for depth in range(1, max(map(len, parts), default=1) + 1):
         labels = ["/".join(part[-depth:]) for part in parts]
@@ -75,16 +92,30 @@ def _labels(names: Sequence[str]) -> list[str]:
     return list(names)
 
 
-def _check_target(path: Path, suffixes: Sequence[str] | None) -> None:
+def _check_output_path(path: Path, argument: str, suffixes: Sequence[str] | None) -> None:
     if path.is_dir():
-        raise InputError(f"{path}: this is a folder", "name a file")
+        raise InputError(
+            "is_a_folder", "this is a folder", location=path, argument=argument, hint="name a file"
+        )
     if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} is not there", "make it first")
+        raise InputError(
+            "folder_missing",
+            f"the folder {path.parent} does not exist",
+            location=path,
+            argument=argument,
+            hint="create it first",
+        )
     if suffixes is not None and path.suffix.lower() not in suffixes:
-        raise InputError(f"{path}: a plot is a .png or a .svg", "give it such a name")
+        raise InputError(
+            "suffix_unsupported",
+            f"this file name does not end in {' or '.join(suffixes)}",
+            location=path,
+            argument=argument,
+            hint="rename it",
+        )
 
 
-def _draw(report: dict[str, Any], html: str | Path | None, plot: str | Path | None) -> None:
+def _write_outputs(report: dict[str, Any], html: str | Path | None, plot: str | Path | None) -> None:
     if html is None and plot is None:
         return
     from bertsmith.reports.tokenizers import tokenizers_page, tokenizers_plot
@@ -97,5 +128,7 @@ def _draw(report: dict[str, Any], html: str | Path | None, plot: str | Path | No
                 tokenizers_plot(report).savefig(file, format=file.suffix[1:].lower(), dpi=150)
     except OSError as error:
         raise MachineError(
-            f"{error.filename or html or plot}: could not be written ({error.strerror})"
+            "page_not_written",
+            f"the file could not be written ({error.strerror})",
+            location=error.filename or html or plot,
         ) from None

@@ -1,16 +1,16 @@
-"""`bertsmith data show`: one instance of one epoch, built again as a run with these settings sees it."""
+"""`bertsmith data show`: rebuild one training instance of an epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertsmith import console
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.instances.batches import PairBatch, PairStream
 from bertsmith.instances.epoch_plan import Plan
 from bertsmith.instances.holdout_split import Split
@@ -32,6 +32,8 @@ _LABELS = {
     ),
 }
 
+logger = logging.getLogger(__name__)
+
 
 def show_instance(
     data: Shards | str | Path,
@@ -42,68 +44,92 @@ def show_instance(
     settings: Chosen = (),
     seed: int | None = None,
     phase: int = 1,
-    tell: Callable[[str], None] = console.tell,
     **keywords: Any,
 ) -> dict[str, Any]:
-    """Instance `index` of the training order of an epoch, both from 0: its ids, masks, label and places.
+    """Rebuild a training instance as a run reads it.
 
-    data: a folder of `prepare`, or its Shards. settings_file: a run's settings.yaml or a recipe; settings and
-    keywords: as in `pretrain` (masking="span"), which win, as seed does.
-    phase: 2 for the run's second phase, with long sequences. InputError where the epoch has no such instance.
+    Args:
+        data: A folder of `prepare`, or its Shards.
+        index: The position of the instance in the training order of the epoch, from 0.
+        epoch: The epoch, from 0.
+        settings_file: A run's settings.yaml or a recipe.
+        settings: Settings as in `pretrain`; they override the file.
+        seed: The run's seed; it overrides the settings.
+        phase: 2 for the second phase, with long sequences.
+        **keywords: Settings by name, such as masking="span".
+
+    Returns:
+        The ids, masks, labels, and sources of the instance.
+
+    Raises:
+        InputError: The epoch has no such instance, or the settings have no second phase.
     """
     shards = data if isinstance(data, Shards) else Shards.open(data)
     data = shards.folder
     assignments = assignments_of(PretrainSettings, settings, keywords, show_instance)
-    named = settings_file is not None or any(a.strip().startswith("data.held_out=") for a in assignments)
+    needs_split = settings_file is not None or any(
+        a.strip().startswith("data.held_out=") for a in assignments
+    )
     assignments = [*assignments, *([f"train.seed={seed}"] if seed is not None else [])]
-    chosen = _settings(settings_file, assignments)
-    length = chosen.data.sequence_length
+    resolved = _resolve_settings(settings_file, assignments)
+    length = resolved.data.sequence_length
     if phase == 2:
-        if chosen.data.long_sequence_length is None:
-            raise InputError("these settings have one phase only", "set data.long_sequence_length")
-        length = chosen.data.long_sequence_length
-    split = Split.of(shards, chosen.data, lenient=not named)
-    if chosen.data.held_out and not len(split.held_out):
-        tell(f"too few documents to hold some out ({shards.documents:,}): all are used")
-    stream = instances_of(shards, split.training, chosen, length, chosen.train.batch_tokens, split.kin)
-    number = stream.size(epoch)
-    if not 0 <= index < number:
-        there = f"has instances 0 to {number - 1}" if number else "has no instances"
-        raise InputError(f"{data}: epoch {epoch} {there}, not {index}", "choose another --index")
+        if resolved.data.long_sequence_length is None:
+            raise InputError(
+                "no_second_phase",
+                "these settings have only one phase",
+                argument="phase",
+                hint=f"set {option('data.long_sequence_length')}",
+            )
+        length = resolved.data.long_sequence_length
+    split = Split.of(shards, resolved.data, lenient=not needs_split)
+    if resolved.data.held_out and not len(split.held_out):
+        logger.warning("%s documents are too few to hold some out; all are used", f"{shards.documents:,}")
+    stream = instances_of(shards, split.training, resolved, length, resolved.train.batch_tokens, split.kin)
+    num_instances = stream.size(epoch)
+    if not 0 <= index < num_instances:
+        available = f"has instances 0 to {num_instances - 1}" if num_instances else "has no instances"
+        raise InputError(
+            "instance_missing",
+            f"epoch {epoch} {available}, not {index}",
+            location=data,
+            argument="index",
+            hint=f"use another {option('index')}",
+        )
     return {
         "data": str(data),
-        "seed": chosen.train.seed,
+        "seed": resolved.train.seed,
         "epoch": epoch,
         "drawn_as_epoch": stream.drawn_epoch(epoch),
         "index": index,
-        "instances_of_epoch": number,
-        "instances": chosen.data.instances,
-        "masking": chosen.data.masking,
-        **_described(stream, epoch, index, shards, chosen),
+        "instances_of_epoch": num_instances,
+        "instances": resolved.data.instances,
+        "masking": resolved.data.masking,
+        **_describe(stream, epoch, index, shards, resolved),
     }
 
 
-def _settings(file: str | Path | None, assignments: Sequence[str]) -> PretrainSettings:
+def _resolve_settings(file: str | Path | None, assignments: Sequence[str]) -> PretrainSettings:
     values = read_yaml(file) if file is not None else {}
-    own: dict[str, Any] = {name: values[name] for name in ("data", "train") if name in values}
-    return PretrainSettings.of(own, str(file or "settings")).changed(assignments)
+    groups: dict[str, Any] = {name: values[name] for name in ("data", "train") if name in values}
+    return PretrainSettings.of(groups, str(file or "settings")).changed(assignments)
 
 
-def _described(
-    stream: PairStream, epoch: int, index: int, shards: Shards, chosen: PretrainSettings
+def _describe(
+    stream: PairStream, epoch: int, index: int, shards: Shards, settings: PretrainSettings
 ) -> dict[str, Any]:
     batch, plan, tokenizer = stream.batch(epoch, index, index + 1), stream.plan(epoch), shards.tokenizer
     ids, rows, labels = (x.tolist() for x in (batch.packed.tokens, batch.rows, batch.labels))
     original = list(ids)
     for row, label in zip(rows, labels, strict=True):
         original[row] = label
-    kinds = [
+    replacements = [
         "mask" if ids[r] == tokenizer.mask_id else "kept" if ids[r] == original[r] else "random" for r in rows
     ]
     names = tokenizer.tokens
-    ordinary = sum(i not in tokenizer.special_ids for i in original)
+    num_ordinary = sum(i not in tokenizer.special_ids for i in original)
     return {
-        **_label(batch, chosen.data),
+        **_describe_label(batch, settings.data),
         "ids": ids,
         "tokens": [names[i] for i in ids],
         "original_ids": original,
@@ -112,26 +138,26 @@ def _described(
         "rows": rows,
         "labels": labels,
         "label_tokens": [names[i] for i in labels],
-        "kinds": kinds,
-        "parts": _parts(plan, index, shards, tokenizer),
+        "kinds": replacements,
+        "parts": _describe_parts(plan, index, shards, tokenizer),
         "counts": {
             "tokens": len(ids),
-            "ordinary": ordinary,
+            "ordinary": num_ordinary,
             "predicted": len(rows),
-            "share": round(len(rows) / max(1, ordinary), 4),
-            **{kind: kinds.count(kind) for kind in ("mask", "random", "kept")},
-            **_changed(chosen.data.corrupt, len(ids), int(plan.sizes[index])),
+            "share": round(len(rows) / max(1, num_ordinary), 4),
+            **{kind: replacements.count(kind) for kind in ("mask", "random", "kept")},
+            **_count_corrupted(settings.data.corrupt, len(ids), int(plan.sizes[index])),
         },
     }
 
 
-def _changed(corrupt: str, tokens: int, planned: int) -> dict[str, int]:
-    """How many tokens were inserted into the text or deleted from it, where the settings ask for that."""
+def _count_corrupted(corrupt: str, num_tokens: int, num_planned: int) -> dict[str, int]:
+    """Return the number of tokens that data.corrupt inserted or deleted."""
     names = {"insert": "inserted", "delete": "deleted"}
-    return {names[corrupt]: abs(tokens - planned)} if corrupt in names else {}
+    return {names[corrupt]: abs(num_tokens - num_planned)} if corrupt in names else {}
 
 
-def _label(batch: PairBatch, data: DataSettings) -> dict[str, Any]:
+def _describe_label(batch: PairBatch, data: DataSettings) -> dict[str, Any]:
     task = data.sentence_task
     if task == "none":
         return {"sentence_task": task, "label": None, "label_name": None, "label_means": None}
@@ -142,22 +168,21 @@ def _label(batch: PairBatch, data: DataSettings) -> dict[str, Any]:
     return {"sentence_task": task, "label": label, "label_name": name, "label_means": meaning}
 
 
-def _parts(plan: Plan, index: int, shards: Shards, tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """The runs of text that an instance is made of, each with its document and place."""
-    before = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
-    found = []
+def _describe_parts(plan: Plan, index: int, shards: Shards, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Return the segments of an instance with their documents and positions."""
+    document_starts = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
+    descriptions = []
     for k, part in enumerate(range(int(plan.first[index]), int(plan.first[index + 1]))):
         start, length, document = (int(x[part]) for x in (plan.starts, plan.lengths, plan.documents))
-        found.append(
+        token_ids = shards.take(np.arange(start, start + length)).tolist()
+        descriptions.append(
             {
                 "name": "AB"[k] if plan.pair else str(k + 1),
                 "document": document,
                 "place": shards.place(document),
-                "first_token": start - int(before[document]),
+                "first_token": start - int(document_starts[document]),
                 "tokens": length,
-                "text": tokenizer.decode(
-                    shards.take(np.arange(start, start + length)).tolist(), specials=True
-                ),
+                "text": tokenizer.decode(token_ids, specials=True),
             }
         )
-    return found
+    return descriptions

@@ -1,1 +1,1 @@
-"""Scores that no kept library offers as the field's scripts compute them."""
+"""Scores as the official evaluation scripts compute them, where no maintained library offers them."""

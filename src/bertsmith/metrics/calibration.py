@@ -1,6 +1,6 @@
-"""Whether probabilities are what they say: expected calibration error, and the temperature that corrects them.
+"""Expected calibration error and temperature scaling.
 
-As in Guo et al. 2017, "On Calibration of Modern Neural Networks", sections 2 and 4.2.
+Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", sections 2 and 4.2.
 """
 
 from __future__ import annotations
@@ -12,54 +12,57 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_BINS = 15
-_COLDEST, _HOTTEST = math.log(0.05), math.log(20)
-_LEAST = 1e-12  # a probability whose logarithm is taken
+_NUM_BINS = 15
+_MIN_LOG_TEMPERATURE, _MAX_LOG_TEMPERATURE = math.log(0.05), math.log(20)
+_MIN_PROBABILITY = 1e-12  # keeps the logarithm finite
 
 
 class Bin(NamedTuple):
-    """Answers of about the same confidence: how many there are, their mean confidence, and the share that is
-    right."""
+    """Predictions of similar confidence: their count, mean confidence, and accuracy."""
 
     number: int
     confidence: float
     right: float
 
 
-def bins_of(confidence: Sequence[float], right: Sequence[bool]) -> list[Bin]:
-    """The answers by their confidence, 0 to 1, in 15 bins of one width, those that are not empty."""
-    sure, correct = np.asarray(confidence), np.asarray(right, dtype=np.float64)
-    numbers = np.clip(np.ceil(sure * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
+def bins_of(confidence: Sequence[float], correct: Sequence[bool]) -> list[Bin]:
+    """Group predictions by confidence (0 to 1) into 15 bins of equal width, without the empty ones."""
+    confidences, correctness = np.asarray(confidence), np.asarray(correct, dtype=np.float64)
+    bin_ids = np.clip(np.ceil(confidences * _NUM_BINS).astype(np.int64) - 1, 0, _NUM_BINS - 1)
     return [
-        Bin(int(held.sum()), float(sure[held].mean()), float(correct[held].mean()))
-        for held in (numbers == i for i in range(_BINS))
-        if held.any()
+        Bin(int(in_bin.sum()), float(confidences[in_bin].mean()), float(correctness[in_bin].mean()))
+        for in_bin in (bin_ids == i for i in range(_NUM_BINS))
+        if in_bin.any()
     ]
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """The mean over all answers of how far the confidence of their bin is from the share that is right, 0 to 1."""
-    total = sum(one.number for one in bins)
-    return sum(one.number * abs(one.confidence - one.right) for one in bins) / max(1, total)
+    """Return the mean distance, weighted by bin size, between confidence and accuracy of a bin, 0 to 1."""
+    total = sum(bin_.number for bin_ in bins)
+    return sum(bin_.number * abs(bin_.confidence - bin_.right) for bin_ in bins) / max(1, total)
 
 
-def temperature_of(logits: Sequence[NDArray[np.float32]], wanted: Sequence[int]) -> float:
-    """What to divide logits by so that the right classes are the likeliest, 0.05 to 20.
+def temperature_of(logits: Sequence[NDArray[np.float32]], labels: Sequence[int]) -> float:
+    """Return the temperature, 0.05 to 20, by which dividing logits minimizes the negative log-likelihood.
 
-    logits: [windows, K] of each example, whose probabilities are the mean over its windows; wanted: its class.
+    Args:
+        logits: [windows, K] of each example; its probabilities are the mean over its windows.
+        labels: The class of each example.
     """
     from scipy.optimize import minimize_scalar
 
     rows = np.concatenate(logits).astype(np.float64)
-    starts = np.cumsum([0, *(len(one) for one in logits[:-1])])
-    sizes = np.array([len(one) for one in logits])
-    targets = np.repeat(wanted, sizes)
+    starts = np.cumsum([0, *(len(windows) for windows in logits[:-1])])
+    num_windows = np.array([len(windows) for windows in logits])
+    targets = np.repeat(labels, num_windows)
 
-    def cost(log: float) -> float:
-        scaled = rows / math.exp(log)
+    def mean_nll(log_temperature: float) -> float:
+        scaled = rows / math.exp(log_temperature)
         scaled -= scaled.max(1, keepdims=True)
-        shares = np.exp(scaled[np.arange(len(rows)), targets]) / np.exp(scaled).sum(1)
-        return float(-np.log(np.maximum(np.add.reduceat(shares, starts) / sizes, _LEAST)).mean())
+        probabilities = np.exp(scaled[np.arange(len(rows)), targets]) / np.exp(scaled).sum(1)
+        means = np.add.reduceat(probabilities, starts) / num_windows
+        return float(-np.log(np.maximum(means, _MIN_PROBABILITY)).mean())
 
-    found = minimize_scalar(cost, bounds=(_COLDEST, _HOTTEST), method="bounded", options={"xatol": 1e-4})
-    return math.exp(found.x)
+    bounds = (_MIN_LOG_TEMPERATURE, _MAX_LOG_TEMPERATURE)
+    minimum = minimize_scalar(mean_nll, bounds=bounds, method="bounded", options={"xatol": 1e-4})
+    return math.exp(minimum.x)

@@ -1,14 +1,13 @@
-"""Entities in rows of tags, and how well they were found, counted as the CoNLL-2000 script conlleval counts them.
+"""Entities in sequences of tags, counted as the CoNLL-2000 script conlleval counts them.
 
-Broken rows are read as the script reads them: an I- that continues nothing begins an entity, and so does any
-change of type. Where the script, older than IOBES, has no rule (S, and B behind E), a B or S begins an entity
-and an E or S ends one, as its successors have it. The strict count has only the entities whose tags are whole
-in the scheme.
+Invalid sequences are read as the script reads them: an I- that continues nothing starts an entity, and so does a
+change of type. The script is older than IOBES and has no rule for S, or for B after E; as in its successors, a B
+or S starts an entity, and an E or S ends one. The strict count includes only entities whose tags are valid in the
+scheme.
 
-Ours, since the one library for it, seqeval, had its last release in 2020 and asks for a build of its own. These
-counts equal its default mode's for any tags, and its strict mode's for IOB2, IOBES and BILOU. In IOB1 its
-strict mode takes O B I for an entity of the I alone; here, where B may only follow an entity of its type, it is
-none.
+The one library for this, seqeval, had its last release in 2020 and has to be built from source. The counts here
+equal its default mode's for any tags, and its strict mode's for IOB2, IOBES, and BILOU. In IOB1 its strict mode
+reads O B I as an entity of the I alone; here it is none, since B may only follow an entity of its type.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bertsmith.metrics.tagging_schemes import OUTSIDE, Scheme, parted, spelt, ta
 
 
 class Entity(NamedTuple):
-    """Words [start, end) of a row."""
+    """Words [start, end) of a sentence, and their type."""
 
     type: str
     start: int
@@ -30,64 +29,69 @@ class Entity(NamedTuple):
 
 
 def entities(tags: Sequence[str], strict: Scheme | None = None) -> list[Entity]:
-    """The entities of one sentence, in order. strict: only those whose tags are whole in this scheme."""
-    found: list[Entity] = []
+    """Return the entities of one sentence in order; with `strict`, only those that are valid in this scheme."""
+    result: list[Entity] = []
     start: int | None = None
-    before = (OUTSIDE, "")
+    previous = (OUTSIDE, "")
     for i, tag in enumerate([*tags, OUTSIDE]):
-        now = parted(tag)
-        begins = _begins(before, now)
-        if start is not None and (begins or now[0] == OUTSIDE or before[0] in ("E", "S")):
-            found.append(Entity(before[1], start, i))
+        current = parted(tag)
+        starts = _starts_entity(previous, current)
+        if start is not None and (starts or current[0] == OUTSIDE or previous[0] in ("E", "S")):
+            result.append(Entity(previous[1], start, i))
             start = None
-        if begins:
+        if starts:
             start = i
-        before = now
+        previous = current
     if strict is None:
-        return found
-    right = [parted(tag) for tag in written(found, len(tags), strict)]
-    given = [parted(tag) for tag in tags]
-    return [e for e in found if given[e.start : e.end] == right[e.start : e.end]]
+        return result
+    valid = [parted(tag) for tag in written(result, len(tags), strict)]
+    actual = [parted(tag) for tag in tags]
+    return [e for e in result if actual[e.start : e.end] == valid[e.start : e.end]]
 
 
 def written(
-    found: Sequence[Entity], size: int, scheme: Scheme, letters: Mapping[str, str] | None = None
+    spans: Sequence[Entity], size: int, scheme: Scheme, letters: Mapping[str, str] | None = None
 ) -> list[str]:
-    """The tags of a sentence of `size` words with these entities, which are in order. letters: of `letters_of`."""
+    """Return the tags of a sentence of `size` words from its entities in order; letters: see `letters_of`."""
     tags = [OUTSIDE] * size
-    before: Entity | None = None
-    for entity in found:
-        touches = before is not None and (before.type, before.end) == (entity.type, entity.start)
+    previous: Entity | None = None
+    for entity in spans:
+        touches = previous is not None and (previous.type, previous.end) == (entity.type, entity.start)
         prefixes = spelt(entity.end - entity.start, scheme, touches=touches)
         tags[entity.start : entity.end] = [tag_of(prefix, entity.type, letters or {}) for prefix in prefixes]
-        before = entity
+        previous = entity
     return tags
 
 
 def count(
-    truth: Iterable[Sequence[str]], guess: Iterable[Sequence[str]], strict: Scheme | None = None
+    references: Iterable[Sequence[str]], predictions: Iterable[Sequence[str]], strict: Scheme | None = None
 ) -> dict[str, Counts]:
-    """Each type's counts over pairs of rows of tags, in the types' order: an entity is right where its type, start
-    and end are. `total` sums them up. strict: of `entities`."""
-    gold: Counter[str] = Counter()
-    found: Counter[str] = Counter()
-    right: Counter[str] = Counter()
-    for wanted, given in zip(truth, guess, strict=True):
-        of_truth, of_guess = set(entities(wanted, strict)), set(entities(given, strict))
-        gold.update(e.type for e in of_truth)
-        found.update(e.type for e in of_guess)
-        right.update(e.type for e in of_truth & of_guess)
-    return {kind: Counts(gold[kind], found[kind], right[kind]) for kind in sorted(gold | found)}
+    """Count entities by type over pairs of tag sequences; correct ones have the same type, start, and end.
+
+    With `strict`, entities count only if they are valid in this scheme. `total` sums over the types.
+    """
+    num_references: Counter[str] = Counter()
+    num_predictions: Counter[str] = Counter()
+    num_correct: Counter[str] = Counter()
+    for reference_tags, predicted_tags in zip(references, predictions, strict=True):
+        reference, predicted = set(entities(reference_tags, strict)), set(entities(predicted_tags, strict))
+        num_references.update(e.type for e in reference)
+        num_predictions.update(e.type for e in predicted)
+        num_correct.update(e.type for e in reference & predicted)
+    return {
+        type_: Counts(num_references[type_], num_predictions[type_], num_correct[type_])
+        for type_ in sorted(num_references | num_predictions)
+    }
 
 
 def total(types: dict[str, Counts]) -> Counts:
-    """All types together."""
-    return Counts(*(sum(getattr(f, name) for f in types.values()) for name in ("gold", "found", "right")))
+    """Sum the counts of all types."""
+    counts = types.values()
+    return Counts(sum(c.gold for c in counts), sum(c.found for c in counts), sum(c.right for c in counts))
 
 
-def _begins(before: tuple[str, str], now: tuple[str, str]) -> bool:
-    """Whether an entity begins with this tag."""
-    prefix, kind = now
+def _starts_entity(previous: tuple[str, str], current: tuple[str, str]) -> bool:
+    prefix, type_ = current
     if prefix == OUTSIDE:
         return False
-    return prefix in ("B", "S") or kind != before[1] or before[0] in (OUTSIDE, "E", "S")
+    return prefix in ("B", "S") or type_ != previous[1] or previous[0] in (OUTSIDE, "E", "S")

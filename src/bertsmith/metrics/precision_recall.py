@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of what was to be found: entities, relations."""
+"""Precision, recall, and F1 from counts of entities or relations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Counts:
-    """How many there are (gold), how many were found, and how many of these are right."""
+    """Counts of references, predictions, and correct predictions."""
 
     gold: int
     found: int
@@ -15,15 +15,15 @@ class Counts:
 
     @property
     def precision(self) -> float:
-        """Share of those found that are right; 0 where none was found."""
+        """Fraction of the predictions that are correct; 0 without predictions."""
         return self.right / self.found if self.found else 0.0
 
     @property
     def recall(self) -> float:
-        """Share of the gold ones that were found; 0 where there is none."""
+        """Fraction of the references that were predicted; 0 without references."""
         return self.right / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of both."""
+        """Harmonic mean of precision and recall."""
         return 2 * self.right / (self.gold + self.found) if self.right else 0.0

@@ -1,11 +1,12 @@
-"""How well relations were found: SemEval-2010 task 8's official score, and micro F1 without "no relation".
+"""Relation extraction scores: the official score of SemEval-2010 task 8, and micro F1 without "no relation".
 
-A label may say a direction: `Cause-Effect(e1,e2)` and `Cause-Effect(e2,e1)` are one relation, Cause-Effect. An
-answer is right where relation and direction are; of the right relation in the wrong direction, it counts as one of
-this relation that is wrong. That is the official scorer's (9+1)-way evaluation with directionality taken into
-account, whose macro F1 is the mean over the relations that occur in the truth, but for Other
-(semeval2010_task8_scorer-v1.2.pl). scikit-learn pools no two labels that are still told apart. Micro F1 over all
-but "no relation" is TACRED's (Zhang et al. 2017), and the scorer's, too, where the truth has all relations.
+A label may include a direction: `Cause-Effect(e1,e2)` and `Cause-Effect(e2,e1)` are the same relation,
+Cause-Effect. A prediction is correct if relation and direction are; the right relation in the wrong direction
+counts as a wrong prediction of this relation. That is the official scorer's (9+1)-way evaluation with
+directionality taken into account, whose macro F1 is the mean over the relations in the references except Other
+(semeval2010_task8_scorer-v1.2.pl). scikit-learn cannot pool two labels that it also distinguishes. Micro F1 over
+all but "no relation" is TACRED's (Zhang et al. 2017), and also the scorer's if the references contain all
+relations.
 """
 
 from __future__ import annotations
@@ -25,70 +26,76 @@ _DIRECTION = re.compile(r"\((e1,e2|e2,e1)\)$")
 
 @dataclass(frozen=True)
 class RelationCounts(Counts):
-    """Of a relation, both directions together. turned: how many of those found are wrong in direction alone."""
+    """Counts of a relation in both directions; `turned` counts predictions of the wrong direction."""
 
     turned: int = 0
 
 
 def relation_of(label: str) -> str:
-    """A label without its direction."""
+    """Return a label without its direction."""
     return _DIRECTION.sub("", label)
 
 
 def has_direction(label: str) -> bool:
-    """Whether a label says a direction, as SemEval's do."""
+    """Return True if a label includes a direction, as SemEval's do."""
     return _DIRECTION.search(label) is not None
 
 
-def count(truth: Sequence[str], guess: Sequence[str], none: str | None = None) -> dict[str, RelationCounts]:
-    """Each relation's counts, by name; not those of `none`, the label that means no relation."""
-    gold, found, right, turned = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-    for wanted, given in zip(truth, guess, strict=True):
-        gold[relation_of(wanted)] += 1
-        found[relation_of(given)] += 1
-        if wanted == given:
-            right[relation_of(wanted)] += 1
-        elif relation_of(wanted) == relation_of(given):
-            turned[relation_of(wanted)] += 1
+def count(
+    references: Sequence[str], predictions: Sequence[str], none: str | None = None
+) -> dict[str, RelationCounts]:
+    """Count relations by name, except `none`, the label that means no relation."""
+    num_references, num_predictions = Counter[str](), Counter[str]()
+    num_correct, num_reversed = Counter[str](), Counter[str]()
+    for reference, prediction in zip(references, predictions, strict=True):
+        num_references[relation_of(reference)] += 1
+        num_predictions[relation_of(prediction)] += 1
+        if reference == prediction:
+            num_correct[relation_of(reference)] += 1
+        elif relation_of(reference) == relation_of(prediction):
+            num_reversed[relation_of(reference)] += 1
     return {
-        name: RelationCounts(gold[name], found[name], right[name], turned[name])
-        for name in sorted(gold.keys() | found.keys())
+        name: RelationCounts(
+            num_references[name], num_predictions[name], num_correct[name], num_reversed[name]
+        )
+        for name in sorted(num_references.keys() | num_predictions.keys())
         if name != none
     }
 
 
 def tallied(
-    truth: Sequence[str], guess: Sequence[str], labels: Sequence[str], none: str | None = None
+    references: Sequence[str], predictions: Sequence[str], labels: Sequence[str], none: str | None = None
 ) -> Tallies:
-    """Macro and micro F1, and accuracy, from each example's counts. labels: all that may be guessed."""
-    names = sorted({relation_of(label) for label in (*labels, *truth)} - {none})
+    """Return sufficient statistics of macro F1, micro F1, and accuracy; `labels` may be predicted."""
+    names = sorted({relation_of(label) for label in (*labels, *references)} - {none})
     ids = {name: i for i, name in enumerate(names)}
-    gold, found = (
-        one_hot([ids.get(relation_of(label), -1) for label in some], len(names)) for some in (truth, guess)
+    reference_matrix, prediction_matrix = (
+        one_hot([ids.get(relation_of(label), -1) for label in row], len(names))
+        for row in (references, predictions)
     )
-    hits = np.array([a == b for a, b in zip(truth, guess, strict=True)], dtype=np.float64)
-    more = np.stack([hits, np.ones(len(hits))], axis=1)
+    hits = np.array([a == b for a, b in zip(references, predictions, strict=True)], dtype=np.float64)
+    hits_and_ones = np.stack([hits, np.ones(len(hits))], axis=1)
 
-    def figures(right: Rows, gold: Rows, found: Rows, more: Rows) -> dict[str, Rows]:
-        occurs = (gold > 0).astype(np.float64)
+    def scores(correct: Rows, references: Rows, predictions: Rows, accuracy_sums: Rows) -> dict[str, Rows]:
+        occurs = (references > 0).astype(np.float64)
         return {
-            "macro_f1": ratio((f1(right, gold, found) * occurs).sum(-1), occurs.sum(-1)),
-            "micro_f1": f1(right.sum(-1), gold.sum(-1), found.sum(-1)),
-            "accuracy": ratio(more[..., 0], more[..., 1]),
+            "macro_f1": ratio((f1(correct, references, predictions) * occurs).sum(-1), occurs.sum(-1)),
+            "micro_f1": f1(correct.sum(-1), references.sum(-1), predictions.sum(-1)),
+            "accuracy": ratio(accuracy_sums[..., 0], accuracy_sums[..., 1]),
         }
 
-    return count_tallies(gold * hits[:, None], gold, found, more, figures)
+    correct_matrix = reference_matrix * hits[:, None]
+    return count_tallies(correct_matrix, reference_matrix, prediction_matrix, hits_and_ones, scores)
 
 
 def macro_f1(relations: dict[str, RelationCounts]) -> float:
-    """The mean of F1 over the relations that the truth has; 0 where it has none."""
+    """Return the mean of F1 over the relations in the references; 0 without any."""
     scores = [counts.f1 for counts in relations.values() if counts.gold]
     return sum(scores) / len(scores) if scores else 0.0
 
 
 def micro_f1(relations: dict[str, RelationCounts]) -> float:
-    """F1 over all relations together, those that the truth does not have among what was found."""
-    whole = (
-        sum(getattr(counts, name) for counts in relations.values()) for name in ("gold", "found", "right")
-    )
-    return Counts(*whole).f1
+    """Return F1 over all relations pooled, including those that occur only in the predictions."""
+    counts = relations.values()
+    pooled = Counts(sum(c.gold for c in counts), sum(c.found for c in counts), sum(c.right for c in counts))
+    return pooled.f1

@@ -1,7 +1,8 @@
-"""Scores as functions of sums over examples, so that a score of any resample of them is one matrix product away.
+"""Scores as functions of sums over examples (sufficient statistics).
 
-Accuracy is a sum over a number, F1 a fraction of three sums, Pearson's correlation one of six. What is no such
-function (a rank correlation, an average precision) has no tallies.
+The score of any resample of the examples is then one matrix product. Accuracy is a sum over a count, F1 a ratio of
+three sums, and Pearson's correlation a function of six. Scores that are no such function (rank correlations,
+average precision) have no sufficient statistics here.
 """
 
 from __future__ import annotations
@@ -18,89 +19,109 @@ Figures = Callable[[Rows], dict[str, Rows]]
 
 @dataclass(frozen=True)
 class Tallies:
-    """rows: [examples, T], what each example adds to each sum. figures: from sums [..., T] the scores by name,
-    each [...]; 0 where a score would be a fraction of nothing."""
+    """Sufficient statistics of scores.
+
+    Attributes:
+        rows: [examples, S], the terms that each example adds to the S sums.
+        figures: Function from sums [..., S] to scores [...] by name; 0 for a score that divides by 0.
+    """
 
     rows: Rows
     figures: Figures
 
     def scores(self) -> dict[str, float]:
-        """Of all examples."""
+        """Return the scores over all examples."""
         return {name: float(value) for name, value in self.figures(self.rows.sum(0)).items()}
 
 
 def mean_tallies(values: Mapping[str, ArrayLike]) -> Tallies:
-    """Scores that are means over the examples. values: of each score one an example."""
+    """Return the statistics of scores that are means over examples, from the values of each score [examples]."""
     names = list(values)
     columns = [np.asarray(values[name], dtype=np.float64) for name in names]
     rows = np.stack([*columns, np.ones(len(columns[0]))], axis=1)
 
-    def figures(sums: Rows) -> dict[str, Rows]:
+    def means(sums: Rows) -> dict[str, Rows]:
         return {name: ratio(sums[..., i], sums[..., -1]) for i, name in enumerate(names)}
 
-    return Tallies(rows, figures)
+    return Tallies(rows, means)
 
 
-_OfCounts = Callable[[Rows, Rows, Rows, Rows], dict[str, Rows]]
+_CountScores = Callable[[Rows, Rows, Rows, Rows], dict[str, Rows]]
 
 
 def count_tallies(
-    right: ArrayLike, gold: ArrayLike, found: ArrayLike, more: ArrayLike, figures: _OfCounts
+    correct: ArrayLike,
+    references: ArrayLike,
+    predictions: ArrayLike,
+    extra: ArrayLike,
+    scores: _CountScores,
 ) -> Tallies:
-    """Scores of counts by kind. right, gold, found: [examples, K], how many of each kind were right, are there and
-    were found; more: [examples, M], other sums. figures: of the sums of the four."""
-    parts = [np.asarray(part, dtype=np.float64) for part in (right, gold, found, more)]
-    borders = np.cumsum([part.shape[1] for part in parts])[:-1]
+    """Return the statistics of scores that are functions of counts by class.
 
-    def of_sums(sums: Rows) -> dict[str, Rows]:
-        return figures(*np.split(sums, borders, axis=-1))
+    Args:
+        correct: [examples, K], the number of correct predictions by class.
+        references: [examples, K], the number of references by class.
+        predictions: [examples, K], the number of predictions by class.
+        extra: [examples, M], terms of other sums.
+        scores: Function from the sums of the four arrays to scores by name.
+    """
+    parts = [np.asarray(part, dtype=np.float64) for part in (correct, references, predictions, extra)]
+    split_points = np.cumsum([part.shape[1] for part in parts])[:-1]
 
-    return Tallies(np.concatenate(parts, axis=1), of_sums)
+    def scores_from_sums(sums: Rows) -> dict[str, Rows]:
+        return scores(*np.split(sums, split_points, axis=-1))
+
+    return Tallies(np.concatenate(parts, axis=1), scores_from_sums)
 
 
-def ratio(above: Rows, below: Rows) -> Rows:
-    """A fraction, 0 where it would be one of nothing."""
-    found: Rows = np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below != 0)
-    return found
+def ratio(numerator: Rows, denominator: Rows) -> Rows:
+    """Divide; 0 where the denominator is 0."""
+    shape = np.broadcast(numerator, denominator).shape
+    quotient: Rows = np.divide(numerator, denominator, out=np.zeros(shape), where=denominator != 0)
+    return quotient
 
 
-def f1(right: Rows, gold: Rows, found: Rows) -> Rows:
-    """2 right / (gold + found); 0 where there is neither."""
-    return ratio(2 * right, gold + found)
+def f1(correct: Rows, references: Rows, predictions: Rows) -> Rows:
+    """Return F1 from counts; 0 without references and predictions."""
+    return ratio(2 * correct, references + predictions)
 
 
 def one_hot(ids: Sequence[int], size: int) -> Rows:
-    """[len(ids), size]: 1 in each row's column; all 0 for an id that is none (-1)."""
-    found = np.zeros((len(ids), size))
-    known = np.flatnonzero(np.asarray(ids) >= 0)
-    found[known, np.asarray(ids)[known]] = 1
-    return found
+    """Return one-hot rows [len(ids), size]; all 0 for the id -1."""
+    rows = np.zeros((len(ids), size))
+    valid = np.flatnonzero(np.asarray(ids) >= 0)
+    rows[valid, np.asarray(ids)[valid]] = 1
+    return rows
 
 
-def matthews(right: Rows, gold: Rows, found: Rows) -> Rows:
-    """Matthews' correlation of K classes, of counts [..., K] (Gorodkin 2004); 0 where one side has one class."""
-    whole, hits = gold.sum(-1), right.sum(-1)
-    above = hits * whole - (gold * found).sum(-1)
-    spread = (whole**2 - (found**2).sum(-1)) * (whole**2 - (gold**2).sum(-1))
-    return ratio(above, np.sqrt(np.maximum(spread, 0)))
+def matthews(correct: Rows, references: Rows, predictions: Rows) -> Rows:
+    """Return Matthews' correlation from counts [..., K] (Gorodkin 2004); 0 if a side has one class."""
+    total, hits = references.sum(-1), correct.sum(-1)
+    covariance = hits * total - (references * predictions).sum(-1)
+    variances = (total**2 - (predictions**2).sum(-1)) * (total**2 - (references**2).sum(-1))
+    return ratio(covariance, np.sqrt(np.maximum(variances, 0)))
 
 
-_FLAT = 1e-12  # of the squares: what rounding leaves of numbers that do not vary
+_MIN_RELATIVE_VARIANCE = 1e-12  # of the squares: the rounding error of numbers that do not vary
 
 
-def number_tallies(truth: ArrayLike, guess: ArrayLike) -> Tallies:
-    """Pearson's correlation, mean squared and mean absolute error of numbers."""
-    x, y = (np.asarray(values, dtype=np.float64) for values in (truth, guess))
+def number_tallies(references: ArrayLike, predictions: ArrayLike) -> Tallies:
+    """Return the statistics of Pearson's correlation, mean squared error, and mean absolute error."""
+    x, y = (np.asarray(values, dtype=np.float64) for values in (references, predictions))
     error = y - x
     x, y = x - x.mean(), y - y.mean()  # small numbers keep their digits when squares are summed
     rows = np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y, error**2, np.abs(error)], axis=1)
 
-    def figures(sums: Rows) -> dict[str, Rows]:
-        n, x, y, xx, yy, xy, squares, sizes = np.moveaxis(sums, -1, 0)
-        of_x, of_y = n * xx - x * x, n * yy - y * y
-        varied = (of_x > _FLAT * n * xx) & (of_y > _FLAT * n * yy)
-        pearson = ratio(n * xy - x * y, np.sqrt(np.where(varied, of_x * of_y, 0)))
-        errors = {"mean_squared_error": ratio(squares, n), "mean_absolute_error": ratio(sizes, n)}
-        return {"pearson": pearson, **errors}
+    def scores(sums: Rows) -> dict[str, Rows]:
+        n, x, y, xx, yy, xy, squared_errors, absolute_errors = np.moveaxis(sums, -1, 0)
+        variance_x, variance_y = n * xx - x * x, n * yy - y * y
+        varies = (variance_x > _MIN_RELATIVE_VARIANCE * n * xx) & (
+            variance_y > _MIN_RELATIVE_VARIANCE * n * yy
+        )
+        return {
+            "pearson": ratio(n * xy - x * y, np.sqrt(np.where(varies, variance_x * variance_y, 0))),
+            "mean_squared_error": ratio(squared_errors, n),
+            "mean_absolute_error": ratio(absolute_errors, n),
+        }
 
-    return Tallies(rows, figures)
+    return Tallies(rows, scores)

@@ -1,8 +1,7 @@
-"""Schemes of tags for entities: IOB1, IOB2, IOBES, under their letters; which tag may follow which.
+"""Tagging schemes for entities (IOB1, IOB2, IOBES, and its variants BILOU and BMES).
 
-A tag is a prefix and a type (B-PER) or a bare prefix, and O is outside. IOB2 begins each entity with B; IOB1
-only one that touches another of its type; IOBES (also written BILOU or BMES) has E at its end and S for one
-word.
+A tag is a prefix and a type (B-PER) or only a prefix; O is outside. IOB2 starts each entity with B; IOB1 only one
+that touches another of its type; IOBES (also written BILOU or BMES) ends each with E, and uses S for one word.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _TAG = re.compile(r"O|[BIESLUWM](-.*)?", re.DOTALL)
 
 
 class Break(NamedTuple):
-    """A tag that may not be behind the one before it: of a row, word `at` (or its end, where `tag` is None)."""
+    """A tag that may not follow the one before it, at word `at`; `tag` is None at the end of the sentence."""
 
     at: int
     before: str | None
@@ -29,13 +28,13 @@ class Break(NamedTuple):
 
 
 def parted(tag: str) -> tuple[str, str]:
-    """A tag's prefix, in the letters of IOBES, and its type."""
-    prefix, _, kind = tag.partition("-")
-    return _LETTERS.get(prefix, prefix), kind
+    """Split a tag into its prefix, in the letters of IOBES, and its type."""
+    prefix, _, type_ = tag.partition("-")
+    return _LETTERS.get(prefix, prefix), type_
 
 
 def scheme_of(rows: Iterable[Sequence[str]]) -> Scheme | None:
-    """The scheme that these rows break least often (most often never); None for other tags (parts of speech)."""
+    """Return the scheme with the fewest violations in these rows; None for other tags (parts of speech)."""
     pairs = Counter(pair for row in rows for pair in pairwise([None, *row, None]))
     tags = {tag for pair in pairs for tag in pair if tag is not None}
     prefixes = {parted(tag)[0] for tag in tags}
@@ -45,43 +44,44 @@ def scheme_of(rows: Iterable[Sequence[str]]) -> Scheme | None:
     if prefixes & {"E", "S"}:
         possible.insert(0, "iobes")
 
-    def breaks(scheme: Scheme) -> int:
+    def num_violations(scheme: Scheme) -> int:
         return sum(times for pair, times in pairs.items() if not allowed(*pair, scheme))
 
-    return min(possible, key=breaks)
+    return min(possible, key=num_violations)
 
 
 def letters_of(tags: Iterable[str]) -> dict[str, str]:
-    """The letters that stand for those of IOBES in these tags: {"E": "L", "S": "U"} of BILOU."""
+    """Return the letters that these tags use in place of those of IOBES: {"E": "L", "S": "U"} for BILOU."""
     prefixes = {tag.partition("-")[0] for tag in tags}
-    return {ours: theirs for theirs, ours in _LETTERS.items() if theirs in prefixes}
+    return {iobes: letter for letter, iobes in _LETTERS.items() if letter in prefixes}
 
 
-def allowed(before: str | None, tag: str | None, scheme: Scheme) -> bool:
-    """Whether a tag may follow another one; None: the sentence's border."""
-    (last, of_last), (prefix, kind) = ((OUTSIDE, "") if one is None else parted(one) for one in (before, tag))
-    goes_on = last in ("B", "I") and of_last == kind
+def allowed(previous: str | None, tag: str | None, scheme: Scheme) -> bool:
+    """Return True if a tag may follow another; None is the start or end of the sentence."""
+    previous_prefix, previous_type = (OUTSIDE, "") if previous is None else parted(previous)
+    prefix, type_ = (OUTSIDE, "") if tag is None else parted(tag)
+    continues = previous_prefix in ("B", "I") and previous_type == type_
     if scheme == "iob2":
-        return prefix in (OUTSIDE, "B") or (prefix == "I" and goes_on)
+        return prefix in (OUTSIDE, "B") or (prefix == "I" and continues)
     if scheme == "iob1":
-        return prefix in (OUTSIDE, "I") or (prefix == "B" and goes_on)
-    return goes_on if prefix in ("I", "E") else last not in ("B", "I")
+        return prefix in (OUTSIDE, "I") or (prefix == "B" and continues)
+    return continues if prefix in ("I", "E") else previous_prefix not in ("B", "I")
 
 
 def breaks_of(tags: Sequence[str], scheme: Scheme) -> list[Break]:
-    """Where a row of tags breaks a scheme."""
+    """Return the violations of a scheme in a row of tags."""
     pairs = enumerate(pairwise([None, *tags, None]))
     return [Break(i, *pair) for i, pair in pairs if not allowed(*pair, scheme)]
 
 
 def spelt(size: int, scheme: Scheme, *, touches: bool = False) -> list[str]:
-    """The prefixes of an entity of `size` words. touches: one of its type ends right before it."""
+    """Return the prefixes of an entity of `size` words; touches: one of its type ends right before it."""
     if scheme == "iobes":
         return ["S"] if size == 1 else ["B", *"I" * (size - 2), "E"]
     return ["B" if touches or scheme == "iob2" else "I", *"I" * (size - 1)]
 
 
-def tag_of(prefix: str, kind: str, letters: Mapping[str, str]) -> str:
-    """A tag in a file's own letters (`letters_of`)."""
+def tag_of(prefix: str, type_: str, letters: Mapping[str, str]) -> str:
+    """Return a tag in the letters of a file (see `letters_of`)."""
     letter = letters.get(prefix, prefix)
-    return f"{letter}-{kind}" if kind else letter
+    return f"{letter}-{type_}" if type_ else letter

@@ -1,1 +1,1 @@
-"""Labels of the text itself: what a model is pre-trained to predict."""
+"""Self-supervised pre-training objectives."""

@@ -1,8 +1,7 @@
-"""Left to right: each token from those before it (Radford et al. 2018); backwards, from those behind it.
+"""Causal language modeling: predict each token from those before it, or backwards from those after it.
 
-The ablation of the BERT paper sets it beside masks (Devlin et al. 2019, section 5.1, "LTR & No NSP").
-The instances are those of masked LM without their masks; the head is the masked head, whose decoder is the token
-table.
+Sources: Radford et al. 2018; the ablation "LTR & No NSP" of Devlin et al. 2019, section 5.1. The instances are
+those of masked language modeling without masks; the head is the masked-LM head, tied to the token embeddings.
 """
 
 from __future__ import annotations
@@ -22,17 +21,19 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.models.weight_init import start_from_unigrams, unigram_loss
-from bertsmith.objectives.objective import MODEL, Objective, Parts, refuse_corruption, refuse_pairs
+from bertsmith.objectives.objective import MODEL, Objective, Parts, check_corruption, check_no_pairs
 from bertsmith.packed import Packed
 from bertsmith.settings import Settings
 
 
-class Causal(Objective):
-    """One head over the vocabulary; part of the loss: `lm`, over every token but the first of a sequence that is
-    read, special ones too."""
+class CausalLM(Objective):
+    """One head over the vocabulary.
+
+    Its loss `lm` covers every token, including special ones, except the first that is read of each sequence.
+    """
 
     name = "causal"
-    shown_by = "masked"
+    identifying_part = "masked"
     model = MappingProxyType({"causal": True})
     data = MappingProxyType({"instances": "full_sentences", "sentence_task": "none"})
     perplexities = ("lm",)
@@ -46,47 +47,47 @@ class Causal(Objective):
     @classmethod
     def made(
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
-    ) -> Causal:
-        """The head. InputError where pairs are asked for, or other text than there is."""
-        refuse_pairs(data, cls.name)
-        refuse_corruption(data, cls.name, "predicts each token of the text as it is", "insert", "delete")
+    ) -> CausalLM:
+        """Build the head; raise InputError for sentence pairs and corrupted text."""
+        check_no_pairs(data, cls.name)
+        check_corruption(data, cls.name, "predicts each token of the original text", "insert", "delete")
         return cls(encoder.config, generator)
 
     def counts(self, batch: PairBatch) -> Mapping[str, int]:
-        """Tokens with one that is read before them."""
+        """Count the predicted tokens: all but the first of each sequence."""
         return {"lm": batch.tokens - int((batch.packed.lengths > 0).sum())}
 
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
-        """Summed cross-entropy of each token of the text, given those that are read before it."""
-        whole = batch.unmasked
-        rows, wanted = self._rows(whole)
-        tokens = encoder.embeddings.token
-        with tokens.beside_decoder(self.masked.tied) as table:
-            hidden = encoder(whole)[rows]
-        lost, right = self.masked.loss(hidden, table, whole.tokens[wanted])
-        return Loss({"lm": lost}, self.counts(batch), {"lm": right})
+        """Return the summed cross-entropy of each token given those that are read before it."""
+        packed = batch.unmasked
+        input_rows, label_rows = self._rows(packed)
+        token_embedding = encoder.embeddings.token
+        with token_embedding.beside_decoder(self.masked.tied) as decoder_weight:
+            hidden = encoder(packed)[input_rows]
+        loss, correct = self.masked.loss(hidden, decoder_weight, packed.tokens[label_rows])
+        return Loss({"lm": loss}, self.counts(batch), {"lm": correct})
 
     def begin(self, tokens: NDArray[np.int64]) -> None:
-        """The head's bias becomes the logarithm of each token's share of the corpus."""
+        """Set the head's bias to the logarithm of each token's frequency in the corpus."""
         start_from_unigrams(self.masked.bias, tokens)
 
     def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[PairBatch]) -> dict[str, float]:
-        """What a unigram model of the corpus loses on the same tokens."""
+        """Return the loss of a unigram model on the predicted tokens."""
         labels = (batch.unmasked.tokens[self._rows(batch.packed)[1]] for batch in batches)
         return {"unigram_lm_loss": unigram_loss(tokens, labels)}
 
     def _rows(self, packed: Packed) -> tuple[Tensor, Tensor]:
-        """The tokens that another is expected after, and those that are expected, long each."""
-        rows = _with_a_next(packed)
+        """Return the rows that predict a token, and the rows of the predicted tokens, both long [n]."""
+        rows = _rows_with_successor(packed)
         return (rows + 1, rows) if self.config.backwards else (rows, rows + 1)
 
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
-        """The encoder and its head."""
+        """Return the encoder and its head."""
         return {MODEL: Parts(self.config, {"encoder": encoder, "masked": self.masked})}
 
 
-def _with_a_next(packed: Packed) -> Tensor:
-    """Rows of the tokens that another of their sequence follows, long."""
+def _rows_with_successor(packed: Packed) -> Tensor:
+    """Return the rows of all tokens but the last of each sequence, long [n]."""
     lengths = packed.lengths[packed.lengths > 0]
     rows = np.delete(np.arange(lengths.sum()), lengths.cumsum() - 1)
     return torch.from_numpy(rows).to(packed.tokens.device)

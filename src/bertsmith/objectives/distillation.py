@@ -1,8 +1,8 @@
-"""Distillation on a corpus: a student learns what a teacher expects behind each mask (Sanh et al. 2019).
+"""Distillation on a corpus: a student learns a teacher's predictions of masked tokens (Sanh et al. 2019).
 
-Three parts, each with a weight and left out where that is 0: `soft`, how far the student's shares of the
-vocabulary are from the teacher's, both softened by a temperature; `mlm`, the masked tokens themselves; `cosine`,
-how far the directions of their last hidden states are apart.
+The loss has three parts, each with a weight and omitted if that is 0: `soft`, the KL divergence between the
+teacher's and the student's distributions over the vocabulary, both softened by a temperature; `mlm`, the
+cross-entropy of the masked tokens; `cosine`, the cosine distance of their last hidden states.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import counted
 from bertsmith.instances.batches import PairBatch
 from bertsmith.instances.settings import DataSettings
@@ -29,46 +29,48 @@ from bertsmith.models.encoder import Borrowed, Encoder, owner
 from bertsmith.models.family import build_encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.models.weight_init import start_from_unigrams, unigram_loss
-from bertsmith.objectives.objective import MODEL, Objective, Parts, refuse_pairs
+from bertsmith.objectives.objective import MODEL, Objective, Parts, check_no_pairs
 from bertsmith.settings import Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
-class DistilSettings(Settings):
-    """Who is imitated, and how much of what. The defaults are those of the release's example."""
+class DistillationSettings(Settings):
+    """The teacher and the weights of the loss; the defaults are those of the release's example."""
 
-    teacher: str = Field(
-        "", description="the model that is imitated: a run, a model folder or a published name"
-    )
-    temperature: float = Field(2.0, gt=0, description="what both models' logits are divided by in `soft`")
+    teacher: str = Field("", description="the teacher: a run, a model folder, or a published name")
+    temperature: float = Field(2.0, gt=0, description="temperature of both models' logits in `soft`")
     soft_weight: float = Field(
-        5.0, ge=0, description="weight of the distance to the teacher's shares; 0: without"
+        5.0, ge=0, description="weight of the divergence from the teacher's distributions; 0: omitted"
     )
-    mlm_weight: float = Field(2.0, ge=0, description="weight of masked LM; 0: without")
+    mlm_weight: float = Field(2.0, ge=0, description="weight of masked LM; 0: omitted")
     cosine_weight: float = Field(
-        1.0, ge=0, description="weight of the distance to the teacher's hidden states; 0: without"
+        1.0, ge=0, description="weight of the distance to the teacher's hidden states; 0: omitted"
     )
     soft_on: Literal["masked", "all"] = Field(
         "masked",
-        description="where shares are compared: on masked tokens, or on all, as in the release (slower)",
+        description="tokens whose distributions are compared: the masked ones, or all, as in the release (slower)",
     )
     start: Literal["teacher", "drawn"] = Field(
-        "teacher", description="first weights: the teacher's, of layers evenly chosen among its own, or drawn"
+        "teacher", description="first weights: those of evenly spaced layers of the teacher, or drawn"
     )
 
 
-class Distil(Objective):
-    """A student's masked head, and a teacher that stays as it is."""
+class Distillation(Objective):
+    """A student's masked-LM head, and a frozen teacher."""
 
     name = "distil"
-    settings_type = DistilSettings
+    settings_type = DistillationSettings
     model = MappingProxyType({"causal": False})
     data = MappingProxyType({"instances": "full_sentences", "sentence_task": "none"})
     perplexities = ("mlm",)
     frozen = ("teacher", "teacher_masked")
 
     def __init__(
-        self, encoder: Encoder, generator: torch.Generator, teacher: ModelFolder, settings: DistilSettings
+        self,
+        encoder: Encoder,
+        generator: torch.Generator,
+        teacher: ModelFolder,
+        settings: DistillationSettings,
     ) -> None:
         super().__init__()
         self.config = encoder.config
@@ -81,84 +83,101 @@ class Distil(Objective):
 
     @classmethod
     def made(
-        cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: DistilSettings
-    ) -> Distil:
-        """The student's head and the teacher. InputError for a teacher that cannot be imitated by this student."""
+        cls,
+        encoder: Encoder,
+        generator: torch.Generator,
+        data: DataSettings,
+        settings: DistillationSettings,
+    ) -> Distillation:
+        """Build the student's head and the teacher; raise InputError if they do not fit together."""
         if not settings.teacher:
-            raise InputError("objective.teacher is not set", "name a run or a model folder there")
-        refuse_pairs(data, cls.name)
+            raise InputError(
+                "teacher_missing",
+                "no teacher is set",
+                argument="objective.teacher",
+                hint="set it to a run or a model folder",
+            )
+        check_no_pairs(data, cls.name)
         if not (settings.soft_weight or settings.mlm_weight or settings.cosine_weight):
-            raise InputError("objective: all three weights are 0", "leave one of them above 0")
+            raise InputError(
+                "all_weights_zero",
+                "all three weights of the objective are 0",
+                argument="objective.mlm_weight",
+                hint="set one of them above 0",
+            )
         teacher = read_folder(locate(settings.teacher))
-        _check_fit(teacher, encoder.config, settings)
+        _check_teacher(teacher, encoder.config, settings)
         return cls(encoder, generator, teacher, settings)
 
     def bring(self, encoder: Encoder, *, fresh: bool) -> None:
-        """The teacher's weights, and the student's first ones."""
+        """Load the teacher, and initialize a new student from it."""
         self._folder.fill("encoder", self.teacher)
         self._folder.fill("masked", self.teacher_masked)
         if fresh and self._settings.start == "teacher":
-            start_from_teacher(encoder, self.masked, self.teacher, self.teacher_masked)
+            init_from_teacher(encoder, self.masked, self.teacher, self.teacher_masked)
 
     def fits(self, tokenizer: Tokenizer) -> None:
-        """InputError where the teacher reads by another tokenizer."""
+        """Raise InputError if the teacher has another tokenizer."""
         check_tokenizer(self._folder, tokenizer)
 
     @property
     def depends_on(self) -> tuple[str, ...]:
-        """The teacher's weights."""
+        """Digest of the teacher's weights."""
         return (self._folder.weights_digest(),)
 
     def counts(self, batch: PairBatch) -> Mapping[str, int]:
-        """Masked tokens, and all for the hidden states."""
-        predicted = len(batch.rows)
-        soft = predicted if self._settings.soft_on == "masked" else batch.tokens
-        every = {"soft": soft, "mlm": predicted, "cosine": batch.tokens}
-        return {part: every[part] for part in self.weights}
+        """Count the masked tokens, and all tokens for the hidden states."""
+        num_masked = len(batch.rows)
+        num_soft = num_masked if self._settings.soft_on == "masked" else batch.tokens
+        counts = {"soft": num_soft, "mlm": num_masked, "cosine": batch.tokens}
+        return {part: counts[part] for part in self.weights}
 
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
-        """Sums: T² · KL(teacher ‖ student) over the rows of `soft_on`, cross-entropy over the masked ones, 1 - cos
-        over all."""
+        """Return the sums of T² · KL(teacher ‖ student), of masked cross-entropies, and of 1 - cosine."""
         decodes = self.masked.tied and self.weights.keys() != {"cosine"}
-        with encoder.embeddings.token.beside_decoder(decodes) as table:
+        with encoder.embeddings.token.beside_decoder(decodes) as decoder_weight:
             hidden = encoder(batch.packed)
         sums: dict[str, Tensor] = {}
-        right: dict[str, Tensor] = {}
+        correct: dict[str, Tensor] = {}
         if "mlm" in self.weights:
-            sums["mlm"], right["mlm"] = self.masked.loss(hidden[batch.rows], table, batch.labels)
+            sums["mlm"], correct["mlm"] = self.masked.loss(hidden[batch.rows], decoder_weight, batch.labels)
         if not self.weights.keys() & {"soft", "cosine"}:
-            return Loss(sums, self.counts(batch), right)
+            return Loss(sums, self.counts(batch), correct)
         with torch.no_grad():
-            wanted = self.teacher(batch.packed)
+            teacher_hidden = self.teacher(batch.packed)
         if "soft" in self.weights:
             rows = slice(None) if self._settings.soft_on == "all" else batch.rows
             with torch.no_grad():
-                its = self.teacher_masked(wanted[rows], self.teacher.embeddings.token.weight)
-            sums["soft"] = far_apart(self.masked(hidden[rows], table), its, self._settings.temperature)
+                teacher_logits = self.teacher_masked(
+                    teacher_hidden[rows], self.teacher.embeddings.token.weight
+                )
+            student_logits = self.masked(hidden[rows], decoder_weight)
+            sums["soft"] = far_apart(student_logits, teacher_logits, self._settings.temperature)
         if "cosine" in self.weights:
-            sums["cosine"] = (1 - F.cosine_similarity(hidden.float(), wanted.float(), dim=-1)).sum()
-        return Loss(sums, self.counts(batch), right)
+            cosines = F.cosine_similarity(hidden.float(), teacher_hidden.float(), dim=-1)
+            sums["cosine"] = (1 - cosines).sum()
+        return Loss(sums, self.counts(batch), correct)
 
     def begin(self, tokens: Any) -> None:
-        """The student's bias becomes the logarithm of each token's share of the corpus."""
+        """Set the student's output bias to the logarithm of each token's frequency in the corpus."""
         start_from_unigrams(self.masked.bias, tokens)
 
     def by_frequency(self, tokens: NDArray[Any], batches: Iterable[PairBatch]) -> dict[str, float]:
-        """What a unigram model of the corpus loses on the masked tokens."""
+        """Return the loss of a unigram model on the masked tokens."""
         if "mlm" not in self.weights:
             return {}
         return {"unigram_mlm_loss": unigram_loss(tokens, (batch.labels for batch in batches))}
 
     def record(self) -> dict[str, str]:
-        """Whose student it is."""
+        """Return the path of the teacher."""
         return {"teacher": str(self._folder.path)}
 
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
-        """The student."""
+        """Return the student."""
         return {MODEL: Parts(self.config, {"encoder": encoder, "masked": self.masked})}
 
 
-_COPIED = (
+_COPIED_SETTINGS = (
     "hidden_size",
     "embedding_size",
     "intermediate_size",
@@ -171,86 +190,110 @@ _COPIED = (
     "tie_word_embeddings",
     "hidden_act",
 )
-"""What must be alike where weights are copied."""
+"""Settings that must be equal if weights are copied."""
 
 
 def check_tokenizer(teacher: ModelFolder, tokenizer: Tokenizer) -> None:
-    """InputError where the teacher reads by another tokenizer."""
+    """Raise InputError if the teacher has another tokenizer."""
     if teacher.tokenizer().digest != tokenizer.digest:
+        prepare = command("data prepare", "FILES", tokenizer=teacher.path, out="SHARDS")
         raise InputError(
-            f"{teacher.path}: the teacher's tokenizer is another than the data's",
-            f"prepare the data with it: bertsmith data prepare FILES --tokenizer {teacher.path} --out SHARDS",
+            "teacher_tokenizer_differs",
+            "the teacher's tokenizer differs from that of the data",
+            location=teacher.path,
+            argument="objective.teacher",
+            hint=f"prepare the data with the teacher's: {prepare}",
         )
 
 
-def _check_fit(teacher: ModelFolder, config: ModelConfig, settings: DistilSettings) -> None:
+def _check_teacher(teacher: ModelFolder, config: ModelConfig, settings: DistillationSettings) -> None:
     if not teacher.has("masked"):
+        hint = "use a pre-trained run, not a fine-tuned one"
         raise InputError(
-            f"{teacher.path}: the teacher has no masked-LM head",
-            "name its generator, which has one"
-            if teacher.has("detector")
-            else "take a pre-trained run, not a fine-tuned one",
+            "teacher_without_head",
+            "the teacher has no masked-LM head",
+            location=teacher.path,
+            argument="objective.teacher",
+            hint="use its generator, which has one" if teacher.has("detector") else hint,
         )
     if teacher.config.causal:
         raise InputError(
-            f"{teacher.path}: the teacher reads in one direction, and expects nothing behind a mask",
-            "take a run of masked LM",
+            "teacher_causal",
+            "the teacher is a causal model and does not predict masked tokens",
+            location=teacher.path,
+            argument="objective.teacher",
+            hint="use a run of masked LM",
         )
     if teacher.config.vocab_size != config.vocab_size:
         raise InputError(
-            f"{teacher.path}: the teacher has {counted(teacher.config.vocab_size, 'entry', 'entries')} in its "
-            f"vocabulary, the student {config.vocab_size:,}",
-            "both need the same tokenizer",
+            "vocab_size_differs",
+            f"the teacher has {counted(teacher.config.vocab_size, 'entry', 'entries')} in its vocabulary, the "
+            f"student {config.vocab_size:,}",
+            location=teacher.path,
+            argument="model.vocab_size",
+            hint="use the same tokenizer for both",
         )
     if teacher.config.longest < config.longest:
+        positions = teacher.config.longest + config.position_offset
         raise InputError(
-            f"{teacher.path}: the teacher takes {counted(teacher.config.longest, 'token')}, the student "
-            f"{config.longest:,}",
-            f"set model.max_position_embeddings={teacher.config.longest + config.position_offset}",
+            "student_longer_than_teacher",
+            f"the teacher takes {counted(teacher.config.longest, 'token')}, the student {config.longest:,}",
+            location=teacher.path,
+            argument="model.max_position_embeddings",
+            hint=f"use {option('model.max_position_embeddings', positions)}",
         )
     if settings.cosine_weight and teacher.config.hidden_size != config.hidden_size:
         raise InputError(
-            f"{teacher.path}: the teacher's hidden size is {teacher.config.hidden_size}, the student's "
-            f"{config.hidden_size}: their hidden states have no common direction",
-            "set objective.cosine_weight=0, or make them as wide",
+            "hidden_size_differs",
+            f"the teacher's hidden size is {teacher.config.hidden_size} and the student's {config.hidden_size}, "
+            "so that the cosine of their hidden states is undefined",
+            location=teacher.path,
+            argument="model.hidden_size",
+            hint=f"use {option('objective.cosine_weight', '0')}, or the same hidden size",
         )
     if settings.start == "teacher":
-        for name in _COPIED:
-            if (its := getattr(teacher.config, name)) != (own := getattr(config, name)):
+        for name in _COPIED_SETTINGS:
+            teacher_value, student_value = getattr(teacher.config, name), getattr(config, name)
+            if teacher_value != student_value:
                 raise InputError(
-                    f"model.{name} is {own} and the teacher's is {its}: the student cannot begin with its layers",
-                    "set objective.start=drawn, or make them alike",
+                    "student_differs_from_teacher",
+                    f"it is {student_value} for the student and {teacher_value} for the teacher, so that the "
+                    "teacher's layers cannot be copied",
+                    argument=f"model.{name}",
+                    hint=f"use {option('objective.start', 'drawn')}, or the same value for both",
                 )
 
 
-def layers_of_teacher(teacher: int, student: int) -> list[int]:
-    """Which of the teacher's layers, from 0, the student begins with: evenly from the first to the last, as in the
-    release (0, 2, 4, 7, 9, 11 of 12 for 6)."""
-    if student == 1:
+def copied_layers(num_teacher_layers: int, num_student_layers: int) -> list[int]:
+    """Return the indices of the teacher's layers to copy, evenly spaced from the first to the last.
+
+    As in the release: 0, 2, 4, 7, 9, 11 for 6 of 12.
+    """
+    if num_student_layers == 1:
         return [0]
-    return [round(i * (teacher - 1) / (student - 1)) for i in range(student)]
+    return [round(i * (num_teacher_layers - 1) / (num_student_layers - 1)) for i in range(num_student_layers)]
 
 
-def start_from_teacher(
+def init_from_teacher(
     encoder: Encoder, masked: MaskedHead, teacher: Encoder, teacher_masked: MaskedHead
 ) -> None:
-    """Copy the teacher's tables, some of its layers and its head.
+    """Copy the teacher's embeddings, evenly spaced layers, and head to a student.
 
-    A student without segments adds the vector of the first one to each position: so its embeddings of a single
-    text are the teacher's. (The release leaves that vector away.)
+    A student without segment embeddings adds the first one to each position, so that its embeddings of a single
+    text equal the teacher's. (The release drops that vector.)
     """
     with torch.no_grad():
-        of_tables = teacher.embeddings.state_dict()
+        teacher_embeddings = teacher.embeddings.state_dict()
         for name, weight in encoder.embeddings.state_dict().items():
-            weight.copy_(of_tables[name][: len(weight)])
+            weight.copy_(teacher_embeddings[name][: len(weight)])
         if encoder.embeddings.segment is None and teacher.embeddings.segment is not None:
             encoder.embeddings.position.weight += teacher.embeddings.segment.weight[0]
-        chosen = layers_of_teacher(teacher.config.num_hidden_layers, encoder.config.num_hidden_layers)
+        layers = copied_layers(teacher.config.num_hidden_layers, encoder.config.num_hidden_layers)
         if teacher.config.share == "all":
-            chosen = list(range(len(teacher.blocks)))
-        for block, layer in zip(encoder.blocks, chosen, strict=True):
-            for name, part in block.named_children():  # a part of an earlier block is that one's
-                if not isinstance(part, Borrowed):
+            layers = list(range(len(teacher.blocks)))
+        for block, layer in zip(encoder.blocks, layers, strict=True):
+            for name, part in block.named_children():
+                if not isinstance(part, Borrowed):  # shared parts are copied with the layer that owns them
                     part.load_state_dict(owner(getattr(teacher.blocks[layer], name)).state_dict())
         if encoder.norm is not None and teacher.norm is not None:
             encoder.norm.load_state_dict(teacher.norm.state_dict())

@@ -1,8 +1,7 @@
-"""ELECTRA's objective: a small generator fills the masks, and the model tells which tokens were replaced
-(Clark et al. 2020, section 3).
+"""ELECTRA's objective: detect tokens that a small generator replaced (Clark et al. 2020, section 3).
 
-The generator learns masked LM; no gradient of the other part reaches its guesses. Both have one token table, one
-table of positions and one of segments, as the release has it; norms, projections and layers are their own.
+The generator learns masked LM; no gradient of the detection loss flows through its samples. Both encoders share
+token, position, and segment embeddings, as in the release; norms, projections, and layers are separate.
 """
 
 from __future__ import annotations
@@ -31,45 +30,45 @@ from bertsmith.objectives.objective import (
     MODEL,
     Objective,
     Parts,
-    refuse_corruption,
-    refuse_pairs,
+    check_corruption,
+    check_no_pairs,
 )
 from bertsmith.settings import Settings
 
 
-class ReplacedSettings(Settings):
-    """How large the generator is, and how much the model's part of the loss counts."""
+class ElectraSettings(Settings):
+    """The size of the generator, and the weight of the detection loss."""
 
     generator_size: float = Field(
         0.25,
         gt=0,
         le=1,
-        description="the generator's width, heads and inner width, as a share of the model's",
+        description="the generator's hidden size, heads, and intermediate size, as a fraction of the model's",
     )
     replaced_weight: float = Field(
-        50.0, gt=0, description="weight of the loss on replaced tokens; the generator's counts 1"
+        50.0, gt=0, description="weight of the loss on replaced tokens; the generator's has weight 1"
     )
     generator: str | None = Field(
         None,
-        description="a run or model folder, or a published name, of the generator to go on with, where the model "
-        "given to start from has none beside it",
+        description="the generator to continue with if the initial model has none in its run: a run, a model "
+        "folder, or a published name",
     )
 
 
-class Replaced(Objective):
-    """A generator with its masked head, and the model's head on every token.
+class Electra(Objective):
+    """A generator with its masked-LM head, and the discriminator's head on every token.
 
-    Parts of the loss: `mlm`, over the predicted rows, the generator's; `replaced`, over all tokens: was it another
-    than the text's own? Where the generator guesses that one, it is not replaced.
+    The loss has two parts: `mlm`, the generator's, over the masked tokens; `replaced`, over all tokens: the token
+    differs from the original. A sample of the generator that equals the original is not replaced.
     """
 
     name = "replaced"
-    shown_by = "detector"
-    settings_type = ReplacedSettings
+    identifying_part = "detector"
+    settings_type = ElectraSettings
     perplexities = ("mlm",)
     starts = True
 
-    def __init__(self, encoder: Encoder, generator: torch.Generator, settings: ReplacedSettings) -> None:
+    def __init__(self, encoder: Encoder, generator: torch.Generator, settings: ElectraSettings) -> None:
         super().__init__()
         self.config = encoder.config
         self.weights = {"replaced": settings.replaced_weight}
@@ -82,70 +81,78 @@ class Replaced(Objective):
 
     @classmethod
     def made(
-        cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: ReplacedSettings
-    ) -> Replaced:
-        """The generator and both heads. InputError where pairs are asked for, or a family has no such head."""
-        refuse_pairs(data, cls.name)
-        refuse_corruption(data, cls.name, "would call inserted tokens the text's own", "insert")
+        cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: ElectraSettings
+    ) -> Electra:
+        """Build the generator and both heads; raise InputError for pairs, insertions, and other families."""
+        check_no_pairs(data, cls.name)
+        check_corruption(data, cls.name, "would label inserted tokens as original", "insert")
         family(encoder.config.model_type).architecture({"encoder", "detector"})
         return cls(encoder, generator, settings)
 
     def counts(self, batch: PairBatch) -> Mapping[str, int]:
-        """Predicted tokens, and all."""
+        """Count the masked tokens, and all tokens."""
         return {"mlm": len(batch.rows), "replaced": batch.tokens}
 
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
-        """Summed cross-entropies: `mlm` over the predicted rows, `replaced` over all tokens, special ones too, as
-        in the release."""
-        with encoder.embeddings.token.beside_decoder(self.masked.tied) as table:
-            rows = self.generator(batch.packed, rows=batch.rows)
-        mlm, found = self.masked.loss(rows, table, batch.labels)
-        guesses = self._guesses(rows, table, batch)
-        tokens = batch.packed.tokens.index_copy(0, batch.rows, guesses)
-        wanted = torch.zeros_like(tokens).index_copy(0, batch.rows, (guesses != batch.labels).long())
+        """Return summed cross-entropies: `mlm` over masked tokens, `replaced` over all, including special ones."""
+        with encoder.embeddings.token.beside_decoder(self.masked.tied) as decoder_weight:
+            hidden = self.generator(batch.packed, rows=batch.rows)
+        mlm, mlm_correct = self.masked.loss(hidden, decoder_weight, batch.labels)
+        samples = self._sample(hidden, decoder_weight, batch)
+        tokens = batch.packed.tokens.index_copy(0, batch.rows, samples)
+        is_replaced = torch.zeros_like(tokens).index_copy(0, batch.rows, (samples != batch.labels).long())
         with encoder.embeddings.token.beside_decoder(self.masked.tied):
-            scores = self.detector(encoder(replace(batch.packed, tokens=tokens))).float()
-        replaced = F.binary_cross_entropy_with_logits(scores, wanted.float(), reduction="sum")
-        right = ((scores.detach() > 0) == wanted.bool()).sum()
-        return Loss({"mlm": mlm, "replaced": replaced}, self.counts(batch), {"mlm": found, "replaced": right})
+            logits = self.detector(encoder(replace(batch.packed, tokens=tokens))).float()
+        detection = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
+        correct = ((logits.detach() > 0) == is_replaced.bool()).sum()
+        return Loss(
+            {"mlm": mlm, "replaced": detection},
+            self.counts(batch),
+            {"mlm": mlm_correct, "replaced": correct},
+        )
 
     @torch.no_grad()
-    def _guesses(self, rows: Tensor, table: Tensor, batch: PairBatch) -> Tensor:
-        """A token for each predicted row, drawn from what the generator expects there, long [M]: a function of the
-        weights, the seed and the batch, so that a judged batch moves no state of the training."""
-        if not len(rows):
+    def _sample(self, hidden: Tensor, decoder_weight: Tensor, batch: PairBatch) -> Tensor:
+        """Sample a token for each masked row from the generator's distribution, long [M].
+
+        The random numbers depend only on the seed and the batch, so that evaluation changes no training state.
+        """
+        if not len(hidden):
             return batch.labels
-        drawing = torch.Generator(rows.device)
-        drawing.manual_seed(int(rng.bits(self._seed, "guesses", batch.epoch, batch.first) >> np.uint64(1)))
-        shares = self.masked(rows, table).float().softmax(-1)
-        return torch.multinomial(shares, 1, generator=drawing)[:, 0]
+        generator = torch.Generator(hidden.device)
+        generator.manual_seed(int(rng.bits(self._seed, "guesses", batch.epoch, batch.first) >> np.uint64(1)))
+        probabilities = self.masked(hidden, decoder_weight).float().softmax(-1)
+        return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
 
     def begin(self, tokens: NDArray[np.int64]) -> None:
-        """The generator's bias becomes the logarithm of each token's share of the corpus."""
+        """Set the generator's output bias to the logarithm of each token's frequency in the corpus."""
         start_from_unigrams(self.masked.bias, tokens)
 
     def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[PairBatch]) -> dict[str, float]:
-        """What a unigram model of the corpus loses on the masked tokens."""
+        """Return the loss of a unigram model on the masked tokens."""
         return {"unigram_mlm_loss": unigram_loss(tokens, (batch.labels for batch in batches))}
 
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
-        """The model with its head, and beside it the generator with its own."""
+        """Return the discriminator and the generator, each with its head."""
         return {
             MODEL: Parts(self.config, {"encoder": encoder, "detector": self.detector}),
             GENERATOR: Parts(self.generator.config, {"encoder": self.generator, "masked": self.masked}),
         }
 
 
-def generator_config(config: ModelConfig, share: float) -> ModelConfig:
-    """The generator of a model: as deep, its width and inner width the share of the model's, in whole heads of the
-    model's size; its tables as wide as the model's."""
-    heads = max(1, round(share * config.num_attention_heads))
-    width = heads * config.head_size
+def generator_config(config: ModelConfig, size: float) -> ModelConfig:
+    """Return the configuration of a generator.
+
+    It has the model's depth, head size, and embedding size. Hidden and intermediate size are the fraction `size`
+    of the model's, rounded to whole heads.
+    """
+    heads = max(1, round(size * config.num_attention_heads))
+    hidden_size = heads * config.head_size
     return config.model_copy(
         update={
             "num_attention_heads": heads,
-            "hidden_size": width,
-            "intermediate_size": max(1, round(share * config.intermediate_size)),
-            "embedding_size": None if width == config.embedding_width else config.embedding_width,
+            "hidden_size": hidden_size,
+            "intermediate_size": max(1, round(size * config.intermediate_size)),
+            "embedding_size": None if hidden_size == config.embedding_width else config.embedding_width,
         }
     )

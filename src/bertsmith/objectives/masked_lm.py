@@ -1,7 +1,8 @@
-"""BERT's own objective and its two shorter forms: predict the masked tokens, and what is asked of a pair.
+"""Masked language modeling, alone or with a classification of sentence pairs.
 
-nsp: whether B follows A (Devlin et al. 2019, section 3.1); sop: whether both are in order (Lan et al. 2020,
-section 3.1), with the same head; none: masked tokens alone (Liu et al. 2019), without pooler and pair head.
+Sentence tasks: nsp, B follows A or not (Devlin et al. 2019, section 3.1); sop, both are in order or swapped (Lan
+et al. 2020, section 3.1), with the same head; none, masked tokens only (Liu et al. 2019), without pooler and pair
+head.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ from bertsmith.settings import Settings
 
 
 class MlmNsp(Objective):
-    """The heads that pre-training needs and their losses, added up.
+    """The heads of masked LM and of the sentence task, and the sum of their losses.
 
-    With the task "none" there are no `pooler` and `pair`: heads that nothing trains are not made.
+    Args:
+        config: The encoder's configuration.
+        generator: Draws the first weights.
+        task: The sentence task; "none" builds no `pooler` and no `pair`, which nothing would train.
+        is_next_label: The label of a pair whose B follows A; it is only recorded.
     """
 
     name = "mlm_nsp"
-    shown_by = "masked"
+    identifying_part = "masked"
     model = MappingProxyType({"causal": False})
     perplexities = ("mlm",)
     starts = True
@@ -47,7 +52,6 @@ class MlmNsp(Objective):
         task: SentenceTask = "nsp",
         is_next_label: int = 0,
     ) -> None:
-        """is_next_label: what the batches call a pair whose B follows A; it is only recorded."""
         super().__init__()
         self.config, self.task, self._is_next_label = config, task, is_next_label
         self.masked = MaskedHead(config, generator)
@@ -59,39 +63,41 @@ class MlmNsp(Objective):
     def made(
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
     ) -> MlmNsp:
-        """The heads for what `data.sentence_task` asks of a pair."""
+        """Build the heads for `data.sentence_task`."""
         return cls(encoder.config, generator, data.sentence_task, data.is_next_label)
 
     def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
-        """Summed cross-entropies: `mlm` over the predicted rows, `nsp` or `sop` over the pairs."""
-        tokens, rows = encoder.embeddings.token, batch.rows
+        """Return summed cross-entropies: `mlm` over the masked tokens, `nsp` or `sop` over the pairs."""
+        token_embedding, rows = encoder.embeddings.token, batch.rows
         if self.task != "none":
             rows = torch.cat([rows, batch.packed.first_rows])
-        with tokens.beside_decoder(self.masked.tied) as table:
-            predicted, firsts = encoder(batch.packed, rows=rows).tensor_split([len(batch.rows)])
-        mlm, found = self.masked.loss(predicted, table, batch.labels)
-        sums, right = {"mlm": mlm}, {"mlm": found}
+        with token_embedding.beside_decoder(self.masked.tied) as decoder_weight:
+            hidden, first_hidden = encoder(batch.packed, rows=rows).tensor_split([len(batch.rows)])
+        mlm, mlm_correct = self.masked.loss(hidden, decoder_weight, batch.labels)
+        sums, correct = {"mlm": mlm}, {"mlm": mlm_correct}
         if self.task != "none":
-            logits = self.pair(self.pooler(firsts)).float()
+            logits = self.pair(self.pooler(first_hidden)).float()
             sums[self.task] = F.cross_entropy(logits, batch.pair_labels, reduction="sum")
-            right[self.task] = (logits.detach().argmax(-1) == batch.pair_labels).sum()
-        return Loss(sums, batch.counts, right)
+            correct[self.task] = (logits.detach().argmax(-1) == batch.pair_labels).sum()
+        return Loss(sums, batch.counts, correct)
 
     def begin(self, tokens: NDArray[np.int64]) -> None:
-        """The masked head's bias becomes the logarithm of each token's share of the corpus."""
+        """Set the masked-LM head's bias to the logarithm of each token's frequency in the corpus."""
         start_from_unigrams(self.masked.bias, tokens)
 
     def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[PairBatch]) -> dict[str, float]:
-        """What a unigram model of the corpus loses on the masked tokens."""
+        """Return the loss of a unigram model on the masked tokens."""
         return {"unigram_mlm_loss": unigram_loss(tokens, (batch.labels for batch in batches))}
 
     def record(self) -> dict[str, Any]:
-        """What was asked of pairs, since the field's files have one name for the head of both; and which label is
-        IsNext, where it is not the field's."""
+        """Return the sentence task, since Hugging Face's files name the heads of both alike.
+
+        The label of IsNext is included if it is not Hugging Face's.
+        """
         return {"sentence_task": self.task} | (
             {"is_next_label": self._is_next_label} if self._is_next_label else {}
         )
 
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
-        """One model: the encoder and all heads."""
+        """Return one model: the encoder and all heads."""
         return {MODEL: Parts(self.config, {"encoder": encoder, **dict(self.named_children())})}

@@ -1,7 +1,7 @@
-"""What an objective is: what a model is trained on, whoever wrote the answers (a person, or the text itself).
+"""The interface of training objectives, their registry, and evaluation on held-out batches.
 
-An objective is one file and one line in `OBJECTIVES`. It owns its heads, and any second encoder that it needs (a
-generator, a teacher, a second tower), and answers sums and counts by part. Tasks are objectives too.
+An objective is one file and one line in `OBJECTIVES`. It owns its heads and any second encoder that it needs (a
+generator, a teacher, a second tower), and returns sums and counts by part. Fine-tuning tasks are objectives too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.device import Place
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
@@ -26,24 +26,28 @@ from bertsmith.settings import Settings
 
 OBJECTIVES: dict[str, str | type[Objective]] = {
     "mlm_nsp": "bertsmith.objectives.masked_lm:MlmNsp",
-    "causal": "bertsmith.objectives.causal_lm:Causal",
-    "distil": "bertsmith.objectives.distillation:Distil",
-    "replaced": "bertsmith.objectives.electra:Replaced",
+    "causal": "bertsmith.objectives.causal_lm:CausalLM",
+    "distil": "bertsmith.objectives.distillation:Distillation",
+    "replaced": "bertsmith.objectives.electra:Electra",
 }
-"""Each objective's name with its home, imported when asked for; or with the class itself. The first is the
-usual one."""
+"""Each objective's name with its class, or with the module and name by which the class is imported on first use.
+The first is the default."""
 
 MODEL, GENERATOR = "model", "generator"
-"""The folders that a run's model leaves in, and beside it ELECTRA's generator; an objective with another second
-encoder has one of its own."""
+"""Names of the folders in a run: its model, and ELECTRA's generator. An objective with another second encoder adds
+its own."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What leaves the house in one folder: a configuration and its modules by part.
+    """The content of a model folder: a configuration and its modules.
 
-    modules: "encoder" and any of `heads.PARTS`. labels: the names of the classes, where there are any.
-    problem_type: as the field's config.json has it. files: further JSON files of the folder, by their paths in it.
+    Attributes:
+        config: The encoder's configuration.
+        modules: "encoder" and any of `heads.PARTS`.
+        labels: The names of the classes, if there are any.
+        problem_type: As in Hugging Face's config.json.
+        files: Further JSON files by their paths in the folder.
     """
 
     config: ModelConfig
@@ -54,20 +58,25 @@ class Parts:
 
 
 class Objective(nn.Module):
-    """Heads and their loss. A subclass answers `loss`, and `folders` where more than the encoder leaves.
+    """Heads and their loss. Subclasses implement `made`, `loss`, and `folders`.
 
-    name: in settings. shown_by: the part of a model that shows it was trained so, "" for none. settings_type: of
-    the group `objective`, {} for most. model: settings that every model of it has. data: settings of `data` that
-    it is trained with, where nobody says otherwise. weights: of the parts of the
-    loss, 1 where none is given. perplexities: the parts whose mean is the logarithm of a perplexity. summed: the
-    parts of which training minimises the sum, not the mean; figures are means all the same. frozen: names of
-    modules that are not trained, and never saved (a teacher). starts: whether small models begin with what the
-    corpus tells by itself (settings `start`), the output bias too, where nobody says otherwise. fills: whether
-    batches can be filled up (`PairBatch.filled`), and nothing of the loss depends on what they are filled with.
+    Attributes:
+        name: The name in settings.
+        identifying_part: The part of a model that only this objective trains; "" if there is none.
+        settings_type: Type of the settings group `objective`.
+        model: Settings of `model` that the objective requires.
+        data: Defaults of the settings `data` for this objective.
+        weights: Weights of the parts of the loss; 1 if omitted.
+        perplexities: Parts whose mean loss is the logarithm of a perplexity.
+        summed: Parts of which training minimizes the sum instead of the mean; reported values are means.
+        frozen: Names of modules that are not trained and never saved (a teacher).
+        starts: True if small models initialize embeddings and output bias from corpus statistics by default
+            (settings `start`).
+        fills: True if batches may be filled up (`PairBatch.filled`) without effect on the loss.
     """
 
     name: ClassVar[str]
-    shown_by: ClassVar[str] = ""
+    identifying_part: ClassVar[str] = ""
     settings_type: ClassVar[type[Settings]] = Settings
     model: ClassVar[Mapping[str, Any]] = {}
     data: ClassVar[Mapping[str, Any]] = {}
@@ -80,54 +89,86 @@ class Objective(nn.Module):
 
     @classmethod
     def made(cls, encoder: Encoder, generator: torch.Generator, data: Any, settings: Any) -> Objective:
-        """The objective for a run on this encoder, whose tensors it may share. generator: draws first weights.
-        data: how text becomes instances; settings: of `settings_type`."""
+        """Build the objective of a run.
+
+        Args:
+            encoder: The encoder to train, whose tensors the objective may share.
+            generator: Draws the first weights.
+            data: The settings by which text becomes instances.
+            settings: An instance of `settings_type`.
+
+        Raises:
+            InputError: The settings do not fit the objective.
+        """
         raise NotImplementedError
 
     def bring(self, encoder: Encoder, *, fresh: bool) -> None:
-        """Read what was trained elsewhere, such as a teacher. fresh: the weights of encoder and heads may be set
-        by it; else those of a checkpoint take their place."""
+        """Load models that were trained before, such as a teacher.
+
+        Args:
+            encoder: The encoder to train.
+            fresh: The run starts now, so that the objective may initialize encoder and heads; otherwise a
+                checkpoint has their weights.
+        """
 
     def fits(self, tokenizer: Any) -> None:
-        """InputError where what the objective brought, such as a teacher, reads by another tokenizer than this."""
+        """Raise InputError if a loaded model, such as a teacher, has another tokenizer."""
 
     @property
     def depends_on(self) -> tuple[str, ...]:
-        """Digests of what the numbers of a run depend on besides its data, settings and base."""
+        """Digests of the inputs of a run other than its data, settings, and initial model."""
         return ()
 
     def counts(self, batch: Any) -> Mapping[str, int]:
-        """What each part of the loss of this batch is a mean over (tokens, pairs, words, choices): known before
-        the forward pass, since an update divides by the sum over all its batches and ranks."""
-        found: Mapping[str, int] = batch.counts
-        return found
+        """Return the number of items (tokens, pairs, words, choices) over which each part of the loss is a mean.
+
+        It is known before the forward pass: an update divides by the sum over all its batches and ranks.
+        """
+        counts: Mapping[str, int] = batch.counts
+        return counts
 
     def loss(self, encoder: Encoder, batch: Any) -> Loss:
-        """Sums by part, and how many are right."""
+        """Return the loss of a batch.
+
+        Args:
+            encoder: The encoder to train.
+            batch: A batch of the objective's type on the encoder's device.
+
+        Returns:
+            Sums by part, their counts, and the numbers of correct predictions.
+        """
         raise NotImplementedError
 
     def begin(self, tokens: Any) -> None:
-        """Start the output bias from the corpus. tokens: how often each token occurs in it, int64 [V]. InputError
-        where the objective has no such bias."""
+        """Initialize the output bias from token frequencies.
+
+        Args:
+            tokens: The number of occurrences of each token in the corpus, int64 [V].
+
+        Raises:
+            InputError: The objective has no output bias.
+        """
         raise InputError(
-            f"start.output_bias=unigram: the objective '{self.name}' has no output bias",
-            "set start.output_bias=zero",
+            "no_output_bias",
+            f"the objective '{self.name}' has no output bias",
+            argument="start.output_bias",
+            hint=f"use {option('start.output_bias', 'zero')}",
         )
 
     def by_frequency(self, tokens: Any, batches: Iterable[Any]) -> dict[str, float]:
-        """What a model that never looks at the context would score on these batches, by name of the figure."""
+        """Return the scores on these batches of a model that ignores the context, by name."""
         return {}
 
     def record(self) -> dict[str, Any]:
-        """What bertsmith.json says of the training that no other file of the folder does."""
+        """Return what bertsmith.json records of the training in addition to the folder's other files."""
         return {}
 
     def folders(self, encoder: Encoder) -> dict[str, Parts]:
-        """What leaves the house, folder by folder."""
+        """Return the models to save by the name of their folder."""
         raise NotImplementedError
 
     def train(self, mode: bool = True) -> Objective:
-        """Train, but for what is frozen: that stays in evaluation."""
+        """Set training mode, except for frozen modules, which stay in evaluation mode."""
         super().train(mode)
         for name in self.frozen:
             self.get_submodule(name).eval()
@@ -135,69 +176,76 @@ class Objective(nn.Module):
 
 
 @dataclass
-class Measured:
-    """Held-out figures as they come in: sums by part on the device, read by the host once at the end."""
+class _LossTotals:
+    """Totals over batches by part, on the device until the end."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
-    right: dict[str, Tensor] = field(default_factory=dict)
+    correct: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, loss: Loss) -> None:
-        """Take in one batch."""
         for part, value in loss.sums.items():
             self.sums[part] = self.sums.get(part, 0) + value.double()
             self.counts[part] = self.counts.get(part, 0) + loss.counts[part]
         for part, value in loss.right.items():
-            self.right[part] = self.right.get(part, 0) + value
+            self.correct[part] = self.correct.get(part, 0) + value
 
-    def figures(self, perplexities: Iterable[str] = ()) -> dict[str, float]:
-        """Each part's mean loss, its accuracy where it has one, its perplexity where that means something."""
-        found = {f"{part}_loss": float(v) / max(1, self.counts[part]) for part, v in self.sums.items()}
-        found |= {f"{part}_accuracy": float(v) / max(1, self.counts[part]) for part, v in self.right.items()}
+    def metrics(self, perplexities: Iterable[str] = ()) -> dict[str, float]:
+        """Return mean losses, accuracies, and perplexities by name."""
+        metrics = {f"{part}_loss": float(v) / max(1, self.counts[part]) for part, v in self.sums.items()}
+        metrics |= {
+            f"{part}_accuracy": float(v) / max(1, self.counts[part]) for part, v in self.correct.items()
+        }
         for part in perplexities:
-            if f"{part}_loss" in found:
-                found[f"{part}_perplexity"] = math.exp(min(found[f"{part}_loss"], 700.0))
-        return found
+            if f"{part}_loss" in metrics:
+                metrics[f"{part}_perplexity"] = math.exp(min(metrics[f"{part}_loss"], 700.0))
+        return metrics
 
 
-def refuse_pairs(data: DataSettings, name: str) -> None:
-    """InputError where the data's settings ask of pairs what the objective of this name does not."""
+def check_no_pairs(data: DataSettings, objective: str) -> None:
+    """Raise InputError if the data has a sentence task, which the objective of this name does not train."""
     if data.sentence_task != "none":
         raise InputError(
-            f"data.sentence_task={data.sentence_task}: the objective '{name}' asks nothing of pairs",
-            "set data.sentence_task=none, and data.instances=full_sentences",
+            "sentence_task_unsupported",
+            f"the objective '{objective}' has no sentence task, and this is '{data.sentence_task}'",
+            argument="data.sentence_task",
+            hint=f"use {option('data.sentence_task', 'none')} and {option('data.instances', 'full_sentences')}",
         )
 
 
-def refuse_corruption(data: DataSettings, name: str, why: str, *kinds: str) -> None:
-    """InputError where the data's settings insert or delete tokens, which the objective of this name rules out."""
-    if data.corrupt in kinds:
+def check_corruption(data: DataSettings, objective: str, reason: str, *unsupported: str) -> None:
+    """Raise InputError if the data corrupts text in a way that the objective of this name does not support."""
+    if data.corrupt in unsupported:
         raise InputError(
-            f"data.corrupt={data.corrupt}: the objective '{name}' {why}",
-            "set data.corrupt=none, or another objective",
+            "corruption_unsupported",
+            f"'{data.corrupt}' is not supported by the objective '{objective}', which {reason}",
+            argument="data.corrupt",
+            hint=f"use {option('data.corrupt', 'none')}, or another objective",
         )
 
 
 def held_out_figures(
-    objective: Objective, encoder: Encoder, batches: Iterable[Any], place: Place
+    objective: Objective, encoder: Encoder, batches: Iterable[Any], context: Place
 ) -> dict[str, float]:
-    """The objective's own loss over held-out batches; there is no second implementation of it."""
-    measured, reader = Measured(), place.reader(encoder)
+    """Return mean losses, accuracies, and perplexities of an objective over held-out batches."""
+    totals, reader = _LossTotals(), context.reader(encoder)
     with torch.inference_mode():
         for batch in batches:
-            measured.add(objective.loss(reader, place.send(batch)))
-    return measured.figures(objective.perplexities)
+            totals.add(objective.loss(reader, context.send(batch)))
+    return totals.metrics(objective.perplexities)
 
 
 def objective_of(config: ModelConfig, parts: Collection[str]) -> str:
-    """The objective that a model with these parts was trained with, the usual one where nothing shows it."""
+    """Return the name of the objective that trained a model with these parts, or the default."""
     for name in OBJECTIVES:
-        kind = objective_type(name)
-        if kind.shown_by in parts and all(getattr(config, key) == value for key, value in kind.model.items()):
+        objective = objective_type(name)
+        if objective.identifying_part in parts and all(
+            getattr(config, key) == value for key, value in objective.model.items()
+        ):
             return name
     return next(iter(OBJECTIVES))
 
 
 def objective_type(name: str) -> type[Objective]:
-    """The objective of this name; InputError if there is none."""
+    """Return the class of an objective; raise InputError if there is none of this name."""
     return entry(OBJECTIVES, name, f"objective: there is no objective '{name}'")

@@ -1,1 +1,1 @@
-"""The whole way in minutes, on text that every Python installation carries."""
+"""The quickstart: all steps on the documentation that every Python installation has."""

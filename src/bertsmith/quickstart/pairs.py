@@ -1,7 +1,8 @@
-"""The quickstart's minimal pairs: a sentence as it was written, and the same with one small word exchanged."""
+"""The quickstart's minimal pairs: an original sentence, and the same with one function word replaced."""
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections import Counter
@@ -13,73 +14,80 @@ from bertsmith import rng
 from bertsmith.inference.model import Model
 from bertsmith.io.files import Document
 
-_EXCHANGED = {
+_REPLACEMENTS = {
     "a or an": {"a": "an", "an": "a"},
     "is or are": {"is": "are", "are": "is", "was": "were", "were": "was", "has": "have", "have": "has"},
     "this or these": {"this": "these", "these": "this"},
 }
-_OF_EACH, _FEWEST = 100, 10  # pairs
+_MAX_PAIRS, _MIN_PAIRS = 100, 10  # per phenomenon
 _WORD = re.compile(r"\w+|[^\w\s]")
-_BY_THE_WORD_BEFORE = 0.9  # of a word's probability; the rest by its frequency alone
+_BIGRAM_WEIGHT = 0.9  # of a word's probability; the rest is its unigram probability
 
 Pair = dict[str, str]
 
+logger = logging.getLogger(__name__)
+
 
 def make_pairs(sentences: Sequence[str], seed: int) -> list[Pair]:
-    """Pairs with `good`, `bad` and `phenomenon` from sentences that are not in the pre-training text.
+    """Make pairs with `good`, `bad`, and `phenomenon` from sentences that are not in the pre-training text.
 
-    A sentence makes one pair at most. Of each phenomenon up to a hundred, drawn by the seed; one with fewer than
-    ten is left out.
+    A sentence makes at most one pair. Each phenomenon has up to 100 pairs, drawn by the seed; one with fewer than
+    10 is omitted.
     """
-    found: dict[str, list[Pair]] = {phenomenon: [] for phenomenon in _EXCHANGED}
+    pairs: dict[str, list[Pair]] = {phenomenon: [] for phenomenon in _REPLACEMENTS}
     for i in rng.permutation(seed, "quickstart pairs", len(sentences)):
-        for phenomenon in sorted(found, key=lambda name: len(found[name])):
-            if (bad := _exchanged(sentences[i], _EXCHANGED[phenomenon])) is not None:
-                found[phenomenon].append({"good": sentences[i], "bad": bad, "phenomenon": phenomenon})
+        for phenomenon in sorted(pairs, key=lambda name: len(pairs[name])):
+            if (bad := _replace_word(sentences[i], _REPLACEMENTS[phenomenon])) is not None:
+                pairs[phenomenon].append({"good": sentences[i], "bad": bad, "phenomenon": phenomenon})
                 break
-    return [pair for pairs in found.values() if len(pairs) >= _FEWEST for pair in pairs[:_OF_EACH]]
+    return [pair for group in pairs.values() if len(group) >= _MIN_PAIRS for pair in group[:_MAX_PAIRS]]
 
 
-def _exchanged(sentence: str, words: dict[str, str]) -> str | None:
-    """The sentence with the first of these words exchanged for its partner; None where it has none."""
-    match = re.search(rf"(?<![\w.'-])({'|'.join(words)})(?= \w)", sentence)
-    return None if match is None else sentence[: match.start()] + words[match[1]] + sentence[match.end() :]
+def _replace_word(sentence: str, replacements: dict[str, str]) -> str | None:
+    """Replace the first of the words in a sentence; None if it has none of them."""
+    match = re.search(rf"(?<![\w.'-])({'|'.join(replacements)})(?= \w)", sentence)
+    if match is None:
+        return None
+    return sentence[: match.start()] + replacements[match[1]] + sentence[match.end() :]
 
 
-def by_bigrams(pairs: Sequence[Pair], corpus: Iterable[Document]) -> dict[str, Any]:
-    """The accuracy of a model of two words in a row, learnt from the pre-training text, smoothed by single words
-    (Jelinek and Mercer 1980)."""
-    single: Counter[str] = Counter()
-    double: Counter[tuple[str, str]] = Counter()
+def score_bigram_model(pairs: Sequence[Pair], corpus: Iterable[Document]) -> dict[str, Any]:
+    """Return the accuracy of a bigram model of the pre-training text, interpolated with unigrams.
+
+    Source: Jelinek and Mercer 1980.
+    """
+    unigrams: Counter[str] = Counter()
+    bigrams: Counter[tuple[str, str]] = Counter()
     for document in corpus:
         words = _WORD.findall(document.text.lower())
-        single.update(words)
-        double.update(pairwise(words))
-    total = sum(single.values()) + len(single) + 1
+        unigrams.update(words)
+        bigrams.update(pairwise(words))
+    total = sum(unigrams.values()) + len(unigrams) + 1
 
-    def score(sentence: str) -> float:
+    def log_likelihood(sentence: str) -> float:
         words = _WORD.findall(sentence.lower())
         return sum(
             math.log(
-                _BY_THE_WORD_BEFORE * double[before, word] / max(1, single[before])
-                + (1 - _BY_THE_WORD_BEFORE) * (single[word] + 1) / total
+                _BIGRAM_WEIGHT * bigrams[previous, word] / max(1, unigrams[previous])
+                + (1 - _BIGRAM_WEIGHT) * (unigrams[word] + 1) / total
             )
-            for before, word in pairwise(words)
+            for previous, word in pairwise(words)
         )
 
-    right: dict[str, list[bool]] = {}
+    correct: dict[str, list[bool]] = {}
     for pair in pairs:
-        right.setdefault(pair["phenomenon"], []).append(score(pair["good"]) > score(pair["bad"]))
+        is_correct = log_likelihood(pair["good"]) > log_likelihood(pair["bad"])
+        correct.setdefault(pair["phenomenon"], []).append(is_correct)
     return {
-        "accuracy": sum(map(sum, right.values())) / len(pairs),
-        "by_phenomenon": {name: sum(some) / len(some) for name, some in right.items()},
+        "accuracy": sum(map(sum, correct.values())) / len(pairs),
+        "by_phenomenon": {name: sum(values) / len(values) for name, values in correct.items()},
     }
 
 
-def by_model(model: Model, pairs: Sequence[Pair]) -> dict[str, Any]:
-    """The same of a BERT, by pseudo-log-likelihood; nothing is fine-tuned."""
-    found = model.score_pairs(list(pairs), group_columns=["phenomenon"], tell=lambda text: None)
+def score_model(model: Model, pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Return the accuracy of a BERT by pseudo-log-likelihood, without fine-tuning."""
+    scores = model.score_pairs(list(pairs), group_columns=["phenomenon"], tell=logger.debug)
     return {
-        "accuracy": found["accuracy"],
-        "by_phenomenon": {name: of["accuracy"] for name, of in found["by_phenomenon"].items()},
+        "accuracy": scores["accuracy"],
+        "by_phenomenon": {name: group["accuracy"] for name, group in scores["by_phenomenon"].items()},
     }

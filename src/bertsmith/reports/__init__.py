@@ -1,1 +1,1 @@
-"""Pages and plots: finished work as one file that a browser opens, with nothing to fetch from elsewhere."""
+"""Self-contained HTML pages and plots of corpora, tokenizers, and runs."""

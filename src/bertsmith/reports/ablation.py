@@ -1,4 +1,4 @@
-"""The plots of an ablation: a figure of ours, and one of the paper's, each with the rows below each other."""
+"""Plots of an ablation: one metric by row, from our runs and from the paper."""
 
 from __future__ import annotations
 
@@ -10,26 +10,34 @@ from bertsmith.reports import plots
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_PAD = 0.1  # of the spread of the values: room beside them
+_X_MARGIN = 0.1  # fraction of the range of the values
 
 
 def seeds_plot(
     name: str, rows: Mapping[str, Mapping[str, Any]], paper: Mapping[str, float] | None = None
 ) -> bytes:
-    """A PNG of one figure of ours: a dot a seed, a mark at the mean, a line as long as the deviation on each side.
-    rows: of `workflows.ablate`, with their values. paper: its figure of the same name, which is drawn beside."""
+    """Plot a metric by row: a dot per seed, a mark at the mean, a line of one standard deviation on each side.
+
+    Args:
+        name: The name of the metric.
+        rows: The rows of `workflows.ablate` with their values.
+        paper: The paper's value by row, plotted on the right.
+
+    Returns:
+        A PNG.
+    """
 
     def draw(axes: Axes) -> None:
-        for place, one in enumerate(rows.values()):
-            values, mean, deviation = one["values"], one["mean"], one["deviation"] or 0.0
-            axes.plot([mean - deviation, mean + deviation], [place, place], color=plots.LINE, linewidth=5)
-            axes.plot(values, [place] * len(values), "o", color=plots.BAR, markersize=4)
-            axes.plot([mean], [place], "|", color=plots.INK, markersize=14, markeredgewidth=1.6)
-        _lay_out(axes, list(rows), name)
+        for y, row in enumerate(rows.values()):
+            values, mean, deviation = row["values"], row["mean"], row["deviation"] or 0.0
+            axes.plot([mean - deviation, mean + deviation], [y, y], color=plots.LINE, linewidth=5)
+            axes.plot(values, [y] * len(values), "o", color=plots.BAR, markersize=4)
+            axes.plot([mean], [y], "|", color=plots.INK, markersize=14, markeredgewidth=1.6)
+        _format_axes(axes, list(rows), name)
 
     def draw_paper(axes: Axes) -> None:
-        _dots(axes, {row: paper[row] for row in rows if row in paper} if paper else {}, list(rows))
-        _lay_out(axes, list(rows), "in the paper")
+        _draw_dots(axes, {row: paper[row] for row in rows if row in paper} if paper else {}, list(rows))
+        _format_axes(axes, list(rows), "in the paper")
         axes.tick_params(axis="y", labelleft=False)
 
     if not paper:
@@ -38,26 +46,26 @@ def seeds_plot(
 
 
 def paper_plot(name: str, rows: Mapping[str, float]) -> bytes:
-    """A PNG of one figure of the paper, a dot a row."""
+    """Plot the paper's values of a metric by row as a PNG."""
 
     def draw(axes: Axes) -> None:
-        _dots(axes, rows, list(rows))
-        _lay_out(axes, list(rows), f"{name}, in the paper")
+        _draw_dots(axes, rows, list(rows))
+        _format_axes(axes, list(rows), f"{name}, in the paper")
 
     return plots.png(plots.figure(draw, _size(len(rows))))
 
 
-def _dots(axes: Axes, values: Mapping[str, float], rows: Sequence[str]) -> None:
+def _draw_dots(axes: Axes, values: Mapping[str, float], rows: Sequence[str]) -> None:
     axes.plot(list(values.values()), [rows.index(row) for row in values], "o", color=plots.INK, markersize=5)
 
 
-def _lay_out(axes: Axes, rows: Sequence[str], across: str) -> None:
+def _format_axes(axes: Axes, rows: Sequence[str], x_label: str) -> None:
     axes.set_yticks(range(len(rows)), rows, parse_math=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.margins(x=_PAD)
-    axes.set_xlabel(across, parse_math=False)
+    axes.margins(x=_X_MARGIN)
+    axes.set_xlabel(x_label, parse_math=False)
     axes.locator_params(axis="x", nbins=5)
 
 
-def _size(rows: int) -> tuple[float, float]:
-    return plots.WIDTH, 0.9 + 0.3 * rows
+def _size(num_rows: int) -> tuple[float, float]:
+    return plots.WIDTH, 0.9 + 0.3 * num_rows

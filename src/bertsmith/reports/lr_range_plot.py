@@ -1,4 +1,4 @@
-"""The plot of a range test: the loss by learning rate, a curve a seed, and the suggestion."""
+"""The plot of a learning rate range test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bertsmith.reports import plots
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_ROOM = 0.15  # of the first loss: room above it, behind which a loss has diverged
+_DIVERGENCE_MARGIN = 0.15  # fraction of the first loss shown above it; larger losses have diverged
 
 
 def rate_plot(
@@ -18,8 +18,13 @@ def rate_plot(
     curves: Mapping[int, tuple[Sequence[float], Sequence[float]]],
     suggested: float | None,
 ) -> bytes:
-    """A PNG. curves: by seed, the losses (dots) and the smoothed losses (a line); those that ended before the last
-    rate are shorter. suggested: a rate to mark, if any."""
+    """Plot the loss by learning rate as a PNG.
+
+    Args:
+        rates: The learning rates.
+        curves: The losses (dots) and smoothed losses (a line) by seed; they may end before the last rate.
+        suggested: The learning rate to mark.
+    """
 
     def draw(axes: Axes) -> None:
         first = max(smoothed[0] for _, smoothed in curves.values())
@@ -39,7 +44,8 @@ def rate_plot(
                 color=plots.INK,
             )
         axes.set_xscale("log")
-        axes.set_ylim(low - 0.05 * (first - low), first + max(_ROOM * first, 0.5 * (first - low)))
+        high = first + max(_DIVERGENCE_MARGIN * first, 0.5 * (first - low))
+        axes.set_ylim(low - 0.05 * (first - low), high)
         axes.legend(frameon=False, labelcolor=plots.INK, loc="lower left", fontsize="small")
         axes.set_xlabel("learning rate")
         axes.set_ylabel("training loss")

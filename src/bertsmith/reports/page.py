@@ -1,8 +1,7 @@
-"""One self-contained page from a template beside the code: text escaped, plots inside, no script, no link.
+"""Render a self-contained page from a template: text is escaped, plots are inline, no scripts, no links.
 
-A page extends `base.html`, which brings type, colours (light and dark), and the layout from phone to screen. What
-pages have in common is in `parts.html`: tables that scroll inside themselves, bars, bars of several parts,
-findings, figures.
+Pages extend `base.html`, which has the styles (light and dark, phone to screen). `parts.html` has macros for
+tables that scroll, bars, stacked bars, findings, and figures.
 """
 
 from __future__ import annotations
@@ -16,21 +15,15 @@ from markupsafe import Markup, escape
 
 from bertsmith import console, formatting
 
-_NO_BREAK = "\u00a0"
+_NO_BREAK_SPACE = "\u00a0"
 _UNIT = re.compile(r"(?<=\d) (?=%|(?:bytes?|kB|MB|GB|TB|ms|s|min|h)\b)")
-_SCORES = {
-    "f1": "F1",
-    "ndcg": "nDCG",
-    "mrr": "MRR",
-    "auc": "AUC",
-    "matthews": "Matthews",
-}  # as they are written in prose
-_SCORE = re.compile("|".join(_SCORES))
-_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")  # browsers break lines behind its hyphens
+_SCORE_NAMES = {"f1": "F1", "ndcg": "nDCG", "mrr": "MRR", "auc": "AUC", "matthews": "Matthews"}
+_SCORE_NAME = re.compile("|".join(_SCORE_NAMES))
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")  # browsers break lines after its hyphens
 
 
 def render(template: str, **values: Any) -> str:
-    """The page that a template of templates/ makes of some values. Everything is escaped but `plots.picture`."""
+    """Render a template of templates/; everything is escaped except `plots.picture`."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bertsmith.reports", "templates"),
         autoescape=True,
@@ -38,38 +31,42 @@ def render(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = number
-    environment.filters["told"] = told
-    environment.filters["counted"] = formatting.counted
-    environment.filters["visible"] = visible
-    environment.filters["score"] = score_name
-    for say in (formatting.percent, formatting.size, formatting.seconds, console.duration):
-        environment.filters[say.__name__] = _unbroken(say)
+    environment.filters |= {
+        "number": number,
+        "sentence": sentence,
+        "counted": formatting.counted,
+        "visible": visible,
+        "score": score_name,
+        "percent": _unbroken(formatting.percent),
+        "size": _unbroken(formatting.size),
+        "seconds": _unbroken(formatting.seconds),
+        "duration": _unbroken(console.duration),
+    }
     return environment.get_template(template).render(**values)
 
 
 def number(value: float | None) -> str:
-    """1,234 or 1.23; "–" for none."""
+    """Format a number as 1,234 or 1.23, and None as "–"."""
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
-def told(text: str) -> Markup:
-    """A sentence whose figures stay with their units and whose options stay whole where a line ends."""
-    shown = _UNIT.sub(_NO_BREAK, str(escape(text)))
-    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', shown))
+def sentence(text: str) -> Markup:
+    """Escape a sentence, and prevent line breaks between numbers and units and inside options."""
+    escaped = _UNIT.sub(_NO_BREAK_SPACE, str(escape(text)))
+    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', escaped))
 
 
 def score_name(name: str) -> str:
-    """A score as people read it: "macro F1"."""
-    return _SCORE.sub(lambda found: _SCORES[found[0]], name).replace("_", " ")
+    """Return a metric's name for readers: "macro F1" for "macro_f1"."""
+    return _SCORE_NAME.sub(lambda match: _SCORE_NAMES[match[0]], name).replace("_", " ")
 
 
 def visible(text: Any) -> str:
-    """Somebody's text on one line; what would act on the page (marks of direction) is an escape."""
+    """Return a text on one line, with control characters and direction marks as escapes."""
     return console.visible(str(text), one_line=True)
 
 
-def _unbroken(say: Callable[[Any], str]) -> Callable[[Any], str]:
-    return lambda value: say(value).replace(" ", _NO_BREAK)
+def _unbroken(formatter: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: formatter(value).replace(" ", _NO_BREAK_SPACE)

@@ -1,4 +1,4 @@
-"""The plots of a run of fine-tuning or of an evaluation, from the numbers of its report alone."""
+"""Plots of fine-tuning and of an evaluation, from the numbers of a report."""
 
 from __future__ import annotations
 
@@ -14,78 +14,87 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MARKERS = ("o", "s", "^", "D")
-_MOST_BARS = 40  # labels
-_NAMED = ("step", "epoch", "loss", "best")  # of an evaluation; the others are scores
+_MAX_BARS = 40  # labels
+_NOT_SCORES = ("step", "epoch", "loss", "best")  # keys of an evaluation
 
 
 class Drawing(NamedTuple):
-    """A plot: its name, which a file and its place in a page have, its heading, what it says.
+    """A plot of a report.
 
-    in_page: whether a page shows it; it has another form of it otherwise, which is read more easily there."""
+    Attributes:
+        name: The name of its file.
+        heading: Its heading in the page.
+        figure: The plot.
+        caption: A description of the plot.
+        in_page: The page includes it; otherwise the page has a table instead.
+    """
 
     name: str
     heading: str
     figure: Figure
-    told: str
+    caption: str
     in_page: bool = True
 
 
 def drawings(report: Mapping[str, Any]) -> list[Drawing]:
-    """All plots that there are numbers for, in the order of the page."""
+    """Return all plots for which the report has numbers, in the order of the page."""
     return [*_curves(report), *_answers(report.get("answers", {})), *_lengths(report)]
 
 
 def _curves(report: Mapping[str, Any]) -> Iterator[Drawing]:
     points = report.get("curve", {}).get("points", [])
+    steps = [point["step"] for point in points]
     if len(points) > 1:
-        steps = [point["step"] for point in points]
         losses = [point["loss"] for point in points]
-        rates = [point["learning_rate"] for point in points]
-        said = f"loss from {losses[0]:.3f} at update {steps[0]:,} to {losses[-1]:.3f} at update {steps[-1]:,}"
-        if (mean := report["curve"]["mean_of"]) > 1:
-            said += f"; each point is the mean of {mean} lines of the log"
-        figure = _lines(steps, {"loss": losses}, "loss", report.get("best_step"))
-        yield Drawing("loss", "Training loss", figure, said)
+        caption = (
+            f"loss from {losses[0]:.3f} at update {steps[0]:,} to {losses[-1]:.3f} at update {steps[-1]:,}"
+        )
+        if (mean_of := report["curve"]["mean_of"]) > 1:
+            caption += f"; each point is the mean of {mean_of} lines of the log"
+        figure = _plot_lines(steps, {"loss": losses}, "loss", report.get("best_step"))
+        yield Drawing("loss", "Training loss", figure, caption)
     evaluations = report.get("evaluations", [])
     if len(evaluations) > 1:
-        steps = [row["step"] for row in evaluations]
         scores = {
             score_name(name): [row[name] for row in evaluations]
             for name in evaluations[0]
-            if name not in _NAMED
+            if name not in _NOT_SCORES
         }
-        best, decides = report["best_step"], report["decided_by"]
-        value = next((row[decides] for row in evaluations if row["step"] == best), None)
-        said = f"{counted(len(evaluations), 'evaluation')} on dev"
+        best, metric = report["best_step"], report["decided_by"]
+        value = next((row[metric] for row in evaluations if row["step"] == best), None)
+        caption = f"{counted(len(evaluations), 'evaluation')} on dev"
         if value is not None:
-            said += (
-                f"; the best {score_name(decides)}, {value:.4f}, at update {best:,}, whose weights were kept"
+            caption += (
+                f"; the best {score_name(metric)}, {value:.4f}, at update {best:,}, whose weights were kept"
             )
-        yield Drawing("scores", "Scores on dev", _lines(steps, scores, "score", best), said)
+        figure = _plot_lines([row["step"] for row in evaluations], scores, "score", best)
+        yield Drawing("scores", "Scores on dev", figure, caption)
     if len(points) > 1:
-        highest = max(rates)
-        steps = [point["step"] for point in points]
-        said = f"the highest that was logged is {_plain(highest)}, at update {steps[rates.index(highest)]:,}"
-        figure = _lines(steps, {"": [rate * 1e6 for rate in rates]}, "millionths")
-        yield Drawing("learning_rate", "Learning rate", figure, said)
+        rates = [point["learning_rate"] for point in points]
+        maximum = max(rates)
+        caption = (
+            f"the highest logged rate is {_format_rate(maximum)}, at update {steps[rates.index(maximum)]:,}"
+        )
+        figure = _plot_lines(steps, {"": [rate * 1e6 for rate in rates]}, "millionths")
+        yield Drawing("learning_rate", "Learning rate", figure, caption)
 
 
-def _plain(rate: float) -> str:
-    """A small number, in three digits and without a power of ten."""
+def _format_rate(rate: float) -> str:
+    """Format a small number with three digits and without a power of ten."""
     return f"{float(f'{rate:.3g}'):.12f}".rstrip("0").rstrip(".")
 
 
-def _lines(
-    steps: Sequence[int], series: Mapping[str, Sequence[float]], up: str, best: int | None = None
+def _plot_lines(
+    steps: Sequence[int], series: Mapping[str, Sequence[float]], y_label: str, best: int | None = None
 ) -> Figure:
-    """Lines over updates, told apart by colour, dash and marker. best: an update to draw a line at."""
-    looks = [(plots.BAR, "-"), (plots.LOST, "--"), (plots.INK, ":"), (plots.INK, "-.")]
+    """Plot lines over updates that differ in color, dash, and marker; best: an update to mark."""
+    styles = [(plots.BAR, "-"), (plots.LOST, "--"), (plots.INK, ":"), (plots.INK, "-.")]
 
     def draw(axes: Axes) -> None:
         for i, (name, values) in enumerate(series.items()):
-            colour, dash = looks[i % len(looks)]
-            marker = _MARKERS[i % len(_MARKERS)] if len(steps) <= _MOST_BARS else None
-            axes.plot(steps, values, dash, color=colour, marker=marker, markersize=4, label=name)
+            color, dash = styles[i % len(styles)]
+            marker = _MARKERS[i % len(_MARKERS)] if len(steps) <= _MAX_BARS else None
+            axes.plot(steps, values, dash, color=color, marker=marker, markersize=4, label=name)
         if best is not None:
             axes.axvline(best, color=plots.INK, linewidth=0.8, linestyle=":", label="weights kept")
         if len(series) > 1:
@@ -93,71 +102,73 @@ def _lines(
         ticks = plots.whole_ticks(0, max(steps), 5)
         axes.set_xticks(ticks, [plots.tick_label(tick) for tick in ticks])
         axes.set_xlabel("update")
-        axes.set_ylabel(up)
+        axes.set_ylabel(y_label)
 
     return plots.figure(draw)
 
 
 def _answers(answers: Mapping[str, Any]) -> Iterator[Drawing]:
-    if found := answers.get("confusion"):
-        right = percent(1 - found["wrong"] / max(1, found["number"]))
-        said = f"{found['number']:,} {found['of']}: {right} right"
-        if found["counts"]:
-            yield Drawing(
-                "confusion", "Confusion", _matrix(found["labels"], found["counts"]), said, in_page=False
-            )
+    if confusion := answers.get("confusion"):
+        accuracy = percent(1 - confusion["wrong"] / max(1, confusion["number"]))
+        if confusion["counts"]:
+            figure = _plot_matrix(confusion["labels"], confusion["counts"])
+            caption = f"{confusion['number']:,} {confusion['of']}: {accuracy} right"
+            yield Drawing("confusion", "Confusion", figure, caption, in_page=False)
     for table in answers.get("tables", []):
         if table["columns"][1:] and "F1" in table["columns"] and len(table["rows"]) > 1:
-            bars = _bars(table)
-            yield Drawing("labels", "F1 by label", bars, "F1 of each label", in_page=False)
+            yield Drawing("labels", "F1 by label", _plot_f1_bars(table), "F1 of each label", in_page=False)
             break
-    if found := answers.get("reliability"):
-        said = f"{found['number']:,} {found['of']}; expected calibration error {percent(found['error'])}"
-        yield Drawing("reliability", "Reliability", _reliability(found["bins"]), said)
-    if found := answers.get("numbers"):
-        shown = len(found["pairs"])
-        said = f"{found['up']} beside {found['across']}"
-        said += (
-            f", {shown:,} of {found['number']:,} examples"
-            if shown < found["number"]
-            else f", {counted(shown, 'example')}"
+    if reliability := answers.get("reliability"):
+        caption = (
+            f"{reliability['number']:,} {reliability['of']}; expected calibration error "
+            f"{percent(reliability['error'])}"
         )
-        yield Drawing("numbers", "Predicted and true numbers", _scatter(found), said)
+        yield Drawing("reliability", "Reliability", _plot_reliability(reliability["bins"]), caption)
+    if numbers := answers.get("numbers"):
+        num_shown = len(numbers["pairs"])
+        examples = (
+            f"{num_shown:,} of {numbers['number']:,} examples"
+            if num_shown < numbers["number"]
+            else counted(num_shown, "example")
+        )
+        caption = f"{numbers['up']} by {numbers['across']}, {examples}"
+        yield Drawing("numbers", "Predicted and true numbers", _plot_scatter(numbers), caption)
 
 
-def _reliability(bins: Sequence[Mapping[str, Any]]) -> Figure:
+def _plot_reliability(bins: Sequence[Mapping[str, Any]]) -> Figure:
     def draw(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], ":", color=plots.INK, linewidth=0.8)
-        most = max(one["number"] for one in bins)
-        sure, right = [one["confidence"] for one in bins], [one["right"] for one in bins]
-        axes.plot(sure, right, "-", color=plots.BAR, linewidth=1)
-        axes.scatter(sure, right, [12 + 88 * one["number"] / most for one in bins], color=plots.BAR)
+        max_count = max(bin_["number"] for bin_ in bins)
+        confidence, accuracy = [bin_["confidence"] for bin_ in bins], [bin_["right"] for bin_ in bins]
+        areas = [12 + 88 * bin_["number"] / max_count for bin_ in bins]
+        axes.plot(confidence, accuracy, "-", color=plots.BAR, linewidth=1)
+        axes.scatter(confidence, accuracy, areas, color=plots.BAR)
         axes.set_xlim(-0.03, 1.03)
         axes.set_ylim(-0.06, 1.06)
         ticks = [0, 0.25, 0.5, 0.75, 1]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_xlabel("probability")
-        axes.set_ylabel("share that is right")
+        axes.set_ylabel("accuracy")
 
     return plots.figure(draw)
 
 
-def _scatter(found: Mapping[str, Any]) -> Figure:
+def _plot_scatter(numbers: Mapping[str, Any]) -> Figure:
     def draw(axes: Axes) -> None:
-        truth, guess = zip(*found["pairs"], strict=True)
-        if found["across"] == "truth":  # both are of one kind
-            ends = [min(*truth, *guess), max(*truth, *guess)]
+        x, y = zip(*numbers["pairs"], strict=True)
+        if numbers["across"] == "truth":  # both axes have the same scale
+            ends = [min(*x, *y), max(*x, *y)]
             axes.plot(ends, ends, ":", color=plots.INK, linewidth=0.8)
-        axes.scatter(truth, guess, 10, color=plots.BAR, alpha=0.6, linewidths=0)
-        axes.set_xlabel(found["across"])
-        axes.set_ylabel(found["up"])
+        axes.scatter(x, y, 10, color=plots.BAR, alpha=0.6, linewidths=0)
+        axes.set_xlabel(numbers["across"])
+        axes.set_ylabel(numbers["up"])
 
     return plots.figure(draw)
 
 
-def _matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Figure:
-    """Rows of truth, columns of predictions; the shade is the share of the row."""
+def _plot_matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Figure:
+    """Plot a confusion matrix with labels as rows and predictions as columns, shaded by the share of the row."""
     shares = [[cell / max(1, sum(row)) for cell in row] for row in counts]
 
     def draw(axes: Axes) -> None:
@@ -165,44 +176,46 @@ def _matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Figure:
         for i, row in enumerate(counts):
             for j, cell in enumerate(row):
                 if cell:
-                    colour = "white" if shares[i][j] > 0.5 else plots.INK
-                    axes.text(j, i, f"{cell:,}", ha="center", va="center", color=colour, fontsize=8)
-        places, names = range(len(labels)), plots.drawable(labels)
-        axes.set_xticks(places, names, rotation=90, parse_math=False)
-        axes.set_yticks(places, names, parse_math=False)
+                    color = "white" if shares[i][j] > 0.5 else plots.INK
+                    axes.text(j, i, f"{cell:,}", ha="center", va="center", color=color, fontsize=8)
+        ticks, names = range(len(labels)), plots.drawable(labels)
+        axes.set_xticks(ticks, names, rotation=90, parse_math=False)
+        axes.set_yticks(ticks, names, parse_math=False)
         axes.set_xlabel("prediction")
-        axes.set_ylabel("truth")
+        axes.set_ylabel("label")
 
     side = 2.2 + 0.42 * len(labels)
     return plots.figure(draw, (side, side))
 
 
-def _bars(table: Mapping[str, Any]) -> Figure:
-    """F1 of each row; of very many the first and the last."""
-    at, rows = table["columns"].index("F1"), table["rows"]
-    shown = rows if len(rows) <= _MOST_BARS else [*rows[: _MOST_BARS // 2], *rows[-_MOST_BARS // 2 :]]
+def _plot_f1_bars(table: Mapping[str, Any]) -> Figure:
+    """Plot F1 of each row, or of the first and last rows if there are many."""
+    column, rows = table["columns"].index("F1"), table["rows"]
+    if len(rows) > _MAX_BARS:
+        rows = [*rows[: _MAX_BARS // 2], *rows[-_MAX_BARS // 2 :]]
 
     def draw(axes: Axes) -> None:
-        places = range(len(shown))
-        axes.barh(places, [float(row[at]) for row in shown], color=plots.BAR)
-        axes.set_yticks(places, plots.drawable([row[0] for row in shown]), parse_math=False)
-        axes.set_ylim(len(shown) - 0.5, -0.5)
+        ticks = range(len(rows))
+        axes.barh(ticks, [float(row[column]) for row in rows], color=plots.BAR)
+        axes.set_yticks(ticks, plots.drawable([row[0] for row in rows]), parse_math=False)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(0, 1)
         axes.set_xlabel("F1")
 
-    return plots.figure(draw, (plots.WIDTH, 1 + 0.25 * len(shown)))
+    return plots.figure(draw, (plots.WIDTH, 1 + 0.25 * len(rows)))
 
 
 def _lengths(report: Mapping[str, Any]) -> Iterator[Drawing]:
-    for part, found in report.get("lengths", {}).items():
-        if found["number"] == 0 or found["least"] == found["most"]:
+    for part, summary in report.get("lengths", {}).items():
+        if summary["number"] == 0 or summary["least"] == summary["most"]:
             continue
-        account = report["truncation"][part]
-        room = account["limit"] - account["special_tokens"]
-        said = (
-            f"{part}: {counted(found['number'], 'text')} of {found['least']:,} to {found['most']:,} tokens; "
-            f"median {found['median']:,}, 95 % have up to {found['percentile_95']:,}; {room:,} are read at a time"
+        truncation = report["truncation"][part]
+        max_tokens = truncation["limit"] - truncation["special_tokens"]
+        caption = (
+            f"{part}: {counted(summary['number'], 'text')} of {summary['least']:,} to {summary['most']:,} tokens; "
+            f"median {summary['median']:,}, 95 % have up to {summary['percentile_95']:,}; the model reads "
+            f"{max_tokens:,} at a time"
         )
-        shape = found["histogram"]
-        figure = plots.histogram(shape["edges"], shape["counts"], "tokens", "texts", room + 1)
-        yield Drawing(f"lengths_{part}", f"Lengths ({part})", figure, said)
+        histogram = summary["histogram"]
+        figure = plots.histogram(histogram["edges"], histogram["counts"], "tokens", "texts", max_tokens + 1)
+        yield Drawing(f"lengths_{part}", f"Lengths ({part})", figure, caption)

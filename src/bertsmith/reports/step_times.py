@@ -1,4 +1,4 @@
-"""The wall time of each step of a run, as its report has it."""
+"""Wall time by step of a run."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from bertsmith import hardware
 
 
 class Steps:
-    """Seconds by step, in the order in which they began. A step within another one counts alone."""
+    """Measure seconds by step, in the order of their first start; a nested step pauses the outer one."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
-        self._open: list[str] = []
-        self._since = hardware.clock()
+        self._stack: list[str] = []
+        self._last_time = hardware.clock()
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """As long as this lasts, time is that step's."""
+        """Attribute the time of the block to a step."""
         self._seconds.setdefault(name, 0.0)
-        self._count()
-        self._open.append(name)
+        self._add_elapsed()
+        self._stack.append(name)
         try:
             yield
         finally:
-            self._count()
-            self._open.pop()
+            self._add_elapsed()
+            self._stack.pop()
 
     def moved(self, name: str, to: str, seconds: float) -> None:
-        """What of a step's time was another's, which could not be told from outside."""
+        """Reattribute seconds of a step to another one."""
         self._seconds[name] = self._seconds.get(name, 0.0) - seconds
         self._seconds[to] = self._seconds.get(to, 0.0) + seconds
 
     def document(self) -> list[dict[str, Any]]:
-        """As a report holds it."""
+        """Return the steps and their seconds as rows of a report."""
         return [{"step": name, "seconds": round(value, 3)} for name, value in self._seconds.items()]
 
-    def _count(self) -> None:
+    def _add_elapsed(self) -> None:
         now = hardware.clock()
-        if self._open:
-            self._seconds[self._open[-1]] += now - self._since
-        self._since = now
+        if self._stack:
+            self._seconds[self._stack[-1]] += now - self._last_time
+        self._last_time = now

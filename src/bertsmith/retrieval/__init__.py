@@ -1,1 +1,1 @@
-"""The vectors nearest to a query's: an index on disk, exact and approximate search. No model is known here."""
+"""A vector index on disk with exact and approximate nearest-neighbor search; independent of any model."""

@@ -1,7 +1,8 @@
-"""Approximate search by a graph of near neighbours (HNSW, Malkov and Yashunin 2018), as faiss has it.
+"""Approximate nearest-neighbor search with an HNSW graph (Malkov and Yashunin 2018), by faiss.
 
-It looks at a small part of the vectors and may miss some of the best; what it finds of them is measured when the
-graph is built. It pays from some hundred thousand texts on. One thread builds it, so that it is always the same.
+It compares a query with a small part of the vectors and may miss some of the nearest; its recall is measured when
+the graph is built. It pays off from some hundred thousand texts on. One thread builds it, so that the graph is
+deterministic.
 """
 
 from __future__ import annotations
@@ -13,75 +14,83 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.retrieval.exact import exact_products, nearest_vectors
 
 GRAPH = "hnsw.faiss"
-_NEIGHBOURS, _BUILD_WIDTH, _SEARCH_WIDTH = 32, 200, 128  # of faiss: M, efConstruction, efSearch
-_ADDED = 16_384  # vectors handed over at a time
-_ASKED, _BEST = 200, 10  # vectors that measure it, and how many neighbours of each
+_M, _EF_CONSTRUCTION, _EF_SEARCH = 32, 200, 128  # faiss's names
+_ADD_BATCH_SIZE = 16_384  # vectors
+_RECALL_QUERIES, _RECALL_K = 200, 10
 
 
 class Recall(BaseModel):
-    """The share of the exact ten nearest that the graph finds, over some of its own vectors."""
+    """Recall of the ten nearest neighbors, measured with vectors of the index as queries."""
 
     recall_at_10: float = Field(ge=0, le=1)
     queries: int = Field(ge=0)
 
 
-def library() -> Any:
-    """faiss; InputError where it is not installed."""
+def import_faiss() -> Any:
+    """Return the module faiss, or raise InputError if it is not installed."""
     try:
         import faiss
     except ImportError:
         raise InputError(
-            "approximate search needs faiss", "pip install 'bertsmith[ann]', or leave --approximate out"
+            "faiss_missing",
+            "approximate search needs faiss, which is not installed",
+            argument="approximate",
+            hint=f"run pip install 'bertsmith[ann]', or omit {option('approximate')}",
         ) from None
     return faiss
 
 
 def build_graph(path: Path, vectors: NDArray[np.float32]) -> Recall:
-    """Write the graph of vectors [N, H] of length 1, and measure it."""
-    faiss = library()
+    """Write the graph of vectors [N, H] of length 1, and measure its recall."""
+    faiss = import_faiss()
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
     try:
-        graph = faiss.IndexHNSWFlat(vectors.shape[1], _NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
-        graph.hnsw.efConstruction = _BUILD_WIDTH
-        for start in range(0, len(vectors), _ADDED):
-            graph.add(np.ascontiguousarray(vectors[start : start + _ADDED]))
+        graph = faiss.IndexHNSWFlat(vectors.shape[1], _M, faiss.METRIC_INNER_PRODUCT)
+        graph.hnsw.efConstruction = _EF_CONSTRUCTION
+        for start in range(0, len(vectors), _ADD_BATCH_SIZE):
+            graph.add(np.ascontiguousarray(vectors[start : start + _ADD_BATCH_SIZE]))
         faiss.write_index(graph, str(path))
-        return _measured(graph, vectors)
+        return _measure_recall(graph, vectors)
     finally:
         faiss.omp_set_num_threads(threads)
 
 
 def open_graph(path: Path) -> Any:
-    """The graph of a file."""
-    faiss = library()
+    """Load the graph of a file."""
+    faiss = import_faiss()
     try:
         return faiss.read_index(str(path))
     except RuntimeError:
-        raise InputError(f"{path}: faiss cannot read this file", "build the index again") from None
+        raise InputError(
+            "graph_unreadable", "faiss cannot read this file", location=path, hint="build the index again"
+        ) from None
 
 
-def candidates(graph: Any, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:
-    """The numbers of k vectors near each query [Q, H], or of fewer where the graph finds no more."""
-    graph.hnsw.efSearch = max(_SEARCH_WIDTH, 2 * k)
-    _, found = graph.search(np.ascontiguousarray(queries, dtype=np.float32), k)
-    return [row[row >= 0].astype(np.int64) for row in found]
+def search_graph(graph: Any, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:
+    """Return the indices of k vectors near each query [Q, H], or of fewer if the graph search ends early."""
+    graph.hnsw.efSearch = max(_EF_SEARCH, 2 * k)
+    _, indices = graph.search(np.ascontiguousarray(queries, dtype=np.float32), k)
+    return [row[row >= 0].astype(np.int64) for row in indices]
 
 
-def _measured(graph: Any, vectors: NDArray[np.float32]) -> Recall:
-    """By vectors of its own, evenly spread; each one's nearest is itself, and not counted."""
-    asked = np.unique(np.linspace(0, len(vectors) - 1, min(_ASKED, len(vectors))).astype(np.int64))
-    queries = np.ascontiguousarray(vectors[asked])
-    numbers, products = nearest_vectors(queries, vectors, _BEST + 1)
-    found = candidates(graph, queries, min(_BEST + 1, len(vectors)))
-    shares = []
-    for own, query, some, best, scores in zip(asked, queries, found, numbers, products, strict=True):
-        wanted = (scores[best != own] if own in best else scores[:-1])[:_BEST]
-        others = exact_products(query, np.asarray(vectors[some[some != own]]))
-        near = int((others >= wanted[-1]).sum()) if len(wanted) else 0  # one as near as the tenth is as good
-        shares.append(min(near, len(wanted)) / len(wanted) if len(wanted) else 1.0)
-    return Recall(recall_at_10=float(np.mean(shares)), queries=len(asked))
+def _measure_recall(graph: Any, vectors: NDArray[np.float32]) -> Recall:
+    """Search for evenly spaced vectors of the graph; a vector itself does not count as its neighbor."""
+    sample_size = min(_RECALL_QUERIES, len(vectors))
+    sample = np.unique(np.linspace(0, len(vectors) - 1, sample_size).astype(np.int64))
+    queries = np.ascontiguousarray(vectors[sample])
+    exact_indices, exact_scores = nearest_vectors(queries, vectors, _RECALL_K + 1)
+    candidates = search_graph(graph, queries, min(_RECALL_K + 1, len(vectors)))
+    recalls = []
+    for index, query, approximate, nearest, scores in zip(
+        sample, queries, candidates, exact_indices, exact_scores, strict=True
+    ):
+        expected = (scores[nearest != index] if index in nearest else scores[:-1])[:_RECALL_K]
+        products = exact_products(query, np.asarray(vectors[approximate[approximate != index]]))
+        hits = int((products >= expected[-1]).sum()) if len(expected) else 0  # ties with the tenth count
+        recalls.append(min(hits, len(expected)) / len(expected) if len(expected) else 1.0)
+    return Recall(recall_at_10=float(np.mean(recalls)), queries=len(sample))

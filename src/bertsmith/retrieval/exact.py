@@ -1,8 +1,8 @@
-"""Exact search: for each query the k vectors with the highest products, over vectors of any number on disk.
+"""Exact search: the k vectors with the highest inner products for each query, over a memory-mapped file.
 
-A product of matrices in single precision depends in its last bits on how the matrices are cut, so it only
-chooses who may be among the best; these are compared by products in double precision, each summed by itself. The
-answer therefore does not depend on the size of the blocks, and equal scores stay in the vectors' order.
+The last bits of a single-precision matrix product depend on the block size, so it only preselects candidates.
+These are compared by products in double precision, each summed separately. The result therefore does not depend
+on the block size, and equal scores stay in the order of the vectors.
 """
 
 from __future__ import annotations
@@ -10,68 +10,84 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 16_384  # vectors compared at a time
-_QUERIES = 256  # queries at a time
-_UNIT = 2.0**-24  # of rounding in single precision
+_BLOCK_SIZE = 16_384  # vectors compared at a time
+_QUERY_BATCH_SIZE = 256
+_UNIT_ROUNDOFF = 2.0**-24  # of single precision
 
 
 def nearest_vectors(
-    queries: NDArray[np.float32], vectors: NDArray[np.float32], k: int, *, block: int = _BLOCK
+    queries: NDArray[np.float32], vectors: NDArray[np.float32], k: int, *, block_size: int = _BLOCK_SIZE
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The numbers and the products of the k best of N vectors [N, H] for each of Q queries [Q, H], the best first;
-    of equal ones the earlier. Both [Q, min(k, N)]. The vectors may be a file that is mapped into memory."""
+    """Return indices and products, both [Q, min(k, N)], of the k best of N vectors for each of Q queries.
+
+    Args:
+        queries: [Q, H].
+        vectors: [N, H]; may be a memory-mapped file.
+        k: The number of results per query; they are in descending order, equal ones in that of the vectors.
+        block_size: The number of vectors compared at a time.
+    """
     k = min(k, len(vectors))
-    numbers = np.zeros((len(queries), k), dtype=np.int64)
+    indices = np.zeros((len(queries), k), dtype=np.int64)
     products = np.zeros((len(queries), k), dtype=np.float64)
-    for first in range(0, len(queries), _QUERIES):
-        some = np.ascontiguousarray(queries[first : first + _QUERIES], dtype=np.float32)
-        best = [_Best(query, k) for query in some]
-        for start in range(0, len(vectors), block):
-            part = np.asarray(vectors[start : start + block], dtype=np.float32)
-            longest = float(np.sqrt(np.einsum("nh,nh->n", part, part).max(initial=0.0)))
-            for one, row in zip(best, some @ part.T, strict=True):
-                one.look_at(row, part, start, longest)
-        for i, one in enumerate(best, start=first):
-            numbers[i], products[i] = one.numbers, one.products
-    return numbers, products
+    for first in range(0, len(queries), _QUERY_BATCH_SIZE):
+        batch = np.ascontiguousarray(queries[first : first + _QUERY_BATCH_SIZE], dtype=np.float32)
+        top_ks = [_TopK(query, k) for query in batch]
+        for start in range(0, len(vectors), block_size):
+            block = np.asarray(vectors[start : start + block_size], dtype=np.float32)
+            max_norm = float(np.sqrt(np.einsum("nh,nh->n", block, block).max(initial=0.0)))
+            for top_k, row in zip(top_ks, batch @ block.T, strict=True):
+                top_k.update(row, block, start, max_norm)
+        for i, top_k in enumerate(top_ks, start=first):
+            indices[i], products[i] = top_k.indices, top_k.products
+    return indices, products
 
 
 def exact_products(query: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The products of one query [H] with vectors [n, H], each rounded as if it were alone: float64 [n]."""
-    found: NDArray[np.float64] = (vectors.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
-    return found
+    """Return the products [n] of a query [H] with vectors [n, H] in double precision, each summed separately."""
+    products: NDArray[np.float64] = (vectors.astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+    return products
 
 
 def unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Vectors [n, H] divided by their lengths, so that products are cosines; a vector of zeros stays one."""
-    found: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return found
+    """Divide vectors [n, H] by their lengths, so that products are cosines; zero vectors stay zero."""
+    normalized: NDArray[np.float32] = vectors / np.maximum(
+        np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12
+    )
+    return normalized
 
 
-class _Best:
-    """The best k so far for one query."""
+class _TopK:
+    """The best k vectors so far for one query."""
 
     def __init__(self, query: NDArray[np.float32], k: int) -> None:
         self._query, self._k = query, k
-        # a sum of H rounded products of two vectors is off by at most this times both lengths
-        self._off = (len(query) + 2) * _UNIT * float(np.linalg.norm(query))
-        self.numbers = np.empty(0, dtype=np.int64)
+        # The error of a rounded sum of H products is at most this times the lengths of both vectors.
+        self._relative_error = (len(query) + 2) * _UNIT_ROUNDOFF * float(np.linalg.norm(query))
+        self.indices = np.empty(0, dtype=np.int64)
         self.products = np.empty(0, dtype=np.float64)
 
-    def look_at(
-        self, rough: NDArray[np.float32], part: NDArray[np.float32], start: int, longest: float
+    def update(
+        self, approximate: NDArray[np.float32], block: NDArray[np.float32], start: int, max_norm: float
     ) -> None:
-        """Take in a block. rough: the products in single precision [n]; longest: the length of its longest."""
-        off = self._off * longest
-        enough = -np.inf
+        """Merge a block of vectors.
+
+        Args:
+            approximate: Products in single precision, [n].
+            block: The vectors, [n, H].
+            start: The index of the block's first vector.
+            max_norm: The length of the block's longest vector.
+        """
+        error = self._relative_error * max_norm
+        threshold = -np.inf
         if len(self.products) == self._k:
-            enough = float(self.products[-1]) - off
-        if len(rough) > self._k:
-            enough = max(enough, float(np.partition(rough, -self._k)[-self._k]) - 2 * off)
-        among = np.flatnonzero(rough >= enough)
-        if not len(among):
+            threshold = float(self.products[-1]) - error
+        if len(approximate) > self._k:
+            kth = float(np.partition(approximate, -self._k)[-self._k])
+            threshold = max(threshold, kth - 2 * error)
+        candidates = np.flatnonzero(approximate >= threshold)
+        if not len(candidates):
             return
-        numbers = np.concatenate([self.numbers, among + start])
-        products = np.concatenate([self.products, exact_products(self._query, part[among])])
-        order = np.lexsort((numbers, -products))[: self._k]
-        self.numbers, self.products = numbers[order], products[order]
+        indices = np.concatenate([self.indices, candidates + start])
+        products = np.concatenate([self.products, exact_products(self._query, block[candidates])])
+        order = np.lexsort((indices, -products))[: self._k]
+        self.indices, self.products = indices[order], products[order]

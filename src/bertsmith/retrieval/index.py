@@ -1,7 +1,8 @@
-"""An index: texts with their vectors in a folder that is whole or not there, and knows whose vectors they are.
+"""An index on disk: texts and their vectors, with the model that computed them and checksums of all files.
 
-index.json (what it is, and each file's size and hash), vectors.npy (float32, of length 1, mapped into memory),
-texts.arrow (the texts with their places and ids), and hnsw.faiss where approximate search was asked for.
+A folder with index.json (the manifest, with the size and hash of each file), vectors.npy (float32, of length 1,
+memory-mapped), texts.arrow (the texts with their locations and ids), and optionally hnsw.faiss for approximate
+search.
 """
 
 from __future__ import annotations
@@ -18,24 +19,30 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bertsmith.errors import InputError, MachineError
+from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
 from bertsmith.models.pooling import Pooling
-from bertsmith.retrieval.approximate import GRAPH, Recall, build_graph, candidates, library, open_graph
+from bertsmith.retrieval.approximate import (
+    GRAPH,
+    Recall,
+    build_graph,
+    import_faiss,
+    open_graph,
+    search_graph,
+)
 from bertsmith.retrieval.exact import exact_products, nearest_vectors, unit_length
-from bertsmith.retrieval.vector_file import mapped, vector_file
+from bertsmith.retrieval.vector_file import map_vectors, vector_file
 
 MANIFEST, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.arrow"
 LAYOUT = atomic.FolderLayout("an index", MANIFEST, (MANIFEST, VECTORS, TEXTS, GRAPH))
-_AGAIN = "build it again: bertsmith embed MODEL --file FILE --index DIR"
-_AGAIN_PYTHON = "build it again: model.index(texts, out)"
-_CHUNK = 4096  # texts at a time
+_REBUILD = "build the index again"
+_CHUNK_SIZE = 4096  # texts at a time
 _SCHEMA = pa.schema([("text", pa.large_string()), ("place", pa.string()), ("id", pa.string())])
 
 
 class TextRow(NamedTuple):
-    """A text, where it is, and what it is called there (its line, where it has no name)."""
+    """A text, its location, and its id (its line number if it has no id)."""
 
     text: str
     place: str
@@ -43,7 +50,7 @@ class TextRow(NamedTuple):
 
 
 class Whose(BaseModel):
-    """What makes an index's vectors. model: the path it was loaded by; digest: of its weights and tokenizer."""
+    """The model that computed the vectors: its path, the digest of its weights and tokenizer, and its pooling."""
 
     model_config = ConfigDict(frozen=True)
     model: str
@@ -63,72 +70,101 @@ class _Manifest(BaseModel):
     version: str
     texts: int = Field(ge=1)
     dimension: int = Field(ge=1)
-    whose: Whose
+    source: Whose = Field(alias="whose")
     approximate: Recall | None = None
     files: dict[str, _File]
 
 
 class Index:
-    """An index that was opened: every file is as it was written, or it is refused by an InputError."""
+    """An index opened for search.
+
+    Args:
+        folder: The folder of the index.
+
+    Raises:
+        InputError: The folder is no index, or a file is missing or changed.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._manifest = _manifest(self.folder)
+        self._manifest = _read_manifest(self.folder)
         for name, file in self._manifest.files.items():
             if name not in LAYOUT.names:
-                raise _broken(f"{self.folder / MANIFEST}: '{name}' is no file of an index")
-            _check(self.folder / name, file)
-        self.vectors = mapped(self.folder / VECTORS)
-        wanted = (self._manifest.texts, self._manifest.dimension)
-        if self.vectors.shape != wanted:
-            raise _broken(f"{self.folder / VECTORS}: its shape is {self.vectors.shape}, not {wanted}")
-        self._texts = _texts(self.folder / TEXTS, self._manifest.texts)
+                raise InputError(
+                    "index_corrupt",
+                    f"'{name}' is not a file of an index",
+                    location=self.folder / MANIFEST,
+                    hint=_REBUILD,
+                )
+            _check_file(self.folder / name, file)
+        self.vectors = map_vectors(self.folder / VECTORS)
+        expected_shape = (self._manifest.texts, self._manifest.dimension)
+        if self.vectors.shape != expected_shape:
+            raise InputError(
+                "index_corrupt",
+                f"the shape is {self.vectors.shape}, not {expected_shape}",
+                location=self.folder / VECTORS,
+                hint=_REBUILD,
+            )
+        self._texts = _read_texts(self.folder / TEXTS, self._manifest.texts)
         self._graph: Any = None
 
     def __len__(self) -> int:
         return self._manifest.texts
 
     def __repr__(self) -> str:
-        return f"Index({self.folder}, {counted(len(self), 'text')}, {self.dimension} numbers each)"
+        return f"Index({self.folder}, {counted(len(self), 'text')}, dimension {self.dimension})"
 
     @property
     def dimension(self) -> int:
-        """H, the numbers in a vector."""
+        """Size H of a vector."""
         return self._manifest.dimension
 
     @property
     def whose(self) -> Whose:
-        """The model that its vectors are of, and how they were made."""
-        return self._manifest.whose
+        """Model that computed the vectors."""
+        return self._manifest.source
 
     @property
     def approximate(self) -> Recall | None:
-        """What approximate search finds of the exact one's answers, as measured; None without it."""
+        """Measured recall of approximate search; None without it."""
         return self._manifest.approximate
 
-    def row(self, number: int) -> TextRow:
-        """The text of a vector."""
-        row = self._texts.slice(number, 1).to_pylist()[0]
+    def row(self, index: int) -> TextRow:
+        """Return the text of a vector."""
+        row = self._texts.slice(index, 1).to_pylist()[0]
         return TextRow(row["text"], row["place"], row["id"])
 
     def refuse_without_graph(self, approximately: bool) -> None:
-        """InputError where approximate search is asked for and the index has no graph."""
+        """Raise InputError if approximate search is requested and the index has no graph."""
         if approximately and self.approximate is None:
             raise InputError(
-                f"{self.folder}: this index was built for exact search alone",
-                "build it with --index DIR --approximate, or leave --approximate out",
-                python="build it with approximate=True, or leave approximate out",
+                "index_without_graph",
+                "this index was built for exact search only",
+                location=self.folder,
+                argument="approximate",
+                hint=f"build it again with {option('approximate', True)}, or search without it",
             )
 
     def nearest(
         self, queries: NDArray[np.float32], k: int, *, approximately: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The numbers and the cosines of the k nearest texts of each query [Q, H], the best first, equal ones in
-        their order. approximately: by the graph, which may miss some; InputError where the index has none."""
+        """Return indices and cosines of the k nearest texts of each query, both [Q, k], in descending order.
+
+        Args:
+            queries: [Q, H].
+            k: The number of results per query.
+            approximately: Use the graph, which may miss results (-1 with a cosine of -inf).
+
+        Raises:
+            InputError: The dimensions differ, or the index has no graph.
+        """
         if queries.shape[1:] != (self.dimension,):
             raise InputError(
-                f"{self.folder}: its vectors have {self.dimension} numbers, and the queries' {queries.shape[-1]}",
-                "search with the model that the index was built with",
+                "dimension_mismatch",
+                f"the index has vectors of dimension {self.dimension}, the queries of {queries.shape[-1]}",
+                location=self.folder,
+                hint="search with the model that built the index",
             )
         queries = unit_length(queries)
         if not approximately:
@@ -136,129 +172,157 @@ class Index:
         self.refuse_without_graph(approximately)
         if self._graph is None:
             self._graph = open_graph(self.folder / GRAPH)
-        found = candidates(self._graph, queries, min(k, len(self)))
-        return _ordered(found, queries, self.vectors)
+        candidates = search_graph(self._graph, queries, min(k, len(self)))
+        return _rescore(candidates, queries, self.vectors)
 
 
 def write_index(
-    out: str | Path,
+    output_dir: str | Path,
     rows: Iterable[TextRow],
     embed: Callable[[Sequence[str]], NDArray[np.float32]],
-    whose: Whose,
+    source: Whose,
     *,
     approximately: bool = False,
     overwrite: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Index:
-    """Build an index of texts, some thousand at a time, and open it. embed: texts → vectors [n, H].
+    """Build an index of texts and open it.
 
-    InputError where something else is at its place, or there is no text."""
-    out = Path(out)
-    replace = LAYOUT.is_replaced(out, overwrite=overwrite)
+    Args:
+        output_dir: The folder to write.
+        rows: The texts.
+        embed: Function from n texts to vectors [n, H].
+        source: The model that computes the vectors.
+        approximately: Also build a graph for approximate search.
+        overwrite: Replace an existing index.
+        progress: Called with the number of texts done.
+
+    Raises:
+        InputError: The folder exists, or there is no text.
+    """
+    output_dir = Path(output_dir)
+    replace = LAYOUT.is_replaced(output_dir, overwrite=overwrite)
     if approximately:
-        library()  # before hours of work
+        import_faiss()  # fail before hours of work
     try:
-        with atomic.new_folder(out, replace=replace) as part:
-            number, size = _write(part, iter(rows), embed, progress)
-            measured = build_graph(part / GRAPH, mapped(part / VECTORS)) if approximately else None
+        with atomic.new_folder(output_dir, replace=replace) as folder:
+            num_texts, dimension = _write_vectors(folder, iter(rows), embed, progress)
+            recall = build_graph(folder / GRAPH, map_vectors(folder / VECTORS)) if approximately else None
             files = {
                 path.name: _File(size=path.stat().st_size, sha256=atomic.digest(path))
-                for path in sorted(part.iterdir())
+                for path in sorted(folder.iterdir())
             }
             manifest = _Manifest(
                 version=version("bertsmith"),
-                texts=number,
-                dimension=size,
-                whose=whose,
-                approximate=measured,
+                texts=num_texts,
+                dimension=dimension,
+                whose=source,
+                approximate=recall,
                 files=files,
             )
-            (part / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            text = manifest.model_dump_json(indent=2, by_alias=True)
+            (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
-        raise MachineError(f"{out}: the index could not be written: {error}") from error
-    return Index(out)
+        raise MachineError(
+            "index_not_written", f"the index could not be written: {error}", location=output_dir
+        ) from error
+    return Index(output_dir)
 
 
-def _write(
-    part: Path,
+def _write_vectors(
+    folder: Path,
     rows: Iterator[TextRow],
     embed: Callable[[Sequence[str]], NDArray[np.float32]],
     progress: Callable[[int], None],
 ) -> tuple[int, int]:
-    """The texts and their vectors; how many there are, of how many numbers."""
-    some = list(islice(rows, _CHUNK))
-    if not some:
-        raise InputError("there is no text to index", "give a file with at least one")
-    vectors = embed([row.text for row in some])
-    size = vectors.shape[1]
+    """Write the texts and their vectors; return the number of texts and the dimension."""
+    chunk = list(islice(rows, _CHUNK_SIZE))
+    if not chunk:
+        raise InputError("no_texts", "there is no text to index", hint="give a file with at least one text")
+    vectors = embed([row.text for row in chunk])
+    dimension = vectors.shape[1]
     with (
-        vector_file(part / VECTORS, size) as writer,
-        pa.OSFile(str(part / TEXTS), "wb") as sink,
+        vector_file(folder / VECTORS, dimension) as writer,
+        pa.OSFile(str(folder / TEXTS), "wb") as sink,
         pa.ipc.new_file(sink, _SCHEMA) as texts,
     ):
-        while some:
+        while chunk:
             writer.write(unit_length(vectors))
-            columns = zip(*some, strict=True)
+            columns = zip(*chunk, strict=True)
             arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
             texts.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
             progress(writer.rows)
-            some = list(islice(rows, _CHUNK))
-            vectors = embed([row.text for row in some])
-    return writer.rows, size
+            chunk = list(islice(rows, _CHUNK_SIZE))
+            vectors = embed([row.text for row in chunk])
+    return writer.rows, dimension
 
 
-def _manifest(folder: Path) -> _Manifest:
+def _read_manifest(folder: Path) -> _Manifest:
+    if not folder.exists():
+        raise InputError("index_missing", "this folder does not exist", location=folder, hint=_REBUILD)
     path = folder / MANIFEST
     if not path.is_file():
-        what = "no such folder" if not folder.exists() else f"this is no index ({MANIFEST} is not in it)"
-        raise _broken(f"{folder}: {what}")
+        raise InputError(
+            "not_an_index", f"this is no index ({MANIFEST} is missing)", location=folder, hint=_REBUILD
+        )
     try:
         return _Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, ValidationError) as error:
-        raise _broken(f"{path}: this is no index of this version ({_first(error)})") from None
+        raise InputError(
+            "index_manifest_invalid",
+            f"this is no index of this version ({_describe(error)})",
+            location=path,
+            hint=_REBUILD,
+        ) from None
 
 
-def _broken(sentence: str) -> InputError:
-    return InputError(sentence, _AGAIN, python=_AGAIN_PYTHON)
-
-
-def _first(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg'][:1].lower()}{first['msg'][1:]}"
     return "it is not JSON"
 
 
-def _check(path: Path, file: _File) -> None:
-    """InputError where a file is not the one that was written."""
+def _check_file(path: Path, file: _File) -> None:
+    """Raise InputError if a file is missing or has changed."""
     if not path.is_file():
-        raise _broken(f"{path}: this file is missing")
-    if (size := path.stat().st_size) != file.size:
-        raise _broken(f"{path}: it has {counted(size, 'byte')} and should have {file.size:,}")
-    if atomic.digest(path) != file.sha256:
-        raise _broken(f"{path}: its contents changed since it was written (sha256 differs)")
+        fault = "this file is missing"
+    elif (size := path.stat().st_size) != file.size:
+        fault = f"the file has {counted(size, 'byte')}, not {file.size:,}"
+    elif atomic.digest(path) != file.sha256:
+        fault = "the file has changed since it was written (sha256 differs)"
+    else:
+        return
+    raise InputError("index_corrupt", fault, location=path, hint=_REBUILD)
 
 
-def _texts(path: Path, number: int) -> pa.Table:
+def _read_texts(path: Path, num_texts: int) -> pa.Table:
     try:
         with pa.ipc.open_file(pa.memory_map(str(path))) as file:
             table = file.read_all()
     except (pa.ArrowException, OSError):
-        raise _broken(f"{path}: this is not a whole Arrow file") from None
-    if table.schema != _SCHEMA or table.num_rows != number:
-        raise _broken(f"{path}: it does not hold as many texts as the manifest says")
+        raise InputError(
+            "index_corrupt", "this is no complete Arrow file", location=path, hint=_REBUILD
+        ) from None
+    if table.schema != _SCHEMA or table.num_rows != num_texts:
+        raise InputError(
+            "index_corrupt",
+            "the schema or the number of texts differs from the manifest",
+            location=path,
+            hint=_REBUILD,
+        )
     return table
 
 
-def _ordered(
-    found: Sequence[NDArray[np.int64]], queries: NDArray[np.float32], vectors: NDArray[np.float32]
+def _rescore(
+    candidates: Sequence[NDArray[np.int64]], queries: NDArray[np.float32], vectors: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Candidates with their exact cosines, the best first; where a graph found fewer, -1 and -inf at the end."""
-    k = max((len(one) for one in found), default=0)
-    numbers = np.full((len(found), k), -1, dtype=np.int64)
-    products = np.full((len(found), k), -np.inf)
-    for i, (some, query) in enumerate(zip(found, queries, strict=True)):
-        exact = exact_products(query, np.asarray(vectors[some]))
-        order = np.lexsort((some, -exact))
-        numbers[i, : len(some)], products[i, : len(some)] = some[order], exact[order]
-    return numbers, products
+    """Sort the candidates of each query by their exact cosines; rows with fewer end in -1 and -inf."""
+    k = max((len(row) for row in candidates), default=0)
+    indices = np.full((len(candidates), k), -1, dtype=np.int64)
+    products = np.full((len(candidates), k), -np.inf)
+    for i, (row, query) in enumerate(zip(candidates, queries, strict=True)):
+        exact = exact_products(query, np.asarray(vectors[row]))
+        order = np.lexsort((row, -exact))
+        indices[i, : len(row)], products[i, : len(row)] = row[order], exact[order]
+    return indices, products

@@ -1,4 +1,4 @@
-"""Vectors as a .npy that is written while they come, however many there will be."""
+"""Vectors in a .npy file that is written in parts, without knowing the number of rows beforehand."""
 
 from __future__ import annotations
 
@@ -14,55 +14,64 @@ from bertsmith.errors import InputError
 
 
 class VectorWriter:
-    """Writes float32 rows of one size behind a header that says at the end how many there are."""
+    """Append float32 rows of one dimension, then write their number into the header."""
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file, self._size = file, size
+    def __init__(self, file: BinaryIO, dimension: int) -> None:
+        self._file, self._dimension = file, dimension
         self.rows = 0
-        self._head()
+        self._write_header()
 
     def write(self, vectors: NDArray[np.float32]) -> None:
         """Append rows [n, H]."""
-        if vectors.ndim != 2 or vectors.shape[1] != self._size:
-            raise ValueError(f"vectors of shape {vectors.shape} among those of {self._size} numbers")
+        if vectors.ndim != 2 or vectors.shape[1] != self._dimension:
+            raise ValueError(f"expected vectors [n, {self._dimension}], got {list(vectors.shape)}")
         self._file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
         self.rows += len(vectors)
 
     def finish(self) -> None:
-        """Write the header again, with the number of rows; numpy leaves room for its digits."""
+        """Write the header again with the number of rows; NumPy pads it so that its length stays the same."""
         end = self._file.tell()
-        begin = self._head()
-        assert end == begin + 4 * self._size * self.rows
+        data_start = self._write_header()
+        assert end == data_start + 4 * self._dimension * self.rows
         self._file.seek(end)
 
-    def _head(self) -> int:
+    def _write_header(self) -> int:
         self._file.seek(0)
-        said = {"descr": "<f4", "fortran_order": False, "shape": (self.rows, self._size)}
-        np.lib.format.write_array_header_1_0(self._file, said)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self.rows, self._dimension)}
+        np.lib.format.write_array_header_1_0(self._file, header)
         return self._file.tell()
 
 
 @contextmanager
-def vector_file(path: Path, size: int) -> Iterator[VectorWriter]:
-    """A .npy of vectors of `size` numbers; it is whole once this ends without an error."""
+def vector_file(path: Path, dimension: int) -> Iterator[VectorWriter]:
+    """Open a .npy file for vectors of a dimension; it is complete if the block ends without an error."""
     with path.open("wb") as file:
-        writer = VectorWriter(file, size)
+        writer = VectorWriter(file, dimension)
         yield writer
         writer.finish()
 
 
-def mapped(path: Path) -> NDArray[np.float32]:
-    """The vectors of a .npy, mapped into memory: float32 [n, H], n at least 1. InputError for what is no such
-    file."""
+def map_vectors(path: Path) -> NDArray[np.float32]:
+    """Map the vectors of a .npy file into memory: float32 [n, H] with n at least 1.
+
+    Raises:
+        InputError: The file holds no such vectors.
+    """
     try:
-        found: NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r")
+        vectors: NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, SyntaxError) as error:
+        reason = str(error).splitlines()[0]
         raise InputError(
-            f"{path}: these are no vectors ({str(error).splitlines()[0]})", "write them again"
+            "vectors_unreadable",
+            f"this is no .npy file of vectors ({reason})",
+            location=path,
+            hint="write the file again",
         ) from None
-    if found.ndim != 2 or found.dtype != np.float32:
+    if vectors.ndim != 2 or vectors.dtype != np.float32:
         raise InputError(
-            f"{path}: these are {found.dtype} of {found.ndim} dimensions, not float32 vectors",
-            "write them again",
+            "vectors_wrong_type",
+            f"expected a float32 array of 2 dimensions, got {vectors.dtype} of {vectors.ndim}",
+            location=path,
+            hint="write the file again",
         )
-    return found
+    return vectors
