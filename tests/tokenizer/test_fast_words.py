@@ -1,4 +1,4 @@
-"""Distinct words encoded once: the ids are the library's, whatever the text."""
+"""WordEncoder: its ids equal the library's for any text."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ PIECES = [
 ]
 
 
-def same(tokenizer: Tokenizer, encoder: WordEncoder, texts: list[str]) -> None:
+def assert_same_ids(tokenizer: Tokenizer, encoder: WordEncoder, texts: list[str]) -> None:
     expected = tokenizer.pieces(texts)
     ids, lengths = encoder.encode(texts)
-    assert lengths.tolist() == [len(found) for found in expected]
-    assert ids.tolist() == [i for found in expected for i in found]
+    assert lengths.tolist() == [len(row) for row in expected]
+    assert ids.tolist() == [i for row in expected for i in row]
 
 
 @pytest.fixture(scope="module", params=["uncased", "cased", "chinese"])
@@ -44,24 +44,26 @@ def published(request: pytest.FixtureRequest, shared_data: Path) -> Tokenizer:
     )
 
 
-def test_the_samples_give_the_library_s_ids(shared_data: Path, published: Tokenizer) -> None:
+def test_samples(shared_data: Path, published: Tokenizer) -> None:
     encoder = WordEncoder(published)
     for name in ("english", "chinese", "mixed"):
         lines = (shared_data / f"corpora/sample/{name}.txt").read_bytes().decode().split("\n")
-        same(published, encoder, lines)
+        assert_same_ids(published, encoder, lines)
 
 
-def test_every_character_between_letters_gives_the_library_s_ids(published: Tokenizer) -> None:
+def test_characters_between_letters(published: Tokenizer) -> None:
     points = [c for c in range(0x110000) if c < 0x3000 or 0xFE00 <= c < 0x10000 or c % 61 == 0]
     characters = [chr(c) for c in points if not 0xD800 <= c < 0xE000]
-    same(published, WordEncoder(published), [f"a{c}b {c}{c} c" for c in characters])
+    assert_same_ids(published, WordEncoder(published), [f"a{c}b {c}{c} c" for c in characters])
 
 
 @pytest.mark.slow
-def test_all_scalars_give_the_library_s_ids(published: Tokenizer) -> None:
+def test_all_scalars(published: Tokenizer) -> None:
     characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    for at in range(0, len(characters), 1 << 16):
-        same(published, WordEncoder(published), [f"a{c}b {c}" for c in characters[at : at + (1 << 16)]])
+    for start in range(0, len(characters), 1 << 16):
+        assert_same_ids(
+            published, WordEncoder(published), [f"a{c}b {c}" for c in characters[start : start + (1 << 16)]]
+        )
 
 
 @settings(max_examples=300, deadline=None)
@@ -71,25 +73,25 @@ def test_all_scalars_give_the_library_s_ids(published: Tokenizer) -> None:
     )
 )
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_any_texts_give_the_library_s_ids(lowercase: bool, texts: list[str]) -> None:
+def test_any_texts(lowercase: bool, texts: list[str]) -> None:
     tokenizer = Tokenizer.of_vocabulary(PIECES, lowercase=lowercase)
-    same(tokenizer, WordEncoder(tokenizer), texts)
+    assert_same_ids(tokenizer, WordEncoder(tokenizer), texts)
 
 
-def test_what_is_forgotten_is_learnt_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_words, "_KEPT", 8)
+def test_evicted_runs_are_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_words, "_MAX_CACHED_RUNS", 8)
     tokenizer = Tokenizer.of_vocabulary(PIECES, lowercase=True)
     encoder = WordEncoder(tokenizer)
     for text in ("a b ab aba ! a", "ba bb aa ab ! ?", "a b, ba", "a a a a"):
-        same(tokenizer, encoder, [text, "!", ""])
+        assert_same_ids(tokenizer, encoder, [text, "!", ""])
 
 
-def test_a_vocabulary_without_signs_is_encoded_run_by_run() -> None:
+def test_vocabulary_without_punctuation() -> None:
     tokenizer = Tokenizer.of_vocabulary([p for p in PIECES if p not in "!?,.-"], lowercase=True)
-    same(tokenizer, WordEncoder(tokenizer), ["a b! ab, aba", "!", ". a"])
+    assert_same_ids(tokenizer, WordEncoder(tokenizer), ["a b! ab, aba", "!", ". a"])
 
 
-def test_only_bert_s_own_borders_may_be_cut() -> None:
+def test_can_encode_only_with_the_bert_pre_tokenizer() -> None:
     tokenizer = Tokenizer.of_vocabulary(PIECES, lowercase=True)
     assert can_encode(tokenizer)
     other = tokenizer.definition.replace('"BertPreTokenizer"', '"Whitespace"')
@@ -100,13 +102,15 @@ def test_only_bert_s_own_borders_may_be_cut() -> None:
     )
 
 
-def test_the_signs_are_words_of_their_own_for_the_library() -> None:
+def test_wide_words_are_words_of_the_library() -> None:
     from tokenizers import pre_tokenizers
 
     from bertsmith.tokenizer.normalizer import bert_normalizer
 
-    normalizer, borders = bert_normalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    for point in np.flatnonzero(fast_words._wide_marks(ideographs=True)):
-        parts = [word for word, _ in borders.pre_tokenize_str(normalizer.normalize_str(f"a{chr(point)}b"))]
+    normalizer, pre_tokenizer = bert_normalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    for point in np.flatnonzero(fast_words._wide_words(ideographs=True)):
+        parts = [
+            word for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(f"a{chr(point)}b"))
+        ]
         assert (parts[0], parts[-1]) == ("a", "b"), hex(point)
         assert len(parts) >= 3, hex(point)

@@ -1,4 +1,4 @@
-"""BERT's normaliser in two readings: the original's rules over Unicode, and the pinned classes."""
+"""BERT's normalizer in both variants against the original's rules for all of Unicode, and the pinned classes."""
 
 from __future__ import annotations
 
@@ -10,59 +10,61 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers
 
-from bertsmith.tokenizer import unicode_classes as classes
+from bertsmith.tokenizer import unicode_classes
 from bertsmith.tokenizer.normalizer import bert_borders, bert_normalizer
 from original_rules import words_of
 
 pytestmark = pytest.mark.skipif(
-    unicodedata.unidata_version != classes.UNICODE,
+    unicodedata.unidata_version != unicode_classes.UNICODE_VERSION,
     reason="the rules are transcribed with Python's own tables",
 )
 SCALARS = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-# Every character that has a say: assigned ones, in blocks, and some of the rest.
+# Assigned characters except most letters without case, and one of 97 of the others.
 SAMPLE = [c for c in SCALARS if unicodedata.category(c) not in ("Cn", "Co", "Lo") or ord(c) % 97 == 0]
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
 def google(request: pytest.FixtureRequest) -> tuple[bool, Callable[[str], list[str]]]:
     normalizer = bert_normalizer(request.param, reading="google")
-    borders = bert_borders(reading="google")
+    pre_tokenizer = bert_borders(reading="google")
     return request.param, lambda text: [
-        word for word, _ in borders.pre_tokenize_str(normalizer.normalize_str(text))
+        word for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
     ]
 
 
-def different(
+def find_differences(
     google: tuple[bool, Callable[[str], list[str]]], characters: list[str], before: str, after: str
 ) -> list[str]:
-    """The characters that come out otherwise than by the rules; many at a time, parted by line ends."""
+    """Return the characters that differ from the rules; line ends separate many in one text."""
     lowercase, words = google
-    found = []
+    characters_that_differ = []
     for start in range(0, len(characters), 1000):
         block = characters[start : start + 1000]
         text = "\n".join(before + c + after for c in block)
         if words(text) != words_of(text, lowercase=lowercase):
             texts = [(c, before + c + after) for c in block]
-            found += [c for c, text in texts if words(text) != words_of(text, lowercase=lowercase)]
-    return found
+            characters_that_differ += [
+                c for c, text in texts if words(text) != words_of(text, lowercase=lowercase)
+            ]
+    return characters_that_differ
 
 
-AROUND = [("", ""), ("a", "b"), ("A", "Σ"), ("AΣ", "b"), ("Σ", "")]
+CONTEXTS = [("", ""), ("a", "b"), ("A", "Σ"), ("AΣ", "b"), ("Σ", "")]
 
 
-@pytest.mark.parametrize(("before", "after"), AROUND)
+@pytest.mark.parametrize(("before", "after"), CONTEXTS)
 def test_a_sample_of_unicode_follows_the_rules(
     google: tuple[bool, Callable[[str], list[str]]], before: str, after: str
 ) -> None:
-    assert different(google, SAMPLE[::7], before, after) == []
+    assert find_differences(google, SAMPLE[::7], before, after) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), AROUND)
+@pytest.mark.parametrize(("before", "after"), CONTEXTS)
 def test_all_of_unicode_follows_the_rules(
     google: tuple[bool, Callable[[str], list[str]]], before: str, after: str
 ) -> None:
-    assert different(google, SCALARS, before, after) == []
+    assert find_differences(google, SCALARS, before, after) == []
 
 
 @given(st.text())
@@ -88,40 +90,40 @@ def test_sigma_and_its_neighbours_follow_the_rules(
         ("Déjà-vu 中国", ["deja", "-", "vu", "中", "国"], ["deja", "-", "vu", "中", "国"]),
     ],
 )
-def test_where_the_readings_differ(text: str, hf: list[str], google: list[str]) -> None:
-    for reading, expected in (("hf", hf), ("google", google)):
-        normalizer = bert_normalizer(True, reading=reading)  # type: ignore[arg-type]
-        borders = bert_borders(reading=reading)  # type: ignore[arg-type]
-        assert [w for w, _ in borders.pre_tokenize_str(normalizer.normalize_str(text))] == expected
+def test_variants_differ(text: str, hf: list[str], google: list[str]) -> None:
+    for variant, expected in (("hf", hf), ("google", google)):
+        normalizer = bert_normalizer(True, reading=variant)  # type: ignore[arg-type]
+        pre_tokenizer = bert_borders(reading=variant)  # type: ignore[arg-type]
+        assert [w for w, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))] == expected
     assert words_of(text, lowercase=True) == google
 
 
-def test_ideographs_stay_together_on_request() -> None:
+def test_ideographs_are_not_isolated_without_chinese() -> None:
     assert [w for w, _ in bert_borders(chinese=False, reading="google").pre_tokenize_str("中国!")] == [
         "中国",
         "!",
     ]
 
 
-def test_the_steps_are_the_librarys() -> None:
+def test_steps_are_the_librarys() -> None:
     assert isinstance(bert_normalizer(True, reading="google"), normalizers.Sequence)
     assert isinstance(bert_borders(reading="google"), pre_tokenizers.Sequence)
     assert isinstance(bert_normalizer(True), normalizers.BertNormalizer)
 
 
-def test_the_classes_are_those_of_their_unicode_version() -> None:
+def test_classes_equal_their_unicode_version() -> None:
     category = {c: unicodedata.category(c) for c in SCALARS}
 
-    def after(c: str) -> bool:
+    def is_cased(c: str) -> bool:
         return (c + "Σ").lower().endswith("ς")
 
-    assert classes.members(classes.MARKS) == {c for c in SCALARS if category[c] == "Mn"}
+    assert unicode_classes.expand(unicode_classes.MARKS) == {c for c in SCALARS if category[c] == "Mn"}
     controls = {c for c in SCALARS if category[c] in ("Cc", "Cf") and c not in "\t\n\r"}
-    assert classes.members(classes.CONTROLS) == controls
-    blanks = {c for c in SCALARS if category[c] == "Zs" or c in "\t\n\r\u2028\u2029"}
-    assert classes.members(classes.BLANKS) == blanks
-    signs = {c for c in SCALARS if category[c][0] == "P" and c > "\x7f"}
-    assert classes.members(classes.PUNCTUATION) == signs
-    assert classes.members(classes.CASED) == {c for c in SCALARS if after(c)}
-    passed = {c for c in SCALARS if not after(c) and ("A" + c + "Σ").lower().endswith("ς")}
-    assert classes.members(classes.IGNORABLE) == passed
+    assert unicode_classes.expand(unicode_classes.CONTROLS) == controls
+    whitespace = {c for c in SCALARS if category[c] == "Zs" or c in "\t\n\r\u2028\u2029"}
+    assert unicode_classes.expand(unicode_classes.WHITESPACE) == whitespace
+    punctuation = {c for c in SCALARS if category[c][0] == "P" and c > "\x7f"}
+    assert unicode_classes.expand(unicode_classes.PUNCTUATION) == punctuation
+    assert unicode_classes.expand(unicode_classes.CASED) == {c for c in SCALARS if is_cased(c)}
+    ignorable = {c for c in SCALARS if not is_cased(c) and ("A" + c + "Σ").lower().endswith("ς")}
+    assert unicode_classes.expand(unicode_classes.IGNORABLE) == ignorable

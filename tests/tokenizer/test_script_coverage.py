@@ -1,4 +1,4 @@
-"""Which tokenizer a text's scripts ask for, and whose text a vocabulary is for."""
+"""Recommended tokenizer options for scripts, and the script of a vocabulary."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ TEXTS = {
     "ko": "나는 오늘 도서관에 갑니다.",
     "hi": "हिन्दी में मात्राएँ अक्षरों के साथ लिखी जाती हैं।",
 }
-NEEDED = {
+RECOMMENDED = {
     "zh": "--chinese", "ja": "--kind unigram --cased", "th": "--kind unigram --cased", "ko": "--cased",
     "hi": "--cased",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_options_that_a_text_needs(name: str) -> None:
-    found = fitting_options(script_shares(Counter(TEXTS[name])))
-    assert (found[0] if found else None) == NEEDED.get(name)
+def test_recommended_options(name: str) -> None:
+    recommendation = fitting_options(script_shares(Counter(TEXTS[name])))
+    assert (recommendation[0] if recommendation else None) == RECOMMENDED.get(name)
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_vocabulary_with_these_options_fits(name: str, tmp_path: Path) -> None:
-    options = NEEDED.get(name, "").split()
+def test_recommended_options_give_no_warning(name: str, tmp_path: Path) -> None:
+    options = RECOMMENDED.get(name, "").split()
     kind = "unigram" if "unigram" in options else "wordpiece"
-    right = {"lowercase": "--cased" not in options, "chinese": "--chinese" in options}
+    settings = {"lowercase": "--cased" not in options, "chinese": "--chinese" in options}
     scripts = script_shares(Counter(TEXTS[name]))
-    assert misfit(scripts, kind, **right) is None
+    assert misfit(scripts, kind, **settings) is None
     assert misfit(scripts, "byte_level_bpe", lowercase=False, chinese=False) is None
-    plain = misfit(scripts, "wordpiece", lowercase=True, chinese=False)
-    assert (plain is not None) == bool(options)
-    if plain is not None:
-        assert all(option in plain for option in options)
+    warning = misfit(scripts, "wordpiece", lowercase=True, chinese=False)
+    assert (warning is not None) == bool(options)
+    if warning is not None:
+        assert all(option in warning for option in options)
     if name not in ("zh", "ja"):
         chinese = misfit(scripts, "wordpiece", lowercase=True, chinese=True)
         assert (chinese is not None and "leave --chinese out" in chinese) == (name != "en with some Chinese")
 
 
-LOSSLESS = {"ja": "が", "th": "ที่", "hi": "में", "ko": "갑니다"}
+DAMAGED = {"ja": "が", "th": "ที่", "hi": "में", "ko": "갑니다"}
 
 
-@pytest.mark.parametrize("name", LOSSLESS)
-def test_what_the_remark_says_of_lower_casing_is_so(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", DAMAGED)
+def test_lower_casing_damages_these_scripts(name: str, tmp_path: Path) -> None:
     from bertsmith.tokenizer.normalizer import bert_normalizer
 
-    word = LOSSLESS[name]
+    word = DAMAGED[name]
     assert bert_normalizer(True).normalize_str(word) != word
     assert bert_normalizer(False).normalize_str(word) == word
 
 
 @pytest.mark.parametrize(
-    ("text", "how", "script"),
+    ("text", "options", "script"),
     [
         ("zh", {"chinese": True}, "Han"),
         ("zh", {"kind": "byte_level_bpe"}, "Han"),
@@ -77,10 +77,10 @@ def test_what_the_remark_says_of_lower_casing_is_so(name: str, tmp_path: Path) -
         ("ja", {"kind": "unigram", "cased": True}, "Hiragana"),
     ],
 )
-def test_the_script_of_a_vocabulary(text: str, how: dict[str, Any], script: str, tmp_path: Path) -> None:
+def test_script_of_a_vocabulary(text: str, options: dict[str, Any], script: str, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text((TEXTS[text] + "\n") * 8, encoding="utf-8")
-    assert script_of_tokenizer(train_tokenizer([file], tmp_path / "out", vocab_size=600, **how)) == script
+    assert script_of_tokenizer(train_tokenizer([file], tmp_path / "out", vocab_size=600, **options)) == script
 
 
 def test_a_vocabulary_without_letters_has_no_script() -> None:

@@ -1,5 +1,4 @@
-"""Training byte-level BPE and Unigram: the layouts of their families, the same in every process; and sampling of
-what does not fit into memory."""
+"""Training of byte-level BPE and Unigram, and sampling of corpora that do not fit into memory."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as some
+from hypothesis import strategies as st
 
 from bertsmith import rng
 from bertsmith.errors import InputError
@@ -26,8 +25,17 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.unigram import parse_model, unigram_normalizer
 from bertsmith.tokenizer_training import training_text
 from bertsmith.tokenizer_training.train import train_tokenizer
-from bertsmith.tokenizer_training.training_text import before_blanks, between_blanks, count_training_words
-from bertsmith.tokenizer_training.unigram_training import _CHARACTERS, _LONGEST, _chosen, piece_model
+from bertsmith.tokenizer_training.training_text import (
+    count_training_words,
+    split_at_spaces,
+    split_before_spaces,
+)
+from bertsmith.tokenizer_training.unigram_training import (
+    _MAX_CHARACTERS,
+    _MAX_WORD_LENGTH,
+    _training_words,
+    piece_model,
+)
 
 _SCRIPT = """
 import sys
@@ -38,31 +46,31 @@ for kind, size in (("byte_level_bpe", 2000), ("unigram", 3000)):
 
 
 def test_three_processes_train_the_same_vocabularies(shared_data: Path, tmp_path: Path) -> None:
-    found = set()
+    digests = set()
     for n in range(1, 4):
-        place = tmp_path / f"{n}-"
+        prefix = tmp_path / f"{n}-"
         environment = {**os.environ, "PYTHONHASHSEED": str(n * 101), "RAYON_NUM_THREADS": str(n)}
         file = shared_data / "corpora/sample/mixed.txt"
-        subprocess.run([sys.executable, "-c", _SCRIPT, str(file), str(place)], check=True, env=environment)
+        subprocess.run([sys.executable, "-c", _SCRIPT, str(file), str(prefix)], check=True, env=environment)
         files = [
             tmp_path / f"{n}-{name}"
             for name in ("byte_level_bpe/vocab.json", "byte_level_bpe/merges.txt", "unigram/tokenizer.json")
         ] + [tmp_path / f"{n}-unigram/spiece.model"]
-        found.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
-    assert len(found) == 1
+        digests.add(tuple(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
+    assert len(digests) == 1
 
 
 @pytest.fixture(scope="module")
 def trained(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Tokenizer, Path]]:
     file = shared_data / "corpora/sample/english.txt"
-    found = {}
+    trained_by_kind = {}
     for kind in ("byte_level_bpe", "unigram"):
         out = tmp_path_factory.mktemp("trained") / kind
-        found[kind] = (train_tokenizer([file], out, kind=kind, vocab_size=3_000), out)  # type: ignore[arg-type]
-    return found
+        trained_by_kind[kind] = (train_tokenizer([file], out, kind=kind, vocab_size=3_000), out)  # type: ignore[arg-type]
+    return trained_by_kind
 
 
-def test_byte_level_bpe_has_robertas_layout(trained: dict[str, tuple[Tokenizer, Path]]) -> None:
+def test_byte_level_bpe_has_robertas_special_tokens(trained: dict[str, tuple[Tokenizer, Path]]) -> None:
     tokenizer, out = trained["byte_level_bpe"]
     assert tokenizer.vocab_size == 3_000
     assert tokenizer.tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
@@ -77,7 +85,7 @@ def test_byte_level_bpe_has_robertas_layout(trained: dict[str, tuple[Tokenizer, 
     assert tokenizer.mask_id not in tokenizer.pieces([text])[0]
 
 
-def test_unigram_has_alberts_layout(trained: dict[str, tuple[Tokenizer, Path]]) -> None:
+def test_unigram_has_alberts_special_tokens(trained: dict[str, tuple[Tokenizer, Path]]) -> None:
     tokenizer, out = trained["unigram"]
     assert tokenizer.vocab_size == 3_000
     assert tokenizer.tokens[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
@@ -86,8 +94,7 @@ def test_unigram_has_alberts_layout(trained: dict[str, tuple[Tokenizer, Path]]) 
     assert tokenizer.decode(tokenizer.encode("Once upon a Time").ids) == "once upon a time"
     scores = [score for _, score in json.loads((out / "tokenizer.json").read_text())["model"]["vocab"]][5:]
     assert scores == sorted(scores, reverse=True)
-    found = tokenizer.pieces(["the king of the country was there"])[0]
-    assert len(found) < 14
+    assert len(tokenizer.pieces(["the king of the country was there"])[0]) < 14
 
 
 @pytest.mark.parametrize("kind", ["byte_level_bpe", "unigram"])
@@ -107,22 +114,24 @@ def test_trained_folders_load_in_the_reference(
     assert record["documents"] == record["documents_sampled"] == 180
 
 
-def test_byte_level_words_are_those_of_the_whole_text(shared_data: Path) -> None:
+def test_byte_level_words_equal_those_of_the_complete_text(shared_data: Path) -> None:
     from tokenizers import pre_tokenizers
 
-    bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
-    def words_of(text: str) -> list[str]:
-        return [word for word, _ in bytewise.pre_tokenize_str(text)]
+    def split_words(text: str) -> list[str]:
+        return [word for word, _ in pre_tokenizer.pre_tokenize_str(text)]
 
     file = shared_data / "corpora/sample/mixed.txt"
     lines = file.read_bytes().decode("utf-8").split("\n")[:-1]
-    expected = Counter(word for line in lines for word in words_of(line.removesuffix("\r") + "\n"))
-    found = count_training_words([file], cut=before_blanks, words_of=words_of, progress=lambda _: None)
-    assert found.words == expected
+    expected = Counter(word for line in lines for word in split_words(line.removesuffix("\r") + "\n"))
+    counted = count_training_words(
+        [file], split_runs=split_before_spaces, split_words=split_words, progress=lambda _: None
+    )
+    assert counted.words == expected
 
 
-def test_a_google_vocabulary_saves_its_normaliser(shared_data: Path, tmp_path: Path) -> None:
+def test_google_vocabulary_saves_its_normalizer(shared_data: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     out = tmp_path / "google"
     file = shared_data / "corpora/sample/mixed.txt"
@@ -135,34 +144,43 @@ def test_a_google_vocabulary_saves_its_normaliser(shared_data: Path, tmp_path: P
     assert theirs("a", "b")["token_type_ids"] == tokenizer.encode("a", "b").segments
     assert Tokenizer.load(out).digest == tokenizer.digest
     assert Tokenizer.load(out / "vocab.txt").digest == tokenizer.digest
-    plain = Tokenizer.of_vocabulary(tokenizer.tokens, lowercase=True)
-    assert plain.digest != tokenizer.digest
+    hf = Tokenizer.of_vocabulary(tokenizer.tokens, lowercase=True)
+    assert hf.digest != tokenizer.digest
     assert tokenizer.lowercase
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("options", "code", "argument"),
     [
-        ({"kind": "byte_level_bpe", "vocab_size": 200}, "no room for all bytes and specials, 261 in all"),
-        ({"kind": "byte_level_bpe", "cased": False}, "byte-level BPE keeps case"),
-        ({"kind": "unigram", "min_frequency": 5}, "Unigram merges none"),
-        ({"kind": "unigram", "normalizer": "google"}, "the google reading is of BERT's normaliser"),
-        ({"max_ram": 1_000_000}, "leave no room for words"),
-        (
-            {"kind": "byte-level-bpe"},
-            r"no kind of tokenizer called 'byte-level-bpe'\ndid you mean 'byte_level_bpe'",
-        ),
-        ({"kind": "gpt"}, "known are wordpiece, byte_level_bpe, unigram"),
-        ({"vocab_size": 10**18}, "vocab_size is 1000000000000000000, and .*less than or equal to 10000000"),
-        ({"vocab_size": 0}, "vocab_size is 0, and .*greater than or equal to 1"),
-        ({"min_frequency": 10**30}, "setting 'min_frequency'"),
+        ({"kind": "byte_level_bpe", "vocab_size": 200}, "vocab_size_too_small", "vocab_size"),
+        ({"kind": "byte_level_bpe", "cased": False}, "byte_level_bpe_keeps_case", "cased"),
+        ({"kind": "byte_level_bpe", "chinese": True}, "byte_level_bpe_keeps_case", "chinese"),
+        ({"kind": "unigram", "min_frequency": 5}, "min_frequency_not_applicable", "min_frequency"),
+        ({"kind": "unigram", "normalizer": "google"}, "normalizer_needs_wordpiece", "normalizer"),
+        ({"max_ram": 1_000_000}, "max_ram_too_small", "max_ram"),
+        ({"kind": "byte-level-bpe"}, "unknown_tokenizer_kind", "kind"),
+        ({"kind": "gpt"}, "unknown_tokenizer_kind", "kind"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(tmp_path: Path, how: dict[str, Any], told: str) -> None:
+def test_invalid_options(tmp_path: Path, options: dict[str, Any], code: str, argument: str) -> None:
     file = tmp_path / "a.txt"
     file.write_text("some text some text\n")
-    with pytest.raises(InputError, match=told):
-        train_tokenizer([file], tmp_path / "out", **how)
+    with pytest.raises(InputError) as caught:
+        train_tokenizer([file], tmp_path / "out", **options)
+    assert (caught.value.code, caught.value.argument) == (code, argument)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("vocab_size", 10**18), ("vocab_size", 0), ("min_frequency", 10**30)]
+)
+def test_values_out_of_range(tmp_path: Path, name: str, value: int) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("some text some text\n")
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(InputError) as caught:
+        train_tokenizer([file], tmp_path / "out", **options)
+    assert name in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -172,7 +190,7 @@ def test_unigram_pieces_are_long(trained: dict[str, tuple[Tokenizer, Path]], sha
     assert sum(map(len, tokenizer.pieces(text.split("\n")))) <= 87_404
 
 
-def test_sentencepiece_reads_what_was_saved_alike(
+def test_sentencepiece_gives_the_same_ids_for_saved_models(
     trained: dict[str, tuple[Tokenizer, Path]], shared_data: Path
 ) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
@@ -181,26 +199,25 @@ def test_sentencepiece_reads_what_was_saved_alike(
     assert [theirs.id_to_piece(i) for i in range(theirs.get_piece_size())] == tokenizer.tokens
     normalizer = unigram_normalizer(True, False, b"")
     lines = (shared_data / "corpora/sample/english.txt").read_text("utf-8").split("\n")[:400]
-    found = [theirs.encode(normalizer.normalize_str(line)) for line in lines]
-    assert found == tokenizer.pieces(lines)
+    assert [theirs.encode(normalizer.normalize_str(line)) for line in lines] == tokenizer.pieces(lines)
     (copy := out.with_name("copy")).mkdir()
     for name in ("spiece.model", "tokenizer_config.json"):
         shutil.copy(out / name, copy)
     assert Tokenizer.load(copy).digest == tokenizer.digest
 
 
-WORDS = some.dictionaries(some.text("ab▁é中1,", min_size=1, max_size=40), some.integers(1, 50), min_size=1)
+WORDS = st.dictionaries(st.text("ab▁é中1,", min_size=1, max_size=40), st.integers(1, 50), min_size=1)
 
 
 @settings(max_examples=30)
-@given(words=WORDS, size=some.integers(13, 60))
-def test_pieces_are_those_of_the_words(words: dict[str, int], size: int) -> None:
+@given(words=WORDS, size=st.integers(13, 60))
+def test_pieces_come_from_the_words(words: dict[str, int], size: int) -> None:
     data = piece_model(words, size)
     assert piece_model(dict(reversed(words.items())), size) == data
     model = parse_model(data, "model")
     names = [name for name, _ in model.pieces]
     assert names[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
-    assert model.unknown == 1
+    assert model.unk_id == 1
     assert len(set(names)) == len(names) <= size
     assert {name for name in names[5:] if len(name) == 1} == set("".join(words)) | {"▁"} & set(names)
     text = " ".join(words)
@@ -212,17 +229,17 @@ def test_pieces_are_those_of_the_words(words: dict[str, int], size: int) -> None
         assert len(scripts) <= 1
 
 
-def test_the_most_frequent_words_are_chosen_and_long_ones_cut() -> None:
+def test_training_words_are_the_most_frequent_and_long_ones_are_split() -> None:
     page = "中国人民" * 500_000
-    assert [(len(word), n) for word, n in _chosen({page: 3})] == [(_LONGEST, 6_000)]
+    assert [(len(word), n) for word, n in _training_words({page: 3})] == [(_MAX_WORD_LENGTH, 6_000)]
     many = {f"{n:07}" * 30: 1 + n // 20_000 for n in range(40_000)}
-    chosen = dict(_chosen(many))
-    assert sum(map(len, chosen)) <= _CHARACTERS < sum(map(len, chosen)) + 210
-    assert list(chosen.values()) == [2] * (_CHARACTERS // 210)
-    assert _chosen(dict(reversed(many.items()))) == _chosen(many)
+    selected = dict(_training_words(many))
+    assert sum(map(len, selected)) <= _MAX_CHARACTERS < sum(map(len, selected)) + 210
+    assert list(selected.values()) == [2] * (_MAX_CHARACTERS // 210)
+    assert _training_words(dict(reversed(many.items()))) == _training_words(many)
 
 
-def test_a_small_vocabulary_of_many_characters_is_made(tmp_path: Path) -> None:
+def test_small_vocabulary_of_many_characters(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text(" ".join(chr(0x4E00 + n) * 2 for n in range(200)) * 3)
     tokenizer = train_tokenizer([file], tmp_path / "out", kind="unigram", vocab_size=40, chinese=True)
@@ -232,36 +249,36 @@ def test_a_small_vocabulary_of_many_characters_is_made(tmp_path: Path) -> None:
 # --- sampling ----------------------------------------------------------------------------------------------
 
 
-def numbered(folder: Path, documents: int) -> Path:
-    """A file whose document n holds the word wN and some of its own."""
+def write_numbered_documents(folder: Path, documents: int) -> Path:
+    """Write a file whose document n has the word wN and 20 other words that no other document has."""
     file = folder / "numbered.txt"
     texts = (f"w{n} " + " ".join(f"x{n}y{k}" for k in range(20)) for n in range(documents))
     file.write_text("\n\n".join(texts) + "\n")
     return file
 
 
-def sampled(file: Path, **how: Any) -> training_text.Counted:
+def count_words(file: Path, **options: Any) -> training_text.CorpusWords:
     return count_training_words(
-        [file], cut=between_blanks, words_of=lambda run: [run], progress=lambda _: None, **how
+        [file], split_runs=split_at_spaces, split_words=lambda run: [run], progress=lambda _: None, **options
     )
 
 
-def test_a_sample_is_of_whole_documents_spread_evenly(tmp_path: Path) -> None:
-    file = numbered(tmp_path, 8_000)
-    whole = sampled(file)
-    assert (whole.share, whole.documents, whole.documents_taken) == (1, 8_000, 8_000)
-    room = training_text._FLOOR + 30_000_000
-    found = sampled(file, max_ram=room, seed=3)
-    assert found.share < 1
-    assert found.documents == 8_000
-    assert found.bytes == whole.bytes
-    expected = np.flatnonzero(rng.uniform(3, "tokenizer sample", np.arange(8_000)) < found.share)
-    assert found.documents_taken == len(expected)
-    assert abs(found.documents_taken - 8_000 * found.share) < 4 * np.sqrt(8_000 * found.share)
-    assert {int(word[1:]) for word in found.words if word.startswith("w")} == set(expected.tolist())
-    assert sum(n for word, n in found.words.items() if word) == 21 * len(expected)
-    assert sampled(file, max_ram=room, seed=3) == found
-    assert sampled(file, max_ram=room, seed=4).words != found.words
+def test_sample_has_complete_documents_spread_evenly(tmp_path: Path) -> None:
+    file = write_numbered_documents(tmp_path, 8_000)
+    full = count_words(file)
+    assert (full.ratio, full.documents, full.documents_sampled) == (1, 8_000, 8_000)
+    max_ram = training_text._BASE_BYTES + 30_000_000
+    sample = count_words(file, max_ram=max_ram, seed=3)
+    assert sample.ratio < 1
+    assert sample.documents == 8_000
+    assert sample.bytes == full.bytes
+    expected = np.flatnonzero(rng.uniform(3, "tokenizer sample", np.arange(8_000)) < sample.ratio)
+    assert sample.documents_sampled == len(expected)
+    assert abs(sample.documents_sampled - 8_000 * sample.ratio) < 4 * np.sqrt(8_000 * sample.ratio)
+    assert {int(word[1:]) for word in sample.words if word.startswith("w")} == set(expected.tolist())
+    assert sum(n for word, n in sample.words.items() if word) == 21 * len(expected)
+    assert count_words(file, max_ram=max_ram, seed=3) == sample
+    assert count_words(file, max_ram=max_ram, seed=4).words != sample.words
     quarters = np.bincount(expected // 2_000, minlength=4) / len(expected)
     assert np.all(np.abs(quarters - 0.25) < 0.06)
 
@@ -270,34 +287,34 @@ def test_a_sample_is_of_whole_documents_spread_evenly(tmp_path: Path) -> None:
 def test_documents_are_counted_by_the_reading(tmp_path: Path, documents: Any, expected: int) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one\ntwo\n\n\nthree\n")
-    found = sampled(file, reading=Reading(documents=documents))
-    assert found.documents == expected
-    assert {word: n for word, n in found.words.items() if word} == {"one": 1, "two": 1, "three": 1}
+    counted = count_words(file, reading=Reading(documents=documents))
+    assert counted.documents == expected
+    assert {word: n for word, n in counted.words.items() if word} == {"one": 1, "two": 1, "three": 1}
 
 
 def test_columns_and_folders_are_read(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.csv").write_text("id,body\n1,alpha beta\n2,alpha\n")
     (tmp_path / "in/b.csv").write_text("id,body\n1,gamma\n")
-    found = sampled(tmp_path / "in", reading=Reading(text_column="body"))
-    assert found.words == {"alpha": 2, "beta": 1, "gamma": 1}
-    assert found.documents == 3
+    counted = count_words(tmp_path / "in", reading=Reading(text_column="body"))
+    assert counted.words == {"alpha": 2, "beta": 1, "gamma": 1}
+    assert counted.documents == 3
 
 
-def test_the_command_says_what_it_sampled(tmp_path: Path) -> None:
-    file = numbered(tmp_path, 8_000)
-    limit = f"{(training_text._FLOOR + 30_000_000) // 1_000_000}MB"
+def test_command_reports_the_sample(tmp_path: Path) -> None:
+    file = write_numbered_documents(tmp_path, 8_000)
+    limit = f"{(training_text._BASE_BYTES + 30_000_000) // 1_000_000}MB"
     command = [sys.executable, "-m", "bertsmith", "tokenizer", "train", str(file), "--json", "--seed", "3"]
     command += ["--kind", "wordpiece", "--max-ram", limit, "--vocab-size", "400"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--out", str(tmp_path / "out")], check=True, capture_output=True, text=True
     )
-    told = json.loads(done.stdout)
-    assert told["vocab_size"] == 400
-    assert told["documents"] == 8_000 > told["documents_sampled"] > 0
-    assert told["share_sampled"] < 1
-    assert "do not fit into" in done.stderr
-    assert f"{told['documents_sampled']:,} of them" in done.stderr
+    output = json.loads(process.stdout)
+    assert output["vocab_size"] == 400
+    assert output["documents"] == 8_000 > output["documents_sampled"] > 0
+    assert output["share_sampled"] < 1
+    assert "do not fit into" in process.stderr
+    assert f"{output['documents_sampled']:,} of them" in process.stderr
     assert Tokenizer.load(tmp_path / "out").kind == "wordpiece"
 
 
@@ -305,15 +322,15 @@ _MEMORY = """
 import sys
 from bertsmith.tokenizer_training.train import train_tokenizer
 train_tokenizer([sys.argv[1]], sys.argv[2], kind=sys.argv[3], vocab_size=8000, max_ram=int(sys.argv[4]))
-# Not getrusage, which begins with what the parent had when it started this process.
+# Not getrusage, which starts with the memory of the parent process.
 print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is asked of Linux")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_level_bpe", "unigram"])
-def test_memory_stays_below(tmp_path: Path, kind: str) -> None:
+def test_memory_stays_below_the_limit(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "large.txt"
     words = rng.bits(0, "words", np.arange(100_000)[:, None], np.arange(60))
     with open(file, "w") as out:
@@ -329,8 +346,8 @@ def test_memory_stays_below(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is asked of Linux")
-def test_a_word_of_a_whole_file_takes_no_more_memory(tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_memory_with_a_file_of_one_word(tmp_path: Path) -> None:
     file = tmp_path / "word.txt"
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
     file.write_text("".join(letters[rng.bits(0, "letters", np.arange(50_000_000)) % 26]) + "\n")
@@ -340,7 +357,7 @@ def test_a_word_of_a_whole_file_takes_no_more_memory(tmp_path: Path) -> None:
     assert Tokenizer.load(tmp_path / "out").vocab_size == 8_000
 
 
-def test_text_without_blanks_is_not_left_out(shared_data: Path, tmp_path: Path) -> None:
+def test_text_without_spaces_is_trained_on(shared_data: Path, tmp_path: Path) -> None:
     file = shared_data / "corpora/sample/chinese.txt"
     tokenizer = train_tokenizer([file], tmp_path / "u", kind="unigram", vocab_size=6000, chinese=True)
     assert tokenizer.vocab_size == 6000

@@ -104,7 +104,6 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
             files,
             out,
             progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
-            tell=console.note,
             **how,
         )
     record = json.loads((Path(out) / "training.json").read_text(encoding="utf-8"))

@@ -1,1 +1,1 @@
-"""Text → ids, segments and offsets, for every kind of vocabulary, and the files that a tokenizer is kept in."""
+"""Text to ids, segments, and offsets, for WordPiece, byte-level BPE, and Unigram; tokenizer files."""

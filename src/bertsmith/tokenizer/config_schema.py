@@ -1,7 +1,7 @@
-"""What bertsmith reads of the field's tokenizer files, typed: tokenizer_config.json, special_tokens_map.json and
-the outline of a tokenizer.json (its parts are the library's to read).
+"""Schemas of tokenizer_config.json, special_tokens_map.json, and the outline of tokenizer.json.
 
-What other programs put there besides is left alone.
+They list the fields that bertsmith reads; other fields are ignored. The tokenizers library reads the rest of a
+tokenizer.json.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from bertsmith.errors import InputError
 
-AGAIN = "take the file from its source again"
-_Fields = TypeVar("_Fields", bound=BaseModel)
+CORRUPT_FILE_HINT = "download or copy the file again"
+SPECIAL_TOKEN_ROLES = ("pad", "unk", "cls", "sep", "mask")
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
-class _Read(BaseModel):
+class _Schema(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, protected_namespaces=())
 
 
-def _content(value: Any) -> Any:
-    """A token that is written with its flags is an object."""
+def _token_content(value: Any) -> Any:
+    """Return the text of a token; a token with flags is an object."""
     return value["content"] if isinstance(value, dict) and "content" in value else value
 
 
-Token = Annotated[str | None, BeforeValidator(_content)]
+Token = Annotated[str | None, BeforeValidator(_token_content)]
 
 
-class Config(_Read):
-    """tokenizer_config.json and special_tokens_map.json together: None for what neither says."""
+class TokenizerConfig(_Schema):
+    """The merged fields of tokenizer_config.json and special_tokens_map.json; None where neither has one."""
 
     tokenizer_class: str | None = None
     model_max_length: int | float | None = None
@@ -47,68 +48,77 @@ class Config(_Read):
     sep_token: Token = None
     mask_token: Token = None
 
-    def specials(self) -> dict[str, str]:
-        """The special tokens that are named, by role."""
-        named = {role: getattr(self, f"{role}_token") for role in ROLES}
-        return {role: token for role, token in named.items() if token is not None}
+    def special_tokens(self) -> dict[str, str]:
+        """Return the configured special tokens by role."""
+        tokens = {role: getattr(self, f"{role}_token") for role in SPECIAL_TOKEN_ROLES}
+        return {role: token for role, token in tokens.items() if token is not None}
 
 
-ROLES = ("pad", "unk", "cls", "sep", "mask")
-
-
-class Step(_Read):
-    """A normaliser or a pre-tokenizer, which may be a list of such."""
+class PipelineStep(_Schema):
+    """A normalizer or a pre-tokenizer, possibly a sequence of them."""
 
     type: str
-    normalizers: list[Step] = Field(default_factory=list)
-    pretokenizers: list[Step] = Field(default_factory=list)
+    normalizers: list[PipelineStep] = Field(default_factory=list)
+    pretokenizers: list[PipelineStep] = Field(default_factory=list)
 
-    def has(self, kind: str) -> bool:
-        """Whether this is of a type, or a step of it is."""
-        return self.type == kind or any(step.has(kind) for step in [*self.normalizers, *self.pretokenizers])
+    def has_type(self, step_type: str) -> bool:
+        """Return True if the step or one of its nested steps is of this type."""
+        return self.type == step_type or any(
+            step.has_type(step_type) for step in [*self.normalizers, *self.pretokenizers]
+        )
 
 
-class TokenizerModel(_Read):
+class TokenizerModel(_Schema):
     """The model of a tokenizer.json."""
 
     type: str | None = None
 
 
-class Outline(_Read):
-    """A tokenizer.json, as far as it decides whether it is one of ours."""
+class TokenizerOutline(_Schema):
+    """The parts of a tokenizer.json that decide whether it is supported."""
 
     model: TokenizerModel
-    pre_tokenizer: Step | None = None
+    pre_tokenizer: PipelineStep | None = None
 
 
-def read_config(folder: Path) -> Config:
-    """What a folder's two configurations say; of both it is tokenizer_config.json that counts."""
+def read_config(folder: Path) -> TokenizerConfig:
+    """Read a folder's configuration; tokenizer_config.json overrides special_tokens_map.json."""
     values: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
-            found = read_object(folder / name)
-            checked(found, Config, folder / name)
-            values |= found
-    return Config.model_validate(values)
+            content = read_json_object(folder / name)
+            validate(content, TokenizerConfig, folder / name)
+            values |= content
+    return TokenizerConfig.model_validate(values)
 
 
-def read_object(file: Path) -> dict[str, Any]:
-    """A file that holds one JSON object."""
+def read_json_object(file: Path) -> dict[str, Any]:
+    """Read a file that contains one JSON object."""
     try:
         value = json.loads(file.read_bytes().decode("utf-8"))
     except (ValueError, RecursionError):  # not UTF-8, not JSON, a number of 5,000 digits
-        raise InputError(f"{file}: this is not whole JSON", AGAIN) from None
+        raise InputError(
+            "invalid_json", "the file is not complete JSON", location=file, hint=CORRUPT_FILE_HINT
+        ) from None
     if not isinstance(value, dict):
-        raise InputError(f"{file}: this is not a JSON object", AGAIN)
+        raise InputError(
+            "not_a_json_object", "the file is not a JSON object", location=file, hint=CORRUPT_FILE_HINT
+        )
     return value
 
 
-def checked(values: dict[str, Any], kind: type[_Fields], file: Path) -> _Fields:
-    """The fields of an object; `InputError` with the file and the first part that is of the wrong kind."""
+def validate(values: dict[str, Any], schema: type[_ModelT], file: Path) -> _ModelT:
+    """Validate an object; raise an `InputError` that names the file and the first invalid field."""
     try:
-        return kind.model_validate(values)
+        return schema.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
-        said = "it is missing" if first["type"] == "missing" else first["msg"][0].lower() + first["msg"][1:]
-        raise InputError(f"{file}: '{name}': {said}", AGAIN) from None
+        if first["type"] == "missing":
+            raise InputError(
+                "field_missing", f"the field '{name}' is missing", location=file, hint=CORRUPT_FILE_HINT
+            ) from None
+        reason = first["msg"][0].lower() + first["msg"][1:]
+        raise InputError(
+            "invalid_field", f"'{name}': {reason}", location=file, hint=CORRUPT_FILE_HINT
+        ) from None

@@ -1,4 +1,4 @@
-"""The field's tokenizer files, read and written: tokenizer.json, tokenizer_config.json, and each kind's own
+"""Read and write tokenizer files: tokenizer.json, tokenizer_config.json, and the vocabulary files of each kind
 (vocab.txt; vocab.json with merges.txt; spiece.model)."""
 
 from __future__ import annotations
@@ -15,104 +15,124 @@ from bertsmith.errors import InputError
 from bertsmith.io import atomic
 from bertsmith.suggestions import absent
 from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
+from bertsmith.tokenizer.byte_level_bpe import GPT2_SPECIAL_TOKENS, ROBERTA_SPECIAL_TOKENS
 from bertsmith.tokenizer.config_schema import (
-    AGAIN,
-    ROLES,
-    Config,
-    Outline,
-    Step,
-    checked,
+    CORRUPT_FILE_HINT,
+    SPECIAL_TOKEN_ROLES,
+    TokenizerConfig,
+    TokenizerOutline,
     read_config,
-    read_object,
+    read_json_object,
+    validate,
 )
-from bertsmith.tokenizer.hf_class import class_of
-from bertsmith.tokenizer.normalizer import Normalizer
-from bertsmith.tokenizer.post_processor import SequenceLayout
-from bertsmith.tokenizer.wordpiece import SPECIALS
+from bertsmith.tokenizer.hf_class import tokenizer_class_options
+from bertsmith.tokenizer.normalizer import NormalizerName
+from bertsmith.tokenizer.post_processor import PostProcessor
+from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS
+from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS
 
-Kind = Literal["wordpiece", "byte_level_bpe", "unigram"]
+TokenizerKind = Literal["wordpiece", "byte_level_bpe", "unigram"]
 
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer_config.json")
-"""What `write_folder` may write."""
-_NAMES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
-_KINDS: dict[str, Kind] = {"WordPiece": "wordpiece", "BPE": "byte_level_bpe", "Unigram": "unigram"}
-_MAX_LENGTH = 512
+"""All files that `write_folder` may write."""
+_ENTRY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
+_KINDS: dict[str, TokenizerKind] = {
+    "WordPiece": "wordpiece",
+    "BPE": "byte_level_bpe",
+    "Unigram": "unigram",
+}
+_DEFAULT_MAX_LENGTH = 512
+_BuiltTokenizer = tuple[tokenizers.Tokenizer, dict[str, str]]
+"""The library's tokenizer, and the special tokens by role."""
 
 
 @dataclass(frozen=True)
 class TokenizerSource:
-    """What a tokenizer is made of: the text of a tokenizer.json, the longest input in tokens, special tokens by
-    role, and the bytes of the spiece.model it came from, if any."""
+    """The data that define a tokenizer.
+
+    Attributes:
+        definition: The text of a tokenizer.json.
+        max_length: Maximum number of input tokens.
+        special_tokens: Special tokens by role.
+        sentencepiece_model: The bytes of the spiece.model that it was built from, if any.
+    """
 
     definition: str
     max_length: int
-    specials: dict[str, str]
-    piece_model: bytes | None = None
+    special_tokens: dict[str, str]
+    sentencepiece_model: bytes | None = None
 
 
-def read_folder(path: Path, lowercase: bool | None, normalizer: Normalizer | None = None) -> TokenizerSource:
-    """Read a tokenizer's folder, or one of its files; `normalizer` only with a vocab.txt."""
-    file = _file_of(path)
+def read_folder(
+    path: Path, lowercase: bool | None, normalizer: NormalizerName | None = None
+) -> TokenizerSource:
+    """Read a tokenizer's folder or one of its files; `normalizer` is valid only with a vocab.txt."""
+    file = _entry_file(path)
     config = read_config(file.parent)
     if normalizer is not None and file.name != "vocab.txt":
         raise InputError(
-            f"{file}: the normaliser is chosen for a vocab.txt alone; this file has its own",
-            "load the vocab.txt beside it, if there is one",
+            "normalizer_not_applicable",
+            "a normalizer can be chosen only for a vocab.txt; this file defines its own",
+            location=file,
+            argument="normalizer",
+            hint="load the vocab.txt of the same folder, if there is one",
         )
     if file.name == "merges.txt":
         file = file.with_name("vocab.json")
-    kept, says_all = None, False
+    sentencepiece_model, is_complete = None, False
     if file.name.endswith(".model"):
-        library, specials = _of_piece_model(file, lowercase, config)
-        kept = file.read_bytes()
+        library, special_tokens = _from_sentencepiece(file, lowercase, config)
+        sentencepiece_model = file.read_bytes()
     elif file.suffix == ".json":
-        whole = read_object(file)
-        # "model" is a word of vocabularies, too
-        says_all = file.name == "tokenizer.json" or isinstance(whole.get("model"), dict)
-        if says_all:
-            library, specials = _of_json(file, whole, config)
+        content = read_json_object(file)
+        # "model" may also be a token of a vocab.json, but its value is then an id.
+        is_complete = file.name == "tokenizer.json" or isinstance(content.get("model"), dict)
+        if is_complete:
+            library, special_tokens = _from_tokenizer_json(file, content, config)
         else:
-            library, specials = _of_merges(file, whole, lowercase, config)
-        model = file.with_name("spiece.model")
-        if model.is_file() and isinstance(library.model, tokenizers.models.Unigram):
-            kept = model.read_bytes()
+            library, special_tokens = _from_vocab_json(file, content, lowercase, config)
+        model_file = file.with_name("spiece.model")
+        if model_file.is_file() and isinstance(library.model, tokenizers.models.Unigram):
+            sentencepiece_model = model_file.read_bytes()
     else:
-        specials = {**SPECIALS, **config.specials()}
-        lower = config.do_lower_case is not False if lowercase is None else lowercase
-        library = wordpiece.wordpiece(
+        special_tokens = {**BERT_SPECIAL_TOKENS, **config.special_tokens()}
+        library = wordpiece.build_wordpiece(
             wordpiece.read_vocabulary(file),
-            lowercase=lower,
-            specials=specials,
-            place=str(file),
+            lowercase=_resolve_lowercase(lowercase, config),
+            special_tokens=special_tokens,
+            location=file,
             chinese=config.tokenize_chinese_chars is not False,
             strip_accents=config.strip_accents,
             normalizer=normalizer or ("google" if config.bertsmith_normalizer == "google" else "hf"),
         )
-    definition = library.to_str()
-    said = json.loads(definition)  # once: a vocabulary takes time to write and to read
-    if says_all:
-        SequenceLayout.of(said, library.get_vocab_size(), str(file))
-        _require_case(file, lowercase, lowercases(said))
-    _try(file, library, said["model"])
-    # Files of the field write "no limit" as 10**30.
+    text = library.to_str()
+    definition = json.loads(text)  # once: a vocabulary takes time to write and to read
+    if is_complete:
+        PostProcessor.from_definition(definition, library.get_vocab_size(), file)
+        _check_case(file, lowercase, lowercases(definition))
+    _check_usable(file, library, definition["model"])
+    # The reference library writes "no limit" as 10**30.
     length = config.model_max_length or 0
-    return TokenizerSource(definition, int(length) if 0 < length < 10**9 else _MAX_LENGTH, specials, kept)
+    max_length = int(length) if 0 < length < 10**9 else _DEFAULT_MAX_LENGTH
+    return TokenizerSource(text, max_length, special_tokens, sentencepiece_model)
 
 
 def write_folder(folder: Path, source: TokenizerSource, tokens: Sequence[str]) -> None:
-    """Write the kind's own files, tokenizer_config.json and tokenizer.json, each beside its place and renamed."""
-    whole = json.loads(source.definition)
-    kind = kind_of(whole)
+    """Write the vocabulary files of the kind, tokenizer_config.json, and tokenizer.json, each atomically."""
+    definition = json.loads(source.definition)
+    kind = kind_of(definition)
     if kind == "wordpiece":
         files = {"vocab.txt": "".join(f"{token}\n" for token in tokens)}
     else:
-        files = byte_level_bpe.files_of(whole) if kind == "byte_level_bpe" else {}
-    if source.piece_model is not None:
-        atomic.write_bytes(folder / "spiece.model", source.piece_model)
+        files = byte_level_bpe.vocabulary_files(definition) if kind == "byte_level_bpe" else {}
+    if source.sentencepiece_model is not None:
+        atomic.write_bytes(folder / "spiece.model", source.sentencepiece_model)
     config = {
-        **class_of(whole, source.specials),
+        **tokenizer_class_options(definition, source.special_tokens),
         "model_max_length": source.max_length,
-        **{f"{role}_token": _as_written(whole, token) for role, token in source.specials.items()},
+        **{
+            f"{role}_token": _config_token(definition, token) for role, token in source.special_tokens.items()
+        },
     }
     files["tokenizer_config.json"] = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
     files["tokenizer.json"] = source.definition
@@ -120,147 +140,199 @@ def write_folder(folder: Path, source: TokenizerSource, tokens: Sequence[str]) -
         atomic.write_text(folder / name, text)
 
 
-def kind_of(definition: Mapping[str, Any]) -> Kind:
-    """The kind of a tokenizer.json."""
+def kind_of(definition: Mapping[str, Any]) -> TokenizerKind:
+    """Return the kind of a tokenizer.json."""
     return _KINDS[definition["model"]["type"]]
 
 
 def lowercases(definition: Mapping[str, Any]) -> bool:
-    """Whether a tokenizer.json's normaliser, or a step of it, lower-cases."""
-    whole = definition["normalizer"] or {}
-    steps = [whole, *whole.get("normalizers", [])]
+    """Return True if the normalizer of a tokenizer.json, or one of its steps, lower-cases."""
+    root = definition["normalizer"] or {}
+    steps = [root, *root.get("normalizers", [])]
     return any(step.get("lowercase") or step["type"] == "Lowercase" for step in steps if step)
 
 
-def _file_of(path: Path) -> Path:
+def _entry_file(path: Path) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
         raise absent(path, "file or folder")
-    found = next((file for name in _NAMES if (file := path / name).is_file()), None)
-    if found is None:
-        raise InputError(
-            f"{path}: there is neither tokenizer.json nor vocab.txt, vocab.json or spiece.model",
-            "give a tokenizer's folder",
-        )
-    return found
+    for name in _ENTRY_FILES:
+        if (file := path / name).is_file():
+            return file
+    raise InputError(
+        "tokenizer_file_missing",
+        "the folder has no tokenizer.json, vocab.txt, vocab.json, or spiece.model",
+        location=path,
+        hint="name a tokenizer's folder",
+    )
 
 
-Made = tuple[tokenizers.Tokenizer, dict[str, str]]
-"""The library's tokenizer, and the special tokens by role."""
-
-
-def _of_json(file: Path, whole: dict[str, Any], config: Config) -> Made:
-    outline = checked(whole, Outline, file)
+def _from_tokenizer_json(file: Path, content: dict[str, Any], config: TokenizerConfig) -> _BuiltTokenizer:
+    outline = validate(content, TokenizerOutline, file)
     if outline.model.type not in _KINDS:
         raise InputError(
-            f"{file}: its model is {outline.model.type}, not WordPiece, byte-level BPE or Unigram",
-            "give another tokenizer",
+            "unsupported_tokenizer_model",
+            f"the model is {outline.model.type}, not WordPiece, byte-level BPE, or Unigram",
+            location=file,
+            hint="use another tokenizer",
         )
     kind = _KINDS[outline.model.type]
-    if kind == "byte_level_bpe" and not (outline.pre_tokenizer or Step(type="none")).has("ByteLevel"):
+    step = outline.pre_tokenizer
+    if kind == "byte_level_bpe" and (step is None or not step.has_type("ByteLevel")):
         raise InputError(
-            f"{file}: its model is BPE, but not byte-level", "give a tokenizer of RoBERTa's kind"
+            "unsupported_tokenizer_model",
+            "the model is BPE, but not byte-level",
+            location=file,
+            hint="use a tokenizer of RoBERTa's kind",
         )
-    library = _parsed(file, whole)
+    library = _parse(file, content)
     library.no_truncation()
     library.no_padding()
-    known = library.get_vocab(with_added_tokens=True)
+    vocabulary = library.get_vocab(with_added_tokens=True)
     if kind == "byte_level_bpe":
-        byte_level_bpe.require_bytes(known, str(file))
-    specials = _specials_of(kind, known, config)
-    _require(known, specials, str(file), kind)
-    if sorted(known.values()) != list(range(len(known))):
-        raise InputError(f"{file}: its ids are not 0 to {len(known) - 1}, each once", AGAIN)
-    # Those that the file names keep the flags that it gives them.
-    named = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
-    missing = {role: token for role, token in specials.items() if token not in named}
+        byte_level_bpe.check_byte_pieces(vocabulary, file)
+    special_tokens = _special_tokens(kind, vocabulary, config)
+    _check_special_tokens(vocabulary, special_tokens, file, kind)
+    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        raise InputError(
+            "token_ids_not_contiguous",
+            f"the ids are not 0 to {len(vocabulary) - 1}, each once",
+            location=file,
+            hint=CORRUPT_FILE_HINT,
+        )
+    # Special tokens that the file lists keep their flags.
+    listed = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
+    missing = {role: token for role, token in special_tokens.items() if token not in listed}
     library.add_special_tokens(
-        list(missing.values()) if kind == "wordpiece" else byte_level_bpe.added(missing)
+        list(missing.values()) if kind == "wordpiece" else byte_level_bpe.make_added_tokens(missing)
     )
     if library.post_processor is None and config.tokenizer_class in ("BertTokenizer", "BertTokenizerFast"):
-        # This class has its frame in the program, not in the file.
-        library.post_processor = wordpiece.framed(specials["cls"], specials["sep"], known, str(file))
-    return library, specials
+        # This class defines its template in code, not in the file.
+        library.post_processor = wordpiece.bert_template(
+            special_tokens["cls"], special_tokens["sep"], vocabulary, file
+        )
+    return library, special_tokens
 
 
-def _parsed(file: Path, whole: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _parse(file: Path, content: Mapping[str, Any]) -> tokenizers.Tokenizer:
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(whole))
+        return tokenizers.Tokenizer.from_str(json.dumps(content))
     except Exception as error:  # the library raises bare Exception here
-        raise InputError(f"{file}: the tokenizers library cannot read it ({error})", AGAIN) from None
+        raise InputError(
+            "tokenizers_library_error",
+            f"the tokenizers library cannot read the file ({error})",
+            location=file,
+            hint=CORRUPT_FILE_HINT,
+        ) from None
 
 
-def _try(file: Path, library: tokenizers.Tokenizer, model: Mapping[str, Any]) -> None:
-    """Have the library read a character that no vocabulary has: not every model that it loads has an unknown."""
-    unknown = model.get("unk_token")
-    if unknown is not None and unknown not in model["vocab"]:  # where no normaliser drops what is unknown
-        raise InputError(f"{file}: its unknown token {unknown!r} is not in its vocabulary", AGAIN)
+def _check_usable(file: Path, library: tokenizers.Tokenizer, model: Mapping[str, Any]) -> None:
+    """Encode a character that no vocabulary has: the library also loads models without an unknown token."""
+    unk_token = model.get("unk_token")
+    if (
+        unk_token is not None and unk_token not in model["vocab"]
+    ):  # A normalizer may drop the character below.
+        raise InputError(
+            "unknown_token_missing",
+            f"the unknown token {unk_token!r} is not in the vocabulary",
+            location=file,
+            hint=CORRUPT_FILE_HINT,
+        )
     try:
         library.encode("a \U0010fffd")
     except Exception as error:
-        raise InputError(f"{file}: the tokenizers library cannot use it ({error})", AGAIN) from None
+        raise InputError(
+            "tokenizers_library_error",
+            f"the tokenizers library cannot use the file ({error})",
+            location=file,
+            hint=CORRUPT_FILE_HINT,
+        ) from None
 
 
-def _of_merges(file: Path, whole: dict[str, Any], lowercase: bool | None, config: Config) -> Made:
-    vocabulary = byte_level_bpe.read_vocabulary(file, whole)
+def _from_vocab_json(
+    file: Path, content: dict[str, Any], lowercase: bool | None, config: TokenizerConfig
+) -> _BuiltTokenizer:
+    vocabulary = byte_level_bpe.check_vocabulary(file, content)
     merges = byte_level_bpe.read_merges(file.with_name("merges.txt"), vocabulary)
-    specials = _specials_of("byte_level_bpe", vocabulary, config)
-    _require(vocabulary, specials, str(file), "byte_level_bpe")
-    _require_case(file, lowercase, False)
-    blank = bool(config.add_prefix_space)
-    return byte_level_bpe.byte_level(vocabulary, merges, specials=specials, add_prefix_space=blank), specials
-
-
-def _of_piece_model(file: Path, lowercase: bool | None, config: Config) -> Made:
-    model = unigram.read_model(file)
-    specials = _specials_of("unigram", {piece: i for i, (piece, _) in enumerate(model.pieces)}, config)
-    lower = config.do_lower_case is not False if lowercase is None else lowercase
-    library = unigram.unigram(
-        model.pieces,
-        unknown=model.unknown,
-        lowercase=lower,
-        specials=specials,
-        keep_accents=bool(config.keep_accents),
-        replacements=model.replacements,
-        place=str(file),
+    special_tokens = _special_tokens("byte_level_bpe", vocabulary, config)
+    _check_special_tokens(vocabulary, special_tokens, file, "byte_level_bpe")
+    _check_case(file, lowercase, False)
+    library = byte_level_bpe.build_byte_level_bpe(
+        vocabulary, merges, special_tokens=special_tokens, add_prefix_space=bool(config.add_prefix_space)
     )
-    return library, specials
+    return library, special_tokens
 
 
-def _specials_of(kind: Kind, known: Mapping[str, int], config: Config) -> dict[str, str]:
-    """Special tokens by role: by the configuration, else by the names that the kind's models have."""
-    usual = {
-        "wordpiece": (SPECIALS,),
-        "byte_level_bpe": (byte_level_bpe.ROBERTA, SPECIALS),
-        "unigram": (unigram.ALBERT, byte_level_bpe.ROBERTA, SPECIALS),
+def _from_sentencepiece(file: Path, lowercase: bool | None, config: TokenizerConfig) -> _BuiltTokenizer:
+    model = unigram.read_model(file)
+    token_ids = {piece: i for i, (piece, _) in enumerate(model.pieces)}
+    special_tokens = _special_tokens("unigram", token_ids, config)
+    library = unigram.build_unigram(
+        model.pieces,
+        unk_id=model.unk_id,
+        lowercase=_resolve_lowercase(lowercase, config),
+        special_tokens=special_tokens,
+        keep_accents=bool(config.keep_accents),
+        precompiled_charsmap=model.replacements,
+        location=file,
+    )
+    return library, special_tokens
+
+
+def _resolve_lowercase(lowercase: bool | None, config: TokenizerConfig) -> bool:
+    return config.do_lower_case is not False if lowercase is None else lowercase
+
+
+def _special_tokens(
+    kind: TokenizerKind, vocabulary: Mapping[str, int], config: TokenizerConfig
+) -> dict[str, str]:
+    """Return special tokens by role, from the configuration or else by the usual names of the kind's models."""
+    candidates = {
+        "wordpiece": (BERT_SPECIAL_TOKENS,),
+        "byte_level_bpe": (ROBERTA_SPECIAL_TOKENS, BERT_SPECIAL_TOKENS),
+        "unigram": (ALBERT_SPECIAL_TOKENS, ROBERTA_SPECIAL_TOKENS, BERT_SPECIAL_TOKENS),
     }[kind]
-    # GPT-2 frames nothing; what else the files name is taken.
-    none = byte_level_bpe.GPT2 if byte_level_bpe.GPT2["unk"] in known else {}
-    last = none if kind == "byte_level_bpe" else usual[0]
-    defaults = next((names for names in usual if {*names.values()} <= known.keys()), last)
-    found = {**defaults, **config.specials()}
-    return {role: found[role] for role in ROLES if role in found}
+    if kind == "byte_level_bpe":
+        # GPT-2 has no template; only the special tokens that its files name are used.
+        default = GPT2_SPECIAL_TOKENS if GPT2_SPECIAL_TOKENS["unk"] in vocabulary else {}
+    else:
+        default = candidates[0]
+    usual = next((tokens for tokens in candidates if {*tokens.values()} <= vocabulary.keys()), default)
+    special_tokens = {**usual, **config.special_tokens()}
+    return {role: special_tokens[role] for role in SPECIAL_TOKEN_ROLES if role in special_tokens}
 
 
-def _as_written(whole: Mapping[str, Any], token: str) -> Any:
-    """A special token for tokenizer_config.json: with its flags where it takes blanks with it."""
-    found = next((t for t in whole["added_tokens"] if t["content"] == token), None)
-    if found is None or not (found["lstrip"] or found["rstrip"]):
+def _config_token(definition: Mapping[str, Any], token: str) -> Any:
+    """Return a special token for tokenizer_config.json: with its flags if it strips spaces."""
+    added = next((entry for entry in definition["added_tokens"] if entry["content"] == token), None)
+    if added is None or not (added["lstrip"] or added["rstrip"]):
         return token
-    return {"__type": "AddedToken", **{key: value for key, value in found.items() if key != "id"}}
+    return {"__type": "AddedToken", **{key: value for key, value in added.items() if key != "id"}}
 
 
-def _require(known: Mapping[str, int], specials: Mapping[str, str], place: str, kind: Kind) -> None:
-    remedy = "a BERT vocabulary has one token per line"
+def _check_special_tokens(
+    vocabulary: Mapping[str, int], special_tokens: Mapping[str, str], file: Path, kind: TokenizerKind
+) -> None:
+    hint = "a BERT vocabulary has one token per line"
     if kind != "wordpiece":
-        remedy = "name the vocabulary's own in tokenizer_config.json"
-    for token in specials.values():
-        if token not in known:
-            raise InputError(f"{place}: the special token {token} is missing", remedy)
+        hint = "name the vocabulary's special tokens in tokenizer_config.json"
+    for token in special_tokens.values():
+        if token not in vocabulary:
+            raise InputError(
+                "special_token_missing",
+                f"the special token {token} is missing",
+                location=file,
+                hint=hint,
+            )
 
 
-def _require_case(file: Path, asked: bool | None, lowers: bool) -> None:
-    if asked is not None and asked != lowers:
-        does = "lower-cases" if lowers else "keeps case"
-        raise InputError(f"{file}: this tokenizer {does}", "load its vocab.txt instead to change that")
+def _check_case(file: Path, lowercase: bool | None, lowercases_text: bool) -> None:
+    if lowercase is not None and lowercase != lowercases_text:
+        raise InputError(
+            "case_conflict",
+            f"the tokenizer {'lower-cases text' if lowercases_text else 'keeps case'}",
+            location=file,
+            argument="lowercase",
+            hint="load its vocab.txt to change that",
+        )

@@ -1,8 +1,8 @@
-"""Which class of the reference library builds the same tokenizer, for tokenizer_config.json.
+"""The reference library's class that builds the same tokenizer, for tokenizer_config.json.
 
-Its classes of a kind take the vocabulary from the files and build every other part anew, whatever tokenizer.json
-says; so a class is named only where what it builds is this tokenizer, part by part. Else the class is the one that
-takes tokenizer.json as it is.
+Its model-specific classes take the vocabulary from the files and build every other part anew, whatever
+tokenizer.json contains. A class is therefore named only if each part it builds equals this tokenizer's; otherwise
+the generic class is named, which takes tokenizer.json as it is.
 """
 
 from __future__ import annotations
@@ -14,115 +14,137 @@ from typing import Any
 
 import tokenizers
 
-from bertsmith.tokenizer import byte_level_bpe, unigram
+from bertsmith.tokenizer.byte_level_bpe import build_byte_level_bpe
 from bertsmith.tokenizer.normalizer import bert_borders, bert_normalizer
-from bertsmith.tokenizer.post_processor import SequenceLayout
-from bertsmith.tokenizer.wordpiece import wordpiece
+from bertsmith.tokenizer.post_processor import PostProcessor
+from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS, build_unigram
+from bertsmith.tokenizer.wordpiece import build_wordpiece
 
-_PLACE = "tokenizer.json"
+_LOCATION = "tokenizer.json"
+_ANY_ID = 1 << 32
 Options = dict[str, Any]
 
 
-def class_of(definition: Mapping[str, Any], specials: Mapping[str, str]) -> Options:
-    """`tokenizer_class` and its options, for a tokenizer.json as the library writes it and its special tokens by
-    role."""
-    known = definition["model"]["vocab"]
-    if {*specials.values()} <= {token if isinstance(token, str) else token[0] for token in known}:
+def tokenizer_class_options(definition: Mapping[str, Any], special_tokens: Mapping[str, str]) -> Options:
+    """Return `tokenizer_class` and its options.
+
+    Args:
+        definition: A tokenizer.json as the library writes it.
+        special_tokens: Special tokens by role.
+    """
+    vocab = definition["model"]["vocab"]
+    if {*special_tokens.values()} <= {token if isinstance(token, str) else token[0] for token in vocab}:
         build = {"WordPiece": _bert, "BPE": _roberta_or_gpt2, "Unigram": _albert}[definition["model"]["type"]]
-        candidate = build(definition, specials)
-        if candidate is not None and _parts(json.loads(candidate[1].to_str())) == _parts(definition):
-            return {**candidate[0], **_inputs(definition)}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", **_inputs(definition), **_google(definition)}
+        candidate = build(definition, special_tokens)
+        if candidate is not None:
+            options, library = candidate
+            if _comparable_parts(json.loads(library.to_str())) == _comparable_parts(definition):
+                return {**options, **_input_names(definition)}
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **_input_names(definition),
+        **_google_options(definition),
+    }
 
 
-def _inputs(definition: Mapping[str, Any]) -> Options:
-    """Segments among what the class returns, where pairs have them: only BertTokenizer does so by itself, and a
-    model that is not given them takes 0 for both texts."""
-    if not SequenceLayout.of(definition, 1 << 32, _PLACE).uses_segments:
+def _input_names(definition: Mapping[str, Any]) -> Options:
+    """Return the option that makes the class return segments if pairs have them.
+
+    Only BertTokenizer returns them by default, and a model without them uses 0 for both texts.
+    """
+    if not PostProcessor.from_definition(definition, _ANY_ID, _LOCATION).uses_segments:
         return {}
     return {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 
 
 Candidate = tuple[Options, tokenizers.Tokenizer] | None
-"""The class and its options, and what it builds; None where it can be seen beforehand that it builds another."""
+"""The class with its options and the tokenizer it builds; None if it certainly builds another one."""
 
 
-def _bert(definition: Mapping[str, Any], specials: Mapping[str, str]) -> Candidate:
+def _bert(definition: Mapping[str, Any], special_tokens: Mapping[str, str]) -> Candidate:
     vocabulary, normalizer = definition["model"]["vocab"], definition["normalizer"] or {}
     if normalizer.get("type") != "BertNormalizer":
         return None
-    lower, chinese = bool(normalizer["lowercase"]), bool(normalizer["handle_chinese_chars"])
-    accents = normalizer["strip_accents"]
-    built = wordpiece(
+    lowercase, chinese = bool(normalizer["lowercase"]), bool(normalizer["handle_chinese_chars"])
+    strip_accents = normalizer["strip_accents"]
+    library = build_wordpiece(
         sorted(vocabulary, key=vocabulary.__getitem__),
-        lowercase=lower,
-        specials=specials,
-        place=_PLACE,
+        lowercase=lowercase,
+        special_tokens=special_tokens,
+        location=_LOCATION,
         chinese=chinese,
-        strip_accents=accents,
+        strip_accents=strip_accents,
     )
-    options = {"do_lower_case": lower, "strip_accents": accents, "tokenize_chinese_chars": chinese}
-    return {"tokenizer_class": "BertTokenizer", **options}, built
+    options = {
+        "do_lower_case": lowercase,
+        "strip_accents": strip_accents,
+        "tokenize_chinese_chars": chinese,
+    }
+    return {"tokenizer_class": "BertTokenizer", **options}, library
 
 
-def _roberta_or_gpt2(definition: Mapping[str, Any], specials: Mapping[str, str]) -> Candidate:
-    model, before = definition["model"], definition["pre_tokenizer"]
-    if before["type"] != "ByteLevel":
+def _roberta_or_gpt2(definition: Mapping[str, Any], special_tokens: Mapping[str, str]) -> Candidate:
+    model, pre_tokenizer = definition["model"], definition["pre_tokenizer"]
+    if pre_tokenizer["type"] != "ByteLevel":
         return None
-    blank = bool(before["add_prefix_space"])
-    built = byte_level_bpe.byte_level(
-        model["vocab"], [tuple(pair) for pair in model["merges"]], specials=specials, add_prefix_space=blank
+    add_prefix_space = bool(pre_tokenizer["add_prefix_space"])
+    library = build_byte_level_bpe(
+        model["vocab"],
+        [tuple(pair) for pair in model["merges"]],
+        special_tokens=special_tokens,
+        add_prefix_space=add_prefix_space,
     )
-    name = "RobertaTokenizer" if "cls" in specials else "GPT2Tokenizer"
-    return {"tokenizer_class": name, "add_prefix_space": blank}, built
+    name = "RobertaTokenizer" if "cls" in special_tokens else "GPT2Tokenizer"
+    return {"tokenizer_class": name, "add_prefix_space": add_prefix_space}, library
 
 
-def _albert(definition: Mapping[str, Any], specials: Mapping[str, str]) -> Candidate:
-    if specials != unigram.ALBERT or (definition["normalizer"] or {}).get("type") != "Sequence":
-        return None  # two of the names are in the class's program
+def _albert(definition: Mapping[str, Any], special_tokens: Mapping[str, str]) -> Candidate:
+    if special_tokens != ALBERT_SPECIAL_TOKENS or (definition["normalizer"] or {}).get("type") != "Sequence":
+        return None  # The class hard-codes two of the special tokens.
     steps = {step["type"]: step for step in definition["normalizer"]["normalizers"]}
-    lower, keep = "Lowercase" in steps, "NFKD" not in steps
-    table = steps.get("Precompiled", {}).get("precompiled_charsmap", "")
-    built = unigram.unigram(
+    lowercase, keep_accents = "Lowercase" in steps, "NFKD" not in steps
+    charsmap = steps.get("Precompiled", {}).get("precompiled_charsmap", "")
+    library = build_unigram(
         [(piece, score) for piece, score in definition["model"]["vocab"]],
-        unknown=1,
-        lowercase=lower,
-        specials=specials,
-        keep_accents=keep,
-        replacements=base64.b64decode(table),
-        place=_PLACE,
+        unk_id=1,
+        lowercase=lowercase,
+        special_tokens=special_tokens,
+        keep_accents=keep_accents,
+        precompiled_charsmap=base64.b64decode(charsmap),
+        location=_LOCATION,
     )
-    return {"tokenizer_class": "AlbertTokenizer", "do_lower_case": lower, "keep_accents": keep}, built
+    options = {"do_lower_case": lowercase, "keep_accents": keep_accents}
+    return {"tokenizer_class": "AlbertTokenizer", **options}, library
 
 
-def _parts(definition: Mapping[str, Any]) -> list[Any]:
-    """All of a tokenizer but its vocabulary, in a form that can be compared."""
+def _comparable_parts(definition: Mapping[str, Any]) -> list[Any]:
+    """Return all parts of a tokenizer except its vocabulary, in a form that can be compared."""
     model = {
         name: part or None for name, part in definition["model"].items() if name not in ("vocab", "merges")
     }
-    added = [dict(token) for token in definition["added_tokens"]]
-    if not definition["normalizer"]:  # nothing to look for before or behind it
-        for token in added:
+    added_tokens = [dict(token) for token in definition["added_tokens"]]
+    if not definition["normalizer"]:  # The flag means nothing without a normalizer.
+        for token in added_tokens:
             token.pop("normalized")
     return [
         model,
-        added,
+        added_tokens,
         *(definition[name] for name in ("normalizer", "pre_tokenizer", "decoder")),
-        SequenceLayout.of(definition, 1 << 32, _PLACE),
+        PostProcessor.from_definition(definition, _ANY_ID, _LOCATION),
         bool((definition["post_processor"] or {}).get("trim_offsets")),
     ]
 
 
-def _google(definition: Mapping[str, Any]) -> Options:
-    """What lets our own reader build the `google` reading from vocab.txt alone."""
-    found = {name: definition[name] for name in ("normalizer", "pre_tokenizer")}
-    for lower in (True, False):
+def _google_options(definition: Mapping[str, Any]) -> Options:
+    """Return the options from which bertsmith rebuilds the `google` variant with vocab.txt alone."""
+    parts = {name: definition[name] for name in ("normalizer", "pre_tokenizer")}
+    for lowercase in (True, False):
         for chinese in (True, False):
             library = tokenizers.Tokenizer(tokenizers.models.WordPiece())
-            library.normalizer = bert_normalizer(lower, chinese, reading="google")
+            library.normalizer = bert_normalizer(lowercase, chinese, reading="google")
             library.pre_tokenizer = bert_borders(chinese, "google")
-            whole = json.loads(library.to_str())
-            if all(whole[name] == part for name, part in found.items()):
-                options = {"do_lower_case": lower, "tokenize_chinese_chars": chinese}
+            google = json.loads(library.to_str())
+            if all(google[name] == part for name, part in parts.items()):
+                options = {"do_lower_case": lowercase, "tokenize_chinese_chars": chinese}
                 return {"bertsmith_normalizer": "google", **options}
     return {}

@@ -1,23 +1,23 @@
-"""BERT's normaliser and word borders in two readings: the library's (`hf`) and the original's (`google`).
+"""BERT's normalizer and pre-tokenizer in two variants: the library's (`hf`) and the original (`google`).
 
-`hf` is what released fast tokenizers do: the library's own `BertNormalizer` and `BertPreTokenizer`, with the
-Unicode tables of the installed library. `google` is what the authors' code did, with Unicode 14.0.0 pinned in
-`unicode_classes.py`; it is made of the library's replaceable steps, so it stands whole in tokenizer.json.
+`hf` is the behavior of released fast tokenizers: the library's `BertNormalizer` and `BertPreTokenizer`, with the
+Unicode tables of the installed library. `google` is the behavior of the authors' code, with Unicode 14.0.0 pinned
+in `unicode_classes.py`; it consists of the library's configurable steps, so tokenizer.json contains all of it.
 
-Where they differ, counted over all 1,112,064 scalars between two letters (`benchmarks/tokenizer_parity.py`;
-tokenizers 0.23.3, uncased: 138,283 scalars, cased: 137,843):
+Differences, counted over all 1,112,064 scalars between two letters (`benchmarks/tokenizer_parity.py`; tokenizers
+0.23.3, uncased: 138,283 scalars, cased: 137,843):
 
 * Private code points (137,468): `hf` drops them with the controls, `google` keeps them.
-* Marks, punctuation and format characters that Unicode gained after the library's tables and before 14.0 (384
-  marks, 104 signs, 13 format controls): `hf` takes them for letters, `google` knows them.
-* U+2B820 to U+2B91F (256): ideographs that `google` sets apart and `hf` leaves joined.
-* Capitals that Unicode gained after 14.0 (55): `hf` lower-cases them, `google` does not know them.
-* U+11938: the library's NFD leaves it whole, `google` parts it.
-* Beyond single characters: a capital sigma at the end of a word is ς in `google`, as Python's `str.lower` has it,
+* Marks, punctuation, and format characters that Unicode gained after the library's tables and before 14.0 (384
+  marks, 104 punctuation characters, 13 format controls): `hf` treats them as letters, `google` by their category.
+* U+2B820 to U+2B91F (256): ideographs that `google` isolates and `hf` does not.
+* Capitals that Unicode gained after 14.0 (55): `hf` lower-cases them, `google` does not.
+* U+11938: the library's NFD leaves it unchanged, `google` decomposes it.
+* Beyond single characters: a capital sigma at the end of a word becomes ς in `google`, as in Python's `str.lower`,
   and σ in `hf`.
 
-Letters that Unicode gains after version 17 and that a later library lower-cases are the one thing that is not
-pinned: nobody can name them yet.
+One thing is not pinned, since nobody can list it yet: letters that Unicode gains after version 17 and that a later
+library lower-cases.
 """
 
 from __future__ import annotations
@@ -27,65 +27,80 @@ from typing import Literal
 from tokenizers import Regex, normalizers, pre_tokenizers
 
 from bertsmith.io.unicode_scripts import IDEOGRAPHS
-from bertsmith.tokenizer import unicode_classes as classes
+from bertsmith.tokenizer import unicode_classes
 
-Normalizer = Literal["hf", "google"]
+NormalizerName = Literal["hf", "google"]
 
-_IDEOGRAPHS = " ".join(f"{part.start:x}-{part.stop - 1:x}" for part in IDEOGRAPHS)
+_IDEOGRAPHS = " ".join(f"{block.start:x}-{block.stop - 1:x}" for block in IDEOGRAPHS)
 _ASCII_PUNCTUATION = "21-2f 3a-40 5b-60 7b-7e"
-# Capitals that Unicode 15 to 17 added: the library lower-cases them, version 14 does not know them.
+# Capitals that Unicode 15 to 17 added: the library lower-cases them, version 14 does not have them.
 _LATER_CAPITALS = "1c89 a7cb-a7cc a7ce a7d2 a7d4 a7da a7dc 10d50-10d65 16ea0-16eb8"
-# Tag characters are format controls, so none is left when these stand for the later capitals.
+# Tag characters can represent the later capitals for a while: as format controls they are removed from texts
+# before.
 _FIRST_TAG = 0xE0020
 
 
 def bert_normalizer(
-    lowercase: bool, chinese: bool = True, strip_accents: bool | None = None, reading: Normalizer = "hf"
+    lowercase: bool, chinese: bool = True, strip_accents: bool | None = None, reading: NormalizerName = "hf"
 ) -> normalizers.Normalizer:
-    """`chinese` sets blanks round every CJK ideograph; `strip_accents=None` strips them exactly when
-    lower-casing, as the released models do."""
+    """Build BERT's normalizer.
+
+    Args:
+        lowercase: Lower-case the text.
+        chinese: Put spaces around every CJK ideograph.
+        strip_accents: Strip accents; None strips them exactly when lower-casing, as the released models do.
+        reading: The library's variant or the original's.
+    """
     if reading == "hf":
         return normalizers.BertNormalizer(
             clean_text=True, handle_chinese_chars=chinese, strip_accents=strip_accents, lowercase=lowercase
         )
     steps = [
-        _replace(f"[\\x{{fffd}}{classes.inside(classes.CONTROLS)}]", ""),
-        _replace(f"[{classes.inside(classes.BLANKS)}]", " "),
+        _replace(f"[\\x{{fffd}}{unicode_classes.regex_ranges(unicode_classes.CONTROLS)}]", ""),
+        _replace(f"[{unicode_classes.regex_ranges(unicode_classes.WHITESPACE)}]", " "),
     ]
     if lowercase:
-        steps += _lowered()
+        steps += _lowercase_steps()
     if lowercase if strip_accents is None else strip_accents:
-        parted = normalizers.Replace("\U00011938", "\U00011935\U00011930")
-        steps += [parted, normalizers.NFD(), _replace(f"[{classes.inside(classes.MARKS)}]", "")]
+        steps += [
+            normalizers.Replace("\U00011938", "\U00011935\U00011930"),
+            normalizers.NFD(),
+            _replace(f"[{unicode_classes.regex_ranges(unicode_classes.MARKS)}]", ""),
+        ]
     return normalizers.Sequence(steps)
 
 
-def bert_borders(chinese: bool = True, reading: Normalizer = "hf") -> pre_tokenizers.PreTokenizer:
-    """What cuts normalised text into words: blanks, and every punctuation character alone. In the `google`
-    reading this is also where `chinese` sets ideographs apart: the library's `Replace` cannot insert blanks."""
+def bert_borders(chinese: bool = True, reading: NormalizerName = "hf") -> pre_tokenizers.PreTokenizer:
+    """Build BERT's pre-tokenizer, which splits at spaces and isolates every punctuation character.
+
+    The `google` variant also isolates ideographs here if `chinese`: the library's `Replace` cannot insert spaces.
+    """
     if reading == "hf":
         return pre_tokenizers.BertPreTokenizer()
-    alone = [_ASCII_PUNCTUATION, classes.PUNCTUATION, *([_IDEOGRAPHS] if chinese else [])]
+    isolated = [_ASCII_PUNCTUATION, unicode_classes.PUNCTUATION, *([_IDEOGRAPHS] if chinese else [])]
+    pattern = f"[{''.join(map(unicode_classes.regex_ranges, isolated))}]"
     return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(" +"), behavior="removed"),
-            pre_tokenizers.Split(Regex(f"[{''.join(map(classes.inside, alone))}]"), behavior="isolated"),
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
         ]
     )
 
 
-def _lowered() -> list[normalizers.Normalizer]:
-    # Python's rule for a capital sigma: final after a cased letter and not before one, passing over what has no
-    # say. Then letter by letter, with the capitals that version 14 does not know out of the library's sight.
-    cased, passed = classes.inside(classes.CASED), classes.inside(classes.IGNORABLE)
-    final = _replace(f"[{cased}][{passed}]*\\K\\x{{3a3}}(?![{passed}]*[{cased}])", "ς")
-    later = sorted(classes.members(_LATER_CAPITALS))
-    hidden = [chr(_FIRST_TAG + i) for i in range(len(later))]
+def _lowercase_steps() -> list[normalizers.Normalizer]:
+    # Python's rule for a capital sigma: final after a cased letter and not before one, skipping case-ignorable
+    # characters. Then the library's letter-by-letter rule, with the capitals that version 14 does not have
+    # replaced.
+    cased = unicode_classes.regex_ranges(unicode_classes.CASED)
+    ignorable = unicode_classes.regex_ranges(unicode_classes.IGNORABLE)
+    final_sigma = _replace(f"[{cased}][{ignorable}]*\\K\\x{{3a3}}(?![{ignorable}]*[{cased}])", "ς")
+    capitals = sorted(unicode_classes.expand(_LATER_CAPITALS))
+    tags = [chr(_FIRST_TAG + i) for i in range(len(capitals))]
     return [
-        final,
-        *(normalizers.Replace(a, b) for a, b in zip(later, hidden, strict=True)),
+        final_sigma,
+        *(normalizers.Replace(capital, tag) for capital, tag in zip(capitals, tags, strict=True)),
         normalizers.Lowercase(),
-        *(normalizers.Replace(b, a) for a, b in zip(later, hidden, strict=True)),
+        *(normalizers.Replace(tag, capital) for capital, tag in zip(capitals, tags, strict=True)),
     ]
 
 

@@ -1,7 +1,7 @@
-"""Special tokens around and between texts, as a tokenizer.json's post-processor has them, and what is cut to fit.
+"""Special tokens around and between texts, as a tokenizer.json's post-processor defines them, and truncation.
 
-BERT `[CLS] A [SEP] B [SEP]`, RoBERTa `<s> A </s></s> B </s>`, GPT-2 the texts alone; any other template is
-followed to the letter.
+BERT `[CLS] A [SEP] B [SEP]`, RoBERTa `<s> A </s></s> B </s>`, GPT-2 the texts alone; other templates are followed
+exactly.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ from bertsmith.formatting import counted
 
 Truncation = Literal["longest_first", "only_first", "only_second", "none"]
 
-
-_SHOWN = 12  # tokens of an encoding's repr
+_MAX_REPR_TOKENS = 12
+_UNSUPPORTED_HINT = "use a tokenizer whose post-processor takes one text or two"
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """One sequence of n tokens as a model takes it; every list has n entries, but for `offsets` and `words` where
-    they were not asked for, which are empty then.
+    """A sequence of n tokens, the input of a model.
 
-    `offsets` are slices of each token's own text in characters, (0, 0) for a special; `sources` says which
-    text (0 first, 1 second, None special); `words` numbers the words within a text, from 0 (None special).
-    `cut` counts the tokens that truncation removed from the ends of the texts. `vocabulary`: all tokens by id.
+    Attributes:
+        ids: Token ids, n integers.
+        segments: Segment ids (0 or 1), n integers.
+        offsets: Character ranges (start, end) in each token's own text, (0, 0) for special tokens; empty if the
+            tokenizer was called without offsets.
+        sources: The text of each token: 0 the first, 1 the second, None for special tokens.
+        words: The index of each token's word in its text, None for special tokens; empty like `offsets`.
+        cut: The number of tokens that truncation removed.
+        vocabulary: All tokens by id.
     """
 
     ids: list[int]
@@ -39,196 +44,274 @@ class Encoding:
 
     @property
     def tokens(self) -> list[str]:
-        """What the ids stand for, n strings."""
+        """Return the tokens, n strings."""
         return [self.vocabulary[i] for i in self.ids]
 
     def __repr__(self) -> str:
-        shown = " ".join(self.tokens[:_SHOWN] if self.vocabulary else map(str, self.ids[:_SHOWN]))
-        more = " …" if len(self.ids) > _SHOWN else ""
+        ids = self.ids[:_MAX_REPR_TOKENS]
+        tokens = " ".join(self.vocabulary[i] if self.vocabulary else str(i) for i in ids)
+        more = " …" if len(self.ids) > _MAX_REPR_TOKENS else ""
         cut = f", {self.cut:,} cut" if self.cut else ""
-        return f"Encoding({counted(len(self.ids), 'token')}{cut}: {shown}{more})"
+        return f"Encoding({counted(len(self.ids), 'token')}{cut}: {tokens}{more})"
 
 
 @dataclass(frozen=True)
-class Part:
-    """A text (0 the first, 1 the second), or None and the `ids` of a special token; and the segment of either."""
+class TemplatePiece:
+    """A piece of a template: a text (0 the first, 1 the second) or a special token's ids, with its segment."""
 
     text: int | None
     ids: tuple[int, ...] = ()
     segment: int = 0
 
 
-Parts = tuple[Part, ...]
+Template = tuple[TemplatePiece, ...]
 
 
 @dataclass(frozen=True)
-class SequenceLayout:
-    """What one text becomes, and what two become."""
+class PostProcessor:
+    """The templates for one text and for a pair of texts."""
 
-    single: Parts = (Part(0),)
-    pair: Parts = (Part(0), Part(1))
+    single: Template = (TemplatePiece(0),)
+    pair: Template = (TemplatePiece(0), TemplatePiece(1))
 
     @classmethod
-    def of(cls, definition: Mapping[str, Any], size: int, place: str) -> SequenceLayout:
-        """The layout of a tokenizer.json as the library writes it. `InputError`, which begins with `place`, for
-        one that no model takes: a text twice, a frame around a frame, a third segment, ids from `size` on."""
-        whole = definition.get("post_processor") or {}
-        steps = [whole, *whole.get("processors", [])]
-        frames = [step for step in steps if step.get("type") in _READERS]
-        if len(frames) > 1:
-            raise InputError(f"{place}: its post-processor puts a frame around a frame", _REMEDY)
-        if not frames:
+    def from_definition(
+        cls, definition: Mapping[str, Any], vocab_size: int, location: object
+    ) -> PostProcessor:
+        """Read the post-processor of a tokenizer.json as the library writes it.
+
+        Args:
+            definition: The content of the tokenizer.json.
+            vocab_size: Number of tokens; ids from here on are invalid.
+            location: The file that errors name.
+
+        Raises:
+            InputError: No model supports it: a repeated text, nested templates, a third segment, an invalid id.
+        """
+        root = definition.get("post_processor") or {}
+        steps = [root, *root.get("processors", [])]
+        steps = [step for step in steps if step.get("type") in _READERS]
+        if len(steps) > 1:
+            raise InputError(
+                "nested_post_processors",
+                "the post-processor adds special tokens more than once",
+                location=location,
+                hint=_UNSUPPORTED_HINT,
+            )
+        if not steps:
             return cls()
         try:
-            layout = _READERS[frames[0]["type"]](frames[0])
+            processor = _READERS[steps[0]["type"]](steps[0])
         except KeyError as error:
             raise InputError(
-                f"{place}: its post-processor does not say which id {error} has", _REMEDY
+                "post_processor_token_without_id",
+                f"the post-processor does not define the id of {error}",
+                location=location,
+                hint=_UNSUPPORTED_HINT,
             ) from None
-        texts = [
-            [part.text for part in parts if part.text is not None] for parts in (layout.single, layout.pair)
-        ]
-        if texts[0] != [0] or sorted(texts[1]) != [0, 1]:
-            raise InputError(f"{place}: its post-processor does not lay out each text once", _REMEDY)
-        parts = [*layout.single, *layout.pair]
-        if not any(part.ids for part in parts):
-            return cls()  # what has no frame has no segments, though a template gives some
-        if any(part.segment > 1 for part in parts):
-            raise InputError(f"{place}: its post-processor has a segment other than 0 and 1", _REMEDY)
-        if any(i >= size for part in parts for i in part.ids):
-            raise InputError(f"{place}: its post-processor names an id that no token has", _REMEDY)
-        return layout
+        single, pair = (
+            [piece.text for piece in template if piece.text is not None]
+            for template in (processor.single, processor.pair)
+        )
+        if single != [0] or sorted(pair) != [0, 1]:
+            raise InputError(
+                "post_processor_text_count",
+                "the post-processor does not contain each text exactly once",
+                location=location,
+                hint=_UNSUPPORTED_HINT,
+            )
+        pieces = [*processor.single, *processor.pair]
+        if not any(piece.ids for piece in pieces):
+            return cls()  # Without special tokens there are no segments, even if a template defines some.
+        if any(piece.segment > 1 for piece in pieces):
+            raise InputError(
+                "post_processor_segment_out_of_range",
+                "the post-processor uses a segment other than 0 and 1",
+                location=location,
+                hint=_UNSUPPORTED_HINT,
+            )
+        if any(i >= vocab_size for piece in pieces for i in piece.ids):
+            raise InputError(
+                "post_processor_id_out_of_range",
+                "the post-processor uses an id that no token has",
+                location=location,
+                hint=_UNSUPPORTED_HINT,
+            )
+        return processor
 
-    def separators(self, cls: int, sep: int) -> int:
-        """How many `sep` stand between two texts in the usual frame, `cls A sep` and `cls A sep… B sep`, in which
-        all but `B sep` is segment 0; 0 where the layout is another, and where there is none."""
+    def num_separators(self, cls_id: int, sep_id: int) -> int:
+        """Return the number of `sep` between two texts in the templates `cls A sep` and `cls A sep… B sep`.
+
+        All but `B sep` must be segment 0. Other templates return 0.
+        """
         count = len(self.pair) - 4
         if count < 1:
             return 0
-        second = self.pair[-1].segment
-        start, end = Part(None, (cls,)), Part(None, (sep,))
-        single = (start, Part(0), end)
-        pair = (start, Part(0), *[end] * count, Part(1, segment=second), Part(None, (sep,), second))
+        segment = self.pair[-1].segment
+        cls, sep = TemplatePiece(None, (cls_id,)), TemplatePiece(None, (sep_id,))
+        single = (cls, TemplatePiece(0), sep)
+        second = (TemplatePiece(1, segment=segment), TemplatePiece(None, (sep_id,), segment))
+        pair = (cls, TemplatePiece(0), *[sep] * count, *second)
         return count if (self.single, self.pair) == (single, pair) else 0
 
     @property
     def uses_segments(self) -> bool:
-        """Whether a second text has segment 1; never without a frame."""
-        return any(part.segment == 1 for part in self.pair)
+        """Return True if a second text has segment 1; False without special tokens."""
+        return any(piece.segment == 1 for piece in self.pair)
 
-    def laid_out(
+    def process(
         self,
         texts: Sequence[Any],
-        limit: int,
+        max_length: int,
         truncation: Truncation,
         vocabulary: Sequence[str] = (),
         *,
-        located: bool = True,
+        with_offsets: bool = True,
     ) -> Encoding:
-        """One or two encodings of the library (without specials) in the frame, at most `limit` tokens together.
-        vocabulary: the tokens by id. located: whether offsets and words are wanted."""
-        parts = self.single if len(texts) == 1 else self.pair
+        """Add special tokens to one or two of the library's encodings and truncate them to `max_length` tokens.
+
+        Args:
+            texts: The library's encodings without special tokens.
+            max_length: Maximum number of tokens, including special tokens.
+            truncation: See `Tokenizer.encode`.
+            vocabulary: All tokens by id.
+            with_offsets: Fill `offsets` and `words`.
+        """
+        template = self.single if len(texts) == 1 else self.pair
         lengths = [len(text) for text in texts]
-        kept = _kept(lengths, limit - sum(len(part.ids) for part in parts), limit, truncation)
+        num_special = sum(len(piece.ids) for piece in template)
+        text_lengths = _truncated_lengths(lengths, max_length - num_special, max_length, truncation)
         ids: list[int] = []
         segments: list[int] = []
         offsets: list[tuple[int, int]] = []
         sources: list[int | None] = []
         words: list[int | None] = []
-        for part in parts:
-            if part.text is None:
-                n = len(part.ids)
-                ids += part.ids
-                if located:
+        for piece in template:
+            if piece.text is None:
+                n = len(piece.ids)
+                ids += piece.ids
+                if with_offsets:
                     offsets += [(0, 0)] * n
                     words += [None] * n
             else:
-                text, n = texts[part.text], kept[part.text]
+                text, n = texts[piece.text], text_lengths[piece.text]
                 ids += text.ids[:n]
-                if located:
+                if with_offsets:
                     offsets += text.offsets[:n]
                     words += text.word_ids[:n]
-            segments += [part.segment] * n
-            sources += [part.text] * n
-        return Encoding(ids, segments, offsets, sources, words, sum(lengths) - sum(kept), vocabulary)
+            segments += [piece.segment] * n
+            sources += [piece.text] * n
+        return Encoding(ids, segments, offsets, sources, words, sum(lengths) - sum(text_lengths), vocabulary)
 
 
-_REMEDY = "give a tokenizer that lays out one text or two"
+def _read_template(step: Mapping[str, Any]) -> PostProcessor:
+    special_ids = {name: tuple(token["ids"]) for name, token in step["special_tokens"].items()}
 
-
-def _of_template(step: Mapping[str, Any]) -> SequenceLayout:
-    special = {name: tuple(token["ids"]) for name, token in step["special_tokens"].items()}
-
-    def parts(template: Sequence[Mapping[str, Any]]) -> Parts:
-        found = []
-        for entry in template:
+    def read(entries: Sequence[Mapping[str, Any]]) -> Template:
+        pieces = []
+        for entry in entries:
             if "Sequence" in entry:
                 value = entry["Sequence"]
-                found.append(Part("AB".index(value["id"]), segment=value["type_id"]))
+                pieces.append(TemplatePiece("AB".index(value["id"]), segment=value["type_id"]))
             else:
                 value = entry["SpecialToken"]
-                found += [Part(None, (i,), value["type_id"]) for i in special[value["id"]]]
-        return tuple(found)
+                pieces += [TemplatePiece(None, (i,), value["type_id"]) for i in special_ids[value["id"]]]
+        return tuple(pieces)
 
-    return SequenceLayout(parts(step["single"]), parts(step["pair"]))
-
-
-def _of_roberta(step: Mapping[str, Any]) -> SequenceLayout:
-    cls, sep = (Part(None, (step[name][1],)) for name in ("cls", "sep"))
-    return SequenceLayout((cls, Part(0), sep), (cls, Part(0), sep, sep, Part(1), sep))
+    return PostProcessor(read(step["single"]), read(step["pair"]))
 
 
-def _of_bert(step: Mapping[str, Any]) -> SequenceLayout:
-    cls, sep = (Part(None, (step[name][1],)) for name in ("cls", "sep"))
-    return SequenceLayout(
-        (cls, Part(0), sep), (cls, Part(0), sep, Part(1, segment=1), Part(None, sep.ids, 1))
-    )
+def _read_roberta(step: Mapping[str, Any]) -> PostProcessor:
+    cls, sep = (TemplatePiece(None, (step[name][1],)) for name in ("cls", "sep"))
+    first, second = TemplatePiece(0), TemplatePiece(1)
+    return PostProcessor((cls, first, sep), (cls, first, sep, sep, second, sep))
 
 
-_READERS = {"TemplateProcessing": _of_template, "RobertaProcessing": _of_roberta, "BertProcessing": _of_bert}
+def _read_bert(step: Mapping[str, Any]) -> PostProcessor:
+    cls, sep = (TemplatePiece(None, (step[name][1],)) for name in ("cls", "sep"))
+    first, second = TemplatePiece(0), TemplatePiece(1, segment=1)
+    return PostProcessor((cls, first, sep), (cls, first, sep, second, TemplatePiece(None, sep.ids, 1)))
 
 
-def _kept(lengths: list[int], room: int, limit: int, truncation: Truncation) -> list[int]:
-    """How many tokens of each text stay, as `_shared_out` says; InputError where nothing of a text would."""
-    kept = _shared_out(lengths, room, limit, truncation)
-    for number, (whole, left) in enumerate(zip(lengths, kept, strict=True)):
-        if whole and not left:
-            which = "the text" if len(lengths) == 1 else f"the {('first', 'second')[number]} text"
-            raise InputError(f"a limit of {limit} tokens leaves nothing of {which}", "raise the limit")
-    return kept
+_READERS = {
+    "TemplateProcessing": _read_template,
+    "RobertaProcessing": _read_roberta,
+    "BertProcessing": _read_bert,
+}
 
 
-def _shared_out(lengths: list[int], room: int, limit: int, truncation: Truncation) -> list[int]:
-    """How many tokens of each text stay. "longest_first" leaves the shares that the reference leaves: the
-    longer text gives until both are even; what both exceed is halved, the odd token going to the longer."""
+def _truncated_lengths(
+    lengths: list[int], max_tokens: int, max_length: int, truncation: Truncation
+) -> list[int]:
+    """Return the number of tokens of each text to keep; raise an `InputError` if that removes all of a text.
+
+    Args:
+        lengths: Tokens of each text.
+        max_tokens: Maximum number of tokens of all texts together, without special tokens.
+        max_length: Maximum with special tokens, for messages.
+        truncation: See `Tokenizer.encode`.
+    """
+    truncated = _distribute(lengths, max_tokens, max_length, truncation)
+    for index, (length, remaining) in enumerate(zip(lengths, truncated, strict=True)):
+        if length and not remaining:
+            text = "the text" if len(lengths) == 1 else f"the {('first', 'second')[index]} text"
+            raise InputError(
+                "text_truncated_to_nothing",
+                f"a limit of {max_length} tokens removes all of {text}",
+                argument="max_length",
+                hint="raise the limit",
+            )
+    return truncated
+
+
+def _distribute(lengths: list[int], max_tokens: int, max_length: int, truncation: Truncation) -> list[int]:
+    """Return the number of tokens of each text to keep.
+
+    "longest_first" equals the reference: the longer text is cut until both have the same length; the rest is
+    halved, and the longer text gets the odd token.
+    """
     total = sum(lengths)
-    if total <= room:
+    if total <= max_tokens:
         return lengths
     if truncation == "none":
-        needed = total + limit - room
         raise InputError(
-            f"this text has {needed} tokens with the special ones, the limit is {limit}",
-            "cut it, or let it be truncated",
+            "text_too_long",
+            f"the text has {total + max_length - max_tokens} tokens including special tokens, "
+            f"the limit is {max_length}",
+            hint="shorten the text, or allow truncation",
         )
-    if room < 0:
-        raise InputError(f"a limit of {limit} tokens leaves no room for the special ones", "raise the limit")
+    if max_tokens < 0:
+        raise InputError(
+            "max_length_too_small",
+            f"a limit of {max_length} tokens is too small for the special tokens",
+            argument="max_length",
+            hint="raise the limit",
+        )
     if len(lengths) == 1:
         if truncation == "only_second":
-            raise InputError(f"there is no second text to cut down to {limit} tokens", "cut the first")
-        return [room]
-    if truncation != "longest_first":
-        cut = 0 if truncation == "only_first" else 1
-        left = room - lengths[1 - cut]
-        if left < 0:
-            which, long = ("second", "first")[cut], lengths[1 - cut]
             raise InputError(
-                f"the {which} text alone has {long} tokens, with the specials more than the limit of {limit}",
-                f"cut the {which} text too (longest_first), or raise the limit",
+                "second_text_missing",
+                "there is no second text to truncate",
+                argument="truncation",
+                hint="truncate the first text",
             )
-        return [left, lengths[1]] if cut == 0 else [lengths[0], left]
+        return [max_tokens]
+    if truncation != "longest_first":
+        index = 0 if truncation == "only_first" else 1
+        remaining = max_tokens - lengths[1 - index]
+        if remaining < 0:
+            other = ("second", "first")[index]
+            raise InputError(
+                "other_text_too_long",
+                f"the {other} text alone has {lengths[1 - index]} tokens, "
+                f"which exceeds the limit of {max_length} with special tokens",
+                argument="truncation",
+                hint=f"truncate the {other} text too (longest_first), or raise the limit",
+            )
+        return [remaining, lengths[1]] if index == 0 else [lengths[0], remaining]
     shorter, longer = sorted(lengths)
-    if 2 * shorter <= room:
-        longer = room - shorter
+    if 2 * shorter <= max_tokens:
+        longer = max_tokens - shorter
     else:
-        shorter, longer = room // 2, room - room // 2
+        shorter, longer = max_tokens // 2, max_tokens - max_tokens // 2
     return [shorter, longer] if lengths[0] <= lengths[1] else [longer, shorter]

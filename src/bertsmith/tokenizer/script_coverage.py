@@ -1,4 +1,4 @@
-"""Which tokenizer the scripts of a text ask for, and whose text a tokenizer was made for."""
+"""Tokenizer options that the scripts of a text need, and the script that a tokenizer was trained for."""
 
 from __future__ import annotations
 
@@ -8,99 +8,116 @@ from collections.abc import Mapping
 from bertsmith.io.unicode_scripts import script_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_TOLD = 0.01  # of the letters: scripts below are left out
-_MUCH = 0.2  # of the letters, from which on a text is in this script
-_LITTLE = 0.05  # below which it is not
-_SOME_KANA = 0.1  # Japanese has more ideographs than kana in some texts, Chinese has no kana
-_OF_ENTRIES = 0.15  # a Chinese vocabulary has 25 to 90 % ideographs, the published multilingual one 11 %
+# Ratios of a text's letters.
+_MIN_REPORTED_RATIO = 0.01
+_MIN_SCRIPT_RATIO = 0.2  # from here on a text counts as written in the script
+_MAX_ABSENT_RATIO = 0.05  # below, it counts as not written in it
+_MIN_KANA_RATIO = 0.1  # some Japanese texts have more ideographs than kana; Chinese has no kana
+# Ratio of a vocabulary's entries: Chinese ones have 25 to 90 % ideographs, the published multilingual one 11 %.
+_MIN_HAN_ENTRY_RATIO = 0.15
 _KANA = ("Hiragana", "Katakana")
 _WITHOUT_SPACES = ("Thai", "Lao", "Khmer", "Myanmar")
-_STRIPPED = (  # what BERT's lower-casing takes for accents are vowels here, or it breaks syllables up
+# BERT's lower-casing strips accents. In these scripts it removes vowel signs, or splits syllables.
+_DAMAGED_BY_STRIPPING = (
     "Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada", "Malayalam",
     "Sinhala", "Hangul",
 )  # fmt: skip
 
 
 def script_shares(characters: Mapping[str, int]) -> dict[str, float]:
-    """The share of each script in the letters of a text, the largest first; those of 1 % and more.
+    """Return the ratio of each script among a text's letters, the largest first, from 1 % on.
 
-    characters: how often each one occurs.
+    Args:
+        characters: Number of occurrences of each character.
     """
     letters: Counter[str] = Counter()
-    for character, times in characters.items():
+    for character, count in characters.items():
         if character.isalpha():
-            letters[script_of(character)] += times
+            letters[script_of(character)] += count
     total = max(1, letters.total())
     ordered = sorted(letters.items(), key=lambda item: (-item[1], item[0]))
-    return {name: round(times / total, 4) for name, times in ordered if times >= _TOLD * total}
+    return {script: round(n / total, 4) for script, n in ordered if n >= _MIN_REPORTED_RATIO * total}
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.0f} %"
 
 
 def fitting_options(scripts: Mapping[str, float]) -> tuple[str, str] | None:
-    """What of `tokenizer train` a text in these scripts needs, and why; None where the usual settings fit.
+    """Return the options of `tokenizer train` that a text in these scripts needs, and the reason.
 
-    scripts: the shares of the letters.
+    Args:
+        scripts: The ratio of each script among the letters.
+
+    Returns:
+        None if the default options fit.
     """
     kana = sum(scripts.get(name, 0) for name in _KANA)
-    name = max(scripts, key=lambda script: scripts[script], default="")
-    if kana >= _SOME_KANA:
+    main = max(scripts, key=lambda script: scripts[script], default="")
+    if kana >= _MIN_KANA_RATIO:
         return (
             "--kind unigram --cased",
             "Japanese has no spaces between words, and accents are part of its letters",
         )
-    if name in _WITHOUT_SPACES and scripts[name] >= _MUCH:
+    if main in _WITHOUT_SPACES and scripts[main] >= _MIN_SCRIPT_RATIO:
         return (
             "--kind unigram --cased",
-            f"{name} has no spaces between words, and its vowels count as accents",
+            f"{main} has no spaces between words, and its vowels count as accents",
         )
-    if scripts.get("Han", 0) >= _MUCH:
+    if scripts.get("Han", 0) >= _MIN_SCRIPT_RATIO:
         return (
             "--chinese",
             f"{_percent(scripts['Han'])} of the letters are Chinese characters, each of which is a word",
         )
-    if name in _STRIPPED and scripts[name] >= _MUCH:
-        broken = "breaks its syllables up" if name == "Hangul" else "strips its vowel signs as accents"
+    if main in _DAMAGED_BY_STRIPPING and scripts[main] >= _MIN_SCRIPT_RATIO:
+        damage = "splits its syllables" if main == "Hangul" else "strips its vowel signs as accents"
         return (
             "--cased",
-            f"{_percent(scripts[name])} of the letters are {name}, and without --cased BERT {broken}",
+            f"{_percent(scripts[main])} of the letters are {main}, and without --cased BERT {damage}",
         )
     return None
 
 
 def misfit(scripts: Mapping[str, float], kind: str, *, lowercase: bool, chinese: bool) -> str | None:
-    """A remark where a vocabulary of this kind, trained with these options, does not fit the text; else None."""
+    """Return a warning if a vocabulary of this kind and with these options does not fit a text, else None.
+
+    Args:
+        scripts: The ratio of each script among the letters.
+        kind: The tokenizer's kind.
+        lowercase: The tokenizer lower-cases.
+        chinese: The tokenizer was trained with `chinese`.
+    """
     if kind == "byte_level_bpe" or not scripts:
         return None
-    if chinese and sum(scripts.get(name, 0) for name in ("Han", *_KANA)) < _LITTLE:
-        most = next(iter(scripts))
+    if chinese and sum(scripts.get(name, 0) for name in ("Han", *_KANA)) < _MAX_ABSENT_RATIO:
+        main = next(iter(scripts))
         return (
-            f"--chinese is for Chinese text, and {_percent(scripts[most])} of these letters are {most}: rare "
+            f"--chinese is for Chinese text, and {_percent(scripts[main])} of these letters are {main}: rare "
             "characters take entries that longer pieces would have; leave --chinese out"
         )
-    if (needed := fitting_options(scripts)) is None:
+    if (recommendation := fitting_options(scripts)) is None:
         return None
-    options, why = needed
-    given = {"--chinese": chinese, "--cased": not lowercase, "--kind unigram": kind == "unigram"}
-    missing = [option for option in given if option in options and not given[option]]
-    return f"{why}: train this tokenizer with {' '.join(missing)}" if missing else None
+    options, reason = recommendation
+    is_set = {"--chinese": chinese, "--cased": not lowercase, "--kind unigram": kind == "unigram"}
+    missing = [option for option in is_set if option in options and not is_set[option]]
+    return f"{reason}: train this tokenizer with {' '.join(missing)}" if missing else None
 
 
 def script_of_tokenizer(tokenizer: Tokenizer) -> str:
-    """The script that a tokenizer was made for: "Han" where ideographs begin a good part of its entries, else what
-    most of them begin with; "" where none has a letter."""
-    texts = {i: token for i, token in enumerate(tokenizer.tokens) if i not in tokenizer.special_ids}
-    if tokenizer.kind == "byte_level_bpe":  # whose first entries are all bytes, whatever the text
-        texts = {i: tokenizer.decode([i]) for i, token in texts.items() if len(token) > 1}
+    """Return the script that a tokenizer was trained for, "" if no entry has a letter.
+
+    It is "Han" if enough entries start with an ideograph, otherwise the script in which most entries start.
+    """
+    entries = {i: token for i, token in enumerate(tokenizer.tokens) if i not in tokenizer.special_ids}
+    if tokenizer.kind == "byte_level_bpe":  # its single-character entries are bytes, whatever the text
+        entries = {i: tokenizer.decode([i]) for i, token in entries.items() if len(token) > 1}
     scripts: Counter[str] = Counter()
-    for text in texts.values():
+    for text in entries.values():
         if letters := [character for character in text if character.isalpha()]:
             scripts[script_of(letters[0])] += 1
     if not scripts:
         return ""
     kana = sum(scripts[name] for name in _KANA)
-    if scripts["Han"] >= _OF_ENTRIES * scripts.total() and kana < _SOME_KANA * scripts["Han"]:
+    if scripts["Han"] >= _MIN_HAN_ENTRY_RATIO * scripts.total() and kana < _MIN_KANA_RATIO * scripts["Han"]:
         return "Han"
     return min(scripts, key=lambda name: (-scripts[name], name))

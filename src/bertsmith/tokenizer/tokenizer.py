@@ -1,16 +1,16 @@
-"""Text becomes ids, segments and offsets; tokenizers are read from and written to the field's files.
+"""The tokenizer: texts to ids, segments, and offsets; reads and writes Hugging Face's tokenizer files.
 
-The library encodes, `post_processor.py` puts the special tokens around it and counts what it cuts. A special string
-in a user's text (`[MASK]`, `</s>`) stays text unless the caller asks to parse it: a review that mentions `[SEP]` must
-not fold the input.
+The tokenizers library encodes texts; `post_processor.py` adds special tokens and truncates. A special string in a user's
+text (`[MASK]`, `</s>`) stays text unless the caller asks to parse it: a review that mentions `[SEP]` must not
+change the structure of the input.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -20,122 +20,175 @@ import tokenizers
 from numpy.typing import NDArray
 
 from bertsmith import notebook
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.tokenizer import byte_level_bpe, unigram
-from bertsmith.tokenizer.folder import Kind, TokenizerSource, kind_of, lowercases, read_folder, write_folder
-from bertsmith.tokenizer.normalizer import Normalizer
+from bertsmith.tokenizer.folder import (
+    TokenizerKind,
+    TokenizerSource,
+    kind_of,
+    lowercases,
+    read_folder,
+    write_folder,
+)
+from bertsmith.tokenizer.normalizer import NormalizerName
 from bertsmith.tokenizer.post_processor import Encoding as Encoding
-from bertsmith.tokenizer.post_processor import SequenceLayout
+from bertsmith.tokenizer.post_processor import PostProcessor
 from bertsmith.tokenizer.post_processor import Truncation as Truncation
-from bertsmith.tokenizer.wordpiece import SPECIALS, contracted, wordpiece
+from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS, build_wordpiece, join_contractions
 
-Specials = Literal["text", "mask", "parse"]
+SpecialStrings = Literal["text", "mask", "parse"]
+_REPR_ENTRIES = 10
 
-
-def _warned(sentence: str) -> None:
-    warnings.warn(sentence, stacklevel=3)
+logger = logging.getLogger(__name__)
 
 
 class Tokenizer:
-    """A WordPiece, byte-level BPE or Unigram tokenizer; immutable, safe to share between threads, cheap to send
-    to other processes.
+    """A WordPiece, byte-level BPE, or Unigram tokenizer.
 
-    Made by `Tokenizer.load`, `Tokenizer.of_vocabulary` or `train_tokenizer`, not directly.
+    It is immutable, safe to share between threads, and cheap to send to other processes. Create one with
+    `Tokenizer.load`, `Tokenizer.of_vocabulary`, or `train_tokenizer`.
+
+    Attributes:
+        kind: The algorithm that splits words into pieces.
+        max_length: Maximum number of tokens of an input, including special tokens.
+        separators: Number of special tokens between two texts: BERT 1, RoBERTa 2; 0 if the tokenizer lacks the
+            template of pre-trained encoders (`[CLS]` before the first text, `[SEP]` after each), as GPT-2's does.
+        uses_segments: True if a second text has segment 1; RoBERTa's has 0.
     """
 
-    kind: Kind
-    """The algorithm that cuts words into pieces."""
+    kind: TokenizerKind
     separators: int
-    """How many special tokens stand between two texts: BERT 1, RoBERTa 2; 0 where a text has not the frame that
-    models are pre-trained with (`[CLS]` before the first, `[SEP]` after each): GPT-2's has none."""
     uses_segments: bool
-    """Whether a second text has segment 1; RoBERTa's has 0."""
 
     def __init__(
-        self, definition: str, max_length: int, specials: dict[str, str], piece_model: bytes | None = None
+        self,
+        definition: str,
+        max_length: int,
+        special_tokens: dict[str, str],
+        sentencepiece_model: bytes | None = None,
     ) -> None:
-        """`definition`: text of a tokenizer.json; `specials`: from pad, unk, cls, sep, mask to tokens, those
-        that there are; `piece_model`: the spiece.model it came from, which is saved beside it."""
+        """Create a tokenizer from a tokenizer.json.
+
+        Args:
+            definition: The text of the tokenizer.json.
+            max_length: Maximum number of tokens of an input.
+            special_tokens: Special tokens by role (pad, unk, cls, sep, mask), as far as they exist.
+            sentencepiece_model: The spiece.model that it was built from, which `save` writes too.
+        """
         self._definition = definition
         self.max_length = max_length
-        self._names = specials
-        self._piece_model = piece_model
-        whole = json.loads(definition)
-        self.kind = kind_of(whole)
-        # The library reads special strings, or not, by a switch on the object. An object for each way and no
-        # flipping, so that calls from several threads cannot meet in the middle.
-        self._plain = self._reading_specials(())
-        self._ids: dict[str, int] = {r: self._whole.token_to_id(t) for r, t in specials.items()}  # type: ignore[misc]
-        self._layout = SequenceLayout.of(whole, self._whole.get_vocab_size(), "tokenizer.json")
-        self.separators = self._layout.separators(self._ids.get("cls", -1), self._ids.get("sep", -1))
-        self.uses_segments = self._layout.uses_segments
+        self._special_tokens = special_tokens
+        self._sentencepiece_model = sentencepiece_model
+        content = json.loads(definition)
+        self.kind = kind_of(content)
+        # In the library a switch on the object decides if special strings are parsed. Separate objects, whose
+        # switches never change, let several threads encode in different modes.
+        self._text_library = self._build_library(())
+        self._special_ids: dict[str, int] = {
+            role: self._full_library.token_to_id(token)  # type: ignore[misc]
+            for role, token in special_tokens.items()
+        }
+        vocab_size = self._full_library.get_vocab_size()
+        self._post_processor = PostProcessor.from_definition(content, vocab_size, "tokenizer.json")
+        self.separators = self._post_processor.num_separators(
+            self._special_ids.get("cls", -1), self._special_ids.get("sep", -1)
+        )
+        self.uses_segments = self._post_processor.uses_segments
 
     @classmethod
     def load(
-        cls, path: str | Path, *, lowercase: bool | None = None, normalizer: Normalizer | None = None
+        cls, path: str | Path, *, lowercase: bool | None = None, normalizer: NormalizerName | None = None
     ) -> Tokenizer:
-        """Read a folder (tokenizer.json, else vocab.txt, vocab.json with merges.txt, or spiece.model;
-        tokenizer_config.json if there) or one of these files.
+        """Load a tokenizer from a folder or a file.
 
-        A bare vocab.txt or spiece.model does not say whether it is lower-cased: `lowercase`, else the
-        configuration's `do_lower_case`, else True; nor whose normaliser it had: `normalizer`, "hf" (else the
-        configuration's, else this one) or "google". Raises `InputError` for what is no tokenizer, naming the
-        file.
+        Args:
+            path: A folder with tokenizer.json, vocab.txt, vocab.json and merges.txt, or spiece.model (the first of
+                these, with tokenizer_config.json if it exists), or one of these files.
+            lowercase: Lower-case text; applies to a vocab.txt or spiece.model, which does not state it. Default:
+                the configuration's `do_lower_case`, or else True.
+            normalizer: The variant of BERT's normalizer, "hf" or "google"; applies to a vocab.txt. Default: the
+                configuration's, or else "hf".
+
+        Raises:
+            InputError: The path is not a valid tokenizer; the error names the file.
         """
         source = read_folder(Path(path), lowercase, normalizer)
-        return cls(source.definition, source.max_length, source.specials, source.piece_model)
+        return cls(source.definition, source.max_length, source.special_tokens, source.sentencepiece_model)
 
     @classmethod
     def of_vocabulary(
-        cls, tokens: Sequence[str], *, lowercase: bool, max_length: int = 512, normalizer: Normalizer = "hf"
+        cls,
+        tokens: Sequence[str],
+        *,
+        lowercase: bool,
+        max_length: int = 512,
+        normalizer: NormalizerName = "hf",
     ) -> Tokenizer:
-        """A BERT tokenizer of a list id → token, which holds [PAD] [UNK] [CLS] [SEP] [MASK] somewhere."""
-        specials = dict(SPECIALS)
-        library = wordpiece(
-            tokens, lowercase=lowercase, specials=specials, place="vocabulary", normalizer=normalizer
+        """Build a BERT tokenizer from a vocabulary.
+
+        Args:
+            tokens: Tokens by id; [PAD], [UNK], [CLS], [SEP], and [MASK] must be among them.
+            lowercase: Lower-case text and strip accents.
+            max_length: Maximum number of tokens of an input.
+            normalizer: The variant of BERT's normalizer.
+        """
+        special_tokens = dict(BERT_SPECIAL_TOKENS)
+        library = build_wordpiece(
+            tokens,
+            lowercase=lowercase,
+            special_tokens=special_tokens,
+            location="vocabulary",
+            normalizer=normalizer,
         )
-        return cls(library.to_str(), max_length, specials)
+        return cls(library.to_str(), max_length, special_tokens)
 
     def save(self, folder: str | Path) -> None:
-        """Write the kind's files (vocab.txt; vocab.json and merges.txt; the spiece.model it came from),
-        tokenizer_config.json and tokenizer.json, each whole or not there."""
-        source = TokenizerSource(self._definition, self.max_length, self._names, self._piece_model)
+        """Write tokenizer.json, tokenizer_config.json, and the vocabulary files of the kind, each atomically."""
+        source = TokenizerSource(
+            self._definition, self.max_length, self._special_tokens, self._sentencepiece_model
+        )
         write_folder(Path(folder), source, self.tokens)
 
     def __len__(self) -> int:
-        """V, as `vocab_size`."""
+        """Return the vocabulary size."""
         return self.vocab_size
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.kind}, {self.vocab_size:,} entries)"
 
     def _repr_html_(self) -> str:
-        facts = {
+        step = max(1, self.vocab_size // (_REPR_ENTRIES + 2))
+        properties = {
             "kind": self.kind,
             "entries": self.vocab_size,
             "case": "lower-cased" if self.lowercase else "kept",
             "longest text": f"{self.max_length:,} tokens",
-            "special tokens": " ".join(self._names.values()),
-            "some entries": " ".join(self.tokens[:: max(1, self.vocab_size // 12)][1:11]),
+            "special tokens": " ".join(self._special_tokens.values()),
+            "some entries": " ".join(self.tokens[::step][1 : _REPR_ENTRIES + 1]),
         }
-        return notebook.page("Tokenizer", facts)
+        return notebook.page("Tokenizer", properties)
 
     @overload
-    def __call__(self, text: str, second: str | None = None, **how: Any) -> Encoding: ...
+    def __call__(self, text: str, second: str | None = None, **options: Any) -> Encoding: ...
 
     @overload
     def __call__(
-        self, text: Sequence[str], second: Sequence[str] | None = None, **how: Any
+        self, text: Sequence[str], second: Sequence[str] | None = None, **options: Any
     ) -> list[Encoding]: ...
 
-    def __call__(self, text: Any, second: Any = None, **how: Any) -> Encoding | list[Encoding]:
-        """`encode` of a text (or a pair), whose Encoding has `ids`, `tokens`, `segments` and `offsets`; of a list
-        of texts (and of second ones) a list of them, as `encode_many`. how: what that takes by name."""
+    def __call__(self, text: Any, second: Any = None, **options: Any) -> Encoding | list[Encoding]:
+        """Encode a text (or a pair of texts) like `encode`, or a list of texts like `encode_many`.
+
+        Args:
+            text: A text or a list of texts.
+            second: The second text of the pair, or a list of them.
+            options: Keyword arguments of `encode` or `encode_many`.
+        """
         return (
-            self.encode(text, second, **how)
+            self.encode(text, second, **options)
             if isinstance(text, str)
-            else self.encode_many(text, second, **how)
+            else self.encode_many(text, second, **options)
         )
 
     def encode(
@@ -145,21 +198,29 @@ class Tokenizer:
         *,
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
-        specials: Specials = "text",
-        tell: Callable[[str], None] = _warned,
+        specials: SpecialStrings = "text",
     ) -> Encoding:
-        """`[CLS] text [SEP]`, or `[CLS] text [SEP] second [SEP]` with segment 1 from `second` on; other kinds as
-        `post_processor.py` has it.
+        """Encode a text as `[CLS] text [SEP]`, or a pair of texts as `[CLS] text [SEP] second [SEP]`.
 
-        specials: whether special strings in the texts stay "text", all but the "mask" do, or none ("parse"); tell
-        (by default a warning) hears of texts that then begin or end with what is put around them anyway.
-        At most `max_length` tokens with the specials (None: the tokenizer's own `max_length`). What is too
-        long is cut at the end: of the longer text ("longest_first", the reference's shares), of one text,
-        or of none, which raises `InputError` and tells both lengths.
+        A second text and the `[SEP]` after it have segment 1. Other tokenizers have their own templates.
+
+        Args:
+            text: The text.
+            second: The second text of a pair.
+            max_length: Maximum number of tokens, including special tokens; default: the tokenizer's `max_length`.
+            truncation: The text to truncate at its end: "longest_first" (the longer one, as in the reference
+                library), "only_first", "only_second", or "none", which raises an error for an input that is too
+                long.
+            specials: Special strings to parse in the texts: none ("text"), only the mask token ("mask"), or all
+                ("parse"). "parse" logs a warning if texts contain the special tokens that the tokenizer adds
+                itself.
+
+        Raises:
+            InputError: The input is too long, or the limit removes all of a text.
         """
         seconds = None if second is None else [second]
         return self.encode_many(
-            [text], seconds, max_length=max_length, truncation=truncation, specials=specials, tell=tell
+            [text], seconds, max_length=max_length, truncation=truncation, specials=specials
         )[0]
 
     def encode_many(
@@ -169,155 +230,188 @@ class Tokenizer:
         *,
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
-        specials: Specials = "text",
-        tell: Callable[[str], None] = _warned,
+        specials: SpecialStrings = "text",
         located: bool = True,
+        warn: bool = True,
     ) -> list[Encoding]:
-        """`encode` for each text (with the second of the same place), on all cores. located: whether to say where
-        in its text each token stands; without, it takes half the time, and `offsets` and `words` are empty."""
-        library = (
-            self._plain if specials == "text" else self._masking if specials == "mask" else self._parsing
-        )
+        """Encode each text, or each pair of texts, on all cores.
+
+        Args:
+            texts: The texts.
+            seconds: The second text of each pair.
+            max_length: See `encode`.
+            truncation: See `encode`.
+            specials: See `encode`.
+            located: Return `offsets` and `words`; without them, encoding takes half the time.
+            warn: Log a warning if parsed texts contain the special tokens that the tokenizer adds itself.
+
+        Returns:
+            One encoding per text.
+        """
+        if specials == "text":
+            library = self._text_library
+        else:
+            library = self._mask_library if specials == "mask" else self._parse_library
         limit = self.max_length if max_length is None else max_length
-        firsts = _encoded(library, texts, located=located)
-        if specials == "parse" and (said := self.told_of_doubled([*texts, *(seconds or ())])):
-            tell(said)
-        if seconds is None:
-            return [
-                self._layout.laid_out([first], limit, truncation, self.tokens, located=located)
-                for first in firsts
-            ]
-        others = _encoded(library, seconds, located=located)
+        columns = [_encode_with_library(library, texts, with_offsets=located)]
+        parsed = [*texts, *(seconds or ())] if warn and specials == "parse" else []
+        if message := self.told_of_doubled(parsed):
+            logger.warning(message)
+        if seconds is not None:
+            columns.append(_encode_with_library(library, seconds, with_offsets=located))
         return [
-            self._layout.laid_out([first, other], limit, truncation, self.tokens, located=located)
-            for first, other in zip(firsts, others, strict=True)
+            self._post_processor.process(row, limit, truncation, self.tokens, with_offsets=located)
+            for row in zip(*columns, strict=True)
         ]
 
     def told_of_doubled(self, texts: Sequence[str]) -> str | None:
-        """That some of the texts, where special strings in them are parsed, bring the special tokens that are put
-        around each anyway; None where none does."""
+        """Return a warning if texts contain the special tokens that the tokenizer adds itself, else None.
+
+        It applies where special strings in the texts are parsed.
+        """
         if not self.separators:
             return None
-        first, last = self._names["cls"], self._names["sep"]
-        number = sum(text.lstrip().startswith(first) or text.rstrip().endswith(last) for text in texts)
-        if not number:
+        cls, sep = self._special_tokens["cls"], self._special_tokens["sep"]
+        count = sum(text.lstrip().startswith(cls) or text.rstrip().endswith(sep) for text in texts)
+        if not count:
             return None
         return (
-            f"{number:,} of {counted(len(texts), 'text')} begin with {first} or end with {last}, which are put "
-            "around each text anyway, and so are there twice: take them out of the texts"
+            f"{count:,} of {counted(len(texts), 'text')} begin with {cls} or end with {sep}; the tokenizer adds "
+            "these tokens itself, so they occur twice: remove them from the texts"
         )
 
     def pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text without specials, offsets or limit: the fast way for corpora."""
-        return [e.ids for e in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+        """Return the ids of each text without special tokens or truncation; the fast path for corpora."""
+        return [e.ids for e in self._text_library.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
-        """The text of some ids: pieces joined, blanks before punctuation and in contractions gone; specials kept
-        on request."""
-        text = str(self._whole.decode([int(i) for i in ids], skip_special_tokens=not specials))
-        return contracted(text) if self.kind == "wordpiece" else text
+        """Return the text of ids: joined pieces, without spaces before punctuation and in contractions.
+
+        Args:
+            ids: Token ids.
+            specials: Keep special tokens.
+        """
+        text = str(self._full_library.decode([int(i) for i in ids], skip_special_tokens=not specials))
+        return join_contractions(text) if self.kind == "wordpiece" else text
 
     @cached_property
     def tokens(self) -> list[str]:
-        """The tokens by id, V strings."""
-        known = self._whole.get_vocab(with_added_tokens=True)
-        return sorted(known, key=known.__getitem__)
+        """Return the tokens by id, V strings."""
+        token_ids = self._full_library.get_vocab(with_added_tokens=True)
+        return sorted(token_ids, key=token_ids.__getitem__)
 
     @property
     def pad_id(self) -> int:
-        """The id that fills up rows. This and the four below raise `InputError` where there is no such token."""
-        return self._id("pad")
+        """Return the padding token's id; this and the four below raise `InputError` if there is no such token."""
+        return self._special_id("pad")
 
     @property
     def unk_id(self) -> int:
-        """The id of what has no pieces; no text of a byte-level tokenizer has it."""
-        return self._id("unk")
+        """Return the unknown token's id; byte-level tokenizers never produce it."""
+        return self._special_id("unk")
 
     @property
     def cls_id(self) -> int:
-        """The id before the first text."""
-        return self._id("cls")
+        """Return the id of the token before the first text."""
+        return self._special_id("cls")
 
     @property
     def sep_id(self) -> int:
-        """The id after each text."""
-        return self._id("sep")
+        """Return the id of the token after each text."""
+        return self._special_id("sep")
 
     @property
     def mask_id(self) -> int:
-        """The id that stands for a gap."""
-        return self._id("mask")
+        """Return the mask token's id."""
+        return self._special_id("mask")
 
     def word_starts(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """bool [N]: which of N pieces in a row begin a word; a special token always does.
+        """Return which of N successive tokens start a word; a special token always does.
 
-        WordPiece: what is not a continuation (`##`). Unigram: ▁, punctuation, and what follows punctuation.
-        Byte-level BPE: Ġ, and what is of another class (letter, number, other, blank) than the end of the piece
-        before, as GPT-2's pattern parts; bytes within a character never.
+        WordPiece: tokens that are not a continuation (`##`). Unigram: ▁, punctuation, and the token after
+        punctuation. Byte-level BPE: Ġ, and tokens whose class (letter, number, other, space) differs from that of
+        the end of the token before, as in GPT-2's pattern; bytes within a character never.
+
+        Args:
+            ids: int [N].
+
+        Returns:
+            bool [N].
         """
         ids = np.asarray(ids, dtype=np.int64)
         if self.kind == "wordpiece":
             return ~self.continuation[ids]
-        first, last, special = self._edges
+        first, last, special = self._edge_classes
         if self.kind == "unigram":
             starts = first[ids].astype(np.bool_)
             starts[1:] |= last[ids[:-1]].astype(np.bool_)
             starts[:1] = True
         else:
             starts = byte_level_bpe.word_starts(first[ids], last[ids])
-        begins: NDArray[np.bool_] = starts | special[ids]
-        return begins
+        starts_or_special: NDArray[np.bool_] = starts | special[ids]
+        return starts_or_special
 
     @cached_property
     def continuation(self) -> NDArray[np.bool_]:
-        """bool [V]: the pieces that go on a word (`##ing`); of WordPiece alone, others have `word_starts`."""
-        special, prefix = self.special_ids, self.prefix
+        """Return bool [V]: True for pieces that continue a word (`##ing`); WordPiece only."""
+        special_ids, prefix = self.special_ids, self.prefix
         if not prefix:
             raise InputError(
-                "this WordPiece vocabulary does not mark the pieces that continue a word, so words cannot be told",
-                "mask tokens: data.masking=token",
+                "continuation_prefix_missing",
+                "this WordPiece vocabulary does not mark the pieces that continue a word, so word boundaries "
+                "are unknown",
+                hint=f"mask tokens instead of words: {option('data.masking', 'token')}",
             )
-        marks = [token.startswith(prefix) and i not in special for i, token in enumerate(self.tokens)]
+        marks = [token.startswith(prefix) and i not in special_ids for i, token in enumerate(self.tokens)]
         return np.array(marks, dtype=np.bool_)
 
     @cached_property
     def prefix(self) -> str:
-        """What marks a WordPiece that goes on a word, `##` but for odd vocabularies; of other kinds empty."""
+        """Return the prefix of WordPieces that continue a word, usually `##`; empty for other kinds."""
         return str(json.loads(self._definition)["model"].get("continuing_subword_prefix") or "")
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """The ids of the special tokens by role, and of any other that the files call special."""
+        """Return the ids of the special tokens by role, and of all others that the files declare special."""
         added = json.loads(self._definition)["added_tokens"]
-        return frozenset({*self._ids.values()} | {int(token["id"]) for token in added if token["special"]})
+        return frozenset(
+            {*self._special_ids.values()} | {int(token["id"]) for token in added if token["special"]}
+        )
 
     @cached_property
     def lowercase(self) -> bool:
-        """Whether the tokenizer lower-cases what it reads."""
+        """Return True if the tokenizer lower-cases text."""
         return lowercases(json.loads(self._definition))
 
     @cached_property
     def digest(self) -> str:
-        """sha256 (hex) of all that determines the ids: vocabulary, normaliser, word borders, specials."""
-        whole = json.loads(self._definition)
-        model = {key: value for key, value in whole["model"].items() if key != "vocab"}
-        parts = [self.tokens, sorted(self.special_ids), model, whole["normalizer"], whole["pre_tokenizer"]]
+        """Return the SHA-256 (hex) of everything that determines ids: vocabulary, normalizer, special tokens, …"""
+        content = json.loads(self._definition)
+        model = {key: value for key, value in content["model"].items() if key != "vocab"}
+        parts = [
+            self.tokens,
+            sorted(self.special_ids),
+            model,
+            content["normalizer"],
+            content["pre_tokenizer"],
+        ]
         if self.kind != "wordpiece":
-            parts += [self.separators, self.uses_segments, whole["added_tokens"]]
+            parts += [self.separators, self.uses_segments, content["added_tokens"]]
         if self.kind == "unigram":
-            # The library's reader may be off by a score's last bit.
-            parts.append([round(score, 6) for _, score in whole["model"]["vocab"]])
-        text = json.dumps([*parts, self._names], sort_keys=True, ensure_ascii=False)
+            # The library's parser may change the last bit of a score.
+            parts.append([round(score, 6) for _, score in content["model"]["vocab"]])
+        text = json.dumps([*parts, self._special_tokens], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
     def info(self) -> dict[str, Any]:
-        """What there is to say of the tokenizer: plain JSON."""
+        """Return the tokenizer's properties as plain JSON values."""
         return {
             "algorithm": self.kind,
             "vocab_size": self.vocab_size,
             "lowercase": self.lowercase,
             "specials": {
-                role: {"token": token, "id": self._ids[role]} for role, token in self._names.items()
+                role: {"token": token, "id": self._special_ids[role]}
+                for role, token in self._special_tokens.items()
             },
             "uses_segments": self.uses_segments,
             "max_length": self.max_length,
@@ -326,95 +420,106 @@ class Tokenizer:
 
     @property
     def definition(self) -> str:
-        """The text of its tokenizer.json."""
+        """Return the text of the tokenizer.json."""
         return self._definition
 
     @property
     def vocab_size(self) -> int:
-        """V, the specials among them."""
+        """Return V, the number of tokens, including special tokens."""
         return len(self.tokens)
 
     @property
     def mask_token(self) -> str:
-        """What stands for a gap in a text that is encoded with specials="mask"; BERT: `[MASK]`."""
-        self._id("mask")
-        return self._names["mask"]
+        """Return the mask token, which `encode` parses with specials="mask"; BERT: `[MASK]`."""
+        self._special_id("mask")
+        return self._special_tokens["mask"]
 
     @cached_property
-    def _parsing(self) -> tokenizers.Tokenizer:
+    def _parse_library(self) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(self._definition)
 
     @cached_property
-    def _masking(self) -> tokenizers.Tokenizer:
-        return self._reading_specials((self.mask_token,))
+    def _mask_library(self) -> tokenizers.Tokenizer:
+        return self._build_library((self.mask_token,))
 
-    def _reading_specials(self, read: Sequence[str]) -> tokenizers.Tokenizer:
-        """A library that finds the special tokens to `read` in texts, and takes all others for text."""
-        if not read and self.kind != "unigram":  # as it is written; a vocabulary takes time to write again
+    def _build_library(self, parsed: Sequence[str]) -> tokenizers.Tokenizer:
+        """Return a library tokenizer that parses only these special tokens in texts."""
+        if not parsed and self.kind != "unigram":  # unchanged: a vocabulary takes time to write again
             library = tokenizers.Tokenizer.from_str(self._definition)
             library.encode_special_tokens = True
             return library
-        whole = json.loads(self._definition)
-        for token in whole["added_tokens"]:
-            token["special"] = token["special"] and token["content"] not in read  # others are always found
+        content = json.loads(self._definition)
+        for token in content["added_tokens"]:  # The library always parses added tokens that are not special.
+            token["special"] = token["special"] and token["content"] not in parsed
         if self.kind == "unigram":
-            hidden = {token["content"] for token in whole["added_tokens"] if token["special"]}
-            whole = unigram.without_specials(whole, (hidden | {*self._names.values()}) - {*read})
-        library = tokenizers.Tokenizer.from_str(json.dumps(whole))
+            special = {token["content"] for token in content["added_tokens"] if token["special"]}
+            hidden = (special | {*self._special_tokens.values()}) - {*parsed}
+            content = unigram.hide_special_pieces(content, hidden)
+        library = tokenizers.Tokenizer.from_str(json.dumps(content))
         library.encode_special_tokens = True
         return library
 
     @property
-    def _whole(self) -> tokenizers.Tokenizer:
-        """A library that knows all tokens by their names."""
-        return self._parsing if self.kind == "unigram" else self._plain
+    def _full_library(self) -> tokenizers.Tokenizer:
+        """Return a library tokenizer that has all tokens under their own names."""
+        return self._parse_library if self.kind == "unigram" else self._text_library
 
     @cached_property
-    def _edges(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-        kind = byte_level_bpe if self.kind == "byte_level_bpe" else unigram
-        first, last = kind.edge_classes(self.tokens)
+    def _edge_classes(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+        module = byte_level_bpe if self.kind == "byte_level_bpe" else unigram
+        first, last = module.edge_classes(self.tokens)
         special = np.zeros(self.vocab_size, np.bool_)
         special[sorted(self.special_ids)] = True
-        if self.kind == "byte_level_bpe":
-            last[special] = byte_level_bpe.SPACE
-        else:
-            last[special] = True
+        last[special] = byte_level_bpe.WHITESPACE if self.kind == "byte_level_bpe" else True
         return first, last, special
 
-    def _id(self, role: str) -> int:
-        number = self._ids.get(role)
-        if number is None:
+    def _special_id(self, role: str) -> int:
+        special_id = self._special_ids.get(role)
+        if special_id is None:
             raise InputError(
-                f"this vocabulary has no {role} token, so it cannot frame what a BERT reads",
-                "take one of BERT's, RoBERTa's or ALBERT's layout, or train one",
+                "special_token_undefined",
+                f"this vocabulary has no {role} token, which BERT's inputs need",
+                hint="use a tokenizer with the special tokens of BERT, RoBERTa, or ALBERT, or train one",
             )
-        return int(number)
+        return int(special_id)
 
     def __getstate__(self) -> tuple[str, int, dict[str, str], bytes | None]:
-        # By hand: the library's own pickling forgets that special strings are text.
-        return self._definition, self.max_length, self._names, self._piece_model
+        # The library's own pickling loses the switch that makes special strings text.
+        return self._definition, self.max_length, self._special_tokens, self._sentencepiece_model
 
     def __setstate__(self, state: tuple[str, int, dict[str, str], bytes | None]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
 
-def _encoded(library: tokenizers.Tokenizer, texts: Sequence[str], *, located: bool) -> list[Any]:
-    encode = library.encode_batch if located else library.encode_batch_fast
+def _encode_with_library(
+    library: tokenizers.Tokenizer, texts: Sequence[str], *, with_offsets: bool
+) -> list[Any]:
+    encode = library.encode_batch if with_offsets else library.encode_batch_fast
     try:
         return list(encode(list(texts), add_special_tokens=False))
-    except (TypeError, UnicodeEncodeError):  # the library takes what UTF-8 can hold
-        for _ in whole_texts(texts):  # raises
+    except (TypeError, UnicodeEncodeError):  # The library accepts only text that UTF-8 can represent.
+        for _ in whole_texts(texts):  # raises an error that names the text
             pass
         raise
 
 
 def whole_texts(texts: Iterable[Any]) -> Iterator[str]:
-    """The same texts. InputError with the number, from 1 on, of what is no text or holds half a character."""
+    """Yield the texts; raise an `InputError` with the number (from 1) of one that is not valid Unicode text."""
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):
-            raise InputError(f"text {number}: {text!r:.60} is not a string", "give each text as a string")
+            raise InputError(
+                "text_not_a_string",
+                f"{text!r:.60} is not a string",
+                location=f"text {number}",
+                hint="pass each text as a string",
+            )
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InputError(f"text {number} holds half a character (a lone surrogate)", "fix it") from None
+            raise InputError(
+                "lone_surrogate",
+                "the text contains half a character (a lone surrogate)",
+                location=f"text {number}",
+                hint="correct the text",
+            ) from None
         yield text

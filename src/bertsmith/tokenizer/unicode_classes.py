@@ -1,15 +1,15 @@
-"""Classes of characters of Unicode 14.0.0 as ranges: what the original's rules ask of a character.
+"""Character classes of Unicode 14.0.0 as ranges of code points, for the rules of BERT's original tokenizer.
 
-Pinned, so that ids do not move when Python, Rust or a library takes up a newer Unicode. Made from Python 3.11's
-`unicodedata` (the two classes of the sigma rule from what its `str.lower` does); a test makes them again and
-compares. Hexadecimal code points, `first-last` or one alone.
+They are pinned so that ids stay the same when Python, Rust, or a library adopts a newer Unicode version. The
+tables come from Python 3.11's `unicodedata` (the two classes of the sigma rule from the behavior of its
+`str.lower`); a test generates them again and compares. Code points are hexadecimal, single or `first-last`.
 """
 
 from __future__ import annotations
 
-UNICODE = "14.0.0"
+UNICODE_VERSION = "14.0.0"
 
-# Mn: what uncased models drop after NFD.
+# Mn: uncased models drop these after NFD.
 MARKS = """
 300-36f 483-487 591-5bd 5bf 5c1-5c2 5c4-5c5 5c7 610-61a 64b-65f 670 6d6-6dc 6df-6e4 6e7-6e8 6ea-6ed 711
 730-74a 7a6-7b0 7eb-7f3 7fd 816-819 81b-823 825-827 829-82d 859-85b 898-89f 8ca-8e1 8e3-902 93a 93c
@@ -48,11 +48,11 @@ fff9-fffb 110bd 110cd 13430-13438 1bca0-1bca3 1d173-1d17a e0001 e0020-e007f
 """
 
 # Zs, tab, line ends, and the two separators at which Python's str.split cuts.
-BLANKS = """
+WHITESPACE = """
 9-a d 20 a0 1680 2000-200a 2028-2029 202f 205f 3000
 """
 
-# P*: a word of its own each; beyond ASCII, whose signs are listed by the rules.
+# P* beyond ASCII (the rules list ASCII punctuation): each is a separate word.
 PUNCTUATION = """
 a1 a7 ab b6-b7 bb bf 37e 387 55a-55f 589-58a 5be 5c0 5c3 5c6 5f3-5f4 609-60a 60c-60d 61b 61d-61f 66a-66d
 6d4 700-70d 7f7-7f9 830-83e 85e 964-965 970 9fd a76 af0 c77 c84 df4 e4f e5a-e5b f04-f12 f14 f3a-f3d f85
@@ -90,7 +90,7 @@ a7d5-a7d9 a7f5-a7f6 a7fa ab30-ab5a ab60-ab68 ab70-abbf fb00-fb06 fb13-fb17 ff21-
 1f170-1f189
 """
 
-# Case_Ignorable: passed over by that rule.
+# Case_Ignorable: skipped by that rule.
 IGNORABLE = """
 27 2e 3a 5e 60 a8 ad af b4 b7-b8 2b0-36f 374-375 37a 384-385 387 483-489 559 55f 591-5bd 5bf 5c1-5c2
 5c4-5c5 5c7 5f4 600-605 610-61a 61c 640 64b-65f 670 6d6-6dd 6df-6e8 6ea-6ed 70f 711 730-74a 7a6-7b0
@@ -130,15 +130,15 @@ fe00-fe0f fe13 fe20-fe2f fe52 fe55 feff ff07 ff0e ff1a ff3e ff40 ff70 ff9e-ff9f 
 """
 
 
-def members(ranges: str) -> frozenset[str]:
-    """The characters of one of these classes."""
+def expand(ranges: str) -> frozenset[str]:
+    """Return the characters of a class."""
     pairs = [part.partition("-") for part in ranges.split()]
     return frozenset(
         chr(code) for first, _, last in pairs for code in range(int(first, 16), int(last or first, 16) + 1)
     )
 
 
-def inside(ranges: str) -> str:
-    """The ranges as they stand between the brackets of a regular expression."""
+def regex_ranges(ranges: str) -> str:
+    """Return the ranges for use between the brackets of a regular expression."""
     parts = [[f"\\x{{{end}}}" for end in part.split("-")] for part in ranges.split()]
     return "".join("-".join(part) for part in parts)

@@ -1,4 +1,4 @@
-"""WordPiece tokenizers: BERT's vocab.txt read, its tokenizer built as the reference builds it, its text joined."""
+"""WordPiece tokenizers: read vocab.txt, build BERT's tokenizer as the reference does, clean up decoded text."""
 
 from __future__ import annotations
 
@@ -12,73 +12,93 @@ from tokenizers import decoders, models, processors
 
 from bertsmith.errors import InputError
 from bertsmith.io.files import read_lines
-from bertsmith.tokenizer.normalizer import Normalizer, bert_borders, bert_normalizer
+from bertsmith.tokenizer.config_schema import CORRUPT_FILE_HINT
+from bertsmith.tokenizer.normalizer import NormalizerName, bert_borders, bert_normalizer
 
-SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+BERT_SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 PREFIX = "##"
-_AGAIN = "take the file from its source again"
-# An apostrophe was a word of its own: what stands before and behind it in English contractions.
+# The apostrophe of an English contraction, which the tokenizer made a separate word.
 _CONTRACTION = re.compile(r"(?<=[^\W\d_]) (['’]) (?=(?:s|t|d|m|ll|re|ve)\b)", re.IGNORECASE)
 
 
 def read_vocabulary(file: Path) -> list[str]:
-    """The tokens of a vocab.txt by id, one a line; blank lines at its end are none."""
+    """Read the tokens of a vocab.txt by id, one per line; blank lines at the end are ignored."""
     tokens = [line for _, line in read_lines(file)]
     while tokens and not tokens[-1]:
         tokens.pop()
     return tokens
 
 
-def wordpiece(
+def build_wordpiece(
     tokens: Sequence[str],
     *,
     lowercase: bool,
-    specials: Mapping[str, str],
-    place: str,
+    special_tokens: Mapping[str, str],
+    location: object,
     chinese: bool = True,
     strip_accents: bool | None = None,
-    normalizer: Normalizer = "hf",
+    normalizer: NormalizerName = "hf",
 ) -> tokenizers.Tokenizer:
-    """The library's tokenizer of a list id → token, as the reference builds it; `place` begins what is
-    wrong."""
-    for number, token in enumerate(tokens, start=1):
+    """Build the library's tokenizer from the tokens by id, as the reference does; errors name the location."""
+    for line_number, token in enumerate(tokens, start=1):
         if not token:
-            raise InputError(f"{place}:{number}: an empty token", _AGAIN)
+            raise InputError(
+                "empty_token",
+                "the token is empty",
+                location=f"{location}:{line_number}",
+                hint=CORRUPT_FILE_HINT,
+            )
     if len(set(tokens)) < len(tokens):
-        twice, _ = Counter(tokens).most_common(1)[0]
-        second = tokens.index(twice, tokens.index(twice) + 1) + 1
-        raise InputError(f"{place}:{second}: the token '{twice}' occurs twice", _AGAIN)
+        duplicate, _ = Counter(tokens).most_common(1)[0]
+        line_number = tokens.index(duplicate, tokens.index(duplicate) + 1) + 1
+        raise InputError(
+            "duplicate_token",
+            f"the token '{duplicate}' occurs twice",
+            location=f"{location}:{line_number}",
+            hint=CORRUPT_FILE_HINT,
+        )
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    for token in specials.values():
+    for token in special_tokens.values():
         if token not in vocabulary:
             raise InputError(
-                f"{place}: the special token {token} is missing", "a BERT vocabulary has one token per line"
+                "special_token_missing",
+                f"the special token {token} is missing",
+                location=location,
+                hint="a BERT vocabulary has one token per line",
             )
-    model = models.WordPiece(vocabulary, unk_token=specials["unk"], max_input_chars_per_word=100)
+    model = models.WordPiece(vocabulary, unk_token=special_tokens["unk"], max_input_chars_per_word=100)
     library = tokenizers.Tokenizer(model)
     library.normalizer = bert_normalizer(lowercase, chinese, strip_accents, normalizer)
     library.pre_tokenizer = bert_borders(chinese, normalizer)
     library.decoder = decoders.WordPiece(prefix=PREFIX, cleanup=True)
-    library.post_processor = framed(specials["cls"], specials["sep"], vocabulary, place)
-    library.add_special_tokens(list(specials.values()))
+    library.post_processor = bert_template(special_tokens["cls"], special_tokens["sep"], vocabulary, location)
+    library.add_special_tokens(list(special_tokens.values()))
     return library
 
 
-def framed(cls: str, sep: str, ids: Mapping[str, int], place: str) -> processors.TemplateProcessing:
-    """BERT's frame: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, segment 1 from B on."""
+def bert_template(
+    cls: str, sep: str, token_ids: Mapping[str, int], location: object
+) -> processors.TemplateProcessing:
+    """Return BERT's template: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, with segment 1 from B on."""
     try:
         return processors.TemplateProcessing(
             single=[cls, "$A", sep],
             pair=[cls, "$A", sep, "$B:1", f"{sep}:1"],
-            special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
+            special_tokens=[(cls, token_ids[cls]), (sep, token_ids[sep])],
         )
-    except ValueError:  # a colon is the template's own, and so is a dollar sign to begin with
+    except ValueError:  # Templates reserve the colon, and the dollar sign at the start.
         raise InputError(
-            f"{place}: no text can be framed by tokens called {cls!r} and {sep!r}", "rename them"
+            "special_token_reserved",
+            f"a template cannot contain tokens with the names {cls!r} and {sep!r}",
+            location=location,
+            hint="rename the tokens",
         ) from None
 
 
-def contracted(text: str) -> str:
-    """Decoded text with English contractions joined: `don ' t` is `don't`. The library closes up other
-    punctuation; the reference's clean-up joins whatever stands around an apostrophe, quoted words, too."""
+def join_contractions(text: str) -> str:
+    """Join English contractions in decoded text: `don ' t` becomes `don't`.
+
+    The library cleans up other punctuation. The reference's clean-up also joins quoted words, with whatever
+    surrounds an apostrophe.
+    """
     return _CONTRACTION.sub(r"\1", text)

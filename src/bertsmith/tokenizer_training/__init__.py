@@ -1,1 +1,1 @@
-"""Learning a tokenizer: corpus files → counted words → a vocabulary, and words added to one."""
+"""Tokenizer training: corpus files to word counts to a vocabulary, and new words for a vocabulary."""

@@ -1,8 +1,8 @@
-"""Words of a corpus that a vocabulary breaks: proposed by what they save, added, and weighed again.
+"""Words of a corpus that a vocabulary splits: propose them by what they save, add them, and measure the effect.
 
 New words are appended to the vocabulary, so existing ids do not change; `added_words.py` has the rules for each kind
-of vocabulary. A new word may also begin longer ones ("cardio" in "cardiogram"), which are then split differently. The
-report counts and shows the other words of the corpus that change; with WordPiece such changes can be ruled out.
+of vocabulary. A new word may also start longer ones ("cardio" in "cardiogram"), which are then split differently. The
+report counts and shows the other words of the corpus that change; WordPiece can exclude such changes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,24 @@ from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training.added_words import KINDS, VocabularyKind
 
-_WAITING = 500_000  # distinct runs between blanks that wait to be normalised, or
-_WAITING_CHARACTERS = 1 << 25
-_DISTINCT = 2_000_000  # distinct words remembered, some 250 MB; then the rarest are forgotten
-_EXAMPLES = 20
+# The number of distinct runs between spaces, or their characters, after which they are normalized and split.
+_MAX_PENDING_RUNS = 500_000
+_MAX_PENDING_CHARACTERS = 1 << 25
+_MAX_DISTINCT_WORDS = 2_000_000  # some 250 MB; beyond, the rarest are evicted
+_MAX_EXAMPLES = 20
 
 
 @dataclass(frozen=True)
 class NewWord:
-    """A word to add: how often it stands in the corpus (0 without one), its pieces so far, the tokens it saves,
-    and how many times commoner it is than in the text it was compared with (None without one)."""
+    """A word to add to a vocabulary.
+
+    Attributes:
+        word: The word as written.
+        count: Number of occurrences in the corpus; 0 without a corpus.
+        pieces: Its tokens so far.
+        saved: Number of tokens that the new entry saves.
+        commoner: Ratio of its frequency to that in the text of comparison; None without one.
+    """
 
     word: str
     count: int
@@ -47,10 +55,13 @@ class NewWord:
 
 @dataclass
 class WordCounts:
-    """Words as the tokenizer reads them, with how often each stands in some files.
+    """Counts of words, as the tokenizer's model receives them.
 
-    total: all words. too_long: those of more than 100 characters, unknown in any case. forgotten: occurrences of
-    rare words that were dropped when two million distinct ones were remembered.
+    Attributes:
+        counts: Number of occurrences of each word.
+        total: Number of all words.
+        too_long: Number of words of more than 100 characters, which are always unknown.
+        forgotten: Number of occurrences of rare words that were evicted, beyond two million distinct words.
     """
 
     counts: Counter[str]
@@ -65,63 +76,63 @@ def count_domain_words(
     reading: Reading = Reading(),  # noqa: B008  # frozen
     progress: Callable[[int], None] | None = None,
 ) -> WordCounts:
-    """How often each word stands in some files, by the tokenizer's own normaliser and word borders.
+    """Count the words of files by the tokenizer's own normalizer and pre-tokenizer, in bounded memory.
 
-    Memory is bounded: see `WordCounts`. progress hears the bytes of text done so far.
+    `progress` is called with the number of bytes of text so far.
     """
-    found = _Counting(tokenizer)
-    read = 0
+    counter = _WordCounter(tokenizer)
+    num_bytes = 0
     for document in read_documents(files, reading):
-        found.add(document.text)
-        read += len(document.text.encode("utf-8")) + 1
+        counter.add(document.text)
+        num_bytes += len(document.text.encode("utf-8")) + 1
         if progress is not None:
-            progress(read)
-    return found.done()
+            progress(num_bytes)
+    return counter.finish()
 
 
-class _Counting:
-    """Runs between blanks are normalised once each, however often they stand: no rule looks across a blank."""
+class _WordCounter:
+    """Normalize each distinct run between spaces once: no rule looks across a space."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._library = tokenizers.Tokenizer.from_str(tokenizer.definition)
         self._kind = KINDS[tokenizer.kind]
-        self._waiting: Counter[str] = Counter()
-        self._characters = 0
+        self._pending: Counter[str] = Counter()
+        self._num_characters = 0
         self._words = WordCounts(Counter())
 
     def add(self, text: str) -> None:
-        self._waiting.update(self._kind.runs(text))
-        self._characters += len(text)
-        if self._characters > _WAITING_CHARACTERS or len(self._waiting) > _WAITING:
-            self._settle()
+        self._pending.update(self._kind.split_runs(text))
+        self._num_characters += len(text)
+        if self._num_characters > _MAX_PENDING_CHARACTERS or len(self._pending) > _MAX_PENDING_RUNS:
+            self._count_pending()
 
-    def done(self) -> WordCounts:
-        self._settle()
+    def finish(self) -> WordCounts:
+        self._count_pending()
         return self._words
 
-    def _settle(self) -> None:
-        words, longest = self._words, self._kind.longest
-        for run, count in self._waiting.items():
-            for word in words_of(self._library, run):
+    def _count_pending(self) -> None:
+        words, max_length = self._words, self._kind.max_word_length
+        for run, count in self._pending.items():
+            for word in split_words(self._library, run):
                 words.total += count
-                if longest is not None and len(word) > longest:
+                if max_length is not None and len(word) > max_length:
                     words.too_long += count
                 else:
                     words.counts[word] += count
-        self._waiting.clear()
-        self._characters = 0
-        if len(words.counts) > _DISTINCT:
-            kept = Counter(dict(words.counts.most_common(_DISTINCT // 2)))
-            words.forgotten += words.counts.total() - kept.total()
-            words.counts = kept
+        self._pending.clear()
+        self._num_characters = 0
+        if len(words.counts) > _MAX_DISTINCT_WORDS:
+            frequent = Counter(dict(words.counts.most_common(_MAX_DISTINCT_WORDS // 2)))
+            words.forgotten += words.counts.total() - frequent.total()
+            words.counts = frequent
 
 
-def words_of(library: tokenizers.Tokenizer, text: str) -> list[str]:
-    """The words that a tokenizer of the library cuts a text into, as its model is given them."""
-    normal = library.normalizer.normalize_str(text) if library.normalizer else text
+def split_words(library: tokenizers.Tokenizer, text: str) -> list[str]:
+    """Return the words into which a tokenizer of the library splits a text, as its model receives them."""
+    normalized = library.normalizer.normalize_str(text) if library.normalizer else text
     if library.pre_tokenizer is None:
-        return [normal] if normal else []
-    return [word for word, _ in library.pre_tokenizer.pre_tokenize_str(normal)]
+        return [normalized] if normalized else []
+    return [word for word, _ in library.pre_tokenizer.pre_tokenize_str(normalized)]
 
 
 def propose(
@@ -134,112 +145,127 @@ def propose(
     against: WordCounts | None = None,
     keep_others: bool = False,
 ) -> list[NewWord]:
-    """The words of a corpus that are worth an entry each, the best first, at most `number`.
+    """Return the words of a corpus that are worth an entry each, the best first.
 
-    Looked at are words with a letter that stand at least `min_frequency` times and are cut into `min_pieces` or
-    more, all of them known. What a word saves is count · (pieces − 1). With `against`, the words of a text to
-    compare with, that is weighed by log2 of how many times commoner the word is here (one added to its count
-    there), and words that are not commoner are left out. keep_others: leave out a word that would change how
-    another word of the corpus is cut; `InputError` for a kind of which that cannot be told. Equal words go by the
-    alphabet.
+    A word saves count · (pieces - 1) tokens. With `against`, this is weighted by log2 of the ratio of the word's
+    frequencies in both texts (with one added to its count there). Ties are in alphabetical order.
+
+    Args:
+        words: The words of the corpus. Those with a letter and without unknown pieces are considered.
+        tokenizer: The tokenizer to extend.
+        number: Maximum number of words.
+        min_frequency: Minimum number of occurrences.
+        min_pieces: Minimum number of tokens into which a word is split.
+        against: The words of a text of comparison; words that are not more frequent in the corpus are excluded.
+        keep_others: Exclude words that would change the tokens of another word of the corpus.
+
+    Raises:
+        InputError: `keep_others` is set for a kind of tokenizer that cannot determine such changes.
     """
-    kind, cut = KINDS[tokenizer.kind], _Cutter(tokenizer)
-    if keep_others and not kind.keeps_others:
+    kind, splitter = KINDS[tokenizer.kind], _WordSplitter(tokenizer)
+    if keep_others and not kind.changes_only_longer_words:
         raise InputError(
-            "--keep-others: which other words a new one changes can be told only with WordPiece",
-            "leave it out: the report shows the words that change",
+            "keep_others_unsupported",
+            "only with WordPiece can the words be determined that a new word changes",
+            argument="keep_others",
+            hint="omit it: the report shows the words that change",
         )
-    here = kind.candidates(words.counts)
-    there = None if against is None else kind.candidates(against.counts)
-    known, unknown = set(tokenizer.tokens), _unknown(tokenizer)
+    counts = kind.candidate_tokens(words.counts)
+    other_counts = None if against is None else kind.candidate_tokens(against.counts)
+    vocabulary, unk_token = set(tokenizer.tokens), _unk_token(tokenizer)
     ranked: list[tuple[float, NewWord]] = []
-    for token, count in here.items():
-        if count < min_frequency or token in known or not any(map(str.isalpha, word := kind.word(token))):
+    for token, count in counts.items():
+        if (
+            count < min_frequency
+            or token in vocabulary
+            or not any(map(str.isalpha, word := kind.word(token)))
+        ):
             continue
-        pieces = cut(token)
-        if len(pieces) < max(2, min_pieces) or unknown in pieces:
+        pieces = splitter.tokens(token)
+        if len(pieces) < max(2, min_pieces) or unk_token in pieces:
             continue
         saved = count * (len(pieces) - 1)
-        commoner = None
-        if against is not None and there is not None:
-            commoner = count / max(1, words.total) * (against.total + 1) / (there[token] + 1)
-        weight = 1.0 if commoner is None else math.log2(commoner)
+        ratio = None
+        if against is not None and other_counts is not None:
+            ratio = count / max(1, words.total) * (against.total + 1) / (other_counts[token] + 1)
+        weight = 1.0 if ratio is None else math.log2(ratio)
         if weight > 0:
-            ranked.append((saved * weight, NewWord(word, count, pieces, saved, commoner)))
+            ranked.append((saved * weight, NewWord(word, count, pieces, saved, ratio)))
     ranked.sort(key=lambda entry: (-entry[0], entry[1].word))
     library = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    ordered = sorted(words.counts) if keep_others else []
+    sorted_words = sorted(words.counts) if keep_others else []
     best: list[NewWord] = []
     for _, new in ranked:
         if len(best) == number:
             break
-        # Read twice it is the same, as nearly all words are.
-        stays = words_of(library, kind.text(new.word)) == [kind.token(new.word)]
-        if stays and not (keep_others and _changes_others(new.word, ordered, cut)):
+        # Tokenizing the word again must return the word, which holds for nearly all words.
+        is_stable = split_words(library, kind.text(new.word)) == [kind.token(new.word)]
+        if is_stable and not (keep_others and _changes_others(new.word, sorted_words, splitter)):
             best.append(new)
     return best
 
 
-def _changes_others(word: str, ordered: Sequence[str], cut: _Cutter) -> bool:
-    """Whether some longer word of the corpus (sorted) begins with this one, and now with a shorter piece."""
-    at = bisect_right(ordered, word)
-    while at < len(ordered) and ordered[at].startswith(word):
-        if not cut(ordered[at])[0].startswith(word):
+def _changes_others(word: str, sorted_words: Sequence[str], splitter: _WordSplitter) -> bool:
+    """Return True if a longer word of the corpus starts with this one, and its first piece so far is shorter."""
+    i = bisect_right(sorted_words, word)
+    while i < len(sorted_words) and sorted_words[i].startswith(word):
+        if not splitter.tokens(sorted_words[i])[0].startswith(word):
             return True
-        at += 1
+        i += 1
     return False
 
 
-class _Cutter:
-    """A word as the tokenizer's model cuts it, into tokens."""
+class _WordSplitter:
+    """Split words into tokens with the tokenizer's model."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._model = tokenizers.Tokenizer.from_str(tokenizer.definition).model
-        self._tokens = tokenizer.tokens
+        self._vocabulary = tokenizer.tokens
 
-    def __call__(self, word: str) -> list[str]:
-        return [self._tokens[number] for number in self.ids(word)]
+    def tokens(self, word: str) -> list[str]:
+        return [self._vocabulary[token_id] for token_id in self.ids(word)]
 
     def ids(self, word: str) -> list[int]:
-        return [piece.id for piece in self._model.tokenize(word)]
+        return [token.id for token in self._model.tokenize(word)]
 
 
 def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """The words of a file, one a line, in its order: those to add, and those that need none (one token already,
-    or named before). Blank lines are skipped.
+    """Read a file with one word per line; blank lines are skipped.
 
-    Raises `InputError` with file:line for what cannot be one word: a special token, a piece (`##ing`), what is too
-    long for the kind, and what the tokenizer would read otherwise (it says how).
+    Returns:
+        The words to add, and those that need no entry (one token already, or repeated), in the order of the file.
+
+    Raises:
+        InputError: A line cannot become one token: a special token, a piece (`##ing`), a word that is too long or
+            that the tokenizer reads differently. The error names file and line.
     """
     library = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    kind, cut, known = KINDS[tokenizer.kind], _Cutter(tokenizer), set(tokenizer.tokens)
-    special = {tokenizer.tokens[i] for i in tokenizer.special_ids}
-    unknown = _unknown(tokenizer)
+    kind, splitter, vocabulary = KINDS[tokenizer.kind], _WordSplitter(tokenizer), set(tokenizer.tokens)
+    special_tokens = {tokenizer.tokens[i] for i in tokenizer.special_ids}
+    unk_token = _unk_token(tokenizer)
     words: dict[str, None] = {}
-    needless: list[str] = []
-    for number, line in read_lines(file):
-        word, place = line.strip(), f"{file}:{number}"
+    existing: list[str] = []
+    for line_number, line in read_lines(file):
+        word = line.strip()
         if not word:
             continue
-        _check_word(word, kind, library, special, tokenizer.prefix, place)
+        _check_word(word, kind, library, special_tokens, tokenizer.prefix, f"{file}:{line_number}")
         token = kind.token(word)
-        pieces = cut(token)
-        if word in words or token in known or (len(pieces) == 1 and pieces[0] != unknown):
-            needless.append(word)
+        pieces = splitter.tokens(token)
+        if word in words or token in vocabulary or (len(pieces) == 1 and pieces[0] != unk_token):
+            existing.append(word)
         else:
             words[word] = None
     if not words:
-        raise InputError(
-            f"{file}: there is no word to add in this file",
-            f"each of its {counted(len(needless), 'word')} is one token already"
-            if needless
-            else "write one word per line",
-        )
-    return list(words), needless
+        hint = "write one word per line"
+        if existing:
+            hint = f"each of its {counted(len(existing), 'word')} is one token already"
+        raise InputError("no_new_words", "the file has no word to add", location=file, hint=hint)
+    return list(words), existing
 
 
-def _unknown(tokenizer: Tokenizer) -> str | None:
-    """The token of what has no pieces; None where everything has some."""
+def _unk_token(tokenizer: Tokenizer) -> str | None:
+    """Return the unknown token; None for byte-level BPE, in which every text has pieces."""
     return None if tokenizer.kind == "byte_level_bpe" else tokenizer.tokens[tokenizer.unk_id]
 
 
@@ -247,87 +273,123 @@ def _check_word(
     word: str,
     kind: VocabularyKind,
     library: tokenizers.Tokenizer,
-    special: set[str],
+    special_tokens: set[str],
     prefix: str,
-    place: str,
+    location: str,
 ) -> None:
-    if word in special:
-        raise InputError(f"{place}: '{word}' is a special token", "leave it out")
+    if word in special_tokens:
+        raise InputError(
+            "word_is_special_token",
+            f"'{word}' is a special token",
+            location=location,
+            hint="remove it from the list",
+        )
     if prefix and word.startswith(prefix):
-        raise InputError(f"{place}: '{word}' is a piece that continues a word", "name whole words")
-    if kind.core(kind.token(word)) != kind.token(word):
         raise InputError(
-            f"{place}: '{word[:60]}' holds more than letters and digits, which this vocabulary does not join",
-            "name words of letters and digits alone",
+            "word_is_continuation",
+            f"'{word}' is a piece that continues a word",
+            location=location,
+            hint="list complete words",
         )
-    read = [kind.word(token) for token in words_of(library, kind.text(word))]
-    if not read:
-        raise InputError(f"{place}: nothing is left of {word!r} when the tokenizer reads it", "leave it out")
-    if len(read) > 1:
-        parts = " ".join(read[:8])
+    if kind.candidate_token(kind.token(word)) != kind.token(word):
         raise InputError(
-            f"{place}: '{word[:60]}' is {counted(len(read), 'word')} to the tokenizer: {parts[:60]}",
-            "name single words: what is split before the vocabulary is used cannot become one token",
+            "word_has_other_characters",
+            f"'{word[:60]}' contains more than letters and digits, which this kind of vocabulary does not join",
+            location=location,
+            hint="list words of letters and digits only",
         )
-    if read[0] != word:
+    read_words = [kind.word(token) for token in split_words(library, kind.text(word))]
+    if not read_words:
         raise InputError(
-            f"{place}: the tokenizer reads '{word[:60]}' as '{read[0][:60]}'", f"write '{read[0][:60]}'"
+            "word_normalizes_to_nothing",
+            f"the tokenizer removes all characters of {word!r}",
+            location=location,
+            hint="remove it from the list",
         )
-    if kind.longest is not None and len(word) > kind.longest:
+    if len(read_words) > 1:
         raise InputError(
-            f"{place}: a word of {counted(len(word), 'character')}; WordPiece reads {kind.longest} at most",
-            "leave it out",
+            "several_words",
+            f"the tokenizer splits '{word[:60]}' into {counted(len(read_words), 'word')}: "
+            f"{' '.join(read_words[:8])[:60]}",
+            location=location,
+            hint="list single words: words that the tokenizer splits cannot become one token",
+        )
+    if read_words[0] != word:
+        raise InputError(
+            "word_not_normalized",
+            f"the tokenizer reads '{word[:60]}' as '{read_words[0][:60]}'",
+            location=location,
+            hint=f"write '{read_words[0][:60]}'",
+        )
+    if kind.max_word_length is not None and len(word) > kind.max_word_length:
+        raise InputError(
+            "word_too_long",
+            f"the word has {counted(len(word), 'character')}; WordPiece reads at most {kind.max_word_length}",
+            location=location,
+            hint="remove it from the list",
         )
 
 
 def with_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
-    """The tokenizer with some words as entries at the end of its vocabulary, in their order: ids V, V + 1, …;
-    between them, with byte-level BPE, what they are joined from.
+    """Return the tokenizer with words appended to its vocabulary, in their order; existing entries keep their ids.
 
-    Existing entries keep their ids. Raises `InputError` for words that the vocabulary already has, and for an
-    added token outside of the vocabulary that is itself a word.
+    With byte-level BPE, the pieces from which a word is merged are entries before it.
+
+    Raises:
+        InputError: The vocabulary already has one of the words, or an added token outside of the vocabulary is
+            itself a word.
     """
     kind, definition = KINDS[tokenizer.kind], json.loads(tokenizer.definition)
-    known, tokens = set(tokenizer.tokens), [kind.token(word) for word in words]
-    if twice := [word for word, times in Counter(words).items() if times > 1 or kind.token(word) in known]:
-        raise InputError(f"the vocabulary has '{twice[0]}' already, or it is named twice", "name new words")
+    vocabulary, tokens = set(tokenizer.tokens), [kind.token(word) for word in words]
+    if duplicates := [
+        word for word, count in Counter(words).items() if count > 1 or kind.token(word) in vocabulary
+    ]:
+        raise InputError(
+            "word_not_new",
+            f"'{duplicates[0]}' is repeated, or the vocabulary already has it",
+            hint="name new words",
+        )
     model = definition["model"]
-    outside = _outside(tokenizer, definition)
+    outside = _tokens_outside_vocabulary(tokenizer, definition)
     if tokenizer.kind == "unigram":
         model["vocab"].extend([token, 0.0] for token in outside)
     else:
         model["vocab"].update(outside)
-    kind.grow(model, tokens, tokenizer.vocab_size)
-    # Through the field's files, which is how any other tokenizer comes in: what is checked there is checked here.
+    kind.add_tokens(model, tokens, tokenizer.vocab_size)
+    # Written and loaded like any other tokenizer, so that the same checks apply.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokenizer.save(folder)
         atomic.write_text(folder / "tokenizer.json", json.dumps(definition, ensure_ascii=False))
-        if (pieces := folder / "spiece.model").exists():
-            if outside:  # what such tokens are to it is not known
-                pieces.unlink()
+        if (model_file := folder / "spiece.model").exists():
+            if outside:  # SentencePiece has no equivalent of such tokens.
+                model_file.unlink()
             else:
-                atomic.write_bytes(pieces, unigram.with_pieces(pieces.read_bytes(), model["vocab"]))
+                atomic.write_bytes(model_file, unigram.append_pieces(model_file.read_bytes(), model["vocab"]))
         return Tokenizer.load(folder)
 
 
 def old_pieces(old: Tokenizer, grown: Tokenizer) -> list[list[int]]:
-    """What each new entry of a grown tokenizer is to the old one: the ids of its pieces there."""
-    cut = _Cutter(old)
-    return [cut.ids(token) for token in grown.tokens[old.vocab_size :]]
+    """Return the ids that the old tokenizer gives each new entry of the extended one."""
+    splitter = _WordSplitter(old)
+    return [splitter.ids(token) for token in grown.tokens[old.vocab_size :]]
 
 
-def _outside(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, int]:
-    """Added tokens behind the vocabulary. They must come into it, or the library numbers them anew behind the new
-    words; that changes no text as long as they are nothing that a word begins with."""
+def _tokens_outside_vocabulary(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, int]:
+    """Return the added tokens with ids after the vocabulary.
+
+    They must become part of it: otherwise the library renumbers them after the new words. That changes no text as
+    long as no word starts with one.
+    """
     library = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    found = sorted((int(token["id"]), token["content"]) for token in definition["added_tokens"])
-    inside = {entry if isinstance(entry, str) else entry[0] for entry in definition["model"]["vocab"]}
-    outside = {token: i for i, token in found if token not in inside}
-    if reached := [token for token in outside if words_of(library, token) == [token]]:
+    added_tokens = sorted((int(token["id"]), token["content"]) for token in definition["added_tokens"])
+    vocab = {entry if isinstance(entry, str) else entry[0] for entry in definition["model"]["vocab"]}
+    outside = {token: token_id for token_id, token in added_tokens if token not in vocab}
+    if words := [token for token in outside if split_words(library, token) == [token]]:
         raise InputError(
-            f"the added token '{reached[0]}' is not in the vocabulary, so no word can be put after it",
-            "make it an entry of the vocabulary, or remove it",
+            "added_token_is_word",
+            f"the added token '{words[0]}' is not in the vocabulary, so no word can be added after it",
+            hint="make it an entry of the vocabulary, or remove it",
         )
     return outside
 
@@ -335,59 +397,63 @@ def _outside(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, i
 def effect(
     words: WordCounts, before: Tokenizer, after: Tokenizer, new_words: Sequence[str]
 ) -> dict[str, Any]:
-    """What new words change in a corpus, counted word by word.
+    """Return the changes that new words cause in a corpus, counted word by word.
 
-    `tokens_before` and `tokens_after`; `unknown_before` and `unknown_after`, occurrences of words; and
-    `other_words`, not added themselves, that are cut in another way: how many distinct ones and occurrences, how
-    many of those take more tokens than before or become unknown, and the most frequent with both cuts.
+    Returns:
+        `tokens_before` and `tokens_after`; `unknown_before` and `unknown_after` (occurrences of words); and
+        `other_words`, words that are not new but are split differently: the number of distinct ones and of
+        occurrences, how many of them have more tokens or become unknown, and the most frequent ones with both
+        splits.
     """
-    old, new, kind, unknown = _Cutter(before), _Cutter(after), KINDS[before.kind], _unknown(before)
-    added = {kind.token(word) for word in new_words}
-    tokens = [words.too_long + words.forgotten] * 2
-    lost = [words.too_long] * 2
+    old, new, kind = _WordSplitter(before), _WordSplitter(after), KINDS[before.kind]
+    unk_token = _unk_token(before)
+    new_tokens = {kind.token(word) for word in new_words}
+    num_tokens = [words.too_long + words.forgotten] * 2
+    num_unknown = [words.too_long] * 2
     changed: list[tuple[int, str, list[str], list[str]]] = []
     for word, count in words.counts.items():
-        first, second = old(word), new(word)
-        for i, pieces in enumerate((first, second)):
-            tokens[i] += count * len(pieces)
-            lost[i] += count * (unknown in pieces)
-        if first != second and kind.core(word) not in added:
-            changed.append((count, word, first, second))
+        splits = old.tokens(word), new.tokens(word)
+        for i, pieces in enumerate(splits):
+            num_tokens[i] += count * len(pieces)
+            num_unknown[i] += count * (unk_token in pieces)
+        if splits[0] != splits[1] and kind.candidate_token(word) not in new_tokens:
+            changed.append((count, word, *splits))
     changed.sort(key=lambda entry: (-entry[0], entry[1]))
     longer = [entry for entry in changed if len(entry[3]) > len(entry[2])]
-    newly = [entry for entry in changed if unknown in entry[3] and unknown not in entry[2]]
+    newly_unknown = [entry for entry in changed if unk_token in entry[3] and unk_token not in entry[2]]
     return {
         "words": words.total,
-        "tokens_before": tokens[0],
-        "tokens_after": tokens[1],
-        "saved_share": round(1 - tokens[1] / max(1, tokens[0]), 6),
-        "unknown_before": lost[0],
-        "unknown_after": lost[1],
+        "tokens_before": num_tokens[0],
+        "tokens_after": num_tokens[1],
+        "saved_share": round(1 - num_tokens[1] / max(1, num_tokens[0]), 6),
+        "unknown_before": num_unknown[0],
+        "unknown_after": num_unknown[1],
         "words_forgotten": words.forgotten,
         "other_words": {
             "distinct": len(changed),
             "times": sum(entry[0] for entry in changed),
             "longer": len(longer),
-            "become_unknown": len(newly),
+            "become_unknown": len(newly_unknown),
             "examples": [
-                {"word": kind.word(word), "times": count, "before": first, "after": second}
-                for count, word, first, second in changed[:_EXAMPLES]
+                {"word": kind.word(word), "times": count, "before": old_split, "after": new_split}
+                for count, word, old_split, new_split in changed[:_MAX_EXAMPLES]
             ],
         },
     }
 
 
 def of_list(listed: Sequence[str], counts: Mapping[str, int], tokenizer: Tokenizer) -> list[NewWord]:
-    """The words of a list with what adding each saves in a corpus."""
-    kind, cut = KINDS[tokenizer.kind], _Cutter(tokenizer)
-    known = kind.candidates(Counter(counts))
+    """Return the words of a list with the number of tokens that each saves in a corpus."""
+    kind, splitter = KINDS[tokenizer.kind], _WordSplitter(tokenizer)
+    token_counts = kind.candidate_tokens(Counter(counts))
     rows = []
     for word in listed:
-        pieces, count = cut(kind.token(word)), known[kind.token(word)]
+        token = kind.token(word)
+        pieces, count = splitter.tokens(token), token_counts[token]
         rows.append(NewWord(word, count, pieces, count * (len(pieces) - 1)))
     return rows
 
 
 def as_rows(words: Sequence[NewWord]) -> list[dict[str, Any]]:
-    """The words as a report holds them."""
+    """Return the words for a report, without fields that are None."""
     return [{key: value for key, value in asdict(word).items() if value is not None} for word in words]

@@ -1,22 +1,23 @@
-"""Training a vocabulary from files: the same files give the same vocabulary, in every process.
+"""Train a tokenizer from files: the same files give the same vocabulary in every process.
 
-Words are counted here and merged by the library, whose hash maps differ from process to process.
+Words are counted here and merged by the tokenizers library, whose hash maps differ from process to process.
 
-* WordPiece: its trainer numbers the first symbols in the order of such a map, and ties between merges go by
-  number; it is therefore seeded with all first symbols, sorted. Merges go by the frequency of pairs.
-* Byte-level BPE: all 256 first symbols are given, sorted; the heap of pairs orders ties by number.
-* Unigram: by SentencePiece's trainer, see `unigram_training.py`.
+* WordPiece: the library's trainer numbers the initial symbols in the order of such a map and breaks ties between
+  merges by these numbers; it is therefore given all initial symbols, sorted. It merges the most frequent pair
+  first.
+* Byte-level BPE: all 256 initial symbols are given, sorted; the library's heap of pairs breaks ties by number.
+* Unigram: SentencePiece's trainer, see `unigram_training.py`.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -25,86 +26,113 @@ from pydantic import Field
 from tokenizers import models, pre_tokenizers, trainers
 
 from bertsmith import console
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io import atomic
 from bertsmith.io.files import Notes, Reading
 from bertsmith.io.memory import Sources, as_files
 from bertsmith.keywords import with_keywords
 from bertsmith.settings import Settings
 from bertsmith.tokenizer import byte_level_bpe, unigram
-from bertsmith.tokenizer.folder import FILES, Kind
-from bertsmith.tokenizer.normalizer import Normalizer, bert_borders, bert_normalizer
+from bertsmith.tokenizer.byte_level_bpe import ROBERTA_SPECIAL_TOKENS
+from bertsmith.tokenizer.folder import FILES, TokenizerKind
+from bertsmith.tokenizer.normalizer import NormalizerName, bert_borders, bert_normalizer
 from bertsmith.tokenizer.script_coverage import script_shares
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer.wordpiece import SPECIALS
+from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS
+from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS
 from bertsmith.tokenizer_training import unigram_training
-from bertsmith.tokenizer_training.alphabet import CharacterCounts, with_alphabet
+from bertsmith.tokenizer_training.alphabet import CharacterCounts, train_with_alphabet
 from bertsmith.tokenizer_training.training_text import (
-    AS_TEXT,
-    Counted,
-    Cut,
-    before_blanks,
-    between_blanks,
+    DEFAULT_READING,
+    CorpusWords,
+    Splitter,
     count_training_words,
+    split_at_spaces,
+    split_before_spaces,
 )
 
-_LONGEST_WORD = 100  # longer words become [UNK] when encoding, so they have no say in training
-_LONGEST_BYTES = 512  # nor have runs of letters that no language writes
-_SHOWN = 10  # characters of those left out
-_MIN_FREQUENCY = 2
-_COPIES = 1_000  # of a word in one string for the library
+_MAX_WORD_LENGTH = 100  # longer words become [UNK] when they are encoded, so training ignores them
+_MAX_BYTE_LEVEL_WORD_LENGTH = 512  # in bytes; longer runs of letters are not language
+_MAX_REPORTED_CHARACTERS = 10
+_DEFAULT_MIN_FREQUENCY = 2
+_REPETITIONS_PER_LINE = 1_000  # of a word, in the lines that the library counts
+_BPE_FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]  # RoBERTa's order; the mask comes last
 
-_Parts = TypeVar("_Parts")
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What a training saw, kept and left out; counts, `bytes` of UTF-8 text read."""
+    """The text that a training read, and what it excluded; written to training.json.
 
-    asked: int  # vocabulary size asked
-    size: int  # vocabulary size reached; smaller when the text holds no more pieces
+    Attributes:
+        asked: The vocabulary size that was requested.
+        size: The vocabulary size; smaller if the text has no more pieces.
+        bytes: UTF-8 bytes of text that were read.
+        words: Number of words.
+        distinct_words: Number of distinct words.
+        characters: Number of distinct characters of the text; for byte-level BPE, of distinct bytes.
+        characters_cut: Number of the rarest characters, for which the full vocabulary has no entry.
+        characters_cut_share: Their ratio of all characters of the text.
+        characters_cut_first: The most frequent of them.
+        words_cut: Number of words with such a character or too long to be pieces, which are excluded from
+            training.
+        scripts: The ratio of each script among the letters, from 1 % on; empty for byte-level BPE.
+        documents: Number of documents that were read.
+        documents_sampled: Number of documents whose words were counted.
+        share_sampled: The sampling ratio for documents: 1, or 1/2, 1/4, … to stay within max_ram.
+        files_skipped: Number of skipped files of folders, by suffix.
+        files_empty: Number of files without text.
+    """
+
+    asked: int
+    size: int
     bytes: int
     words: int
     distinct_words: int
-    characters: int  # distinct ones in the text; of byte-level BPE: distinct bytes
-    characters_cut: int  # the rarest, which the full vocabulary has no entry for
-    characters_cut_share: float  # of all characters of the text
-    characters_cut_first: list[str]  # the most frequent of them
-    words_cut: int  # words that hold such a character, or are too long to be pieces: left out of the training
-    scripts: dict[str, float]  # share of the letters, where it is 1 % or more; of byte-level BPE: none
-    documents: int = 0  # seen
-    documents_sampled: int = 0  # of them counted
-    share_sampled: float = 1.0  # of the documents asked for: 1, or 1/2, 1/4, … to stay within max_ram
-    files_skipped: dict[str, int] = field(default_factory=dict)  # of the folders, by suffix
-    files_empty: int = 0  # without any text
+    characters: int
+    characters_cut: int
+    characters_cut_share: float
+    characters_cut_first: list[str]
+    words_cut: int
+    scripts: dict[str, float]
+    documents: int = 0
+    documents_sampled: int = 0
+    share_sampled: float = 1.0
+    files_skipped: dict[str, int] = field(default_factory=dict)
+    files_empty: int = 0
 
 
-class Wish(Settings):
-    """What vocabulary is asked for."""
+class TokenizerTrainingSettings(Settings):
+    """The vocabulary to train."""
 
-    kind: Kind = Field("wordpiece", description="The algorithm, and the family whose layout it has.")
-    vocab_size: int = Field(30_000, ge=1, le=10_000_000, description="Entries, special tokens among them.")
-    lowercase: bool = Field(True, description="Lower-case, and strip accents.")
+    kind: TokenizerKind = Field("wordpiece", description="The algorithm and the model family's file layout.")
+    vocab_size: int = Field(30_000, ge=1, le=10_000_000, description="Entries, including special tokens.")
+    lowercase: bool = Field(True, description="Lower-case text and strip accents.")
     chinese: bool = Field(False, description="Keep every ideograph that fits.")
     min_frequency: int = Field(
-        _MIN_FREQUENCY, ge=1, le=1_000_000_000, description="Occurrences of what becomes a piece."
+        _DEFAULT_MIN_FREQUENCY,
+        ge=1,
+        le=1_000_000_000,
+        description="Minimum occurrences of a pair that is merged.",
     )
-    max_length: int = Field(512, ge=2, lt=1_000_000_000, description="Tokens of the longest input.")
-    normalizer: Normalizer = Field("hf", description="WordPiece's reading of BERT's rules.")
+    max_length: int = Field(512, ge=2, lt=1_000_000_000, description="Maximum number of input tokens.")
+    normalizer: NormalizerName = Field("hf", description="The variant of BERT's normalizer, for WordPiece.")
 
 
 @dataclass(frozen=True)
 class TrainingFiles:
-    """What it is trained on, and within how many bytes of memory (None: as many as it takes)."""
+    """The files to train on, and the memory limit in bytes (None: no limit)."""
 
     files: Sequence[str | Path]
-    reading: Reading = AS_TEXT
+    reading: Reading = DEFAULT_READING
     max_ram: int | None = None
     seed: int = 0
     notes: Notes = field(default_factory=Notes)
 
 
-_LAYOUT = atomic.FolderLayout("a trained tokenizer", "training.json", ("training.json", *FILES))
+_FOLDER_LAYOUT = atomic.FolderLayout("a trained tokenizer", "training.json", ("training.json", *FILES))
 
 
 @console.with_bar("reading")
@@ -112,55 +140,50 @@ def train_tokenizer(
     files: Sources,
     out: str | Path,
     *,
-    kind: Kind = "wordpiece",
+    kind: TokenizerKind = "wordpiece",
     vocab_size: int = 30_000,
     cased: bool | None = None,
     chinese: bool = False,
-    min_frequency: int = _MIN_FREQUENCY,
+    min_frequency: int = _DEFAULT_MIN_FREQUENCY,
     max_length: int = 512,
-    normalizer: Normalizer = "hf",
+    normalizer: NormalizerName = "hf",
     max_ram: int | None = None,
     seed: int = 0,
-    reading: Reading = AS_TEXT,
+    reading: Reading = DEFAULT_READING,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
-    tell: Callable[[str], None] | None = None,
-    **how: Any,
+    **options: Any,
 ) -> Tokenizer:
-    """Train a tokenizer and write it to the new folder `out`: the field's files, and `training.json` beside
-    them (a `TrainingRecord`).
+    """Train a tokenizer and write it to a folder: tokenizer files and training.json (a `TrainingRecord`).
 
-    files: one path or several, or data in memory, as in `prepare`. how: fields of `reading` by name, such as
-    text_column="title". overwrite: replace a tokenizer that was trained before; any other folder is refused.
+    Args:
+        files: One path or several, or data in memory, as in `prepare`.
+        out: The folder to write, which must be empty or not exist. It is written completely or not at all.
+        kind: "wordpiece" with BERT's layout, "byte_level_bpe" with RoBERTa's, "unigram" with ALBERT's.
+        vocab_size: Number of entries, including special tokens.
+        cased: Keep case and accents; byte-level BPE always does.
+        chinese: Keep every ideograph that fits.
+        min_frequency: Minimum number of occurrences of a pair that is merged.
+        max_length: Maximum number of input tokens.
+        normalizer: The variant of BERT's normalizer, for WordPiece.
+        max_ram: Maximum memory in bytes; documents are sampled if their words need more.
+        seed: The seed of this sample.
+        reading: The definition of documents in the files.
+        overwrite: Replace a tokenizer that this function wrote; other folders are never replaced.
+        progress: Called with the number of bytes read so far.
+        options: Fields of `reading`, such as text_column="title".
 
-    `kind` with the layout of its family: WordPiece BERT's, byte-level BPE RoBERTa's (case is always kept),
-    Unigram ALBERT's. `cased` keeps case and accents; `chinese` keeps every ideograph that fits; `normalizer` is
-    WordPiece's reading of BERT's rules. With `max_ram` (bytes) documents are sampled by `seed` where their words
-    would not fit. An `out` that holds something is an `InputError`; the folder is whole or not there. progress
-    hears the bytes read so far, tell which files were left out.
+    Raises:
+        InputError: The folder is not empty, options conflict, or the files have no words.
     """
-    out, files, reading = Path(out), as_files(files), with_keywords(reading, how, train_tokenizer)
-    replace = _LAYOUT.is_replaced(out, overwrite=overwrite)
-    if kind not in (kinds := get_args(Kind)):
-        near = difflib.get_close_matches(str(kind), kinds, n=1)
-        raise InputError(
-            f"there is no kind of tokenizer called {kind!r}",
-            f"did you mean {near[0]!r}?" if near else "known are " + ", ".join(kinds),
-        )
-    if kind == "byte_level_bpe" and (cased is False or chinese):
-        raise InputError("byte-level BPE keeps case and every script", "leave cased and chinese out")
-    if kind == "unigram" and min_frequency != _MIN_FREQUENCY:
-        raise InputError(
-            "min_frequency is of pairs that are merged, and Unigram merges none", "leave min_frequency out"
-        )
-    if kind != "wordpiece" and normalizer != "hf":
-        raise InputError("the google reading is of BERT's normaliser", "take it with the kind wordpiece")
-    lowercase = kind != "byte_level_bpe" and not cased
-    wish = Wish.of(
+    out, files, reading = Path(out), as_files(files), with_keywords(reading, options, train_tokenizer)
+    replace = _FOLDER_LAYOUT.is_replaced(out, overwrite=overwrite)
+    _check_options(kind, cased, chinese, min_frequency, normalizer)
+    settings = TokenizerTrainingSettings.of(
         {
             "kind": kind,
             "vocab_size": vocab_size,
-            "lowercase": lowercase,
+            "lowercase": kind != "byte_level_bpe" and not cased,
             "chinese": chinese,
             "min_frequency": min_frequency,
             "max_length": max_length,
@@ -169,13 +192,46 @@ def train_tokenizer(
         "train_tokenizer",
     )
     corpus = TrainingFiles(files, reading, max_ram, seed)
-    tokenizer, record = _trained(wish, corpus, progress or (lambda _: None))
-    if tell is not None:
-        corpus.notes.tell(tell)
+    tokenizer, record = _train(settings, corpus, progress)
+    corpus.notes.tell(logger.info)
     with atomic.new_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
         atomic.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
     return tokenizer
+
+
+def _check_options(
+    kind: str, cased: bool | None, chinese: bool, min_frequency: int, normalizer: NormalizerName
+) -> None:
+    if kind not in (kinds := get_args(TokenizerKind)):
+        near = difflib.get_close_matches(str(kind), kinds, n=1)
+        raise InputError(
+            "unknown_tokenizer_kind",
+            f"{kind!r} is not a kind of tokenizer",
+            argument="kind",
+            hint=f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(kinds)}",
+        )
+    if kind == "byte_level_bpe" and (cased is False or chinese):
+        raise InputError(
+            "byte_level_bpe_keeps_case",
+            "byte-level BPE keeps case and all characters",
+            argument="chinese" if chinese else "cased",
+            hint=f"omit {option('cased')} and {option('chinese')}",
+        )
+    if kind == "unigram" and min_frequency != _DEFAULT_MIN_FREQUENCY:
+        raise InputError(
+            "min_frequency_not_applicable",
+            "Unigram merges no pairs, so it has no minimum frequency",
+            argument="min_frequency",
+            hint=f"omit {option('min_frequency')}",
+        )
+    if kind != "wordpiece" and normalizer != "hf":
+        raise InputError(
+            "normalizer_needs_wordpiece",
+            "the google normalizer is a variant of BERT's",
+            argument="normalizer",
+            hint=f"use {option('kind', 'wordpiece')}",
+        )
 
 
 def train_wordpiece(
@@ -184,218 +240,262 @@ def train_wordpiece(
     vocab_size: int,
     lowercase: bool = True,
     chinese: bool = False,
-    min_frequency: int = _MIN_FREQUENCY,
+    min_frequency: int = _DEFAULT_MIN_FREQUENCY,
     progress: Callable[[int], None] | None = None,
     report: Callable[[TrainingRecord], None] | None = None,
 ) -> Tokenizer:
-    """A tokenizer whose vocabulary holds [PAD] [UNK] [CLS] [SEP] [MASK], the alphabet (sorted), its `##`
-    forms (sorted), then merged pieces, the most frequent pair first.
+    """Train a WordPiece tokenizer without writing it.
 
-    Pairs seen fewer than `min_frequency` times are not merged. The alphabet is every character that there is room
-    for: those seen `min_frequency` times in up to half of the vocabulary (with `chinese`, where a character is a
-    word, all of them in all of it), then the others as far as the merged pieces leave entries. `progress` hears
-    the bytes read so far, `report` the counts at the end. Memory grows with the number of distinct words, not with
-    the text. Special strings in the text are text.
+    The vocabulary is [PAD] [UNK] [CLS] [SEP] [MASK], the alphabet (sorted), its `##` forms (sorted), and merged
+    pieces, the most frequent pair first. Pairs with fewer than `min_frequency` occurrences are not merged. The
+    alphabet is every character that fits: first those with `min_frequency` occurrences in up to half of the
+    vocabulary (with `chinese`, where a character is a word, all characters in all of it), then the others as far
+    as merged pieces leave entries free. Memory grows with the number of distinct words, not with the text.
+    Special strings in the text are text.
 
-    Raises `InputError` for a vocabulary too small to hold an alphabet, files without words, and what
-    `read_documents` raises.
+    Args:
+        files: Text files.
+        vocab_size: Number of entries.
+        lowercase: Lower-case text and strip accents.
+        chinese: Keep every ideograph that fits.
+        min_frequency: Minimum number of occurrences of a pair that is merged.
+        progress: Called with the number of bytes read so far.
+        report: Called with the record of the training.
+
+    Raises:
+        InputError: The vocabulary is too small for an alphabet, or the files have no words.
     """
-    asked = {
-        "vocab_size": vocab_size,
-        "lowercase": lowercase,
-        "chinese": chinese,
-        "min_frequency": min_frequency,
-    }
-    wish = Wish.of(asked, "train_wordpiece")
-    tokenizer, record = _trained(wish, TrainingFiles(files), progress or (lambda _: None))
+    settings = TokenizerTrainingSettings.of(
+        {
+            "vocab_size": vocab_size,
+            "lowercase": lowercase,
+            "chinese": chinese,
+            "min_frequency": min_frequency,
+        },
+        "train_wordpiece",
+    )
+    tokenizer, record = _train(settings, TrainingFiles(files), progress)
     if report is not None:
         report(record)
     return tokenizer
 
 
-def _trained(
-    wish: Wish, corpus: TrainingFiles, progress: Callable[[int], None]
+def _train(
+    settings: TokenizerTrainingSettings, corpus: TrainingFiles, progress: Callable[[int], None] | None
 ) -> tuple[Tokenizer, TrainingRecord]:
     if not corpus.files:
-        raise InputError("there is no file to train on", "name some text files")
-    least = 2 * len(SPECIALS) if wish.kind != "byte_level_bpe" else len(byte_level_bpe.ROBERTA) + 256
-    if wish.vocab_size < least:
         raise InputError(
-            f"a vocabulary of {wish.vocab_size:,} tokens has no room for "
-            + ("letters" if wish.kind != "byte_level_bpe" else f"all bytes and specials, {least} in all"),
-            "ask for some thousands",
+            "no_training_files", "there is no file to train on", argument="files", hint="name text files"
+        )
+    is_byte_level = settings.kind == "byte_level_bpe"
+    min_size = len(ROBERTA_SPECIAL_TOKENS) + 256 if is_byte_level else 2 * len(BERT_SPECIAL_TOKENS)
+    if settings.vocab_size < min_size:
+        reason = f"all bytes and special tokens, which take {min_size}" if is_byte_level else "letters"
+        raise InputError(
+            "vocab_size_too_small",
+            f"a vocabulary of {settings.vocab_size:,} tokens is too small for {reason}",
+            argument="vocab_size",
+            hint="use several thousand",
         )
     counted = count_training_words(
         corpus.files,
-        cut=before_blanks if wish.kind == "byte_level_bpe" else between_blanks,
-        words_of=_words_of(wish),
+        split_runs=split_before_spaces if is_byte_level else split_at_spaces,
+        split_words=_word_splitter(settings),
         reading=corpus.reading,
         max_ram=corpus.max_ram,
         seed=corpus.seed,
-        progress=progress,
+        progress=progress or (lambda _: None),
         notes=corpus.notes,
     )
     if not counted.words:
-        raise InputError(f"{corpus.files[0]}: there is no word in the files", "check how they were made")
-    make = {"wordpiece": _wordpiece, "byte_level_bpe": _byte_level, "unigram": _unigram}[wish.kind]
-    made, notes = make(wish, counted.words), corpus.notes
-    record = _record(wish, counted, made)
-    return made.tokenizer, changed(record, files_skipped=notes.by_number(), files_empty=len(notes.empty))
+        raise InputError(
+            "no_words",
+            "the files contain no words",
+            location=corpus.files[0],
+            hint="check how the files were created",
+        )
+    train = {"wordpiece": _train_wordpiece, "byte_level_bpe": _train_byte_level, "unigram": _train_unigram}
+    trained = train[settings.kind](settings, counted.words)
+    return trained.tokenizer, _record(settings, counted, trained, corpus.notes)
 
 
-def _words_of(wish: Wish) -> Cut:
-    """What turns a run of the text into the words that the tokenizer will see."""
-    if wish.kind == "byte_level_bpe":
-        bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        return lambda run: [word for word, _ in bytewise.pre_tokenize_str(run)]
-    if wish.kind == "unigram":
-        normalizer = unigram.unigram_normalizer(wish.lowercase, not wish.lowercase, b"")
-        borders = unigram.unigram_borders()
+def _word_splitter(settings: TokenizerTrainingSettings) -> Splitter:
+    """Return the function that splits a run of text into the words that the tokenizer will receive."""
+    if settings.kind == "byte_level_bpe":
+        pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return lambda run: [word for word, _ in pre_tokenizer.pre_tokenize_str(run)]
+    if settings.kind == "unigram":
+        normalizer = unigram.unigram_normalizer(settings.lowercase, not settings.lowercase, b"")
+        word_splitter = unigram.unigram_pre_tokenizer()
     else:
-        normalizer = bert_normalizer(wish.lowercase, reading=wish.normalizer)
-        borders = bert_borders(reading=wish.normalizer)
-    return lambda run: [word for word, _ in borders.pre_tokenize_str(normalizer.normalize_str(run))]
+        normalizer = bert_normalizer(settings.lowercase, reading=settings.normalizer)
+        word_splitter = bert_borders(reading=settings.normalizer)
+    return lambda run: [word for word, _ in word_splitter.pre_tokenize_str(normalizer.normalize_str(run))]
 
 
 @dataclass(frozen=True)
-class _Made:
-    """A tokenizer; the characters of the text, those of them in the vocabulary, and the words it was made of."""
+class _TrainedTokenizer:
+    """A tokenizer, the text's characters, those of them in the vocabulary, and the words of the training."""
 
     tokenizer: Tokenizer
-    seen: Counter[str]
-    letters: Collection[str]
+    characters: Counter[str]
+    alphabet: Collection[str]
     words: Counter[str]
 
 
-def _wordpiece(wish: Wish, words: Counter[str]) -> _Made:
-    characters = CharacterCounts.of(words, continued=True)
+def _train_wordpiece(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainedTokenizer:
+    characters = CharacterCounts.from_words(words, has_continuations=True)
 
-    def make(letters: frozenset[str]) -> tuple[list[str], Counter[str]]:
-        readable = {word: n for word, n in words.items() if letters.issuperset(word)}
-        kept = Counter({word: n for word, n in readable.items() if len(word) <= _LONGEST_WORD})
-        inside = letters & CharacterCounts.of(readable, continued=True).inside
-        seeds = sorted(letters) + sorted(f"##{letter}" for letter in inside)
-        return _merged(kept, [*SPECIALS.values(), *seeds], wish), kept
+    def train(alphabet: frozenset[str]) -> tuple[list[str], Counter[str]]:
+        readable = {word: n for word, n in words.items() if alphabet.issuperset(word)}
+        training_words = Counter({word: n for word, n in readable.items() if len(word) <= _MAX_WORD_LENGTH})
+        inside = alphabet & CharacterCounts.from_words(readable, has_continuations=True).inside
+        symbols = sorted(alphabet) + sorted(f"##{character}" for character in inside)
+        initial_tokens = [*BERT_SPECIAL_TOKENS.values(), *symbols]
+        return _merge_wordpieces(training_words, initial_tokens, settings), training_words
 
-    (tokens, kept), letters = _with_alphabet(wish, characters, make, lambda made: len(made[0]))
-    tokenizer = Tokenizer.of_vocabulary(
-        tokens, lowercase=wish.lowercase, max_length=wish.max_length, normalizer=wish.normalizer
+    (tokens, training_words), alphabet = _train_with_alphabet(
+        settings, characters, train, lambda result: len(result[0])
     )
-    return _Made(tokenizer, characters.counts, letters, kept)
+    tokenizer = Tokenizer.of_vocabulary(
+        tokens,
+        lowercase=settings.lowercase,
+        max_length=settings.max_length,
+        normalizer=settings.normalizer,
+    )
+    return _TrainedTokenizer(tokenizer, characters.counts, alphabet, training_words)
 
 
-def _with_alphabet(
-    wish: Wish,
+def _train_with_alphabet(
+    settings: TokenizerTrainingSettings,
     characters: CharacterCounts,
-    make: Callable[[frozenset[str]], _Parts],
-    size: Callable[[_Parts], int],
-) -> tuple[_Parts, frozenset[str]]:
-    """Characters that occur `min_frequency` times in half of the vocabulary, or all of them anywhere in a Chinese
-    one; the rest where room is left."""
-    share = 1.0 if wish.chinese else 0.5
-    # Unigram's trainer fills its size whatever the text is, so no room would be left for the others.
-    least = 1 if wish.chinese or wish.kind == "unigram" else wish.min_frequency
-    return with_alphabet(characters, wish.vocab_size, share=share, least=least, make=make, size=size)
+    train: Callable[[frozenset[str]], T],
+    size: Callable[[T], int],
+) -> tuple[T, frozenset[str]]:
+    """Train with characters of `min_frequency` occurrences in up to half of the vocabulary, then with more.
+
+    For Chinese all characters may take all of the vocabulary.
+    """
+    # Unigram's trainer fills its vocabulary whatever the text is, so no entries would remain for other characters.
+    any_frequency = settings.chinese or settings.kind == "unigram"
+    return train_with_alphabet(
+        characters,
+        settings.vocab_size,
+        max_ratio=1.0 if settings.chinese else 0.5,
+        min_frequency=1 if any_frequency else settings.min_frequency,
+        train=train,
+        size=size,
+    )
 
 
-def _byte_level(wish: Wish, words: Counter[str]) -> _Made:
-    seen = CharacterCounts.of(words, continued=False).counts
-    kept = Counter({word: n for word, n in words.items() if len(word) <= _LONGEST_BYTES})
-    *first, mask = byte_level_bpe.ROBERTA.values()
-    order = ["<s>", "<pad>", "</s>", "<unk>"]
-    assert sorted(first) == sorted(order)
+def _train_byte_level(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainedTokenizer:
+    characters = CharacterCounts.from_words(words, has_continuations=False).counts
+    training_words = Counter(
+        {word: n for word, n in words.items() if len(word) <= _MAX_BYTE_LEVEL_WORD_LENGTH}
+    )
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
-        vocab_size=wish.vocab_size - 1,
-        min_frequency=wish.min_frequency,
-        special_tokens=order,
+        vocab_size=settings.vocab_size - 1,
+        min_frequency=settings.min_frequency,
+        special_tokens=_BPE_FIRST_TOKENS,
         initial_alphabet=sorted(byte_level_bpe.byte_of()),
         show_progress=False,
     )
-    library.train_from_iterator(_repeated(kept), trainer)
+    library.train_from_iterator(_repeat_words(training_words), trainer)
     model = json.loads(library.to_str())["model"]
-    vocabulary = {**model["vocab"], mask: len(model["vocab"])}
-    merges = [(a, b) for a, b in model["merges"]]
-    made = byte_level_bpe.byte_level(vocabulary, merges, specials=byte_level_bpe.ROBERTA)
-    tokenizer = Tokenizer(made.to_str(), wish.max_length, dict(byte_level_bpe.ROBERTA))
-    return _Made(tokenizer, seen, seen, kept)
+    vocabulary = {**model["vocab"], ROBERTA_SPECIAL_TOKENS["mask"]: len(model["vocab"])}
+    merges = [(first, second) for first, second in model["merges"]]
+    library = byte_level_bpe.build_byte_level_bpe(vocabulary, merges, special_tokens=ROBERTA_SPECIAL_TOKENS)
+    tokenizer = Tokenizer(library.to_str(), settings.max_length, dict(ROBERTA_SPECIAL_TOKENS))
+    return _TrainedTokenizer(tokenizer, characters, characters, training_words)
 
 
-def _unigram(wish: Wish, words: Counter[str]) -> _Made:
-    # A word is a whole sentence in scripts without blanks: of any length, and what holds a rare character is cut
-    # there, not left out.
-    characters = CharacterCounts.of(words, continued=False)
+def _train_unigram(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainedTokenizer:
+    # In scripts without spaces a word is a whole sentence. Words therefore have any length, and a word with a rare
+    # character is split there instead of being excluded.
+    characters = CharacterCounts.from_words(words, has_continuations=False)
 
-    def make(letters: frozenset[str]) -> tuple[bytes, unigram.PieceModel, Counter[str]]:
-        letters = letters | {unigram.WORD}
-        kept = Counter({word: n for word, n in words.items() if letters.issuperset(word)})
-        parts = kept.copy()
-        if rare := "".join(sorted(set(characters.counts) - letters)):
-            border = re.compile(f"[{re.escape(rare)}]+")
+    def train(alphabet: frozenset[str]) -> tuple[bytes, unigram.SentencePieceModel, Counter[str]]:
+        alphabet = alphabet | {unigram.WORD_PREFIX}
+        readable = Counter({word: n for word, n in words.items() if alphabet.issuperset(word)})
+        parts = readable.copy()
+        if rare := "".join(sorted(set(characters.counts) - alphabet)):
+            separator = re.compile(f"[{re.escape(rare)}]+")
             for word, n in words.items():
-                if word not in kept:
-                    for part in filter(None, border.split(word)):
+                if word not in readable:
+                    for part in filter(None, separator.split(word)):
                         parts[part] += n
-        file = unigram_training.piece_model(parts, wish.vocab_size)
-        return file, unigram.parse_model(file, "vocabulary"), kept
+        file = unigram_training.piece_model(parts, settings.vocab_size)
+        return file, unigram.parse_model(file, "vocabulary"), readable
 
-    made, _ = _with_alphabet(wish, characters, make, lambda made: len(made[1].pieces))
-    file, model, kept = made
-    library = unigram.unigram(
+    (file, model, readable), _ = _train_with_alphabet(
+        settings, characters, train, lambda result: len(result[1].pieces)
+    )
+    library = unigram.build_unigram(
         model.pieces,
-        unknown=model.unknown,
-        lowercase=wish.lowercase,
-        keep_accents=not wish.lowercase,
-        specials=unigram.ALBERT,
-        place="vocabulary",
+        unk_id=model.unk_id,
+        lowercase=settings.lowercase,
+        keep_accents=not settings.lowercase,
+        special_tokens=ALBERT_SPECIAL_TOKENS,
+        location="vocabulary",
     )
-    tokenizer = Tokenizer(library.to_str(), wish.max_length, dict(unigram.ALBERT), file)
-    return _Made(tokenizer, characters.counts, {name for name, _ in model.pieces if len(name) == 1}, kept)
+    tokenizer = Tokenizer(library.to_str(), settings.max_length, dict(ALBERT_SPECIAL_TOKENS), file)
+    alphabet = {piece for piece, _ in model.pieces if len(piece) == 1}
+    return _TrainedTokenizer(tokenizer, characters.counts, alphabet, readable)
 
 
-def _record(wish: Wish, counted: Counted, made: _Made) -> TrainingRecord:
-    total = sum(counted.words.values())
-    cut = Counter({character: n for character, n in made.seen.items() if character not in made.letters})
+def _record(
+    settings: TokenizerTrainingSettings, counted: CorpusWords, trained: _TrainedTokenizer, notes: Notes
+) -> TrainingRecord:
+    num_words = sum(counted.words.values())
+    characters = trained.characters
+    excluded = Counter(
+        {character: n for character, n in characters.items() if character not in trained.alphabet}
+    )
     return TrainingRecord(
-        asked=wish.vocab_size,
-        size=made.tokenizer.vocab_size,
+        asked=settings.vocab_size,
+        size=trained.tokenizer.vocab_size,
         bytes=counted.bytes,
-        words=total,
+        words=num_words,
         distinct_words=len(counted.words),
-        characters=len(made.seen),
-        characters_cut=len(cut),
-        characters_cut_share=sum(cut.values()) / max(1, sum(made.seen.values())),
-        characters_cut_first=[character for character, _ in cut.most_common(_SHOWN)],
-        words_cut=total - sum(made.words.values()),
-        scripts=script_shares(made.seen) if wish.kind != "byte_level_bpe" else {},
+        characters=len(characters),
+        characters_cut=len(excluded),
+        characters_cut_share=sum(excluded.values()) / max(1, sum(characters.values())),
+        characters_cut_first=[character for character, _ in excluded.most_common(_MAX_REPORTED_CHARACTERS)],
+        words_cut=num_words - sum(trained.words.values()),
+        scripts=script_shares(characters) if settings.kind != "byte_level_bpe" else {},
         documents=counted.documents,
-        documents_sampled=counted.documents_taken,
-        share_sampled=counted.share,
+        documents_sampled=counted.documents_sampled,
+        share_sampled=counted.ratio,
+        files_skipped=notes.by_number(),
+        files_empty=len(notes.empty),
     )
 
 
-def _merged(words: Mapping[str, int], seeds: list[str], wish: Wish) -> list[str]:
-    library = tokenizers.Tokenizer(models.WordPiece(unk_token=SPECIALS["unk"]))
+def _merge_wordpieces(
+    words: Mapping[str, int], initial_tokens: list[str], settings: TokenizerTrainingSettings
+) -> list[str]:
+    library = tokenizers.Tokenizer(models.WordPiece(unk_token=BERT_SPECIAL_TOKENS["unk"]))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
-        vocab_size=wish.vocab_size,
-        min_frequency=wish.min_frequency,
-        special_tokens=seeds,  # takes them in this order, before it looks at its hash map
+        vocab_size=settings.vocab_size,
+        min_frequency=settings.min_frequency,
+        special_tokens=initial_tokens,  # numbered in this order, before the trainer reads its hash map
         show_progress=False,
     )
-    library.train_from_iterator(_repeated(words), trainer)
-    numbers: dict[str, int] = library.get_vocab(with_added_tokens=False)
-    return sorted(numbers, key=numbers.__getitem__)
+    library.train_from_iterator(_repeat_words(words), trainer)
+    token_ids: dict[str, int] = library.get_vocab(with_added_tokens=False)
+    return sorted(token_ids, key=token_ids.__getitem__)
 
 
-def _repeated(words: Mapping[str, int]) -> Iterator[str]:
-    # The library takes text, not counts. Counting words that need no normaliser is quick and keeps only them.
+def _repeat_words(words: Mapping[str, int]) -> Iterator[str]:
+    # The library takes text, not counts. It counts words without a normalizer fast, and stores only the counts.
     for word, count in sorted(words.items()):
-        full, rest = divmod(count, _COPIES)
-        if full:
-            line = " ".join([word] * _COPIES)
-            for _ in range(full):
+        lines, rest = divmod(count, _REPETITIONS_PER_LINE)
+        if lines:
+            line = " ".join([word] * _REPETITIONS_PER_LINE)
+            for _ in range(lines):
                 yield line
         if rest:
             yield " ".join([word] * rest)

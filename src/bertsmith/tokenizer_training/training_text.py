@@ -1,9 +1,9 @@
-"""Corpus files become counted words for a trainer, in bounded memory.
+"""Count the words of corpus files for a trainer, in bounded memory.
 
-A corpus whose words do not fit is sampled: a document is taken or left by a hash of (seed, its number), so the
-sample is spread evenly over the whole corpus and the same in every process. When what was taken fills the memory
-allowed, the share is halved and the reading begins anew; memory is reckoned from what was counted, not measured,
-so that it is the same everywhere, too.
+A corpus whose words do not fit is sampled: a hash of (seed, document index) includes or excludes a document, so
+the sample is spread evenly over the whole corpus and is the same in every process. When the included words exceed
+the memory limit, the sampling ratio is halved and reading starts again. Memory is estimated from the counts, not
+measured, so that the sample does not depend on the machine either.
 """
 
 from __future__ import annotations
@@ -18,181 +18,207 @@ from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.io.files import Notes, Reading, bare_suffix, find_files, read_documents, read_lines
 
-Cut = Callable[[str], list[str]]
+Splitter = Callable[[str], list[str]]
 
-AS_TEXT = Reading()
-_WAITING = 500_000  # distinct raw runs that wait to be normalised, some 60 MB
-_WAITING_BYTES = 160
-_FLOOR = 150_000_000  # Python, the libraries, and a line being read
-_WORD_BYTES = 600  # a word here and in the library's trainer, with the pairs that it is made of (measured)
+DEFAULT_READING = Reading()
+_MAX_PENDING_RUNS = 500_000  # distinct runs that are not yet normalized, some 60 MB
+_PENDING_RUN_BYTES = 160
+_BASE_BYTES = 150_000_000  # Python, the libraries, and the line that is read
+_MIN_WORD_BYTES = 20_000_000
+_WORD_BYTES = 600  # measured: a word here and in the library's trainer, with its pairs
 _LETTER_BYTES = 90
-_ROWS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-_BLOCK = 4096
-_LONGEST_RUN = 10_000  # characters for a normaliser at once: it takes some 50 bytes of memory for each
+_ROW_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+_SAMPLING_BLOCK = 4096  # documents whose hashes are computed at once
+_MAX_RUN_LENGTH = 10_000  # characters that are normalized at once: a normalizer takes some 50 bytes for each
+_BEFORE_SPACES = re.compile(r"(?<=\S)(?= )")
 
 
 @dataclass(frozen=True)
-class Counted:
-    """The words of a corpus, and how much of it they are from."""
+class CorpusWords:
+    """The counted words of a corpus or of a sample of it.
+
+    Attributes:
+        words: Number of occurrences of each word.
+        bytes: UTF-8 bytes of text that were read.
+        documents: Number of documents that were read.
+        documents_sampled: Number of documents whose words were counted.
+        ratio: Sampling ratio: 1, or 1/2, 1/4, …
+    """
 
     words: Counter[str]
-    bytes: int  # of UTF-8 text that was read
-    documents: int  # that were seen
-    documents_taken: int
-    share: float  # of the documents asked for: 1, or 1/2, 1/4, …
+    bytes: int
+    documents: int
+    documents_sampled: int
+    ratio: float
 
 
-def between_blanks(line: str) -> list[str]:
-    """The runs between blanks: what a normaliser that never looks past a blank may see one by one."""
+def split_at_spaces(line: str) -> list[str]:
+    """Return the runs between spaces, for normalizers that never look past a space."""
     return line.split(" ")
 
 
-def before_blanks(line: str) -> list[str]:
-    """A line with its end, cut where a blank follows something else: GPT-2's pattern never spans that place."""
-    return _BEFORE_BLANK.split(line + "\n")
+def split_before_spaces(line: str) -> list[str]:
+    """Return a line with its line end, split before each space that follows another character.
 
-
-_BEFORE_BLANK = re.compile(r"(?<=\S)(?= )")
+    GPT-2's pattern never matches across these positions.
+    """
+    return _BEFORE_SPACES.split(line + "\n")
 
 
 def count_training_words(
     files: Sequence[str | Path],
     *,
-    cut: Cut,
-    words_of: Cut,
-    reading: Reading = AS_TEXT,
+    split_runs: Splitter,
+    split_words: Splitter,
+    reading: Reading = DEFAULT_READING,
     max_ram: int | None = None,
     seed: int = 0,
     progress: Callable[[int], None],
     notes: Notes | None = None,
-) -> Counted:
-    """How often each word stands in the documents. `cut` parts a line into runs, each of which `words_of` turns
-    into words once, however often it occurs: some 20 times less work, and no text is kept.
+) -> CorpusWords:
+    """Count the words of documents.
 
-    With `max_ram` (bytes for the whole process) documents are sampled where the words would not fit. `notes` takes
-    which files were left out. Raises `InputError` when `max_ram` holds next to nothing, and what the readers
-    raise.
+    Each distinct run is split into words once, however often it occurs, which is some 20 times less work.
+
+    Args:
+        files: Files, folders, or globs.
+        split_runs: Splits a line into runs.
+        split_words: Splits a run into words.
+        reading: The definition of documents in the files.
+        max_ram: Maximum memory of the process in bytes; documents are sampled if their words need more.
+        seed: The seed of the sample.
+        progress: Called with the number of bytes so far.
+        notes: Collects the files that are skipped.
+
+    Raises:
+        InputError: `max_ram` is too small.
     """
     notes = notes if notes is not None else Notes()
     paths = find_files(files, notes)
-    room = None if max_ram is None else max_ram - _FLOOR
-    if max_ram is not None and room is not None and room < 20_000_000:
+    word_bytes = None if max_ram is None else max_ram - _BASE_BYTES
+    if max_ram is not None and word_bytes is not None and word_bytes < _MIN_WORD_BYTES:
         raise InputError(
-            f"{max_ram / 1e6:,.0f} MB leave no room for words: the program itself takes {_FLOOR / 1e6:,.0f} MB",
-            "allow 256MB or more",
+            "max_ram_too_small",
+            f"{max_ram / 1e6:,.0f} MB are too few: the program itself needs {_BASE_BYTES / 1e6:,.0f} MB",
+            argument="max_ram",
+            hint="allow 256MB or more",
         )
-    heard = _Furthest(progress)
-    share = 1.0
+    monotonic_progress = _MonotonicProgress(progress)
+    ratio = 1.0
     while True:
-        counted = _counted(_lines(paths, reading, notes), cut, words_of, room, share, seed, heard)
+        lines = _read_lines(paths, reading, notes)
+        counted = _count(lines, split_runs, split_words, word_bytes, ratio, seed, monotonic_progress)
         if counted is not None:
             return counted
-        share /= 2
+        ratio /= 2
 
 
-def _counted(
+def _count(
     lines: Iterator[tuple[bool, str]],
-    cut: Cut,
-    words_of: Cut,
-    room: int | None,
-    share: float,
+    split_runs: Splitter,
+    split_words: Splitter,
+    word_bytes: int | None,
+    ratio: float,
     seed: int,
     progress: Callable[[int], None],
-) -> Counted | None:
+) -> CorpusWords | None:
+    """Count the words of a sample; return None as soon as they need more than `word_bytes`."""
     words: Counter[str] = Counter()
-    waiting: Counter[str] = Counter()
-    most = _WAITING if room is None else min(_WAITING, room // 8 // _WAITING_BYTES)
-    left = None if room is None else room - most * _WAITING_BYTES
-    size = read = taken = 0
-    number, letters = -1, 0.0
-    kept = _kept(seed, share)
-    for new, line in lines:
-        if new:
-            number += 1
-            taken += kept(number)
-        read += len(line.encode("utf-8")) + 1
-        if number >= 0 and kept(number):
-            runs, before = cut(line), len(waiting)
-            if len(line) > _LONGEST_RUN:  # a page or a book without a blank
-                runs = [part for run in runs for part in _sliced(run)]
-            waiting.update(runs)
-            # Where a script has no blanks a run is a line, and its letters are what takes the room.
-            letters += len(line) * (len(waiting) - before) / max(1, len(runs))
-            if len(waiting) + letters * 4 / _WAITING_BYTES > most:
-                letters = 0.0
-                size += _move(waiting, words, words_of)
-                progress(read)
-                if left is not None and size > left:
+    pending: Counter[str] = Counter()
+    max_pending, max_bytes = _MAX_PENDING_RUNS, None
+    if word_bytes is not None:
+        max_pending = min(_MAX_PENDING_RUNS, word_bytes // 8 // _PENDING_RUN_BYTES)
+        max_bytes = word_bytes - max_pending * _PENDING_RUN_BYTES
+    used_bytes = bytes_read = documents_sampled = 0
+    document, pending_letters = -1, 0.0
+    is_sampled = _make_sampler(seed, ratio)
+    for starts_document, line in lines:
+        if starts_document:
+            document += 1
+            documents_sampled += is_sampled(document)
+        bytes_read += len(line.encode("utf-8")) + 1
+        if document >= 0 and is_sampled(document):
+            runs, num_pending = split_runs(line), len(pending)
+            if len(line) > _MAX_RUN_LENGTH:  # a page or a book without a space
+                runs = [part for run in runs for part in _slice(run)]
+            pending.update(runs)
+            # In a script without spaces a run is a line, and its letters determine the memory.
+            pending_letters += len(line) * (len(pending) - num_pending) / max(1, len(runs))
+            if len(pending) + pending_letters * 4 / _PENDING_RUN_BYTES > max_pending:
+                pending_letters = 0.0
+                used_bytes += _move_to_words(pending, words, split_words)
+                progress(bytes_read)
+                if max_bytes is not None and used_bytes > max_bytes:
                     return None
-    size += _move(waiting, words, words_of)
-    if left is not None and size > left:
+    used_bytes += _move_to_words(pending, words, split_words)
+    if max_bytes is not None and used_bytes > max_bytes:
         return None
-    progress(read)
-    return Counted(words, read, number + 1, taken, share)
+    progress(bytes_read)
+    return CorpusWords(words, bytes_read, document + 1, documents_sampled, ratio)
 
 
-def _sliced(run: str) -> list[str]:
-    return [run[at : at + _LONGEST_RUN] for at in range(0, len(run), _LONGEST_RUN)]
+def _slice(run: str) -> list[str]:
+    return [run[start : start + _MAX_RUN_LENGTH] for start in range(0, len(run), _MAX_RUN_LENGTH)]
 
 
-def _move(waiting: Counter[str], words: Counter[str], words_of: Cut) -> int:
-    """Turn the runs that wait into words; how many bytes the new words will take."""
-    size = 0
-    for run, count in waiting.items():
-        for word in words_of(run):
+def _move_to_words(pending: Counter[str], words: Counter[str], split_words: Splitter) -> int:
+    """Split the pending runs into words; return the estimated bytes of the new words."""
+    num_bytes = 0
+    for run, count in pending.items():
+        for word in split_words(run):
             if word not in words:
-                size += _WORD_BYTES + _LETTER_BYTES * len(word)
+                num_bytes += _WORD_BYTES + _LETTER_BYTES * len(word)
             words[word] += count
-    waiting.clear()
-    return size
+    pending.clear()
+    return num_bytes
 
 
-def _kept(seed: int, share: float) -> Callable[[int], bool]:
-    """Whether the document of a number is in the sample; asked in order, so hashes are made by the block."""
-    if share == 1:
+def _make_sampler(seed: int, ratio: float) -> Callable[[int], bool]:
+    """Return a function that tells if a document is in the sample, for increasing indices."""
+    if ratio == 1:
         return lambda _: True
     block, flags = -1, [False]
 
-    def kept(number: int) -> bool:
+    def is_sampled(document: int) -> bool:
         nonlocal block, flags
-        if number // _BLOCK != block:
-            block = number // _BLOCK
-            numbers = range(block * _BLOCK, (block + 1) * _BLOCK)
-            flags = (rng.uniform(seed, "tokenizer sample", list(numbers)) < share).tolist()
-        return flags[number % _BLOCK]
+        if document // _SAMPLING_BLOCK != block:
+            block = document // _SAMPLING_BLOCK
+            documents = range(block * _SAMPLING_BLOCK, (block + 1) * _SAMPLING_BLOCK)
+            flags = (rng.uniform(seed, "tokenizer sample", list(documents)) < ratio).tolist()
+        return flags[document % _SAMPLING_BLOCK]
 
-    return kept
+    return is_sampled
 
 
-def _lines(paths: Sequence[str | Path], reading: Reading, notes: Notes) -> Iterator[tuple[bool, str]]:
-    """All lines, and whether each begins a document; files without text are noted."""
-    # Plain text by lines and not by documents: a large file without a blank line is one document.
+def _read_lines(paths: Sequence[str | Path], reading: Reading, notes: Notes) -> Iterator[tuple[bool, str]]:
+    """Yield all lines, each with True if it starts a document; record files without text in `notes`."""
+    # Plain text is read by line, not by document: a large file without a blank line is one document.
     for path in paths:
-        if bare_suffix(path) in _ROWS:
+        if bare_suffix(path) in _ROW_SUFFIXES:
             for document in read_documents([path], reading, notes=notes):
-                for number, line in enumerate(document.text.split("\n")):
-                    yield number == 0, line
+                for i, line in enumerate(document.text.split("\n")):
+                    yield i == 0, line
             continue
-        new, empty = True, True
+        starts_document, is_empty = True, True
         for _, line in read_lines(path, reading.encoding):
             if line and not line.isspace():
-                empty = False
-                yield new, line
-                new = reading.documents == "line"
+                is_empty = False
+                yield starts_document, line
+                starts_document = reading.documents == "line"
             else:
                 yield False, line
-                new = new or reading.documents == "blank_line"
-        if empty:
+                starts_document = starts_document or reading.documents == "blank_line"
+        if is_empty:
             notes.empty[str(path)] = None
 
 
-class _Furthest:
-    """Progress that never goes back, though the reading may begin anew."""
+class _MonotonicProgress:
+    """Report progress that never decreases, although reading may start again."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
         self._progress = progress
-        self._furthest = 0
+        self._maximum = 0
 
-    def __call__(self, done: int) -> None:
-        self._furthest = max(done, self._furthest)
-        self._progress(self._furthest)
+    def __call__(self, num_bytes: int) -> None:
+        self._maximum = max(num_bytes, self._maximum)
+        self._progress(self._maximum)

@@ -1,11 +1,12 @@
-"""Unigram pieces from counted words, by SentencePiece's trainer (Kudo 2018): a spiece.model as ALBERT's is.
+"""Train Unigram pieces from counted words with SentencePiece's trainer (Kudo 2018): a spiece.model like ALBERT's.
 
-Measured against the 409 lines of our own that it replaced, 8,000 pieces of 20 MB of English and of 8 MB of
-Chinese: four times as long (24 s against 6, 27 against 7), 0.2 % and 4 % fewer tokens, more memory and less
-(475 MB against 264, 213 against 266); of 1 MB of English 2 % more tokens, for it tries only what repeats within
-the distinct words, so in small texts a word such as `from` may not become a piece. 1.4 MB to download. The
-model is the same in every process as long as the number of threads, over which sums are parted, is: so that is
-fixed. (The tokenizers library's trainer breaks ties by hash maps: its vocabularies differ from run to run.)
+Measured against a pure-Python trainer of 409 lines, for 8,000 pieces of 20 MB of English and of 8 MB of Chinese:
+four times as slow (24 s against 6, 27 against 7), 0.2 % and 4 % fewer tokens, more memory and less (475 MB
+against 264, 213 against 266); for 1 MB of English 2 % more tokens, since it considers only substrings that repeat
+within the distinct words: in small texts a word such as `from` may not become a piece. The download has 1.4 MB.
+The model is the same in every process as long as the number of threads is, over which sums are divided; it is
+therefore fixed. (The tokenizers library's trainer breaks ties by hash maps: its vocabularies differ from run to
+run.)
 """
 
 from __future__ import annotations
@@ -17,80 +18,85 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.tokenizer.unigram import ALBERT
+from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS
 
-_THREADS = 8  # on any machine, for the same model
-_SEEDS = 8  # pieces to begin with, for each one asked
-_LEAST_SEEDS = 100_000  # a million, its default, takes half as long again for 0.1 % fewer tokens
-_WORDS = 200_000
-_CHARACTERS = 2_000_000
-_LONGEST = 1_000  # characters of a word; a longer one, a page without a blank, is cut
+_NUM_THREADS = 8  # on any machine, for the same model
+_SEED_PIECES_PER_PIECE = 8
+_MIN_SEED_PIECES = 100_000  # SentencePiece's default of a million takes 50 % longer for 0.1 % fewer tokens
+_MAX_WORDS = 200_000
+_MAX_CHARACTERS = 2_000_000
+_MAX_WORD_LENGTH = 1_000  # in characters; longer ones, such as a page without spaces, are split
 
 
 def piece_model(words: Mapping[str, int], size: int) -> bytes:
-    """A spiece.model with at most `size` pieces, ALBERT's special tokens among them; fewer only where the words
-    do not hold as many.
+    """Train a spiece.model with at most `size` pieces, including ALBERT's special tokens.
 
-    All characters are pieces (but U+2585, which SentencePiece keeps for itself). None holds two scripts, or
-    letters and digits. Trained on the 200,000 most frequent words, fewer where they are long.
+    It has fewer only if the words do not contain as many. All characters are pieces (except U+2585, which
+    SentencePiece reserves). No piece mixes two scripts, or letters and digits. Training uses the 200,000 most
+    frequent words, fewer if they are long.
     """
     import sentencepiece
 
-    written = io.BytesIO()
+    buffer = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(f"{word}\t{count}" for word, count in _chosen(words)),
+            sentence_iterator=(f"{word}\t{count}" for word, count in _training_words(words)),
             input_format="tsv",
-            model_writer=written,
+            model_writer=buffer,
             model_type="unigram",
             vocab_size=size,
             hard_vocab_limit=False,
             character_coverage=1.0,
-            seed_sentencepiece_size=max(_SEEDS * size, _LEAST_SEEDS),
-            max_sentence_length=8 * _LONGEST,
-            num_threads=_THREADS,
-            # The words are normalised already, and begin with ▁ where a blank was.
+            seed_sentencepiece_size=max(_SEED_PIECES_PER_PIECE * size, _MIN_SEED_PIECES),
+            max_sentence_length=8 * _MAX_WORD_LENGTH,
+            num_threads=_NUM_THREADS,
+            # The words are normalized already, and start with ▁ where a space was.
             normalization_rule_name="identity",
             add_dummy_prefix=False,
             remove_extra_whitespaces=False,
             minloglevel=2,
-            **_specials(),
+            **_special_token_options(),
         )
     except RuntimeError as error:
-        raise InputError(f"SentencePiece cannot train on these words ({error})", "give more text") from None
-    return _as_used(written.getvalue())
+        raise InputError(
+            "sentencepiece_training_failed",
+            f"SentencePiece cannot train on these words ({error})",
+            hint="provide more text",
+        ) from None
+    return _with_text_normalization(buffer.getvalue())
 
 
-def _specials() -> dict[str, Any]:
-    pad, unknown, first, last, mask = ALBERT.values()
-    pieces: dict[str, Any] = {"control_symbols": [mask]}
-    for number, (name, piece) in enumerate({"pad": pad, "unk": unknown, "bos": first, "eos": last}.items()):
-        pieces |= {f"{name}_id": number, f"{name}_piece": piece}
-    return pieces
+def _special_token_options() -> dict[str, Any]:
+    pad, unk, cls, sep, mask = ALBERT_SPECIAL_TOKENS.values()
+    options: dict[str, Any] = {"control_symbols": [mask]}
+    for i, (name, piece) in enumerate({"pad": pad, "unk": unk, "bos": cls, "eos": sep}.items()):
+        options |= {f"{name}_id": i, f"{name}_piece": piece}
+    return options
 
 
-def _chosen(words: Mapping[str, int]) -> Sequence[tuple[str, int]]:
-    """The most frequent words there is room for, and the characters that none of them holds, in the order of their
-    spelling. Ties go by a hash, so that pages
-    of a text without blanks, which occur once each, are drawn evenly."""
+def _training_words(words: Mapping[str, int]) -> Sequence[tuple[str, int]]:
+    """Return the most frequent words within the limits, and all other characters, in alphabetical order.
+
+    Ties are broken by a hash, so that pages without spaces, which occur once each, are sampled evenly.
+    """
     parts: Counter[str] = Counter()
     for word, count in words.items():
-        for first in range(0, len(word), _LONGEST):
-            parts[word[first : first + _LONGEST]] += count
+        for start in range(0, len(word), _MAX_WORD_LENGTH):
+            parts[word[start : start + _MAX_WORD_LENGTH]] += count
     ordered = sorted(parts.items(), key=lambda item: (-item[1], zlib.crc32(item[0].encode()), item[0]))
-    room = _CHARACTERS
-    kept: list[tuple[str, int]] = []
-    for word, count in ordered[:_WORDS]:
-        room -= len(word)
-        if room < 0 and kept:
+    max_characters = _MAX_CHARACTERS
+    selected: list[tuple[str, int]] = []
+    for word, count in ordered[:_MAX_WORDS]:
+        max_characters -= len(word)
+        if max_characters < 0 and selected:
             break
-        kept.append((word, count))
-    left = set().union(*words) - set().union(*(word for word, _ in kept))  # of words that are too rare
-    return sorted([*kept, *((character, 1) for character in left)])
+        selected.append((word, count))
+    other_characters = set().union(*words) - set().union(*(word for word, _ in selected))  # of rarer words
+    return sorted([*selected, *((character, 1) for character in other_characters)])
 
 
-def _as_used(model: bytes) -> bytes:
-    """The model as one for whole texts: a ▁ at their beginning, and one blank for many."""
+def _with_text_normalization(model: bytes) -> bytes:
+    """Return the model with settings for texts: a ▁ at the start, and one space for several."""
     from sentencepiece import sentencepiece_model_pb2
 
     message = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]

@@ -270,7 +270,7 @@ class TextTask(Task):
             [example.second or "" for example in examples] if paired else None,
             max_length=limit if self.settings.stride is None else UNCUT,
             specials=self.settings.specials_in_text,
-            tell=lambda sentence: None,  # `finetune` tells it of all texts
+            warn=False,  # `finetune` warns once, about all texts
             located=self.settings.stride is not None,
         )
         return [
