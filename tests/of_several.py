@@ -1,6 +1,6 @@
 """What `test_processes` has torchrun start in several processes: small runs, one after the other.
 
-python of_several.py SHARDS OUT runs|apart|sharded|families|lost
+python of_several.py SHARDS OUT runs|sharded|families|lost|fails-main|fails-other
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch.distributed.tensor import DTensor
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.errors import BertsmithError
-from bertsmith.hardware import of_several
+from bertsmith.errors import BertsmithError, InputError
+from bertsmith.hardware import rank_info
 from bertsmith.training import trainer
 
 NO_DROPOUT = tuple(
@@ -48,7 +48,7 @@ def after(step: int, what: Callable[[], Any], *, leader: bool) -> Iterator[None]
 
     def watched(*given: Any) -> Any:
         found = update(*given)
-        if given[6] == step and leader != of_several().follows:
+        if given[6] == step and leader == rank_info().is_main:
             what()
         return found
 
@@ -76,46 +76,36 @@ def held(file: Path) -> Iterator[None]:
     trainer.update = update
 
 
-@contextmanager
-def way(file: Path) -> Iterator[None]:
-    """Write down how gradients are summed."""
-    update = trainer.update
-
-    def watched(*given: Any) -> Any:
-        file.write_text(type(given[7]).__name__)
-        return update(*given)
-
-    trainer.update = watched
-    yield
-    trainer.update = update
-
-
 def threads_of_gloo() -> int:
     """How many threads of this process work for gloo; Linux alone tells."""
     return sum("pt_gloo" in task.read_text() for task in Path("/proc/self/task").glob("*/comm"))
 
 
+def fail() -> None:
+    raise InputError("this rank has failed")
+
+
 def told(run: Callable[[], Any]) -> int:
-    """Run; the exit code of an error, which this process prints with its number."""
+    """Run; the exit code of an error, which one rank prints in full and the others by its type and code."""
     try:
         run()
     except BertsmithError as error:
-        print(f"{of_several().number}: {type(error).__name__}: {error.sentence}", flush=True)
+        said = f"exit code {error.exit_code}" if error.is_reported else error.sentence
+        print(f"{rank_info().rank}: {type(error).__name__}: {said}", flush=True)
         return error.exit_code
     return 0
 
 
 def main() -> None:
     shards, out, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    at_exit = out / f"at-exit-{of_several().number}"
+    at_exit = out / f"at-exit-{rank_info().rank}"
     atexit.register(lambda: at_exit.write_text(str(threads_of_gloo())))  # the last of all to be called
 
     def run(name: str, *settings: str, resume: bool = False) -> bs.Model:
         return tiny_run.run(shards, out / name, *settings, resume=resume)
 
     if what == "runs":
-        with way(out / "way"):
-            run("plain", *NO_DROPOUT, *STEPS)
+        run("plain", *NO_DROPOUT, *STEPS)
         run("halved", *NO_DROPOUT, "train.max_steps=3", "train.batch_size=8", "train.accumulate=1")
         run("uneven", *NO_DROPOUT, *STEPS, *MUON, "train.batch_size=7")
         run("straight", *STEPS, *MUON)
@@ -125,7 +115,7 @@ def main() -> None:
         run("resumed", *STEPS, *MUON, resume=True)
         told(lambda: run("plain", *NO_DROPOUT, *STEPS))  # there is a run already
     elif what == "sharded":
-        with held(out / f"held-{of_several().number}"):
+        with held(out / f"held-{rank_info().rank}"):
             run("plain", *NO_DROPOUT, *STEPS, SHARD, "train.evaluate_every=2")
         bs.distill(shards, out / "student", out / "plain", settings=[*STUDENT, SHARD])
         run("uneven", *NO_DROPOUT, *STEPS, SHARD, "train.batch_size=7", "train.accumulate=2")
@@ -143,26 +133,17 @@ def main() -> None:
         for name in FAMILIES:
             chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3", SHARD]
             bs.pretrain(shards, out / name, preset=name, settings=chosen)
-    elif what == "apart":
-        os.environ["LOCAL_WORLD_SIZE"] = "1"  # as on two machines
-        with way(out / "way"):
-            run("plain", *NO_DROPOUT, *STEPS)
-        run("uneven", *NO_DROPOUT, *STEPS, *MUON, "train.batch_size=7")
-        run("straight", *STEPS, *MUON)
-        with after(6, lambda: signal.raise_signal(signal.SIGTERM), leader=True):
-            told(lambda: run("resumed", *STEPS, *MUON))
-        run("resumed", *STEPS, *MUON, resume=True)
-        os.environ["LOCAL_WORLD_SIZE"] = "2"
-        del os.memfd_create  # one machine, which has no memory of this kind
-        with way(out / "way-without"):
-            run("without", *NO_DROPOUT, *STEPS)
     elif what == "families":
         for name in FAMILIES:
             chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3"]
             bs.pretrain(shards, out / name, preset=name, settings=chosen)
+        tiny_run.run(shards, out / "minutes", *NO_DROPOUT, minutes=0.1)
     elif what == "lost":
         with after(6, lambda: os.kill(os.getpid(), signal.SIGKILL), leader=False):
             sys.exit(told(lambda: run("lost", *NO_DROPOUT, *STEPS)))
+    else:
+        with after(6, fail, leader=what == "fails-main"):
+            sys.exit(told(lambda: run(what, *NO_DROPOUT, *STEPS)))
 
 
 if __name__ == "__main__":

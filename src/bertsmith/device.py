@@ -211,6 +211,18 @@ class Place:
 
 
 @cache
+def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's parameters and persistent buffers by name, as `state_dict` does.
+
+    Without buffers no hook of `state_dict` runs: FSDP2's hook shards the weights again, which may be unsharded to
+    be read on one rank alone.
+    """
+    if any(True for _ in module.buffers()):
+        tensors: dict[str, Tensor] = module.state_dict(keep_vars=True)
+        return tensors
+    return dict(module.named_parameters(remove_duplicate=False))
+
+
 def _recording(device: torch.device) -> torch.cuda.Stream:
     """What work is recorded on: one for all graphs of a device, since memory is shared within one alone; of this
     device, where torch would take the one it is at."""
@@ -256,8 +268,8 @@ def _device(name: str) -> str:
             f"device {name!r}: there is no such device here",
             f"name one of these with --device, or as train.device in a recipe: {_known()}",
         ) from None
-    several = hardware.of_several()
-    return f"cuda:{several.local}" if several.count > 1 and device.type == "cuda" else name
+    ranks = hardware.rank_info()
+    return f"cuda:{ranks.local_rank}" if ranks.world_size > 1 and device.type == "cuda" else name
 
 
 def _known() -> str:

@@ -106,9 +106,11 @@ class BertsmithError(Exception):
         argument: Python's name of the argument that is at fault.
         hint: A way to fix it.
         exit_code: The command line's exit code.
+        is_reported: True if another rank of a run under torchrun reports this error.
     """
 
     exit_code = 1
+    is_reported = False
 
     def __init__(
         self,
@@ -182,14 +184,6 @@ class MachineError(BertsmithError):
 
 class Diverged(MachineError):
     """A training run whose loss or gradient is not finite, which another learning rate or seed may avoid."""
-
-
-class Left(BertsmithError):
-    """The process that leads a run of several has ended it, and has said why. Its exit code."""
-
-    def __init__(self, exit_code: int) -> None:
-        super().__init__("process_left", "the process that leads this run has ended it")
-        self.exit_code = exit_code
 
 
 class Stopped(BertsmithError):

@@ -72,7 +72,7 @@ def allowed_cores() -> int:
 
 def own_cores() -> int:
     """Cores for this process: those that are allowed, shared out among the processes of a run. At least 1."""
-    return max(1, allowed_cores() // of_several().local_count)
+    return max(1, allowed_cores() // rank_info().local_world_size)
 
 
 def memory_bytes(device: torch.device | None = None) -> int:
@@ -264,48 +264,46 @@ def asked_threads() -> int | None:
 
 
 @dataclass(frozen=True)
-class OfSeveral:
-    """Which of several processes that do one thing together this one is, as torchrun's environment has it.
+class RankInfo:
+    """The rank of this process among those that torchrun has started, and its rank on this machine."""
 
-    number: from 0, the leader, on; count: of all; local and local_count: the same among those of this machine.
-    """
-
-    number: int = 0
-    count: int = 1
-    local: int = 0
-    local_count: int = 1
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
 
     @property
-    def follows(self) -> bool:
-        """Whether another process leads."""
-        return self.number > 0
+    def is_main(self) -> bool:
+        """True on rank 0."""
+        return self.rank == 0
 
 
-def of_several() -> OfSeveral:
-    """This process among those that torchrun has started; alone where it has started none.
+def rank_info() -> RankInfo:
+    """Return the rank of this process, from torchrun's environment variables; rank 0 of 1 without them.
 
-    InputError where the environment has numbers that cannot be.
+    Raises InputError for numbers that cannot be.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    given = [os.environ.get(name, "") for name in names]
-    if not given[0] or not given[1]:
-        return OfSeveral()
-    number, count, local, here = (
-        int(value) if value.isascii() and value.isdigit() else -1 for value in given
+    values = [os.environ.get(name, "") for name in names]
+    if not values[0] or not values[1]:
+        return RankInfo()
+    rank, world_size, local_rank, local_world_size = (
+        int(value) if value.isascii() and value.isdigit() else -1 for value in values
     )
-    if not 0 <= number < count:
+    if not 0 <= rank < world_size:
         raise InputError(
-            f"the environment has RANK={given[0]!r} and WORLD_SIZE={given[1]!r}, which are no process of several",
+            f"the environment has RANK={values[0]!r} and WORLD_SIZE={values[1]!r}, which are no process of "
+            "several",
             "start several processes with torchrun, or unset both for one",
         )
-    return OfSeveral(number, count, max(0, local), max(1, here))
+    return RankInfo(rank, world_size, max(0, local_rank), max(1, local_world_size))
 
 
 def check_one_process(what: str) -> None:
     """InputError where torchrun has started several processes for what only one can do."""
-    if (several := of_several()).count > 1:
+    if (world_size := rank_info().world_size) > 1:
         raise InputError(
-            f"{what} works in one process, and torchrun has started {several.count} of it",
+            f"{what} works in one process, and torchrun has started {world_size} of it",
             "start it without torchrun; several processes share out `bertsmith pretrain` and `bertsmith distill`",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,10 @@ import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.hardware import OfSeveral
+from bertsmith.hardware import RankInfo
 from bertsmith.training import checkpoint
-from bertsmith.training.distributed import Processes
+from bertsmith.training.data_loader import EmptyRankBatch
+from bertsmith.training.distributed import RankGroup, count_batch
 from bertsmith.training.run_plan import read_plan
 
 NO_DROPOUT, STEPS = of_several.NO_DROPOUT, of_several.STEPS
@@ -126,8 +128,9 @@ def test_resumed_is_straight_to_the_bit(runs: tuple[Path, list[str]]) -> None:
     out, told = runs
     for file in ("log.jsonl", "model/model.safetensors"):
         assert (out / "resumed" / file).read_bytes() == (out / "straight" / file).read_bytes()
-    assert any(line.startswith("0: Stopped: ") and "after step 6 of 9" in line for line in told)
-    assert "1: Left: the process that leads this run has ended it" in told
+    stops = [line for line in told if line[1:].startswith(": Stopped: ")]
+    assert sum("after step 6 of 9" in line for line in stops) == 2  # of two runs, each told by one rank
+    assert sum(line.endswith(": Stopped: exit code 143") for line in stops) == 2
 
 
 def test_another_number_of_processes_goes_on_to_rounding(
@@ -141,19 +144,6 @@ def test_another_number_of_processes_goes_on_to_rounding(
     assert [entry.processes for entry in read_plan(moved.path, [])] == [2, 1]
     assert (moved.report["processes"], bs.load(out / "plain").report["processes"]) == (1, 2)
     assert_alike(moved.path, out / "plain")
-
-
-def test_on_one_machine_gradients_are_summed_in_its_memory(
-    shards: Shards, runs: tuple[Path, list[str]], tmp_path: Path
-) -> None:
-    """And sent between two, with the same run as what comes of it."""
-    assert (runs[0] / "way").read_text() == ("InSharedMemory" if sys.platform == "linux" else "_Summed")
-    apart, _ = made_by_two(shards, tmp_path, "apart")
-    assert (apart / "way").read_text() == (apart / "way-without").read_text() == "_Summed"
-    for one, other in ("plain", "plain"), ("uneven", "uneven"), ("without", "plain"):
-        assert_alike(apart / one, runs[0] / other)
-    for file in ("log.jsonl", "model/model.safetensors"):
-        assert (apart / "resumed" / file).read_bytes() == (apart / "straight" / file).read_bytes()
 
 
 def test_a_mistake_is_told_once_and_ends_all(runs: tuple[Path, list[str]]) -> None:
@@ -171,6 +161,11 @@ def test_other_families_are_shared_out_too(shards: Shards, tmp_path: Path) -> No
             assert one.report["steps"] == bs.load(tmp_path / name).report["steps"]
         else:
             assert_alike(one.path, tmp_path / name)
+    timed = bs.load(tmp_path / "minutes")  # rank 0 reads the clock, and all ranks follow its plan
+    entries = read_plan(timed.path, [])
+    assert len(entries) > 1
+    assert timed.report["steps"] == entries[-1].updates
+    assert {entry.processes for entry in entries} == {2}
 
 
 def test_sharded_over_two_processes_is_one(shards: Shards, sharded: Path, tmp_path: Path) -> None:
@@ -235,6 +230,60 @@ def test_a_lost_process_ends_the_run_with_a_sentence(shards: Shards, tmp_path: P
     assert resumed.report["steps"] == 9
 
 
+def two_ranks(*command: str) -> list[tuple[int, str, str]]:
+    """Exit code, stdout, and stderr of two ranks that nobody supervises."""
+    home = Path(__file__).parents[1]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(home), *sys.path]),
+                "OMP_NUM_THREADS": "1",
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=100) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return [(rank.returncode, *output) for rank, output in zip(ranks, outputs, strict=True)]
+
+
+@pytest.mark.parametrize("failing", ["main", "other"])
+def test_an_error_on_one_rank_ends_all_with_one_message(shards: Shards, tmp_path: Path, failing: str) -> None:
+    script = str(Path(of_several.__file__))
+    ranks = two_ranks(script, str(shards.folder), str(tmp_path), f"fails-{failing}")
+    assert [code for code, _, _ in ranks] == [2, 2], ranks
+    said = [line for _, out, _ in ranks for line in out.splitlines() if "InputError" in line]
+    assert sorted(line.partition("InputError: ")[2] for line in said) == [
+        "exit code 2",
+        "this rank has failed",
+    ]
+
+
+def test_the_command_line_tells_an_error_of_all_ranks_once(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    ranks = two_ranks("-m", "bertsmith", "pretrain", "--data", str(tmp_path / "missing"), "--out", out)
+    assert [code for code, _, _ in ranks] == [2, 2], ranks
+    assert sum(error.count("error: ") for _, _, error in ranks) == 1
+    assert not any("Traceback" in error for _, _, error in ranks)
+
+
 def test_parts_are_the_whole(shards: Shards) -> None:
     """Of any batch, for any number of processes; one without a part counts nothing."""
 
@@ -247,14 +296,15 @@ def test_parts_are_the_whole(shards: Shards) -> None:
 
     whole: Any = Numbers()  # its batches are ranges
     for count in (1, 2, 3, 7):
-        parts = [Processes(OfSeveral(number, count)).part(whole) for number in range(count)]
+        parts = [RankGroup(RankInfo(number, count)).rank_stream(whole) for number in range(count)]
         for start, stop in ((0, 10), (3, 9), (4, 5)):
             found = [part.batch(0, start, stop) for part in parts]
             own = [batch for batch in found if isinstance(batch, range)]
             assert [n for batch in own for n in batch] == list(range(start, stop))
             assert len(found) - len(own) == max(0, count - (stop - start))
-            for processes, batch in zip(map(Processes, [OfSeveral(0, count)] * count), found, strict=True):
-                counts = processes.counts(lambda batch: {"mlm": len(batch)})(batch)
+            for batch in found:
+                assert isinstance(batch, range | EmptyRankBatch)
+                counts = count_batch(lambda batch: {"mlm": len(batch)}, batch)
                 assert counts == {"mlm": len(batch) if isinstance(batch, range) else 0}
 
 

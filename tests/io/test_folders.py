@@ -89,9 +89,9 @@ def test_every_reader_of_a_corpus_counts_and_tells_alike(
     record = json.loads((tmp_path / "tokenizer/training.json").read_text())
     assert (record["files_skipped"], record["files_empty"]) == (SKIPPED, 2)
 
-    caplog.set_level("INFO", "bertsmith.corpus")
+    caplog.clear()
     shards = bs.prepare([folder], tokenizer, tmp_path / "shards")
-    assert [record.getMessage() for record in caplog.records] == expected
+    assert caplog.messages == expected
     assert (shards.skipped, shards.counts["files_empty"]) == (SKIPPED, 2)
     assert next(iter(read_manifest(tmp_path / "shards").skipped)) == ".png"
 

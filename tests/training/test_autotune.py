@@ -362,6 +362,13 @@ def test_threads_that_were_asked_for_stay(shards: Shards, tmp_path: Path) -> Non
         assert set(threads.used.values()) == {2}
 
 
+def test_more_threads_than_cores_are_told(shards: Shards, tmp_path: Path) -> None:
+    told: list[str] = []
+    many = hardware.allowed_cores() + 1
+    tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", f"train.threads={many}", tell=told.append)
+    assert sum(line.startswith(f"{many} threads take turns on ") for line in told) == 1
+
+
 def test_a_resume_uses_the_threads_that_its_updates_were_made_on(shards: Shards, tmp_path: Path) -> None:
     settings = ("train.max_steps=70", "train.threads=none", "train.accumulate=1", "train.checkpoint_every=30")
     stepped = Recorder.stepped

@@ -39,6 +39,7 @@ from bertsmith.artifacts.weight_names import (
     table_of_file,
     to_field,
 )
+from bertsmith.device import stored_tensors
 from bertsmith.errors import InputError, MachineError
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
@@ -214,7 +215,7 @@ def read_folder(path: str | Path) -> ModelFolder:
 def write_folder(
     folder: str | Path,
     config: ModelConfig,
-    parts: Mapping[str, nn.Module],
+    parts: Mapping[str, nn.Module | Mapping[str, Tensor]],
     *,
     architecture: str | None = None,
     tokenizer: SavesItself | None = None,
@@ -225,7 +226,7 @@ def write_folder(
 ) -> Path:
     """Write a model folder, whole or not at all.
 
-    parts: "encoder" and any of `heads.PARTS`. architecture: the
+    parts: "encoder" and any of `heads.PARTS`, as modules or as their tensors by name. architecture: the
     field's class; if not given, the family's class with these parts, and no such class is an `InputError`.
     problem_type: as the field's config has it. record: what bertsmith.json keeps besides version and hash (task,
     tokens seen …). files: further JSON files by their paths in the folder. An earlier folder of ours is replaced
@@ -243,8 +244,8 @@ def write_folder(
         values["problem_type"] = problem_type
     state = {
         f"{part}.{name}": tensor.detach().cpu()
-        for part, module in parts.items()
-        for name, tensor in module.state_dict().items()
+        for part, stored in parts.items()
+        for name, tensor in (stored_tensors(stored) if isinstance(stored, nn.Module) else stored).items()
     }
     bare = architecture == f"{kind.class_prefix}Model"
     try:

@@ -16,7 +16,7 @@ import click
 from bertsmith import console, hardware
 from bertsmith.cli.verbs import Unknown, Verb
 from bertsmith.console import visible
-from bertsmith.errors import BertsmithError, InputError, Left, MachineError, Stopped
+from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
 from bertsmith.suggestions import did_you_mean, nearest
 
 
@@ -29,12 +29,12 @@ class Failure:
     sentence: str
     remedy: str | None
     exit_code: int
-    told: bool = False
+    is_reported: bool = False
 
     def tell(self, *, as_json: bool) -> None:
         """Sentence and remedy on stderr; as_json: also {"error": {…}} on stdout, the one document there. Nothing
-        where another process has told it."""
-        if self.told:
+        where another rank reports it."""
+        if self.is_reported:
             return
         sentence = visible(self.sentence, one_line=True)
         remedy = visible(self.remedy, one_line=True) if self.remedy else None
@@ -67,13 +67,11 @@ def _wrapped(line: str, indent: int) -> str:
 def failure_of(error: BaseException) -> Failure | None:
     """What an error says to a user; None for a fault of our own, which keeps its traceback."""
     match error:
-        case Left():
-            return Failure("machine", error.sentence, None, error.exit_code, told=True)
         case Stopped():
-            return Failure("stopped", error.sentence, error.remedy, error.exit_code)
+            return Failure("stopped", error.sentence, error.remedy, error.exit_code, error.is_reported)
         case BertsmithError():
             kind: Literal["input", "machine"] = "input" if isinstance(error, InputError) else "machine"
-            return Failure(kind, error.sentence, error.remedy, error.exit_code)
+            return Failure(kind, error.sentence, error.remedy, error.exit_code, error.is_reported)
         case click.ClickException():
             return Failure("usage", *_of_usage(error), error.exit_code)
         case click.Abort() | KeyboardInterrupt():

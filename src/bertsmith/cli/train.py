@@ -125,7 +125,7 @@ def show_result(trained: Model, out: str, *, as_json: bool) -> None:
     """What came of the run, as a table or as JSON; once, where several processes made it."""
     from bertsmith import console
 
-    if hardware.of_several().follows:
+    if not hardware.rank_info().is_main:
         return
     if as_json:
         console.result_json({"run": out, **trained.report})

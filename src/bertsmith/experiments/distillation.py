@@ -24,6 +24,7 @@ from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import settings_type
 from bertsmith.runs.run_folder import as_assignments
 from bertsmith.tasks.task import Task
+from bertsmith.training.distributed import rank_group
 
 _STUDENTS = {"bert": "distilbert"}  # of which family a teacher's student is, where it is another one
 
@@ -52,22 +53,23 @@ def distill(
 
     Returns the student, with its report. InputError where teacher and data, or teacher and settings, do not fit.
     """
-    folder = teacher.folder if isinstance(teacher, Model) else read_folder(locate(teacher))
-    shards = data if isinstance(data, Shards) else Shards.open(data)
-    check_tokenizer(folder, shards.tokenizer)
-    preset, own = student_settings(folder, layers)
-    said = assignments_of(settings_type("distil"), settings, keywords, distill)
-    return pretrain(
-        shards,
-        out,
-        preset=preset,
-        minutes=minutes,
-        settings=[*own, *said],
-        resume=resume,
-        overwrite=overwrite,
-        begun=begun,
-        tell=tell,
-    )
+    with rank_group():
+        folder = teacher.folder if isinstance(teacher, Model) else read_folder(locate(teacher))
+        shards = data if isinstance(data, Shards) else Shards.open(data)
+        check_tokenizer(folder, shards.tokenizer)
+        preset, own = student_settings(folder, layers)
+        said = assignments_of(settings_type("distil"), settings, keywords, distill)
+        return pretrain(
+            shards,
+            out,
+            preset=preset,
+            minutes=minutes,
+            settings=[*own, *said],
+            resume=resume,
+            overwrite=overwrite,
+            begun=begun,
+            tell=tell,
+        )
 
 
 def distill_task(

@@ -39,7 +39,7 @@ from bertsmith.tasks.task import Task, refuse_too_long, task_type
 from bertsmith.training.trainer import train
 
 
-@run_alone()
+@run_alone
 def finetune(
     task: str,
     model: str | Path | Model,

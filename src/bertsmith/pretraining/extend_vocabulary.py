@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertsmith import console
 from bertsmith.artifacts.folder import MODEL_FILES, ModelFolder, read_folder, write_folder
@@ -217,18 +217,6 @@ class _Recorded:
         atomic.write_text(folder / RECORD, json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
 
-class _Weights(nn.Module):
-    """The tensors of a model's part by name: nothing is built or cast when only rows are added."""
-
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        super().__init__()
-        self._tensors = tensors
-
-    def state_dict(self, *_: Any, **__: Any) -> dict[str, Tensor]:  # type: ignore[override]
-        """The tensors."""
-        return self._tensors
-
-
 def _write_model(
     out: Path,
     folder: ModelFolder,
@@ -257,7 +245,7 @@ def _write_model(
     write_folder(
         out,
         config,
-        {prefix: _Weights(tensors) for prefix, tensors in parts.items()},
+        parts,
         architecture=folder.architecture,
         tokenizer=tokenizer,
         labels=folder.labels,

@@ -36,6 +36,7 @@ from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.compute_setup import Footing, expect_evaluations, expect_writing, footing
 from bertsmith.runs.run_folder import OnTheWay, check_accumulation, numbers, place_of, settled, write_report
 from bertsmith.training.autotune import Speeds
+from bertsmith.training.distributed import RankGroup
 from bertsmith.training.metric_logger import last_loss
 from bertsmith.training.train_state import Evaluation, Progress
 from bertsmith.training.trainer import Course, fingerprint
@@ -100,7 +101,9 @@ class Work:
         )
         return cls(chosen, source, base, encoder, objective, place, batches, held_out, on_the_way)
 
-    def on_footing(self, *, resuming: bool, tell: Callable[[str], None]) -> tuple[Work, Footing]:
+    def on_footing(
+        self, *, resuming: bool, tell: Callable[[str], None], ranks: RankGroup
+    ) -> tuple[Work, Footing]:
         """Time updates here, and expect what else will take time; the work with what was settled by that."""
         chosen, source = self.chosen, self.source
         on = footing(
@@ -112,6 +115,7 @@ class Work:
             self.updates,
             tell,
             resuming=resuming,
+            ranks=ranks,
         )
         expect_evaluations(on.speeds, self.held_out, self._tokens_per_update)
         expect_writing(on.speeds, self.encoder, self.objective)
@@ -125,10 +129,8 @@ class Work:
         return replace(self, place=on.place, pairs=pairs, chosen=chosen), on
 
     def settled(self, on: Footing) -> Work:
-        """The work with what was left open to the machine: what torchrun has started stays its own to say."""
+        """The work with what was left open to the machine."""
         train = settled(self.chosen.train, on.place)
-        if hardware.of_several().count == 1:
-            train = train.model_copy(update={"processes": on.processes})
         return replace(self, chosen=self.chosen.model_copy(update={"train": train}))
 
     def updates(self) -> int:

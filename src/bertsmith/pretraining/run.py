@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bertsmith import console, hardware
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import InputError, Left
+from bertsmith.errors import InputError
 from bertsmith.formatting import counted, percent
 from bertsmith.inference.model import Model, load
 from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.pretraining.base_model import base_of, settings_from
-from bertsmith.pretraining.distributed_run import check_processes, follow_run, silent, together
 from bertsmith.pretraining.job import Work
 from bertsmith.pretraining.model_size import size_in_minutes
 from bertsmith.pretraining.recipe import learning_settings
@@ -33,9 +33,9 @@ from bertsmith.runs.run_folder import (
     as_assignments,
     asked_in,
     check_folders,
+    exclusive_run,
     goes_on,
     is_written,
-    run_alone,
     settings_of_run,
     start_over,
     tell_finished,
@@ -43,11 +43,10 @@ from bertsmith.runs.run_folder import (
 )
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.distributed import Processes, processes
+from bertsmith.training.distributed import rank_group
 from bertsmith.training.trainer import train
 
 
-@run_alone(together=True)
 def pretrain(
     data: Shards | str | Path,
     out: str | Path,
@@ -83,82 +82,73 @@ def pretrain(
     leaves the run's numbers alone. overwrite: start over where `out` holds a run, which is removed first; a folder
     with anything else in it is refused.
 
-    Where torchrun has started several processes, they share out each batch: all of them call this with the same
-    arguments, on the same `out`, and get the same model.
+    Where torchrun has started several processes, each of them calls this with the same arguments, on the same
+    `out`, trains on its part of each batch, and gets the same model.
 
     Returns the model, with its report. Raises InputError for what a user can fix, MachineError, or Stopped
     after a signal.
     """
     out, begun = Path(out), hardware.clock() if begun is None else begun
-    shards = data if isinstance(data, Shards) else Shards.open(data)
-    shards.verify()
-    if tokenizer is not None:
-        _same_tokenizer(tokenizer, shards.tokenizer, shards)
-    said = assignments_of(asked_kind(preset, recipe, settings, keywords), settings, keywords, pretrain)
-    assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
-    if evaluate_pairs is not None:
-        assignments.append(f"evaluate.pairs={json.dumps(str(evaluate_pairs))}")
-    with processes(hardware.of_several()) as several:
-        if several.follows:
-            asked = (preset, recipe, assignments) if resume else None
-            return _followed(shards, out, model, several, asked)
-        resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
+    with ExitStack() as stack:
+        ranks = stack.enter_context(rank_group())
+        if not ranks.is_main:
+            tell = _silent
+        shards = data if isinstance(data, Shards) else Shards.open(data)
+        shards.verify()
+        if tokenizer is not None:
+            _same_tokenizer(tokenizer, shards.tokenizer, shards)
+        said = assignments_of(asked_kind(preset, recipe, settings, keywords), settings, keywords, pretrain)
+        assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
+        if evaluate_pairs is not None:
+            assignments.append(f"evaluate.pairs={json.dumps(str(evaluate_pairs))}")
+
+        def open_run() -> tuple[bool, bool]:
+            stack.enter_context(exclusive_run(out, resume=resume))
+            resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
+            return resuming, resuming and newest_name(out / CHECKPOINTS) is not None
+
+        resuming, restored = ranks.run_on_main(open_run)
         base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
         if not (resuming or base or recipe or preset):
-            preset = size_in_minutes(assignments, shards.tokenizer, tell)
+            preset = ranks.run_on_main(lambda: size_in_minutes(assignments, shards.tokenizer, tell))
         chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, tell, resuming=resuming)
         if not resuming and base is None and recipe is None:
             _tell_of_learning(chosen, tell)
-        if not resuming:
-            check_processes(chosen, several)
-        restored = resuming and newest_name(out / CHECKPOINTS) is not None
         work = Work.of(shards, chosen, base, tell, restored=restored)
         check_folders(out, work.objective.folders(work.encoder))
-        work, on = work.on_footing(resuming=resuming, tell=tell)
+        work, on = work.on_footing(resuming=resuming, tell=tell, ranks=ranks)
         named = asked_in(recipe, assignments) if resuming else None
-        with together(work, on, out, several=several, resuming=resuming, tell=tell) as (leading, on):
-            aim = aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
-            if not resuming:
-                work.tell_of_passes(aim.updates, tell)
-                work = work.settled(on)
+        aim = ranks.run_on_main(
+            lambda: aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
+        )
+        if not resuming:
+            work.tell_of_passes(aim.updates, tell)
+            work = work.settled(on)
+
+            def write_settings() -> None:
                 start_over(out, shards.folder, model.path if isinstance(model, Model) else model, tokenizer)
                 write_whole(out / SETTINGS, work.chosen.to_yaml())
-            course = work.course(aim, on.speeds, out)
-            progress = train(
-                work.encoder, work.objective, course, on.place, resume=resume, tell=tell, processes=leading
-            )
-        if resuming and not progress.made and is_written(out, progress.step):
+
+            ranks.run_on_main(write_settings)
+        course = work.course(aim, on.speeds, out)
+        progress = train(
+            work.encoder, work.objective, course, on.place, resume=resume, tell=tell, ranks=ranks
+        )
+
+        def write_model() -> None:
+            if not resuming or progress.made or not is_written(out, progress.step):
+                work.leave(out, progress, tell)
+                return
             tell_finished(out, progress, tell)
-            finished = load(out)
-            if work.pairs is not None and "pairs" not in finished.report:
+            if work.pairs is not None and "pairs" not in load(out).report:
                 tell(f"its pairs were not scored: bertsmith score {out} --pairs FILE")
-            return finished
-        work.leave(out, progress, tell)
+
+        ranks.run_on_main(write_model)
         return load(out)
 
 
-def _followed(
-    shards: Shards,
-    out: Path,
-    model: str | Path | Model | None,
-    several: Processes,
-    asked: tuple[str | None, str | Path | None, Sequence[str]] | None,
-) -> Model:
-    """The model of a run that another process leads, with this one's part in it done. asked: preset, recipe and
-    assignments of a run that is resumed, which may change what leaves its numbers alone: the file has the run's as
-    it began. Raises Left where the leader has ended without a model."""
-    try:
-        begun = several.ordered().step
-        if asked is None:
-            chosen = settings_of(out / SETTINGS).from_file(out / SETTINGS)
-        else:
-            chosen = _chosen(out, *asked, shards.tokenizer, None, silent, resuming=True)
-        base = base_of(model, out / SETTINGS, shards, silent, resuming=True)
-        follow_run(Work.of(shards, chosen, base, silent, restored=begun > 0), out, several, begun)
-    except Left as left:
-        if left.exit_code:
-            raise
-    return load(out)
+def _silent(text: str) -> None:
+    """Say nothing: rank 0 does."""
 
 
 def _chosen(

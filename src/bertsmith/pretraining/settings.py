@@ -71,14 +71,6 @@ class PretrainTrainSettings(TrainSettings):
         ge=8,
         description="tokens in a batch at most, of instances of similar length; in place of batch_size",
     )
-    processes: int | None = Field(
-        None,
-        ge=1,
-        le=1024,
-        description="processes on the cores of this machine that share out each batch, on one thread each unless "
-        "threads is set; none: as many as threads where the run is long and that is measured to be faster",
-        json_schema_extra=MAY_CHANGE | ADDED_LATER,
-    )
 
     @model_validator(mode="after")
     def _knows_no_plateau(self) -> PretrainTrainSettings:

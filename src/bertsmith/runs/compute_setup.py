@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import nn
 
@@ -14,6 +15,7 @@ from bertsmith.formatting import counted
 from bertsmith.hardware import Precision
 from bertsmith.training.autotune import Speeds
 from bertsmith.training.data_loader import Batch, Phase
+from bertsmith.training.distributed import SINGLE_RANK, RankGroup
 from bertsmith.training.execution_benchmark import Way, best_way, numbers_of_threads, tried, ways
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import Trained
@@ -69,14 +71,16 @@ def footing(
     tell: Callable[[str], None],
     *,
     resuming: bool = False,
+    ranks: RankGroup = SINGLE_RANK,
 ) -> Footing:
-    """Choose the threads and the precision that settings leave open, by timing updates that change nothing.
+    """Choose the threads and the precision that settings leave open, by timing updates that change nothing, on
+    rank 0.
 
     updates: how many the run is to have, asked where it has no budget of minutes; a fiftieth of its time is spent.
     Where nothing is open, only minutes need a measurement. A run that is resumed has all that already.
     """
-    free, among = has_free_threads(train, place), ways_of(train, place)
-    most, several = among[0].threads, hardware.of_several().count
+    free, among = has_free_threads(train, place), ranks.run_on_main(lambda: ways_of(train, place))
+    most, several = among[0].threads, ranks.world_size
     if not resuming and place.uses_threads and most > (cores := hardware.allowed_cores()):
         tell(
             f"{most} threads take turns on {counted(cores, 'core')}: no more threads than cores would be faster"
@@ -92,14 +96,15 @@ def footing(
         whole = minutes * 60 if minutes is not None else number * seconds
         return min(_LONGEST_TRIAL, _TRIAL_SHARE * whole) / len(phases)
 
-    found = tried(trained, phases[0], train, place, among, enough)
+    found = ranks.run_on_main(lambda: tried(trained, phases[0], train, place, among, enough))
     way = best_way(found)
     place = replace(place, precision=way.precision)
     seconds = found.get(way) or min(found.values())
     speeds = Speeds({0: seconds})
     if minutes is not None:
         for later, phase in enumerate(phases[1:], start=1):
-            speeds.updates[later] = min(tried(trained, phase, train, place, [way], enough).values())
+            timed = ranks.run_on_main(partial(tried, trained, phase, train, place, [way], enough))
+            speeds.updates[later] = min(timed.values())
     tell(_told(found, way, seconds, place))
     return Footing(place, way.threads, free, speeds, several)
 
@@ -108,7 +113,7 @@ def has_free_threads(train: TrainSettings, place: Place) -> bool:
     """Whether the number of threads is ours to choose: neither the settings nor OMP_NUM_THREADS name one, and no
     other processes of the run are here, whose share a trial would not see."""
     named = train.threads or hardware.asked_threads()
-    alone = hardware.of_several().count == 1
+    alone = hardware.rank_info().world_size == 1
     return named is None and alone and place.uses_threads and hardware.allowed_cores() > 1
 
 

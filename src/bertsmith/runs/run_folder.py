@@ -70,36 +70,27 @@ Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
 
-def run_alone(
-    *, together: bool = False
-) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
-    """For a verb that holds its run folder, the argument `out`, as long as it works: InputError where another
-    does, and where it is to `resume` a run that is not there.
+def run_alone(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """Decorate a function of one process that holds its run folder, the argument `out`, as long as it works."""
+    signature = inspect.signature(verb)
 
-    together: whether it shares its work out among several processes, of which the leader holds the folder for all;
-    InputError for several where it does not.
-    """
+    @functools.wraps(verb)
+    def alone(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        hardware.check_one_process(verb.__name__)
+        bound: dict[str, Any] = signature.bind(*args, **kwargs).arguments
+        with exclusive_run(Path(bound["out"]), resume=bound.get("resume", False)):
+            return verb(*args, **kwargs)
 
-    def decorated(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-        arguments = inspect.signature(verb)
+    return alone
 
-        @functools.wraps(verb)
-        def alone(*given: Arguments.args, **named: Arguments.kwargs) -> Answer:
-            here = hardware.of_several()
-            if not together:
-                hardware.check_one_process(verb.__name__)
-            bound = arguments.bind(*given, **named).arguments
-            out: Any = bound["out"]
-            if here.follows:
-                return verb(*given, **named)
-            if bound.get("resume") and not holds_run(Path(out)):
-                raise _no_run(Path(out))
-            with atomic.locked(Path(out), "run"):
-                return verb(*given, **named)
 
-        return alone
-
-    return decorated
+@contextmanager
+def exclusive_run(out: Path, *, resume: bool) -> Iterator[None]:
+    """Hold a run folder. Raises InputError where another process holds it, or there is no run to resume."""
+    if resume and not holds_run(out):
+        raise _no_run(out)
+    with atomic.locked(out, "run"):
+        yield
 
 
 @contextmanager

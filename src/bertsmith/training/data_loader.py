@@ -35,8 +35,8 @@ class Batch(Protocol):
 
 
 @dataclass(frozen=True)
-class Lent:
-    """An instance of another process, in a part that has none of its own: gone through, and counted as nothing."""
+class EmptyRankBatch:
+    """A batch of which this rank has no part: an instance of another rank, with a loss and counts of zero."""
 
     batch: Batch
 
@@ -55,9 +55,9 @@ class Lent:
         """Which instances these are, for messages."""
         return self.batch.place
 
-    def to(self, device: Any) -> Lent:
+    def to(self, device: Any) -> EmptyRankBatch:
         """The same on another device."""
-        return Lent(self.batch.to(device))
+        return EmptyRankBatch(self.batch.to(device))
 
 
 class Stream(Protocol):

@@ -1,206 +1,228 @@
-"""Several processes that train one model: one leads, the others do what it orders. torchrun starts them, or the
-run itself on the cores of its machine (`on_cores.py`).
+"""Training on several ranks, which torchrun starts. Each rank runs the same loop on its part of each batch.
 
-Each batch is cut into as many parts as there are processes. What a loss is divided by is counted over all of
-them, and gradients are sums: so how many processes there are changes a run in rounding alone, but for dropout,
-which each draws for itself. Only the leader reads the clock, evaluates and writes.
+The loss is divided by counts of all ranks, and gradients are summed over all ranks. So the number of ranks
+changes a run only by rounding, and by dropout, which each rank draws for itself. Rank 0 alone reads the clock,
+evaluates, and writes; it broadcasts what the other ranks need to know.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import itertools
+import pickle
+import signal
+import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # here, since what is loaded once a group is made keeps that group for good
+import torch.distributed.nn  # imported before a process group exists: a later import would keep that group alive
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from bertsmith import rng
+from bertsmith import hardware, rng
 from bertsmith.device import Place
-from bertsmith.errors import BertsmithError, Left, MachineError
-from bertsmith.hardware import OfSeveral
-from bertsmith.training.data_loader import Batch, CutStream, Lent, Position, Stream, Update
-from bertsmith.training.shared_memory import InSharedMemory
+from bertsmith.errors import BertsmithError, MachineError, Stopped
+from bertsmith.hardware import RankInfo
+from bertsmith.training.data_loader import Batch, CutStream, EmptyRankBatch, Stream, Update
 from bertsmith.training.train_step import Passes, Trained
 
-_PATIENCE = timedelta(
-    days=7
-)  # one process waits for another, which may evaluate for long; a dead one is noticed
+_TIMEOUT = timedelta(days=7)  # rank 0 may evaluate for long; a rank that has ended is noticed at once
+_LEAVE_SECONDS = 3.0  # ranks that have not left after another rank's error are waiting for it in a collective
+
+Result = TypeVar("Result")
 
 
-Whole = Literal["", "weights", "state"]
+class RankGroup:
+    """The ranks of a run. A run without torchrun has one rank, for which nothing is communicated."""
 
-
-class Order(NamedTuple):
-    """What the leader has the others do.
-
-    step: the update to make; a run begins with the number of those that a checkpoint holds. phase, position: of
-    its first batch. threads, rate: to make it with. whole: make no update, but help the leader to have all
-    weights ("weights") or the optimiser's state ("state"). trial: make an update that changes nothing. exit_code:
-    leave, and with this one; -1: stay.
-    """
-
-    step: int
-    phase: int = 0
-    position: Position = Position()
-    threads: int = 1
-    rate: float = 0.0
-    whole: Whole = ""
-    trial: bool = False
-    exit_code: int = -1
-
-
-class Processes:
-    """The processes that make a run's updates, of which this is one. Those of a run that is alone: this one."""
-
-    def __init__(self, of: OfSeveral) -> None:
-        self.number, self.count, self.here = of.number, of.count, of.local_count
-        self._orders: dist.ProcessGroup | None = None
+    def __init__(self, info: RankInfo, control: dist.ProcessGroup | None = None) -> None:
+        self.info, self._control = info, control
 
     @property
-    def follows(self) -> bool:
-        """Whether another process leads."""
-        return self.number > 0
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.info.world_size
 
-    def meet(self) -> None:
-        """Have a group for orders alone; by all processes."""
-        self._orders = dist.new_group(backend="gloo", timeout=_PATIENCE)
+    @property
+    def is_main(self) -> bool:
+        """True on rank 0."""
+        return self.info.is_main
 
-    def part_company(self) -> None:
-        """Be done with orders: wait for the threads that passed them on. One that lets go of a tensor while Python
-        ends would abort this process; and nothing of torch's holds this group, as much does the one of all."""
-        if self._orders is not None:
-            dist.destroy_process_group(self._orders)
-            self._orders = None
+    def run_on_main(self, function: Callable[[], Result]) -> Result:
+        """Call a function on rank 0 and return its result on every rank. Its error is raised on every rank."""
+        if self.world_size == 1:
+            return function()
+        result: Any = None
+        error: BaseException | None = None
+        if self.is_main:
+            try:
+                result = function()
+            except BaseException as raised:
+                error = raised
+        shared = [result, error and _portable(error, 0)]
+        dist.broadcast_object_list(shared, 0, self._control)
+        if error is not None:
+            raise error
+        if shared[1] is not None:
+            raise shared[1]
+        answer: Result = shared[0]
+        return answer
 
-    def order(self, order: Order) -> None:
-        """Have the others do it; by the leader, which may be alone."""
-        if self._orders is None:
-            return
-        at = (order.step, order.phase, order.position.epoch, order.position.instance, order.threads)
-        whole = get_args(Whole).index(order.whole)
-        values = [*at, order.rate, whole, order.trial, order.exit_code]
-        dist.broadcast(torch.tensor(values, dtype=torch.float64), 0, self._orders)
+    def broadcast(self, value: int) -> int:
+        """Return rank 0's value on every rank."""
+        if self.world_size == 1:
+            return value
+        shared = torch.tensor([value])
+        dist.broadcast(shared, 0, self._control)
+        return int(shared.item())
 
-    def ordered(self) -> Order:
-        """Wait for what the leader wants next. Raises Left where that is to leave."""
-        values = torch.zeros(9, dtype=torch.float64)
-        dist.broadcast(values, 0, self._orders)
-        step, phase, epoch, instance, threads, rate, whole, trial, exit_code = values.tolist()
-        if exit_code >= 0:
-            raise Left(int(exit_code))
-        position = Position(int(epoch), int(instance))
-        asked: Whole = get_args(Whole)[int(whole)]
-        return Order(int(step), int(phase), position, int(threads), rate, asked, bool(trial))
-
-    def part(self, stream: Stream) -> Stream:
-        """The stream whose batches are this process's parts of those of `stream`."""
-        return stream if self.count == 1 else _Parts(stream, self.number, self.count)
-
-    def counts(self, counts: Callable[[Any], Mapping[str, int]]) -> Callable[[Any], Mapping[str, int]]:
-        """What counts a batch of `part`."""
-        return lambda batch: (
-            dict.fromkeys(counts(batch.batch), 0) if isinstance(batch, Lent) else counts(batch)
-        )
-
-    def together(self, work: Update) -> Update:
-        """The update with the counts and tokens of all processes."""
-        if self.count == 1:
+    def all_reduce_counts(self, work: Update) -> Update:
+        """Return the update with the counts and tokens of all ranks."""
+        if self.world_size == 1:
             return work
         sums = torch.tensor([*work.counts.values(), work.tokens])
-        dist.all_reduce(sums)
+        dist.all_reduce(sums, group=self._control)
         *counts, tokens = sums.tolist()
         return replace(work, counts=dict(zip(work.counts, counts, strict=True)), tokens=tokens)
 
+    def rank_stream(self, stream: Stream) -> Stream:
+        """Return the stream of this rank's parts of the batches of `stream`."""
+        return stream if self.world_size == 1 else _RankStream(stream, self.info.rank, self.world_size)
+
     def passes(self, trained: Trained, *, shard: bool = False) -> Passes:
-        """Passes through the model whose gradients are summed over all processes; all of them begin with the
-        leader's weights. shard: each process keeps a part of the weights alone from here on; an optimiser made
-        now keeps its state of that part."""
-        if self.count == 1:
+        """Return passes through the model whose gradients are summed over all ranks. The weights are rank 0's.
+
+        shard: shard parameters and optimizer state; the optimizer must be made afterwards.
+        """
+        if self.world_size == 1:
             return Passes(trained)
         if shard:
-            from bertsmith.training.fsdp import Sharded  # half a second to import
+            from bertsmith.training.fsdp import Sharded  # the import takes half a second
 
             return Sharded(trained)
-        found = InSharedMemory.of(trained) if self.here == self.count else None
-        return found or _Summed(trained)
+        return _AllReduced(trained)
 
-    def seed(self, place: Place, seed: int, step: int) -> None:
-        """Have what this process draws in an update depend on nothing but the update: a checkpoint holds the
-        leader's state alone."""
-        if self.follows:
-            place.generator.manual_seed(int(rng.bits(seed, "process", self.number, step)) >> 1)
+    def seed_step(self, place: Place, seed: int, step: int) -> None:
+        """Seed the generator of another rank than 0 by the step: a checkpoint holds the state of rank 0 alone."""
+        if not self.is_main:
+            place.generator.manual_seed(int(rng.bits(seed, "process", self.info.rank, step)) >> 1)
+
+
+SINGLE_RANK = RankGroup(RankInfo())
+_runs = itertools.count()
+_active: list[RankGroup] = []
 
 
 @contextmanager
-def processes(of: OfSeveral, meeting: Path | None = None) -> Iterator[Processes]:
-    """Join the other processes. The leader lets them go when it leaves, however it does.
+def rank_group() -> Iterator[RankGroup]:
+    """Join the ranks that torchrun has started. Inside another `rank_group`, the same ranks.
 
-    meeting: the file that those on one machine find each other by; None: as torchrun has it. Raises MachineError
-    where one of them is lost.
+    An error on one rank ends the block on all ranks. One rank raises it as it is; the others raise the same error
+    with `is_reported` set. MachineError where a rank is lost.
     """
-    found = Processes(of)
-    if of.count == 1:
-        yield found
+    info = hardware.rank_info()
+    if _active or info.world_size == 1:
+        yield _active[-1] if _active else RankGroup(info)
         return
-    exit_code = 0
+    if not dist.is_initialized():  # once a process: torchrun's processes cannot join a second time
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=_TIMEOUT)
+        atexit.register(_destroy_groups)
+    store, *_ = next(rendezvous("env://"))
+    errors = _ErrorExchange(info, store, f"bertsmith/{next(_runs)}")
+    control: dist.ProcessGroup | None = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+    _active.append(RankGroup(info, control))
     try:
-        if meeting is not None:
-            dist.init_process_group(
-                "gloo", f"file://{meeting}", timeout=_PATIENCE, rank=of.number, world_size=of.count
-            )
-        elif not dist.is_initialized():  # once a process: torchrun's, having left, cannot join again
-            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            dist.init_process_group(backend, timeout=_PATIENCE)
-            atexit.register(_leave)
-        found.meet()
-        yield found
-    except BertsmithError as error:
-        exit_code = error.exit_code
-        raise
+        yield _active[-1]
     except BaseException as error:
-        exit_code = 1
-        if _is_of_others(error):
-            raise MachineError(
-                "a process of this run is lost, or does not answer; the others cannot go on without it",
-                "its own error is above, if it could write one; start all of them again, with --resume",
-            ) from None
+        own = _portable(error, info.rank)
+        first = errors.first(own)
+        if _is_connection_error(error) or not errors.all_have_left():
+            traceback.clear_frames(error.__traceback__)  # they hold the groups
+            _active[-1], control = RankGroup(info), None
+            _destroy_groups()
+        if first is not None:
+            first.is_reported = True
+            raise first from None
+        if _is_connection_error(error):
+            raise own from None
         raise
     finally:
-        if not found.follows:
-            with suppress(RuntimeError, ValueError):  # the others have gone, or never came
-                found.order(Order(0, exit_code=exit_code))
-        found.part_company()
-        if meeting is not None:
-            _leave()
+        _active.pop()
+        # A thread of gloo that releases a tensor while Python ends would abort the process.
+        if control is not None:
+            dist.destroy_process_group(control)
 
 
-def _leave() -> None:
-    if dist.is_initialized():
-        gc.collect()  # what wrapped a model holds the group, in cycles
-        dist.destroy_process_group()
+class _ErrorExchange:
+    """Errors of a run, in the key-value store that all ranks reach also where a collective does not end."""
+
+    def __init__(self, info: RankInfo, store: Any, prefix: str) -> None:
+        self._info, self._store, self._prefix = info, store, prefix
+
+    def first(self, error: BertsmithError) -> BertsmithError | None:
+        """Publish this rank's error; return another rank's where that was published before."""
+        own = pickle.dumps((self._info.rank, error)).hex()
+        try:
+            published = self._store.compare_set(f"{self._prefix}/error", "", own).decode()
+        except RuntimeError:  # the store has ended with the rank that holds it
+            return None
+        rank, first = pickle.loads(bytes.fromhex(published))
+        return None if rank == self._info.rank else first
+
+    def all_have_left(self) -> bool:
+        """Wait until every rank has an error; False where one does not get to that by itself."""
+        end, key = time.monotonic() + _LEAVE_SECONDS, f"{self._prefix}/left"
+        try:
+            number = self._store.add(key, 1)
+            while number < self._info.world_size and time.monotonic() < end:
+                time.sleep(0.02)
+                number = self._store.add(key, 0)
+        except RuntimeError:
+            return True
+        return bool(number >= self._info.world_size)
 
 
-def _is_of_others(error: BaseException) -> bool:
-    """Whether an error is of the connection to other processes; gloo's are of no type of their own."""
+def _portable(error: BaseException, rank: int) -> BertsmithError:
+    """Return an error as other ranks can raise it."""
+    if isinstance(error, BertsmithError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Stopped(signal.SIGINT, "stopped")
+    if _is_connection_error(error):
+        return MachineError(
+            "a process of this run is lost, or does not answer; the others cannot go on without it",
+            "its own error is above, if it could write one; start all of them again, with --resume",
+        )
+    return MachineError(f"process {rank} has failed: {type(error).__name__}: {error}")
+
+
+def _is_connection_error(error: BaseException) -> bool:
+    """Return True for an error of the connection to other ranks; gloo's have no type of their own."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
+def _destroy_groups() -> None:
+    if dist.is_initialized():
+        gc.collect()  # DistributedDataParallel holds the group, in cycles
+        dist.destroy_process_group()
+
+
 @dataclass(frozen=True)
-class _Parts:
-    """A stream of which each batch is cut into `count` parts, and only part `number` built."""
+class _RankStream:
+    """A stream of which each batch is cut into `world_size` parts, and only part `rank` is built."""
 
     stream: Stream
-    number: int
-    count: int
+    rank: int
+    world_size: int
 
     def size(self, epoch: int) -> int:
         return self.stream.size(epoch)
@@ -210,38 +232,44 @@ class _Parts:
 
     def batch(self, epoch: int, start: int, stop: int) -> Batch:
         size = stop - start
-        begin, end = (start + size * number // self.count for number in (self.number, self.number + 1))
+        begin, end = (start + size * number // self.world_size for number in (self.rank, self.rank + 1))
         if begin == end:
-            return Lent(self.stream.batch(epoch, start, start + 1))
+            return EmptyRankBatch(self.stream.batch(epoch, start, start + 1))
         return self.stream.batch(epoch, begin, end)
 
 
-class _Summed(Passes):
-    """Passes whose gradients are summed over all processes, on GPUs or on several machines, beside the last one's
-    backward pass."""
+def count_batch(counts: Callable[[Any], Mapping[str, int]], batch: Any) -> Mapping[str, int]:
+    """Return an objective's counts of a batch; zeros for an empty one."""
+    if isinstance(batch, EmptyRankBatch):
+        return dict.fromkeys(counts(batch.batch), 0)
+    return counts(batch)
+
+
+class _AllReduced(Passes):
+    """Passes whose gradients are summed over all ranks, during the backward pass of an update's last batch."""
 
     def __init__(self, trained: Trained) -> None:
         device = next(trained.parameters()).device
         super().__init__(trained)
         self._wrapped = DistributedDataParallel(
             trained,
-            device_ids=None if device.index is None else [device],  # a processor has no number
+            device_ids=None if device.index is None else [device],  # a CPU has no index
             gradient_as_bucket_view=True,
         )
-        # DDP itself would divide by the number of processes. A function's annotations are not what it asks for.
+        # DDP itself would divide by the number of ranks. The lambda has no annotations, which DDP would check.
         self._wrapped.register_comm_hook(None, lambda state, bucket: _summed(bucket.buffer()))
         self._passed = self._wrapped
 
     def adding(self, *, last: bool) -> AbstractContextManager[object]:
         return nullcontext() if last else self._wrapped.no_sync()
 
-    def over_all(self, values: Tensor) -> Tensor:
+    def all_reduce(self, values: Tensor) -> Tensor:
         dist.all_reduce(values)
         return values
 
 
 def _summed(gradients: Tensor) -> torch.futures.Future[Tensor]:
-    """A bucket of gradients, added up over all processes."""
+    """Return a bucket of gradients, summed over all ranks."""
     future = dist.all_reduce(gradients, async_op=True).get_future()
-    found: torch.futures.Future[Tensor] = future.then(lambda done: done.value()[0])
-    return found
+    summed: torch.futures.Future[Tensor] = future.then(lambda done: done.value()[0])
+    return summed

@@ -31,7 +31,7 @@ class Sharded(Passes):
     would be wanted where they are cut.
     """
 
-    cut = True
+    is_sharded = True
     _has_computed = False  # before, torch knows of no state to forget
 
     def __init__(self, trained: Trained) -> None:
@@ -59,7 +59,7 @@ class Sharded(Passes):
         return self._passed
 
     @property
-    def _cut(self) -> list[FSDPModule]:
+    def _sharded(self) -> list[FSDPModule]:
         return [module for module in self._passed.modules() if isinstance(module, FSDPModule)]
 
     @contextmanager
@@ -67,43 +67,37 @@ class Sharded(Passes):
         self._root.set_requires_gradient_sync(last)
         yield
 
-    def over_all(self, values: Tensor) -> Tensor:
+    def all_reduce(self, values: Tensor) -> Tensor:
         dist.all_reduce(values)
         return values
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """By all processes, whatever they do inside."""
-        hooks = [module._state_dict_pre_hooks for module in self._passed.modules()]
-        before = [dict(some) for some in hooks]
-        self.put_together()
+    def unsharded(self) -> Iterator[None]:
+        """Return a context in which every rank has all weights. Collective; what is inside need not be."""
+        self.unshard()
         try:
             yield
         finally:
-            for some, kept in zip(hooks, before, strict=True):
-                some.update(kept)
             if self._has_computed:
-                self._root.reset_iter_state()  # forgets what has computed, and cuts the weights again
+                self._root.reset_iter_state()  # shards the weights again
             else:
-                for cut in self._cut:
-                    cut.reshard()
+                for module in self._sharded:
+                    module.reshard()
             self._root.set_reshard_after_forward(True)
 
-    def put_together(self) -> None:
-        self._root.set_reshard_after_forward(False)  # what computes now computes in this process alone
-        for cut in self._cut:
-            cut.unshard()
-        for module in self._passed.modules():  # FSDP's would cut the weights before they are read
-            module._state_dict_pre_hooks.clear()
+    def unshard(self) -> None:
+        self._root.set_reshard_after_forward(False)  # a forward pass may follow on one rank alone
+        for module in self._sharded:
+            module.unshard()
 
     def state(self, optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
-        """By all processes."""
+        """Return the unsharded state. Collective."""
         return {
             name: value.full_tensor() if isinstance(value, DTensor) else value
             for name, value in optimizer_tensors(optimizer, names).items()
         }
 
-    def cut_state(self, optimizer: torch.optim.Optimizer) -> None:
+    def shard_state(self, optimizer: torch.optim.Optimizer) -> None:
         for parameter, state in optimizer.state.items():
             for name, value in state.items():
                 if isinstance(parameter, DTensor) and value.dim():

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor, nn
 
-from bertsmith.device import Place
+from bertsmith.device import Place, stored_tensors
 from bertsmith.errors import Diverged, InputError
 from bertsmith.loss import Loss, factors
 from bertsmith.training.checkpoint import optimizer_tensors
-from bertsmith.training.data_loader import Lent, Update
+from bertsmith.training.data_loader import EmptyRankBatch, Update
 from bertsmith.training.optim.optimizer import clip, set_rate, skip_where, skips
 from bertsmith.training.settings import TrainSettings
 
@@ -42,7 +42,7 @@ class Trained(nn.Module):
         frozen = tuple(f"objective.{name}." for name in getattr(self.objective, "frozen", ()))
         seen: set[int] = set()
         found: dict[str, Tensor] = {}
-        for name, tensor in self.state_dict(keep_vars=True).items():
+        for name, tensor in stored_tensors(self).items():
             if not name.startswith(frozen) and id(tensor) not in seen:
                 seen.add(id(tensor))
                 found[name] = tensor.detach()
@@ -64,21 +64,20 @@ class Trained(nn.Module):
 class Passes:
     """Forward passes whose gradients make an update: those of one process that trains alone.
 
-    cut: whether a process holds a part of the weights and of the optimiser's state alone; `whole` and `state` are
-    then asked for by all processes together.
+    is_sharded: whether parameters and optimizer state are sharded; `unsharded` and `state` are then collective.
     """
 
-    cut: ClassVar[bool] = False
+    is_sharded: ClassVar[bool] = False
 
     def __init__(self, trained: Trained) -> None:
         self._passed: nn.Module = trained
         self._tables: list[Any] = [module for module in trained.modules() if hasattr(module, "by_rows")]
 
     def __call__(self, batch: Any) -> Mapping[str, Tensor]:
-        """The sums of the batch's loss, by part; zeros of a batch that is lent, with gradients of zeros."""
-        lent = isinstance(batch, Lent)
-        found: dict[str, Tensor] = self._passed(batch.batch if lent else batch)
-        return {part: 0 * value for part, value in found.items()} if lent else found
+        """The sums of the batch's loss, by part; zeros for an empty batch, with gradients of zeros."""
+        is_empty = isinstance(batch, EmptyRankBatch)
+        found: dict[str, Tensor] = self._passed(batch.batch if is_empty else batch)
+        return {part: 0 * value for part, value in found.items()} if is_empty else found
 
     def gradients(
         self, batch: Any, factors: Mapping[str, float], place: Place, *, last: bool
@@ -108,23 +107,23 @@ class Passes:
             for table in self._tables:
                 table.by_rows = False
 
-    def over_all(self, values: Tensor) -> Tensor:
-        """Sums, fp64 [n], over all processes."""
+    def all_reduce(self, values: Tensor) -> Tensor:
+        """Return sums over all ranks, fp64 [n]."""
         return values
 
-    def whole(self) -> AbstractContextManager[object]:
-        """The context in which all weights are in this process, to be read."""
+    def unsharded(self) -> AbstractContextManager[object]:
+        """Return a context in which every rank has all weights, to be read."""
         return nullcontext()
 
-    def put_together(self) -> None:
-        """Have all weights in this process from here on: there are no more updates."""
+    def unshard(self) -> None:
+        """Have all weights on every rank from here on, after the last update."""
 
     def state(self, optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
-        """The whole of an optimiser's state, as a checkpoint has it."""
+        """Return the optimizer's state, unsharded, by `parameter name/state name`."""
         return optimizer_tensors(optimizer, names)
 
-    def cut_state(self, optimizer: torch.optim.Optimizer) -> None:
-        """Keep of the state in an optimiser, which is whole, what is this process's."""
+    def shard_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep this rank's part of an optimizer's unsharded state."""
 
 
 class Checks:
@@ -183,13 +182,13 @@ def update(
         totals.append((batch.place, total))
         for part, value in found.items():
             own[part] = own.get(part, 0) + value.detach().double()
-    *of_parts, of_all = passes.over_all(
+    *of_parts, of_all = passes.all_reduce(
         torch.stack([*own.values(), torch.stack([total.double() for _, total in totals]).sum()])
     )
     sums = dict(zip(own, of_parts, strict=True))
     norm = clip(optimizer, settings.clip_norm)
     finite = torch.isfinite(of_all) & torch.isfinite(norm)
-    if checks is not None and place.runs_ahead and not passes.cut and skips(optimizer):
+    if checks is not None and place.runs_ahead and not passes.is_sharded and skips(optimizer):
         checks.add(place.fetched(finite), lambda: _refuse(step, totals))
         skip_where(optimizer, (~finite).float())
     else:

@@ -8,24 +8,24 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bertsmith import hardware
 from bertsmith.device import Place
-from bertsmith.errors import Diverged, MachineError, Stopped
+from bertsmith.errors import MachineError, Stopped
 from bertsmith.formatting import counted
-from bertsmith.hardware import OfSeveral
 from bertsmith.training import checkpoint
 from bertsmith.training.autotune import Pace, Speeds
 from bertsmith.training.cuda_graphs import Recorded, pays
 from bertsmith.training.data_loader import Phase, Position, Update, updates
-from bertsmith.training.distributed import Order, Processes, Whole
+from bertsmith.training.distributed import SINGLE_RANK, RankGroup, count_batch
 from bertsmith.training.execution_benchmark import Way, numbers_of_threads, tried, ways
 from bertsmith.training.metric_logger import LOG, Recorder
 from bertsmith.training.optim.optimizer import moments, optimizer_of
@@ -38,7 +38,6 @@ from bertsmith.training.training_budget import Aim
 
 _FEW_LEFT, _SHARE_LEFT = 20, 0.05  # updates: with fewer left another number of threads gains nothing
 _TRIAL_UPDATES = 12  # of time, for a look at other numbers of threads
-_ALONE = Processes(OfSeveral())
 _CLEARLY = 0.9  # what an update must take of its time to change the number of threads
 
 
@@ -83,43 +82,46 @@ def train(
     *,
     resume: bool = False,
     tell: Callable[[str], None] = lambda text: None,
-    processes: Processes = _ALONE,
+    ranks: RankGroup = SINGLE_RANK,
 ) -> Progress:
     """Train `encoder` and `objective` (which answers `loss` and `counts`) through the course's phases, in place.
 
     place: where they are; the state of its generator is kept in the checkpoints. resume: go on from the newest
-    whole checkpoint, if there is one. processes: those that this one leads; each of them is in `follow`. Returns
-    the final progress; with `best_by`, the weights are then those of the best evaluation.
+    whole checkpoint, if there is one. ranks: that train together; each of them calls this. Returns the final
+    progress; with `best_by`, the weights are then those of the best evaluation.
 
     Raises MachineError before an update whose loss or gradient is not finite, Stopped after a SIGTERM or
     SIGINT (once saved), InputError where no checkpoint can be read.
     """
     trained = Trained(encoder, objective)
-    progress, log_bytes, plan, found = Progress(), 0, course.aim.first(), None
-    if resume:
-        sealed: list[Entry] = []
-        if (found := _newest(course, trained, place, tell)) is not None:
-            progress, log_bytes, sealed = _restore(found, trained, place)
-            log_bytes = _log_end(course.run / LOG, log_bytes, tell)
-        plan = _planned(course, plan, progress, sealed, tell)
-        if plan.begins_after(progress.step):
-            progress.forget_waiting()
-    write_plan(course.run, plan)
-    processes.order(Order(progress.step))
-    passes, optimizer = _shared_out(trained, course, place, processes, found)
-    if course.settings.shard and not passes.cut:
+    progress, log_bytes, sealed, found = Progress(), 0, list[Entry](), None
+    if resume and (found := _newest(course, trained, place, ranks, tell)) is not None:
+        progress, log_bytes, sealed = _restore(found, trained, place)
+
+    def begin() -> RunPlan:
+        plan = _planned(course, progress, sealed, tell) if resume else course.aim.first()
+        write_plan(course.run, plan)
+        return plan
+
+    plan = ranks.run_on_main(begin)
+    if resume and plan.begins_after(progress.step):
+        progress.forget_waiting()
+    passes, optimizer = _shared_out(trained, course, place, ranks, found)
+    if course.settings.shard and not passes.is_sharded:
         tell("train.shard: this is one process, which keeps all of the model; torchrun starts several")
-    recorder = Recorder(
-        course.run,
-        title=course.title,
-        steps=plan.updates,
-        step=progress.step,
-        resumed_at=log_bytes,
-        tensorboard=course.settings.tensorboard,
-    )
-    running = _Running(course, trained, optimizer, place, progress, recorder, plan, tell, processes, passes)
+    recorder = None
+    if ranks.is_main:
+        recorder = Recorder(
+            course.run,
+            title=course.title,
+            steps=plan.updates,
+            step=progress.step,
+            resumed_at=log_bytes if found is None else _log_end(course.run / LOG, log_bytes, tell),
+            tensorboard=course.settings.tensorboard,
+        )
+    running = _Running(course, trained, optimizer, place, progress, recorder, plan, tell, ranks, passes)
     exactly = place.repeating(course.settings.deterministic)
-    with recorder, exactly, stop_signals() as stopped:
+    with recorder or nullcontext(), exactly, stop_signals() as stopped:
         trained.train()
         try:
             running.to_the_end(stopped)
@@ -129,7 +131,7 @@ def train(
     progress.seconds, progress.early = running.seconds, running.early
     progress.threads, progress.processes = plan.last.threads, plan.last.processes
     progress.cut_short = None if progress.early else plan.cut_short(course.settings)
-    running.put_together()
+    passes.unshard()
     running.use_all_cores()
     if course.evaluation and course.evaluation.best_by:
         # updates made again after a resume have written the same file again
@@ -138,74 +140,18 @@ def train(
     return progress
 
 
-def follow(
-    encoder: nn.Module,
-    objective: nn.Module,
-    course: Course,
-    place: Place,
-    processes: Processes,
-    begun: int,
-) -> NoReturn:
-    """Make the updates of `train` that another process leads, this one's part of each, until that has done.
-
-    begun: how many updates the run has behind it, as the leader's first order had it. Raises Left at the end, and
-    MachineError where the checkpoint that the leader goes on from is not here.
-    """
-    trained, found = Trained(encoder, objective), None
-    if begun:
-        found = _newest(course, trained, place, lambda text: None)
-        if found is None or found.step != begun:
-            raise MachineError(
-                f"{course.checkpoints}: the process that leads continues after update {begun:,}, and there is "
-                f"{'no such checkpoint' if found is None else f'step-{found.step}'} here",
-                "give all processes the same run folder, on a file system that they share",
-            )
-        _restore(found, trained, place)
-    passes, optimizer = _shared_out(trained, course, place, processes, found)
-    names = _names(trained)
-    trained.train()
-    at: tuple[int, Position] | None = None
-    stream: Generator[Update] | None = None
-    checks = Checks()
-    exactly = place.repeating(course.settings.deterministic)
-    with exactly, stop_signals(), ExitStack() as stack:  # the leader says when to stop
-        while True:
-            order = processes.ordered()
-            if order.whole == "state":
-                passes.state(optimizer, names)
-            if order.whole == "weights":
-                with passes.whole():
-                    pass
-            if order.whole:
-                continue
-            hardware.use_threads(order.threads)
-            if stream is None or at != (order.phase, order.position):
-                stack.close()
-                phase = course.phases[order.phase]
-                stream = stack.enter_context(
-                    closing(_updates(course, phase, order.position, trained, processes))
-                )
-            work = processes.together(next(stream))
-            processes.seed(place, course.settings.seed, order.step)
-            with suppress(Diverged):  # the leader has the same, and says so
-                update(
-                    trained, optimizer, work, order.rate, course.settings, place, order.step, passes, checks
-                )
-            at = order.phase, work.behind
-
-
 def _updates(
-    course: Course, phase: Phase, position: Position, trained: Trained, processes: Processes
+    course: Course, phase: Phase, position: Position, trained: Trained, ranks: RankGroup
 ) -> Generator[Update]:
-    """The updates of a phase from a position on: this process's part of them."""
+    """Yield the updates of a phase from a position on: this rank's part of them."""
     objective: Any = trained.objective
     return updates(
-        processes.part(phase.stream),
+        ranks.rank_stream(phase.stream),
         phase.batch_size,
         course.settings.accumulate,
         position,
         course.settings.workers,
-        processes.counts(objective.counts),
+        partial(count_batch, objective.counts),
     )
 
 
@@ -213,19 +159,19 @@ def _shared_out(
     trained: Trained,
     course: Course,
     place: Place,
-    processes: Processes,
+    ranks: RankGroup,
     found: checkpoint.Checkpoint | None,
 ) -> tuple[Passes, torch.optim.Optimizer]:
     """Passes through the model and its optimiser, whose state is that of the checkpoint."""
     settings = course.settings
-    if settings.cuda_graphs and processes.count == 1 and pays(trained, place, settings, course.thaws):
+    if settings.cuda_graphs and ranks.world_size == 1 and pays(trained, place, settings, course.thaws):
         passes: Passes = Recorded(trained)
     else:
-        passes = processes.passes(trained, shard=settings.shard)
-    optimizer = optimizer_of(trained, course.settings, course.thaws)
+        passes = ranks.passes(trained, shard=settings.shard)
+    optimizer = optimizer_of(trained, course.settings)
     if found is not None:
         checkpoint.restore_optimizer(optimizer, _names(trained), found.tensors["optimizer"])
-        passes.cut_state(optimizer)
+        passes.shard_state(optimizer)
     return passes, optimizer
 
 
@@ -234,11 +180,30 @@ def _names(trained: Trained) -> dict[Tensor, str]:
 
 
 def _newest(
-    course: Course, trained: Trained, place: Place, tell: Callable[[str], None]
+    course: Course, trained: Trained, place: Place, ranks: RankGroup, tell: Callable[[str], None]
 ) -> checkpoint.Checkpoint | None:
-    """The newest whole checkpoint of this run."""
-    optimizer = optimizer_of(trained, course.settings, course.thaws)
-    return checkpoint.load_newest(course.checkpoints, tell, _expected(course, trained, optimizer, place))
+    """Return the newest whole checkpoint of this run; the same on every rank.
+
+    Raises MachineError where a rank sees another run folder than rank 0.
+    """
+    expected = _expected(course, trained, optimizer_of(trained, course.settings), place)
+    found: checkpoint.Checkpoint | None = None
+
+    def load() -> int | None:
+        nonlocal found
+        found = checkpoint.load_newest(course.checkpoints, tell, expected)
+        return None if found is None else found.step
+
+    step = ranks.run_on_main(load)
+    if step is None or ranks.is_main:
+        return found
+    if load() != step:
+        raise MachineError(
+            f"{course.checkpoints}: rank 0 continues from step-{step}, and there is "
+            f"{'no such checkpoint' if found is None else f'step-{found.step}'} here",
+            "give all processes the same run folder, on a file system that they share",
+        )
+    return found
 
 
 def _expected(
@@ -259,10 +224,10 @@ def _expected(
 
 
 def _planned(
-    course: Course, first: RunPlan, progress: Progress, sealed: Sequence[Entry], tell: Callable[[str], None]
+    course: Course, progress: Progress, sealed: Sequence[Entry], tell: Callable[[str], None]
 ) -> RunPlan:
     """The plan of a resumed run: its own, and what this command changes in it."""
-    entries = read_plan(course.run, sealed) or first.entries
+    entries = read_plan(course.run, sealed) or course.aim.first().entries
     plan = course.aim.resumed(
         course.run, entries, progress.step, progress.seconds, course.settings.schedule, tell
     )
@@ -281,13 +246,13 @@ class _Running:
         optimizer: torch.optim.Optimizer,
         place: Place,
         progress: Progress,
-        recorder: Recorder,
+        recorder: Recorder | None,
         plan: RunPlan,
         tell: Callable[[str], None],
-        processes: Processes,
+        ranks: RankGroup,
         passes: Passes,
     ) -> None:
-        self.processes, self._passes, self._names = processes, passes, _names(trained)
+        self.ranks, self._passes, self._names = ranks, passes, _names(trained)
         self.course, self.trained, self.optimizer, self.place = course, trained, optimizer, place
         self.progress, self.recorder, self.plan, self.tell = progress, recorder, plan, tell
         begun = hardware.clock() if course.aim.begun is None else course.aim.begun
@@ -307,23 +272,9 @@ class _Running:
         return hardware.clock() - self._begin
 
     def use_all_cores(self) -> None:
-        """Compute on the cores of all processes of this machine, while the others wait for the next order."""
-        hardware.use_threads(self.plan.last.threads * self.processes.here)
-
-    def put_together(self) -> None:
-        """Have all weights in this process from here on, at the end."""
-        self._ask_for("weights")
-        self._passes.put_together()
-
-    def _whole(self) -> AbstractContextManager[object]:
-        """The context in which this process has all weights."""
-        self._ask_for("weights")
-        return self._passes.whole()
-
-    def _ask_for(self, whole: Whole) -> None:
-        """Have the others help to put together what each of them has a part of."""
-        if self._passes.cut:
-            self.processes.order(Order(self.progress.step, whole=whole))
+        """Compute on the cores of all ranks of this machine, while the others wait for rank 0."""
+        if self.ranks.is_main:
+            hardware.use_threads(self.plan.last.threads * self.ranks.info.local_world_size)
 
     def to_the_end(self, stopped: Sequence[int]) -> None:
         """All updates that are left. stopped: the signals that have come in."""
@@ -341,15 +292,15 @@ class _Running:
     def _through(self, phase: Phase, stopped: Sequence[int]) -> None:
         """The updates of one phase."""
         progress, settings = self.progress, self.course.settings
-        with closing(_updates(self.course, phase, progress.position, self.trained, self.processes)) as stream:
+        with closing(_updates(self.course, phase, progress.position, self.trained, self.ranks)) as stream:
             while progress.step < self.plan.updates and self._phase() == progress.phase:
                 since = hardware.clock()
                 work = next(stream)
                 step = progress.step + 1
                 threads, rate = self.plan.at(step).threads, self._rate(step)
-                self.processes.order(Order(step, progress.phase, progress.position, threads, rate))
-                work = self.processes.together(work)
+                work = self.ranks.all_reduce_counts(work)
                 hardware.use_threads(threads)
+                self.ranks.seed_step(self.place, settings.seed, step)
                 for parameter, first in self.course.thaws.items():
                     parameter.requires_grad_(step >= first)
                 values = update(
@@ -364,15 +315,16 @@ class _Running:
                 self._record(work, rate, values, ends)
                 self._evaluate_when_due(ends)
                 ends = step == self.plan.updates  # the evaluation may have ended it
-                stopping = bool(stopped) and not ends  # asked once: a signal may come at any moment
+                stop_signal = self.ranks.broadcast(stopped[0] if stopped else 0)
+                stopping = stop_signal > 0 and not ends
                 if ends or stopping or step % settings.checkpoint_every == 0:
                     self._save()
                     if (course := self.course).unfinished is not None and not ends:
                         progress.planned = self.plan.updates
-                        with self._whole():
-                            course.unfinished(progress, stopping)
+                        with self._passes.unsharded():
+                            self.ranks.run_on_main(partial(course.unfinished, progress, stopping))
                 if stopping:
-                    raise self._stopped(stopped[0])
+                    raise self._stopped(stop_signal)
 
     def _rate(self, step: int) -> float:
         """The learning rate of an update: the schedule's, less what evaluations have taken from it."""
@@ -397,24 +349,29 @@ class _Running:
         )
 
     def _look(self, seconds: float) -> None:
-        """After an update that took so long: change the plan where the clock says so, and write that down first.
+        """After an update that took so long: change the plan where rank 0's clock says so, and write that down.
 
         Updates that are made again after a crash are made as they were.
         """
+        entry = self._new_entry(seconds) if self.ranks.is_main else None
+        depends_on_time = self.course.aim.free or "max_minutes" in self.plan.last.budget
+        if depends_on_time and self.ranks.broadcast(int(entry is not None)):
+            entry = self.ranks.run_on_main(lambda: entry)
+            assert entry is not None
+            self.plan.entries.append(entry)
+            self._write_plan()
+
+    def _new_entry(self, seconds: float) -> Entry | None:
         step, pace = self.progress.step, self.pace
         pace.speeds.observe(self.progress.phase, seconds)
         if any(entry.step >= step for entry in self.plan.entries[1:]):
-            return
+            return None
         entry = self._other_threads(seconds)
-        entry = (
-            pace.replanned(
-                self.plan if entry is None else RunPlan([*self.plan.entries, entry]), step, self.seconds
-            )
-            or entry
-        )
-        if entry is not None:
-            self.plan.entries.append(entry)
-            write_plan(self.course.run, self.plan)
+        plan = self.plan if entry is None else RunPlan([*self.plan.entries, entry])
+        return pace.replanned(plan, step, self.seconds) or entry
+
+    def _write_plan(self) -> None:
+        self.ranks.run_on_main(partial(write_plan, self.course.run, self.plan))
 
     def _other_threads(self, seconds: float) -> Entry | None:
         """Try other numbers of threads where it is time to; an entry where one is clearly quicker."""
@@ -461,12 +418,13 @@ class _Running:
             numbers = dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
             norm = numbers.pop("gradient_norm")
             at = {"epoch": work.epoch, "tokens": work.tokens}
-            self.recorder.record(
-                step, "train", {**at, **numbers, "learning_rate": rate, "gradient_norm": norm}
-            )
-        self.recorder.stepped(
-            step, work.tokens, self.plan.updates, self.pace.left(self.seconds, self.plan.updates)
-        )
+            if self.recorder is not None:
+                self.recorder.record(
+                    step, "train", {**at, **numbers, "learning_rate": rate, "gradient_norm": norm}
+                )
+        if self.recorder is not None:
+            left = self.pace.left(self.seconds, self.plan.updates)
+            self.recorder.stepped(step, work.tokens, self.plan.updates, left)
 
     def _is_evaluated(self, ends: bool) -> bool:
         every = self.course.settings.evaluate_every
@@ -478,45 +436,55 @@ class _Running:
             return
         since = hardware.clock()
         self.use_all_cores()
-        with self._whole():
-            progress.evaluation = evaluated(self.trained, evaluation, progress.step)
+        with self._passes.unsharded():
+            progress.evaluation = self.ranks.run_on_main(
+                lambda: evaluated(self.trained, evaluation, progress.step)
+            )
         self.pace.speeds.evaluation = hardware.clock() - since
-        self.recorder.record(progress.step, "evaluation", progress.evaluation)
+        if self.recorder is not None:
+            self.recorder.record(progress.step, "evaluation", progress.evaluation)
         if evaluation.best_by is None:
             return
         if evaluation.is_better(progress):
             since = hardware.clock()
-            with self._whole():
-                sha256 = checkpoint.save_weights(self.course.checkpoints, progress.step, self.trained.saved())
+            with self._passes.unsharded():
+                sha256 = self.ranks.run_on_main(
+                    lambda: checkpoint.save_weights(
+                        self.course.checkpoints, progress.step, self.trained.saved()
+                    )
+                )
             progress.saving += hardware.clock() - since
             progress.keep_best(progress.evaluation[evaluation.best_by], sha256)
             return
         progress.wait(evaluation.drop_after)
         if evaluation.gives_up(progress) and progress.step < (planned := self.plan.updates):
             self.plan.end_at(progress.step, evaluation.said(progress, planned))
-            write_plan(self.course.run, self.plan)
+            self._write_plan()
 
     def _save(self) -> None:
         self._checks.settle()
         since, self.progress.seconds = hardware.clock(), self.seconds
+        of_optimizer = self._passes.state(self.optimizer, self._names)
+        with self._passes.unsharded():
+            self.ranks.run_on_main(lambda: self._write_checkpoint(of_optimizer))
+        self.pace.speeds.checkpoint = hardware.clock() - since
+        self.progress.saving += self.pace.speeds.checkpoint
+
+    def _write_checkpoint(self, of_optimizer: Mapping[str, Tensor]) -> None:
+        assert self.recorder is not None
         kept = {
             "fingerprint": self.course.fingerprint,
             "log_bytes": self.recorder.bytes_on_disk(),
             "plan": [entry.model_dump() for entry in self.plan.entries_until(self.progress.step)],
         }
-        self._ask_for("state")
-        of_optimizer = self._passes.state(self.optimizer, self._names)
         state = {k: v for k, v in asdict(self.progress).items() if k in checkpoint.State.model_fields} | kept
-        with self._whole():
-            tensors = {
-                "weights": self.trained.saved(),
-                "optimizer": of_optimizer,
-                "generator": {"state": self.place.generator.get_state()},
-            }
-            found = checkpoint.Checkpoint(self.progress.step, tensors, state)
-            checkpoint.save(self.course.checkpoints, found, self.course.settings.keep_checkpoints)
-        self.pace.speeds.checkpoint = hardware.clock() - since
-        self.progress.saving += self.pace.speeds.checkpoint
+        tensors = {
+            "weights": self.trained.saved(),
+            "optimizer": of_optimizer,
+            "generator": {"state": self.place.generator.get_state()},
+        }
+        found = checkpoint.Checkpoint(self.progress.step, tensors, state)
+        checkpoint.save(self.course.checkpoints, found, self.course.settings.keep_checkpoints)
 
 
 def fingerprint(*parts: str) -> str:

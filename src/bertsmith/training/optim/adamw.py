@@ -1,5 +1,4 @@
-"""AdamW: of a table it moves the rows that have had a gradient; its first updates are corrected or, as in BERT's
-release, not."""
+"""AdamW that also takes sparse gradients of embedding tables, with or without bias correction."""
 
 from __future__ import annotations
 
@@ -8,13 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from bertsmith.kernels.reference import NEVER_ONE, NO_GRADIENT, TORCH, AdamWStep, Kernels, Moved
+
+_NEVER_CORRECTED = 1e30  # a step count at which both of torch's correction factors, 1 - beta^step, are 1
 
 
 class AdamW(torch.optim.AdamW):
     """torch's, which also takes the gradient of some rows of a table, a sparse one. The update is the same: means
     fade and weights decay in all rows.
+
+    bias_correction: divide the running means by 1 - beta^step (Kingma and Ba 2015, algorithm 1); BERT's release
+    does not.
 
     kernels: what moves such tables, and all else where it is quicker. factor: what gradients are multiplied by in
     the next update, where these kernels move all parameters. found_inf: see `skips`.
@@ -24,8 +29,9 @@ class AdamW(torch.optim.AdamW):
     factor = 1.0
     found_inf: Tensor | None = None
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *given: Any, bias_correction: bool = True, **named: Any) -> None:
         super().__init__(*given, **named)
+        self.bias_correction = bias_correction
         self._where: dict[Tensor, tuple[Tensor, Tensor]] = {}  # beside the mean that it is true of
 
     def multiplies(self) -> bool:
@@ -61,8 +67,11 @@ class AdamW(torch.optim.AdamW):
                 taken.append((parameter, gradient))
                 parameter.grad = None
             for made, some in self._begun(moved).items():
-                self.kernels.move_all(some, _step_of(group, made), self.factor)
-        super().step()
+                self.kernels.move_all(some, self._step_of(group, made), self.factor)
+        if self.bias_correction:
+            super().step()
+        else:
+            self._step_uncorrected()
         for parameter, gradient, group in by_rows:
             self._move_rows(parameter, gradient, group)
         for parameter, gradient in taken:
@@ -73,28 +82,31 @@ class AdamW(torch.optim.AdamW):
     def _begun(self, given: Sequence[tuple[Tensor, Tensor]]) -> dict[int, list[Moved]]:
         """Parameters and their gradients with their means, by how often they have been moved: the next update
         counts as made."""
-        states = [self.state[parameter] for parameter, _ in given]
-        for (parameter, _), state in zip(given, states, strict=True):
-            if not state:  # as torch begins it
-                state["step"] = torch.zeros((), dtype=torch.float32)
-                state["exp_avg"], state["exp_avg_sq"] = (
-                    torch.zeros_like(parameter),
-                    torch.zeros_like(parameter),
-                )
-        if states:
-            torch._foreach_add_([state["step"] for state in states], 1)
+        states = self._counted([parameter for parameter, _ in given])
         alike: dict[int, list[Moved]] = {}
         for (parameter, gradient), state in zip(given, states, strict=True):
             own = Moved(parameter, gradient, state["exp_avg"], state["exp_avg_sq"])
             alike.setdefault(int(state["step"]), []).append(own)
         return alike
 
+    def _counted(self, parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
+        """Return the parameters' states, begun as torch begins them, with the next update counted."""
+        states = [self.state[parameter] for parameter in parameters]
+        for parameter, state in zip(parameters, states, strict=True):
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+        if states:
+            torch._foreach_add_([state["step"] for state in states], 1)
+        return states
+
     def _move_rows(self, table: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
         made, (own,) = self._begun([(table, gradient.values())]).popitem()
         rows, where = gradient.indices()[0], self._where_of(table)
         where[rows] = torch.arange(len(rows))
         values = own.gradient if self.factor == 1 else own.gradient * self.factor
-        self.kernels.move_rows(table, own.mean, own.square, where, values, _step_of(group, made))
+        self.kernels.move_rows(table, own.mean, own.square, where, values, self._step_of(group, made))
         where[rows] = NO_GRADIENT
 
     def _where_of(self, table: Tensor) -> Tensor:
@@ -107,48 +119,40 @@ class AdamW(torch.optim.AdamW):
             self._where[table] = known
         return known[1]
 
+    def _step_of(self, group: Mapping[str, Any], made: int) -> AdamWStep:
+        """What a group's update is made with, the one of this number."""
+        beta1, beta2 = group["betas"]
+        corrections = (1 - beta1**made, 1 - beta2**made) if self.bias_correction else (1.0, 1.0)
+        return AdamWStep(
+            betas=(beta1, beta2),
+            keep=1 - group["lr"] * group["weight_decay"],
+            stride=group["lr"] / corrections[0],
+            root=corrections[1] ** 0.5,
+            epsilon=group["eps"],
+        )
 
-def _step_of(group: Mapping[str, Any], made: int) -> AdamWStep:
-    """What a group's update is made with, the one of this number."""
-    beta1, beta2 = group["betas"]
-    return AdamWStep(
-        betas=(beta1, beta2),
-        keep=1 - group["lr"] * group["weight_decay"],
-        stride=group["lr"] / (1 - beta1**made),
-        root=(1 - beta2**made) ** 0.5,
-        epsilon=group["eps"],
-    )
-
-
-class UncorrectedAdamW(AdamW):
-    """AdamW without bias correction, by the fused kernel and with its state.
-
-    The kernel computes lr · (m / c1) / (sqrt(v / c2) + eps) with c1 = 1 - beta1^t and c2 = 1 - beta2^t. Given
-    lr · c1 / sqrt(c2) and eps / sqrt(c2) in their place that is lr · m / (sqrt(v) + eps); the decay, which it
-    multiplies by the rate, is divided by the same factor. All parameters of a group must have been updated equally
-    often.
-    """
-
-    _made: list[int] | None = None  # updates of each group; asked of the state once, which may lie elsewhere
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update, as `torch.optim.AdamW.step`."""
-        if self._made is None:
-            own = ([self.state[p] for p in group["params"] if p in self.state] for group in self.param_groups)
-            self._made = [max((int(state["step"]) for state in states), default=0) for states in own]
-        for number, group in enumerate(self.param_groups):
-            self._made[number] += any(p.grad is not None for p in group["params"])
-        usual = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
-        for group, made, (rate, epsilon, decay) in zip(self.param_groups, self._made, usual, strict=True):
-            beta1, beta2 = group["betas"]
-            if not made:  # nothing of this group is trained yet
+    def _step_uncorrected(self) -> None:
+        """Update all parameters that have a gradient by torch's fused kernel, without bias correction."""
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
                 continue
-            root = (1 - beta2**made) ** 0.5
-            factor = (1 - beta1**made) / root
-            group["lr"], group["eps"], group["weight_decay"] = rate * factor, epsilon / root, decay / factor
-        try:
-            return super().step(closure)
-        finally:
-            for group, values in zip(self.param_groups, usual, strict=True):
-                group["lr"], group["eps"], group["weight_decay"] = values
+            states = self._counted(parameters)
+            step = torch.tensor(_NEVER_CORRECTED, device=parameters[0].device)
+            adamw(
+                parameters,
+                [p.grad for p in parameters],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
+                [],
+                [step] * len(parameters),
+                fused=group["fused"],
+                found_inf=self.found_inf,
+                amsgrad=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                maximize=False,
+            )
