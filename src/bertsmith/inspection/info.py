@@ -103,17 +103,17 @@ def _describe_preset(name: str) -> dict[str, Any]:
 
 def _describe_machine() -> dict[str, Any]:
     hardware.prepare_process()
-    hardware = hardware.describe()
+    machine = hardware.describe()
     context = Place.of()
     choice = hardware.choose_precision(context.device)
     return {
         "kind": "machine",
-        "system": hardware.system,
-        "processor": hardware.processor,
-        "cores": hardware.cores,
-        "memory_gib": round(hardware.memory / 2**30, 1),
-        "instruction_sets": list(hardware.instruction_sets),
-        "gpus": [{"name": name, "memory_gib": round(size / 2**30, 1)} for name, size in hardware.gpus],
+        "system": machine.system,
+        "processor": machine.processor,
+        "cores": machine.cores,
+        "memory_gib": round(machine.memory / 2**30, 1),
+        "instruction_sets": list(machine.instruction_sets),
+        "gpus": [{"name": name, "memory_gib": round(size / 2**30, 1)} for name, size in machine.gpus],
         "runs_on": str(context.device),
         "precision": choice.precision,
         "reason": choice.reason,
