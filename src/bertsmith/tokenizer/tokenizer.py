@@ -1,8 +1,8 @@
 """The tokenizer: texts to ids, segments, and offsets; reads and writes Hugging Face's tokenizer files.
 
-The tokenizers library encodes texts; `post_processor.py` adds special tokens and truncates. A special string in a
-user's text (`[MASK]`, `</s>`) stays text unless the caller asks to parse it: a review that mentions `[SEP]` must not
-change the structure of the input.
+The tokenizers library encodes texts; `post_processor.py` adds special tokens and truncates. A special string
+in a user's text (`[MASK]`, `</s>`) stays text unless the caller asks to parse it: a review that mentions
+`[SEP]` must not change the structure of the input.
 """
 
 from __future__ import annotations

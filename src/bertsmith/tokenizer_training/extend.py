@@ -1,8 +1,9 @@
 """Words of a corpus that a vocabulary splits: propose them by what they save, add them, and measure the effect.
 
-New words are appended to the vocabulary, so existing ids do not change; `added_words.py` has the rules for each kind
-of vocabulary. A new word may also start longer ones ("cardio" in "cardiogram"), which are then split differently. The
-report counts and shows the other words of the corpus that change; WordPiece can exclude such changes.
+New words are appended to the vocabulary, so existing ids do not change; `added_words.py` has the rules for
+each kind of vocabulary. A new word may also start longer ones ("cardio" in "cardiogram"), which are then
+split differently. The report counts and shows the other words of the corpus that change; WordPiece can
+exclude such changes.
 """
 
 from __future__ import annotations
