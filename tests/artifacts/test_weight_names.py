@@ -1,4 +1,4 @@
-"""A family's name table reads both ways, and tolerates what the field's files carry beside the weights."""
+"""Name tables convert both ways, and accept old names and buffers of Hugging Face's files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 import torch
 
-from bertsmith.artifacts.weight_names import canonical, from_field, table_of_file, to_field
+from bertsmith.artifacts.weight_names import canonical, checkpoint_names, from_field, to_field
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import FAMILIES, build_encoder, family, preset
@@ -28,13 +28,13 @@ PRESETS = {
 CONFIG = ModelConfig(**SMALL)
 
 
-ALIKE = {"classifier", "tagger", "chooser"}  # parts that a file has one of, at most
+CLASSIFIERS = {"classifier", "tagger", "chooser"}  # a file has at most one of these parts
 
 
 def weights(
     config: ModelConfig = CONFIG, without: Collection[str] = ("tagger", "chooser", "detector", "beside")
 ) -> dict[str, torch.Tensor]:
-    """Every tensor by our names; a file never holds two classifiers."""
+    """Return every tensor by bertsmith's names; a file never holds two classifiers."""
     encoder = build_encoder(config, torch.Generator().manual_seed(0))
     parts = {part: make(config, encoder.generator, 3) for part, make in PARTS.items() if part not in without}
     modules = {"encoder": encoder, **parts}
@@ -45,71 +45,79 @@ def bert() -> NameTable:
     return family("bert").names(CONFIG).without("tagger").without("chooser")
 
 
-def test_every_family_is_tried() -> None:
+def test_every_family_is_tested() -> None:
     assert PRESETS.keys() == FAMILIES.keys()
 
 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("bare", [True, False])
-@pytest.mark.parametrize("kept", sorted(ALIKE))
-def test_there_and_back(name: str, bare: bool, kept: str) -> None:
+@pytest.mark.parametrize("classifier", sorted(CLASSIFIERS))
+def test_round_trip(name: str, bare: bool, classifier: str) -> None:
     config = preset(PRESETS[name], **SMALL, causal=name == "bert")
     table = family(name).names(config)
-    for other in ALIKE - {kept}:
+    for other in CLASSIFIERS - {classifier}:
         table = table.without(other)
-    lacking = (ALIKE - {kept}) | (PARTS.keys() - frozenset().union(*family(name).classes))
-    ours = weights(config, lacking)
-    assert ours.keys() == table.tensors.keys()
-    field = to_field(ours, table, bare=bare)
-    assert any(key.startswith(f"{table.base}.") for key in field) != bare
-    back = from_field(field, table, "here")
-    assert back.keys() == ours.keys()
-    assert all(torch.equal(back[key], ours[key]) for key in ours)
+    absent = (CLASSIFIERS - {classifier}) | (PARTS.keys() - frozenset().union(*family(name).classes))
+    original = weights(config, absent)
+    assert original.keys() == table.tensors.keys()
+    converted = to_field(original, table, bare=bare)
+    assert any(key.startswith(f"{table.base}.") for key in converted) != bare
+    restored = from_field(converted, table, "file")
+    assert restored.keys() == original.keys()
+    assert all(torch.equal(restored[key], original[key]) for key in original)
 
 
-def test_rows_that_ours_joins_are_parts_of_the_fields() -> None:
-    field = to_field(weights(), bert(), bare=True)
-    assert field["encoder.layer.1.attention.self.key.weight"].shape == (4, 4)
+def test_joined_rows_are_split_in_hugging_face_files() -> None:
+    converted = to_field(weights(), bert(), bare=True)
+    assert converted["encoder.layer.1.attention.self.key.weight"].shape == (4, 4)
 
 
 def test_old_norm_names_positions_and_tied_copies() -> None:
-    ours, table = weights(), bert()
-    field = to_field(ours, table, bare=False)
+    original, table = weights(), bert()
+    converted = to_field(original, table, bare=False)
     old = {
-        n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): t for n, t in field.items()
+        name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): tensor
+        for name, tensor in converted.items()
     }
-    assert old.keys() != field.keys()
+    assert old.keys() != converted.keys()
     old["bert.embeddings.position_ids"] = torch.arange(5)[None]
-    old["cls.predictions.decoder.weight"] = field["bert.embeddings.word_embeddings.weight"].clone()
+    old["cls.predictions.decoder.weight"] = converted["bert.embeddings.word_embeddings.weight"].clone()
     old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
-    back = from_field(old, table, "here")
-    assert back.keys() == ours.keys()
-    assert torch.equal(back["masked.bias"], ours["masked.bias"])
+    restored = from_field(old, table, "file")
+    assert restored.keys() == original.keys()
+    assert torch.equal(restored["masked.bias"], original["masked.bias"])
     assert canonical("pooler.dense.bias", "bert") == "bert.pooler.dense.bias"
     old["cls.predictions.decoder.weight"][0, 0] += 1
-    with pytest.raises(InputError, match=r"decoder.weight' differs"):
-        from_field(old, table, "here")
-    del old["bert.embeddings.word_embeddings.weight"]  # a file that kept the copy alone
-    assert from_field(old, table, "here").keys() == ours.keys()
+    with pytest.raises(InputError) as caught:
+        from_field(old, table, "file")
+    assert caught.value.code == "tied_tensors_differ"
+    del old["bert.embeddings.word_embeddings.weight"]  # a file with the copy alone
+    assert from_field(old, table, "file").keys() == original.keys()
 
 
-def test_unexpected_doubled_and_half_joined_tensors_are_named() -> None:
+def test_unexpected_duplicate_and_missing_tensors_are_refused() -> None:
     table = bert()
-    field = to_field(weights(), table, bare=False)
-    shallow = family("bert").names(ModelConfig(**{**SMALL, "num_hidden_layers": 1}))
-    with pytest.raises(InputError, match=r"here: unexpected .*layer\.1\."):
-        from_field(field, shallow, "here")
-    with pytest.raises(InputError, match=r"unexpected tensor 'lm_head\.weight'"):
-        from_field({**field, "lm_head.weight": torch.zeros(1)}, table, "here")
-    with pytest.raises(InputError, match="twice"):
-        from_field({**field, "pooler.dense.bias": torch.zeros(4)}, table, "here")
-    del field["bert.encoder.layer.0.attention.self.key.weight"]
-    with pytest.raises(InputError, match=r"missing tensor .*layer\.0\.attention\.self\.key\.weight"):
-        from_field(field, table, "here")
+    tensors = to_field(weights(), table, bare=False)
+    one_layer = family("bert").names(ModelConfig(**{**SMALL, "num_hidden_layers": 1}))
+
+    def check_error(tensors: dict[str, torch.Tensor], table: NameTable, code: str, name: str) -> None:
+        with pytest.raises(InputError) as caught:
+            from_field(tensors, table, "file")
+        assert caught.value.code == code
+        assert caught.value.location == "file"
+        assert name in caught.value.message
+
+    check_error(tensors, one_layer, "unexpected_tensors", "layer.1.")
+    unexpected = {**tensors, "lm_head.weight": torch.zeros(1)}
+    check_error(unexpected, table, "unexpected_tensors", "'lm_head.weight'")
+    duplicate = {**tensors, "pooler.dense.bias": torch.zeros(4)}
+    check_error(duplicate, table, "duplicate_tensor", "pooler.dense.bias")
+    del tensors["bert.encoder.layer.0.attention.self.key.weight"]
+    check_error(tensors, table, "tensor_missing", "layer.0.attention.self.key.weight")
 
 
 @pytest.mark.parametrize(
-    ("name", "architecture", "names", "left"),
+    ("name", "architecture", "names", "part"),
     [
         ("bert", "BertForTokenClassification", ["classifier.weight", "bert.pooler.dense.weight"], "tagger"),
         ("bert", "BertForSequenceClassification", ["classifier.weight"], "classifier"),
@@ -124,18 +132,22 @@ def test_unexpected_doubled_and_half_joined_tensors_are_named() -> None:
         ("albert", None, ["classifier.weight"], "tagger"),
     ],
 )
-def test_one_name_for_two_heads_is_told_by_the_class(
-    name: str, architecture: str | None, names: list[str], left: str
+def test_the_class_decides_between_heads_of_one_name(
+    name: str, architecture: str | None, names: list[str], part: str
 ) -> None:
-    kind = family(name)
-    table = table_of_file(kind.names(preset(PRESETS[name], **SMALL)), kind, architecture, names)
-    found = {ours.partition(".")[0] for ours in table.tensors if "classifier.weight" in table.tensors[ours]}
-    assert found == {left}
+    model_family = family(name)
+    full_table = model_family.names(preset(PRESETS[name], **SMALL))
+    table = checkpoint_names(full_table, model_family, architecture, names)
+    parts = {
+        tensor.partition(".")[0] for tensor in table.tensors if "classifier.weight" in table.tensors[tensor]
+    }
+    assert parts == {part}
 
 
-def test_where_the_field_has_two_names_both_heads_may_be_there() -> None:
-    """RoBERTa's sentence classifier has layers of its own; its tagger and its chooser have one name."""
-    kind = family("roberta")
-    table = kind.names(preset("roberta-base", **SMALL))
-    left = {name.partition(".")[0] for name in table_of_file(table, kind, None, []).tensors}
-    assert {name.partition(".")[0] for name in table.tensors} - left == {"chooser"}
+def test_heads_of_two_names_may_both_be_present() -> None:
+    """RoBERTa's sequence classifier has its own tensor names; its tagger and its chooser share one."""
+    roberta = family("roberta")
+    full_table = roberta.names(preset("roberta-base", **SMALL))
+    table = checkpoint_names(full_table, roberta, None, [])
+    parts = {name.partition(".")[0] for name in table.tensors}
+    assert {name.partition(".")[0] for name in full_table.tensors} - parts == {"chooser"}

@@ -119,8 +119,9 @@ def test_a_family_from_elsewhere_is_trained_saved_and_loaded(
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
     (path / "config.json").write_text(json.dumps({**written, "flavour": "hot"}))
-    with pytest.raises(InputError, match="flavour 'hot' cannot be read"):
+    with pytest.raises(InputError) as caught:
         read_folder(path)
+    assert caught.value.code == "unsupported_config"
     del written["model_type"], written["architectures"]  # known by its tensors alone
     (path / "config.json").write_text(json.dumps(written))
     assert read_folder(path).architecture == "ToyForMaskedLM"
@@ -129,8 +130,9 @@ def test_a_family_from_elsewhere_is_trained_saved_and_loaded(
 def test_without_its_line_a_family_is_unknown() -> None:
     with pytest.raises(InputError, match="'toy' is no family of models that is known here"):
         build_encoder(ModelConfig(model_type="toy"), torch.Generator())
-    with pytest.raises(InputError, match="toy-tiny: there is no preset"):
+    with pytest.raises(InputError) as caught:
         preset("toy-tiny")
+    assert caught.value.code == "unknown_preset"
 
 
 @pytest.mark.parametrize("name", ["roberta", "albert"])

@@ -1,4 +1,4 @@
-"""The chain over tags, against every path written out: sums, best paths, probabilities, gradients."""
+"""The CRF against the enumeration of all paths: partition functions, best paths, marginals, gradients."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from bertsmith.models.crf import (
 SIZES = st.tuples(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 4), st.integers(0, 99))
 
 
-def drawn(lengths: list[int], tags: int, seed: int) -> tuple[Tensor, Tensor, Chain]:
-    """Emissions padded with numbers that would show, lengths, a chain; fp64."""
-    draw = torch.Generator().manual_seed(seed)
+def random_inputs(lengths: list[int], tags: int, seed: int) -> tuple[Tensor, Tensor, Chain]:
+    """Return emissions with conspicuous padding, lengths, and a chain, in fp64."""
+    generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=draw, dtype=torch.float64)
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     emissions = normal(len(lengths), max(lengths), tags)
     for i, length in enumerate(lengths):
@@ -51,52 +51,56 @@ def paths(length: int, tags: int) -> list[tuple[int, ...]]:
 
 @settings(max_examples=60, deadline=None)
 @given(SIZES)
-def test_sums_best_paths_and_probabilities_are_those_of_all_paths(sizes: tuple[list[int], int, int]) -> None:
+def test_partitions_best_paths_and_marginals_equal_the_enumeration(sizes: tuple[list[int], int, int]) -> None:
     lengths, tags, seed = sizes
-    emissions, ends, chain = drawn(lengths, tags, seed)
-    found = log_partitions(emissions, ends, chain)
-    best, shares = best_paths(emissions, ends, chain), marginals(emissions, ends, chain)
+    emissions, ends, chain = random_inputs(lengths, tags, seed)
+    partitions = log_partitions(emissions, ends, chain)
+    best, probabilities = best_paths(emissions, ends, chain), marginals(emissions, ends, chain)
     for i, length in enumerate(lengths):
-        every = paths(length, tags)
-        scores = torch.stack([score(path, emissions[i], chain) for path in every])
-        torch.testing.assert_close(found[i], scores.logsumexp(0))
-        assert tuple(best[i]) == every[int(scores.argmax())]
+        all_paths = paths(length, tags)
+        scores = torch.stack([score(path, emissions[i], chain) for path in all_paths])
+        torch.testing.assert_close(partitions[i], scores.logsumexp(0))
+        assert tuple(best[i]) == all_paths[int(scores.argmax())]
         weights = scores.softmax(0)
         for t in range(length):
             for tag in range(tags):
-                wanted = sum(w for w, path in zip(weights.tolist(), every, strict=True) if path[t] == tag)
-                assert float(shares[i, t, tag]) == pytest.approx(wanted)
-        some = every[seed % len(every)]
-        row = torch.tensor([[*some, *[0] * (emissions.shape[1] - length)]])
-        told = path_scores(emissions[i : i + 1], row, ends[i : i + 1], chain)
-        torch.testing.assert_close(told[0], score(some, emissions[i], chain))
+                expected = sum(
+                    w for w, path in zip(weights.tolist(), all_paths, strict=True) if path[t] == tag
+                )
+                assert float(probabilities[i, t, tag]) == pytest.approx(expected)
+        path = all_paths[seed % len(all_paths)]
+        row = torch.tensor([[*path, *[0] * (emissions.shape[1] - length)]])
+        path_score = path_scores(emissions[i : i + 1], row, ends[i : i + 1], chain)
+        torch.testing.assert_close(path_score[0], score(path, emissions[i], chain))
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_gradients_are_those_of_all_paths(seed: int) -> None:
-    emissions, ends, chain = drawn([3, 1, 4], 3, seed)
-    golds = torch.tensor([[0, 2, 1, 0], [1, 0, 0, 0], [2, 2, 0, 1]])
+def test_gradients_equal_those_of_the_enumeration(seed: int) -> None:
+    emissions, ends, chain = random_inputs([3, 1, 4], 3, seed)
+    labels = torch.tensor([[0, 2, 1, 0], [1, 0, 0, 0], [2, 2, 0, 1]])
 
     def gradients(total: Tensor, leaves: list[Tensor]) -> list[Tensor]:
         return list(torch.autograd.grad(total, leaves))
 
     leaves = [part.clone().requires_grad_() for part in (emissions, *chain)]
-    own = Chain(*leaves[1:])
-    loss = (log_partitions(leaves[0], ends, own) - path_scores(leaves[0], golds, ends, own)).sum()
-    found = gradients(loss, leaves)
+    leaf_chain = Chain(*leaves[1:])
+    partitions = log_partitions(leaves[0], ends, leaf_chain)
+    loss = (partitions - path_scores(leaves[0], labels, ends, leaf_chain)).sum()
+    loss_gradients = gradients(loss, leaves)
     total = torch.zeros((), dtype=torch.float64)
     for i, length in enumerate(ends.tolist()):
-        every = torch.stack([score(path, leaves[0][i], own) for path in paths(length, 3)])
-        total = total + every.logsumexp(0) - score(tuple(golds[i, :length].tolist()), leaves[0][i], own)
-    for a, b in zip(found, gradients(total, leaves), strict=True):
+        scores = torch.stack([score(path, leaves[0][i], leaf_chain) for path in paths(length, 3)])
+        label_path = tuple(labels[i, :length].tolist())
+        total = total + scores.logsumexp(0) - score(label_path, leaves[0][i], leaf_chain)
+    for a, b in zip(loss_gradients, gradients(total, leaves), strict=True):
         torch.testing.assert_close(a, b)
-    assert found[0][1, 1:].abs().max() == 0  # nothing behind a sentence's end matters
+    assert loss_gradients[0][1, 1:].abs().max() == 0  # padding does not matter
 
 
-def test_what_is_forbidden_has_no_share_and_no_gradient() -> None:
-    """fp32, as in training: exp of it is exactly 0, and nothing becomes a NaN."""
-    draw = torch.Generator().manual_seed(0)
-    emissions = torch.randn(2, 30, 3, generator=draw)
+def test_forbidden_transitions_have_no_probability_and_no_gradient() -> None:
+    """In fp32, as in training: exp of their score is exactly 0, and nothing becomes NaN."""
+    generator = torch.Generator().manual_seed(0)
+    emissions = torch.randn(2, 30, 3, generator=generator)
     crf = Crf(3)
     legal = Chain(
         torch.tensor([0.0, FORBIDDEN, 0.0]), torch.zeros(3, 3).index_put(
@@ -115,11 +119,12 @@ def test_what_is_forbidden_has_no_share_and_no_gradient() -> None:
         assert (0, 1) not in list(pairwise(path))
 
 
-def test_a_sentence_does_not_depend_on_those_beside_it() -> None:
-    emissions, ends, chain = drawn([4, 2, 3, 1, 4], 4, 7)
-    together = best_paths(emissions, ends, chain)
-    shares = marginals(emissions, ends, chain)
+def test_a_sentence_does_not_depend_on_the_batch() -> None:
+    emissions, ends, chain = random_inputs([4, 2, 3, 1, 4], 4, 7)
+    best = best_paths(emissions, ends, chain)
+    probabilities = marginals(emissions, ends, chain)
     for i, length in enumerate(ends.tolist()):
-        alone = emissions[i : i + 1, :length]
-        assert best_paths(alone, ends[i : i + 1], chain) == [together[i]]
-        torch.testing.assert_close(marginals(alone, ends[i : i + 1], chain)[0], shares[i, :length])
+        single = emissions[i : i + 1, :length]
+        assert best_paths(single, ends[i : i + 1], chain) == [best[i]]
+        single_marginals = marginals(single, ends[i : i + 1], chain)
+        torch.testing.assert_close(single_marginals[0], probabilities[i, :length])

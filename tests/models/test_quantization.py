@@ -1,4 +1,4 @@
-"""Products of 8-bit integers: right by plain arithmetic, the same beside any rows, and near the exact ones."""
+"""Int8 linear layers equal their definition, do not depend on the batch, and approximate fp32."""
 
 from __future__ import annotations
 
@@ -11,88 +11,89 @@ from bertsmith import hardware
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Linear
-from bertsmith.models.quantization import ChannelSizes, Int8Linear, quantized
+from bertsmith.models.quantization import ChannelStats, Int8Linear, quantized
 from bertsmith.packed import Packed
 
 
-def product(rows: int = 40, width: int = 96, out: int = 56) -> tuple[Linear, torch.Tensor]:
-    """A product with a few input channels that are far larger than the rest."""
-    drawn = torch.Generator().manual_seed(0)
-    part = Linear(width, out)
+def random_layer(rows: int = 40, inputs: int = 96, outputs: int = 56) -> tuple[Linear, torch.Tensor]:
+    """Return a linear layer and inputs with a few channels that are far larger than the others."""
+    generator = torch.Generator().manual_seed(0)
+    layer = Linear(inputs, outputs)
     with torch.no_grad():
-        part.weight.normal_(0, 0.05, generator=drawn)
-        part.bias.normal_(generator=drawn)
-    x = torch.randn(rows, width, generator=drawn)
+        layer.weight.normal_(0, 0.05, generator=generator)
+        layer.bias.normal_(generator=generator)
+    x = torch.randn(rows, inputs, generator=generator)
     x[:, :3] *= 30
-    return part, x
+    return layer, x
 
 
-def sizes_of(x: torch.Tensor) -> ChannelSizes:
-    """How large these inputs are."""
-    return ChannelSizes(x.square().mean(0).sqrt(), x.abs().amax(0))
+def stats_of(x: torch.Tensor) -> ChannelStats:
+    """Return the channel statistics of inputs."""
+    return ChannelStats(x.square().mean(0).sqrt(), x.abs().amax(0))
 
 
-def test_it_is_the_rounded_product() -> None:
-    part, x = product()
-    short = Int8Linear(part, sizes_of(x))
-    rows, weight = x * short.channels, short.weight.double() * short.scale
-    lowest, highest = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
-    step = (highest - lowest) / 255
-    rounded = ((rows - lowest) / step).round() * step + lowest
+def test_the_layer_equals_its_definition() -> None:
+    layer, x = random_layer()
+    quantized_layer = Int8Linear(layer, stats_of(x))
+    rows, weight = x * quantized_layer.channels, quantized_layer.weight.double() * quantized_layer.scale
+    minimum, maximum = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
+    step = (maximum - minimum) / 255
+    rounded = ((rows - minimum) / step).round() * step + minimum
     assert (rounded - rows).abs().max() <= step.max() / 2 + 1e-5
-    apart = x[:, short.apart, None].double() * part.weight[:, short.apart].double()
-    expected = rounded.double() @ weight + apart + part.bias.double()
-    found = short(x).double()
-    assert (found - expected).norm() < 2e-3 * expected.norm()  # numbers between two may go to either
+    outlier = quantized_layer.apart
+    outlier_product = x[:, outlier, None].double() * layer.weight[:, outlier].double()
+    expected = rounded.double() @ weight + outlier_product + layer.bias.double()
+    output = quantized_layer(x).double()
+    assert (output - expected).norm() < 2e-3 * expected.norm()  # ties may round to either side
 
 
-def test_how_integers_are_multiplied_is_found_out_once_and_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seconds, wanted in ((0.010, False), (0.0009, True)):
-        took = iter([seconds, 0.001] * 6)
-        monkeypatch.setattr(hardware, "_seconds_of", lambda work, took=took: next(took))
+def test_native_integer_products_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, expected in ((0.010, False), (0.0009, True)):
+        times = iter([seconds, 0.001] * 6)
+        monkeypatch.setattr(hardware, "_seconds_of", lambda work, times=times: next(times))
         hardware.multiplies_integers.cache_clear()
-        assert hardware.multiplies_integers() is wanted
-        assert hardware.multiplies_integers() is wanted
+        assert hardware.multiplies_integers() is expected
+        assert hardware.multiplies_integers() is expected
     monkeypatch.undo()
     hardware.multiplies_integers.cache_clear()
 
 
-def test_channels_are_evened_out() -> None:
-    """Without that a row's large channels take the digits of the others."""
-    part, x = product()
-    exact = linear(x, part.weight, part.bias)
-    even, plain = (
-        (Int8Linear(part, ChannelSizes(usual, x.abs().amax(0)))(x) - exact).norm() / exact.norm()
-        for usual in (sizes_of(x).usual, part.weight.detach().abs().amax(0))
+def test_channels_are_smoothed() -> None:
+    """Without smoothing a row's large channels take the precision of the others."""
+    layer, x = random_layer()
+    exact = linear(x, layer.weight, layer.bias)
+    smoothed, unsmoothed = (
+        (Int8Linear(layer, ChannelStats(rms, x.abs().amax(0)))(x) - exact).norm() / exact.norm()
+        for rms in (stats_of(x).rms, layer.weight.detach().abs().amax(0))
     )
-    assert even < 0.01
-    assert even < plain / 2
+    assert smoothed < 0.01
+    assert smoothed < unsmoothed / 2
 
 
 @pytest.mark.parametrize("rows", [[0, 7], list(range(40))])
-def test_a_channel_that_is_far_larger_than_all_is_kept_apart(rows: list[int]) -> None:
-    """In a few rows, as of special tokens, or in all."""
-    part, x = product()
-    usual = Int8Linear(part, sizes_of(x))(x) - linear(x, part.weight, part.bias)
+def test_the_largest_channel_stays_in_floating_point(rows: list[int]) -> None:
+    """The channel is large in a few rows, such as special tokens, or in all."""
+    layer, x = random_layer()
+    error_before = Int8Linear(layer, stats_of(x))(x) - linear(x, layer.weight, layer.bias)
     x[rows, 41] += 5000
-    short = Int8Linear(part, sizes_of(x))
-    assert short.apart == 41
-    assert not short.weight[41].any()
-    error = short(x) - linear(x, part.weight, part.bias)
-    assert error.norm() < 1.5 * usual.norm()
+    quantized_layer = Int8Linear(layer, stats_of(x))
+    assert quantized_layer.apart == 41
+    assert not quantized_layer.weight[41].any()
+    error = quantized_layer(x) - linear(x, layer.weight, layer.bias)
+    assert error.norm() < 1.5 * error_before.norm()
 
 
 def test_rows_do_not_depend_on_each_other() -> None:
-    part, x = product()
-    short = Int8Linear(part, sizes_of(x))
-    whole = short(x)
-    for some in (slice(0, 1), slice(3, 20), slice(39, 40)):
-        assert torch.equal(short(x[some]), whole[some])
-    assert torch.equal(short(x.reshape(4, 10, -1)), whole.reshape(4, 10, -1))
-    torch.testing.assert_close(short(torch.zeros(2, 96)), short.bias.expand(2, -1))
+    layer, x = random_layer()
+    quantized_layer = Int8Linear(layer, stats_of(x))
+    output = quantized_layer(x)
+    for rows in (slice(0, 1), slice(3, 20), slice(39, 40)):
+        assert torch.equal(quantized_layer(x[rows]), output[rows])
+    assert torch.equal(quantized_layer(x.reshape(4, 10, -1)), output.reshape(4, 10, -1))
+    torch.testing.assert_close(quantized_layer(torch.zeros(2, 96)), quantized_layer.bias.expand(2, -1))
     torch.testing.assert_close(
-        short(torch.full((2, 96), 3.0)),
-        linear(torch.full((2, 96), 3.0), part.weight, part.bias),
+        quantized_layer(torch.full((2, 96), 3.0)),
+        linear(torch.full((2, 96), 3.0), layer.weight, layer.bias),
         rtol=0.1,
         atol=0.1,
     )
@@ -110,15 +111,15 @@ def texts(rows: int, length: int, seed: int) -> Packed:
 
 
 @pytest.mark.parametrize("name", ["bert-tiny-uncased", "roberta-mini", "albert-small"])
-def test_an_encoder_keeps_its_tables_and_its_answers(name: str) -> None:
+def test_a_quantized_encoder_shares_embeddings_and_approximates_outputs(name: str) -> None:
     encoder = encoder_of(name)
     before = {key: value.clone() for key, value in encoder.state_dict().items()}
-    short = quantized(encoder, texts(8, 30, seed=0))
+    int8_encoder = quantized(encoder, texts(8, 30, seed=0))
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
-    assert short.embeddings.token.weight is encoder.embeddings.token.weight
-    assert sum(isinstance(part, Int8Linear) for part in short.modules()) == 4 * len(encoder.blocks)
-    assert not any(isinstance(part, Linear) for part in short.blocks.modules())
+    assert int8_encoder.embeddings.token.weight is encoder.embeddings.token.weight
+    assert sum(isinstance(part, Int8Linear) for part in int8_encoder.modules()) == 4 * len(encoder.blocks)
+    assert not any(isinstance(part, Linear) for part in int8_encoder.blocks.modules())
     with torch.inference_mode():
-        own, exact = (one(texts(5, 20, seed=1)) for one in (short, encoder))
-    assert torch.cosine_similarity(own, exact).min() > 0.995
-    assert not torch.equal(own, exact)
+        output, exact = (model(texts(5, 20, seed=1)) for model in (int8_encoder, encoder))
+    assert torch.cosine_similarity(output, exact).min() > 0.995
+    assert not torch.equal(output, exact)

@@ -1,6 +1,6 @@
-"""Switches that no published BERT turns: positions that are not learned, LayerNorm first, a decoder of its own.
+"""Switches that no published BERT has: fixed positions, LayerNorm first, and an untied decoder.
 
-Each trains, resumes to the bit, is saved, and comes back.
+Models with each of them train, resume bit for bit, and are saved and loaded.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ def encoder_with(name: str = "bert-base-uncased", **switches: Any) -> Encoder:
     return build_encoder(preset(name, **{**SMALL, **switches}), torch.Generator().manual_seed(3)).eval()
 
 
-def test_sinusoids_are_those_of_the_paper_and_turn_with_the_distance() -> None:
+def test_sinusoids_equal_the_paper_and_rotate_with_the_distance() -> None:
     table = encoder_with(position="sinusoidal").embeddings.position
     assert not table.weight.requires_grad
     rows, size = table.weight.shape
-    by_hand = torch.empty(rows, size, dtype=torch.float64)
+    expected = torch.empty(rows, size, dtype=torch.float64)
     for i in range(size // 2):
         angle = torch.arange(rows, dtype=torch.float64) / 10_000 ** (2 * i / size)
-        by_hand[:, 2 * i], by_hand[:, 2 * i + 1] = angle.sin(), angle.cos()
-    torch.testing.assert_close(table.weight.double(), by_hand, atol=1e-5, rtol=0)
+        expected[:, 2 * i], expected[:, 2 * i + 1] = angle.sin(), angle.cos()
+    torch.testing.assert_close(table.weight.double(), expected, atol=1e-5, rtol=0)
     assert table.weight[0].tolist() == [0, 1] * (size // 2)
-    distance = 7  # each pair of columns is turned by an angle that depends on the distance alone
+    distance = 7  # each pair of columns is rotated by an angle that depends on the distance only
     for i in range(size // 2):
         angle = torch.tensor(distance / 10_000 ** (2 * i / size), dtype=torch.float64)
-        turn = torch.stack(
+        rotation = torch.stack(
             [torch.stack([angle.cos(), angle.sin()]), torch.stack([-angle.sin(), angle.cos()])]
         )
-        pair = by_hand[:, 2 * i : 2 * i + 2]
-        torch.testing.assert_close(pair[distance:], pair[:-distance] @ turn.T, atol=1e-6, rtol=0)
+        pair = expected[:, 2 * i : 2 * i + 2]
+        torch.testing.assert_close(pair[distance:], pair[:-distance] @ rotation.T, atol=1e-6, rtol=0)
 
 
-def test_sinusoids_begin_where_positions_do() -> None:
+def test_sinusoids_start_at_the_first_position() -> None:
     config = preset("roberta-base", **{**SMALL, "position": "sinusoidal"})
     table = build_encoder(config, torch.Generator().manual_seed(3)).embeddings.position.weight
     assert not table[: config.position_offset].any()
@@ -66,27 +66,25 @@ def test_sinusoids_begin_where_positions_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "is_shuffled_alike"), [("none", True), ("learned", False), ("sinusoidal", False)]
+    ("position", "is_equivariant"), [("none", True), ("learned", False), ("sinusoidal", False)]
 )
-def test_without_positions_shuffled_tokens_have_their_own_outputs(
-    position: str, is_shuffled_alike: bool
-) -> None:
+def test_without_positions_outputs_are_shuffled_as_tokens_are(position: str, is_equivariant: bool) -> None:
     encoder = encoder_with(position=position)
     ids = torch.tensor([7, 3, 90, 41, 12, 7, 66])
     order = torch.tensor([4, 0, 6, 2, 1, 5, 3])
-    plain, shuffled = (encoder(Packed.of_lists([one.tolist()], [[0] * 7])) for one in (ids, ids[order]))
-    assert torch.allclose(shuffled, plain[order], atol=1e-6) == is_shuffled_alike
+    plain, shuffled = (encoder(Packed.of_lists([tokens.tolist()], [[0] * 7])) for tokens in (ids, ids[order]))
+    assert torch.allclose(shuffled, plain[order], atol=1e-6) == is_equivariant
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_tied_decoder_is_the_token_table_and_another_is_not(tied: bool) -> None:
+def test_a_tied_decoder_shares_the_token_embeddings(tied: bool) -> None:
     config = preset("bert-base-uncased", **{**SMALL, "tie_word_embeddings": tied})
     encoder = build_encoder(config, torch.Generator().manual_seed(3))
     head = MaskedHead(config, encoder.generator)
     tokens = encoder.embeddings.token.weight
     assert (head.table(tokens).data_ptr() == tokens.data_ptr()) == tied
-    numbers = sum(weight.numel() for part in (encoder, head) for weight in part.parameters())
-    assert sum(term.size for term in count_parameters(config, ("masked",))) == numbers
+    num_parameters = sum(weight.numel() for part in (encoder, head) for weight in part.parameters())
+    assert sum(term.size for term in count_parameters(config, ("masked",))) == num_parameters
     hidden, labels = torch.randn(5, config.hidden_size), torch.tensor([1, 2, 3, 4, 5])
     head.loss(hidden, tokens, labels)[0].backward()
     assert (tokens.grad is not None) == tied
@@ -96,63 +94,63 @@ def test_a_tied_decoder_is_the_token_table_and_another_is_not(tied: bool) -> Non
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_a_run_resumes_to_the_bit_and_its_model_comes_back(
+def test_a_run_resumes_bit_for_bit_and_its_model_is_loaded(
     switch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shards = tiny_run.make_shards(tmp_path)
     steps = [switch, "train.max_steps=6", "train.checkpoint_every=3"]
-    whole = tiny_run.run(shards, tmp_path / "whole", *steps)
+    model = tiny_run.run(shards, tmp_path / "uninterrupted", *steps)
     save = checkpoint.save
 
-    def save_and_die(*given: Any) -> Path:
-        save(*given)
+    def save_and_die(*arguments: Any) -> Path:
+        save(*arguments)
         raise Killed
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save", save_and_die)
         with pytest.raises(Killed):
-            tiny_run.run(shards, tmp_path / "cut", *steps)
-    tiny_run.run(shards, tmp_path / "cut", *steps, resume=True)
-    assert_same(tmp_path / "cut", outcome(tmp_path / "whole"))
+            tiny_run.run(shards, tmp_path / "interrupted", *steps)
+    tiny_run.run(shards, tmp_path / "interrupted", *steps, resume=True)
+    assert_same(tmp_path / "interrupted", outcome(tmp_path / "uninterrupted"))
 
     setting, value = switch.removeprefix("model.").split("=")
-    assert str(getattr(whole.encoder.config, setting)).lower() == value
+    assert str(getattr(model.encoder.config, setting)).lower() == value
     if setting == "position":
-        table = read_folder(locate(whole.path)).weights()["encoder.embeddings.position.weight"]
-        wanted = sinusoids(*table.shape) if value == "sinusoidal" else torch.zeros_like(table)
-        assert torch.equal(table, wanted)
+        table = read_folder(locate(model.path)).weights()["encoder.embeddings.position.weight"]
+        expected = sinusoids(*table.shape) if value == "sinusoidal" else torch.zeros_like(table)
+        assert torch.equal(table, expected)
     texts = ["kaba lode [MASK] soba", "mide nugi"]
-    assert len(whole.fill_mask(texts[0])[0]) > 0
-    alone = [whole.score([text])[0]["score"] for text in texts]
-    assert [one["score"] for one in whole.score(texts)] == pytest.approx(alone, abs=1e-5)
+    assert len(model.fill_mask(texts[0])[0]) > 0
+    single_scores = [model.score([text])[0]["score"] for text in texts]
+    assert [result["score"] for result in model.score(texts)] == pytest.approx(single_scores, abs=1e-5)
 
 
 @pytest.mark.parametrize(
     "switch", ["model.position=sinusoidal", "model.position=none", "model.tie_word_embeddings=false"]
 )
-def test_the_reference_reads_the_same_model(switch: str, tmp_path: Path) -> None:
+def test_the_reference_loads_the_same_model(switch: str, tmp_path: Path) -> None:
     model = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", switch, "train.max_steps=2")
     library = transformers()
-    other = library.BertForPreTraining.from_pretrained(locate(model.path), attn_implementation="eager").eval()
+    reference = library.BertForPreTraining.from_pretrained(locate(model.path), attn_implementation="eager")
     ids = torch.tensor([[2, 9, 20, 4, 12, 3]])
-    theirs = other(ids, output_hidden_states=True)
+    expected = reference.eval()(ids, output_hidden_states=True)
     hidden = model.encoder(Packed.of_lists(ids.tolist(), [[0] * 6]))
-    torch.testing.assert_close(hidden, theirs.hidden_states[-1][0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(hidden, expected.hidden_states[-1][0], atol=1e-5, rtol=0)
     head = MaskedHead(model.encoder.config, torch.Generator())
     read_folder(locate(model.path)).fill("masked", head)
     logits = head(hidden, model.encoder.embeddings.token.weight)
-    torch.testing.assert_close(logits, theirs.prediction_logits[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits, expected.prediction_logits[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_fine_tuning_and_frozen_parts(switch: str, tmp_path: Path) -> None:
+def test_fine_tuning_with_and_without_a_frozen_encoder(switch: str, tmp_path: Path) -> None:
     base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", switch, "train.max_steps=2")
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
-    few = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.learning_rate=1e-2"]
+    settings = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.learning_rate=1e-2"]
     before = read_folder(locate(base.path)).weights()
-    for name, more in {"all": [], "frozen": ["train.frozen=true"]}.items():
+    for name, extra in {"all": [], "frozen": ["train.frozen=true"]}.items():
         out = tmp_path / name
-        bs.finetune("classify", base, out, train=rows, dev=rows, settings=[*few, *more])
+        bs.finetune("classify", base, out, train=rows, dev=rows, settings=[*settings, *extra])
         after = read_folder(locate(out)).weights()
         changed = {n for n, weight in after.items() if n in before and not torch.equal(weight, before[n])}
         assert ("encoder.embeddings.position.weight" in changed) == (
@@ -162,7 +160,7 @@ def test_fine_tuning_and_frozen_parts(switch: str, tmp_path: Path) -> None:
         assert ("encoder.norm.weight" in changed) == (switch == "model.norm=pre" and name != "frozen")
 
 
-def test_an_extended_vocabulary_has_rows_in_a_decoder_of_its_own(tmp_path: Path) -> None:
+def test_an_extended_vocabulary_has_rows_in_an_untied_decoder(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
     base = tiny_run.run(shards, tmp_path / "run", "model.tie_word_embeddings=false", "train.max_steps=2")
     words = tmp_path / "words.txt"
@@ -176,9 +174,9 @@ def test_an_extended_vocabulary_has_rows_in_a_decoder_of_its_own(tmp_path: Path)
     assert torch.equal(table[:-1], read_folder(locate(base.path)).weights()["masked.decoder.weight"])
 
 
-def test_positions_that_are_not_there_have_no_first_weights(tmp_path: Path) -> None:
+def test_models_without_positions_refuse_initial_positions(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
-    with pytest.raises(InputError, match=r"fills a table that model\.position none leaves empty"):
+    with pytest.raises(InputError):
         tiny_run.run(shards, tmp_path / "run", "model.position=none", "start.positions=sinusoidal")
     model = bs.pretrain(
         shards,

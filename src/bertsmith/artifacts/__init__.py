@@ -1,1 +1,1 @@
-"""Folders that leave the house: models in the Hugging Face layout, read and written."""
+"""Model folders in the Hugging Face layout: read, verified, and written."""

@@ -1,4 +1,4 @@
-"""A model folder's JSON files, typed: config.json (the field's keys ↔ our settings), bertsmith.json, the index."""
+"""Typed JSON files of a model folder: config.json, bertsmith.json, and the index of sharded weights."""
 
 from __future__ import annotations
 
@@ -17,23 +17,31 @@ from bertsmith.models.family import FAMILIES, Family, family
 from bertsmith.models.heads import ProblemType
 from bertsmith.suggestions import absent
 
-_LARGEST_JSON = 16 * 2**20  # bytes; a config with a hundred thousand labels is far below
-_REMEDY = "correct the file, or copy it again from its source"
-_SHOWN = 60  # characters of a wrong value that a sentence repeats
+_MAX_JSON_BYTES = 16 * 2**20  # a config with a hundred thousand labels is far smaller
+_HINT = "Correct the file, or copy it again from its source."
+_MAX_VALUE_LENGTH = 60  # characters of a wrong value in a message
 
-# Keys of the field's configs that would change the numbers: the value that every family has, or refused.
+# Keys of config.json that change the computation, with the only value that is supported.
 _FIXED = {
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
 }
-# Our settings by the field's names, where these are not ours in any family.
+# Settings whose key in config.json differs in every family.
 _KEYS = {"causal": "is_decoder"}
-# Settings that are left out of config.json where they are the family's usual ones.
-_LEFT_OUT = ("share", "share_groups", "causal", "backwards", "position", "norm", "tie_word_embeddings")
-# Before the type of a model that is none of the field's class of that type, by its layers or by what it reads: so
-# other tools say that they do not know it, and never open it as what it is not.
-_OWN = "bertsmith-"
-# The same functions by other names of the field.
+# Settings that config.json omits if they have the family's default.
+_OMITTED_DEFAULTS = (
+    "share",
+    "share_groups",
+    "causal",
+    "backwards",
+    "position",
+    "norm",
+    "tie_word_embeddings",
+)
+# Prefix of the model type of models that Hugging Face's class of that type cannot compute, so that other tools
+# report an unknown type and never open them as another model.
+_TYPE_PREFIX = "bertsmith-"
+# Hugging Face's other names of the same activations.
 _ACTIVATIONS = {
     "gelu_python": "gelu",
     "gelu_pytorch_tanh": "gelu_new",
@@ -47,8 +55,8 @@ class _Typed(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
 
 
-class FieldConfig(_Typed):
-    """What config.json says besides sizes."""
+class HFConfig(_Typed):
+    """The keys of config.json that are no settings of `ModelConfig`."""
 
     model_type: str | None = None
     architectures: list[str] | None = None
@@ -57,19 +65,19 @@ class FieldConfig(_Typed):
 
     @property
     def architecture(self) -> str | None:
-        """The first class named."""
+        """Return the first class."""
         return self.architectures[0] if self.architectures else None
 
 
 class UnfinishedRun(_Typed):
-    """Of a model whose run has not finished: the update that its weights are of, and how many there are to be."""
+    """The training step of an unfinished run's weights, and the run's number of steps."""
 
     step: int
     of: int
 
 
 class Record(_Typed):
-    """What bertsmith.json keeps of a model's making; other keys are a task's own."""
+    """The training record in bertsmith.json; tasks add other keys."""
 
     version: str | None = None
     weights_sha256: str | None = None
@@ -92,165 +100,195 @@ class Record(_Typed):
 
 
 class WeightIndex(_Typed):
-    """model.safetensors.index.json: which file holds which tensor."""
+    """The file of each tensor, from model.safetensors.index.json."""
 
     weight_map: dict[str, str]
 
 
-Kind = TypeVar("Kind", bound=BaseModel)
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def typed(kind: type[Kind], values: Mapping[str, Any], place: str) -> Kind:
-    """Values of the right kinds; the first wrong one is an `InputError` with the file and the key."""
+def typed(model_class: type[ModelT], values: Mapping[str, Any], location: str) -> ModelT:
+    """Validate values strictly; the first wrong one is an InputError that names its key."""
     try:
-        return kind.model_validate(dict(values), strict=True)
+        return model_class.model_validate(dict(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        got = "" if isinstance(first["input"], dict) else f" (got {_short(first['input'])})"
-        raise InputError(f"{place}: {repr(key) + ' ' if key else ''}{said}{got}", _REMEDY) from None
+        fault = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        fault = "is missing" if first["type"] == "missing" else f"{fault[0].lower()}{fault[1:]}"
+        value = "" if isinstance(first["input"], dict) else f" (got {_shortened(first['input'])})"
+        message = f"{repr(key) + ' ' if key else ''}{fault}{value}"
+        raise InputError("invalid_value", message, location=location, hint=_HINT) from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of finite numbers; anything else is an `InputError`."""
+    """Read a JSON object of finite numbers; anything else is an InputError."""
     values = _read(path)
     if not isinstance(values, dict):
-        raise InputError(f"{path}: is not a JSON object", _REMEDY)
+        raise InputError("not_a_json_object", "the file is not a JSON object", location=path, hint=_HINT)
     return values
 
 
 def read_json_list(path: Path) -> list[Any]:
-    """The same for a JSON list."""
+    """Read a JSON list of finite numbers; anything else is an InputError."""
     values = _read(path)
     if not isinstance(values, list):
-        raise InputError(f"{path}: is not a JSON list", _REMEDY)
+        raise InputError("not_a_json_list", "the file is not a JSON list", location=path, hint=_HINT)
     return values
 
 
 def _read(path: Path) -> Any:
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise InputError(f"{path}: is larger than any of its kind", _REMEDY)
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise InputError(
+                "json_too_large",
+                f"the file is larger than {_MAX_JSON_BYTES // 2**20} MiB",
+                location=path,
+                hint=_HINT,
+            )
         values = json.loads(path.read_bytes().decode("utf-8"))
-        infinite = _infinite(values)
+        key = _non_finite_key(values)
     except FileNotFoundError:
         raise absent(path, remedy="a model folder has one") from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        raise InputError(
+            "unreadable_file", f"cannot read the file: {error.strerror}", location=path
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: this is not JSON ({error})", "it is torn or damaged") from None
-    if infinite is not None:
-        raise InputError(f"{path}: '{infinite}' is not a finite number", "fix the file, or write it again")
+        raise InputError(
+            "invalid_json", f"the file is not JSON ({error})", location=path, hint="It may be damaged."
+        ) from None
+    if key is not None:
+        raise InputError("not_finite", f"'{key}' is not a finite number", location=path, hint=_HINT)
     return values
 
 
-def config_of(raw: Mapping[str, Any], kind: Family, place: str) -> ModelConfig:
-    """Our settings of a config.json; other families' keys are ignored, wrong values refused by name."""
-    values: dict[str, Any] = {"model_type": kind.model_type, **kind.defaults, **kind.structure}
+def config_from_hf(raw: Mapping[str, Any], model_family: Family, location: str) -> ModelConfig:
+    """Return the settings of a config.json; unknown keys are ignored, unsupported values are an InputError."""
+    values: dict[str, Any] = {
+        "model_type": model_family.model_type,
+        **model_family.defaults,
+        **model_family.structure,
+    }
     for name in ModelConfig.model_fields:
-        given = raw.get(_key(name, kind))
-        if given is not None and name not in kind.structure and name != "model_type":
-            values[name] = given
-    values |= kind.told(raw)
-    if isinstance(act := values.get("hidden_act"), str):
-        values["hidden_act"] = _ACTIVATIONS.get(act, act)
-    for name, other in kind.none_where.items():
+        value = raw.get(_key(name, model_family))
+        if value is not None and name not in model_family.structure and name != "model_type":
+            values[name] = value
+    values |= model_family.parse_extra(raw)
+    if isinstance(activation := values.get("hidden_act"), str):
+        values["hidden_act"] = _ACTIVATIONS.get(activation, activation)
+    for name, other in model_family.none_if_equal.items():
         if values.get(name) == values.get(other, ModelConfig.model_fields[other].default):
             values[name] = None
-    config = typed(ModelConfig, values, place)
-    switches = {_KEYS[name]: value for name, value in kind.structure.items() if name in _KEYS}
-    for key, value in (_FIXED | switches | _fixed(kind, config)).items():
+    config = typed(ModelConfig, values, location)
+    switches = {_KEYS[name]: value for name, value in model_family.structure.items() if name in _KEYS}
+    for key, value in (_FIXED | switches | _fixed_values(model_family, config)).items():
         if raw.get(key) not in (value, None):
             raise InputError(
-                f"{place}: {key} {_short(raw[key])} cannot be read", f"{kind.model_type} has {value!r} here"
+                "unsupported_config",
+                f"'{key}' {_shortened(raw[key])} is not supported",
+                location=location,
+                hint=f"{model_family.model_type} models have {value!r}.",
             )
     return config
 
 
 def field_values(config: ModelConfig) -> dict[str, Any]:
-    """A config by the field's keys; switches that the family's name says already are left out."""
-    kind = family(config.model_type)
-    out: dict[str, Any] = {}
+    """Return a config by Hugging Face's keys, without the settings that the family implies."""
+    model_family = family(config.model_type)
+    values: dict[str, Any] = {}
     for name, value in config.model_dump().items():
-        usual = name in _LEFT_OUT and value == kind.setting(name)
-        if not (name in kind.structure or value is None or usual):
-            out[_key(name, kind)] = value
+        is_default = name in _OMITTED_DEFAULTS and value == model_family.setting(name)
+        if not (name in model_family.structure or value is None or is_default):
+            values[_key(name, model_family)] = value
     if config.norm == "pre" or config.backwards:
-        out["model_type"] = f"{_OWN}{kind.model_type}"
-    return out | _fixed(kind, config) | {key: value(config) for key, value in kind.also.items()}
+        values["model_type"] = f"{_TYPE_PREFIX}{model_family.model_type}"
+    derived = {key: value(config) for key, value in model_family.derived.items()}
+    return values | _fixed_values(model_family, config) | derived
 
 
-def _key(name: str, kind: Family) -> str:
-    return kind.keys.get(name) or _KEYS.get(name, name)
+def _key(name: str, model_family: Family) -> str:
+    return model_family.keys.get(name) or _KEYS.get(name, name)
 
 
-def family_of(said: FieldConfig, names: list[str], place: str) -> Family:
-    """The family that config.json names; where it names none, the one whose tensors and classes these are."""
-    if said.model_type is not None:
-        own = said.model_type.removeprefix(_OWN)
-        if own not in FAMILIES:
+def family_from_hf(hf_config: HFConfig, names: list[str], location: str) -> Family:
+    """Return the family that config.json names, or else the only one with these tensors and classes."""
+    if hf_config.model_type is not None:
+        model_type = hf_config.model_type.removeprefix(_TYPE_PREFIX)
+        if model_type not in FAMILIES:
             raise InputError(
-                f"{place}: this is a model of type {_short(said.model_type)}",
-                f"these can be read: {', '.join(FAMILIES)}",
+                "unknown_model_type",
+                f"unknown model type {_shortened(hf_config.model_type)}",
+                location=location,
+                hint=f"Supported: {', '.join(FAMILIES)}.",
             )
-        named = family(own)
-        others = {kind.class_prefix for kind in map(family, FAMILIES)} - {named.class_prefix}
-        if said.architecture is not None and _class_prefix(said.architecture) in others:
+        model_family = family(model_type)
+        other_prefixes = {other.class_prefix for other in map(family, FAMILIES)} - {model_family.class_prefix}
+        if hf_config.architecture is not None and _class_prefix(hf_config.architecture) in other_prefixes:
             raise InputError(
-                f"{place}: 'model_type' is {said.model_type!r}, and 'architectures' names {said.architecture}",
-                "they do not belong together: correct the one that is wrong",
+                "model_type_mismatch",
+                f"'model_type' is {hf_config.model_type!r}, but 'architectures' names {hf_config.architecture}",
+                location=location,
+                hint="Correct the wrong one.",
             )
-        return named
-    found = [kind for kind in map(family, FAMILIES) if _is_of(kind, said.architecture, names)]
-    if len(found) != 1:
+        return model_family
+    matching = [
+        model_family
+        for model_family in map(family, FAMILIES)
+        if _matches(model_family, hf_config.architecture, names)
+    ]
+    if len(matching) != 1:
         raise InputError(
-            f"{place}: 'model_type' is missing, and the weights do not tell the family",
-            f"add it: one of {', '.join(FAMILIES)}",
+            "model_type_missing",
+            "'model_type' is missing, and the tensor names do not determine the family",
+            location=location,
+            hint=f"Add it: {', '.join(FAMILIES)}.",
         )
-    return found[0]
+    return matching[0]
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it: numbers that are not finite become null."""
+def json_safe(value: Any) -> Any:
+    """Replace numbers that are not finite, which JSON cannot hold, by None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {key: plain(part) for key, part in value.items()}
-    return [plain(part) for part in value] if isinstance(value, list | tuple) else value
+        return {key: json_safe(part) for key, part in value.items()}
+    return [json_safe(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _is_of(kind: Family, architecture: str | None, names: list[str]) -> bool:
-    if architecture is not None and _class_prefix(architecture) == kind.class_prefix:
+def _matches(model_family: Family, architecture: str | None, names: list[str]) -> bool:
+    if architecture is not None and _class_prefix(architecture) == model_family.class_prefix:
         return True
-    smallest = {"num_hidden_layers": 1, **kind.defaults, **kind.structure}
-    base = kind.names(ModelConfig.of(smallest, kind.model_type)).base
+    one_layer = {"num_hidden_layers": 1, **model_family.defaults, **model_family.structure}
+    base = model_family.names(ModelConfig.of(one_layer, model_family.model_type)).base
     return any(name.startswith(f"{base}.") for name in names)
 
 
 def _class_prefix(architecture: str) -> str:
-    """ "Bert" of "BertForMaskedLM", "BertModel" and "BertLMHeadModel"."""
+    """Return "Bert" for "BertForMaskedLM", "BertModel", and "BertLMHeadModel"."""
     for mark in ("For", "Model", "LMHead"):
-        head, found, _ = architecture.partition(mark)
-        if found and head:
-            return head.removesuffix("LMHead")
+        prefix, separator, _ = architecture.partition(mark)
+        if separator and prefix:
+            return prefix.removesuffix("LMHead")
     return architecture
 
 
-def _fixed(kind: Family, config: ModelConfig) -> dict[str, Any]:
-    return {key: value(config) if callable(value) else value for key, value in kind.fixed.items()}
+def _fixed_values(model_family: Family, config: ModelConfig) -> dict[str, Any]:
+    return {key: value(config) if callable(value) else value for key, value in model_family.fixed.items()}
 
 
-def _short(value: Any) -> str:
-    return repr(str(value)[:_SHOWN]) if isinstance(value, str) else repr(value)[:_SHOWN]
+def _shortened(value: Any) -> str:
+    return repr(str(value)[:_MAX_VALUE_LENGTH]) if isinstance(value, str) else repr(value)[:_MAX_VALUE_LENGTH]
 
 
-def _infinite(value: Any, key: str = "") -> str | None:
-    """The dotted key of the first number that is infinite or none at all."""
+def _non_finite_key(value: Any, key: str = "") -> str | None:
+    """Return the dotted key of the first number that is infinite or NaN, None if all are finite."""
     if isinstance(value, float):
         return None if math.isfinite(value) else key
     if isinstance(value, dict):
         parts = [(f"{key}.{name}" if key else name, part) for name, part in value.items()]
     else:
         parts = [(f"{key}.{i}", part) for i, part in enumerate(value)] if isinstance(value, list) else []
-    return next((found for name, part in parts if (found := _infinite(part, name)) is not None), None)
+    keys = (_non_finite_key(part, name) for name, part in parts)
+    return next((key for key in keys if key is not None), None)

@@ -1,4 +1,4 @@
-"""A model folder is copied: what the field's tools open, and nothing else of what is around it."""
+"""Copy the model files of a folder."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ _LAYOUT = atomic.FolderLayout(
 
 
 def copy_model(folder: Path, out: Path, *, overwrite: bool) -> Path:
-    """Copy a model folder (config.json, safetensors, the tokenizer's files) to the new folder `out`, whole or not
-    there, and return it. overwrite: replace a model folder; any other is refused by an InputError."""
+    """Copy a model folder (config.json, safetensors, the tokenizer's files) to the new folder `out` atomically.
+
+    Args:
+        folder: The model folder.
+        out: The new folder.
+        overwrite: Replace an existing model folder. Any other existing folder is an InputError.
+    """
     replace = _LAYOUT.is_replaced(out, overwrite=overwrite)
     try:
-        with atomic.new_folder(out, replace=replace) as part:
+        with atomic.new_folder(out, replace=replace) as new_folder:
             for file in folder.iterdir():
                 if file.is_file() and any(fnmatch(file.name, name) for name in _LAYOUT.names):
-                    shutil.copyfile(file, part / file.name)
+                    shutil.copyfile(file, new_folder / file.name)
             if (pooling := folder / POOLING_CONFIG).is_file():
-                (part / POOLING_FOLDER).mkdir()
-                shutil.copyfile(pooling, part / POOLING_CONFIG)
+                (new_folder / POOLING_FOLDER).mkdir()
+                shutil.copyfile(pooling, new_folder / POOLING_CONFIG)
     except OSError as error:
-        raise MachineError(f"{out}: the model could not be written: {error}") from error
+        raise MachineError("model_not_written", f"cannot write the model: {error}", location=out) from error
     return out

@@ -1,7 +1,7 @@
-"""Model folders in the Hugging Face layout: written whole or not at all, read and verified.
+"""Read and write model folders in the Hugging Face layout.
 
-config.json, model.safetensors and the tokenizer's files are what every tool of the field opens;
-bertsmith.json beside them holds the training record and the weights' hash.
+config.json, model.safetensors, and the tokenizer's files are Hugging Face's; bertsmith.json holds the training
+record and the digest of the weights.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertsmith.artifacts.config_schema import (
-    FieldConfig,
+    HFConfig,
     Record,
-    config_of,
-    family_of,
+    config_from_hf,
+    family_from_hf,
     field_values,
-    plain,
+    json_safe,
     read_json,
     typed,
 )
 from bertsmith.artifacts.locate import CONFIG
-from bertsmith.artifacts.safetensors_io import WEIGHTS, Stored, open_weights
+from bertsmith.artifacts.safetensors_io import WEIGHTS, WeightFiles, open_weights
 from bertsmith.artifacts.weight_names import (
     check_names,
-    field_tensors,
+    checkpoint_names,
+    describe_tensors,
     from_field,
-    join,
-    table_of_file,
+    merge_tensors,
     to_field,
 )
 from bertsmith.device import stored_tensors
@@ -53,26 +53,35 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 RECORD = "bertsmith.json"
 MODEL_FILES = (CONFIG, WEIGHTS, RECORD)
-"""What `write_folder` writes beside the tokenizer's files."""
-_WITH_LABELS = ("classifier", "tagger", "relater")
-_ON_SEQUENCES = {"classifier", "chooser"}  # heads that read one token of each sequence
+"""The files that `write_folder` writes, except for the tokenizer's."""
+_LABELED_PARTS = ("classifier", "tagger", "relater")
+_SEQUENCE_PARTS = {"classifier", "chooser"}  # heads that read one token of each sequence
 
 
-class SavesItself(Protocol):
-    """A tokenizer, as far as a model folder cares."""
+class SavableTokenizer(Protocol):
+    """A tokenizer that can be saved."""
 
     def save(self, folder: Path) -> Any:
-        """Write the tokenizer's files into a folder."""
+        """Write the tokenizer's files into a folder.
+
+        Args:
+            folder: The folder, which exists.
+        """
 
 
 @dataclass
 class ModelFolder:
-    """A model folder that was opened: sizes, names and shapes are checked; weights come on demand.
+    """An opened model folder: sizes, names, and shapes are checked; weights are read when they are needed.
 
-    architecture: the field's class that config.json names, or the one that has these parts. parts: "encoder" and
-    those of `heads.PARTS` whose weights are there. labels: the classes' names in order of their ids, None without
-    a classifier of sentences, tokens or relations. problem_type: what the field's config says of them. record:
-    what bertsmith.json holds, {} for folders of others.
+    Attributes:
+        path: The folder.
+        config: The model's sizes and switches.
+        architecture: The Hugging Face class that config.json names, or the family's class with these parts.
+        parts: "encoder" and the parts of `heads.PARTS` that have weights.
+        labels: The names of the classes in the order of their ids, None without a classifier of sequences, tokens,
+            or relations.
+        problem_type: config.json's problem type.
+        record: The contents of bertsmith.json, {} for folders of other tools.
     """
 
     path: Path
@@ -82,7 +91,7 @@ class ModelFolder:
     labels: list[str] | None
     problem_type: ProblemType | None
     record: dict[str, Any]
-    _stored: Stored = field(repr=False)
+    _files: WeightFiles = field(repr=False)
     _table: NameTable = field(repr=False)
     _weights: dict[str, Tensor] | None = field(default=None, repr=False)
 
@@ -93,123 +102,149 @@ class ModelFolder:
         *,
         copied: bool = True,
     ) -> Encoder:
-        """The encoder with the folder's weights, fp32, in training mode, on the device of `generator`, which is
-        for its dropout. config: the folder's with other dropout. copied: see `fill`."""
-        own = torch.Generator().manual_seed(0) if generator is None else generator
-        encoder = _on_meta(config or self.config, own)  # no memory, no time: its weights are replaced at once
-        self.fill("encoder", encoder, own.device, copied=copied)
+        """Load the encoder in fp32 and in training mode.
+
+        Args:
+            generator: The generator of its dropout; the encoder is on its device. None: on the CPU, seed 0.
+            config: The folder's config with other dropout probabilities.
+            copied: See `fill`.
+        """
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        # The meta device needs neither memory nor time for initial weights, which are replaced at once.
+        encoder = _meta_encoder(config or self.config, generator)
+        self.fill("encoder", encoder, generator.device, copied=copied)
         return encoder
 
     def tokenizer(self) -> Tokenizer:
-        """The folder's tokenizer. InputError where it has tokens that the model has no row for."""
-        found = Tokenizer.load(self.path)
-        if found.vocab_size > self.config.vocab_size:
+        """Load the folder's tokenizer; an entry without a row in the model's embeddings is an InputError."""
+        tokenizer = Tokenizer.load(self.path)
+        if tokenizer.vocab_size > self.config.vocab_size:
             raise InputError(
-                f"{self.path}: the tokenizer has {counted(found.vocab_size, 'entry', 'entries')}, the model "
+                "tokenizer_too_large",
+                f"the tokenizer has {counted(tokenizer.vocab_size, 'entry', 'entries')}, the model "
                 f"{self.config.vocab_size:,}",
-                "they do not belong together: copy the folder again from its source",
+                location=self.path,
+                hint="They belong to different models: copy the folder again from its source.",
             )
-        return found
+        return tokenizer
 
     @property
     def sentence_task(self) -> str:
-        """What its head for sentence pairs answers: as its record says, or else its family."""
-        found: str | None = self.record.get("sentence_task")
-        return found or family(self.config.model_type).pretraining.get("sentence_task", "nsp")
+        """Return the task of the sentence-pair head, by its record or else by its family."""
+        task: str | None = self.record.get("sentence_task")
+        return task or family(self.config.model_type).pretraining.get("sentence_task", "nsp")
 
     @property
     def is_next_label(self) -> int:
-        """The label of a pair whose second segment follows the first; 0 but where its record says otherwise."""
-        found: int = self.record.get("is_next_label", 0)
-        return found
+        """Return the label of a pair whose second segment follows the first: the record's, or else 0."""
+        label: int = self.record.get("is_next_label", 0)
+        return label
 
     def has(self, part: str) -> bool:
-        """Whether weights for this part are there."""
+        """Return True if the folder has weights of this part."""
         return part in self.parts
 
     def fill(
         self, part: str, module: nn.Module, device: torch.device | None = None, *, copied: bool = True
     ) -> None:
-        """Replace a module's weights by the folder's, fp32, on `device` or where each of them is.
+        """Load a part's weights into a module, in fp32.
 
-        Missing or wrongly shaped ones are an `InputError`. copied: whether all of them have memory of their own;
-        if not, what needs no change stays in the file's pages, which modules then share, and the file must stay
-        as it is.
+        Args:
+            part: "encoder" or a name of `heads.PARTS`.
+            module: The module whose weights are replaced.
+            device: The device of the weights; None: each one's present device.
+            copied: True if all weights get memory of their own. If False, weights that need no conversion stay in
+                the pages of the file: modules share them, and the file must not change.
+
+        Raises:
+            InputError: A tensor is missing or has another shape.
         """
-        wanted, weights = module.state_dict(), self.weights()
+        state, weights = module.state_dict(), self.weights()
         _check_shapes(
-            {f"{part}.{name}": tuple(tensor.shape) for name, tensor in wanted.items()},
+            {f"{part}.{name}": tuple(tensor.shape) for name, tensor in state.items()},
             {name: tuple(tensor.shape) for name, tensor in weights.items()},
             self._table,
-            f"{self._stored.place}",
+            str(self._files.location),
             self.architecture,
         )
-        found = {}
-        for name, old in wanted.items():
+        new_state = {}
+        for name, old in state.items():
             new = weights[f"{part}.{name}"]
-            where = device or (new.device if old.is_meta else old.device)
-            found[name] = new.to(where, torch.float32, copy=copied)
-        module.load_state_dict(found, assign=True)
+            target = device or (new.device if old.is_meta else old.device)
+            new_state[name] = new.to(target, torch.float32, copy=copied)
+        module.load_state_dict(new_state, assign=True)
 
     def weights(self) -> dict[str, Tensor]:
-        """All tensors by our names, read once; a file that is not what was written, or holds numbers that
-        are not finite, is an `InputError`."""
+        """Return all tensors by bertsmith's names; the file is read once.
+
+        Raises:
+            InputError: The file is not the one that was written, or a value is not finite.
+        """
         if self._weights is None:
             expected = self.record.get("weights_sha256")
             if expected is not None and self.weights_digest() != expected:
                 raise InputError(
-                    f"{self._stored.place}: the weights are not those that were written (their hash differs)",
-                    "the file is damaged or was replaced: copy or train it again",
+                    "weights_changed",
+                    "these are not the weights that were written (their SHA-256 differs)",
+                    location=self._files.location,
+                    hint="The file is damaged or was replaced: copy or train it again.",
                 )
-            constants = frozenset(name for name in self._stored.shapes if name.endswith("position_ids"))
-            tensors = self._stored.read(skip=constants)
-            self._weights = from_field(tensors, self._table, str(self._stored.place))
+            position_ids = frozenset(name for name in self._files.shapes if name.endswith("position_ids"))
+            tensors = self._files.read(skip=position_ids)
+            self._weights = from_field(tensors, self._table, str(self._files.location))
         return self._weights
 
     def weights_digest(self) -> str:
-        """A hash of the files that hold the weights."""
-        return self._stored.digest()
+        """Return the SHA-256 of the weight files."""
+        return self._files.digest()
 
 
 def read_folder(path: str | Path) -> ModelFolder:
-    """Open a model folder: ours, or the field's own for a model of a known family.
+    """Open a model folder of bertsmith, or one of another tool with a model of a supported family.
 
-    Sizes are typed and bounded and all shapes compared before anything is allocated; unknown keys of config.json
-    are ignored; another family, a pickle, a torn file and unexpected tensors are refused by an `InputError` that
-    names them.
+    Sizes are validated and all shapes compared before anything is allocated. Unknown keys of config.json are
+    ignored.
+
+    Raises:
+        InputError: The family is not supported, the weights are a pickle or damaged, or a tensor is unexpected.
     """
     path = Path(path)
     if not path.is_dir():
-        raise absent(path, "folder", "name a run, a model folder or a published name")
-    raw, place = read_json(path / CONFIG), str(path / CONFIG)
-    said = typed(FieldConfig, raw, place)
-    stored = open_weights(path)
-    names = list(stored.shapes)
-    kind = family_of(said, names, place)
-    config = config_of(raw, kind, place)
-    table = table_of_file(kind.names(config), kind, said.architecture, names)
-    check_names(names, table, str(stored.place))
-    shapes = _our_shapes(stored, table)
+        raise absent(path, "folder", "Name a run, a model folder, or a published model.")
+    raw, location = read_json(path / CONFIG), str(path / CONFIG)
+    hf_config = typed(HFConfig, raw, location)
+    files = open_weights(path)
+    weights_location = str(files.location)
+    names = list(files.shapes)
+    model_family = family_from_hf(hf_config, names, location)
+    config = config_from_hf(raw, model_family, location)
+    table = checkpoint_names(model_family.names(config), model_family, hf_config.architecture, names)
+    check_names(names, table, weights_location)
+    shapes = _merged_shapes(files, table)
     parts = frozenset(name.partition(".")[0] for name in shapes) | {"encoder"}
-    architecture = said.architecture or kind.classes.get(parts) or f"{kind.class_prefix}Model"
-    reads_first = _ON_SEQUENCES & parts and parts.isdisjoint({"recurrent", "beside"})
-    if config.sees == "before" and reads_first and architecture not in kind.causal.values():
-        raise InputError(
-            f"{place}: is_decoder is true, and the head of {architecture} reads the first token, which sees no "
-            "other",
-            "only such a model whose head reads the last token can be read",
-        )
-    outputs = next(
-        (shapes[f"{p}.linear.weight"][0] for p in _WITH_LABELS if f"{p}.linear.weight" in shapes), None
+    architecture = (
+        hf_config.architecture or model_family.classes.get(parts) or f"{model_family.class_prefix}Model"
     )
+    reads_one_token = _SEQUENCE_PARTS & parts and parts.isdisjoint({"recurrent", "beside"})
+    if config.sees == "before" and reads_one_token and architecture not in model_family.causal.values():
+        raise InputError(
+            "causal_head_reads_first_token",
+            f"is_decoder is true, and the head of {architecture} reads the first token, which attends to no other",
+            location=location,
+            hint="Only causal models whose head reads the last token are supported.",
+        )
+    linear_weights = (f"{part}.linear.weight" for part in _LABELED_PARTS)
+    num_labels = next((shapes[name][0] for name in linear_weights if name in shapes), None)
     for part in ("encoder", *sorted(parts - {"encoder"})):
-        module = _on_meta(config) if part == "encoder" else _part_on_meta(part, config, outputs or 1)
-        wanted = {f"{part}.{name}": tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-        _check_shapes(wanted, shapes, table, str(stored.place), architecture)
+        module = _meta_encoder(config) if part == "encoder" else _meta_part(part, config, num_labels or 1)
+        expected = {f"{part}.{name}": tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+        _check_shapes(expected, shapes, table, weights_location, architecture)
     record = read_json(path / RECORD) if (path / RECORD).exists() else {}
     typed(Record, record, str(path / RECORD))
-    labels = _labels(said.id2label, outputs, place)
-    return ModelFolder(path, config, architecture, parts, labels, said.problem_type, record, stored, table)
+    labels = _labels(hf_config.id2label, num_labels, location)
+    return ModelFolder(
+        path, config, architecture, parts, labels, hf_config.problem_type, record, files, table
+    )
 
 
 def write_folder(
@@ -218,24 +253,36 @@ def write_folder(
     parts: Mapping[str, nn.Module | Mapping[str, Tensor]],
     *,
     architecture: str | None = None,
-    tokenizer: SavesItself | None = None,
+    tokenizer: SavableTokenizer | None = None,
     labels: Sequence[str] | None = None,
     problem_type: ProblemType | None = None,
     record: Mapping[str, Any] | None = None,
     files: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a model folder, whole or not at all.
+    """Write a model folder atomically; an earlier model folder of bertsmith is replaced.
 
-    parts: "encoder" and any of `heads.PARTS`, as modules or as their tensors by name. architecture: the
-    field's class; if not given, the family's class with these parts, and no such class is an `InputError`.
-    problem_type: as the field's config has it. record: what bertsmith.json keeps besides version and hash (task,
-    tokens seen …). files: further JSON files by their paths in the folder. An earlier folder of ours is replaced
-    at one stroke; a folder of others, with something in it, is refused. Returns the folder.
+    Args:
+        folder: The folder to write.
+        config: The model's sizes and switches.
+        parts: "encoder" and any of `heads.PARTS`, as modules or as their tensors by name.
+        architecture: The Hugging Face class; None: the family's class with these parts.
+        tokenizer: The tokenizer to save with the model.
+        labels: The names of the classes in the order of their ids.
+        problem_type: config.json's problem type.
+        record: The contents of bertsmith.json except for version and digest (task, tokens seen, …).
+        files: The contents of further JSON files by their paths in the folder.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: The family has no class with these parts, or the folder is not empty and not bertsmith's.
+        MachineError: The folder cannot be written.
     """
-    folder, kind = Path(folder), family(config.model_type)
+    folder, model_family = Path(folder), family(config.model_type)
     refuse_foreign(folder)
-    kind.check(config)
-    architecture = architecture or kind.architecture(parts, causal=config.sees == "before")
+    model_family.check(config)
+    architecture = architecture or model_family.architecture(parts, causal=config.sees == "before")
     values: dict[str, Any] = {"architectures": [architecture], **field_values(config)}
     if labels is not None:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
@@ -247,95 +294,111 @@ def write_folder(
         for part, stored in parts.items()
         for name, tensor in (stored_tensors(stored) if isinstance(stored, nn.Module) else stored).items()
     }
-    bare = architecture == f"{kind.class_prefix}Model"
+    bare = architecture == f"{model_family.class_prefix}Model"
     try:
-        with atomic.replace_folder(folder) as part:
-            save_file(to_field(state, kind.names(config), bare=bare), part / WEIGHTS, {"format": "pt"})
-            _write_json(part / CONFIG, values)
+        with atomic.replace_folder(folder) as new_folder:
+            tensors = to_field(state, model_family.names(config), bare=bare)
+            save_file(tensors, new_folder / WEIGHTS, {"format": "pt"})
+            _write_json(new_folder / CONFIG, values)
             for name, content in (files or {}).items():
-                (part / name).parent.mkdir(exist_ok=True)
-                _write_json(part / name, content)
+                (new_folder / name).parent.mkdir(exist_ok=True)
+                _write_json(new_folder / name, content)
             if tokenizer is not None:
-                tokenizer.save(part)
-            kept = {
-                **plain(record or {}),
+                tokenizer.save(new_folder)
+            complete_record = {
+                **json_safe(record or {}),
                 "version": version("bertsmith"),
-                "weights_sha256": atomic.digest(part / WEIGHTS),
+                "weights_sha256": atomic.digest(new_folder / WEIGHTS),
             }
-            _write_json(part / RECORD, kept)
+            _write_json(new_folder / RECORD, complete_record)
     except (OSError, SafetensorError) as error:
-        raise MachineError(f"{folder}: the model could not be written: {error}") from error
+        raise MachineError(
+            "model_not_written", f"cannot write the model: {error}", location=folder
+        ) from error
     return folder
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Refuse to replace what bertsmith did not write; call it before hours of work, too."""
+    """Raise an InputError for an existing folder that bertsmith did not write; long jobs call it first, too."""
     if folder.exists() and not (
         folder.is_dir() and ((folder / RECORD).is_file() or not any(folder.iterdir()))
     ):
         raise InputError(
-            f"{folder}: already exists and is not a model folder of bertsmith", "name another folder"
+            "not_a_model_folder",
+            "it exists and is not a model folder of bertsmith",
+            location=folder,
+            hint="Name another folder.",
         )
 
 
-def _on_meta(config: ModelConfig, generator: torch.Generator | None = None) -> Encoder:
-    """An encoder without memory, for its shapes and to be filled."""
-    own = generator or torch.Generator()
-    kind = family(config.model_type)
-    kind.check(config)
+def _meta_encoder(config: ModelConfig, generator: torch.Generator | None = None) -> Encoder:
+    """Build an encoder on the meta device."""
+    model_family = family(config.model_type)
+    model_family.check(config)
     with torch.device("meta"):
-        return kind.encoder(config, own)
+        return model_family.encoder(config, generator or torch.Generator())
 
 
-def _part_on_meta(part: str, config: ModelConfig, outputs: int) -> nn.Module:
-    own = torch.Generator()
+def _meta_part(part: str, config: ModelConfig, num_labels: int) -> nn.Module:
+    generator = torch.Generator()
     with torch.device("meta"):
-        return PARTS[part](config, own, outputs)
+        return PARTS[part](config, generator, num_labels)
 
 
-def _our_shapes(stored: Stored, table: NameTable) -> dict[str, tuple[int, ...]]:
-    """The shapes that our tensors will have."""
-    empty = {name: torch.empty(shape, device="meta") for name, shape in stored.shapes.items()}
-    return {name: tuple(tensor.shape) for name, tensor in join(empty, table, str(stored.place)).items()}
+def _merged_shapes(files: WeightFiles, table: NameTable) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors by bertsmith's names."""
+    empty = {name: torch.empty(shape, device="meta") for name, shape in files.shapes.items()}
+    merged = merge_tensors(empty, table, str(files.location))
+    return {name: tuple(tensor.shape) for name, tensor in merged.items()}
 
 
 def _check_shapes(
-    wanted: Mapping[str, tuple[int, ...]],
-    found: Mapping[str, tuple[int, ...]],
+    expected: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
     table: NameTable,
-    place: str,
+    location: str,
     architecture: str,
 ) -> None:
-    if missing := [name for name in wanted if name not in found]:
+    if missing := [name for name in expected if name not in shapes]:
         raise InputError(
-            f"{place}: missing {field_tensors(missing, table)}", f"the folder was written as {architecture}"
+            "tensor_missing",
+            f"missing {describe_tensors(missing, table)}",
+            location=location,
+            hint=f"The folder was written as {architecture}.",
         )
-    for name, shape in wanted.items():
-        if found[name] != shape:
+    for name, shape in expected.items():
+        if shapes[name] != shape:
             raise InputError(
-                f"{place}: {field_tensors([name], table)} {list(found[name])} should be {list(shape)}",
-                "config.json and the weights do not belong together",
+                "shape_mismatch",
+                f"{describe_tensors([name], table)} {list(shapes[name])} should be {list(shape)}",
+                location=location,
+                hint="config.json and the weights are from different models.",
             )
 
 
-def _labels(names: Mapping[str, Any] | None, classes: int | None, place: str) -> list[str] | None:
-    """Names of the classes: the config's, or LABEL_0 … as the field calls them where it names none."""
-    if classes is None:
+def _labels(id2label: Mapping[str, Any] | None, num_labels: int | None, location: str) -> list[str] | None:
+    """Return the names of the classes: the config's, or LABEL_0, LABEL_1, … as in transformers."""
+    if num_labels is None:
         return None
-    if names is None:
-        return [f"LABEL_{i}" for i in range(classes)]
-    if set(names) != {str(i) for i in range(classes)}:
+    if id2label is None:
+        return [f"LABEL_{i}" for i in range(num_labels)]
+    if set(id2label) != {str(i) for i in range(num_labels)}:
         raise InputError(
-            f"{place}: id2label names other ids than the classifier's, 0 to {classes - 1}",
-            "give each of these a name there, and no other",
+            "label_ids_mismatch",
+            f"the ids of id2label are not the classifier's, 0 to {num_labels - 1}",
+            location=location,
+            hint="Name each of these ids, and no other.",
         )
-    found = [str(names[str(i)]) for i in range(classes)]
-    label, times = Counter(found).most_common(1)[0]
-    if times > 1:  # answers are by name: one of the two would vanish
+    labels = [str(id2label[str(i)]) for i in range(num_labels)]
+    label, count = Counter(labels).most_common(1)[0]
+    if count > 1:  # predictions are by name, so one of the two would vanish
         raise InputError(
-            f"{place}: id2label gives the name {label!r} to {times} ids", "give each class a name of its own"
+            "duplicate_label",
+            f"id2label gives the name {label!r} to {count} ids",
+            location=location,
+            hint="Give each class its own name.",
         )
-    return found
+    return labels
 
 
 def _write_json(path: Path, values: Any) -> None:

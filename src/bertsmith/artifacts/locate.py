@@ -1,4 +1,4 @@
-"""Find the model folder behind a name: a run, a model folder, an included model, or a published name."""
+"""Find the model folder of a run, a model folder, or a published model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from bertsmith.suggestions import nearest_here
 
 CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-_PICKLED = "*.bin"
+_PICKLES = "*.bin"
 _PRETRAINED = Path(str(files("bertsmith") / "pretrained"))
-_WANTED = [CONFIG, "*.safetensors", "*.json", "vocab.txt", "merges.txt", "*.model"]
+_DOWNLOADED_FILES = [CONFIG, "*.safetensors", "*.json", "vocab.txt", "merges.txt", "*.model"]
 
 
 def locate(name: str | Path) -> Path:
-    """The model folder behind a name: a run folder (its model/), a model folder, or a published name.
+    """Return the model folder of a run folder (its model/), a model folder, or a published model.
 
-    "bert-mini-uncased-en" is included in the package and needs no network.
-    A published name ("bert-base-uncased", "owner/model") is looked up in the cache of huggingface_hub (extra
-    `hub`) and fetched from there unless HF_HUB_OFFLINE is set. What cannot be found is an `InputError`.
+    "bert-mini-uncased-en" is included in the package and needs no network. A published name
+    ("bert-base-uncased", "owner/model") is looked up in the cache of huggingface_hub (extra `hub`) and
+    downloaded unless HF_HUB_OFFLINE is set.
+
+    Raises:
+        InputError: There is no such model.
     """
     path = Path(name)
     for candidate in (path / "model", path):
@@ -32,57 +35,64 @@ def locate(name: str | Path) -> Path:
     refuse_several(path)
     if path.exists():
         raise InputError(
-            f"{name}: is neither a run nor a model folder ({CONFIG} is not in it)",
-            "name the folder that training wrote, or one with config.json and model.safetensors",
+            "not_a_model",
+            f"this is neither a run nor a model folder ({CONFIG} is missing)",
+            location=name,
+            hint="Name a folder that training wrote, or one with config.json and model.safetensors.",
         )
-    if (ours := _PRETRAINED / path.name / CONFIG).is_file() and path.name == str(name):
-        return ours.parent
+    if path.name == str(name) and (_PRETRAINED / path.name / CONFIG).is_file():
+        return _PRETRAINED / path.name
     refuse_mistyped(str(name))
     return _from_hub(str(name))
 
 
 def _from_hub(name: str) -> Path:
+    suggestion = f"Did you mean {near}? Otherwise: " if (near := nearest_here(name)) else ""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise InputError(
-            f"{name}: no such folder",
-            f"{_meant(name)}if it is a published name: pip install 'bertsmith[hub]'",
+            "hub_not_installed",
+            "no such folder",
+            location=name,
+            hint=f"{suggestion}If it is a published model: pip install 'bertsmith[hub]'.",
         ) from None
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
     reason, reached = "", True
     for cached_only in (True,) if offline else (True, False):
         try:
-            found = Path(snapshot_download(name, allow_patterns=_WANTED, local_files_only=cached_only))
-        except Exception as error:  # the hub's errors are many and its network's more: each means "not found"
+            snapshot = Path(
+                snapshot_download(name, allow_patterns=_DOWNLOADED_FILES, local_files_only=cached_only)
+            )
+        except Exception as error:  # huggingface_hub and the network raise many types; each means "not found"
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            answered = getattr(error, "response", None) is not None
-            reached = answered or not isinstance(error, OSError) or error.errno is not None
+            has_response = getattr(error, "response", None) is not None
+            reached = has_response or not isinstance(error, OSError) or error.errno is not None
             continue
-        if (found / CONFIG).is_file() and any((found / weights).is_file() for weights in _WEIGHTS):
-            return found
-        if (found / CONFIG).is_file() and any(found.glob(_PICKLED)):
-            return found  # who opens it says why that is not read
+        if (snapshot / CONFIG).is_file():
+            if any((snapshot / weights).is_file() for weights in _WEIGHTS):
+                return snapshot
+            if any(snapshot.glob(_PICKLES)):
+                return snapshot  # opening it explains why pickles are not read
         reason, reached = f"its snapshot has no {CONFIG} or no {_WEIGHTS[0]}", True
     if not reached and not offline:
         raise InputError(
-            f"{name}: there is no run or model folder of this name, and the Hugging Face hub could not be reached",
-            f"{_meant(name)}name a run or a model folder; a published name needs the network once",
+            "hub_unreachable",
+            "no such run or model folder, and the Hugging Face hub cannot be reached",
+            location=name,
+            hint=f"{suggestion}Name a run or a model folder; a published model needs the network once.",
         )
-    where = "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the Hugging Face hub ({reason})"
+    place = "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the Hugging Face hub ({reason})"
     raise InputError(
-        f"{name}: no such folder is here, and no model of this name was found {where}",
-        f"{_meant(name)}name a run, a model folder or a published name",
+        "model_not_found",
+        f"no such folder, and no model of this name {place}",
+        location=name,
+        hint=f"{suggestion}Name a run, a model folder, or a published model.",
     )
 
 
-def _meant(name: str) -> str:
-    near = nearest_here(name)
-    return f"did you mean {near}? else " if near else ""
-
-
 def locate_tokenizer(name: str) -> Path:
-    """The folder or file behind a tokenizer's name: a run's, the path itself, or a published model's."""
+    """Return the folder or file of a tokenizer: a run's, the path itself, or a published model's."""
     path = Path(name)
     if any((path / "model" / file).is_file() for file in ("tokenizer.json", "vocab.txt")):
         return path / "model"

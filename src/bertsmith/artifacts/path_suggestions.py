@@ -1,4 +1,4 @@
-"""Telling a path that was mistyped from the published name of a model, before anything asks the network."""
+"""Tell mistyped paths from published model names without asking the network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertsmith.suggestions import absent, nearest_here
 
-# owner/name; or a name of one part, which has a hyphen or a number in it: bert-base-uncased, gpt2
+# owner/name, or a name of one part that has a hyphen or a digit in it: bert-base-uncased, gpt2
 _PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|(?=.*[-\d])[A-Za-z0-9][\w.-]*", re.ASCII)
 _FILE = re.compile(
     r".*\.(?:safetensors|json|jsonl|ya?ml|txt|csv|tsv|gz|zst|bin|pt|pth|ckpt|onnx|model|arrow|html)"
@@ -16,10 +16,10 @@ _FILE = re.compile(
 
 
 def refuse_mistyped(name: str) -> None:
-    """InputError for a name that is not here and reads as a path; what may be published passes.
+    """Raise an InputError for a name that looks like a path, since no such path exists.
 
-    A path has two separators, or begins with ~, . or /, or ends as a file does, or is a word alone, or its first
-    folder is here, or it is one letter off something here. The error names the nearest that is here.
+    A path has two separators, starts with ~, . or /, has a file's extension, is a single word, starts with an
+    existing folder, or differs by one letter from an existing path. The error suggests the nearest existing path.
     """
     near = nearest_here(name)
     parts = Path(name).parts
@@ -31,4 +31,4 @@ def refuse_mistyped(name: str) -> None:
         or (near is not None and abs(len(near) - len(name)) <= 1)
     )
     if is_path:
-        raise absent(name, "folder", "name a run, a model folder or a published name")
+        raise absent(name, "folder", "Name a run, a model folder, or a published model.")

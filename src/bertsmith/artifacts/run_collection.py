@@ -1,4 +1,4 @@
-"""A folder of several runs, which is none itself: what it says of them, and what to name in its place."""
+"""Folders that hold several runs: their run names and their best run."""
 
 from __future__ import annotations
 
@@ -6,40 +6,43 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 
-RUNS, OF_RUNS = "runs.json", "report.json"
-"""Which runs there are or will be; what came of them, once all are finished."""
+RUNS = "runs.json"
+"""The file with the names of the runs, finished or not."""
+OF_RUNS = "report.json"
+"""The file with their results, written when all runs are finished."""
 
 
 def runs_in(folder: Path) -> list[str] | None:
-    """The names of the runs that a folder is of, in their order; None where it is no folder of runs."""
+    """Return the names of a folder's runs in order, None if it is not a folder of runs."""
     names = _read(folder / RUNS).get("runs")
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
 def refuse_several(folder: Path) -> None:
-    """InputError for a folder of several runs, which names the one that is the best on dev."""
-    if (names := runs_in(folder)) is None:
+    """Raise an InputError for a folder of runs; its hint names the best run on the validation set."""
+    names = runs_in(folder)
+    if names is None:
         return
     report = _read(folder / OF_RUNS)
-    best, decides = report.get("best"), report.get("decided_by")
-    begun = [name for name in names if (folder / name / "model").is_dir()]
+    best, metric = report.get("best"), report.get("decided_by")
+    started = [name for name in names if (folder / name / "model").is_dir()]
+    resume = option("resume", True)
     if isinstance(best, str) and best in names:
-        remedy = f"name one: {folder / best} is the best by {decides} on dev"
-    elif begun:
-        remedy = (
-            f"name one, such as {folder / begun[0]}; they have not all finished (--resume continues them)"
-        )
+        hint = f"Name one run: {folder / best} has the best {metric} on the validation set."
+    elif started:
+        hint = f"Name one run, such as {folder / started[0]}. Not all runs are finished; {resume} continues them."
     else:
-        remedy = "continue them: the command they were started with, and --resume"
-    raise InputError(f"{folder}: this is a folder of {counted(len(names), 'run')}, not a run itself", remedy)
+        hint = f"Continue the runs: repeat the command that started them with {resume}."
+    message = f"this folder holds {counted(len(names), 'run')}; it is not a run itself"
+    raise InputError("folder_of_runs", message, location=folder, hint=hint)
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -1,4 +1,4 @@
-"""Weights on disk: one safetensors file or several with an index, looked at before they are read, no pickles."""
+"""Read safetensors weights in one file or in several with an index; pickles are refused."""
 
 from __future__ import annotations
 
@@ -21,112 +21,147 @@ from bertsmith.io import atomic
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_FLOAT_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_COPY_AGAIN = "Copy the folder again."
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A folder's weights, opened: shapes by the names in the file, and which file holds each tensor.
+class WeightFiles:
+    """The weight files of a folder, with the shapes of their tensors.
 
-    place: the file that sentences name. files: in order, each with its tensors' names.
+    Attributes:
+        location: The file that error messages name.
+        files: The files in order, each with the names of its tensors.
+        shapes: The shapes of the tensors by the names in the files.
     """
 
-    place: Path
+    location: Path
     files: dict[Path, list[str]]
     shapes: dict[str, tuple[int, ...]]
 
     def read(self, skip: frozenset[str] = frozenset()) -> dict[str, Tensor]:
-        """All tensors but those to `skip`; numbers that are not finite are an `InputError`."""
+        """Read all tensors except those in `skip`; values that are not finite are an InputError."""
         tensors = {}
         for path, names in self.files.items():
-            with _opened(path) as file:
+            with _open(path) as file:
                 for name in names:
                     if name not in skip:
                         tensors[name] = _checked(file.get_tensor(name), name, path)
         return tensors
 
     def digest(self) -> str:
-        """SHA-256 of the file's bytes; of several files, of their digests in order."""
+        """Return the SHA-256 of the file, or of the files' digests in order."""
         digests = [atomic.digest(path) for path in self.files]
         return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def open_weights(folder: Path) -> Stored:
-    """Look at a folder's weights: names and shapes, nothing allocated.
+def open_weights(folder: Path) -> WeightFiles:
+    """Read names and shapes of a folder's weights without allocating any.
 
-    A torn file, a pickle, an index that leads out of the folder or does not fit its files is an `InputError`.
+    Raises:
+        InputError: The file is damaged or a pickle, or an index names files outside of the folder or does not
+            match its files.
     """
     if (folder / WEIGHTS).is_file():
         shapes = _shapes(folder / WEIGHTS)
-        return Stored(folder / WEIGHTS, {folder / WEIGHTS: list(shapes)}, shapes)
+        return WeightFiles(folder / WEIGHTS, {folder / WEIGHTS: list(shapes)}, shapes)
     if (folder / INDEX).is_file():
-        return _sharded(folder)
+        return _open_sharded(folder)
     for pattern in _PICKLES:
         for pickle in sorted(folder.glob(pattern)):
             raise InputError(
-                f"{pickle}: this is a pickle, which can run code of its writer; it is not opened",
-                "where you trust it, load it with transformers and save_pretrained() it as safetensors",
+                "pickle",
+                "this is a pickle, which can run code of its author; it is not opened",
+                location=pickle,
+                hint="If you trust it, load it with transformers and save it as safetensors by save_pretrained().",
             )
     raise InputError(
-        f"{folder}: there is no {WEIGHTS} in it",
-        "copy the whole folder again, or name the one that has the weights",
+        "weights_missing",
+        f"the folder has no {WEIGHTS}",
+        location=folder,
+        hint="Copy the whole folder again, or name the one that has the weights.",
     )
 
 
-def _sharded(folder: Path) -> Stored:
-    place = folder / INDEX
-    named = typed(WeightIndex, read_json(place), str(place)).weight_map
-    if not named:
-        raise InputError(f"{place}: names no tensor", "copy the folder again")
+def _open_sharded(folder: Path) -> WeightFiles:
+    index = folder / INDEX
+    weight_map = typed(WeightIndex, read_json(index), str(index)).weight_map
+    if not weight_map:
+        raise InputError("weight_index_empty", "the index names no tensor", location=index, hint=_COPY_AGAIN)
+    file_names = sorted(set(weight_map.values()))
+    for name in file_names:
+        if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name):
+            raise InputError(
+                "weight_index_outside_folder",
+                f"{name[:80]!r} is not the name of a safetensors file in this folder",
+                location=index,
+                hint="Copy the folder again from its source.",
+            )
     files: dict[Path, list[str]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    beside = sorted(set(named.values()))
-    if outside := [name for name in beside if not re.fullmatch(r"[\w-][\w.-]*\.safetensors", name)]:
-        raise InputError(
-            f"{place}: {outside[0][:80]!r} is not the name of a safetensors file in this folder",
-            "an index names files beside it: copy the folder again from its source",
-        )
-    for name in beside:
+    for name in file_names:
         if not (folder / name).is_file():
-            raise InputError(f"{place}: {name} is missing from the folder", "copy the folder again")
-        found = _shapes(folder / name)
-        if set(found) != {tensor for tensor, file in named.items() if file == name}:
-            raise InputError(f"{folder / name}: lacks the tensors that {INDEX} says", "copy the folder again")
-        files[folder / name] = list(found)
-        shapes |= found
-    return Stored(place, files, shapes)
+            raise InputError(
+                "weight_file_missing", f"{name} is missing from the folder", location=index, hint=_COPY_AGAIN
+            )
+        file_shapes = _shapes(folder / name)
+        if set(file_shapes) != {tensor for tensor, file in weight_map.items() if file == name}:
+            raise InputError(
+                "weight_index_mismatch",
+                f"the file does not hold the tensors that {INDEX} lists",
+                location=folder / name,
+                hint=_COPY_AGAIN,
+            )
+        files[folder / name] = list(file_shapes)
+        shapes |= file_shapes
+    return WeightFiles(index, files, shapes)
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    with _opened(path) as file:
+    with _open(path) as file:
         names = list(file.keys())
         return {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
 
 def _checked(tensor: Tensor, name: str, path: Path) -> Tensor:
-    if tensor.dtype not in _FLOATS:
-        kind = str(tensor.dtype).removeprefix("torch.")
+    if tensor.dtype not in _FLOAT_DTYPES:
+        dtype = str(tensor.dtype).removeprefix("torch.")
         raise InputError(
-            f"{path}: tensor '{name}' holds {kind}, not floating-point numbers",
-            "weights are read as fp32, fp16, bf16 or fp64: take the model as it was before it was converted",
+            "weights_not_float",
+            f"tensor '{name}' holds {dtype}, not floating-point numbers",
+            location=path,
+            hint="Weights are read as fp32, fp16, bf16, or fp64: use the model from before its conversion.",
         )
-    wide = tensor.float() if tensor.dtype == torch.float64 else tensor  # what we compute with: fp32 at most
-    if tensor.numel() and not bool(torch.stack(torch.aminmax(wide)).isfinite().all()):  # a NaN is both ends
+    values = (
+        tensor.float() if tensor.dtype == torch.float64 else tensor
+    )  # the encoder computes in fp32 at most
+    # the minimum and the maximum of values with a NaN are NaN
+    if tensor.numel() and not bool(torch.stack(torch.aminmax(values)).isfinite().all()):
         raise InputError(
-            f"{path}: tensor '{name}' has values that are infinite or not a number",
-            "the training that wrote it failed; take an earlier model",
+            "weights_not_finite",
+            f"tensor '{name}' has values that are infinite or NaN",
+            location=path,
+            hint="The training run that wrote it diverged; use an earlier model.",
         )
     return tensor
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _open(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, "pt") as file:
             yield file
     except PermissionError:
-        raise InputError(f"{path}: you may not read this file", "ask its owner for the right to") from None
+        raise InputError(
+            "permission_denied",
+            "no permission to read this file",
+            location=path,
+            hint="Ask its owner for permission.",
+        ) from None
     except (SafetensorError, OSError) as error:
         raise InputError(
-            f"{path}: this is not a whole safetensors file ({error})", "it is torn or damaged: copy it again"
+            "invalid_safetensors",
+            f"this is not a complete safetensors file ({error})",
+            location=path,
+            hint="The file is damaged: copy it again.",
         ) from None

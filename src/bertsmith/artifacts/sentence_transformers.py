@@ -1,7 +1,6 @@
-"""What sentence-transformers writes beside a model: how a text's hidden states become its vector.
+"""The files of sentence-transformers in a model folder: pooling, normalization, and maximum length.
 
-modules.json names the steps, each with its folder: the model itself, the pooling, and the division by the
-length where there is one.
+modules.json lists the modules with their folders: the model, the pooling, and an optional normalization.
 """
 
 from __future__ import annotations
@@ -11,48 +10,57 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from bertsmith.artifacts.config_schema import read_json, read_json_list
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.models.pooling import Pooling
 
 MODULES = "modules.json"
 POOLING_FOLDER = "1_Pooling"
 POOLING_CONFIG = f"{POOLING_FOLDER}/config.json"
-_LENGTH = "sentence_bert_config.json"
-_ABOUT = "config_sentence_transformers.json"
-_UNBOUNDED = 10**9
-_STEPS = ("Transformer", "Pooling", "Normalize")
+_TRANSFORMER_CONFIG = "sentence_bert_config.json"
+_LIBRARY_CONFIG = "config_sentence_transformers.json"
+_MAX_PLAUSIBLE_LENGTH = 10**9  # tokenizers without a limit have 1e30
+_MODULE_CLASSES = ("Transformer", "Pooling", "Normalize")
 _MODES: dict[str, Pooling] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
 }
-_OTHERS = ("pooling_mode_mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken")
+_UNSUPPORTED_MODES = (
+    "pooling_mode_mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens",
+    "pooling_mode_lasttoken",
+)
 
 
 class SentenceVectors(NamedTuple):
-    """How a folder's vectors are made. max_length: tokens read, special ones included; None: what the model can
-    take."""
+    """The computation of a folder's sentence embeddings.
+
+    Attributes:
+        pooling: The reduction of the tokens' hidden states.
+        normalize: True if embeddings are scaled to unit length.
+        max_length: Tokens per text, special tokens included; None for the model's maximum.
+    """
 
     pooling: Pooling
     normalize: bool
     max_length: int | None = None
 
 
-def sentence_files(hidden_size: int, made: SentenceVectors) -> dict[str, Any]:
-    """The contents of these files by their paths, as every version of sentence-transformers reads them."""
-    names = [*_STEPS[: 3 if made.normalize else 2]]
+def sentence_files(hidden_size: int, config: SentenceVectors) -> dict[str, Any]:
+    """Return the contents of the files by their paths, as every version of sentence-transformers reads them."""
+    classes = _MODULE_CLASSES if config.normalize else _MODULE_CLASSES[:2]
     folders = ("", POOLING_FOLDER, "2_Normalize")
     return {
         MODULES: [
             {"idx": i, "name": str(i), "path": folder, "type": f"sentence_transformers.models.{name}"}
-            for i, (name, folder) in enumerate(zip(names, folders, strict=False))
+            for i, (name, folder) in enumerate(zip(classes, folders, strict=False))
         ],
         POOLING_CONFIG: {
             "word_embedding_dimension": hidden_size,
-            **{key: pooling == made.pooling for key, pooling in _MODES.items()},
+            **{key: pooling == config.pooling for key, pooling in _MODES.items()},
         },
-        _LENGTH: {"max_seq_length": made.max_length, "do_lower_case": False},
-        _ABOUT: {
+        _TRANSFORMER_CONFIG: {"max_seq_length": config.max_length, "do_lower_case": False},
+        _LIBRARY_CONFIG: {
             "__version__": {"bertsmith": version("bertsmith")},
             "prompts": {},
             "default_prompt_name": None,
@@ -62,64 +70,77 @@ def sentence_files(hidden_size: int, made: SentenceVectors) -> dict[str, Any]:
 
 
 def sentence_vectors(folder: Path) -> SentenceVectors | None:
-    """How the vectors of a model folder are made; None where it does not say.
+    """Read the computation of a model folder's embeddings, None if the folder has no modules.json.
 
-    InputError for a step or a pooling that is not known here, since the vectors would be others.
+    Raises:
+        InputError: A module or the pooling is not supported, so the embeddings would differ.
     """
     if not (folder / MODULES).is_file():
         return None
-    steps = read_json_list(folder / MODULES)
-    names = [str(step.get("type", "")).rpartition(".")[2] for step in steps if isinstance(step, dict)]
-    if names not in (list(_STEPS[:2]), list(_STEPS)) or len(names) != len(steps):
+    modules = read_json_list(folder / MODULES)
+    classes = [
+        str(module.get("type", "")).rpartition(".")[2] for module in modules if isinstance(module, dict)
+    ]
+    supported = (list(_MODULE_CLASSES[:2]), list(_MODULE_CLASSES))
+    if classes not in supported or len(classes) != len(modules):
         raise InputError(
-            f"{folder / MODULES}: its vectors are made by {', '.join(names) or 'no steps'}, and bertsmith knows "
-            f"{', '.join(_STEPS)}",
-            "name a pooling to leave these steps out: --pooling mean",
+            "unsupported_modules",
+            f"its embeddings are computed by {', '.join(classes) or 'no modules'}; "
+            f"bertsmith supports {', '.join(_MODULE_CLASSES)}",
+            location=folder / MODULES,
+            hint=f"Set a pooling to ignore these modules: {option('pooling', 'mean')}.",
         )
-    place = str(steps[1].get("path") or "")
-    known = read_json(folder / POOLING_CONFIG if place == POOLING_FOLDER else _within(folder, place))
-    return SentenceVectors(_pooling(known, folder), len(names) > 2, _length(folder))
+    path = str(modules[1].get("path") or "")
+    config = read_json(folder / POOLING_CONFIG if path == POOLING_FOLDER else _pooling_config(folder, path))
+    return SentenceVectors(_pooling(config, folder), len(classes) > 2, _max_length(folder))
 
 
-def _length(folder: Path) -> int | None:
-    """The tokens read: the library's own setting, or else its tokenizer's."""
-    for name, key in ((_LENGTH, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+def _max_length(folder: Path) -> int | None:
+    """Return the tokens per text: the library's setting, or else the tokenizer's."""
+    for name, key in ((_TRANSFORMER_CONFIG, "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
         length = read_json(folder / name).get(key) if (folder / name).is_file() else None
-        if isinstance(length, int | float) and length > _UNBOUNDED:  # 1e30: the tokenizer knows none
+        if isinstance(length, int | float) and length > _MAX_PLAUSIBLE_LENGTH:
             length = None
         if length is None:
             continue
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
             raise InputError(
-                f"{folder / name}: {key} is {length!r:.40}, not a number of tokens",
-                "correct the file",
+                "invalid_max_length",
+                f"{key} is {length!r:.40}, not a number of tokens",
+                location=folder / name,
+                hint="Correct the file.",
             )
         return length
     return None
 
 
-def _within(folder: Path, place: str) -> Path:
-    """The configuration of a pooling in a folder of another name, which must not lead out of the model's."""
-    parts = Path(place).parts
+def _pooling_config(folder: Path, path: str) -> Path:
+    """Return the pooling's configuration file, which must be inside the model folder."""
+    parts = Path(path).parts
     if len(parts) != 1 or parts[0] in ("..", "/"):
         raise InputError(
-            f"{folder / MODULES}: the pooling's path {place!r:.40} does not lie in this folder",
-            "copy the folder again from its source",
+            "pooling_outside_folder",
+            f"the pooling's path {path!r:.40} is outside of this folder",
+            location=folder / MODULES,
+            hint="Copy the folder again from its source.",
         )
     return folder / parts[0] / "config.json"
 
 
-def _pooling(known: dict[str, Any], folder: Path) -> Pooling:
-    """The one pooling that a configuration names, by a word or by a truth value for each."""
-    word = known.get("pooling_mode")
-    found = [word] if isinstance(word, str) else list(word) if isinstance(word, list) else []
-    if word is None:
-        found = [name for key, name in _MODES.items() if known.get(key)]
-        found += [key for key in _OTHERS if known.get(key)]
+def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
+    """Return the only pooling of a configuration, given by `pooling_mode` or by a flag for each mode."""
+    mode = config.get("pooling_mode")
+    if mode is None:
+        modes: list[str] = [pooling for key, pooling in _MODES.items() if config.get(key)]
+        modes += [key for key in _UNSUPPORTED_MODES if config.get(key)]
+    else:
+        modes = [mode] if isinstance(mode, str) else list(mode) if isinstance(mode, list) else []
     for pooling in get_args(Pooling):
-        if found == [pooling]:
+        if modes == [pooling]:
             return pooling  # type: ignore[no-any-return]
     raise InputError(
-        f"{folder}: its pooling ({', '.join(map(str, found)) or 'none'}) is none that bertsmith knows",
-        "name one: --pooling mean, cls or max",
+        "unsupported_pooling",
+        f"its pooling ({', '.join(map(str, modes)) or 'none'}) is not supported",
+        location=folder,
+        hint=f"Set one: {option('pooling', 'mean')}, cls, or max.",
     )

@@ -1,4 +1,4 @@
-"""Weights by our names ↔ by the field's: one table, a family's, that reads both ways."""
+"""Convert weights between bertsmith's tensor names and Hugging Face's by a family's name table."""
 
 from __future__ import annotations
 
@@ -12,56 +12,64 @@ from bertsmith.errors import InputError
 from bertsmith.models.family import Family
 from bertsmith.models.tensor_names import NameTable
 
-_AGAIN = "copy the folder again from its source"
-
-
-def table_of_file(
-    table: NameTable, kind: Family, architecture: str | None, names: Collection[str]
-) -> NameTable:
-    """The table as a file of this architecture has it.
-
-    The field calls the tensors of a classifier of sentences, of tokens and of choices by one name: the class says
-    which they are, and where no class is given or known, whether there is a pooler for a sentence classifier.
-    """
-    parts = kind.parts(architecture) if architecture is not None else None
-    if parts is not None:
-        own = next((part for part in _ALIKE if part in parts), "classifier")
-    elif architecture is not None:
-        own = next((part for part, name in _ALIKE.items() if name in architecture), "classifier")
-    else:
-        plain = {canonical(name, table.base) for name in names}
-        ours = [ours for ours in table.tensors if ours.startswith(("pooler.", "classifier.dense."))]
-        pooled = any(theirs in plain for name in ours for theirs in table.tensors[name])
-        own = "classifier" if pooled else "tagger"
-    claimed: set[str] = set()
-    for part in sorted(_ALIKE, key=lambda part: part != own):  # the file's own first
-        names_of_part = _field_names(table, part)
-        if claimed & names_of_part:
-            table = table.without(part)
-        claimed |= names_of_part
-    return table
-
-
-_ALIKE = {
+_COPY_AGAIN = "Copy the folder again from its source."
+_MAX_LISTED = 4  # names in a message
+_CLASSIFIERS = {
     "classifier": "SequenceClassification",
     "tagger": "TokenClassification",
     "chooser": "MultipleChoice",
 }
-"""The parts that share a name there, each with what its class is called."""
+"""Parts that share a tensor name in Hugging Face's files, with a mark of their class names."""
+_BASE_MODEL_MODULES = frozenset(
+    {"embeddings", "embeddings_project", "encoder", "transformer", "pooler", "LayerNorm"}
+)
+"""The top-level modules of a base model's class."""
 
 
-def _field_names(table: NameTable, part: str) -> set[str]:
-    return {name for ours, theirs in table.tensors.items() if ours.startswith(f"{part}.") for name in theirs}
+def checkpoint_names(
+    table: NameTable, model_family: Family, architecture: str | None, names: Collection[str]
+) -> NameTable:
+    """Return a name table without the parts that a checkpoint of this architecture does not have.
+
+    Hugging Face gives the tensors of classifiers of sequences, tokens, and choices one name. The class decides
+    which they are; without a known class, a pooler indicates a classifier of sequences.
+    """
+    parts = model_family.parts(architecture) if architecture is not None else None
+    if parts is not None:
+        classifier = next((part for part in _CLASSIFIERS if part in parts), "classifier")
+    elif architecture is not None:
+        marked = (part for part, mark in _CLASSIFIERS.items() if mark in architecture)
+        classifier = next(marked, "classifier")
+    else:
+        canonical_names = {canonical(name, table.base) for name in names}
+        pooler = [name for name in table.tensors if name.startswith(("pooler.", "classifier.dense."))]
+        has_pooler = any(hf_name in canonical_names for name in pooler for hf_name in table.tensors[name])
+        classifier = "classifier" if has_pooler else "tagger"
+    used: set[str] = set()
+    for part in sorted(_CLASSIFIERS, key=lambda part: part != classifier):  # the checkpoint's part first
+        hf_names = _hf_names(table, part)
+        if used & hf_names:
+            table = table.without(part)
+        used |= hf_names
+    return table
 
 
-_OF_BARE = frozenset({"embeddings", "embeddings_project", "encoder", "transformer", "pooler", "LayerNorm"})
-"""How the names of a bare encoder begin."""
+def _hf_names(table: NameTable, part: str) -> set[str]:
+    return {
+        hf_name
+        for name, hf_names in table.tensors.items()
+        if name.startswith(f"{part}.")
+        for hf_name in hf_names
+    }
 
 
 def canonical(name: str, base: str) -> str:
-    """A name as the field writes it today: old `gamma` and `beta` renamed, a bare encoder prefixed."""
+    """Return a tensor's name as Hugging Face writes it today.
+
+    Old `gamma` and `beta` of LayerNorm are renamed, and a base model's names get the prefix `base`.
+    """
     name = re.sub(r"LayerNorm\.(gamma|beta)$", _new_norm_name, name)
-    return f"{base}.{name}" if name.partition(".")[0] in _OF_BARE else name
+    return f"{base}.{name}" if name.partition(".")[0] in _BASE_MODEL_MODULES else name
 
 
 def _new_norm_name(match: re.Match[str]) -> str:
@@ -69,86 +77,111 @@ def _new_norm_name(match: re.Match[str]) -> str:
 
 
 def to_field(weights: Mapping[str, Tensor], table: NameTable, *, bare: bool) -> dict[str, Tensor]:
-    """Weights by our names → by the field's; `bare` leaves the base's name away, as its own class does."""
-    out: dict[str, Tensor] = {}
-    for ours, tensor in weights.items():
-        fields = table.tensors[ours]
-        out |= {name: part.contiguous() for name, part in zip(fields, tensor.chunk(len(fields)), strict=True)}
-    written = {**table.repeated, **table.idle}
-    out |= {name: out[first].clone() for name, first in written.items() if first in out}
-    return {name.removeprefix(f"{table.base}.") if bare else name: part for name, part in out.items()}
+    """Convert weights to Hugging Face's names; `bare` drops the base model's prefix, as its own class does."""
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        hf_names = table.tensors[name]
+        chunks = tensor.chunk(len(hf_names))
+        tensors |= {hf_name: chunk.contiguous() for hf_name, chunk in zip(hf_names, chunks, strict=True)}
+    copies = {**table.repeated, **table.unused}
+    tensors |= {name: tensors[source].clone() for name, source in copies.items() if source in tensors}
+    return {name.removeprefix(f"{table.base}.") if bare else name: tensor for name, tensor in tensors.items()}
 
 
-def check_names(names: Iterable[str], table: NameTable, place: str) -> None:
-    """Refuse tensors that the table does not know, and doubled ones."""
-    known = {field for fields in table.tensors.values() for field in fields}
-    known |= table.copies.keys() | table.repeated.keys() | table.idle.keys() | table.constants
+def check_names(names: Iterable[str], table: NameTable, location: str) -> None:
+    """Raise an InputError for tensors that the table does not have and for duplicate ones."""
+    expected = {hf_name for hf_names in table.tensors.values() for hf_name in hf_names}
+    expected |= table.tied.keys() | table.repeated.keys() | table.unused.keys() | table.buffers
     seen: set[str] = set()
     unexpected = []
     for name in names:
-        plain = canonical(name, table.base)
-        if plain not in known:
+        canonical_name = canonical(name, table.base)
+        if canonical_name not in expected:
             unexpected.append(name)
-        elif plain in seen:
-            raise InputError(f"{place}: tensor '{plain}' occurs twice, under two names", _AGAIN)
-        seen.add(plain)
+        elif canonical_name in seen:
+            raise InputError(
+                "duplicate_tensor",
+                f"tensor '{canonical_name}' occurs under two names",
+                location=location,
+                hint=_COPY_AGAIN,
+            )
+        seen.add(canonical_name)
     if unexpected:
         raise InputError(
-            f"{place}: unexpected {_listed(unexpected)}",
-            "no part of a model of config.json's sizes and heads has this name",
+            "unexpected_tensors",
+            f"unexpected {_listed(unexpected)}",
+            location=location,
+            hint="No part of a model with config.json's sizes and heads has this name.",
         )
 
 
-def join(fields: Mapping[str, Tensor], table: NameTable, place: str) -> dict[str, Tensor]:
-    """Tensors by the field's names, of one width each → by ours, rows joined where ours joins them.
+def merge_tensors(tensors: Mapping[str, Tensor], table: NameTable, location: str) -> dict[str, Tensor]:
+    """Convert tensors from Hugging Face's names; tensors that bertsmith joins are concatenated by rows.
 
-    What is absent altogether is absent from the result; a joined tensor with a part missing, or parts of unlike
-    shapes, is an `InputError` that begins with `place`.
+    A tensor whose parts are all absent is absent from the result.
+
+    Raises:
+        InputError: Some parts of a joined tensor are missing, or their shapes differ.
     """
-    plain = {canonical(name, table.base): tensor for name, tensor in fields.items()}
-    for copy, original in {**table.copies, **table.idle}.items():
-        if copy in plain:  # a file may hold the copy alone: the two are one, or were when it was written
-            plain.setdefault(original, plain[copy])
-    out = {}
-    for ours, theirs in table.tensors.items():
-        missing = [name for name in theirs if name not in plain]
+    by_name = {canonical(name, table.base): tensor for name, tensor in tensors.items()}
+    for duplicate, original in {**table.tied, **table.unused}.items():
+        if duplicate in by_name:  # a file may hold the duplicate alone
+            by_name.setdefault(original, by_name[duplicate])
+    merged = {}
+    for name, hf_names in table.tensors.items():
+        missing = [hf_name for hf_name in hf_names if hf_name not in by_name]
         if not missing:
-            parts = [plain[name] for name in theirs]
+            parts = [by_name[hf_name] for hf_name in hf_names]
             if any(part.shape != parts[0].shape for part in parts):
-                raise InputError(f"{place}: {_listed(theirs)} have different shapes", _AGAIN)
-            out[ours] = parts[0] if len(parts) == 1 else _above_each_other(parts)
-        elif len(missing) < len(theirs):
-            raise InputError(f"{place}: missing {_listed(missing)}", _AGAIN)
-    return out
-
-
-def _above_each_other(parts: Sequence[Tensor]) -> Tensor:
-    """Tensors of one shape, joined by rows. Of tensors without memory `torch.cat` would load torch's compiler,
-    which takes as long as all else that reading a model does."""
-    if parts[0].is_meta:
-        return parts[0].new_empty((sum(len(part) for part in parts), *parts[0].shape[1:]))
-    return torch.cat(list(parts))
-
-
-def from_field(weights: Mapping[str, Tensor], table: NameTable, place: str) -> dict[str, Tensor]:
-    """Weights by the field's names → by ours; a tied copy that differs from its original is an `InputError`."""
-    check_names(weights, table, place)
-    plain = {canonical(name, table.base): tensor for name, tensor in weights.items()}
-    for copy, original in {**table.copies, **table.repeated}.items():
-        if copy in plain and original in plain and not torch.equal(plain[copy], plain[original]):
+                raise InputError(
+                    "joined_shapes_differ",
+                    f"{_listed(hf_names)} have different shapes",
+                    location=location,
+                    hint=_COPY_AGAIN,
+                )
+            merged[name] = parts[0] if len(parts) == 1 else _concatenate(parts)
+        elif len(missing) < len(hf_names):
             raise InputError(
-                f"{place}: tensor '{copy}' differs from '{original}'",
-                "the two are one (tied) in this model; it cannot be read as it is",
+                "tensor_missing", f"missing {_listed(missing)}", location=location, hint=_COPY_AGAIN
             )
-    return join(weights, table, place)
+    return merged
 
 
-def field_tensors(ours: Iterable[str], table: NameTable) -> str:
-    """ "tensor 'bert.…'": our names told by the field's, for a sentence."""
-    return _listed([field for name in ours for field in table.tensors.get(name, (name,))])
+def _concatenate(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenate tensors of one shape by rows.
+
+    On meta tensors `torch.cat` would load torch's compiler, which takes as long as the rest of reading a model.
+    """
+    if tensors[0].is_meta:
+        return tensors[0].new_empty((sum(len(tensor) for tensor in tensors), *tensors[0].shape[1:]))
+    return torch.cat(list(tensors))
+
+
+def from_field(weights: Mapping[str, Tensor], table: NameTable, location: str) -> dict[str, Tensor]:
+    """Convert weights from Hugging Face's names; a tied copy that differs from its original is an InputError."""
+    check_names(weights, table, location)
+    by_name = {canonical(name, table.base): tensor for name, tensor in weights.items()}
+    for duplicate, original in {**table.tied, **table.repeated}.items():
+        if (
+            duplicate in by_name
+            and original in by_name
+            and not torch.equal(by_name[duplicate], by_name[original])
+        ):
+            raise InputError(
+                "tied_tensors_differ",
+                f"tensor '{duplicate}' differs from '{original}'",
+                location=location,
+                hint="The two are one tied tensor in this model; the file cannot be read.",
+            )
+    return merge_tensors(weights, table, location)
+
+
+def describe_tensors(names: Iterable[str], table: NameTable) -> str:
+    """Return "tensor 'bert.…'" for a message: bertsmith's names listed as Hugging Face's."""
+    return _listed([hf_name for name in names for hf_name in table.tensors.get(name, (name,))])
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = [f"'{name}'" for name in names]
-    more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
-    return f"tensor{'s' if len(shown) > 1 else ''} {', '.join(shown[:4])}{more}"
+    quoted = [f"'{name}'" for name in names]
+    more = f" and {len(quoted) - _MAX_LISTED} more" if len(quoted) > _MAX_LISTED else ""
+    return f"tensor{'s' if len(quoted) > 1 else ''} {', '.join(quoted[:_MAX_LISTED])}{more}"

@@ -1,1 +1,1 @@
-"""Tensors to tensors: encoder and heads over packed sequences. No file, no optimiser, no hub in here."""
+"""Neural network modules of the encoder and its heads, over packed sequences."""

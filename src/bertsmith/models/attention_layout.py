@@ -1,6 +1,6 @@
-"""How a batch's sequences are laid out for attention: by length in buckets, padded inside a bucket only.
+"""Layout of a batch's sequences for attention: buckets of similar length, padded inside a bucket only.
 
-Computed once for a batch, on the host, and shared by all its layers.
+A layout is computed once per batch, on the host, and shared by all layers.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ from bertsmith.kernels.reference import Bounds
 from bertsmith.models.config import Sees
 from bertsmith.packed import Packed, sent
 
-# Sequences whose lengths round up to the same multiple of this share a bucket: wider wastes more padding,
-# narrower makes more and smaller products.
-_WIDTH = 16
-# Scores a head (sequences x length squared) that one bucket holds at most, so that they stay in the cache
-# between the products, the softmax and the dropout.
-_SCORES = 2**16
-_SCORES_ELSEWHERE = 2**22  # on a GPU: what it is asked to do must be enough to keep it busy
+# Sequences whose lengths round up to the same multiple of this share a bucket: a larger value wastes more padding,
+# a smaller one makes more and smaller products.
+_BUCKET_WIDTH = 16
+# Maximum scores per head (sequences x length squared) of a bucket, so that they stay in the cache between the
+# products, the softmax, and the dropout.
+_MAX_SCORES_CPU = 2**16
+_MAX_SCORES_GPU = 2**22  # a GPU needs larger products to be busy
 
-# Rows of a product are a multiple of this where oneDNN makes it on a processor. Preparing a shape takes it as long
-# as computing some 400 rows, and it remembers a thousand.
-_ROWS = 32
+# Matrix products of oneDNN on a CPU have a multiple of this many rows. Preparing a shape takes it as long as
+# computing about 400 rows, and it caches a thousand shapes.
+_ROW_MULTIPLE = 32
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """`sequences` sequences of similar length, each padded to `length` cells, the longest of them.
+    """Sequences of similar length, padded to the longest of them.
 
-    bias: float [b, 1, 1, T], 0 on tokens and the lowest number on padding; None where nothing is padded. Where a
-    token sees one side only, the lowest number also on the other: [b, 1, T, T], or [1, 1, T, T] where that keeps
-    padding from tokens as well.
+    Attributes:
+        sequences: Number of sequences.
+        length: Tokens that each sequence is padded to.
+        bias: Attention bias, float [b, 1, 1, T], 0 on tokens and the lowest number on padding; None without
+            padding. In causal attention also the lowest number on the side that is not attended to: [b, 1, T, T],
+            or [1, 1, T, T] if that hides the padding as well.
     """
 
     sequences: int
@@ -48,11 +51,13 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a batch's sequences are laid out for attention: made once, used by each layer.
+    """Layout of a batch's sequences for attention, used by all layers. Buckets are computed on first use.
 
-    sees: which tokens a token sees besides itself. alike: only sequences of one length share a bucket, so that
-    none is padded. prepares: whether each shape of a product is prepared when it is first met. Buckets are made
-    when they are first asked for: not every way of computing needs them.
+    Attributes:
+        packed: The batch.
+        sees: The tokens that a token attends to besides itself.
+        alike: True if only sequences of one length share a bucket, so that none is padded.
+        prepares: True if products have a preparation cost per shape, so that rows are padded to a few shapes.
     """
 
     packed: Packed
@@ -62,109 +67,119 @@ class Layout:
 
     @property
     def spare(self) -> int:
-        """How many rows of no token products are made with, so that batches of nearly as many tokens have products
-        of one shape, where shapes are prepared."""
-        return -len(self.packed.tokens) % _ROWS if self.prepares else 0
+        """Return the number of padding rows after the tokens, 0 unless shapes are prepared."""
+        return -len(self.packed.tokens) % _ROW_MULTIPLE if self.prepares else 0
 
     def filled(self, rows: Tensor) -> Tensor:
-        """Chosen rows, long [M], and for the same reason the first row again behind them, to such a multiple."""
-        return F.pad(rows, (0, -len(rows) % _ROWS)) if self.prepares else rows
+        """Pad row indices, long [M], with row 0 if shapes are prepared."""
+        return F.pad(rows, (0, -len(rows) % _ROW_MULTIPLE)) if self.prepares else rows
 
     def in_order(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The same in ascending order, so that each sequence's are together, and where there each of `rows` is;
-        None where it is where it was, as on a GPU, whose kernels do not ask for an order."""
-        filled = self.filled(rows)
+        """Pad and sort row indices, so that each sequence's are consecutive.
+
+        Returns:
+            The sorted indices, and the position of each of `rows` in them, long [M]; None if the order is
+            unchanged, as on a GPU, whose kernels need no order.
+        """
+        padded_rows = self.filled(rows)
         if not rows.is_cpu:
-            return filled, None
-        numbers = filled.numpy()
-        if (numbers[1:] >= numbers[:-1]).all():
-            return filled, None
-        order = np.argsort(numbers, kind="stable")
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        return torch.from_numpy(numbers[order]), torch.from_numpy(back[: len(rows)])
+            return padded_rows, None
+        indices = padded_rows.numpy()
+        if (indices[1:] >= indices[:-1]).all():
+            return padded_rows, None
+        order = np.argsort(indices, kind="stable")
+        inverse = np.empty_like(order)
+        inverse[order] = np.arange(len(order))
+        return torch.from_numpy(indices[order]), torch.from_numpy(inverse[: len(rows)])
 
     @cached_property
     def bounds(self) -> Bounds:
-        """What attention keeps within, as kernels read it."""
+        """Return the sequence boundaries in the form that kernels take."""
         return Bounds(self.packed.starts.long(), self.sees, self.packed.longest, len(self.packed.tokens))
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """Sequences of similar length; empty ones take part in nothing."""
-        return self._laid[0]
+        """Return the buckets; empty sequences are in none."""
+        return self._buckets_and_cells[0]
 
     @property
     def cells(self) -> Tensor | None:
-        """The packed row in each cell, long [C], bucket by bucket; padding cells hold row 0, and nothing ever
-        depends on them. None where they change nothing."""
-        return self._laid[1]
+        """Return the packed row of each cell, long [C], bucket by bucket; None if cells are in packed order.
+
+        Padding cells hold row 0, and no result depends on them.
+        """
+        return self._buckets_and_cells[1]
 
     @property
     def order(self) -> Tensor | None:
-        """The cell of each packed row, long [N]. None where the cells are."""
-        return self._laid[2]
+        """Return the cell of each packed row, long [N]; None if `cells` is."""
+        return self._buckets_and_cells[2]
 
     @property
     def sizes(self) -> list[int]:
-        """Cells of each bucket."""
+        """Return the number of cells of each bucket."""
         return [bucket.sequences * bucket.length for bucket in self.buckets]
 
     @cached_property
-    def _laid(self) -> tuple[tuple[Bucket, ...], Tensor | None, Tensor | None]:
-        """All of it is reckoned on the host, which knows the lengths, and sent to where the tokens are."""
+    def _buckets_and_cells(self) -> tuple[tuple[Bucket, ...], Tensor | None, Tensor | None]:
+        """Compute buckets, cells, and order on the host, which knows the lengths, and send them to the device."""
         lengths, device = self.packed.lengths, self.packed.tokens.device
-        begins = np.cumsum(lengths) - lengths
-        buckets, cells, nowhere = [], [np.empty(0, dtype=np.int64)], len(self.packed.tokens)
-        order = np.empty(nowhere + 1, dtype=np.int64)
-        place = 0
-        scores = _SCORES if self.packed.tokens.is_cpu else _SCORES_ELSEWHERE
-        for group in _groups(lengths, 1 if self.alike else _WIDTH, scores):
+        starts = np.cumsum(lengths) - lengths
+        buckets, cells, num_tokens = [], [np.empty(0, dtype=np.int64)], len(self.packed.tokens)
+        order = np.empty(num_tokens + 1, dtype=np.int64)  # the last element takes the padding cells
+        num_cells = 0
+        max_scores = _MAX_SCORES_CPU if self.packed.tokens.is_cpu else _MAX_SCORES_GPU
+        for group in _groups(lengths, 1 if self.alike else _BUCKET_WIDTH, max_scores):
             length = int(lengths[group].max())
             columns = np.arange(length)
-            real = columns < lengths[group, None]
-            rows = begins[group, None] + columns
-            order[np.where(real, rows, nowhere).ravel()] = np.arange(place, place + real.size)
-            cells.append(np.where(real, rows, 0).ravel())
-            bias = _bias(real, device) if self.sees == "all" else _one_side(real, self.sees, device)
+            is_token = columns < lengths[group, None]
+            rows = starts[group, None] + columns
+            order[np.where(is_token, rows, num_tokens).ravel()] = np.arange(
+                num_cells, num_cells + is_token.size
+            )
+            cells.append(np.where(is_token, rows, 0).ravel())
+            if self.sees == "all":
+                bias = _padding_bias(is_token, device)
+            else:
+                bias = _causal_bias(is_token, self.sees, device)
             buckets.append(Bucket(len(group), length, bias))
-            place += real.size
-        if len(buckets) == 1 and len(order) == place + 1:  # sequences of one length, which lie in order
+            num_cells += is_token.size
+        if len(buckets) == 1 and len(order) == num_cells + 1:  # sequences of one length, in order
             return tuple(buckets), None, None
-        every = torch.from_numpy(np.concatenate(cells))
-        return tuple(buckets), sent(every, device), sent(torch.from_numpy(order[:-1]), device)
+        all_cells = torch.from_numpy(np.concatenate(cells))
+        return tuple(buckets), sent(all_cells, device), sent(torch.from_numpy(order[:-1]), device)
 
 
-def _groups(lengths: NDArray[np.int64], width: int, scores: int) -> Iterator[NDArray[np.int64]]:
-    """The sequences of each bucket: of lengths that round up alike, and as many as have so many scores a head."""
-    filled = np.flatnonzero(lengths)
-    keys = (lengths[filled] + width - 1) // width
+def _groups(lengths: NDArray[np.int64], width: int, max_scores: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the sequences of each bucket: their lengths round up alike, and their scores are not too many."""
+    nonempty = np.flatnonzero(lengths)
+    keys = (lengths[nonempty] + width - 1) // width
     for key in np.unique(keys):
-        most = max(1, scores // (int(key) * width) ** 2)
-        members = filled[keys == key]
-        yield from (members[i : i + most] for i in range(0, len(members), most))
+        max_sequences = max(1, max_scores // (int(key) * width) ** 2)
+        members = nonempty[keys == key]
+        yield from (members[i : i + max_sequences] for i in range(0, len(members), max_sequences))
 
 
-def _bias(real: NDArray[np.bool_], device: torch.device) -> Tensor | None:
-    if real.all():
+def _padding_bias(is_token: NDArray[np.bool_], device: torch.device) -> Tensor | None:
+    if is_token.all():
         return None
-    bias = np.where(real, np.float32(0), np.finfo(np.float32).min)
+    bias = np.where(is_token, np.float32(0), np.finfo(np.float32).min)
     return sent(torch.from_numpy(bias[:, None, None, :]), device)
 
 
-def _one_side(real: NDArray[np.bool_], sees: Sees, device: torch.device) -> Tensor | None:
-    """Padding lies behind all tokens: it must be hidden only where these see what is behind them."""
-    length = real.shape[1]
+def _causal_bias(is_token: NDArray[np.bool_], sees: Sees, device: torch.device) -> Tensor | None:
+    """Return the bias of causal attention; padding comes last, so only attention to later tokens must hide it."""
+    length = is_token.shape[1]
     if length < 2:
         return None
     hidden = other_side(length, sees)[None]
-    if sees == "behind" and not real.all():
-        hidden = hidden | ~real[:, None, :]
+    if sees == "behind" and not is_token.all():
+        hidden = hidden | ~is_token[:, None, :]
     bias = np.where(hidden, np.finfo(np.float32).min, np.float32(0))
     return sent(torch.from_numpy(bias[:, None]), device)
 
 
 def other_side(length: int, sees: Sees) -> NDArray[np.bool_]:
-    """[T, T]: what each token (row) does not see."""
-    every = np.ones((length, length), dtype=np.bool_)
-    return np.triu(every, 1) if sees == "before" else np.tril(every, -1)
+    """Return a mask [T, T] of the tokens (columns) that each token (row) does not attend to."""
+    ones = np.ones((length, length), dtype=np.bool_)
+    return np.triu(ones, 1) if sees == "before" else np.tril(ones, -1)

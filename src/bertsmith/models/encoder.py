@@ -1,6 +1,6 @@
-"""The encoder: token ids in packed form → hidden states [N, H] (Devlin et al. 2018, section 3; spec 2.2 to 2.4).
+"""The Transformer encoder on packed token ids, which returns hidden states [N, H] (Devlin et al. 2018, section 3).
 
-The encoder is given its parts: members of the family hand it other ones, and one block may serve many layers.
+Model families may build it from other embeddings and layers, and several layers may share one block.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bertsmith.packed import Packed
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with its output projection; query, key and value are one product."""
+    """Multi-head self-attention with its output projection; query, key, and value are one matrix product."""
 
     kernels: Kernels = TORCH
 
@@ -41,31 +41,36 @@ class Attention(nn.Module):
         self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob, generator)
 
-    def forward(self, x: Tensor, layout: Layout, asked: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """[N, H] → [N, H]; a token sees the tokens of its own sequence. asked: the tokens that are wanted, long
-        [M] in ascending order, and x of these: [M, H]."""
+    def forward(self, x: Tensor, layout: Layout, queries: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Compute [N, H] → [N, H], or [M, H] for some tokens.
+
+        Args:
+            x: The input, [N, H].
+            layout: The layout of the batch.
+            queries: The tokens whose output is needed, sorted long [M], and x of these tokens, [M, H].
+        """
         dropout = self.dropout if self.dropout.active else None
-        rows, own = (None, x) if asked is None else asked
+        rows, selected = (None, x) if queries is None else queries
         attend = None
         if rows is not None and isinstance(self.qkv, Linear) and not watched(self.qkv):
             attend = self.kernels.attention_of_rows(x, rows, layout.bounds, self.heads, dropout)
         if attend is not None:
-            mixed = attend(*self._apart(own, x))
+            mixed = attend(*self._split_projections(selected, x))
         else:
-            mixed = _chosen(attention(self.qkv(x), layout, self.heads, dropout, self.kernels), rows)
+            mixed = _select(attention(self.qkv(x), layout, self.heads, dropout, self.kernels), rows)
         return self.output(mixed)  # type: ignore[no-any-return]
 
-    def _apart(self, asking: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The queries of some tokens, and keys and values of all: [M, H] and [N, 2H]."""
-        width = x.shape[1]
-        of_q, of_kv = torch.split(self.qkv.weight, [width, 2 * width])
+    def _split_projections(self, selected: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries of selected tokens, [M, H], and keys and values of all tokens, [N, 2H]."""
+        sizes = [x.shape[1], 2 * x.shape[1]]
+        q_weight, kv_weight = torch.split(self.qkv.weight, sizes)
         bias = self.qkv.bias
-        q_bias, kv_bias = (None, None) if bias is None else torch.split(bias, [width, 2 * width])
-        return linear(asking, of_q, q_bias, self.kernels), linear(x, of_kv, kv_bias, self.kernels)
+        q_bias, kv_bias = (None, None) if bias is None else torch.split(bias, sizes)
+        return linear(selected, q_weight, q_bias, self.kernels), linear(x, kv_weight, kv_bias, self.kernels)
 
 
 class FeedForward(nn.Module):
-    """Linear to the inner width, activation, Linear back. [N, H] → [N, H]."""
+    """The feed-forward sublayer, W2·act(W1·x + b1) + b2: [N, H] → [N, H]."""
 
     kernels: Kernels = TORCH
 
@@ -76,23 +81,23 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[config.hidden_act]
 
     def forward(self, x: Tensor) -> Tensor:
-        """W2·act(W1·x + b1) + b2."""
-        is_seen = watched(self.inner, self.output)
-        found = None if is_seen else self.kernels.fed_forward(x, self.inner, self.output, self.activation)
-        if found is None and self.activation is F.gelu and self.inner.activates:
-            found = self.output(self.inner(x, activated=True))
-        elif found is None:
-            found = self.output(self.kernels.activated(self.inner(x), self.activation))
-        return found
+        """Compute [N, H] → [N, H]."""
+        has_hooks = watched(self.inner, self.output)
+        output = None if has_hooks else self.kernels.fed_forward(x, self.inner, self.output, self.activation)
+        if output is None and self.activation is F.gelu and self.inner.activates:
+            output = self.output(self.inner(x, activated=True))
+        elif output is None:
+            output = self.output(self.kernels.activated(self.inner(x), self.activation))
+        return output
 
 
-def _chosen(x: Tensor, rows: Tensor | None) -> Tensor:
-    """These rows of x, or all."""
+def _select(x: Tensor, rows: Tensor | None) -> Tensor:
+    """Return rows of x, or x without rows."""
     return x if rows is None else x.index_select(0, rows)
 
 
 class Block(nn.Module):
-    """One layer: attention, then feed-forward, each with a residual sum and a LayerNorm around it."""
+    """A Transformer layer: attention and feed-forward, each with a residual connection and a LayerNorm."""
 
     kernels: Kernels = TORCH
 
@@ -106,8 +111,17 @@ class Block(nn.Module):
         *,
         norm_first: bool = False,
     ) -> None:
-        """norm_first: whether a LayerNorm stands before its part, so that what is added up is never normalised on
-        its way (Xiong et al. 2020), or behind the sum, as in BERT and the first Transformer."""
+        """Build a layer.
+
+        Args:
+            attention: The attention sublayer.
+            feed_forward: The feed-forward sublayer.
+            attention_norm: The LayerNorm of attention.
+            output_norm: The LayerNorm of the feed-forward sublayer.
+            dropout: The dropout on the outputs of both sublayers.
+            norm_first: Apply LayerNorm before each sublayer (Xiong et al. 2020) instead of after each residual
+                sum, as BERT and the original Transformer do.
+        """
         super().__init__()
         self.attention = attention
         self.attention_norm = attention_norm
@@ -117,14 +131,16 @@ class Block(nn.Module):
         self._norm_first = norm_first
 
     def forward(self, x: Tensor, layout: Layout, rows: Tensor | None = None) -> Tensor:
-        """[N, H] → [N, H]. rows: long [M] in ascending order, the tokens that are wanted: [M, H]; of the others
-        only what attention reads is computed."""
+        """Compute [N, H] → [N, H], or [M, H] for the tokens `rows`, sorted long [M].
+
+        Of other tokens only the keys and values are computed.
+        """
         parts = self.parts()
-        found = None if parts is None else self.kernels.layers(x, layout.bounds, [parts], rows)
-        return self._by_parts(x, layout, rows) if found is None else found
+        output = None if parts is None else self.kernels.layers(x, layout.bounds, [parts], rows)
+        return self._by_parts(x, layout, rows) if output is None else output
 
     def parts(self) -> LayerParts | None:
-        """Those of BERT's layer; None where they are others, or watched by hooks."""
+        """Return the modules of a standard BERT layer, None if the layer is another one or has hooks."""
         if self._norm_first:
             return None
         attention, feed_forward = owner(self.attention), owner(self.feed_forward)
@@ -145,22 +161,22 @@ class Block(nn.Module):
         return None if watched(attention, feed_forward, *parts.weighted) else parts
 
     def _by_parts(self, x: Tensor, layout: Layout, rows: Tensor | None) -> Tensor:
-        given, kept = self.attention_norm(x) if self._norm_first else x, _chosen(x, rows)
-        own = _chosen(given, rows) if self._norm_first else kept
-        attended = self.attention(given, layout, None if rows is None else (rows, own))
-        x = self._added(kept, attended, self.attention_norm)
-        fed = self.feed_forward(self.output_norm(x) if self._norm_first else x)
-        return self._added(x, fed, self.output_norm)
+        attention_input, residual = self.attention_norm(x) if self._norm_first else x, _select(x, rows)
+        selected = _select(attention_input, rows) if self._norm_first else residual
+        attended = self.attention(attention_input, layout, None if rows is None else (rows, selected))
+        x = self._add_residual(residual, attended, self.attention_norm)
+        transformed = self.feed_forward(self.output_norm(x) if self._norm_first else x)
+        return self._add_residual(x, transformed, self.output_norm)
 
-    def _added(self, x: Tensor, made: Tensor, norm: nn.Module) -> Tensor:
-        """What a part has made of x is added to it: LN(x + dropout(made)), or x + dropout(made)."""
+    def _add_residual(self, residual: Tensor, x: Tensor, norm: nn.Module) -> Tensor:
+        """Compute LayerNorm(residual + dropout(x)), or residual + dropout(x) with LayerNorm first."""
         if self._norm_first:
-            return self.dropout.added(x, made)
-        return self.kernels.added_norm(x, made, self.dropout, norm)
+            return self.dropout.added(residual, x)
+        return self.kernels.added_norm(residual, x, self.dropout, norm)
 
 
 def block_of(config: ModelConfig, generator: torch.Generator) -> Block:
-    """BERT's block."""
+    """Build BERT's layer."""
     return Block(
         Attention(config, generator),
         FeedForward(config),
@@ -172,31 +188,31 @@ def block_of(config: ModelConfig, generator: torch.Generator) -> Block:
 
 
 class Borrowed(nn.Module):
-    """A part of another block, used here and owned there: its tensors are saved and updated once."""
+    """A module of another layer, which owns its parameters, so that they are saved and updated once."""
 
     def __init__(self, owned: nn.Module) -> None:
         super().__init__()
-        self._owned = (owned,)  # inside a tuple, so that torch does not count it among this module's own
+        self._owned = (owned,)  # in a tuple, so that torch does not register it as a submodule
 
     @property
     def owned(self) -> nn.Module:
-        """The part itself."""
+        """Return the shared module."""
         return self._owned[0]
 
     def forward(self, *inputs: Any) -> Any:
-        """What the owned part gives."""
+        """Call the shared module."""
         return self.owned(*inputs)
 
 
 def owner(part: nn.Module) -> nn.Module:
-    """A block's part, also where it is another block's."""
+    """Return the shared module of a `Borrowed`, or the module itself."""
     return part.owned if isinstance(part, Borrowed) else part
 
 
 BlockOf = Callable[[ModelConfig, torch.Generator], Block]
-"""Makes one layer."""
+"""Builds one layer."""
 
-# What of a later block is the first one's of its group, by `share` (Lan et al. 2020, section 3.1 and table 4).
+# Modules that a layer shares with the first one of its group (Lan et al. 2020, section 3.1 and table 4).
 _SHARED = {
     "attention": ("attention", "attention_norm"),
     "feed_forward": ("feed_forward", "output_norm"),
@@ -215,12 +231,11 @@ def _blocks(config: ModelConfig, generator: torch.Generator, block: BlockOf) -> 
 
 
 class Encoder(nn.Module):
-    """Embeddings and layers.
+    """Embeddings and layers, with fp32 weights.
 
-    `generator` draws the first weights and then every dropout mask; its state is all the randomness there is,
-    its device the weights'. None means a fresh one, seeded 0. Weights are fp32. `embeddings` and `block` make
-    the parts; BERT's if not given. `computing` makes the context of a forward pass (`Place.reader`).
-    `in_integers`: whether torch makes its layers' products, of 8-bit integers.
+    Attributes:
+        computing: Returns the context of a forward pass (`Place.reader`).
+        in_integers: True if torch computes the layers' matrix products in int8.
     """
 
     kernels: Kernels = TORCH
@@ -235,6 +250,15 @@ class Encoder(nn.Module):
         embeddings: Callable[[ModelConfig, torch.Generator], Embeddings] = Embeddings,
         block: BlockOf = block_of,
     ) -> None:
+        """Build an encoder with random weights.
+
+        Args:
+            config: The model's sizes and switches.
+            generator: Draws the initial weights and all dropout masks; the encoder is on its device. None: a new
+                generator on the CPU with seed 0.
+            embeddings: Builds the embeddings.
+            block: Builds a layer.
+        """
         super().__init__()
         self.config = config
         self._generator = torch.Generator().manual_seed(0) if generator is None else generator
@@ -247,13 +271,14 @@ class Encoder(nn.Module):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The block of each layer: L of them, one for all layers of a group where it is shared."""
-        c = self.config
-        return [self.blocks[c.group_of(i) if c.share == "all" else i] for i in range(c.num_hidden_layers)]
+        """Return the block of each of the L layers; layers that share all parameters have the same block."""
+        config = self.config
+        layers = range(config.num_hidden_layers)
+        return [self.blocks[config.group_of(i) if config.share == "all" else i] for i in layers]
 
     @property
     def generator(self) -> torch.Generator:
-        """What dropout draws from; set it to draw from another one, as after a move to another device."""
+        """Return the generator of dropout; set another one after a move to another device."""
         return self._generator
 
     @generator.setter
@@ -269,14 +294,21 @@ class Encoder(nn.Module):
         *,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Last hidden states: [N, H] of a `Packed`; [B, T, H] of the padded form, as `padded` gives it.
+        """Compute the last hidden states.
 
-        rows: long [M], which tokens of a `Packed` are read. The result is then [M, H], as `encoder(packed)[rows]`
-        is, and the last layer's queries, attention and feed-forward are computed for these alone.
+        Args:
+            inputs: A packed batch, or padded token ids, long [B, T] (see `padded`).
+            attention_mask: See `padded`.
+            token_type_ids: See `padded`.
+            rows: Tokens of a packed batch, long [M]; the last layer computes queries, attention, and feed-forward
+                for these only.
+
+        Returns:
+            fp32 [N, H] for a packed batch, [M, H] with `rows`, [B, T, H] for padded ids.
         """
         if isinstance(inputs, Tensor):
             if rows is not None:
-                raise ValueError("rows are chosen of a Packed: choose from what the padded form gives")
+                raise ValueError("rows need a packed batch; index the output of padded inputs instead")
             return self.padded(inputs, attention_mask, token_type_ids)
         self._check_length(inputs.longest)
         with self.computing():
@@ -284,7 +316,7 @@ class Encoder(nn.Module):
             return (x if self.norm is None else self.norm(x)).float()
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
-        """The embeddings' output and each layer's, L + 1 tensors [N, H]; the last are those of `forward`."""
+        """Return the outputs of the embeddings and of each layer, L + 1 tensors [N, H], fp32."""
         self._check_length(packed.longest)
         with self.computing():
             states = list(self._states(packed))
@@ -292,37 +324,37 @@ class Encoder(nn.Module):
                 states[-1] = self.norm(states[-1])
         return [state.float() for state in states]
 
-    def _begun(self, packed: Packed) -> tuple[Tensor, Layout]:
-        """The embeddings' output, with rows of no token behind the others, and how attention is laid out."""
+    def _embed(self, packed: Packed) -> tuple[Tensor, Layout]:
+        """Return the output of the embeddings, with padding rows at the end, and the layout for attention."""
         x: Tensor = self.embeddings(packed)
         layout = self._layout(packed, x)
         return (F.pad(x, (0, 0, 0, layout.spare)) if layout.spare else x), layout
 
     def _states(self, packed: Packed) -> Iterator[Tensor]:
-        """The embeddings' output and each layer's."""
-        (x, layout), count = self._begun(packed), len(packed.tokens)
+        """Yield the outputs of the embeddings and of each layer."""
+        (x, layout), count = self._embed(packed), len(packed.tokens)
         yield x[:count]
         for layer in self.layers:
             x = layer(x, layout)
             yield x[:count]
 
     def _last_state(self, packed: Packed, rows: Tensor | None) -> Tensor:
-        """The last layer's, or these rows of it."""
-        (x, layout), count = self._begun(packed), len(packed.tokens)
+        """Return the output of the last layer, or some rows of it."""
+        (x, layout), count = self._embed(packed), len(packed.tokens)
         if rows is None or not count:
-            return self._through(x, layout, None)[:count]
-        chosen, back = layout.in_order(rows)
-        x = self._through(x, layout, chosen)
-        return x[: len(rows)] if back is None else x.index_select(0, back)
+            return self._apply_layers(x, layout, None)[:count]
+        sorted_rows, inverse = layout.in_order(rows)
+        x = self._apply_layers(x, layout, sorted_rows)
+        return x[: len(rows)] if inverse is None else x.index_select(0, inverse)
 
-    def _through(self, x: Tensor, layout: Layout, rows: Tensor | None) -> Tensor:
-        """x as it comes out of all layers; rows: of the last one, as `Layout.in_order` has them."""
+    def _apply_layers(self, x: Tensor, layout: Layout, rows: Tensor | None) -> Tensor:
+        """Apply all layers; `rows`, as `Layout.in_order` returns them, are the rows of the last one."""
         layers = self.layers
-        found = self._together(x, layers, layout, rows)
-        if found is not None:
-            return found
-        *earlier, last = layers  # of few rows the last one may be another way's
-        between = self._together(x, earlier, layout, None)
+        output = self._fused_layers(x, layers, layout, rows)
+        if output is not None:
+            return output
+        *earlier, last = layers  # kernels may not serve the last one for few rows
+        between = self._fused_layers(x, earlier, layout, None)
         if between is None:
             between = x
             for layer in earlier:
@@ -330,21 +362,24 @@ class Encoder(nn.Module):
         state: Tensor = last(between, layout, rows)
         return state
 
-    def _together(
+    def _fused_layers(
         self, x: Tensor, layers: Sequence[nn.Module], layout: Layout, rows: Tensor | None
     ) -> Tensor | None:
-        """x as it comes out of these layers, where kernels compute them as one; rows: of the last one."""
+        """Apply layers as one operation, None if the kernels cannot; `rows` are the rows of the last one."""
         parts = []
         for layer in layers:
-            own = layer.parts() if type(layer) is Block and not watched(layer) else None
-            if own is None:
+            layer_parts = layer.parts() if type(layer) is Block and not watched(layer) else None
+            if layer_parts is None:
                 return None
-            parts.append(own)
+            parts.append(layer_parts)
         return self.kernels.layers(x, layout.bounds, parts, rows) if parts else None
 
     def _layout(self, packed: Packed, x: Tensor) -> Layout:
-        """Where nothing is trained, sequences share a product with those of their own length alone: what is padded
-        in one batch and not in another would differ in the last bits. x: what the layers' products begin with."""
+        """Return the layout for layers with input x.
+
+        Without gradients only sequences of one length share a product: a sequence that is padded in one batch and
+        not in another would differ in the last bits.
+        """
         kernels = self.kernels
         by_library = x.is_cpu and not (kernels.multiplies(x) or kernels.in_integers)
         prepares = self.in_integers or (
@@ -353,16 +388,15 @@ class Encoder(nn.Module):
         return Layout(packed, self.config.sees, alike=not torch.is_grad_enabled(), prepares=prepares)
 
     def attention_maps(self, packed: Packed) -> list[list[Tensor]]:
-        """What the heads of each layer look at: L lists with a tensor [A, t, t] for each sequence, before dropout,
-        by the plain way (`attention.attention_maps`)."""
+        """Return the attention weights, before dropout: for each layer and sequence a tensor [A, t, t]."""
         maps: list[list[Tensor]] = []
 
-        def watch(_: nn.Module, __: Any, qkv: Tensor) -> None:
+        def record(_: nn.Module, __: Any, qkv: Tensor) -> None:
             maps.append(attention_maps(qkv, packed, self.config.num_attention_heads, sees=self.config.sees))
 
-        # one that layers share is called, and so watched, for each of them
-        seen = [part.qkv for part in self.modules() if isinstance(part, Attention)]
-        handles = [qkv.register_forward_hook(watch) for qkv in seen]
+        # a module that layers share is called, and so recorded, for each of them
+        projections = [part.qkv for part in self.modules() if isinstance(part, Attention)]
+        handles = [qkv.register_forward_hook(record) for qkv in projections]
         try:
             self(packed)
         finally:
@@ -373,55 +407,71 @@ class Encoder(nn.Module):
     def padded(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
-        """The call people know: long [B, T] each → [B, T, H], zeros on padding.
+        """Compute the last hidden states of padded ids as transformers does.
 
-        The mask is 1 on tokens and 0 on padding, which may stand on either side. Positions count columns, as in
-        the reference; where they start after the padding id (RoBERTa) they count the tokens that are not it.
+        Args:
+            input_ids: Long [B, T].
+            attention_mask: [B, T], 1 on tokens and 0 on padding, on either side; None: no padding.
+            token_type_ids: Long [B, T]; None: zeros.
+
+        Returns:
+            fp32 [B, T, H], zeros on padding. Positions are columns; if they start after the padding id (RoBERTa),
+            they count the tokens with other ids.
         """
         packed = Packed.of_padded(input_ids, attention_mask, token_type_ids)
         self._check_ids(packed)
-        kept = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        mask = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).bool()
         if self.config.first_position == "after_padding":
-            real = (input_ids != self.config.pad_token_id).long()
-            counted = real.cumsum(1) * real - 1  # -1 on padding: it has a row of its own before the first
-            packed = replace(packed, positions=counted[kept.bool()])
+            is_token = (input_ids != self.config.pad_token_id).long()
+            positions = is_token.cumsum(1) * is_token - 1  # -1 on padding: the row before the first token's
+            packed = replace(packed, positions=positions[mask])
         if input_ids.shape[1] > self.config.longest and len(packed.positions):
             self._check_length(int(packed.positions.max()) + 1)
         rows = self(packed)
         out: Tensor = rows.new_zeros(*input_ids.shape, rows.shape[1])
-        return out.masked_scatter(kept.bool()[..., None], rows)
+        return out.masked_scatter(mask[..., None], rows)
 
     def _check_ids(self, packed: Packed) -> None:
-        """InputError where a token's or a segment's id has no row in its table."""
-        for what, ids, rows in (
-            ("token", packed.tokens, self.config.vocab_size),
-            (
-                "segment",
-                packed.segments,
-                self.config.type_vocab_size if self.config.type_vocab_size > 1 else 0,
-            ),
-        ):
-            if rows and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
-                wrong = int(ids.max()) if int(ids.max()) >= rows else int(ids.min())
-                raise InputError(
-                    f"there is no {what} with id {wrong}: this model has ids 0 to {rows - 1}",
-                    "encode the text with the model's own tokenizer",
-                )
+        """Raise an InputError for a token or segment id without an embedding."""
+        token_ids, segment_ids, config = packed.tokens, packed.segments, self.config
+        if (wrong := _out_of_range(token_ids, config.vocab_size)) is not None:
+            raise InputError(
+                "token_id_out_of_range",
+                f"token id {wrong} is out of range: this model has ids 0 to {config.vocab_size - 1}",
+                hint="Encode the text with the model's tokenizer.",
+            )
+        wrong = _out_of_range(segment_ids, config.type_vocab_size)
+        if config.type_vocab_size > 1 and wrong is not None:
+            raise InputError(
+                "segment_id_out_of_range",
+                f"segment id {wrong} is out of range: this model has ids 0 to {config.type_vocab_size - 1}",
+                hint="Encode the text with the model's tokenizer.",
+            )
 
     def _check_length(self, length: int) -> None:
         if length > self.config.longest:
             raise ValueError(
-                f"a sequence has {counted(length, 'token')} and the model's limit is {self.config.longest} "
-                f"(max_position_embeddings {self.config.max_position_embeddings}): truncate it or cut it into "
+                f"a sequence has {counted(length, 'token')}, and the model's limit is {self.config.longest} "
+                f"(max_position_embeddings {self.config.max_position_embeddings}): truncate it or split it into "
                 "windows"
             )
 
 
+def _out_of_range(ids: Tensor, count: int) -> int | None:
+    """Return an id outside of 0 to count - 1, None if there is none."""
+    if not len(ids) or 0 <= int(ids.min()) <= int(ids.max()) < count:
+        return None
+    return int(ids.max()) if int(ids.max()) >= count else int(ids.min())
+
+
 def unwatched(encoder: Encoder) -> Encoder:
-    """The encoder in evaluation, with the same weights, whose passes nobody's hooks see."""
-    # what is in the memo is not copied, but taken as it is said there
-    memo: dict[int, Any] = {id(one): one for one in (*encoder.parameters(), encoder.generator)}
+    """Return a copy of an encoder, in evaluation mode, with the same weights and without hooks."""
+    # deepcopy takes objects in its memo as they are instead of copying them
+    memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}
     for part in encoder.modules():
-        own = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
-        memo |= {id(hooks): OrderedDict() for hooks in own}
+        hook_dicts = (
+            *(part._forward_hooks, part._forward_pre_hooks),
+            *(part._backward_hooks, part._backward_pre_hooks),
+        )
+        memo |= {id(hooks): OrderedDict() for hooks in hook_dicts}
     return copy.deepcopy(encoder, memo).eval()

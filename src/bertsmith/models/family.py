@@ -1,4 +1,4 @@
-"""What a family is, and the table of families: a family is its differences from BERT, and nothing else."""
+"""Model families, each described by its differences from BERT, and their presets."""
 
 from __future__ import annotations
 
@@ -9,39 +9,41 @@ from typing import Any
 
 import torch
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.tensor_names import NameTable
 from bertsmith.registry import entry
 
-_FEATURES = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
-_UNNAMED: Mapping[frozenset[str], str] = {
+_FEATURE_PARTS = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
+_CUSTOM_CLASSES: Mapping[frozenset[str], str] = {
     frozenset({"encoder", "relater"}): "ForEntityPairClassification",
     frozenset({"encoder", "classifier"}): "ForUnpooledSequenceClassification",
     frozenset({"encoder", "span", "span_transform"}): "ForTransformedQuestionAnswering",
     **{
         frozenset({"encoder", "tagger", *features, *crf}): "ForFeatureTagging"
-        for features in _FEATURES
+        for features in _FEATURE_PARTS
         for crf in ((), ("crf",))
     },
 }
-"""Heads that the field has a class for in no family of ours, by how its classes of other families are called, or
-by what they do."""
+"""Class names, without the family's prefix, of parts for which transformers has no class in any family."""
 
-_ON_A_BILSTM = frozenset({"classifier", "span", "chooser", "relater"})
-"""Heads that may have a BiLSTM below them, besides a tagger: of these the field has no class, either."""
+_RECURRENT_HEADS = frozenset({"classifier", "span", "chooser", "relater"})
+"""Heads besides the tagger that may have a BiLSTM below them, for which transformers has no class either."""
 
 
 @dataclass(frozen=True)
-class HeadShape:
-    """Where a family's heads differ from BERT's.
+class HeadStructure:
+    """Differences of a family's heads from BERT's.
 
-    masked_act: activation of the masked head; none: the encoder's. pair_dropout: whether the pair head drops what
-    it reads. dense_act: the classifier reads the first token through a layer of its own with this activation;
-    none: it reads the pooler. dense_dropout: whether that layer drops what it reads. choice_act: as dense_act, of
-    the head for multiple choice, which drops nothing before. token_dropout: whether heads on tokens drop as the
-    encoder does, the span head too; else as the classifier, and the span head nothing.
+    Attributes:
+        masked_act: Activation of the masked LM head; None: the encoder's.
+        pair_dropout: True if the sentence-pair head has dropout on its input.
+        dense_act: Activation of a dense layer between the first token and the classifier; None: a pooler instead.
+        dense_dropout: True if that dense layer has dropout on its input.
+        choice_act: Like `dense_act`, of the multiple-choice head, which has no dropout on its input.
+        token_dropout: True if token heads, the span head too, have the encoder's dropout. Otherwise token heads
+            have the classifier's, and the span head has none.
     """
 
     masked_act: str | None = None
@@ -54,16 +56,28 @@ class HeadShape:
 
 @dataclass(frozen=True)
 class Family:
-    """What differs from BERT.
+    """The differences of a model family from BERT.
 
-    model_type: as the field's config.json has it. names: our tensors ↔ the field's. architectures: which parts of
-    a model make which class of the field; causal: the same of models that read from left to right, where it is
-    another. presets: published sizes. tokenizer: its usual kind. structure: the switches that every model of the
-    family has in one position; needs: settings that it cannot do without. defaults: what a key that config.json
-    leaves out means, where BERT's default is another. keys: our settings that have another name there; told: what
-    it says of our settings in another way. fixed: keys that must have one value, some a function of the sizes.
-    pretraining: settings of `data` that its paper pre-trains with, where these are not BERT's; training: such of
-    `train`, for sizes that nothing was measured for; objective: what its text is asked; a preset brings them.
+    Attributes:
+        model_type: config.json's name of the family.
+        names: Returns bertsmith's and Hugging Face's tensor names for a config.
+        architectures: The Hugging Face class for each set of parts.
+        tokenizer: The usual tokenizer algorithm.
+        causal: The classes of causal models where they differ from `architectures`.
+        presets: The settings of published models.
+        structure: Settings that are the same in every model of the family.
+        required: Settings that may not be None.
+        defaults: Values of settings that config.json omits, where BERT's default differs.
+        keys: Settings that have another key in config.json.
+        parse_extra: Reads settings that config.json expresses in another way.
+        fixed: Keys of config.json that must have one value, or one computed from the config.
+        derived: Keys of config.json that are written, computed from the config, and not read.
+        none_if_equal: Settings that are None in a model if they equal another setting.
+        heads: Differences of the heads.
+        pretraining: `data` settings of the paper's pre-training where they differ from BERT's; presets set them.
+        training: `train` settings for presets without measured ones.
+        objective: The pre-training objective; presets set it.
+        encoder: Builds the encoder.
     """
 
     model_type: str
@@ -73,14 +87,14 @@ class Family:
     causal: Mapping[frozenset[str], str] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     structure: Mapping[str, Any] = field(default_factory=dict)
-    needs: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
-    told: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda raw: {}
+    parse_extra: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda raw: {}
     fixed: Mapping[str, Any | Callable[[ModelConfig], Any]] = field(default_factory=dict)
-    also: Mapping[str, Callable[[ModelConfig], Any]] = field(default_factory=dict)
-    none_where: Mapping[str, str] = field(default_factory=dict)
-    heads: HeadShape = HeadShape()
+    derived: Mapping[str, Callable[[ModelConfig], Any]] = field(default_factory=dict)
+    none_if_equal: Mapping[str, str] = field(default_factory=dict)
+    heads: HeadStructure = HeadStructure()
     pretraining: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     objective: str = "mlm_nsp"
@@ -88,74 +102,81 @@ class Family:
 
     @property
     def class_prefix(self) -> str:
-        """How the names of the field's classes begin: "Bert"."""
+        """Return the prefix of the family's Hugging Face classes, such as "Bert"."""
         return self.architectures[frozenset({"encoder"})].removesuffix("Model")
 
     @property
     def classes(self) -> Mapping[frozenset[str], str]:
-        """`architectures`, and what stands in config.json for parts of which the field has no class."""
-        unnamed = {parts: f"{self.class_prefix}{name}" for parts, name in _UNNAMED.items()}
-        named = {**unnamed, **self.architectures}
+        """Return `architectures` and the class names of parts for which transformers has no class."""
+        custom = {parts: f"{self.class_prefix}{name}" for parts, name in _CUSTOM_CLASSES.items()}
+        classes = {**custom, **self.architectures}
         recurrent = {
             parts | {"recurrent"}: name.replace("For", "ForBiLstm", 1)
-            for parts, name in named.items()
-            if parts & _ON_A_BILSTM
+            for parts, name in classes.items()
+            if parts & _RECURRENT_HEADS
         }
-        both = {
+        bidirectional = {
             parts | {"beside"}: name.replace("For", "ForBothDirections", 1)
-            for parts, name in named.items()
-            if self.structure.get("causal", True)  # where a model may read one way
-            and parts & (_ON_A_BILSTM | {"tagger"})
-            and parts.isdisjoint(set().union(*_FEATURES))
+            for parts, name in classes.items()
+            if self.structure.get("causal", True)  # the family has causal models
+            and parts & (_RECURRENT_HEADS | {"tagger"})
+            and parts.isdisjoint(set().union(*_FEATURE_PARTS))
         }
-        return {**unnamed, **recurrent, **both, **self.architectures}
+        return {**custom, **recurrent, **bidirectional, **self.architectures}
 
     def architecture(self, parts: Collection[str], *, causal: bool = False) -> str:
-        """The class that has these parts and no other; InputError where there is none."""
-        own = self.causal if causal else {}
-        found = own.get(frozenset(parts)) or self.classes.get(frozenset(parts))
-        if found is None:
-            listed = ", ".join(sorted(set(parts) - {"encoder"}))
+        """Return the class with exactly these parts; InputError if there is none."""
+        causal_class = self.causal.get(frozenset(parts)) if causal else None
+        architecture = causal_class or self.classes.get(frozenset(parts))
+        if architecture is None:
+            heads = ", ".join(sorted(set(parts) - {"encoder"}))
             raise InputError(
-                f"{self.model_type} has no class with these heads: {listed}",
-                "choose another sentence task or another family (model.model_type)",
+                "no_class_for_heads",
+                f"{self.model_type} has no class with these heads: {heads}",
+                argument="model.model_type",
+                hint="Choose another sentence task or another family.",
             )
-        return found
+        return architecture
 
     def parts(self, architecture: str) -> frozenset[str] | None:
-        """The parts of a class, None if it is none that we write."""
-        every = (*self.classes.items(), *self.causal.items())
-        makers = [parts for parts, name in every if name == architecture]
-        return max(makers, key=len, default=None)
+        """Return the parts of a class, None if bertsmith never writes it."""
+        classes = (*self.classes.items(), *self.causal.items())
+        return max((parts for parts, name in classes if name == architecture), key=len, default=None)
 
     def setting(self, name: str) -> Any:
-        """What a setting is in this family where nobody says otherwise."""
+        """Return the family's default of a setting."""
         return {**self.defaults, **self.structure}.get(name, ModelConfig.model_fields[name].default)
 
     def check(self, config: ModelConfig) -> None:
-        """Refuse a config whose switches are those of another family."""
+        """Raise an InputError if a config has a setting of another family."""
         for name, value in self.structure.items():
-            if (given := getattr(config, name)) != value:
+            if (actual := getattr(config, name)) != value:
                 raise InputError(
-                    f"model.{name} is {given}, but {value} in every {self.model_type}",
-                    "start from a preset of the family that has it",
+                    "not_in_family",
+                    f"{actual} is not supported: it is {value} in every {self.model_type}",
+                    argument=f"model.{name}",
+                    hint="Start from a preset of another family.",
                 )
-        for name, other in self.none_where.items():
+        for name, other in self.none_if_equal.items():
             if getattr(config, name) == getattr(config, other):
                 raise InputError(
-                    f"model.{name} is model.{other}, and no {self.model_type} has both",
-                    f"set model.{name}=none",
+                    "redundant_size",
+                    f"it equals model.{other}; no {self.model_type} has both",
+                    argument=f"model.{name}",
+                    hint=f"Use {option(f'model.{name}', 'none')}.",
                 )
-        for name in self.needs:
+        for name in self.required:
             if getattr(config, name) is None:
                 raise InputError(
-                    f"model.{name} is not set, and every {self.model_type} has one",
-                    f"set it, or start from a preset: {', '.join(list(self.presets)[:3])}",
+                    "setting_required",
+                    f"every {self.model_type} has this setting",
+                    argument=f"model.{name}",
+                    hint=f"Set it, or start from a preset: {', '.join(list(self.presets)[:3])}.",
                 )
 
 
 def shape(layers: int, hidden: int, heads: int | None = None) -> dict[str, int]:
-    """The sizes of a published model: heads are 64 wide where their number is not given, F is 4 H."""
+    """Return the sizes of a published model; by default heads have size 64, and F is 4 H."""
     return {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -171,75 +192,95 @@ FAMILIES: dict[str, str | Family] = {
     "distilbert": "bertsmith.models.families.distilbert:DISTILBERT",
     "electra": "bertsmith.models.families.electra:ELECTRA",
 }
-"""Each family's model_type with its home, imported when asked for."""
+"""The module and attribute of each family, imported on first use."""
 
 
 def family(model_type: str) -> Family:
-    """The family of this model_type; InputError if there is none."""
+    """Return the family of a model type; InputError if there is none."""
     return entry(FAMILIES, model_type, f"{model_type[:60]!r} is no family of models that is known here")
 
 
 def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:
-    """A new encoder of the config's family, its weights drawn from the generator and on its device.
+    """Build an encoder of the config's family with random weights.
 
-    Raises InputError where the config's switches are not the family's.
+    Args:
+        config: The model's sizes and switches.
+        generator: Draws the weights and then dropout; the encoder is on its device.
+
+    Raises:
+        InputError: The config has a setting of another family.
     """
-    kind = family(config.model_type)
-    kind.check(config)
-    return kind.encoder(config, generator)
+    model_family = family(config.model_type)
+    model_family.check(config)
+    return model_family.encoder(config, generator)
 
 
 def presets() -> dict[str, dict[str, Any]]:
-    """The published models' names with their settings, where these are not ModelConfig's defaults."""
+    """Return the settings of all presets where they are not ModelConfig's defaults."""
     return {
-        name: {"model_type": kind.model_type, **kind.defaults, **kind.structure, **sizes}
-        for kind in map(family, FAMILIES)
-        for name, sizes in kind.presets.items()
+        name: {
+            "model_type": model_family.model_type,
+            **model_family.defaults,
+            **model_family.structure,
+            **sizes,
+        }
+        for model_family in map(family, FAMILIES)
+        for name, sizes in model_family.presets.items()
     }
 
 
 def braced(names: Iterable[str]) -> list[str]:
-    """Names as shells shorten them: bert-{tiny,mini}-{uncased,cased} for the four."""
-    ends: dict[tuple[str, str], list[str]] = {}  # (family, size) → its variants
+    """Abbreviate preset names as shells do: bert-{tiny,mini}-{uncased,cased} for four names."""
+    variants: dict[tuple[str, str], list[str]] = {}  # by family and size
     for name in names:
-        first, size, end = (*name.split("-", 2), "", "")[:3]
-        ends.setdefault((first, size), []).append(end)
-    sizes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (first, size), of_size in ends.items():
-        sizes.setdefault((first, tuple(of_size)), []).append(size)
-    return ["-".join(filter(None, (first, _one_of(of), _one_of(end)))) for (first, end), of in sizes.items()]
+        prefix, size, variant = (*name.split("-", 2), "", "")[:3]
+        variants.setdefault((prefix, size), []).append(variant)
+    sizes: dict[tuple[str, tuple[str, ...]], list[str]] = {}  # by family and variants
+    for (prefix, size), size_variants in variants.items():
+        sizes.setdefault((prefix, tuple(size_variants)), []).append(size)
+    return [
+        "-".join(filter(None, (prefix, _in_braces(group_sizes), _in_braces(group_variants))))
+        for (prefix, group_variants), group_sizes in sizes.items()
+    ]
 
 
-def _one_of(words: Sequence[str]) -> str:
+def _in_braces(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
 
 
 def known_as(name: str) -> str | None:
-    """The preset that a name stands for: its own, or of a name without its version (albert-base) the newest. None
-    where there is none."""
-    known = presets()
-    if name in known:
+    """Return the preset of this name, or the newest one if the name lacks its version (albert-base)."""
+    names = presets()
+    if name in names:
         return name
-    return max((one for one in known if one.rpartition("-v")[0] == name), default=None)
+    return max((versioned for versioned in names if versioned.rpartition("-v")[0] == name), default=None)
 
 
 def near_presets(name: str, alike: float = 0.5) -> list[str]:
-    """At most three presets that a name may have been meant for: those it is the beginning of, else those whose
-    spelling is `alike`, from 0 to 1."""
-    begun = [known for known in presets() if known.startswith(f"{name}-")]
-    return begun[:3] or difflib.get_close_matches(name, presets(), n=3, cutoff=alike)
+    """Return at most three presets that start with a name, or else those that resemble it by ratio `alike`."""
+    completions = [candidate for candidate in presets() if candidate.startswith(f"{name}-")]
+    return completions[:3] or difflib.get_close_matches(name, presets(), n=3, cutoff=alike)
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
-    """The configuration of a published model by its name (see `known_as`), with changes.
+    """Return the configuration of a published model.
 
-    An unknown name or setting is an `InputError` that names the nearest known ones.
+    Args:
+        name: A preset, with or without its version (albert-base).
+        changes: Settings to change.
+
+    Raises:
+        InputError: There is no such preset or setting.
     """
-    known = known_as(name)
-    if known is None:
+    preset_name = known_as(name)
+    if preset_name is None:
         near = near_presets(name)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        families = (", ".join(braced(family(kind).presets)) for kind in FAMILIES)
-        hint += f"known presets: {'; '.join(families)}"
-        raise InputError(f"{name}: there is no preset of this name", hint)
-    return ModelConfig.of({**presets()[known], **changes}, f"preset {known}")
+        suggestion = f"Did you mean {' or '.join(near)}? " if near else ""
+        families = (", ".join(braced(family(model_type).presets)) for model_type in FAMILIES)
+        raise InputError(
+            "unknown_preset",
+            "there is no preset of this name",
+            location=name,
+            hint=f"{suggestion}Presets: {'; '.join(families)}.",
+        )
+    return ModelConfig.of({**presets()[preset_name], **changes}, f"preset {preset_name}")

@@ -1,6 +1,6 @@
-"""What stands between the encoder and a head: a choice of layers, a BiLSTM on these, or another direction.
+"""Feature extraction between encoder and head: a choice of layers, a BiLSTM on them, or a second encoder.
 
-All three are ways of Devlin et al. 2019, sections 5.3 and 5.1.
+All three are from Devlin et al. 2019, sections 5.1 and 5.3.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -24,14 +24,16 @@ BETWEEN = frozenset({"mix", "joined", "recurrent", "recurrent4", "beside"})
 """The parts between encoder and head, by their names in a model folder."""
 
 Layers = Literal["last", "second_to_last", "embeddings", "sum_last_four", "sum_all", "concat_last_four"]
-"""The choices of table 7, by its order of rows but for the first."""
+"""The choices of layers in table 7 of Devlin et al. 2019."""
 
-_NEVER = -1e4  # the logarithm of a weight that is 0
+_EXCLUDED = -1e4  # logit of a layer with weight 0
 
 
 class LayerMix(nn.Module):
-    """scale · Σ softmax(weights) · states, over the embeddings' output and each layer's (Peters et al. 2018,
-    equation 1). A choice of one layer is a mix that is not trained."""
+    """A weighted sum of layers, scale · Σ softmax(weights) · states (Peters et al. 2018, equation 1).
+
+    States are the embeddings' output and each layer's. The weights of a single layer are not trained.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -39,69 +41,79 @@ class LayerMix(nn.Module):
         self.scale = nn.Parameter(torch.ones(1))
 
     def choose(self, layers: Sequence[int]) -> None:
-        """Mix these, evenly at first; 0 is the embeddings' output."""
+        """Set equal weights on these layers and exclude the others; 0 is the embeddings' output."""
         with torch.no_grad():
-            self.weights.fill_(_NEVER)
+            self.weights.fill_(_EXCLUDED)
             self.weights[list(layers)] = 0.0
         self.requires_grad_(len(layers) > 1)
 
     def forward(self, states: Sequence[Tensor]) -> Tensor:
-        """L + 1 tensors [N, H] → [N, H]."""
-        shares = self.weights.softmax(0)
-        return self.scale * torch.einsum("l,lnh->nh", shares, torch.stack(list(states)).float())
+        """Mix L + 1 tensors [N, H] to [N, H]."""
+        weights = self.weights.softmax(0)
+        return self.scale * torch.einsum("l,lnh->nh", weights, torch.stack(list(states)).float())
 
 
 class BiLstm(nn.Module):
-    """Two bidirectional layers of an LSTM over each sequence: [N, inputs] → [N, H], H/2 in each direction."""
+    """A two-layer bidirectional LSTM over each sequence: [N, inputs] → [N, H], H/2 per direction."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, inputs: int) -> None:
         super().__init__()
-        half, rest = divmod(config.hidden_size, 2)
-        if rest:
+        direction_size, remainder = divmod(config.hidden_size, 2)
+        if remainder:
             raise InputError(
-                f"a BiLSTM gives half of the hidden size in each direction, and {config.hidden_size} is odd",
-                "leave it out (task.head=linear), or take a model whose hidden size is even",
+                "odd_hidden_size",
+                f"a BiLSTM has half of the hidden size per direction, and {config.hidden_size} is odd",
+                argument="head",
+                hint=f"Use {option('head', 'linear')}, or a model with an even hidden size.",
             )
-        self.lstm = nn.LSTM(inputs, half, num_layers=2, bidirectional=True)
+        self.lstm = nn.LSTM(inputs, direction_size, num_layers=2, bidirectional=True)
         if not self.lstm.weight_ih_l0.is_meta:
             self.to(generator.device)
-            for parameter in self.lstm.parameters():  # as torch draws them, but from the run's own generator
-                nn.init.uniform_(parameter, -(half**-0.5), half**-0.5, generator=generator)
+            bound = direction_size**-0.5
+            for parameter in self.lstm.parameters():  # torch's distribution, but from the run's generator
+                nn.init.uniform_(parameter, -bound, bound, generator=generator)
 
     def forward(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
-        """lengths: tokens of each sequence, which lie end to end in x. In fp32 whatever the encoder computes in:
-        rounding adds up from token to token, and a machine without bf16 products has no such LSTM."""
+        """Compute the states in fp32 for packed sequences with these lengths in tokens.
+
+        Rounding errors of lower precision would add up from token to token, and torch has no bf16 LSTM on
+        machines without bf16 products.
+        """
         with torch.autocast(x.device.type, enabled=False):
-            parts = list(torch.split(x.float(), list(lengths)))
-            out, _ = self.lstm(nn.utils.rnn.pack_sequence(parts, enforce_sorted=False))
-            return torch.cat(nn.utils.rnn.unpack_sequence(out))
+            sequences = list(torch.split(x.float(), list(lengths)))
+            output, _ = self.lstm(nn.utils.rnn.pack_sequence(sequences, enforce_sorted=False))
+            return torch.cat(nn.utils.rnn.unpack_sequence(output))
 
 
 class OtherDirection(nn.Module):
-    """The same model read the other way, and a Linear from the states of both, side by side, to the width of one:
-    [N, 2H] → [N, H]. Two directions that were trained apart and meet at the top (Peters et al. 2018, section 3.1;
-    Devlin et al. 2019, section 5.1)."""
+    """A second encoder of the other direction, and a Linear on both encoders' states: [N, 2H] → [N, H].
+
+    The two causal encoders are pre-trained separately (Peters et al. 2018, section 3.1; Devlin et al. 2019,
+    section 5.1).
+    """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
         if not config.causal:
             raise InputError(
-                "task.beside joins a model that reads the other way, and this one sees both sides",
-                "fine-tune one that was pre-trained with objective.name=causal, or leave it out",
+                "second_encoder_not_causal",
+                "a second encoder needs a causal model, and this one attends to both sides",
+                argument="task.beside",
+                hint=f"Fine-tune a model pre-trained with {option('objective.name', 'causal')}, or omit it.",
             )
-        other = config.model_copy(update={"backwards": not config.backwards})
-        self.encoder = build_encoder(other, generator)
+        other_config = config.model_copy(update={"backwards": not config.backwards})
+        self.encoder = build_encoder(other_config, generator)
         self.linear = Linear(2 * config.hidden_size, config.hidden_size)
         draw_weights(self.linear, config.initializer_range, generator)
 
-    def forward(self, own: Tensor, other: Tensor) -> Tensor:
-        """The states of both directions at the same tokens, [M, H] each → [M, H]."""
-        found: Tensor = self.linear(torch.cat([own, other], 1))
-        return found
+    def forward(self, states: Tensor, other_states: Tensor) -> Tensor:
+        """Join both encoders' states of the same tokens, [M, H] each, to [M, H]."""
+        joined: Tensor = self.linear(torch.cat([states, other_states], 1))
+        return joined
 
 
 class Features(nn.Module):
-    """From the encoder to what a head reads: the states of `layers`, a BiLSTM's on these, or both directions'."""
+    """The input of a head: states of some layers, of a BiLSTM on them, or of two encoders."""
 
     def __init__(
         self,
@@ -115,73 +127,82 @@ class Features(nn.Module):
         super().__init__()
         if beside and (recurrent or layers != "last"):
             raise InputError(
-                "task.beside joins the last layers of two models, and nothing else stands below the head then",
-                "leave task.head or task.layers out",
+                "second_encoder_with_features",
+                "a second encoder excludes a BiLSTM and a choice of layers",
+                argument="task.beside",
+                hint=f"Omit {option('head')} and {option('layers')}.",
             )
-        h, number = config.hidden_size, config.num_hidden_layers
+        hidden_size, num_layers = config.hidden_size, config.num_hidden_layers
         self._config = config
         self._layers: Layers = layers
-        self._number, self._recurrent = number, recurrent
-        if "four" in layers and number < 4:
+        self._num_layers, self._recurrent = num_layers, recurrent
+        if "four" in layers and num_layers < 4:
             raise InputError(
-                f"task.layers={layers}: the model has {counted(number, 'layer')}", "choose last or sum_all"
+                "too_few_layers",
+                f"{layers} needs 4 layers, and the model has {counted(num_layers, 'layer')}",
+                argument="layers",
+                hint="Choose last or sum_all.",
             )
         if layers == "concat_last_four" and not recurrent:
             self.joined = JoinedLayers(config, generator)
         elif layers == "concat_last_four":
-            self.recurrent4 = BiLstm(config, generator, 4 * h)
+            self.recurrent4 = BiLstm(config, generator, 4 * hidden_size)
         elif layers != "last":
             self.mix = LayerMix(config).to(generator.device)
-            self.mix.choose(chosen(layers, number))
+            self.mix.choose(self.layers)
         if recurrent and layers != "concat_last_four":
-            self.recurrent = BiLstm(config, generator, h)
-        self._beside = beside
+            self.recurrent = BiLstm(config, generator, hidden_size)
+        self._two_encoders = beside
         if beside:
             self.beside = OtherDirection(config, generator)
 
     @property
     def layers(self) -> list[int]:
-        """The layers that are read; 0 is the embeddings' output."""
-        return chosen(self._layers, self._number)
+        """Return the indices of the layers; 0 is the embeddings' output."""
+        return layer_indices(self._layers, self._num_layers)
 
     @property
     def parts(self) -> Mapping[str, nn.Module]:
-        """The modules by the names that a model folder has for them."""
+        """Return the modules by their names in a model folder."""
         return dict(self.named_children())
 
     def of_sequences(self, encoder: Encoder, packed: Packed) -> Tensor:
-        """What heads on sequences read of a batch, [B, H].
+        """Return the input of sequence heads, [B, H].
 
-        Of the encoder one token's state: the first one's; where a token sees only those before it, the last one's
-        (Radford et al. 2018). Of a BiLSTM the last state of each direction: the half that goes forward at the last
-        token, the half that goes backward at the first. The paper does not say what its table 5 read; there alone
-        each half has read the whole sequence, from left to right or both ways whichever the encoder does, while
-        any single token's state has one half that has hardly begun where the other has ended. Of two directions
-        each one's last state.
+        For an encoder it is the state of the first token; of the last one in a causal model (Radford et al. 2018).
+        For a BiLSTM it is the last state of each direction: the forward half at the last token and the backward
+        half at the first. The paper does not say which states table 5 uses; only there has each half read the
+        whole sequence. For two encoders it is each one's last state.
         """
-        if self._beside:
-            pairs = ((encoder, self._config), (self.beside.encoder, self.beside.encoder.config))
-            ends = [one(packed, rows=_read_rows(config, packed)) for one, config in pairs]
-            found: Tensor = self.beside(*ends)
-            return found
+        if self._two_encoders:
+            encoders = (encoder, self.beside.encoder)
+            states = [
+                each(packed, rows=_summary_rows(config, packed))
+                for each, config in zip(encoders, (self._config, self.beside.encoder.config), strict=True)
+            ]
+            joined: Tensor = self.beside(*states)
+            return joined
         if not self._recurrent:
-            return self(encoder, packed, _read_rows(self._config, packed))  # type: ignore[no-any-return]
-        states: Tensor = self(encoder, packed)
-        half = self._config.hidden_size // 2
-        return torch.cat([states[packed.last_rows, :half], states[packed.first_rows, half:]], 1)
+            return self(encoder, packed, _summary_rows(self._config, packed))  # type: ignore[no-any-return]
+        lstm_states: Tensor = self(encoder, packed)
+        direction_size = self._config.hidden_size // 2
+        forward = lstm_states[packed.last_rows, :direction_size]
+        backward = lstm_states[packed.first_rows, direction_size:]
+        return torch.cat([forward, backward], 1)
 
     def forward(self, encoder: Encoder, packed: Packed, rows: Tensor | None = None) -> Tensor:
-        """What heads on tokens read of a batch, [N, H]. rows: long [M], of these tokens alone, [M, H]."""
-        if self._beside:
-            joined: Tensor = self.beside(*(one(packed, rows=rows) for one in (encoder, self.beside.encoder)))
+        """Return the input of token heads, [N, H], or [M, H] for the tokens `rows`, long [M]."""
+        if self._two_encoders:
+            encoders = (encoder, self.beside.encoder)
+            joined: Tensor = self.beside(*(each(packed, rows=rows) for each in encoders))
             return joined
         if self._layers == "last" and not self._recurrent:
             return encoder(packed, rows=rows)  # type: ignore[no-any-return]
-        x = self._of_layers(encoder, packed)
+        x = self._all_tokens(encoder, packed)
         return x if rows is None else x[rows]
 
-    def _of_layers(self, encoder: Encoder, packed: Packed) -> Tensor:
-        """Where more is read than the last layer, or read on: [N, H]."""
+    def _all_tokens(self, encoder: Encoder, packed: Packed) -> Tensor:
+        """Return the features of all tokens for other layers than the last or a BiLSTM, [N, H]."""
         lengths = packed.lengths.tolist()
         if self._layers == "concat_last_four":
             x = torch.cat(encoder.hidden_states(packed)[-4:], 1)
@@ -190,14 +211,14 @@ class Features(nn.Module):
         return self.recurrent(x, lengths) if self._recurrent else x  # type: ignore[no-any-return]
 
 
-def _read_rows(config: ModelConfig, packed: Packed) -> Tensor:
-    """The row of each sequence that has seen all that its model sees, long [B]."""
-    found: Tensor = packed.last_rows if config.sees == "before" else packed.first_rows
-    return found
+def _summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
+    """Return the row of each sequence whose state depends on the whole sequence, long [B]."""
+    rows: Tensor = packed.last_rows if config.sees == "before" else packed.first_rows
+    return rows
 
 
 class JoinedLayers(nn.Module):
-    """Linear from four layers' states side by side to the width of one: [N, 4H] → [N, H]."""
+    """A Linear on the concatenated states of four layers: [N, 4H] → [N, H]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -205,17 +226,17 @@ class JoinedLayers(nn.Module):
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        """No activation behind it: with a linear head it is one linear head on all four."""
+        """Apply the Linear without an activation: with a linear head it is one linear head on all four layers."""
         return self.linear(x)  # type: ignore[no-any-return]
 
 
-def chosen(layers: Layers, number: int) -> list[int]:
-    """The layers of a choice among `number`; 0 is the embeddings' output."""
+def layer_indices(layers: Layers, num_layers: int) -> list[int]:
+    """Return the indices of a choice of layers; 0 is the embeddings' output."""
     return {
-        "last": [number],
-        "second_to_last": [number - 1],
+        "last": [num_layers],
+        "second_to_last": [num_layers - 1],
         "embeddings": [0],
-        "sum_last_four": list(range(number - 3, number + 1)),
-        "concat_last_four": list(range(number - 3, number + 1)),
-        "sum_all": list(range(1, number + 1)),
+        "sum_last_four": list(range(num_layers - 3, num_layers + 1)),
+        "concat_last_four": list(range(num_layers - 3, num_layers + 1)),
+        "sum_all": list(range(1, num_layers + 1)),
     }[layers]

@@ -1,6 +1,6 @@
-"""The loss over the vocabulary: rows compared with each token's vector, and cross-entropy of what comes of it.
+"""Fused output projection and cross-entropy over the vocabulary.
 
-The logits are the largest tensor of a training step. They are kept once, and become their own slopes.
+The logits are the largest tensor of a training step. They are stored once and overwritten by their gradients.
 """
 
 from __future__ import annotations
@@ -15,27 +15,36 @@ from torch.autograd.function import once_differentiable
 from bertsmith.kernels.reference import Kernels, Predicted, Products, kind_of
 from bertsmith.models.layers import product, way_of
 
-_PART = 4096  # vectors of the vocabulary that are compared at a time
-# Columns of logits are a multiple of this, for which the products' libraries are up to half as quick again.
-_COLUMNS = 16
+_CHUNK_SIZE = 4096  # vocabulary entries per chunk
+# Rows are padded to a multiple of this, for which the libraries' matrix products are up to 1.5 times as fast.
+_ROW_MULTIPLE = 16
 _NO_LABEL = -1
 
 
 def table_loss(
     x: Tensor, table: Tensor, bias: Tensor, labels: Tensor, kernels: Kernels
 ) -> tuple[Tensor, Tensor]:
-    """Sum of the cross-entropies of rows x [M, E] over the table [V, E] with bias [V] and labels long [M], in
-    fp32, and how many are right at the top. Products are made in the precision of autocast, where it is on."""
+    """Return the sum of cross-entropies, fp32, and the number of correct predictions.
+
+    Args:
+        x: Rows, [M, E].
+        table: Output embeddings, [V, E].
+        bias: Output bias, [V].
+        labels: Long [M].
+        kernels: The kernels to use. Products are in autocast's dtype.
+    """
     dtype = kind_of(x)
     if len(labels) and table.dtype in (dtype, torch.float32) and kernels.takes_parts(x):
-        way, is_kept = way_of(x, kernels), torch.is_grad_enabled()
-        return _ByParts.apply(x.to(dtype), table, bias, labels, kernels, way, is_kept)  # type: ignore
-    return _ByRows.apply(x, table, bias, labels, kernels, dtype)  # type: ignore
+        products, needs_grad = way_of(x, kernels), torch.is_grad_enabled()
+        return _ChunkedLogits.apply(x.to(dtype), table, bias, labels, kernels, products, needs_grad)  # type: ignore
+    return _FullLogits.apply(x, table, bias, labels, kernels, dtype)  # type: ignore
 
 
-class _ByRows(torch.autograd.Function):
-    """Of all logits [M, V] at once; their buffer becomes softmax - one-hot, their gradient. Where products want
-    their columns to be a multiple of some number, words that never come are added, whose bias is -inf."""
+class _FullLogits(torch.autograd.Function):
+    """Compute all logits [M, V] at once; their buffer becomes softmax - one-hot, their gradient.
+
+    Kernels that need a multiple of some number of columns get padding entries with bias -inf.
+    """
 
     @staticmethod
     def forward(
@@ -47,33 +56,36 @@ class _ByRows(torch.autograd.Function):
         kernels: Kernels,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
-        x_low, table_low = x.to(dtype), table.to(dtype)
-        if spare := -len(table) % kernels.columns:
-            table_low, bias = F.pad(table_low, (0, 0, 0, spare)), F.pad(bias, (0, spare), value=-torch.inf)
-        logits = product(x_low, table_low)
-        loss, right, of_bias = kernels.table_loss(logits, bias, labels)
-        ctx.save_for_backward(logits, x_low, table_low, of_bias)
-        ctx.kinds, ctx.words = (x.dtype, table.dtype, bias.dtype), len(table)
-        ctx.mark_non_differentiable(right)
-        return loss, right
+        x_cast, table_cast = x.to(dtype), table.to(dtype)
+        if padding := -len(table) % kernels.columns:
+            table_cast = F.pad(table_cast, (0, 0, 0, padding))
+            bias = F.pad(bias, (0, padding), value=-torch.inf)
+        logits = product(x_cast, table_cast)
+        loss, num_correct, bias_grad = kernels.table_loss(logits, bias, labels)
+        ctx.save_for_backward(logits, x_cast, table_cast, bias_grad)
+        ctx.dtypes, ctx.vocab_size = (x.dtype, table.dtype, bias.dtype), len(table)
+        ctx.mark_non_differentiable(num_correct)
+        return loss, num_correct
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        slope, x, table, bias = ctx.saved_tensors
-        of_x, of_table, of_bias = ctx.kinds
+        logits_grad, x, table, bias_grad = ctx.saved_tensors
+        x_dtype, table_dtype, bias_dtype = ctx.dtypes
         return (
-            product(slope, table.T).to(of_x) * grad,
-            product(slope.T, (x * grad).to(x.dtype).T)[: ctx.words].to(of_table),
-            bias[: ctx.words].to(of_bias) * grad,
+            product(logits_grad, table.T).to(x_dtype) * grad,
+            product(logits_grad.T, (x * grad).to(x.dtype).T)[: ctx.vocab_size].to(table_dtype),
+            bias_grad[: ctx.vocab_size].to(bias_dtype) * grad,
             None,
             None,
             None,
         )
 
 
-class _ByParts(torch.autograd.Function):
-    """Of some thousand vectors of the table at a time: logits [v, M], which are still in the cache when they are
-    looked at, and on the way back when they are multiplied. Second derivatives and a second way back are refused.
+class _ChunkedLogits(torch.autograd.Function):
+    """Compute the logits of a few thousand vocabulary entries at a time, [v, M].
+
+    A chunk is still in the cache when its softmax statistics are computed and, in the backward pass, when it is
+    multiplied. Second derivatives and a second backward pass are refused.
     """
 
     @staticmethod
@@ -84,36 +96,38 @@ class _ByParts(torch.autograd.Function):
         bias: Tensor,
         labels: Tensor,
         kernels: Kernels,
-        way: Products,
-        is_kept: bool,
+        products: Products,
+        needs_grad: bool,
     ) -> tuple[Tensor, Tensor]:
-        count, spare = len(labels), -len(labels) % _COLUMNS
-        x, labels = F.pad(x, (0, 0, 0, spare)), F.pad(labels, (0, spare), value=_NO_LABEL)
-        kept: list[Tensor] = []
-        predicted = Predicted(x, table, bias, labels)
-        top, total, gold = kernels.parts_seen(predicted, parts_of(len(table)), way, kept if is_kept else None)
-        ctx.save_for_backward(x, table, bias, labels, top, total, *kept)
-        ctx.count, ctx.kernels, ctx.way = count, kernels, way
-        right = (gold == top)[:count].sum()
-        ctx.mark_non_differentiable(right)
-        return (total.log() + (top - gold))[:count].sum(), right
+        count, padding = len(labels), -len(labels) % _ROW_MULTIPLE
+        x, labels = F.pad(x, (0, 0, 0, padding)), F.pad(labels, (0, padding), value=_NO_LABEL)
+        logits: list[Tensor] = []
+        max_logits, sums, label_logits = kernels.parts_seen(
+            Predicted(x, table, bias, labels), parts_of(len(table)), products, logits if needs_grad else None
+        )
+        ctx.save_for_backward(x, table, bias, labels, max_logits, sums, *logits)
+        ctx.count, ctx.kernels, ctx.products = count, kernels, products
+        num_correct = (label_logits == max_logits)[:count].sum()
+        ctx.mark_non_differentiable(num_correct)
+        return (sums.log() + (max_logits - label_logits))[:count].sum(), num_correct
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        x, table, bias, labels, top, total, *kept = ctx.saved_tensors
-        share = grad / total
-        share[ctx.count :] = 0
-        of_table = torch.empty_like(table) if ctx.needs_input_grad[1] else None
-        of_x, of_bias = ctx.kernels.parts_slopes(
-            *(Predicted(x, table, bias, labels), parts_of(len(table)), ctx.way, kept),
-            *((top, share, grad), of_table),
+        x, table, bias, labels, max_logits, sums, *logits = ctx.saved_tensors
+        scale = grad / sums
+        scale[ctx.count :] = 0
+        table_grad = torch.empty_like(table) if ctx.needs_input_grad[1] else None
+        x_grad, bias_grad = ctx.kernels.parts_slopes(
+            *(Predicted(x, table, bias, labels), parts_of(len(table)), ctx.products, logits),
+            *((max_logits, scale, grad), table_grad),
         )
-        torch.autograd.graph.increment_version(kept)  # who asks again is told that they are gone
-        return of_x[: ctx.count], of_table, of_bias, None, None, None, None
+        # The logits are overwritten, so a second backward pass must fail.
+        torch.autograd.graph.increment_version(logits)
+        return x_grad[: ctx.count], table_grad, bias_grad, None, None, None, None
 
 
 def parts_of(size: int) -> list[tuple[int, int]]:
-    """Where each part of a vocabulary begins and ends; they are of nearly one size."""
-    count = -(-size // _PART)
-    return [(size * number // count, size * (number + 1) // count) for number in range(count)]
+    """Return the bounds of a vocabulary's chunks, which have nearly equal sizes."""
+    count = -(-size // _CHUNK_SIZE)
+    return [(size * i // count, size * (i + 1) // count) for i in range(count)]

@@ -1,7 +1,7 @@
-"""Heads that stand on the encoder: pooler, masked LM, sentence pair, and those of tasks (spec 2.5).
+"""Heads of the encoder: pooler, masked LM, sentence pair, and task heads.
 
-A head of a task reads hidden states, of tokens or one of each sequence (see `features`), and names its `parts` as
-a model folder has them; where a family's differ from BERT's, its `HeadShape` says how.
+A task head takes hidden states of tokens or of sequences (see `features`), and lists its `parts` by their names in
+a model folder. A family's `HeadStructure` has its differences from BERT.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, Table, linear
 from bertsmith.models.weight_init import draw_weights
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
-"""What the field's config.json calls what a sequence head answers."""
+"""The problem types of sequence classification in Hugging Face's config.json."""
 
 
 class Pooler(nn.Module):
-    """tanh(Linear) of each sequence's first hidden state: [B, H] → [B, H]."""
+    """tanh(Linear) on each sequence's first hidden state: [B, H] → [B, H]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -34,15 +34,15 @@ class Pooler(nn.Module):
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, first_rows: Tensor) -> Tensor:
-        """`first_rows` is hidden[packed.first_rows], [B, H]."""
+        """Pool hidden[packed.first_rows], [B, H]."""
         return torch.tanh(self.linear(first_rows))
 
 
 class MaskedHead(nn.Module):
-    """Masked LM: LN(act(Linear)), then the token table itself as the decoder, with a bias of its own.
+    """The masked LM head: LayerNorm(activation(Linear)) from H to E, then the decoder with a bias.
 
-    The table is handed over at each call, so it stays one tensor with one owner; a head that is not tied decodes
-    with its own. The Linear goes from H to the table's width E.
+    A tied decoder's weights are the token embeddings, which are passed at each call, so that the tensor has one
+    owner. A head that is not tied has a decoder of its own.
     """
 
     kernels: Kernels = TORCH
@@ -58,43 +58,46 @@ class MaskedHead(nn.Module):
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, hidden_rows: Tensor, table: Tensor) -> Tensor:
-        """Logits [M, V] of hidden rows [M, H] over the token table [V, E]; hand over predicted rows only."""
+        """Compute the logits [M, V] of predicted rows [M, H] with token embeddings [V, E]."""
         return linear(self.transformed(hidden_rows), self.table(table), self.bias, self.kernels)
 
     def loss(self, hidden_rows: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum of the cross-entropies of M rows with labels long [M], fp32, and how many are right at the top.
+        """Return the sum of cross-entropies of M rows with labels long [M], fp32, and the correct predictions.
 
-        Equals `F.cross_entropy(head(hidden_rows, table), labels, reduction="sum")`, in one buffer of [M, V].
+        The sum equals `F.cross_entropy(head(hidden_rows, table), labels, reduction="sum")`, in one buffer [M, V].
         """
         return table_loss(self.transformed(hidden_rows), self.table(table), self.bias, labels, self.kernels)
 
     def transformed(self, hidden_rows: Tensor) -> Tensor:
-        """LN(act(Linear)): [M, H] → [M, E], what is compared with each token's vector."""
+        """Compute the input of the decoder, LayerNorm(activation(Linear)): [M, H] → [M, E]."""
         return self.norm(self.activation(self.transform(hidden_rows)))  # type: ignore[no-any-return]
 
     def table(self, tokens: Tensor) -> Tensor:
-        """What it compares with, [V, E]: the encoder's token table, or its own."""
+        """Return the decoder's weights, [V, E]: the given token embeddings if tied, or else its own."""
         return tokens if self.decoder is None else self.decoder.weight
 
 
 class PairHead(nn.Module):
-    """Next sentence (0 = B follows A, as in the release, unless the data has it as 1) or sentence order (0 = in
-    order): [B, H] → [B, 2]."""
+    """The sentence-pair head on pooled states: [B, H] → [B, 2].
+
+    For next sentence prediction 0 means that B follows A, as in BERT's release, unless the data has it as 1. For
+    sentence order prediction 0 means in order.
+    """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
-        drops = family(config.model_type).heads.pair_dropout
-        self.dropout = Dropout(config.head_dropout if drops else 0.0, generator)
+        has_dropout = family(config.model_type).heads.pair_dropout
+        self.dropout = Dropout(config.head_dropout if has_dropout else 0.0, generator)
         self.linear = Linear(config.hidden_size, 2)
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """Pooled [B, H] → logits [B, 2]."""
+        """Compute logits [B, 2] of pooled states [B, H]."""
         return self.linear(self.dropout(pooled))  # type: ignore[no-any-return]
 
 
 class ReplacedHead(nn.Module):
-    """Whether each token was replaced: Linear, activation, Linear (Clark et al. 2020): [N, H] → logits [N]."""
+    """The replaced-token detection head (Clark et al. 2020): Linear, activation, Linear, [N, H] → logits [N]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -104,13 +107,12 @@ class ReplacedHead(nn.Module):
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[N, H] → [N]; above 0 the token is likelier another's than the text's own."""
+        """Compute logits [N] of tokens [N, H]; above 0 the token was probably replaced."""
         return self.linear(self.activation(self.dense(hidden)))[:, 0]  # type: ignore[no-any-return]
 
 
 class ClassHead(nn.Module):
-    """Dropout and Linear: [M, H] → logits [M, K]. One label makes it a regression. states: how many hidden states
-    a row joins; dropout: where it is not that of heads."""
+    """Dropout and Linear: [M, H] → logits [M, K]."""
 
     def __init__(
         self,
@@ -120,20 +122,29 @@ class ClassHead(nn.Module):
         states: int = 1,
         dropout: float | None = None,
     ) -> None:
+        """Build the head.
+
+        Args:
+            config: The model's sizes.
+            generator: Draws weights and dropout.
+            labels: Number of classes K; 1 for regression.
+            states: Number of hidden states that a row concatenates.
+            dropout: Dropout probability; None: the config's for heads.
+        """
         super().__init__()
         self.dropout = Dropout(config.head_dropout if dropout is None else dropout, generator)
         self.linear = Linear(states * config.hidden_size, labels)
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[M, states · H] → [M, K]."""
+        """Compute logits [M, K] of rows [M, states · H]."""
         return self.linear(self.dropout(rows))  # type: ignore[no-any-return]
 
 
 class DenseClassHead(nn.Module):
-    """Dropout, Linear, activation, dropout, Linear: a classifier that needs no pooler. [M, H] → logits [M, K].
+    """A classifier without a pooler: dropout, Linear, activation, dropout, Linear; [M, H] → logits [M, K].
 
-    first_dropout: whether there is the first of the two.
+    `first_dropout` False omits the first dropout.
     """
 
     def __init__(
@@ -154,63 +165,62 @@ class DenseClassHead(nn.Module):
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[M, H] → [M, K]."""
-        inner = self.activation(self.dense(self.first_dropout(rows)))
-        return self.linear(self.dropout(inner))  # type: ignore[no-any-return]
+        """Compute logits [M, K] of rows [M, H]."""
+        dense = self.activation(self.dense(self.first_dropout(rows)))
+        return self.linear(self.dropout(dense))  # type: ignore[no-any-return]
 
 
 class SentenceHead(nn.Module):
-    """From a state of each sequence to K outputs, the family's way: [B, H] → [B, K].
+    """The family's sequence classification head: [B, H] → [B, K].
 
-    BERT and ALBERT: the pooler, dropout, Linear; the others: a classifier with a layer of its own, no pooler.
-    pooled: whether BERT's and ALBERT's have the pooler; without it the Linear reads the hidden state itself, as
-    Devlin et al. 2019, section 4.1, write it.
+    BERT and ALBERT have a pooler, dropout, and a Linear; other families have `DenseClassHead`. With `pooled` False
+    BERT and ALBERT have no pooler, as Devlin et al. 2019, section 4.1, describe it.
     """
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, outputs: int, *, pooled: bool = True
     ) -> None:
         super().__init__()
-        shape = family(config.model_type).heads
-        self.pooler = Pooler(config, generator) if pooled and shape.dense_act is None else None
+        structure = family(config.model_type).heads
+        self.pooler = Pooler(config, generator) if pooled and structure.dense_act is None else None
         self.classifier: nn.Module = (
             ClassHead(config, generator, outputs)
-            if shape.dense_act is None
+            if structure.dense_act is None
             else DenseClassHead(
-                config, generator, outputs, shape.dense_act, first_dropout=shape.dense_dropout
+                config, generator, outputs, structure.dense_act, first_dropout=structure.dense_dropout
             )
         )
 
     @property
     def parts(self) -> dict[str, nn.Module]:
-        """The modules by the names that a model folder has for them."""
+        """Return the modules by their names in a model folder."""
         return dict(self.named_children())
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[B, H] → [B, K]."""
+        """Compute logits [B, K] of states [B, H]."""
         return self.classifier(rows if self.pooler is None else self.pooler(rows))  # type: ignore[no-any-return]
 
 
 class TokenHead(nn.Module):
-    """Dropout and Linear on every token: [N, H] → [N, K]."""
+    """The token classification head, dropout and Linear: [N, H] → [N, K]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()
-        own = config.hidden_dropout_prob if family(config.model_type).heads.token_dropout else None
-        self.tagger = ClassHead(config, generator, outputs, dropout=own)
+        dropout = config.hidden_dropout_prob if family(config.model_type).heads.token_dropout else None
+        self.tagger = ClassHead(config, generator, outputs, dropout=dropout)
 
     @property
     def parts(self) -> dict[str, nn.Module]:
-        """The modules by the names that a model folder has for them."""
+        """Return the modules by their names in a model folder."""
         return dict(self.named_children())
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[N, H] → [N, K]."""
+        """Compute logits [N, K] of tokens [N, H]."""
         return self.tagger(hidden)  # type: ignore[no-any-return]
 
 
 class SpanTransform(nn.Module):
-    """activation(Linear) of each hidden state, which a span's ends are then read from: [N, H] → [N, H]."""
+    """activation(Linear) of hidden states below a span head: [N, H] → [N, H]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -219,41 +229,41 @@ class SpanTransform(nn.Module):
         draw_weights(self, config.initializer_range, generator)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[N, H] → [N, H]."""
+        """Transform tokens [N, H] to [N, H]."""
         return self.activation(self.linear(hidden))
 
 
 class SpanHead(nn.Module):
-    """Linear to the two scores of a span's ends on every token: [N, H] → [N, 2] (start, end).
+    """A Linear to the start and end scores of every token: [N, H] → [N, 2].
 
-    transform: whether there is a layer before it; Devlin et al. 2019, section 4.2, have the two vectors alone."""
+    With `transform` a `SpanTransform` precedes it; Devlin et al. 2019, section 4.2, have the Linear alone.
+    """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, *, transform: bool = False) -> None:
         super().__init__()
-        drops = family(config.model_type).heads.token_dropout
-        self.dropout = Dropout(config.hidden_dropout_prob if drops else 0.0, generator)
+        has_dropout = family(config.model_type).heads.token_dropout
+        self.dropout = Dropout(config.hidden_dropout_prob if has_dropout else 0.0, generator)
         self.span = Linear(config.hidden_size, 2)
         draw_weights(self.span, config.initializer_range, generator)
         self.span_transform = SpanTransform(config, generator) if transform else None
 
     @property
     def parts(self) -> dict[str, nn.Module]:
-        """The modules by the names that a model folder has for them."""
+        """Return the modules by their names in a model folder."""
         parts = {"span": self.span, "span_transform": self.span_transform}
         return {name: module for name, module in parts.items() if module is not None}
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[N, H] → [N, 2]."""
+        """Compute scores [N, 2] of tokens [N, H]."""
         rows = self.dropout(hidden)
         scores: Tensor = self.span(rows if self.span_transform is None else self.span_transform(rows))
         return scores
 
 
 class ChoiceHead(nn.Module):
-    """A score a sequence, [B, H] → [B]: pooler, dropout, a vector V (Devlin et al. 2019, section 4.4).
+    """The multiple-choice head, one score per sequence (Devlin et al. 2019, section 4.4): [B, H] → [B].
 
-    The field's classes for multiple choice have the pooler in each family that has one, RoBERTa too; the others'
-    have a layer of their own.
+    As in transformers, families with a pooler have it here, RoBERTa too; the others have a dense layer.
     """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
@@ -268,18 +278,19 @@ class ChoiceHead(nn.Module):
 
     @property
     def parts(self) -> dict[str, nn.Module]:
-        """The modules by the names that a model folder has for them."""
+        """Return the modules by their names in a model folder."""
         return dict(self.named_children())
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[B, H] → [B]."""
+        """Compute scores [B] of states [B, H]."""
         return self.chooser(rows if self.pooler is None else self.pooler(rows))[:, 0]  # type: ignore[no-any-return]
 
 
 class RelationHead(nn.Module):
-    """From two hidden states of a text, those at the opening markers of its entities, joined, to K outputs.
+    """The relation head: dropout and Linear on the states at both entities' start markers.
 
-    Dropout and Linear (Baldini Soares et al. 2019, "entity start")."""
+    This is "entity start" of Baldini Soares et al. 2019.
+    """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()
@@ -287,11 +298,11 @@ class RelationHead(nn.Module):
 
     @property
     def parts(self) -> dict[str, nn.Module]:
-        """The modules by the names that a model folder has for them."""
+        """Return the modules by their names in a model folder."""
         return dict(self.named_children())
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Hidden states [2B, H], of the first and of the second entity of each text → [B, K]."""
+        """Compute logits [B, K] of states [2B, H], the first and second entity of each text."""
         return self.relater(rows.view(-1, 2 * rows.shape[1]))  # type: ignore[no-any-return]
 
 
@@ -313,5 +324,4 @@ PARTS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = 
     "chooser": lambda config, generator, _: ChoiceHead(config, generator).chooser,
     "relater": lambda config, generator, outputs: RelationHead(config, generator, outputs).relater,
 }
-"""What makes each part that may stand on an encoder, in the order data passes; given its number of outputs where
-it has a choice."""
+"""Builders of all parts besides the encoder, in forward order; the last argument is the number of outputs."""

@@ -1,4 +1,4 @@
-"""The small layers that draw, drop or begin the house's way: Linear, Table, Dropout, and the activations."""
+"""Basic layers: Linear, embedding tables, dropout, and activations."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-_MANY_ROWS = 4096  # of a table: with fewer most of them are looked up soon, or all are too few to tell
-_FEW_ROWS = 16  # fewer are computed another way by the products' libraries: 4 by MKL, 12 by its threads
+_MIN_SPARSE_ROWS = 4096  # in smaller tables a batch looks up most rows, or a dense update is fast
+_MIN_ROWS = 16  # libraries compute fewer rows by another algorithm: below 4 in MKL, below 12 with its threads
 
 
 class Dropout(nn.Module):
-    """Dropout that draws from a generator of its own, so that a checkpoint can hold its state.
+    """Dropout that draws from a given generator, so that a checkpoint can save its state.
 
-    16 random bits decide one element, so p is met to 2**-17; the scale uses the probability really met. One
-    pass multiplies by a mask that is drawn with its scale in it: over four times as fast as `F.dropout` on a
-    CPU whose allocator keeps its memory, and as fast where every tensor is mapped anew.
+    An element is decided by 16 random bits, so p is exact to 2**-17; the scale uses the actual probability. One
+    pass multiplies by a mask that includes the scale: over four times as fast as `F.dropout` on a CPU whose
+    allocator reuses memory, and equally fast if every tensor is newly mapped.
     """
 
     def __init__(self, p: float, generator: torch.Generator) -> None:
@@ -41,21 +41,21 @@ class Dropout(nn.Module):
 
     @property
     def active(self) -> bool:
-        """Whether anything is dropped at all."""
+        """Return True in training if p is not 0."""
         return self.training and self.p > 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop and rescale elements of x in training; x itself otherwise."""
+        """Drop and rescale elements of x in training; return x otherwise."""
         return x * self.mask(x) if self.active else x
 
     def added(self, residual: Tensor, x: Tensor) -> Tensor:
-        """residual + dropout(x), in one pass."""
+        """Compute residual + dropout(x) in one pass."""
         return torch.addcmul(residual, x, self.mask(x)) if self.active else residual + x
 
     def mask(self, x: Tensor) -> Tensor:
-        """A fresh mask for x, of its shape and dtype: 0 where dropped, 1 / (1 - p) elsewhere."""
+        """Draw a mask of the shape and dtype of x: 0 where dropped, 1 / (1 - p) elsewhere."""
         bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
-        # The full range by name: plain random_() leaves the sign bit 0 and so every fourth number biased.
+        # random_() without a range leaves the sign bit 0, which biases every fourth 16-bit number.
         bits.random_(-(2**63), None, generator=self.generator)
         dropped = min(round(self.p * 2**16), 2**16 - 1)
         mask = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -67,14 +67,14 @@ class Dropout(nn.Module):
 
 
 def use_generator(module: nn.Module, generator: torch.Generator) -> None:
-    """Let every dropout inside `module` draw from `generator`."""
+    """Set the generator of all dropout layers in a module."""
     for part in module.modules():
         if isinstance(part, Dropout):
             part.generator = generator
 
 
 def watched(*parts: nn.Module) -> bool:
-    """Whether hooks see what goes in and out of one of these, there or back, so that it must be called itself."""
+    """Return True if a module has forward or backward hooks, so that it must be called itself."""
     return any(
         part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
         for part in parts
@@ -82,39 +82,40 @@ def watched(*parts: nn.Module) -> bool:
 
 
 class Linear(nn.Linear):
-    """A linear layer whose first weights are left to `draw_weights`: torch draws them from a global state.
+    """A linear layer without initial weights; `draw_weights` draws them, since torch uses a global generator.
 
-    activates: whether GELU of what it gives can be asked for.
+    Attributes:
+        activates: True if the layer can apply GELU to its output.
     """
 
     kernels: Kernels = TORCH
     activates: ClassVar[bool] = False
 
     def reset_parameters(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[…, in] → […, out]."""
+        """Compute […, in] → […, out]."""
         return linear(x, self.weight, self.bias, self.kernels)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: Kernels = TORCH) -> Tensor:
-    """`F.linear`; where nothing is trained, a row's answer does not depend on how many rows there are.
+    """Compute `F.linear`; without gradients, a row's result does not depend on the number of rows.
 
-    Libraries compute products of few rows, or of one column, another way, and their sums differ in the last bits.
-    So few rows are joined by zeros, and one column by itself.
+    Libraries compute products of few rows, or of one column, by other algorithms whose sums differ in the last
+    bits. So few rows are padded with zeros, and a single column is duplicated.
     """
     if torch.is_grad_enabled():
         return product(x, weight, bias, kernels)
     if len(weight) == 1:
         return linear(x, weight.repeat(2, 1), None if bias is None else bias.repeat(2), kernels)[..., :1]
-    if x.dim() == 2 and len(x) < _FEW_ROWS:
-        return product(F.pad(x, (0, 0, 0, _FEW_ROWS - len(x))), weight, bias, kernels)[: len(x)]
+    if x.dim() == 2 and len(x) < _MIN_ROWS:
+        return product(F.pad(x, (0, 0, 0, _MIN_ROWS - len(x))), weight, bias, kernels)[: len(x)]
     return product(x, weight, bias, kernels)
 
 
 def way_of(x: Tensor, kernels: Kernels) -> Products:
-    """What makes products of x most quickly."""
+    """Return the fastest backend for matrix products of x."""
     if x.is_cpu and kernels.multiplies(x):
         return kernels
     is_full = x.dtype == kind_of(x) == torch.float32
@@ -122,58 +123,59 @@ def way_of(x: Tensor, kernels: Kernels) -> Products:
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: Kernels = TORCH) -> Tensor:
-    """`F.linear`: x [N, in] times the transpose of weight [out, in], in the quickest way."""
-    way = way_of(x, kernels)
-    if way is TORCH or x.dim() != 2 or not x.numel():
+    """Compute `F.linear` by the fastest backend: x [N, in] times the transpose of weight [out, in]."""
+    products = way_of(x, kernels)
+    if products is TORCH or x.dim() != 2 or not x.numel():
         return F.linear(x, weight, bias)
     x = x.to(kind_of(x))
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        trained: Any = _Product.apply  # torch says nothing of its types
-        made: Tensor = trained(x, weight, bias, way)
-        return made
-    return way.multiplied(x, weight.T, bias)
+        apply: Any = _Product.apply  # which torch does not annotate
+        output: Tensor = apply(x, weight, bias, products)
+        return output
+    return products.multiplied(x, weight.T, bias)
 
 
 class _OneDnn(Products):
-    """By oneDNN. What lies neither by rows nor by columns, such as one number told for all, is copied."""
+    """Matrix products by oneDNN; inputs that are neither row-major nor column-major are copied."""
 
     def multiplied(
         self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
     ) -> Tensor:
         x, y = (t if 1 in t.stride() and 0 not in t.stride() else t.contiguous() for t in (x, y))
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, y.T, bias, "none", [], "")
-        return found if out is None else out.copy_(found)
+        output: Tensor = torch.ops.mkldnn._linear_pointwise(x, y.T, bias, "none", [], "")
+        return output if out is None else out.copy_(output)
 
 
 ONEDNN = _OneDnn()
-"""Products by oneDNN, where torch has it."""
+"""Matrix products by oneDNN, if torch has it."""
 
 
 class _Product(torch.autograd.Function):
-    """A product, there and back in one way."""
+    """A matrix product whose forward and backward pass use one backend."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, way: Products) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: Products) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.way = way
-        return way.multiplied(x, weight.T, bias)
+        ctx.products = products
+        return products.multiplied(x, weight.T, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        to_x, to_weight, to_bias, _ = ctx.needs_input_grad
-        of_x = ctx.way.multiplied(grad, weight) if to_x else None
-        if to_weight and to_bias:
-            return of_x, *ctx.way.slopes(x, grad), None
-        of_weight = ctx.way.multiplied(grad.T, x) if to_weight else None
-        return of_x, of_weight, grad.sum(0) if to_bias else None, None
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        x_grad = ctx.products.multiplied(grad, weight) if needs_x else None
+        if needs_weight and needs_bias:
+            return x_grad, *ctx.products.slopes(x, grad), None
+        weight_grad = ctx.products.multiplied(grad.T, x) if needs_weight else None
+        return x_grad, weight_grad, grad.sum(0) if needs_bias else None, None
 
 
 class Table(nn.Embedding):
-    """A table of vectors whose first values are left to `draw_weights`.
+    """An embedding without initial weights, which `draw_weights` draws.
 
-    by_rows: whether its gradient is one of the rows looked up alone, sparse as torch calls it.
+    Attributes:
+        by_rows: True if its gradient is sparse, with the rows that were looked up.
     """
 
     kernels: Kernels = TORCH
@@ -181,34 +183,39 @@ class Table(nn.Embedding):
     _joins = False
 
     def reset_parameters(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     @property
     def pays_by_rows(self) -> bool:
-        """Whether it is trained quicker with such a gradient."""
-        return self.kernels.by_rows and self.weight.is_cpu and len(self.weight) >= _MANY_ROWS
+        """Return True if training is faster with a sparse gradient."""
+        return self.kernels.by_rows and self.weight.is_cpu and len(self.weight) >= _MIN_SPARSE_ROWS
 
     def forward(self, ids: Tensor) -> Tensor:
-        """[…] → […, E]."""
+        """Look up ids […] → […, E]."""
         return F.embedding(ids, self.weight, self.padding_idx, sparse=self._joins or self.by_rows)
 
     @contextmanager
     def beside_decoder(self, decodes: bool) -> Iterator[Tensor]:
-        """Where rows are looked up in a table that also `decodes` in the same loss, which gives all its rows a
-        gradient: on a processor the gradients of these rows are added to that, in its place, instead of to a table
-        of zeros which is then added as a whole. Gives the weights to decode with."""
+        """Yield the weights for a decoder that is tied to this embedding, if it `decodes` in the same loss.
+
+        The decoder's gradient is dense. On a CPU the gradients of the rows that were looked up are added to it in
+        place, instead of to a tensor of zeros which is then added to it.
+        """
         self._joins = decodes and torch.is_grad_enabled() and self.weight.is_cpu
-        last: Any = _GradientLast.apply  # torch says nothing of its types
+        apply: Any = _GradientLast.apply  # which torch does not annotate
         try:
-            yield last(self.weight) if self._joins else self.weight
+            yield apply(self.weight) if self._joins else self.weight
         finally:
             self._joins = False
 
 
 class _GradientLast(torch.autograd.Function):
-    """The same tensor. Of what is ready torch's engine takes first what was made last, so that of all uses of a
-    tensor the one through this, made before the others, gives its gradient last. The engine adds gradients of
-    single rows to a dense one in place if the dense one comes last; if it comes first, to a copy."""
+    """The identity, whose gradient arrives last among all uses of its input.
+
+    Among nodes that are ready torch's engine runs the newest first, and this node is created before the other
+    uses. The engine adds sparse gradients to a dense one in place if the dense one arrives last, and otherwise
+    to a copy.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Pooling: the hidden states of a text become one vector."""
+"""Reduction of a text's hidden states to one vector."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 
 Pooling = Literal["mean", "cls", "max"]
-"""The mean or the maximum of all tokens' states, the special ones among them, or the first token's."""
+"""The mean or maximum over all tokens, special tokens included, or the first token's state."""
 
 
 def pooled(encoder: Encoder, packed: Packed, pooling: Pooling) -> Tensor:
-    """A vector of each sequence of a batch, of the encoder's last hidden states: fp32 [B, H].
+    """Pool the encoder's last hidden states to one vector per sequence, fp32 [B, H].
 
-    Each sequence is reduced by itself, so its vector does not depend on what else is in the batch."""
+    Each sequence is reduced separately, so its vector does not depend on the rest of the batch.
+    """
     if pooling == "cls":
         return encoder(packed, rows=packed.first_rows).float()  # type: ignore[no-any-return]
     states = torch.split(encoder(packed).float(), packed.lengths.tolist())

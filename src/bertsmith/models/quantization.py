@@ -1,12 +1,12 @@
-"""An encoder whose matrix products are of 8-bit integers, for answers on a processor.
+"""Int8 quantization of an encoder's linear layers for inference on CPUs.
 
-Weights have a scale for each output, inputs a scale and a middle for each token. Before that each input channel is
-divided by a factor that its weights are multiplied by, since a few channels are far larger than the rest and would
-take the others' digits (Xiao et al. 2023, "SmoothQuant", with alpha 0.5). How large the channels are is seen on
-texts of random tokens: those that are large are so for any text. Their root mean square stands where that paper
-has the largest value, which is another one for each draw of tokens. The channel that is still the largest then is
-kept apart, in as many bits as it has: of a feed-forward layer's it may be ten times the next one. A product of
-integers is exact, so that what a token gets depends on no other row.
+Weights have a scale per output channel, inputs a scale and a zero point per token. Each input channel is first
+divided by a factor that its weights are multiplied by, since a few channels are far larger than the others and
+would take their precision (Xiao et al. 2023, "SmoothQuant", with alpha 0.5). The statistics of the channels are
+calibrated on random tokens: channels that are large are so for any text. SmoothQuant uses the largest value of a
+channel, which varies with the tokens; this module uses the root mean square. The channel that is still the largest
+after that stays in floating point: in a feed-forward layer it may be ten times as large as the next one. Integer
+products are exact, so no token's result depends on another row.
 """
 
 from __future__ import annotations
@@ -24,19 +24,36 @@ from bertsmith.models.encoder import Encoder, unwatched
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
 
-_LARGEST = 127  # of 8 bits, the same on both sides of 0
-_TINY = 1e-12
+_INT8_MAX = 127  # symmetric range of the weights
+_MIN_SCALE = 1e-12
+_MIN_CHANNEL = 1e-5
 
 
-class ChannelSizes(NamedTuple):
-    """Of each input channel of a product [in]: its root mean square, and its largest value on either side of 0."""
+class ChannelStats(NamedTuple):
+    """Statistics of the input channels of a linear layer.
 
-    usual: Tensor
-    largest: Tensor
+    Attributes:
+        rms: Root mean square, [in].
+        abs_max: Largest absolute value, [in].
+    """
+
+    rms: Tensor
+    abs_max: Tensor
 
 
 class Int8Linear(nn.Module):
-    """x Wᵀ + b with x and W rounded to 8 bits; what comes of it in bf16 where autocast asks for it."""
+    """A linear layer on inputs and weights quantized to int8, with an output in bf16 under autocast.
+
+    Attributes:
+        activates: True, since the layer can apply GELU to its output.
+        weight: Quantized weights, in the kernels' format.
+        sums: Sums of the quantized weights per output channel, [out].
+        scale: Scale of the weights per output channel, [out].
+        channels: Factor of each input channel, [in]; 0 for the channel in floating point.
+        bias: [out].
+        apart: Index of the input channel in floating point.
+        of_apart: Weights of that channel over `scale`, [out].
+    """
 
     kernels: Kernels = TORCH
     activates: ClassVar[bool] = True
@@ -47,20 +64,27 @@ class Int8Linear(nn.Module):
     bias: Tensor
     of_apart: Tensor
 
-    def __init__(self, linear: nn.Linear, inputs: ChannelSizes, kernels: Kernels = TORCH) -> None:
-        """inputs: how large they are. kernels: have weights in a form of their own."""
+    def __init__(self, linear: nn.Linear, inputs: ChannelStats, kernels: Kernels = TORCH) -> None:
+        """Quantize a linear layer.
+
+        Args:
+            linear: The layer.
+            inputs: Statistics of its inputs.
+            kernels: The kernels that define the format of the weights.
+        """
         super().__init__()
         self.kernels = kernels
         weight = linear.weight.detach().float()
-        factor = (inputs.usual.clamp_min(1e-5) / weight.abs().amax(0).clamp_min(1e-5)).sqrt()
-        self.apart = int((inputs.largest / factor).argmax())
-        smooth = weight * factor
-        smooth[:, self.apart] = 0
-        scale = (smooth.abs().amax(1) / _LARGEST).clamp_min(_TINY)
-        rounded = (smooth / scale[:, None]).round_().to(torch.int8)
+        factor = (inputs.rms.clamp_min(_MIN_CHANNEL) / weight.abs().amax(0).clamp_min(_MIN_CHANNEL)).sqrt()
+        self.apart = int((inputs.abs_max / factor).argmax())
+        smoothed = weight * factor
+        smoothed[:, self.apart] = 0
+        scale = (smoothed.abs().amax(1) / _INT8_MAX).clamp_min(_MIN_SCALE)
+        quantized_weight = (smoothed / scale[:, None]).round_().to(torch.int8)
         is_native = hardware.multiplies_integers()
-        self.register_buffer("weight", kernels.integer_weights(rounded.t().contiguous(), is_native=is_native))
-        self.register_buffer("sums", rounded.sum(1, dtype=torch.float32))
+        packed_weight = kernels.integer_weights(quantized_weight.t().contiguous(), is_native=is_native)
+        self.register_buffer("weight", packed_weight)
+        self.register_buffer("sums", quantized_weight.sum(1, dtype=torch.float32))
         self.register_buffer("scale", scale)
         channels = 1 / factor
         channels[self.apart] = 0
@@ -70,38 +94,42 @@ class Int8Linear(nn.Module):
         self.register_buffer("bias", bias)
 
     def forward(self, x: Tensor, *, activated: bool = False) -> Tensor:
-        """[…, in] → […, out], in bf16 where autocast asks for it. activated: whether GELU of it is wanted."""
+        """Compute […, in] → […, out], with GELU if `activated`."""
         rows = x.reshape(-1, x.shape[-1])
-        found = self.kernels.integer_linear(rows, self.integers, kind_of(x), activated=activated)
-        return found.reshape(*x.shape[:-1], found.shape[1])
+        out = self.kernels.integer_linear(rows, self.integers, kind_of(x), activated=activated)
+        return out.reshape(*x.shape[:-1], out.shape[1])
 
     @property
     def integers(self) -> Integers:
-        """What kernels compute with."""
-        of = IntegerWeights(self.sums, self.scale, self.bias, self.of_apart)
-        return Integers(self.channels, self.weight, of, self.apart)
+        """Return the layer's tensors in the form that kernels take."""
+        weights = IntegerWeights(self.sums, self.scale, self.bias, self.of_apart)
+        return Integers(self.channels, self.weight, weights, self.apart)
 
 
 def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Encoder:
-    """The encoder with the products of its layers in int8, and the rest of it shared; in evaluation.
+    """Return a copy of an encoder, in evaluation mode, with its layers in int8 and all other weights shared.
 
-    texts: of random tokens, on which it is seen how large the inputs of the products are. kernels: compute what
-    stands around the products, and between them.
+    Args:
+        encoder: The encoder.
+        texts: Random tokens that calibrate the input channels.
+        kernels: The kernels of the copy.
     """
-    # what is in the memo is not copied, but taken as it is said there
-    memo: dict[int, Any] = {id(part): part for part in (*encoder.parameters(), encoder.generator)}
-    sizes = _sizes(unwatched(encoder), texts)
-    own = {id(part): Int8Linear(part, sizes[name], kernels) for name, part in _products(encoder).items()}
-    found = copy.deepcopy(encoder, memo | own).eval()
-    found.in_integers = any(
-        part.weight.dtype == torch.int8 and part.weight.dim() == 2 for part in own.values()
+    # deepcopy takes objects in its memo as they are instead of copying them
+    memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}
+    stats = _channel_stats(unwatched(encoder), texts)
+    replacements = {
+        id(linear): Int8Linear(linear, stats[name], kernels) for name, linear in _linears(encoder).items()
+    }
+    result = copy.deepcopy(encoder, memo | replacements).eval()
+    result.in_integers = any(
+        linear.weight.dtype == torch.int8 and linear.weight.dim() == 2 for linear in replacements.values()
     )
-    use_kernels(found, kernels)
-    return found
+    use_kernels(result, kernels)
+    return result
 
 
-def _products(encoder: Encoder) -> dict[str, Linear]:
-    """What is multiplied with the weights of its layers, by their names."""
+def _linears(encoder: Encoder) -> dict[str, Linear]:
+    """Return the linear layers of the encoder's layers by their names."""
     return {
         name: part
         for name, part in encoder.named_modules()
@@ -109,17 +137,16 @@ def _products(encoder: Encoder) -> dict[str, Linear]:
     }
 
 
-def _sizes(encoder: Encoder, texts: Packed) -> dict[str, ChannelSizes]:
-    """How large the inputs of each product are in these texts; seen by hooks, which meet no other texts where the
-    encoder is nobody else's."""
-    products = _products(encoder)
-    found: dict[str, list[ChannelSizes]] = {name: [] for name in products}  # several, where layers share it
+def _channel_stats(encoder: Encoder, texts: Packed) -> dict[str, ChannelStats]:
+    """Compute the statistics of each linear layer's inputs on texts, by forward hooks."""
+    linears = _linears(encoder)
+    stats: dict[str, list[ChannelStats]] = {name: [] for name in linears}  # several if layers share it
 
-    def watch(name: str, _: nn.Module, given: tuple[Tensor, ...]) -> None:
-        x = given[0].detach().flatten(0, -2).float()
-        found[name].append(ChannelSizes(x.square().mean(0), x.abs().amax(0)))
+    def record(name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        x = inputs[0].detach().flatten(0, -2).float()
+        stats[name].append(ChannelStats(x.square().mean(0), x.abs().amax(0)))
 
-    handles = [part.register_forward_pre_hook(partial(watch, name)) for name, part in products.items()]
+    handles = [linear.register_forward_pre_hook(partial(record, name)) for name, linear in linears.items()]
     try:
         with torch.inference_mode():
             encoder(texts)
@@ -127,9 +154,9 @@ def _sizes(encoder: Encoder, texts: Packed) -> dict[str, ChannelSizes]:
         for handle in handles:
             handle.remove()
     return {
-        name: ChannelSizes(
-            torch.stack([one.usual for one in some]).mean(0).sqrt(),
-            torch.stack([one.largest for one in some]).amax(0),
+        name: ChannelStats(
+            torch.stack([call.rms for call in calls]).mean(0).sqrt(),
+            torch.stack([call.abs_max for call in calls]).amax(0),
         )
-        for name, some in found.items()
+        for name, calls in stats.items()
     }

@@ -1,7 +1,7 @@
-"""Our tensors' names and the field's: what a family's table holds, and the parts such tables are made of.
+"""Tables of bertsmith's tensor names and Hugging Face's.
 
-Ours are those of the modules' state_dict under the name of their part (`encoder.`, `pooler.`, `masked.`, …: see
-`heads.PARTS`); the field's are those of its classes with a head, or ours where it has no such class.
+bertsmith's names are those of the modules' state_dict with the prefix of their part (`encoder.`, `pooler.`,
+`masked.`, …: see `heads.PARTS`). Hugging Face's are those of its classes with a head.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bertsmith.models.config import ModelConfig
 BOTH = ("weight", "bias")
 
 Modules = Mapping[str, tuple[str, ...]]
-"""Our module → the field's, or the field's whose rows ours joins."""
+"""Maps a module of bertsmith to Hugging Face's modules, whose rows it concatenates."""
 
 EMBEDDINGS: Modules = {
     "encoder.embeddings.token": ("{base}.embeddings.word_embeddings",),
@@ -44,14 +44,14 @@ TASKS: Modules = {
     "relater.linear": ("relater",),
 }
 _LSTM = tuple(
-    f"{kind}_{of}_l{layer}{direction}"
+    f"{parameter}_{source}_l{layer}{direction}"
     for layer in (0, 1)
     for direction in ("", "_reverse")
-    for kind in BOTH
-    for of in ("ih", "hh")
+    for parameter in BOTH
+    for source in ("ih", "hh")
 )
-# Tables have no bias; the masked head's own bias stands by itself. A chain's are pytorch-crf's.
-_KINDS = {
+# Modules whose parameters are not a weight and a bias; the CRF's are pytorch-crf's.
+_PARAMETERS = {
     "encoder.embeddings.token": ("weight",),
     "encoder.embeddings.position": ("weight",),
     "encoder.embeddings.segment": ("weight",),
@@ -72,30 +72,32 @@ _SHARED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class NameTable:
-    """A family's tensors by both names.
+    """A family's tensors by bertsmith's and Hugging Face's names.
 
-    base: what the field puts before the encoder's names, and a bare encoder leaves away. tensors: our name → the
-    field's names whose rows it joins. copies: the field's name of a tied tensor → that of its original; read and
-    compared, never written. repeated: the same, but written, since the field has no name for what is shared.
-    idle: the field's name of a tensor that it keeps and nothing depends on → that in whose place it stands;
-    written as a copy of it, read only where that is not there.
+    Attributes:
+        base: The prefix of the encoder's names, which base models omit (`base_model_prefix` in transformers).
+        tensors: Maps bertsmith's name to Hugging Face's names, whose rows it concatenates.
+        tied: Maps a tied tensor to its original; it is compared when read, and never written.
+        repeated: Maps a shared tensor to its original; it is compared when read, and written again.
+        unused: Maps a tensor that transformers saves but does not use to the one that it uses instead; it is
+            written as a copy, and read only if the other is absent.
     """
 
     base: str
     tensors: Mapping[str, tuple[str, ...]]
-    copies: Mapping[str, str] = field(default_factory=dict)
+    tied: Mapping[str, str] = field(default_factory=dict)
     repeated: Mapping[str, str] = field(default_factory=dict)
-    idle: Mapping[str, str] = field(default_factory=dict)
+    unused: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def constants(self) -> frozenset[str]:
-        """What older files carry beside the weights: no weights, so never read."""
+    def buffers(self) -> frozenset[str]:
+        """Return the buffers of older files, which are ignored."""
         return frozenset({f"{self.base}.embeddings.position_ids", f"{self.base}.embeddings.token_type_ids"})
 
     def without(self, part: str) -> NameTable:
-        """The table of files that do not have this part."""
-        kept = {ours: theirs for ours, theirs in self.tensors.items() if not ours.startswith(f"{part}.")}
-        return replace(self, tensors=kept)
+        """Return the table without the tensors of a part."""
+        tensors = {name: names for name, names in self.tensors.items() if not name.startswith(f"{part}.")}
+        return replace(self, tensors=tensors)
 
 
 def name_table(
@@ -108,54 +110,61 @@ def name_table(
     layer: Modules = LAYER,
     layer_name: str = "encoder.layer.{layer}",
 ) -> NameTable:
-    """A family's table from its modules: what surrounds the layers, what is in each, the heads.
+    """Build a family's table from its modules.
 
-    decoder: the field's module of the masked head's decoder, whose bias is that of our `masked`; None where there
-    is no such head.
+    Args:
+        config: The model's sizes and switches.
+        base: The prefix of the encoder's names.
+        heads: The modules of the heads.
+        decoder: Hugging Face's decoder of the masked LM head, whose bias is that of `masked`; None without one.
+        extra: Modules of the encoder outside of its layers, besides the embeddings.
+        layer: The modules of a layer.
+        layer_name: Hugging Face's name of a layer.
     """
-    surroundings = {**EMBEDDINGS, **(extra or {})}
+    outside_layers = {**EMBEDDINGS, **(extra or {})}
     if not config.type_vocab_size:
-        del surroundings["encoder.embeddings.segment"]
+        del outside_layers["encoder.embeddings.segment"]
     if config.norm == "pre":
-        surroundings["encoder.norm"] = ("{base}.LayerNorm",)
+        outside_layers["encoder.norm"] = ("{base}.LayerNorm",)
     modules = {
-        ours: tuple(name.format(base=base) for name in theirs) for ours, theirs in surroundings.items()
+        name: tuple(hf_name.format(base=base) for hf_name in hf_names)
+        for name, hf_names in (outside_layers | dict(heads)).items()
     }
-    modules |= {ours: tuple(name.format(base=base) for name in theirs) for ours, theirs in heads.items()}
     repeated: dict[str, str] = {}
     for i in range(config.num_hidden_layers):
         first = config.first_of_group(i)
         block = config.group_of(i) if config.share == "all" else i
-        for ours, theirs in layer.items():
-            fields = _in_layer(base, layer_name, block, theirs)
-            if i == first or not ours.startswith(_SHARED[config.share]):
-                modules[f"encoder.blocks.{block}.{ours}"] = fields
+        for name, hf_names in layer.items():
+            block_names = _in_layer(base, layer_name, block, hf_names)
+            if i == first or not name.startswith(_SHARED[config.share]):
+                modules[f"encoder.blocks.{block}.{name}"] = block_names
             elif config.share != "all":
-                for name, original in zip(fields, _in_layer(base, layer_name, first, theirs), strict=True):
-                    repeated |= {f"{name}.{kind}": f"{original}.{kind}" for kind in BOTH}
+                originals = _in_layer(base, layer_name, first, hf_names)
+                for copy, original in zip(block_names, originals, strict=True):
+                    repeated |= {f"{copy}.{parameter}": f"{original}.{parameter}" for parameter in BOTH}
     tensors = {
-        f"{ours}.{kind}": tuple(f"{name}.{kind}" for name in theirs)
-        for ours, theirs in modules.items()
-        for kind in _KINDS.get(ours, BOTH)
+        f"{name}.{parameter}": tuple(f"{hf_name}.{parameter}" for hf_name in hf_names)
+        for name, hf_names in modules.items()
+        for parameter in _PARAMETERS.get(name, BOTH)
     }
-    if config.causal:  # another model like it may stand beside it
+    if config.causal:  # the model may have a second encoder of the other direction
         tensors |= {
-            f"beside.{ours}": tuple(f"beside.{name}" for name in theirs)
-            for ours, theirs in tensors.items()
-            if ours.startswith("encoder.")
+            f"beside.{name}": tuple(f"beside.{hf_name}" for hf_name in hf_names)
+            for name, hf_names in tensors.items()
+            if name.startswith("encoder.")
         }
-        tensors |= {f"beside.linear.{kind}": (f"beside.linear.{kind}",) for kind in BOTH}
-    copies, idle = {}, {}
+        tensors |= {f"beside.linear.{parameter}": (f"beside.linear.{parameter}",) for parameter in BOTH}
+    tied, unused = {}, {}
     if decoder is not None and config.tie_word_embeddings:
-        copies[f"{decoder}.weight"] = f"{base}.embeddings.word_embeddings.weight"
-        copies[f"{decoder}.bias"] = tensors["masked.bias"][0]
-    elif decoder is not None:  # here the reference adds the decoder's bias, and only keeps the head's
+        tied[f"{decoder}.weight"] = f"{base}.embeddings.word_embeddings.weight"
+        tied[f"{decoder}.bias"] = tensors["masked.bias"][0]
+    elif decoder is not None:  # transformers then adds the decoder's bias, and saves but ignores the head's
         (bias,) = tensors["masked.bias"]
         tensors["masked.bias"] = (f"{decoder}.bias",)
         tensors["masked.decoder.weight"] = (f"{decoder}.weight",)
-        idle = {bias: f"{decoder}.bias"} if bias != f"{decoder}.bias" else {}
-    return NameTable(base, tensors, copies, repeated, idle)
+        unused = {bias: f"{decoder}.bias"} if bias != f"{decoder}.bias" else {}
+    return NameTable(base, tensors, tied, repeated, unused)
 
 
-def _in_layer(base: str, layer_name: str, layer: int, theirs: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{base}.{layer_name.format(layer=layer)}.{name}" for name in theirs)
+def _in_layer(base: str, layer_name: str, layer: int, hf_names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{base}.{layer_name.format(layer=layer)}.{hf_name}" for hf_name in hf_names)

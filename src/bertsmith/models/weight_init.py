@@ -1,7 +1,7 @@
-"""First weights: drawn from a generator, and four starts that depart from the paper.
+"""Initial weights: BERT's random ones, and four optional initializations that depart from the paper.
 
-They are vectors of tokens by their neighbours, sinusoids for positions, heads that look at what is near, and an
-output bias of word frequencies.
+The optional ones are pretrained token vectors, sinusoidal positions, heads with local attention, and an output
+bias of token frequencies.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-_OFFSETS = (-1, 1, -2, 2)  # tokens: to which side the first heads look
-_STRENGTH = 1.5  # against the deviation of the weights that were drawn, 0.06 or less
+_HEAD_OFFSETS = (-1, 1, -2, 2)  # tokens that each of the first heads attends to
+_STRENGTH = 1.5  # the random weights have a standard deviation of at most 0.06
 
 
 def draw_weights(module: nn.Module, sigma: float, generator: torch.Generator) -> None:
-    """Move a module to the generator's device and draw its first weights from the generator alone (spec 2.6).
+    """Move a module to the generator's device and draw its initial weights.
 
-    Matrices and tables from a normal cut at two sigma, biases 0, LayerNorm 1 and 0. A module on the meta device
-    has no weights to draw and stays there.
+    Matrices and embeddings are normal with deviation sigma, truncated at two deviations; biases are 0, LayerNorm
+    is 1 and 0. A module on the meta device stays as it is.
     """
     if any(parameter.is_meta for parameter in module.parameters()):
         return
@@ -37,68 +37,70 @@ def draw_weights(module: nn.Module, sigma: float, generator: torch.Generator) ->
 
 
 def start_from_sinusoids(table: Tensor, sigma: float, first: int = 0) -> None:
-    """Fill a position table [P, E] from row `first` on, position 0, with sinusoids of deviation sigma."""
+    """Fill position embeddings [P, E] with sinusoids of deviation sigma; row `first` is position 0."""
     with torch.no_grad():
         rows = table[first:]
         rows.copy_(sinusoids(*rows.shape) * (sigma * 2**0.5))
 
 
 def sinusoids(positions: int, size: int) -> Tensor:
-    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos of the same (Vaswani et al. 2017, section 3.5)."""
+    """Return sinusoidal position embeddings [P, E] (Vaswani et al. 2017, section 3.5).
+
+    PE(p, 2i) = sin(p / 10000^(2i/d)), and PE(p, 2i+1) is the cosine of the same angle.
+    """
     column = torch.arange(size)
     angle = torch.arange(positions)[:, None] / 10_000 ** (2 * (column // 2) / size)
     return torch.where(column % 2 == 0, angle.sin(), angle.cos())
 
 
 def start_looking_near(qkv: Tensor, heads: int, strength: float = _STRENGTH) -> None:
-    """Let the first four heads of a layer [3H, H] that reads sinusoids of width H look at what is near.
+    """Initialize the first four heads of a layer [3H, H] on sinusoidal positions of size H to local attention.
 
-    A head's keys get the sines and cosines of the highest frequencies, as many as it has room for, and its queries
-    the same turned by an offset of one or two tokens to the left or right. So their product depends on the
-    distance: at first a head looks at the token itself and those around it, more on its own side. That is added,
-    `strength` times, to what was drawn. Otherwise a small model spends its first million tokens on finding out
-    what is near (benchmarks/learning.py).
+    A head's keys get the sines and cosines of the highest frequencies, as many as fit, and its queries the same
+    rotated by an offset of one or two tokens to the left or right. Their product depends on the distance only: a
+    head attends to the token itself and its neighbors, more on its own side. These weights, `strength` times, are
+    added to the random ones. Otherwise a small model spends its first million tokens on learning locality
+    (benchmarks/learning.py).
     """
-    size = qkv.shape[1]
-    width = size // heads
+    hidden_size = qkv.shape[1]
+    head_dim = hidden_size // heads
     with torch.no_grad():
-        queries, keys, _ = qkv.view(3, heads, width, size)
-        for query, key, offset in zip(queries, keys, _OFFSETS, strict=False):
-            for sine in range(0, width - 1, 2):
-                turn = offset / 10_000 ** (sine / size)
+        queries, keys, _ = qkv.view(3, heads, head_dim, hidden_size)
+        for query, key, offset in zip(queries, keys, _HEAD_OFFSETS, strict=False):
+            for sine in range(0, head_dim - 1, 2):
+                angle = offset / 10_000 ** (sine / hidden_size)
                 cosine = sine + 1
                 key[sine, sine] += strength
                 key[cosine, cosine] += strength
-                query[sine, sine] += strength * math.cos(turn)
-                query[sine, cosine] += strength * math.sin(turn)
-                query[cosine, sine] -= strength * math.sin(turn)
-                query[cosine, cosine] += strength * math.cos(turn)
+                query[sine, sine] += strength * math.cos(angle)
+                query[sine, cosine] += strength * math.sin(angle)
+                query[cosine, sine] -= strength * math.sin(angle)
+                query[cosine, cosine] += strength * math.cos(angle)
 
 
 def start_from_vectors(table: Tensor, vectors: NDArray[np.float32], sigma: float) -> None:
-    """Fill a token table [V, E] with vectors [V, E] scaled to deviation sigma; a token whose vector is zero keeps
-    what was drawn."""
-    known = vectors.any(1)
-    if not known.any():
+    """Fill token embeddings [V, E] with vectors [V, E] scaled to deviation sigma; zero vectors change nothing."""
+    is_set = vectors.any(1)
+    if not is_set.any():
         return
-    scaled = vectors[known] * (sigma / vectors[known].std())
+    scaled = vectors[is_set] * (sigma / vectors[is_set].std())
     with torch.no_grad():
-        table[torch.from_numpy(known)] = torch.from_numpy(scaled).to(table)
+        table[torch.from_numpy(is_set)] = torch.from_numpy(scaled).to(table)
 
 
 def start_from_unigrams(bias: Tensor, counts: NDArray[np.int64]) -> None:
-    """Fill an output bias [V] with the log share of each token, so that the first guess is the unigram model's."""
+    """Fill an output bias [V] with log-frequencies, so that initial predictions are the unigram model's."""
     with torch.no_grad():
         bias.copy_(torch.from_numpy(unigram(counts)).log())
 
 
 def unigram(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Add-one shares of the tokens: counts [V] → shares [V] that sum to 1."""
-    shares: NDArray[np.float64] = (counts + 1.0) / (counts.sum() + len(counts))
-    return shares
+    """Return the add-one smoothed probabilities of tokens with counts [V]."""
+    probabilities: NDArray[np.float64] = (counts + 1.0) / (counts.sum() + len(counts))
+    return probabilities
 
 
 def unigram_loss(counts: NDArray[np.int64], labels: Iterable[Tensor]) -> float:
-    """What a unigram model with these counts [V] loses on tokens, on average. labels: long, batch by batch."""
-    every = np.concatenate([some.numpy() for some in labels])
-    return float(-np.log(unigram(counts))[every].mean())
+    """Return the mean cross-entropy of a unigram model with counts [V] on labels, long, batch by batch."""
+    tokens = np.concatenate([batch.numpy() for batch in labels])
+    return float(-np.log(unigram(counts))[tokens].mean())

@@ -151,7 +151,7 @@ def test_a_run_of_one_process_is_trained_by_rows(
     kernels: Kernels, accumulate: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And is the run that has whole gradients."""
-    monkeypatch.setattr(layers, "_MANY_ROWS", 600)
+    monkeypatch.setattr(layers, "_MIN_SPARSE_ROWS", 600)
     config = preset(
         "bert-tiny-uncased", vocab_size=600, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
@@ -177,7 +177,7 @@ def test_a_run_of_one_process_is_trained_by_rows(
         assert not embeddings.position.weight.grad.is_sparse
         ends.append((dict(trained.named_parameters()), told))
         monkeypatch.undo()
-        monkeypatch.setattr(layers, "_MANY_ROWS", 600)
+        monkeypatch.setattr(layers, "_MIN_SPARSE_ROWS", 600)
     (plain, said), (rows, told) = ends
     for name, wanted in plain.items():
         torch.testing.assert_close(rows[name], wanted, atol=3e-6, rtol=1e-4)

@@ -1,1 +1,1 @@
-"""One file a family, one screen each: only what differs from BERT. Each has a line in `family.FAMILIES`."""
+"""Model families, one file each with the differences from BERT; `family.FAMILIES` lists them."""

@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): narrow embedding tables with a projection, and one block that serves all layers."""
+"""ALBERT (Lan et al. 2020): small embeddings with a projection, and parameters that all layers share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadShape, shape
+from bertsmith.models.family import Family, HeadStructure, shape
 from bertsmith.models.tensor_names import TASKS, NameTable, name_table
 
 _PROJECTION = {"encoder.embeddings.projection": ("{base}.encoder.embedding_hidden_mapping_in",)}
@@ -41,12 +41,12 @@ def _names(config: ModelConfig) -> NameTable:
 
 
 def _groups(config: ModelConfig) -> int:
-    """The field shares a whole block or nothing; where we share a part of it, each layer is written out."""
+    """Return transformers' number of groups, which share whole layers; otherwise every layer is saved."""
     return config.share_groups if config.share == "all" else config.num_hidden_layers
 
 
-def _told(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The groups of a config.json that shares whole blocks."""
+def _parse_groups(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the groups of a config.json that shares whole layers."""
     groups = raw.get("num_hidden_groups")
     return {} if "share" in raw or groups is None else {"share_groups": groups}
 
@@ -57,7 +57,7 @@ _SHAPES = {
     "xlarge": shape(24, 2048, 16),
     "xxlarge": shape(12, 4096, 64),
 }
-_DROPPED = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+_DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 ALBERT = Family(
     model_type="albert",
@@ -74,15 +74,15 @@ ALBERT = Family(
         frozenset({"encoder", "pooler", "chooser"}): "AlbertForMultipleChoice",
     },
     tokenizer="unigram",
-    # the second version: tanh GELU and, like the first one's largest, no dropout in the encoder
+    # Version 2 has the tanh GELU and, like the largest model of version 1, no dropout in the encoder.
     presets={
-        f"albert-{size}-v1": {**shape, "hidden_act": "gelu", **({} if size == "xxlarge" else _DROPPED)}
+        f"albert-{size}-v1": {**shape, "hidden_act": "gelu", **({} if size == "xxlarge" else _DROPOUT)}
         for size, shape in _SHAPES.items()
     }
     | {f"albert-{size}-v2": shape for size, shape in _SHAPES.items()}
     | {"albert-mini": shape(4, 256), "albert-small": shape(4, 512)},
     structure={"first_position": "zero", "causal": False},
-    needs=("embedding_size",),
+    required=("embedding_size",),
     defaults={
         "vocab_size": 30_000,
         "embedding_size": 128,
@@ -93,8 +93,8 @@ ALBERT = Family(
         "classifier_dropout": 0.1,
     },
     keys={"classifier_dropout": "classifier_dropout_prob"},
-    told=_told,
+    parse_extra=_parse_groups,
     fixed={"num_hidden_groups": _groups, "inner_group_num": 1},
-    heads=HeadShape(pair_dropout=True),
+    heads=HeadStructure(pair_dropout=True),
     pretraining={"sentence_task": "sop", "masking": "span", "span_lengths": "harmonic", "span_max": 3},
 )

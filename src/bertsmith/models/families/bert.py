@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019): what every other family is told apart from."""
+"""BERT (Devlin et al. 2019), the family that the others are described by."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SHAPES = {
     "base": shape(12, 768),
     "large": shape(24, 1024),
 }
-# Sizes of the released vocabularies; a vocabulary of one's own overrides them.
+# Sizes of the released vocabularies; training with another tokenizer overrides them.
 _VOCABULARIES = {"uncased": 30_522, "cased": 28_996}
 _CHINESE = 21_128
-_OF_BASE = {"chinese": _CHINESE, "multilingual-cased": 119_547, "multilingual-uncased": 105_879}
+_OTHER_VOCABULARIES = {"chinese": _CHINESE, "multilingual-cased": 119_547, "multilingual-uncased": 105_879}
 
 BERT = Family(
     model_type="bert",
@@ -49,7 +49,8 @@ BERT = Family(
         frozenset({"encoder", "span"}): "BertForQuestionAnswering",
         frozenset({"encoder", "pooler", "chooser"}): "BertForMultipleChoice",
     },
-    # the reference's heads on sequences read the first token, which sees nothing here: ours read the last one
+    # Transformers' sequence heads read the first token, which attends to no other in a causal model; ours read the
+    # last one.
     causal={
         frozenset({"encoder", "masked"}): "BertLMHeadModel",
         frozenset({"encoder", "pooler", "classifier"}): "BertForLastTokenSequenceClassification",
@@ -66,6 +67,9 @@ BERT = Family(
         f"bert-{size}-chinese": {**_SHAPES[size], "vocab_size": _CHINESE}
         for size in ("tiny", "mini", "small")
     }
-    | {f"bert-base-{name}": {**_SHAPES["base"], "vocab_size": size} for name, size in _OF_BASE.items()},
+    | {
+        f"bert-base-{name}": {**_SHAPES["base"], "vocab_size": size}
+        for name, size in _OTHER_VOCABULARIES.items()
+    },
     structure={"embedding_size": None, "share": "none", "first_position": "zero"},
 )

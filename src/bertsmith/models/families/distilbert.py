@@ -1,10 +1,12 @@
-"""DistilBERT (Sanh et al. 2019): BERT with half the layers, no segments and no pooler, and a classifier with a
-layer of its own on the first token."""
+"""DistilBERT (Sanh et al. 2019): BERT with half the layers and without segments.
+
+A classifier with a dense layer on the first token replaces the pooler.
+"""
 
 from __future__ import annotations
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadShape, shape
+from bertsmith.models.family import Family, HeadStructure, shape
 from bertsmith.models.tensor_names import TASKS, NameTable, name_table
 
 _LAYER = {
@@ -73,7 +75,7 @@ DISTILBERT = Family(
         "attention_probs_dropout_prob": "attention_dropout",
         "classifier_dropout": "seq_classif_dropout",
     },
-    also={"qa_dropout": lambda config: config.hidden_dropout_prob},
-    heads=HeadShape(dense_act="relu", dense_dropout=False, choice_act="relu", token_dropout=True),
+    derived={"qa_dropout": lambda config: config.hidden_dropout_prob},
+    heads=HeadStructure(dense_act="relu", dense_dropout=False, choice_act="relu", token_dropout=True),
     pretraining={"instances": "full_sentences", "sentence_task": "none"},
 )

@@ -1,12 +1,11 @@
-"""ELECTRA (Clark et al. 2020): BERT without a pooler, tables that may be narrower than the layers, and a head that
-tells replaced tokens."""
+"""ELECTRA (Clark et al. 2020): BERT without a pooler, with smaller embeddings and a replaced-token head."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadShape, shape
+from bertsmith.models.family import Family, HeadStructure, shape
 from bertsmith.models.tensor_names import TASKS, NameTable, name_table
 
 _PROJECTION = {"encoder.embeddings.projection": ("{base}.embeddings_project",)}
@@ -46,8 +45,8 @@ ELECTRA = Family(
         frozenset({"encoder", "chooser"}): "ElectraForMultipleChoice",
     },
     tokenizer="wordpiece",
-    # as released: the small generator is as large as its discriminator, the others' layers are 256 wide; mini is
-    # ours, its generator a quarter as wide, as in the paper
+    # Released sizes: the small generator is as large as its discriminator, and the others have hidden size 256.
+    # Mini is bertsmith's; its generator has a quarter of the hidden size, as in the paper.
     presets={
         "electra-mini-discriminator": _sizes(4, 256, 128),
         "electra-mini-generator": _sizes(4, 64, 128),
@@ -59,7 +58,7 @@ ELECTRA = Family(
         "electra-large-generator": _sizes(24, 256, 1024),
     },
     structure={"share": "none", "first_position": "zero", "causal": False},
-    # what a config.json that leaves them out means
+    # transformers' defaults for keys that config.json omits
     defaults={
         "hidden_size": 256,
         "embedding_size": 128,
@@ -67,9 +66,9 @@ ELECTRA = Family(
         "intermediate_size": 1024,
     },
     fixed={"embedding_size": lambda config: config.embedding_width},
-    also={"summary_last_dropout": lambda config: config.head_dropout},
-    none_where={"embedding_size": "hidden_size"},
-    heads=HeadShape(masked_act="gelu", dense_act="gelu", choice_act="gelu"),
+    derived={"summary_last_dropout": lambda config: config.head_dropout},
+    none_if_equal={"embedding_size": "hidden_size"},
+    heads=HeadStructure(masked_act="gelu", dense_act="gelu", choice_act="gelu"),
     pretraining={"instances": "full_sentences", "sentence_task": "none", "mask_split": (0.85, 0.0, 0.15)},
     objective="replaced",
 )

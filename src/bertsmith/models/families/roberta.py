@@ -1,12 +1,14 @@
-"""RoBERTa (Liu et al. 2019): BERT with positions that start after the padding id, one segment row, no pair head,
-and a classifier with a layer of its own on the first token."""
+"""RoBERTa (Liu et al. 2019): BERT with positions that start after the padding id and one segment embedding.
+
+It has no sentence-pair head, and its classifier has a dense layer on the first token.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadShape, shape
+from bertsmith.models.family import Family, HeadStructure, shape
 from bertsmith.models.tensor_names import TASKS, NameTable, name_table
 
 _HEADS = {
@@ -25,8 +27,12 @@ def _names(config: ModelConfig) -> NameTable:
 
 
 def _sizes(layers: int, hidden: int) -> dict[str, Any]:
-    own = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-    return {**shape(layers, hidden), **own}
+    return {
+        **shape(layers, hidden),
+        "max_position_embeddings": 514,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+    }
 
 
 ROBERTA = Family(
@@ -52,8 +58,8 @@ ROBERTA = Family(
     },
     structure={"embedding_size": None, "share": "none", "first_position": "after_padding", "causal": False},
     defaults={"vocab_size": 50_265, "pad_token_id": 1},
-    # the reference's RobertaLMHead takes GELU whatever hidden_act is
-    heads=HeadShape(masked_act="gelu", dense_act="tanh"),
+    # Transformers' RobertaLMHead has GELU for any hidden_act.
+    heads=HeadStructure(masked_act="gelu", dense_act="tanh"),
     pretraining={"instances": "full_sentences", "sentence_task": "none"},
     training={"betas": (0.9, 0.98)},
 )
