@@ -5,7 +5,7 @@
 Every one of the 1,112,064 Unicode scalars alone and between letters, and 100,000 random strings (scripts mixed,
 combining marks, controls, strings that look special, emoji). `hf`: ids of the published vocabularies against the
 reference's fast tokenizers, both told to leave special strings text. `google`: words against a transcription of
-the original rules (tests/original_rules.py, Python's own Unicode tables); and how many scalars the two
+the original rules (tests/bert_basic_tokenizer.py, Python's own Unicode tables); and how many scalars the two
 readings treat differently. A finished measure is remembered, so that the script may be stopped and started again.
 """
 
@@ -124,8 +124,8 @@ def hf(folder: str, texts: Callable[[], list[str]]) -> dict[str, Any]:
 
 
 def google(lowercase: bool, texts: Callable[[], list[str]]) -> dict[str, Any]:
+    from bert_basic_tokenizer import words_of
     from bertsmith.tokenizer.normalizer import bert_borders, bert_normalizer
-    from original_rules import words_of
 
     kinds = ("google", "hf")
     ways = [(bert_normalizer(lowercase, reading=r), bert_borders(reading=r)) for r in kinds]

@@ -1,8 +1,8 @@
-"""Pages as a browser shows them: a headless Chromium, spoken to over a pipe. From the repository's root:
+"""Screenshots of pages by a headless Chromium that is controlled over a pipe. From the repository's root:
 
     PYTHONPATH=tests python -m browser page.html pictures
 
-writes pictures/page-360-light.png and so on, for every width and colour scheme in which a page is to be looked at.
+writes pictures/page-360-light.png and so on, for each width and color scheme.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from typing import Any
 
 WIDTHS = (360, 800, 1400)  # a phone, a window, a screen; in CSS pixels
 SCHEMES = ("light", "dark")
-_TALLEST = 16_000  # pixels of a picture
-# The browser reads from descriptor 3 and writes to 4, whatever their numbers are here.
+_MAX_HEIGHT = 16_000  # pixels of a screenshot
+# The browser reads from descriptor 3 and writes to 4.
 _LAUNCH = """
 import fcntl, os, sys
-hear, tell = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
-os.dup2(hear, 3)
-os.dup2(tell, 4)
+read, write = (fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3])
+os.dup2(read, 3)
+os.dup2(write, 4)
 os.execvp(sys.argv[3], sys.argv[3:])
 """
 
 
 def chromium() -> str | None:
-    """The browser on this machine, or None."""
+    """Return the path of Chromium, or None."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return next(filter(None, map(shutil.which, names)), None)
 
 
 class Browser:
-    """A browser with one tab. Commands are those of the DevTools protocol."""
+    """A browser with one tab, controlled by the DevTools protocol."""
 
     def __init__(self) -> None:
         command = chromium()
         if command is None:
-            raise FileNotFoundError("there is no Chromium on this machine")
+            raise FileNotFoundError("Chromium is not installed")
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        hear, self._write = os.pipe()
-        self._read, tell = os.pipe()
+        browser_read, self._write = os.pipe()
+        self._read, browser_write = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _LAUNCH, str(hear), str(tell), command, "--headless", "--no-sandbox",
-             "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe", "--no-first-run",
+            [sys.executable, "-c", _LAUNCH, str(browser_read), str(browser_write), command, "--headless",
+             "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic",
              f"--user-data-dir={self._folder.name}"],
-            pass_fds=(hear, tell), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            pass_fds=(browser_read, browser_write), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        os.close(hear)
-        os.close(tell)
-        self._number, self._rest, self._session = 0, b"", ""
+        os.close(browser_read)
+        os.close(browser_write)
+        self._message_id, self._buffer, self._session = 0, b"", ""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.call("Page.enable")
@@ -71,32 +71,32 @@ class Browser:
         self._folder.cleanup()
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command and wait for its answer; events on the way are passed over."""
-        self._number += 1
-        message = {"id": self._number, "method": method, "params": parameters}
+        """Send a command and return its result; events before it are skipped."""
+        self._message_id += 1
+        message = {"id": self._message_id, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
-            answer = self._next()
-            if answer.get("id") == self._number:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']['message']}")
-                result: dict[str, Any] = answer["result"]
+            response = self._next()
+            if response.get("id") == self._message_id:
+                if "error" in response:
+                    raise RuntimeError(f"{method}: {response['error']['message']}")
+                result: dict[str, Any] = response["result"]
                 return result
 
     def _next(self) -> dict[str, Any]:
-        while b"\0" not in self._rest:
-            more = os.read(self._read, 1 << 16)
-            if not more:
+        while b"\0" not in self._buffer:
+            chunk = os.read(self._read, 1 << 16)
+            if not chunk:
                 raise RuntimeError("the browser ended")
-            self._rest += more
-        line, _, self._rest = self._rest.partition(b"\0")
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\0")
         message: dict[str, Any] = json.loads(line)
         return message
 
     def open(self, page: Path, width: int, scheme: str = "light") -> None:
-        """Show a page in a window of some width and a colour scheme, and wait until it is there."""
+        """Load a page in a window of this width and color scheme."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=800, deviceScaleFactor=1, mobile=width < 600,
@@ -107,12 +107,12 @@ class Browser:
             pass
 
     def ask(self, script: str) -> Any:
-        """The value of an expression of JavaScript in the page."""
+        """Return the value of a JavaScript expression in the page."""
         return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
 
     def picture(self, file: Path) -> None:
-        """The whole page as a PNG."""
-        height = min(_TALLEST, self.ask("document.documentElement.scrollHeight"))
+        """Save a screenshot of the full page as PNG."""
+        height = min(_MAX_HEIGHT, self.ask("document.documentElement.scrollHeight"))
         width = self.ask("innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
@@ -120,7 +120,7 @@ class Browser:
 
 
 def main(page: Path, folder: Path) -> None:
-    """Pictures of a page at each width, light and dark."""
+    """Save screenshots of a page at each width, light and dark."""
     folder.mkdir(parents=True, exist_ok=True)
     with Browser() as browser:
         for width in WIDTHS:

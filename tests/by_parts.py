@@ -1,4 +1,4 @@
-"""The compiled kernels which know no layer as a whole: what layers in one program are compared with."""
+"""Compiled kernels without the fused layer, for comparison with it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from bertsmith.kernels.cpu.training import Fast
 
 
 class ByParts(Fast):
-    """The same kernels, each part of a layer by itself."""
+    """The compiled kernels, which compute each operation of a layer separately."""
 
     def layers(self, *_: Any, **__: Any) -> Tensor | None:
-        """Never."""
+        """Return None: there is no fused layer."""
         return None

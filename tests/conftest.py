@@ -1,4 +1,4 @@
-"""What several rooms' tests share: the way to the data sets beside the checkout, and one thread."""
+"""Fixtures of all tests: the shared data, one thread, and fast reports."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# A busy machine is no defect of the code under test.
+# Examples may take long on a machine under load.
 settings.register_profile("bertsmith", deadline=None)
 settings.load_profile("bertsmith")
 
 
 def pytest_configure() -> None:
-    """Without a GPU, Triton interprets its programs. It reads that when it is first imported, by whomever."""
+    """Let Triton interpret its kernels without a GPU; it reads the variable when it is first imported."""
     import torch
 
     if not torch.cuda.is_available():
@@ -36,16 +36,16 @@ def default_interrupt_handler() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of corpora, vocabularies and task sets; without it the tests that need it are skipped."""
+    """Return the folder of corpora, vocabularies, and task data; skip the test if it is missing."""
     path = Path(__file__).resolve().parents[1] / ".." / "shared" / "data"
     if not path.is_dir():
-        pytest.skip("../shared/data is not here (corpora and vocabularies for tests)")
+        pytest.skip("../shared/data is missing (corpora and vocabularies for tests)")
     return path.resolve()
 
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny tensors on as many threads as a busy machine has cores take a hundred times as long."""
+    """Compute on one thread: tiny tensors on all cores of a machine under load take a hundred times as long."""
     import torch
 
     from bertsmith import hardware
@@ -55,12 +55,12 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kernels_are_waited_for() -> Iterator[None]:
-    """Kernels are compiled first, so that short runs and answers compute alike each time."""
+def compiled_kernels() -> Iterator[None]:
+    """Compile kernels before the tests, so that short runs compute the same each time."""
     from bertsmith.kernels import backend_selection
     from bertsmith.runs import run_folder
 
-    backend_selection.for_training("auto", 128)  # a width from which on there are kernels
+    backend_selection.for_training("auto", 128)  # a hidden size that kernels support
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_folder, "_LONG", 0)
         patch.setattr(run_folder, "_LONG_MINUTES", 0.0)
@@ -68,20 +68,22 @@ def kernels_are_waited_for() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_figure_a_run() -> Iterator[None]:
-    """Drawing all the figures of a run's report takes a second, which the hundreds of runs that are made here for
-    other reasons have no use for. Tests of reports ask for `every_figure`."""
+def one_figure_per_report() -> Iterator[None]:
+    """Draw one figure per report, which saves a second in each of hundreds of runs.
+
+    Tests of reports use the fixture `every_figure`.
+    """
     from bertsmith.reports import run
 
-    drawn = run.drawings
+    drawings = run.drawings
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "drawings", lambda report: drawn(report)[:1])
+        patch.setattr(run, "drawings", lambda report: drawings(report)[:1])
         yield
 
 
 @pytest.fixture(scope="module")
 def every_figure() -> Iterator[None]:
-    """All figures, as users have them."""
+    """Draw all figures of reports."""
     from bertsmith.reports import run, run_figures
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,6 +1,6 @@
-"""One harness for all families: a batch with all labels, our model and the reference's, and what must be equal.
+"""Compare each model family with its transformers reference: outputs, losses, and gradients.
 
-A family brings its sizes only (`CASES`); the reference's classes follow from its own table of architectures.
+A family adds its sizes to `CASES`; the reference's classes follow from the family's table of architectures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bertsmith.models.heads import (
 from bertsmith.packed import Packed
 
 LABELS = 3
-CHOICES = 2  # of a question
+CHOICES = 2  # per question
 SMALL = {
     "vocab_size": 97,
     "max_position_embeddings": 40,
@@ -51,7 +51,7 @@ UNDROPPED = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "c
 
 @dataclass(frozen=True)
 class Case:
-    """A family's data: a preset to start from, and sizes."""
+    """A model family's preset and the sizes to change in it."""
 
     preset: str
     sizes: dict[str, Any]
@@ -59,23 +59,21 @@ class Case:
 
 CASES = {
     "bert": Case("bert-base-uncased", {"type_vocab_size": 3}),
-    "bert, decoder of its own": Case("bert-base-uncased", {"tie_word_embeddings": False}),
+    "bert, untied decoder": Case("bert-base-uncased", {"tie_word_embeddings": False}),
     "roberta": Case("roberta-base", {}),
-    "roberta, decoder of its own": Case("roberta-base", {"tie_word_embeddings": False}),
+    "roberta, untied decoder": Case("roberta-base", {"tie_word_embeddings": False}),
     "roberta, relu, another pad": Case("roberta-base", {"pad_token_id": 5, "hidden_act": "relu"}),
     "albert": Case("albert-base-v2", {"embedding_size": 10, "num_hidden_layers": 3}),
     "albert v1, E = H": Case("albert-base-v1", {"embedding_size": 24}),
-    "albert, nothing shared": Case("albert-base-v2", {"embedding_size": 10, "share": "none"}),
+    "albert, no sharing": Case("albert-base-v2", {"embedding_size": 10, "share": "none"}),
     "albert, two groups": Case(
         "albert-base-v2", {"embedding_size": 10, "num_hidden_layers": 5, "share_groups": 2}
     ),
-    "albert, decoder of its own": Case(
-        "albert-base-v2", {"embedding_size": 10, "tie_word_embeddings": False}
-    ),
+    "albert, untied decoder": Case("albert-base-v2", {"embedding_size": 10, "tie_word_embeddings": False}),
     "distilbert": Case("distilbert-base-uncased", {}),
-    "distilbert, decoder of its own": Case("distilbert-base-uncased", {"tie_word_embeddings": False}),
+    "distilbert, untied decoder": Case("distilbert-base-uncased", {"tie_word_embeddings": False}),
     "electra": Case("electra-small-discriminator", {"embedding_size": 10}),
-    "electra, decoder of its own": Case(
+    "electra, untied decoder": Case(
         "electra-small-discriminator", {"embedding_size": 10, "tie_word_embeddings": False}
     ),
     "electra, E = H, relu": Case("electra-base-discriminator", {"hidden_act": "relu"}),
@@ -95,54 +93,54 @@ WITH_OURS = [
     for case in CASES
     for parts, name in family(config_of(case).model_type).architectures.items()
 ]
-KINDS = [kind for kind in WITH_OURS if "crf" not in kind.values[1]]  # that the reference has as well
+KINDS = [case for case in WITH_OURS if "crf" not in case.values[1]]  # the reference has no CRF
 
 
 class Ours(nn.Module):
-    """An encoder with the heads of some parts, and the losses that the reference has for them."""
+    """An encoder with heads, and the losses that the reference has for them."""
 
     def __init__(self, config: ModelConfig, parts: frozenset[str], encoder: Encoder) -> None:
         super().__init__()
-        g = encoder.generator
+        generator = encoder.generator
         self.encoder, self.kinds = encoder, parts
         self.heads = nn.ModuleDict()
         if "masked" in parts:
-            self.heads["masked"] = MaskedHead(config, g)
+            self.heads["masked"] = MaskedHead(config, generator)
         if "classifier" in parts:
-            self.heads["sentence"] = SentenceHead(config, g, LABELS)
+            self.heads["sentence"] = SentenceHead(config, generator, LABELS)
         elif "chooser" in parts:
-            self.heads["choices"] = ChoiceHead(config, g)
+            self.heads["choices"] = ChoiceHead(config, generator)
         elif "pooler" in parts:
-            self.heads["pooler"] = Pooler(config, g)
+            self.heads["pooler"] = Pooler(config, generator)
         if "pair" in parts:
-            self.heads["pair"] = PairHead(config, g)
+            self.heads["pair"] = PairHead(config, generator)
         if "detector" in parts:
-            self.heads["detector"] = ReplacedHead(config, g)
+            self.heads["detector"] = ReplacedHead(config, generator)
         if "tagger" in parts:
-            self.heads["tokens"] = TokenHead(config, g, LABELS)
+            self.heads["tokens"] = TokenHead(config, generator, LABELS)
         if "span" in parts:
-            self.heads["spans"] = SpanHead(config, g)
+            self.heads["spans"] = SpanHead(config, generator)
         if "crf" in parts:
             self.heads["crf"] = Crf(LABELS)
 
     @property
     def parts(self) -> dict[str, nn.Module]:
-        found: dict[str, nn.Module] = {"encoder": self.encoder}
+        modules: dict[str, nn.Module] = {"encoder": self.encoder}
         for name, head in self.heads.items():
-            found |= getattr(head, "parts", {name: head})
-        return found
+            modules |= getattr(head, "parts", {name: head})
+        return modules
 
     def forward(self, packed: Packed, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """Outputs by name, rows of tokens packed, and the loss."""
+        """Return outputs by name, per token in packed form, and the loss."""
         hidden = self.encoder(packed)
-        kept = batch["mask"].bool()
+        mask = batch["mask"].bool()
         outputs, losses = {"hidden": hidden}, []
         if "masked" in self.heads:
-            rows = (batch["labels"][kept] != -100).nonzero()[:, 0]
-            table = self.encoder.embeddings.token.weight
-            outputs["masked"] = self.heads["masked"](hidden, table)
-            labels = batch["labels"][kept][rows]
-            losses.append(self.heads["masked"].loss(hidden[rows], table, labels)[0] / len(rows))
+            rows = (batch["labels"][mask] != -100).nonzero()[:, 0]
+            embedding = self.encoder.embeddings.token.weight
+            outputs["masked"] = self.heads["masked"](hidden, embedding)
+            labels = batch["labels"][mask][rows]
+            losses.append(self.heads["masked"].loss(hidden[rows], embedding, labels)[0] / len(rows))
         if "pooler" in self.heads:
             outputs["pooler"] = self.heads["pooler"](hidden[packed.first_rows])
         if "pair" in self.heads:
@@ -150,7 +148,7 @@ class Ours(nn.Module):
             losses.append(F.cross_entropy(outputs["pair"], batch["pairs"]))
         if "detector" in self.heads:
             outputs["detector"] = self.heads["detector"](hidden)
-            replaced = batch["replaced"][kept].float()
+            replaced = batch["replaced"][mask].float()
             losses.append(F.binary_cross_entropy_with_logits(outputs["detector"], replaced))
         if "sentence" in self.heads:
             outputs["sentence"] = self.heads["sentence"](hidden[packed.first_rows])
@@ -160,11 +158,11 @@ class Ours(nn.Module):
             losses.append(F.cross_entropy(outputs["choices"], batch["chosen"]))
         if "tokens" in self.heads:
             outputs["tokens"] = self.heads["tokens"](hidden)
-            losses.append(F.cross_entropy(outputs["tokens"], batch["tags"][kept]))
+            losses.append(F.cross_entropy(outputs["tokens"], batch["tags"][mask]))
         if "spans" in self.heads:
             outputs["spans"] = self.heads["spans"](hidden)
             losses.append(span_loss(packed, outputs["spans"], batch))
-        if not losses:  # a bare encoder has no loss: any smooth function of its outputs will do
+        if not losses:  # a bare encoder has no loss: use a smooth function of its outputs
             losses.append((outputs.get("pooler", hidden) ** 2).mean() + hidden.sin().mean())
         return outputs, sum(losses, torch.zeros(()))
 
@@ -178,29 +176,29 @@ def span_loss(packed: Packed, scores: Tensor, batch: dict[str, Tensor]) -> Tenso
 def a_batch(
     config: ModelConfig, lengths: tuple[int, ...] = (7, 13, 1, 29)
 ) -> tuple[Packed, dict[str, Tensor]]:
-    """Sequences of unlike lengths, packed for us and padded on the right for the reference, with all labels."""
-    g = torch.Generator().manual_seed(23)
+    """Return sequences with all labels, packed, and padded on the right for the reference."""
+    generator = torch.Generator().manual_seed(23)
 
-    def whole(high: int, shape: tuple[int, ...]) -> Tensor:
-        return torch.randint(0, high, shape, generator=g)
+    def randint(high: int, shape: tuple[int, ...]) -> Tensor:
+        return torch.randint(0, high, shape, generator=generator)
 
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    ids = whole(config.vocab_size - 1, mask.shape)
+    ids = randint(config.vocab_size - 1, mask.shape)
     ids += ids >= config.pad_token_id  # any token but padding
-    segments = whole(max(1, config.type_vocab_size), mask.shape) * mask
-    chosen = (torch.rand(mask.shape, generator=g) < 0.3) & mask
-    chosen[:, 0] = True
-    tags = torch.where(mask, whole(LABELS, mask.shape), -100)
+    segments = randint(max(1, config.type_vocab_size), mask.shape) * mask
+    is_masked = (torch.rand(mask.shape, generator=generator) < 0.3) & mask
+    is_masked[:, 0] = True
+    tags = torch.where(mask, randint(LABELS, mask.shape), -100)
     batch = {
         "ids": torch.where(mask, ids, config.pad_token_id),
         "mask": mask.long(),
         "segments": segments,
-        "labels": torch.where(chosen, whole(config.vocab_size, mask.shape), -100),
-        "pairs": whole(2, (len(lengths),)),
-        "classes": whole(LABELS, (len(lengths),)),
-        "chosen": whole(CHOICES, (len(lengths) // CHOICES,)),
+        "labels": torch.where(is_masked, randint(config.vocab_size, mask.shape), -100),
+        "pairs": randint(2, (len(lengths),)),
+        "classes": randint(LABELS, (len(lengths),)),
+        "chosen": randint(CHOICES, (len(lengths) // CHOICES,)),
         "tags": tags,
-        "replaced": whole(2, mask.shape),
+        "replaced": randint(2, mask.shape),
         "starts": torch.tensor([n // 3 for n in lengths]),
         "ends": torch.tensor([n - 1 for n in lengths]),
     }
@@ -220,26 +218,28 @@ def transformers() -> Any:
 
 
 def reference_config(config: ModelConfig) -> Any:
-    kind = family(config.model_type)
+    model_family = family(config.model_type)
     values = {"num_labels": LABELS, "attn_implementation": "eager", **field_values(config)}
     values.pop("model_type")
-    return getattr(transformers(), f"{kind.class_prefix}Config")(**values)
+    return getattr(transformers(), f"{model_family.class_prefix}Config")(**values)
 
 
-def pooling(kind: Family, parts: frozenset[str]) -> dict[str, bool]:
-    """What the reference's bare class is told of its pooler, in families that have one."""
-    has_one = frozenset({"encoder", "pooler"}) in kind.architectures
-    return {"add_pooling_layer": "pooler" in parts} if has_one and parts <= {"encoder", "pooler"} else {}
+def pooling(model_family: Family, parts: frozenset[str]) -> dict[str, bool]:
+    """Return the pooler argument of the reference's bare class, in families that have a pooler."""
+    has_pooler = frozenset({"encoder", "pooler"}) in model_family.architectures
+    return {"add_pooling_layer": "pooler" in parts} if has_pooler and parts <= {"encoder", "pooler"} else {}
 
 
 def reference(config: ModelConfig, parts: frozenset[str]) -> nn.Module:
-    """The reference's class with these parts, drawn at random, its norms and biases too."""
-    kind = family(config.model_type)
-    made = reference_config(config)
+    """Return the reference's model with these parts and random weights, norms and biases included."""
+    model_family = family(config.model_type)
+    hf_config = reference_config(config)
     if {"pair", "span"} & parts:
-        made.num_labels = 2  # what the reference asks of a config for these heads
+        hf_config.num_labels = 2  # the reference requires it for these heads
     torch.manual_seed(3)
-    model = getattr(transformers(), kind.architectures[parts])(made, **pooling(kind, parts))
+    model = getattr(transformers(), model_family.architectures[parts])(
+        hf_config, **pooling(model_family, parts)
+    )
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() == 1:
@@ -248,19 +248,19 @@ def reference(config: ModelConfig, parts: frozenset[str]) -> nn.Module:
 
 
 def told_segments(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What a class of the reference is told of segments: nothing where it has none."""
-    taken = "token_type_ids" in inspect.signature(model.forward).parameters
-    return {"token_type_ids": batch["segments"]} if taken else {}
+    """Return the segment ids as arguments of the reference, if it takes any."""
+    takes_segments = "token_type_ids" in inspect.signature(model.forward).parameters
+    return {"token_type_ids": batch["segments"]} if takes_segments else {}
 
 
 def asked(
     model: nn.Module, parts: frozenset[str], batch: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """The reference's outputs, rows of tokens packed as ours are, and its own loss."""
+    """Return the reference's outputs, per token in packed form, and its loss."""
     call = {"input_ids": batch["ids"], "attention_mask": batch["mask"]} | told_segments(model, batch)
     if "masked" in parts and "pair" in parts:
-        pairs = "sentence_order_label" if "Albert" in type(model).__name__ else "next_sentence_label"
-        call |= {"labels": batch["labels"], pairs: batch["pairs"]}
+        label_name = "sentence_order_label" if "Albert" in type(model).__name__ else "next_sentence_label"
+        call |= {"labels": batch["labels"], label_name: batch["pairs"]}
     elif "masked" in parts:
         call["labels"] = batch["labels"]
     elif "pair" in parts:
@@ -277,33 +277,33 @@ def asked(
     elif "span" in parts:
         call |= {"start_positions": batch["starts"], "end_positions": batch["ends"]}
     out = model(**call, output_hidden_states=True)
-    kept = batch["mask"].bool()
-    found = {"hidden": out.hidden_states[-1][kept]}
+    mask = batch["mask"].bool()
+    outputs = {"hidden": out.hidden_states[-1][mask]}
     if "masked" in parts:
-        found["masked"] = (out.prediction_logits if "pair" in parts else out.logits)[kept]
+        outputs["masked"] = (out.prediction_logits if "pair" in parts else out.logits)[mask]
     if "pair" in parts:
         logits = [out.get(name) for name in ("seq_relationship_logits", "sop_logits", "logits")]
-        found["pair"] = next(x for x in logits if x is not None)
+        outputs["pair"] = next(x for x in logits if x is not None)
     elif "detector" in parts:
-        found["detector"] = out.logits[kept]
+        outputs["detector"] = out.logits[mask]
     elif "classifier" in parts:
-        found["sentence"] = out.logits
+        outputs["sentence"] = out.logits
     elif "chooser" in parts:
-        found["choices"] = out.logits
+        outputs["choices"] = out.logits
     elif "pooler" in parts:
-        found["pooler"] = out.pooler_output
+        outputs["pooler"] = out.pooler_output
     if "tagger" in parts:
-        found["tokens"] = out.logits[kept]
+        outputs["tokens"] = out.logits[mask]
     if "span" in parts:
-        found["spans"] = torch.stack([out.start_logits, out.end_logits], -1)[kept]
+        outputs["spans"] = torch.stack([out.start_logits, out.end_logits], -1)[mask]
     if out.get("loss") is not None:
-        return found, out.loss
-    hidden = found["hidden"]
-    return found, (found.get("pooler", hidden) ** 2).mean() + hidden.sin().mean()
+        return outputs, out.loss
+    hidden = outputs["hidden"]
+    return outputs, (outputs.get("pooler", hidden) ** 2).mean() + hidden.sin().mean()
 
 
 class Compared(NamedTuple):
-    """One thing that both sides have. what: "output", "loss" or "gradient"."""
+    """A tensor of both models; `what` is "output", "loss", or "gradient"."""
 
     what: str
     name: str
@@ -314,54 +314,54 @@ class Compared(NamedTuple):
 def compared(
     ours: Ours, config: ModelConfig, other: nn.Module, parts: frozenset[str], *, train: bool
 ) -> Iterator[Compared]:
-    """Outputs, loss and the gradient of every parameter of both sides."""
-    # the reference's span loss has padding among its classes, ours has not: the same where there is none
+    """Yield outputs, loss, and the gradient of every parameter of both models."""
+    # Padding is among the classes of the reference's span loss, so sequences of equal length are compared.
     packed, batch = a_batch(config, (9, 9, 9)) if "span" in parts else a_batch(config)
     ours.train(train)
     other.train(train)
-    mine, loss = ours(packed, batch)
-    theirs, their_loss = asked(other, parts, batch)
-    assert theirs.keys() <= mine.keys()
-    for name, wanted in theirs.items():
-        yield Compared("output", name, mine[name], wanted)
-    yield Compared("loss", "loss", loss, their_loss)
+    our_outputs, our_loss = ours(packed, batch)
+    their_outputs, their_loss = asked(other, parts, batch)
+    assert their_outputs.keys() <= our_outputs.keys()
+    for name, output in their_outputs.items():
+        yield Compared("output", name, our_outputs[name], output)
+    yield Compared("loss", "loss", our_loss, their_loss)
     for model in (ours, other):
         model.zero_grad()
-    loss.backward()
+    our_loss.backward()
     their_loss.backward()
-    kind = family(config.model_type)
-    bare = kind.architectures[parts] == f"{kind.class_prefix}Model"
+    model_family = family(config.model_type)
+    bare = model_family.architectures[parts] == f"{model_family.class_prefix}Model"
     weights = {
         f"{part}.{name}": torch.zeros_like(weight) if weight.grad is None else weight.grad
         for part, module in ours.parts.items()
         for name, weight in module.named_parameters()
     }
-    wanted = dict(other.named_parameters())
-    names = kind.names(config)
+    parameters = dict(other.named_parameters())
+    names = model_family.names(config)
     grads = to_field(weights, names, bare=bare)
-    assert grads.keys() == wanted.keys()
+    assert grads.keys() == parameters.keys()
     for name in names.idle.keys() & grads.keys():
-        assert wanted[name].grad is None
+        assert parameters[name].grad is None
         del grads[name]
     for name, grad in grads.items():
-        their = wanted[name].grad
-        yield Compared("gradient", name, grad, torch.zeros_like(grad) if their is None else their)
+        their_grad = parameters[name].grad
+        yield Compared("gradient", name, grad, torch.zeros_like(grad) if their_grad is None else their_grad)
     assert any(float(grad.abs().max()) > 1e-3 for grad in grads.values())
 
 
 def assert_equal(
     ours: Ours, config: ModelConfig, other: nn.Module, parts: frozenset[str], *, train: bool
 ) -> None:
-    """All that is compared, at 1e-5."""
-    for one in compared(ours, config, other, parts, train=train):
-        relative = 0.0 if one.what == "loss" else 1e-5
+    """Assert that outputs, loss, and gradients are equal at 1e-5."""
+    for pair in compared(ours, config, other, parts, train=train):
+        relative = 0.0 if pair.what == "loss" else 1e-5
         torch.testing.assert_close(
-            one.ours, one.theirs, atol=1e-5, rtol=relative, msg=lambda m, n=one.name: f"{n}: {m}"
+            pair.ours, pair.theirs, atol=1e-5, rtol=relative, msg=lambda m, n=pair.name: f"{n}: {m}"
         )
 
 
 def opened_here(folder: ModelFolder, config: ModelConfig, parts: frozenset[str]) -> Ours:
-    """A folder's encoder and heads."""
+    """Load the encoder and heads of a model folder."""
     ours = Ours(config, parts, folder.encoder())
     for part, module in ours.parts.items():
         folder.fill(part, module)
@@ -371,21 +371,21 @@ def opened_here(folder: ModelFolder, config: ModelConfig, parts: frozenset[str])
 def opened_there(
     folder: Path, config: ModelConfig, parts: frozenset[str]
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """The reference's model of a folder, and what it says of missing and unexpected tensors."""
-    kind = family(config.model_type)
-    made = getattr(transformers(), kind.architectures[parts])
-    found: tuple[nn.Module, dict[str, Any]] = made.from_pretrained(
-        folder, output_loading_info=True, attn_implementation="eager", **pooling(kind, parts)
+    """Load the reference's model of a folder, with its report of missing and unexpected tensors."""
+    model_family = family(config.model_type)
+    model_class = getattr(transformers(), model_family.architectures[parts])
+    loaded: tuple[nn.Module, dict[str, Any]] = model_class.from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager", **pooling(model_family, parts)
     )
-    return found
+    return loaded
 
 
 def ours_at_random(config: ModelConfig, parts: frozenset[str]) -> Ours:
-    """Drawn weights, and biases and norms away from 0 and 1, or no test would see them exchanged."""
-    g = torch.Generator().manual_seed(11)
-    ours = Ours(config, parts, build_encoder(config, g))
+    """Return a model with random weights; biases and norms differ from 0 and 1, so that an exchange shows."""
+    generator = torch.Generator().manual_seed(11)
+    ours = Ours(config, parts, build_encoder(config, generator))
     with torch.no_grad():
         for weight in ours.parameters():
             if weight.dim() == 1:
-                weight.add_(torch.randn(weight.shape, generator=g) * 0.1)
+                weight.add_(torch.randn(weight.shape, generator=generator) * 0.1)
     return ours

@@ -1,5 +1,4 @@
-"""Flash attention as torch's kernel for a GPU has it, written for the processor: what a GPU computes can be tested
-without one."""
+"""torch's GPU kernel of flash attention, written for the CPU, so that its callers are tested without a GPU."""
 
 from __future__ import annotations
 
@@ -10,53 +9,56 @@ from typing import Any
 import torch
 from torch import Tensor
 
-KINDS = [torch.bfloat16, torch.float16]
+DTYPES = [torch.bfloat16, torch.float16]
 
 
 class _Sequence:
-    """One sequence's heads, in fp32: its weights, and what dropout multiplies them by, both [A, t, t]."""
+    """The heads of one sequence in fp32: attention weights and dropout factors, both [A, t, t]."""
 
     def __init__(
         self,
-        sides: Sequence[Tensor],
+        qkv: Sequence[Tensor],
         start: int,
         end: int,
-        share: float,
+        dropout_p: float,
         causal: bool,
-        draws: torch.Generator,
+        generator: torch.Generator,
     ) -> None:
-        self.q, self.k, self.v = (side[start:end].float().transpose(0, 1) for side in sides)
+        self.q, self.k, self.v = (x[start:end].float().transpose(0, 1) for x in qkv)
         self.scale = self.q.shape[-1] ** -0.5
         scores = self.q @ self.k.transpose(1, 2) * self.scale
         if causal:
             scores = scores.masked_fill(torch.ones_like(scores[0], dtype=torch.bool).triu(1), -torch.inf)
         self.weights = scores.softmax(-1)
-        self.dropped = (torch.rand(scores.shape, generator=draws) >= share) / (1 - share)
+        self.dropout = (torch.rand(scores.shape, generator=generator) >= dropout_p) / (1 - dropout_p)
 
-    def mixed(self) -> Tensor:
-        """[t, A, d]."""
-        return (self.weights * self.dropped @ self.v).transpose(0, 1)
+    def output(self) -> Tensor:
+        """Return the weighted values, [t, A, d]."""
+        return (self.weights * self.dropout @ self.v).transpose(0, 1)
 
-    def slopes(self, grad: Tensor) -> list[Tensor]:
-        """Of q, k and v, [t, A, d] each."""
+    def grads(self, grad: Tensor) -> list[Tensor]:
+        """Return the gradients of q, k, and v, [t, A, d] each."""
         grad = grad.float().transpose(0, 1)
-        of_weights = grad @ self.v.transpose(1, 2) * self.dropped
-        of_scores = (
-            self.weights * (of_weights - (of_weights * self.weights).sum(-1, keepdim=True)) * self.scale
+        weight_grad = grad @ self.v.transpose(1, 2) * self.dropout
+        score_grad = (
+            self.weights * (weight_grad - (weight_grad * self.weights).sum(-1, keepdim=True)) * self.scale
         )
-        found = (
-            of_scores @ self.k,
-            of_scores.transpose(1, 2) @ self.q,
-            (self.weights * self.dropped).transpose(1, 2) @ grad,
+        grads = (
+            score_grad @ self.k,
+            score_grad.transpose(1, 2) @ self.q,
+            (self.weights * self.dropout).transpose(1, 2) @ grad,
         )
-        return [slope.transpose(0, 1) for slope in found]
+        return [x.transpose(0, 1) for x in grads]
 
 
 def _sequences(
-    sides: Sequence[Tensor], starts: Tensor, share: float, causal: bool, seed: Tensor
+    qkv: Sequence[Tensor], cu_seqlens: Tensor, dropout_p: float, causal: bool, seed: Tensor
 ) -> list[_Sequence]:
-    draws = torch.Generator().manual_seed(int(seed[0]))
-    return [_Sequence(sides, start, end, share, causal, draws) for start, end in pairwise(starts.tolist())]
+    generator = torch.Generator().manual_seed(int(seed[0]))
+    return [
+        _Sequence(qkv, start, end, dropout_p, causal, generator)
+        for start, end in pairwise(cu_seqlens.tolist())
+    ]
 
 
 def _forward(
@@ -72,17 +74,17 @@ def _forward(
     return_debug_mask: bool,
     **more: Any,
 ) -> tuple[Tensor, ...]:
-    assert query.dtype in KINDS
+    assert query.dtype in DTYPES
     assert cum_seq_q.dtype == torch.int32
     assert cum_seq_q.equal(cum_seq_k)
     assert int(cum_seq_q[-1]) == len(query)
     assert int(cum_seq_q.diff().max()) <= max_q == max_k
     seed = torch.randint(2**31, (2,)) if dropout_p else torch.zeros(2, dtype=torch.long)
-    every = _sequences((query, key, value), cum_seq_q, dropout_p, is_causal, seed)
-    found = torch.cat([one.mixed() for one in every])
-    seen = query.new_zeros(query.shape[1], len(query), dtype=torch.float32)
+    sequences = _sequences((query, key, value), cum_seq_q, dropout_p, is_causal, seed)
+    output = torch.cat([sequence.output() for sequence in sequences])
+    logsumexp = query.new_zeros(query.shape[1], len(query), dtype=torch.float32)
     empty = torch.zeros((), dtype=torch.uint64)
-    return found.to(query.dtype), seen, seed.to(torch.uint64), empty, query.new_zeros(0)
+    return output.to(query.dtype), logsumexp, seed.to(torch.uint64), empty, query.new_zeros(0)
 
 
 def _backward(
@@ -102,14 +104,14 @@ def _backward(
     unused: Tensor,
     **more: Any,
 ) -> tuple[Tensor, ...]:
-    every = _sequences((query, key, value), cum_seq_q, dropout_p, is_causal, rng_state)
+    sequences = _sequences((query, key, value), cum_seq_q, dropout_p, is_causal, rng_state)
     parts = grad_out.split(cum_seq_q.diff().tolist())
-    slopes = zip(*(one.slopes(grad) for one, grad in zip(every, parts, strict=True)), strict=True)
-    return tuple(torch.cat(side).to(query.dtype) for side in slopes)
+    grads = zip(*(sequence.grads(grad) for sequence, grad in zip(sequences, parts, strict=True)), strict=True)
+    return tuple(torch.cat(x).to(query.dtype) for x in grads)
 
 
-def registered() -> torch.library.Library:
-    """Keep what this gives for as long as the processor is to have flash attention."""
+def register() -> torch.library.Library:
+    """Register flash attention for the CPU for as long as the returned library exists."""
     library = torch.library.Library("aten", "IMPL")
     library.impl("_flash_attention_forward", _forward, "CPU")
     library.impl("_flash_attention_backward", _backward, "CPU")

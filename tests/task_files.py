@@ -1,4 +1,4 @@
-"""Small files of examples for each task and its variants; for the tests that hold for all tasks."""
+"""Write small files of examples for each task and variant, for tests of all tasks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bertsmith.tasks.task import task_type
 
 
 def tagged(file: Path, seed: int) -> Path:
-    draw = random.Random(seed)
-    rows = [draw.choices(tiny_run.WORDS, k=draw.randint(1, 9)) for _ in range(30)]
+    rng = random.Random(seed)
+    rows = [rng.choices(tiny_run.WORDS, k=rng.randint(1, 9)) for _ in range(30)]
     lines = [
         {"words": row, "tags": ["B-X" if word[:2] in ("ka", "lo") else "O" for word in row]} for row in rows
     ]
@@ -23,14 +23,14 @@ def tagged(file: Path, seed: int) -> Path:
 
 
 def with_roles(file: Path, seed: int) -> Path:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     text = ""
     for _ in range(15):
-        words = draw.choices(tiny_run.WORDS, k=draw.randint(2, 9))
-        at = draw.randrange(len(words))
+        words = rng.choices(tiny_run.WORDS, k=rng.randint(2, 9))
+        predicate = rng.randrange(len(words))
         for i, word in enumerate(words):
-            role = "ARG0" if word[:2] in ("ka", "lo") and i != at else "_"
-            cells = ("go.01", "V") if i == at else ("_", role)
+            role = "ARG0" if word[:2] in ("ka", "lo") and i != predicate else "_"
+            cells = ("go.01", "V") if i == predicate else ("_", role)
             text += "\t".join([str(i + 1), word, *"_" * 8, *cells]) + "\n"
         text += "\n"
     file.write_text(text)
@@ -38,39 +38,41 @@ def with_roles(file: Path, seed: int) -> Path:
 
 
 def asked(file: Path, seed: int) -> Path:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     paragraphs = []
     for i in range(20):
-        words = draw.choices(tiny_run.WORDS[3:], k=draw.randint(3, 30))
-        gold = []
-        if i % 3:  # a third has no answer, so that a threshold is chosen on dev
-            words.insert(draw.randrange(len(words) + 1), "kaba")
+        words = rng.choices(tiny_run.WORDS[3:], k=rng.randint(3, 30))
+        answers = []
+        if i % 3:  # a third has no answer, so that a threshold is fit on dev
+            words.insert(rng.randrange(len(words) + 1), "kaba")
         context = " ".join(words)
         if i % 3:
-            gold = [{"text": "kaba", "answer_start": context.index("kaba")}]
-        paragraphs.append({"context": context, "qas": [{"id": str(i), "question": "lode", "answers": gold}]})
+            answers = [{"text": "kaba", "answer_start": context.index("kaba")}]
+        paragraphs.append(
+            {"context": context, "qas": [{"id": str(i), "question": "lode", "answers": answers}]}
+        )
     file.write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}))
     return file
 
 
 def chosen(file: Path, seed: int) -> Path:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     lines = []
     for _ in range(30):
-        choices = draw.sample(tiny_run.WORDS, draw.randint(2, 4))
-        context = " ".join(draw.choices(tiny_run.WORDS, k=draw.randint(1, 5)))
-        lines.append({"context": context, "choices": choices, "label": draw.randrange(len(choices))})
+        choices = rng.sample(tiny_run.WORDS, rng.randint(2, 4))
+        context = " ".join(rng.choices(tiny_run.WORDS, k=rng.randint(1, 5)))
+        lines.append({"context": context, "choices": choices, "label": rng.randrange(len(choices))})
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return file
 
 
 def related(file: Path, seed: int) -> Path:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     blocks = []
     for i in range(30):
-        words = draw.choices(tiny_run.WORDS, k=draw.randint(2, 9))
-        for at, tag in zip(draw.sample(range(len(words)), 2), ("e1", "e2"), strict=True):
-            words[at] = f"<{tag}>{words[at]}</{tag}>"
+        words = rng.choices(tiny_run.WORDS, k=rng.randint(2, 9))
+        for position, tag in zip(rng.sample(range(len(words)), 2), ("e1", "e2"), strict=True):
+            words[position] = f"<{tag}>{words[position]}</{tag}>"
         label = ("Cause(e1,e2)", "Cause(e2,e1)", "Other")[i % 3]
         blocks.append(f'{i}\t"{" ".join(words)}"\n{label}\nComment:\n\n')
     file.write_text("".join(blocks))
@@ -87,7 +89,7 @@ def labelled(file: Path, seed: int) -> Path:
 
 
 def labelled_often(file: Path, seed: int) -> Path:
-    """Of any number of labels, none among them."""
+    """Write texts with zero, one, or two labels."""
     rows = tiny_run.examples(30, seed)
     return tiny_run.table(
         file, [(text, ("", label, f"{label}|odd")[i % 3]) for i, (text, label) in enumerate(rows)]
@@ -95,11 +97,11 @@ def labelled_often(file: Path, seed: int) -> Path:
 
 
 def sought(file: Path, seed: int) -> Path:
-    """Queries with one to three passages, some of them with a passage that does not answer."""
-    draw = random.Random(seed)
+    """Write queries with one to three positives; every second query has a negative."""
+    rng = random.Random(seed)
 
-    def text(most: int) -> str:
-        return " ".join(draw.choices(tiny_run.WORDS, k=draw.randint(1, most)))
+    def text(max_words: int) -> str:
+        return " ".join(rng.choices(tiny_run.WORDS, k=rng.randint(1, max_words)))
 
     rows: list[dict[str, Any]] = []
     for i in range(30):
@@ -109,7 +111,7 @@ def sought(file: Path, seed: int) -> Path:
     return file
 
 
-FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {  # of a task, or of a task and a variant
+FILES: dict[str, tuple[str, Callable[[Path, int], Path]]] = {  # by task, or task and variant
     "classify": ("csv", labelled),
     "classify many": ("csv", labelled_often),
     "regress": ("csv", numbered),
@@ -128,7 +130,7 @@ OWN = {
     "tag crf": ["task.decoder=crf"],
 }
 
-# A short fine-tuning that is judged and saved on its way, exact on any machine.
+# A short fine-tuning with evaluations and checkpoints, exact on any machine.
 STEPS = [
     "train.max_steps=4",
     "train.batch_size=7",
@@ -139,10 +141,10 @@ STEPS = [
     "train.precision=fp32",
     "train.tensorboard=false",
 ]
-# The tasks that may have something between encoder and head; not each of their variants.
+# Tasks with the setting `head`, without some variants.
 HEADED = [
-    kind
-    for kind in FILES
-    if "head" in task_type(kind.split()[0]).settings_type.model_fields
-    and kind not in ("tag crf", "tag roles")
+    name
+    for name in FILES
+    if "head" in task_type(name.split()[0]).settings_type.model_fields
+    and name not in ("tag crf", "tag roles")
 ]

@@ -1,4 +1,4 @@
-"""Losses, errors, the console and the machine."""
+"""Losses, exit codes of errors, the console, and the machine."""
 
 from __future__ import annotations
 
@@ -16,41 +16,52 @@ import torch
 from bertsmith import console, hardware
 from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
 from bertsmith.loss import Loss
+from bertsmith.registry import entry
 
 
 def test_a_loss_is_divided_by_the_counts_of_the_whole_update() -> None:
-    parts = [
+    losses = [
         Loss({"mlm": torch.tensor(6.0), "nsp": torch.tensor(1.0)}, {"mlm": 3, "nsp": 1}),
         Loss({"mlm": torch.tensor(2.0), "nsp": torch.tensor(3.0)}, {"mlm": 1, "nsp": 3}),
     ]
-    total = sum(float(part.over({"mlm": 4, "nsp": 4})) for part in parts)
+    total = sum(float(loss.over({"mlm": 4, "nsp": 4})) for loss in losses)
     assert total == pytest.approx(8 / 4 + 4 / 4)
     assert float(Loss({"mlm": torch.tensor(0.0)}, {"mlm": 0}).over({"mlm": 0})) == 0.0
 
 
-def test_errors_carry_their_exit_codes() -> None:
+def test_an_unknown_name_of_a_registry_lists_its_names() -> None:
+    table: dict[str, str | int] = {"one": 1, "zero": 0}
+    assert entry(table, "one", "there is no number 'one'") == 1
+    assert entry({"name": "bertsmith.loss:Loss"}, "name", "") is Loss
+    with pytest.raises(InputError) as caught:
+        entry(table, "two", "there is no number 'two'", "number")
+    assert (caught.value.code, caught.value.argument) == ("unknown_name", "number")
+    assert caught.value.hint == "known: one, zero"
+
+
+def test_errors_have_exit_codes() -> None:
     assert [kind("code", "x").exit_code for kind in (BertsmithError, MachineError, InputError)] == [1, 1, 2]
     assert Stopped(15, "x").exit_code == 143
     assert Stopped(2, "x").exit_code == 130
     assert str(InputError("code", "what", hint="how")) == "what\nhow"
 
 
-def test_json_is_one_document_and_refuses_what_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_document_and_nan_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     console.result_json({"ä": [1, None]})
-    out, told = capsys.readouterr()
-    assert (json.loads(out), out.count("\n"), told) == ({"ä": [1, None]}, 1, "")
+    out, err = capsys.readouterr()
+    assert (json.loads(out), out.count("\n"), err) == ({"ä": [1, None]}, 1, "")
     with pytest.raises(ValueError, match="JSON"):
         console.result_json(float("nan"))
 
 
-def test_results_go_out_and_notes_beside(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_go_to_stdout_and_notes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     console.note("a [note] " + "long " * 60)
     console.result("a [result]")
     console.result_table("title", ["name", "n"], [("[MASK]", 1), ("ünï", 1234)])
-    out, told = capsys.readouterr()
-    assert told == "a [note] " + "long " * 60 + "\n"  # neither markup nor wrapping
+    out, err = capsys.readouterr()
+    assert err == "a [note] " + "long " * 60 + "\n"  # neither markup nor wrapping
     assert "[MASK]" in out
-    assert "\x1b" not in out + told
+    assert "\x1b" not in out + err
 
 
 @pytest.mark.parametrize(
@@ -62,9 +73,9 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_the_machine_is_described_and_its_precision_is_measured() -> None:
-    found = hardware.describe()
-    assert found.cores >= 1
-    assert found.memory > 2**28
+    hardware = hardware.describe()
+    assert hardware.cores >= 1
+    assert hardware.memory > 2**28
     choice = hardware.choose_precision()
     assert choice.precision in ("fp32", "bf16")
     assert "GFLOP/s" in choice.reason
@@ -72,63 +83,63 @@ def test_the_machine_is_described_and_its_precision_is_measured() -> None:
     assert torch.get_num_threads() == 1
 
 
-def test_a_busy_machine_chooses_as_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a thread waits for a core is not counted."""
+def test_load_on_the_machine_does_not_change_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that a thread waits for a core does not count."""
     product, device, wait = torch.mm, torch.device("cpu"), 0.1
 
-    def kept_waiting(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def delayed_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         time.sleep(wait)
         return product(x, y)
 
-    monkeypatch.setattr(torch, "mm", kept_waiting)
-    at_most = 2 * 256**3 / wait  # operations a second, if the wait counts
-    assert hardware.product_rate(device, "fp32", 256, 0.0) < at_most
-    assert hardware.product_rate(device, "fp32", 256, 0.0, time.thread_time) > at_most
+    monkeypatch.setattr(torch, "mm", delayed_product)
+    max_rate = 2 * 256**3 / wait  # FLOP/s if the wait counts
+    assert hardware.product_rate(device, "fp32", 256, 0.0) < max_rate
+    assert hardware.product_rate(device, "fp32", 256, 0.0, time.thread_time) > max_rate
     clocks: list[object] = []
-    monkeypatch.setattr(hardware, "product_rate", lambda *given: clocks.append(given[-1]) or 1e9)
+    monkeypatch.setattr(hardware, "product_rate", lambda *args: clocks.append(args[-1]) or 1e9)
     hardware.choose_precision.cache_clear()
     assert hardware.choose_precision().precision == "fp32"
     assert set(clocks) == {time.thread_time}
     hardware.choose_precision.cache_clear()
 
 
-def test_errors_survive_being_sent_to_another_process() -> None:
-    for error in (InputError("what", "how"), MachineError("what"), Stopped(15, "what", "how")):
-        again = pickle.loads(pickle.dumps(error))
-        assert type(again) is type(error)
-        assert vars(again) == vars(error)
+def test_errors_survive_pickling() -> None:
+    for error in (InputError("what", "how"), MachineError("what", "how"), Stopped(15, "what", "how")):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error)
+        assert vars(copy) == vars(error)
 
 
-# --- what other people's characters may do ------------------------------------------------------------------
+# --- control characters from users' files --------------------------------------------------------------------
 
-ACTING = "a\x1b[31mb\x07\r\x9b2J\u202ec\udcff\x7f"
-SHOWN = r"a\x1b[31mb\x07\r\x9b2J\u202ec\xff\x7f"
+CONTROL = "a\x1b[31mb\x07\r\x9b2J\u202ec\udcff\x7f"
+ESCAPED = r"a\x1b[31mb\x07\r\x9b2J\u202ec\xff\x7f"
 
 
-def test_what_would_act_on_a_terminal_is_shown_as_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_are_printed_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.text import Text
 
     assert console.visible("blank, tab\t, ü, 字, line\n") == "blank, tab\t, ü, 字, line\n"
     assert console.visible("one\nline\t", one_line=True) == r"one\nline\t"
-    console.note(ACTING)
-    console.result(ACTING)
-    console.result_text(Text("x").append(ACTING, style="bold"))
-    console.result_table(ACTING, [ACTING], [(ACTING + "\nb",)])
-    with console.Bar(ACTING, 2) as bar:
-        bar._told -= 60
-        bar.advance_to(1, ACTING)
-    out, told = capsys.readouterr()
-    assert not set(out + told) & set("\x1b\x07\r\x9b\u202e\udcff\x7f")
-    assert out.count(SHOWN) == 4
+    console.note(CONTROL)
+    console.result(CONTROL)
+    console.result_text(Text("x").append(CONTROL, style="bold"))
+    console.result_table(CONTROL, [CONTROL], [(CONTROL + "\nb",)])
+    with console.Bar(CONTROL, 2) as bar:
+        bar._last_note -= 60
+        bar.advance_to(1, CONTROL)
+    out, err = capsys.readouterr()
+    assert not set(out + err) & set("\x1b\x07\r\x9b\u202e\udcff\x7f")
+    assert out.count(ESCAPED) == 4
     assert r"xa\x1b[31mb" in out
-    assert told.count(SHOWN) == 3
-    assert SHOWN + r"\nb" in out
+    assert err.count(ESCAPED) == 3
+    assert ESCAPED + r"\nb" in out
 
 
-def test_json_with_such_characters_is_the_same_document(
+def test_control_characters_in_json_are_escaped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    document = {ACTING: ["\u2028", "字"]}
+    document = {CONTROL: ["\u2028", "字"]}
     console.result_json(document)
     out, _ = capsys.readouterr()
     assert json.loads(out) == document
@@ -141,31 +152,32 @@ def test_json_with_such_characters_is_the_same_document(
     assert json.loads(ascii_only.read()) == document
 
 
-def test_a_terminal_that_is_gone_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone(io.StringIO):
+def test_a_closed_stderr_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("sys.stderr", Gone())
+    monkeypatch.setattr("sys.stderr", Closed())
     console.note("still there?")
     with console.Bar("title", 2) as bar:
-        bar._told -= 60
+        bar._last_note -= 60
         bar.advance_to(1, "text")
 
 
 # --- memory --------------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_does_not_fit_is_told_with_its_sizes() -> None:
+def test_a_model_that_does_not_fit_into_memory_is_an_error() -> None:
     hardware.check_memory(10**6, 16 * 10**6)
-    hardware.check_memory(10**15, 0)  # nobody knows how much there is
-    with pytest.raises(
-        InputError, match=r"million parameters takes 16\.0 GB to train .*15\.0 GB may be used"
-    ):
+    hardware.check_memory(10**15, 0)  # the limit is unknown
+    with pytest.raises(InputError) as caught:
         hardware.check_memory(10**9, 15 * 10**9)
+    assert caught.value.code == "model_too_large"
+    assert "16.0 GB" in caught.value.message
+    assert "15.0 GB" in caught.value.message
 
 
-def test_less_memory_is_allowed_where_a_limit_says_so() -> None:
+def test_ulimit_restricts_the_memory() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30));"
         "from bertsmith import machine; print(machine.memory_bytes())"
@@ -174,17 +186,20 @@ def test_less_memory_is_allowed_where_a_limit_says_so() -> None:
     assert int(done.stdout) <= 2**30 < hardware.memory_bytes()
 
 
-def test_every_way_of_having_no_memory_is_known() -> None:
-    with pytest.raises(RuntimeError) as torches:
+def test_all_out_of_memory_errors_are_recognized() -> None:
+    with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50, dtype=torch.float64)
-    assert hardware.is_out_of_memory(torches.value)
+    assert hardware.is_out_of_memory(caught.value)
     assert hardware.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert hardware.is_out_of_memory(MemoryError())
     assert not hardware.is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
-def test_threads_wait_briefly_unless_the_user_says_otherwise() -> None:
-    """On the command line, before torch is loaded."""
+# --- the process ---------------------------------------------------------------------------------------------
+
+
+def test_threads_wait_briefly_unless_the_user_sets_a_policy() -> None:
+    """The command line sets the policy before torch is loaded."""
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     code = (
         "import os, sys; sys.argv = ['bertsmith', '--version']\n"
@@ -194,16 +209,35 @@ def test_threads_wait_briefly_unless_the_user_says_otherwise() -> None:
         "print(set, 'torch' in sys.modules)\n"
     )
     ours = {"GOMP_SPINCOUNT": "3000"} if sys.platform == "linux" else {"OMP_WAIT_POLICY": "PASSIVE"}
-    asked: list[dict[str, str]] = [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}]
-    for given, wanted in (({}, ours), *((one, one) for one in asked)):
-        variables = {k: v for k, v in os.environ.items() if k not in names} | given
+    policies: list[dict[str, str]] = [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}]
+    for before, after in (({}, ours), *((policy, policy) for policy in policies)):
+        variables = {k: v for k, v in os.environ.items() if k not in names} | before
         done = subprocess.run(
             [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
         )
-        assert done.stdout.splitlines()[-1] == f"{wanted} False"
+        assert done.stdout.splitlines()[-1] == f"{after} False"
 
 
-def test_a_number_of_threads_in_the_environment_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, number in ("3", 3), ("4,2", 4), ("", None), ("many", None), ("0", None):
+def test_omp_num_threads_sets_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, count in ("3", 3), ("4,2", 4), ("", None), ("many", None), ("0", None):
         monkeypatch.setenv("OMP_NUM_THREADS", text)
-        assert hardware.asked_threads() == number
+        assert hardware.asked_threads() == count
+
+
+def test_the_rank_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert hardware.rank_info() == hardware.RankInfo()
+    hardware.check_one_process("a command")
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert hardware.rank_info() == hardware.RankInfo(3, 4, 1, 2)
+    with pytest.raises(InputError) as caught:
+        hardware.check_one_process("a command")
+    assert caught.value.code == "single_process_only"
+    monkeypatch.setenv("RANK", "4")
+    with pytest.raises(InputError) as caught:
+        hardware.rank_info()
+    assert caught.value.code == "invalid_rank"

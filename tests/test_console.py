@@ -1,4 +1,4 @@
-"""Tables on terminals of 40, 80 and 120 columns: nothing is cut off, a confusion matrix stays readable."""
+"""Tables on terminals of 40, 80, and 120 columns lose no text, and a confusion matrix stays readable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return width
 
 
-def shown(title: str, heads: list[str], rows: list[list[object]]) -> str:
+def render(title: str, heads: list[str], rows: list[list[object]]) -> str:
     return console.table_text(title, heads, rows)
 
 
@@ -46,47 +46,49 @@ def words(text: str) -> list[str]:
         [["", "one", "", ""]],
     ],
 )  # fmt: skip
-def test_every_word_of_a_table_is_there_within_the_terminal(columns: int, rows: list[list[object]]) -> None:
-    out = shown("findings", ["", "what, and what to do", "number", "first"], rows)
+def test_a_table_fits_the_terminal_and_contains_every_word(columns: int, rows: list[list[object]]) -> None:
+    out = render("findings", ["", "what, and what to do", "number", "first"], rows)
     assert max(map(cell_len, out.splitlines())) <= columns
-    said = re.sub(r"[\s│]", "", out)
+    text = re.sub(r"[\s│]", "", out)
     for row in rows:
         for cell in row:
             for word in words(" ".join(cell) if isinstance(cell, tuple) else str(cell)):
                 if len(word) <= 12:
-                    assert word in said
-    assert not re.search(r"│ \w{1,2} +│\n.*│ \w{1,2} +│\n.*│ \w{1,2} +│", out)  # no column of slivers
+                    assert word in text
+    assert not re.search(
+        r"│ \w{1,2} +│\n.*│ \w{1,2} +│\n.*│ \w{1,2} +│", out
+    )  # no column of one or two characters
 
 
 @pytest.mark.parametrize("labels", [2, 3, 6, 10])
-def test_a_confusion_matrix_can_be_read(columns: int, labels: int) -> None:
+def test_a_confusion_matrix_is_readable(columns: int, labels: int) -> None:
     names = LABELS[:labels]
     rows: list[list[object]] = [
         [truth, *(f"{100 * i + j:,}" for j in range(labels))] for i, truth in enumerate(names)
     ]
-    out = shown("", ["truth, down; prediction, across", *names], rows)
+    out = render("", ["truth, down; prediction, across", *names], rows)
     assert max(map(cell_len, out.splitlines())) <= columns
     for name in names:
         assert name in out
-    if f"{100 * (labels - 1)}" in out and "times" in out:  # a list: the largest first, none of the diagonal
-        found = [
+    if f"{100 * (labels - 1)}" in out and "times" in out:  # a list of the largest off the diagonal
+        cells = [
             (a, b, int(n.replace(",", ""))) for a, b, n in re.findall(r"│ (\w+) +│ (\w+) +│ +([\d,]+) │", out)
         ]
-        assert found[0] == (names[-1], names[-2], 100 * (labels - 1) + labels - 2)
-        assert [n for _, _, n in found] == sorted((n for _, _, n in found), reverse=True)
-        assert all(a != b for a, b, _ in found)
-        more = labels * (labels - 1) - len(found)
-        assert (f"; {more:,} more with --json" in out.replace("\n", " ")) == bool(more)
+        assert cells[0] == (names[-1], names[-2], 100 * (labels - 1) + labels - 2)
+        assert [n for _, _, n in cells] == sorted((n for _, _, n in cells), reverse=True)
+        assert all(a != b for a, b, _ in cells)
+        num_omitted = labels * (labels - 1) - len(cells)
+        assert (f"; {num_omitted:,} more with --json" in out.replace("\n", " ")) == bool(num_omitted)
     else:
         for i in range(labels):
             line = next(line for line in out.splitlines() if re.match(rf"│ (?:{i + 1} )?{names[i]}\b", line))
             assert [int(n) for n in line.split("│")[2:-1]] == [100 * i + j for j in range(labels)]
 
 
-def test_a_matrix_whose_headings_are_too_long_has_numbers_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matrix_with_long_headings_gets_numbered_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     rows: list[list[object]] = [[name, *("7" for _ in LABELS)] for name in LABELS]
-    out = shown("", ["truth, down; prediction, across", *LABELS], rows)
+    out = render("", ["truth, down; prediction, across", *LABELS], rows)
     heading = next(line for line in out.splitlines() if "10" in line)
     assert [cell.strip() for cell in re.split("[┃│]", heading)[2:-1]] == [str(n) for n in range(1, 11)]
     assert all(f"│ {n} {name}" in out for n, name in enumerate(LABELS, 1))

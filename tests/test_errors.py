@@ -101,27 +101,27 @@ def arguments() -> set[str]:
     """Return all names that Python's functions take."""
     functions = [getattr(bs, name) for name in dir(bs) if name[0] != "_"]
     functions += [getattr(bs.Model, name) for name in dir(bs.Model) if name[0] != "_"]
-    known = {
+    names = {
         name
         for function in functions
         if callable(function) and not inspect.isclass(function)
         for name in inspect.signature(function).parameters
     }
     for options in (Reading, CheckOptions, Choice):
-        known |= {field.name for field in dataclasses.fields(options)}
+        names |= {field.name for field in dataclasses.fields(options)}
     for settings in (PretrainSettings, FinetuneSettings, *(task_type(task).settings_type for task in TASKS)):
-        known |= {name for name, _ in settings.names()}
-        known |= {name.rpartition(".")[2] for name, _ in settings.names()}
+        names |= {name for name, _ in settings.names()}
+        names |= {name.rpartition(".")[2] for name, _ in settings.names()}
     for objective in OBJECTIVES:
-        known |= {f"objective.{name}" for name in objective_type(objective).settings_type.model_fields}
-    return known | {"settings"} | COMMAND_LINE_ONLY
+        names |= {f"objective.{name}" for name in objective_type(objective).settings_type.model_fields}
+    return names | {"settings"} | COMMAND_LINE_ONLY
 
 
 def test_messages_name_arguments_that_python_has() -> None:
-    known = arguments()
+    names = arguments()
     for call in calls("option"):
         if isinstance(call.args[0], ast.Constant):
-            assert call.args[0].value in known, ast.unparse(call)
+            assert call.args[0].value in names, ast.unparse(call)
     for call in calls("command"):
         for keyword in call.keywords:
-            assert keyword.arg is None or keyword.arg in known, ast.unparse(call)
+            assert keyword.arg is None or keyword.arg in names, ast.unparse(call)

@@ -1,4 +1,4 @@
-"""Numbers are said as people say them."""
+"""Counts, fractions, times, and sizes are formatted for people."""
 
 import pytest
 from hypothesis import given
@@ -8,34 +8,34 @@ from bertsmith.formatting import counted, percent, seconds, size
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(0, "0 texts"), (1, "1 text"), (2, "2 texts"), (12_000, "12,000 texts")]
+    ("count", "text"), [(0, "0 texts"), (1, "1 text"), (2, "2 texts"), (12_000, "12,000 texts")]
 )
-def test_a_noun_is_plural_for_all_numbers_but_one(number: int, said: str) -> None:
-    assert counted(number, "text") == said
+def test_a_noun_is_plural_for_all_counts_but_one(count: int, text: str) -> None:
+    assert counted(count, "text") == text
 
 
-def test_an_irregular_plural_is_given() -> None:
+def test_an_irregular_plural_is_an_argument() -> None:
     assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]
 
 
 @pytest.mark.parametrize(
-    ("share", "text"),
+    ("fraction", "text"),
     [
         (None, "–"), (0, "0 %"), (0.0, "0 %"), (1, "100 %"), (1.0, "100 %"), (0.5, "50.0 %"), (0.0123, "1.23 %"),
         (1e-6, "< 0.01 %"), (0.9994, "99.94 %"), (0.99999, "> 99.99 %"), (0.0004, "0.04 %"),
     ],
 )  # fmt: skip
-def test_shares_are_said_in_per_cent(share: float | None, text: str) -> None:
-    assert percent(share) == text
+def test_fractions_become_percentages(fraction: float | None, text: str) -> None:
+    assert percent(fraction) == text
 
 
-@given(st.floats(0, 1, allow_subnormal=False))  # other tests have the process flush them to 0
-def test_only_all_is_100_percent_and_only_nothing_0(share: float) -> None:
-    text = percent(share)
-    assert (text == "0 %") == (share == 0)
-    assert (text == "100 %") == (share == 1)
+@given(st.floats(0, 1, allow_subnormal=False))  # other tests set this process to flush denormals to 0
+def test_only_1_is_100_percent_and_only_0_is_0(fraction: float) -> None:
+    text = percent(fraction)
+    assert (text == "0 %") == (fraction == 0)
+    assert (text == "100 %") == (fraction == 1)
     assert "e" not in text
-    assert float(text.strip("<> %")) == pytest.approx(100 * share, abs=0.051)
+    assert float(text.strip("<> %")) == pytest.approx(100 * fraction, abs=0.051)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_only_all_is_100_percent_and_only_nothing_0(share: float) -> None:
      (0.0996, "100 ms"), (0.9996, "1.0 s"), (0.999, "999 ms"), (0.00001, "< 0.1 ms"),
      (0.0012, "1.2 ms"), (0.00011852562311005628, "0.12 ms"), (0.000996, "1.0 ms"), (9.96, "10 s")],
 )  # fmt: skip
-def test_short_times_have_two_digits(value: float, text: str) -> None:
+def test_short_times_have_at_least_two_digits(value: float, text: str) -> None:
     assert seconds(value) == text
 
 
@@ -59,12 +59,12 @@ def test_short_times_are_right_to_two_digits(value: float) -> None:
     [(0, "0 bytes"), (1, "1 byte"), (999, "999 bytes"), (1000, "1.0 kB"), (37_300, "37 kB"), (999_600, "1.0 MB"),
      (2_345_678, "2.3 MB"), (5e15, "5,000 TB")],
 )  # fmt: skip
-def test_sizes_have_sensible_units(number: float, text: str) -> None:
+def test_sizes_have_suitable_units(number: float, text: str) -> None:
     assert size(number) == text
 
 
 @given(st.integers(1, 10**15))
 def test_sizes_are_right_to_two_digits(number: int) -> None:
-    figure, unit = size(number).split()
+    value, unit = size(number).split()
     scale = {"byte": 1, "bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
-    assert float(figure.replace(",", "")) * scale == pytest.approx(number, rel=0.051)
+    assert float(value.replace(",", "")) * scale == pytest.approx(number, rel=0.051)

@@ -1,4 +1,4 @@
-"""A corpus, shards and runs so small that a test can make dozens of them; for all rooms' tests."""
+"""A corpus, shards, and runs that are small enough for dozens of them in a test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = [
 ]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]
 
-# Two layers of 32 with dropout, two batches an update, masks anew each epoch; one thread, so exact anywhere.
+# Two layers of hidden size 32 with dropout, gradient accumulation, dynamic masking; one thread for exactness.
 SETTINGS = [
     "model.hidden_size=32",
     "model.num_hidden_layers=2",
@@ -49,56 +49,56 @@ SETTINGS = [
 
 
 def tokenizer() -> Tokenizer:
-    """Forty words, a full stop and the five specials."""
+    """Return a tokenizer of forty words, a full stop, and the five special tokens."""
     return Tokenizer.of_vocabulary(TOKENS, lowercase=True, max_length=64)
 
 
 def corpus(documents: int = 24, seed: int = 0) -> str:
-    """Documents of one to eight sentences of one to nine words, a blank line between two."""
-    draw = random.Random(seed)
+    """Return documents of one to eight sentences of one to nine words, separated by blank lines."""
+    rng = random.Random(seed)
     texts = []
     for _ in range(documents):
         sentences = [
-            " ".join(draw.choices(WORDS, k=draw.randint(1, 9))).capitalize() + "."
-            for _ in range(draw.randint(1, 8))
+            " ".join(rng.choices(WORDS, k=rng.randint(1, 9))).capitalize() + "."
+            for _ in range(rng.randint(1, 8))
         ]
         texts.append(" ".join(sentences))
     return "\n\n".join(texts) + "\n"
 
 
 def make_shards(folder: Path, documents: int = 24, seed: int = 0) -> Shards:
-    """`corpus` prepared into folder/shards."""
+    """Prepare `corpus` as folder/shards."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "corpus.txt"
     file.write_text(corpus(documents, seed), encoding="utf-8")
     return prepare([file], tokenizer(), folder / "shards", workers=1)
 
 
-def run(shards: Shards | Path, out: Path, *settings: str, resume: bool = False, **more: object) -> Model:
-    """Pre-train with SETTINGS and those given."""
+def run(shards: Shards | Path, out: Path, *settings: str, resume: bool = False, **options: object) -> Model:
+    """Pre-train with SETTINGS and further settings."""
     return pretrain(
         shards,
         out,
         preset="bert-tiny-uncased",
         settings=[*SETTINGS, *settings],
         resume=resume,
-        **more,  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
     )
 
 
 def table(path: Path, rows: Sequence[tuple[str, str]], header: str = "text,label") -> Path:
-    """A csv file."""
+    """Write a csv file."""
     path.write_text("\n".join([header, *(",".join(row) for row in rows)]) + "\n", encoding="utf-8")
     return path
 
 
-def examples(number: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Texts of one of three labels; the label's word is in the text."""
-    draw = random.Random(seed)
+def examples(count: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Return texts with one of three labels; each text contains its label's word."""
+    rng = random.Random(seed)
     rows = []
-    for i in range(number):
+    for i in range(count):
         label = ("joy", "fear", "anger")[i % 3]
-        words = draw.choices(WORDS[3:], k=draw.randint(1, 8))
-        words.insert(draw.randrange(len(words) + 1), WORDS[i % 3])
+        words = rng.choices(WORDS[3:], k=rng.randint(1, 8))
+        words.insert(rng.randrange(len(words) + 1), WORDS[i % 3])
         rows.append((" ".join(words), label))
     return rows

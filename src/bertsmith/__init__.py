@@ -1,29 +1,30 @@
-"""bertsmith: from a folder of text to a BERT of your own.
+"""bertsmith: from a folder of text to a BERT model.
 
-train_tokenizer     a vocabulary learnt from text
-prepare, pretrain   text to token shards; token shards to a BERT
-distill, adapt      students (distill_task: of a task's); a BERT taken further
-finetune            a BERT and labelled examples to a model for a task
-finetune_repeatedly …with seeds, folds; finetune_glue; find_rate; ablate
-ensemble, compare   several runs as an Ensemble; do two differ by chance alone
-load, info, search  a run as a Model; what a folder holds; texts near a query
+train_tokenizer     learn a vocabulary from text
+prepare, pretrain   tokenize a corpus into shards; train a BERT on them
+distill, adapt      train a student (distill_task: of a task); adapt to text
+finetune            train a BERT on labeled examples of a task
+finetune_repeatedly with several seeds or folds; finetune_glue; find_rate
+ablate, compare     compare recipes; test two models; ensemble: Ensemble
+load, info, search  open a run as a Model; describe a folder; query an index
 Model               predict, evaluate, fill_mask, score, embed, index, save
-check_corpus        faults and cost of a corpus; show_instance: as a run sees
-inspect_tokenizers  vocabularies compared; extend_tokenizer: with more words
-Texts, Reading      texts in memory; how files are read; CheckOptions
+check_corpus        report errors and costs of a corpus; show_instance
+inspect_tokenizers  compare vocabularies; extend_tokenizer: add words
+Texts, Reading      texts in memory; how to read files; CheckOptions
 Tokenizer, Shards, Encoder, ModelConfig, Packed, presets, count_parameters
-BertsmithError      InputError, MachineError, Stopped: one sentence each
+BertsmithError      InputError, MachineError, Stopped
 
-Files are one path or several, or data in memory: DataFrames, tables,
-data sets, dicts of columns, lists of dicts. Settings are keywords:
-pretrain(shards, "bert", epochs=3). More of one name: help(bertsmith.prepare).
+Data is one path, several paths, or in memory: data frames, tables,
+datasets, dicts of columns, lists of dicts. Settings are keywords:
+pretrain(shards, "bert", epochs=3). Details: help(bertsmith.prepare).
 """
 
-# Each name is imported when first used, so that `import bertsmith` costs nothing.
+# Each name is imported on first use, so that `import bertsmith` is fast.
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ _HOMES = {
     "train_tokenizer": "tokenizer_training.train",
 }
 
-_OF_MODEL = (
+_MODEL_METHODS = (
     "embed",
     "evaluate",
     "fill_mask",
@@ -116,9 +117,8 @@ _OF_MODEL = (
     "score_pairs",
 )
 
-__all__ = [
-    "__version__"
-]  # help(bertsmith) would print each name's whole help; dir() and the docstring name them all
+# help(bertsmith) prints the full help of each name in __all__; dir() and the docstring list all names.
+__all__ = ["__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -127,18 +127,24 @@ def __getattr__(name: str) -> Any:
 
         return version("bertsmith")
     if name not in _HOMES:
-        raise AttributeError(f"module 'bertsmith' has no attribute '{name}'{_meant(name)}")
+        raise AttributeError(f"module 'bertsmith' has no attribute '{name}'{_suggestion(name)}")
     return getattr(importlib.import_module(f"bertsmith.{_HOMES[name]}"), name)
 
 
-def _meant(name: str) -> str:
+def _suggestion(name: str) -> str:
     import difflib
 
-    if name in _OF_MODEL:
+    if name in _MODEL_METHODS:
         return f": it is a method of a Model, load(…).{name}"
-    near = difflib.get_close_matches(name, _HOMES, n=1, cutoff=0.7)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    matches = difflib.get_close_matches(name, _HOMES, n=1, cutoff=0.7)
+    return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
 def __dir__() -> list[str]:
     return sorted(["__version__", *_HOMES])
+
+
+if "IPython" in sys.modules:  # a notebook has imported what the handler needs; a script does not wait for it
+    from bertsmith.log_handlers import install_in_notebook as _install_in_notebook
+
+    _install_in_notebook()

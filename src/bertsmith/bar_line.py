@@ -1,4 +1,4 @@
-"""A progress bar's line on a terminal, as wide as that has room for."""
+"""Columns of a Rich progress display: one line of text, with a bar where the terminal is wide enough."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task
 from rich.text import Text
 
-_WIDE, _BAR = 60, 10  # columns of a terminal that has room for a bar beside the line, and of the bar
+_MIN_WIDTH_WITH_BAR = 60  # characters
+_BAR_WIDTH = 10  # characters
 
 
-def columns_of(line: Callable[[int], str], console: Console) -> list[ProgressColumn]:
-    """What rich's Progress shows: the line of at most so many characters, and before it a bar where there is
-    room."""
-    told = _Line(line, console)
-    return [told] if console.width < _WIDE else [BarColumn(bar_width=_BAR), told]
+def progress_columns(line: Callable[[int], str], console: Console) -> list[ProgressColumn]:
+    """Return the columns of a Rich `Progress`.
+
+    Args:
+        line: Returns the text of the current state in at most so many characters.
+        console: The console that shows the progress; its width decides on the bar.
+    """
+    text = _TextColumn(line, console)
+    if console.width < _MIN_WIDTH_WITH_BAR:
+        return [text]
+    return [BarColumn(bar_width=_BAR_WIDTH), text]
 
 
-class _Line(ProgressColumn):
+class _TextColumn(ProgressColumn):
     def __init__(self, line: Callable[[int], str], console: Console) -> None:
         super().__init__()
         self._line, self._console = line, console
 
     def render(self, task: Task) -> Text:
         width = self._console.width
-        room = width - (_BAR + 2 if width >= _WIDE else 1)
-        return Text(self._line(room), no_wrap=True, overflow="ellipsis")
+        max_length = width - (_BAR_WIDTH + 2 if width >= _MIN_WIDTH_WITH_BAR else 1)
+        return Text(self._line(max_length), no_wrap=True, overflow="ellipsis")

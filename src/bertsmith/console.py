@@ -1,10 +1,7 @@
-"""What a terminal shows: tables, progress, notes, JSON. Results go to stdout, everything else to stderr.
+"""Terminal output: tables, progress bars, notes, and JSON. Results go to stdout, everything else to stderr.
 
-Labels, file names and texts are other people's: what would act on a terminal is shown as the escape that a
-programmer would write (`visible`), in all that goes out here.
-
-In a notebook, verbs called from Python show a bar and their notes (`tell`, `with_bar`); in a script they are
-silent.
+Labels, file names, and texts come from users' files. Characters in them that would control the terminal are
+printed as escapes (`visible`).
 """
 
 from __future__ import annotations
@@ -22,28 +19,28 @@ from contextlib import suppress
 from io import StringIO
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-if TYPE_CHECKING:  # rich is imported by what shows something: a short answer in JSON does not wait for it
+if TYPE_CHECKING:  # Rich is imported on first use, so that a short JSON result does not wait for it.
     from rich.console import Console
     from rich.progress import Progress
     from rich.text import Text
 
-# Controls (C0, DEL, C1), separators of lines, marks that turn the direction of writing, and surrogates, as which
-# Python reads bytes of a file name that are not UTF-8.
-_ACTING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-_LEAST_TEXT = 12  # columns that a text needs in a table, unless it is shorter
-_LARGEST = 20  # cells listed of a square table that is too wide
-_NOTE_SECONDS = 15.0  # without a terminal: a line of progress this often
-_SPEED_SECONDS = 60.0  # over which the speed is taken that the time left follows from
-_FRAME_SECONDS = 0.25  # between two pictures of a notebook's bar
+# Controls (C0, DEL, C1), line separators, marks of the writing direction, and the surrogates by which Python
+# represents bytes of a file name that are not UTF-8.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_MIN_TEXT_WIDTH = 12  # characters of a table's text column
+_MAX_LISTED_CELLS = 20  # of a square table that is too wide
+_NOTE_SECONDS = 15.0  # between lines of progress without a terminal
+_SPEED_WINDOW_SECONDS = 60.0  # the speed of this last period gives the time left
+_FRAME_SECONDS = 0.25  # between two updates of a notebook's bar
 
 Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 def _console(stderr: bool) -> Console:
-    """Made when used, so that it writes to the stream that stands there now (tests and pipes replace it).
+    """Return a console for the current stdout or stderr, which tests and pipes replace.
 
-    rich honours NO_COLOR and colours only a terminal.
+    Rich honors NO_COLOR and colors only terminals.
     """
     from rich.console import Console
 
@@ -56,9 +53,9 @@ def _console(stderr: bool) -> Console:
 
 
 def visible(text: str, *, one_line: bool = False) -> str:
-    """A text whose characters do nothing but be seen; line ends and tabs stay, unless it is to be one line."""
-    kept = "" if one_line else "\n\t"
-    return _ACTING.sub(lambda found: found[0] if found[0] in kept else _escape(found[0]), text)
+    """Return a text with control characters replaced by escapes; line ends and tabs stay unless `one_line`."""
+    unchanged = "" if one_line else "\n\t"
+    return _CONTROL.sub(lambda match: match[0] if match[0] in unchanged else _escape(match[0]), text)
 
 
 def _escape(character: str) -> str:
@@ -69,88 +66,91 @@ def _escape(character: str) -> str:
 
 
 def note(text: str) -> None:
-    """A line about the work, for people: to stderr. Where nobody can hear it any more, the work goes on."""
+    """Print a line of information on stderr; a closed stderr is ignored."""
     with suppress(OSError):
         _console(stderr=True).print(visible(text), markup=False)
 
 
 def once(tell: Callable[[str], None]) -> Callable[[str], None]:
-    """What tells a sentence the first time only: several models may have the same to say."""
-    told: set[str] = set()
+    """Return a function that passes each text on only once."""
+    seen: set[str] = set()
 
     def tell_once(text: str) -> None:
-        if text not in told:
-            told.add(text)
+        if text not in seen:
+            seen.add(text)
             tell(text)
 
     return tell_once
 
 
 def in_notebook() -> bool:
-    """Whether a notebook's kernel runs this, whose pages show HTML."""
+    """Return whether a notebook's kernel, which shows HTML, runs this process."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
 
 def tell(text: str) -> None:
-    """What verbs called from Python do with their notes: a notebook shows them, a script is silent."""
+    """Print a line of information in a notebook, and nothing in a script."""
     if in_notebook():
         print(visible(text))
 
 
-def with_bar(title: str) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
-    """A verb whose argument `progress` hears the bytes done so far: in a notebook a bar, where nobody else
-    listens."""
+def with_bar(title: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Return a decorator that shows a notebook's progress bar.
 
-    def shown(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-        @functools.wraps(verb)
-        def with_it(*given: Arguments.args, **named: Arguments.kwargs) -> Answer:
-            if named.get("progress") is not None or not in_notebook():
-                return verb(*given, **named)
+    The decorated function has an argument `progress`, which is called with the number of bytes processed. The bar
+    is shown if the caller does not pass a `progress` itself.
+    """
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        @functools.wraps(function)
+        def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            if kwargs.get("progress") is not None or not in_notebook():
+                return function(*args, **kwargs)
             with Bar(title, None) as bar:
-                named["progress"] = lambda done: bar.advance_to(done, f"{done / 1e6:,.1f} MB")
-                return verb(*given, **named)
+                kwargs["progress"] = lambda done: bar.advance_to(done, f"{done / 1e6:,.1f} MB")
+                return function(*args, **kwargs)
 
-        return with_it
+        return wrapper
 
-    return shown
+    return decorate
 
 
 def result(text: str) -> None:
-    """A line of the result: to stdout."""
+    """Print a line of the result on stdout."""
     _console(stderr=False).print(visible(text), markup=False)
 
 
 def result_text(text: Text) -> None:
-    """A paragraph of the result with styles, which show on a terminal alone: to stdout."""
+    """Print a paragraph of the result on stdout; its styles appear only on a terminal."""
     from rich.text import Text
 
     console = _console(stderr=False)
-    shown = Text()
+    escaped = Text()
     for segment in text.render(console):
-        shown.append(visible(segment.text), segment.style)
-    console.print(shown)
+        escaped.append(visible(segment.text), segment.style)
+    console.print(escaped)
 
 
 def has_colours() -> bool:
-    """Whether stdout shows colours: a terminal, and no NO_COLOR."""
+    """Return whether stdout is a terminal that shows colors (no NO_COLOR)."""
     console = _console(stderr=False)
     return console.is_terminal and not console.no_color
 
 
 def result_json(document: Any) -> None:
-    """Exactly one JSON document on stdout, in one line; what would act on a terminal is escaped as JSON has it."""
-    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    line = json.dumps(document, ensure_ascii=not unicode, allow_nan=False)
-    sys.stdout.write(_ACTING.sub(lambda found: f"\\u{ord(found[0]):04x}", line) + "\n")
+    """Print one JSON document in one line on stdout; control characters become JSON escapes."""
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    line = json.dumps(document, ensure_ascii=not is_unicode, allow_nan=False)
+    sys.stdout.write(_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n")
 
 
 def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on stdout; numbers are set right. A tuple is a cell of several lines.
+    """Print a table on stdout with numbers aligned right; a tuple is a cell of several lines.
 
-    Where the terminal is too narrow for its columns, each row becomes a paragraph. A square table, whose columns
-    have the names of its rows, has numbered columns instead, or is a list of its largest cells off the diagonal;
-    its first heading says what the two sides are: "truth, down; prediction, across".
+    On a terminal that is too narrow, each row becomes a paragraph. A square table, whose columns have the names of
+    its rows (a confusion matrix), gets numbered columns instead, or becomes a list of its largest cells off the
+    diagonal; its first heading names its two sides: "truth, down; prediction, across".
     """
     _print_table(_console(stderr=False), title, columns, rows)
 
@@ -163,8 +163,15 @@ def table_text(
     *,
     ruled: bool = False,
 ) -> str:
-    """The same table as plain lines, for a note: no wider than `width`, the terminal, or else 100 characters.
-    ruled: with a line between rows, where cells have several."""
+    """Return the table of `result_table` as plain lines.
+
+    Args:
+        title: The title; empty: none.
+        columns: The headings.
+        rows: The cells of each row.
+        width: The maximum length of a line; None: the terminal's width, or 100.
+        ruled: Draw a line between rows.
+    """
     from rich.console import Console
 
     width = width or shutil.get_terminal_size((100, 24)).columns
@@ -184,18 +191,18 @@ def _print_table(
 ) -> None:
     from rich.table import Table
 
-    kept = [[_cell(cell) for cell in row] for row in rows]
+    cells = [[_cell(cell) for cell in row] for row in rows]
     names = [visible(column, one_line=True) for column in columns]
-    if not _fits(names, kept, console.width) and len(names) > 2:
-        if names[1:] != [row[0] for row in kept]:
-            _print_paragraphs(console, title, names, kept)
+    if not _fits(names, cells, console.width) and len(names) > 2:
+        if names[1:] != [row[0] for row in cells]:
+            _print_paragraphs(console, title, names, cells)
             return
-        numbered = [[f"{i} {row[0]}", *row[1:]] for i, row in enumerate(kept, 1)]
+        numbered_cells = [[f"{i} {row[0]}", *row[1:]] for i, row in enumerate(cells, 1)]
         numbers = [names[0], *(str(i) for i in range(1, len(names)))]
-        if not _fits(numbers, numbered, console.width):
-            _print_largest(console, title, names, kept)
+        if not _fits(numbers, numbered_cells, console.width):
+            _print_largest(console, title, names, cells)
             return
-        names, kept = numbers, numbered
+        names, cells = numbers, numbered_cells
     table = Table(
         title=visible(title, one_line=True) or None,
         title_justify="left",
@@ -204,8 +211,8 @@ def _print_table(
         show_lines=ruled,
     )
     for i, name in enumerate(names):
-        table.add_column(name, justify="right" if _is_numeric(kept, i) else "left", overflow="fold")
-    for row in kept:
+        table.add_column(name, justify="right" if _is_numeric(cells, i) else "left", overflow="fold")
+    for row in cells:
         table.add_row(*row)
     console.print(table, markup=False)
 
@@ -215,22 +222,22 @@ def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
 
 
 def _fits(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Whether a table has room for the words of its headings, for its numbers, and for some words of its texts."""
+    """Return whether a table shows the words of its headings, its numbers, and some characters of its texts."""
     from rich.cells import cell_len
 
-    needed = 1
+    min_width = 1
     for i, name in enumerate(names):
         lines = [line for row in rows for line in row[i].splitlines()]
-        longest = max(map(cell_len, lines), default=0)
-        cell = longest if _is_numeric(rows, i) else min(longest, _LEAST_TEXT)
-        needed += 3 + max(cell, *(cell_len(word) for word in (*name.split(), "")))
-    return needed <= width
+        max_length = max(map(cell_len, lines), default=0)
+        cell_width = max_length if _is_numeric(rows, i) else min(max_length, _MIN_TEXT_WIDTH)
+        min_width += 3 + max(cell_width, *(cell_len(word) for word in (*name.split(), "")))
+    return min_width <= width
 
 
 def _print_paragraphs(
     console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> None:
-    """A table as a paragraph a row: what its first column says, then each other column's name and what it says."""
+    """Print each row as a paragraph: its first cell, then the name and the cell of each other column."""
     from rich.text import Text
 
     if title:
@@ -238,31 +245,30 @@ def _print_paragraphs(
     for row in rows:
         console.print(Text(row[0] if row[0] else "–", style="bold"))
         for name, cell in zip(names[1:], row[1:], strict=True):
-            said = f"{name}: {cell}" if name else cell
             if not cell:
                 continue
-            text = Text(said.replace("\n", " "))
+            text = Text((f"{name}: {cell}" if name else cell).replace("\n", " "))
             for line in [text] if console.soft_wrap else text.wrap(console, console.width - 2):
                 console.print(Text("  ") + line)
 
 
 def _print_largest(console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """The largest cells of a square table that lie off its diagonal."""
+    """Print the largest off-diagonal cells of a square table."""
     cells = [
         (int(cell.replace(",", "")), row[0], name)
         for i, row in enumerate(rows)
         for j, (name, cell) in enumerate(zip(names[1:], row[1:], strict=True))
         if i != j and int(cell.replace(",", ""))
     ]
-    largest = sorted(cells, key=lambda cell: -cell[0])[:_LARGEST]
+    largest = sorted(cells, key=lambda cell: -cell[0])[:_MAX_LISTED_CELLS]
     down, _, across = names[0].partition("; ")
     heads = [down.removesuffix(", down") or "row", across.removesuffix(", across") or "column", "times"]
-    left = f"; {len(cells) - len(largest):,} more with --json" if len(cells) > len(largest) else ""
+    rest = f"; {len(cells) - len(largest):,} more with --json" if len(cells) > len(largest) else ""
     _print_table(
         console,
-        title or f"the largest off the diagonal{left}",
+        title or f"the largest off the diagonal{rest}",
         heads,
-        [(row, column, f"{number:,}") for number, row, column in largest],
+        [(row, column, f"{count:,}") for count, row, column in largest],
     )
 
 
@@ -280,46 +286,48 @@ def _is_number(cell: str) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """42 s, 3 min 05 s, 2 h 07 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    """Format a duration: "42 s", "3 min 05 s", "2 h 07 min"."""
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
-def _roughly(seconds: float) -> str:
-    """42 s, 3 min, 2 h 07 min."""
+def _rough_duration(seconds: float) -> str:
+    """Format a duration without seconds from one minute on: "42 s", "3 min", "2 h 07 min"."""
     return duration(seconds) if not 60 <= round(seconds) < 3600 else f"{round(seconds / 60)} min"
 
 
 class Bar:
-    """Progress of one long work on stderr: a bar on a terminal, a line now and then elsewhere; in a notebook a
-    bar.
-
-    total: units of work, None if unknown. begun_at: units that were done before. unit: what is counted, to be
-    shown as "12/60 updates"; without one, a share. `advance_to(done, text)` may be called as often as one likes.
-    """
+    """Progress of a long task on stderr: a bar on a terminal or in a notebook, elsewhere a line every 15 s."""
 
     def __init__(
         self, title: str, total: float | None, *, begun_at: float = 0.0, unit: str | None = None
     ) -> None:
+        """Create the bar; entering it as a context manager starts it.
+
+        Args:
+            title: The task.
+            total: Units of work; None: unknown.
+            begun_at: Units that were done before.
+            unit: The name of a unit, for "12/60 updates"; None: a percentage is shown.
+        """
         self._title, self._total, self._unit = visible(title, one_line=True), total, unit
         self._done, self._text = begun_at, ""
-        self._left: float | None = None
-        self._told = time.monotonic()
-        self._seen = deque([(self._told, begun_at)])
+        self._seconds_left: float | None = None
+        self._last_note = time.monotonic()
+        self._history = deque([(self._last_note, begun_at)])
         self._progress: Progress | None = None
-        self._page = _PageBar(self._title, total) if in_notebook() else None
+        self._html_bar = _HtmlBar(self._title, total) if in_notebook() else None
         console = _console(stderr=True)
-        if console.is_terminal and self._page is None:
+        if console.is_terminal and self._html_bar is None:
             from rich.progress import Progress
 
-            from bertsmith.bar_line import columns_of
+            from bertsmith.bar_line import progress_columns
 
-            columns = columns_of(self.line, console)
-            self._progress = Progress(*columns, console=console, transient=True)
+            self._progress = Progress(*progress_columns(self.line, console), console=console, transient=True)
             self._task = self._progress.add_task(title, total=total)
 
     def __enter__(self) -> Bar:
@@ -331,106 +339,111 @@ class Bar:
         if self._progress:
             with suppress(OSError):  # the terminal was closed
                 self._progress.stop()
-        if self._page:
-            self._page.end()
+        if self._html_bar:
+            self._html_bar.end()
 
     def advance_to(
         self, done: float, text: str = "", *, total: float | None = None, left: float | None = None
     ) -> None:
-        """`done` of the total units are done; `text` says something about them.
+        """Show the current state; the display itself is refreshed at most a few times a second.
 
-        total: where it has changed. left: seconds, where the caller knows them; else they follow from the speed.
+        Args:
+            done: Units that are done.
+            text: Further information.
+            total: The total, if it has changed.
+            left: Seconds left; None: estimated from the speed.
         """
         self._total = self._total if total is None else total
         self._done, self._text = done, visible(text, one_line=True)
         now = time.monotonic()
-        self._seen.append((now, done))
-        while len(self._seen) > 2 and now - self._seen[1][0] > _SPEED_SECONDS:
-            self._seen.popleft()
-        self._left = self._remaining() if left is None else left
-        if self._page:
-            self._page.advance_to(done, self._text, self._share(), self._total, self._left)
+        self._history.append((now, done))
+        while len(self._history) > 2 and now - self._history[1][0] > _SPEED_WINDOW_SECONDS:
+            self._history.popleft()
+        self._seconds_left = self._estimate_seconds_left() if left is None else left
+        if self._html_bar:
+            self._html_bar.advance_to(done, self._text, self._fraction(), self._total, self._seconds_left)
         elif self._progress:
             self._progress.update(self._task, completed=done, total=self._total)
-        elif now - self._told >= _NOTE_SECONDS:
-            self._told = now
+        elif now - self._last_note >= _NOTE_SECONDS:
+            self._last_note = now
             note(self.line())
 
     def line(self, width: int | None = None) -> str:
-        """What is known, in a line; the least important goes where it would be wider than `width` characters."""
-        share, left = self._share(), self._left
-        spelt = "" if left is None else f"time left {duration(left)}"
-        short = "" if left is None else f"{_roughly(left)} left"
-        first = self._text.partition(" · ")[0]
+        """Return the state in at most `width` characters; the least important parts are dropped first."""
+        fraction, seconds_left = self._fraction(), self._seconds_left
+        time_left = "" if seconds_left is None else f"time left {duration(seconds_left)}"
+        short_time_left = "" if seconds_left is None else f"{_rough_duration(seconds_left)} left"
+        short_text = self._text.partition(" · ")[0]
         for parts in (
-            (f"{self._title} {share}".strip(), self._text, spelt),
-            (share, self._text, spelt),
-            (share, self._text, short),
-            (share, first, short),
-            (share, short),
+            (f"{self._title} {fraction}".strip(), self._text, time_left),
+            (fraction, self._text, time_left),
+            (fraction, self._text, short_time_left),
+            (fraction, short_text, short_time_left),
+            (fraction, short_time_left),
         ):
             line = " · ".join(part for part in parts if part)
             if width is None or len(line) <= width:
                 return line
-        return share[:width]
+        return fraction[:width]
 
-    def _share(self) -> str:
+    def _fraction(self) -> str:
         if self._unit is not None and self._total is not None:
             unit = "" if self._progress else f" {self._unit}"
             return f"{self._done:,.0f}/{self._total:,.0f}{unit}"
         return f"{100 * self._done / self._total:.0f} %" if self._total else ""
 
-    def _remaining(self) -> float | None:
-        """Seconds, at the speed of the last minute."""
-        (then, before), (now, done) = self._seen[0], self._seen[-1]
-        if self._total is None or done <= before:
+    def _estimate_seconds_left(self) -> float | None:
+        (start_time, start), (now, done) = self._history[0], self._history[-1]
+        if self._total is None or done <= start:
             return None
-        return max(0.0, (now - then) * (self._total - done) / (done - before))
+        return max(0.0, (now - start_time) * (self._total - done) / (done - start))
 
 
-class _PageBar:
-    """The bar of a notebook: HTML that replaces itself. It needs no widgets, and stays as its last picture."""
+class _HtmlBar:
+    """A notebook's progress bar: HTML that replaces itself, without widgets, so that a saved notebook shows it."""
 
     def __init__(self, title: str, total: float | None) -> None:
         self._title, self._total = title, total
-        self._begin = time.monotonic()
-        self._done, self._text, self._drawn = 0.0, "", -_FRAME_SECONDS
-        self._share = ""
-        self._left: float | None = None
-        self._shown: Any = None
+        self._start_time = time.monotonic()
+        self._done, self._text, self._last_frame = 0.0, "", -_FRAME_SECONDS
+        self._fraction = ""
+        self._seconds_left: float | None = None
+        self._handle: Any = None
 
-    def advance_to(self, done: float, text: str, share: str, total: float | None, left: float | None) -> None:
+    def advance_to(
+        self, done: float, text: str, fraction: str, total: float | None, seconds_left: float | None
+    ) -> None:
         self._done, self._text, self._total = done, text, total
-        self._share, self._left = share, left
-        if time.monotonic() - self._drawn >= _FRAME_SECONDS:
+        self._fraction, self._seconds_left = fraction, seconds_left
+        if time.monotonic() - self._last_frame >= _FRAME_SECONDS:
             self._draw(ended=False)
 
     def end(self) -> None:
-        if self._shown is None and not self._done:
-            return  # refused before anything was done
+        if self._handle is None and not self._done:
+            return  # an error ended the task before it began
         self._draw(ended=True)
 
     def _draw(self, *, ended: bool) -> None:
-        import html  # only a notebook needs it
+        import html  # only notebooks need it
 
-        pages: Any = importlib.import_module("IPython.display")
-        self._drawn = now = time.monotonic()
+        display: Any = importlib.import_module("IPython.display")
+        self._last_frame = now = time.monotonic()
         size = "" if not self._total else f' max="{self._total:g}" value="{min(self._done, self._total):g}"'
-        took = now - self._begin
+        elapsed = now - self._start_time
         if ended:
-            clock = f"in {duration(took)}"
-        elif self._left is not None:
-            clock = f"time left {duration(self._left)}"
+            clock = f"in {duration(elapsed)}"
+        elif self._seconds_left is not None:
+            clock = f"time left {duration(self._seconds_left)}"
         else:
-            clock = duration(took)
+            clock = duration(elapsed)
         bar = (
             "" if ended and not self._total else f"<progress{size} style='vertical-align: middle'></progress>"
         )
-        parts = [html.escape(self._title), bar, self._share, html.escape(self._text), clock]
-        page = pages.HTML(
+        parts = [html.escape(self._title), bar, self._fraction, html.escape(self._text), clock]
+        page = display.HTML(
             f"<div style='font-variant-numeric: tabular-nums'>{' '.join(filter(None, parts))}</div>"
         )
-        if self._shown is None:
-            self._shown = pages.display(page, display_id=True)
+        if self._handle is None:
+            self._handle = display.display(page, display_id=True)
         else:
-            self._shown.update(page)
+            self._handle.update(page)

@@ -1,11 +1,12 @@
-"""Where numbers are computed: the device, the precision of products there, the generator that dropout draws from.
+"""The compute context: device, precision, generator, and kernels.
 
-A workflow makes one Place from the settings and the machine; models, batches and the step are moved to it.
-Nobody else asks what device there is.
+A workflow makes one from the settings; models, batches, and training steps are moved to it. No other code asks
+which hardware there is.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,47 +20,54 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import hardware
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.hardware import Precision
 from bertsmith.kernels.reference import TORCH, Kernels, use_kernels
 
-_CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it its products are not the same each time
+logger = logging.getLogger(__name__)
+
+_DETERMINISTIC_CUBLAS = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    ":4096:8",
+)  # its products vary from call to call otherwise
 
 
 class Movable(Protocol):
-    """What can be sent to a device: a batch, or its packed sequences."""
+    """An object that can be copied to a device: a batch, or packed sequences."""
 
     def to(self, device: torch.device) -> Self:
-        """The same on the device."""
+        """Copy to a device."""
         ...
 
 
 class Replayable(Protocol):
-    """What was recorded of a device's work: `torch.cuda.CUDAGraph`."""
+    """A captured CUDA graph (`torch.cuda.CUDAGraph`)."""
 
     def replay(self) -> None:
-        """Have the device do it again, with what stands in the same memory now."""
+        """Run the graph again on the current content of its memory."""
         ...
 
     def pool(self) -> Any:
-        """Its memory."""
+        """Return the memory pool of the graph."""
         ...
 
 
 AnyMovable = TypeVar("AnyMovable", bound=Movable)
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-Some = TypeVar("Some")
-Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A device and how it computes.
+    """The device and the way to compute on it.
 
-    device: where weights, batches and states are. precision: of products, "fp32" or "bf16"; weights, losses
-    and softmax stay fp32. generator: on the device; all that torch draws there after the first weights; on a GPU
-    a run's is the default one, since flash attention draws from no other. kernels: what computes between products
-    where something is trained.
+    Attributes:
+        device: The device of weights, batches, and optimizer state.
+        precision: The precision of matrix products, "fp32" or "bf16"; weights, losses, and softmax stay in fp32.
+        generator: The generator on the device for everything random after weight initialization. For training on a
+            GPU it is torch's default generator, the only one that flash attention uses.
+        kernels: The kernels for the operations between matrix products in training.
     """
 
     device: torch.device
@@ -69,106 +77,113 @@ class Place:
 
     @classmethod
     def of(
-        cls,
-        device: str = "auto",
-        precision: str = "auto",
-        seed: int = 0,
-        tell: Callable[[str], None] = lambda text: None,
-        *,
-        trains: bool = False,
+        cls, device: str = "auto", precision: str = "auto", seed: int = 0, *, trains: bool = False
     ) -> Place:
-        """The place that settings name. "auto": a GPU where there is one; the precision that is faster there.
+        """Create the context from settings.
 
-        seed: of the generator. trains: whether it is a run's own, whose draws nothing else may disturb: on a GPU
-        torch's default generator is seeded for it. InputError for a device that torch does not know or that is not
-        there.
+        Args:
+            device: A device name; "auto": a GPU if there is one.
+            precision: "fp32", "bf16", or "auto": the faster one on the device.
+            seed: The seed of the generator.
+            trains: Use the generator of a training run, which on a GPU is torch's default generator.
+
+        Raises:
+            InputError: The device is unknown or missing.
         """
-        where = torch.device(_device(device))
+        torch_device = torch.device(_device_name(device))
+        resolved: Precision = "bf16" if precision == "bf16" else "fp32"
         if precision == "auto":
-            choice = hardware.choose_precision(where)
-            tell(f"computing in {choice.precision} on {hardware.name_of(where)}: {choice.reason}")
-            found = choice.precision
-        else:
-            found = "bf16" if precision == "bf16" else "fp32"
-        generator = _default_generator(where) if trains else torch.Generator(where)
-        return cls(where, found, generator.manual_seed(seed))
+            choice = hardware.choose_precision(torch_device)
+            resolved = choice.precision
+            logger.info("computing in %s on %s: %s", resolved, hardware.name_of(torch_device), choice.reason)
+        generator = _default_generator(torch_device) if trains else torch.Generator(torch_device)
+        return cls(torch_device, resolved, generator.manual_seed(seed))
 
     @property
     def drawing(self) -> torch.Generator:
-        """What first weights are drawn from, on the host, so that they are the same for every device."""
+        """The generator for weight initialization, on the host so that weights are the same for every device."""
         if self.device.type == "cpu":
             return self.generator
         return torch.Generator().manual_seed(self.generator.initial_seed())
 
     @property
     def uses_threads(self) -> bool:
-        """Whether numbers are computed by threads of the processor."""
+        """Return whether CPU threads compute."""
         return self.device.type == "cpu"
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether the host goes on while the device computes."""
+        """Return whether the device computes asynchronously to the host."""
         return self.device.type == "cuda"
 
     @contextmanager
-    def repeating(self, wanted: bool = True) -> Iterator[None]:
-        """The context in which the same computation gives the same bits each time, if that is wanted: on a GPU by
-        torch's deterministic algorithms, on a processor anyhow. InputError where an operation has none."""
-        if not wanted or not self.runs_ahead:
+    def repeating(self, enabled: bool = True) -> Iterator[None]:
+        """Enable deterministic algorithms on a GPU; CPU computation is always deterministic.
+
+        Raises:
+            InputError: An operation has no deterministic algorithm.
+        """
+        if not enabled or not self.runs_ahead:
             yield
             return
-        os.environ.setdefault(*_CUBLAS)
-        before = torch.get_deterministic_debug_mode()
-        memory: Any = torch.utils.deterministic  # torch says nothing of what is in it
-        filled = memory.fill_uninitialized_memory
+        os.environ.setdefault(*_DETERMINISTIC_CUBLAS)
+        debug_mode = torch.get_deterministic_debug_mode()
+        memory: Any = torch.utils.deterministic  # torch has no types for its content
+        fill = memory.fill_uninitialized_memory
         torch.use_deterministic_algorithms(True)
-        memory.fill_uninitialized_memory = False  # none of it is read before it is written
+        memory.fill_uninitialized_memory = False  # all of it is written before it is read
         try:
             yield
         except RuntimeError as error:
             if "deterministic" not in str(error):
                 raise
             raise InputError(
-                f"train.deterministic: {str(error).partition(',')[0].strip()}",
-                "leave train.deterministic out, or compute on the processor: --set train.device=cpu",
+                "not_deterministic",
+                str(error).partition(",")[0].strip(),
+                argument="train.deterministic",
+                hint=f"leave train.deterministic out, or compute on the CPU: {option('train.device', 'cpu')}",
             ) from None
         finally:
-            torch.use_deterministic_algorithms(before > 0, warn_only=before == 1)
-            memory.fill_uninitialized_memory = filled
+            torch.use_deterministic_algorithms(debug_mode > 0, warn_only=debug_mode == 1)
+            memory.fill_uninitialized_memory = fill
 
-    def fetched(self, value: Tensor) -> Callable[[], Tensor]:
-        """Begin to copy a tensor to the host; what is returned gives it, and waits for no more than that copy."""
-        there = value.to("cpu", non_blocking=True)
-        if not value.is_cuda:
-            return lambda: there
-        done = torch.cuda.current_stream(value.device).record_event()
+    def fetched(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Start to copy a tensor to the host; the returned function waits for that copy only and returns it."""
+        copied = tensor.to("cpu", non_blocking=True)
+        if not tensor.is_cuda:
+            return lambda: copied
+        event = torch.cuda.current_stream(tensor.device).record_event()
 
-        def answer() -> Tensor:
-            done.synchronize()
-            return there
+        def wait() -> Tensor:
+            event.synchronize()
+            return copied
 
-        return answer
+        return wait
 
-    def recorded(self, work: Callable[[], None], other: Replayable | None) -> Replayable:
-        """What a GPU is asked to do by `work`, and has not done yet. other: recorded before, never replayed at the
-        same time, so that both can compute in the same memory, but for what their `work` keeps."""
+    def recorded(self, function: Callable[[], None], other: Replayable | None) -> Replayable:
+        """Capture a function's GPU work in a CUDA graph without running it.
+
+        Args:
+            function: The work.
+            other: A graph that is never replayed at the same time, whose memory pool this graph shares.
+        """
         graph = torch.cuda.CUDAGraph()
         pool, stream = None if other is None else other.pool(), _recording(self.device)
         with torch.cuda.device(self.device), torch.cuda.graph(graph, pool=pool, stream=stream):
-            work()
+            function()
         return graph
 
     @property
     def threads(self) -> int:
-        """How many passes are made at a time where nothing is trained."""
+        """The number of forward passes that inference runs in parallel."""
         return torch.get_num_threads() if self.uses_threads else 1
 
     def send(self, batch: AnyMovable) -> AnyMovable:
-        """The batch on this device; the host does not wait for the copy."""
+        """Copy a batch to the device; the host does not wait for the copy."""
         return batch.to(self.device)
 
     def settle(self, *modules: nn.Module) -> None:
-        """Move modules here; let their dropout draw from this place's generator, and its kernels compute."""
+        """Move modules to the device and give them the generator for dropout and the kernels."""
         for module in modules:
             module.to(self.device)
             for part in module.modules():
@@ -177,37 +192,39 @@ class Place:
             use_kernels(module, self.kernels)
 
     def computing(self) -> AbstractContextManager[object]:
-        """The context in which a forward pass computes in this place's precision."""
+        """Return the autocast context for forward passes in the precision; for fp32 it does nothing."""
         if self.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def reader(self, encoder: AnyModule) -> AnyModule:
-        """What reads texts that are answered here: the same encoder with the same weights, whose own passes are
-        computed in this place's precision. The heads on it are not: an answer's last digits are theirs.
+        """Return the encoder with the same weights, whose forward passes run in the precision.
 
-        Whoever calls the encoder itself has fp32. One that has no passes of its own is returned as it is."""
+        Heads on top compute in fp32, and so does the encoder that was passed. A module without a `computing`
+        context is returned unchanged.
+        """
         if self.precision == "fp32" or getattr(encoder, "computing", None) is not nullcontext:
             return encoder
-        reader = copy(encoder)
-        vars(reader)["computing"] = self.computing
-        return reader
+        autocast_encoder = copy(encoder)
+        vars(autocast_encoder)["computing"] = self.computing
+        return autocast_encoder
 
-    def spread(self, work: Callable[[Some], Answer], over: Sequence[Some]) -> Iterator[Answer]:
-        """`work` on each, in order: on a processor several at a time, each on a thread of its own, which waits for
-        no other within an operation. Where there are fewer than threads, in turn, by all threads together."""
+    def spread(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+        """Yield the function's result for each item, in order.
+
+        On a CPU several items are computed at a time, each on one thread that does not wait for others within an
+        operation. Fewer items than threads are computed one after another on all threads.
+        """
         threads = self.threads
-        if threads == 1 or len(over) < threads:
-            yield from map(work, over)
+        if threads == 1 or len(items) < threads:
+            yield from map(function, items)
             return
         pool = ThreadPoolExecutor(threads, "answers", initializer=torch.set_num_threads, initargs=(1,))
         try:
-            yield from pool.map(work, over)
+            yield from pool.map(function, items)
         finally:
             pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(
-                threads
-            )  # for threads to come: those of the pool have set it for these, too
+            torch.set_num_threads(threads)  # the pool's threads also set it for threads that start later
 
 
 @cache
@@ -224,39 +241,59 @@ def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _recording(device: torch.device) -> torch.cuda.Stream:
-    """What work is recorded on: one for all graphs of a device, since memory is shared within one alone; of this
-    device, where torch would take the one it is at."""
+    """Return the stream on which all graphs of a device are captured: memory is shared within one stream only."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _default_generator(device: torch.device) -> torch.Generator:
-    """What a run on this device draws from: on a GPU torch's own, on a processor one of its own."""
+    """Return the generator of a training run: torch's default one on a GPU, a new one elsewhere."""
     if device.type != "cuda":
         return torch.Generator(device)
     torch.cuda.init()  # type: ignore[no-untyped-call]
-    number = torch.cuda.current_device() if device.index is None else device.index
-    found: torch.Generator = torch.cuda.default_generators[number]
-    return found
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator: torch.Generator = torch.cuda.default_generators[index]
+    return generator
 
 
 def check_device(name: str) -> None:
-    """InputError for a device that torch does not know or that is not here; "auto" always is."""
-    _device(name)
+    """Check that a device exists on this machine; "auto" always does.
+
+    Raises:
+        InputError: It does not.
+    """
+    _device_name(name)
 
 
-def check_precision(name: str, *more: str) -> None:
-    """InputError for a precision that there is not; more: what there is besides."""
-    if name not in (known := ("auto", *get_args(Precision), *more)):
-        raise InputError(f"precision {name!r}: there is no such precision", f"known: {', '.join(known)}")
+def check_precision(name: str, *others: str) -> None:
+    """Check the name of a precision.
+
+    Args:
+        name: The name.
+        others: Names that are allowed besides "auto", "fp32", and "bf16".
+
+    Raises:
+        InputError: There is no such precision.
+    """
+    if name not in (names := ("auto", *get_args(Precision), *others)):
+        raise InputError(
+            "unknown_precision",
+            f"there is no precision {name!r}",
+            argument="precision",
+            hint=f"known: {', '.join(names)}",
+        )
 
 
 def is_processor(name: str) -> bool:
-    """Whether a device's name stands for the processor on this machine, as "auto" does where there is no GPU."""
-    return torch.device(_device(name)).type == "cpu"
+    """Return whether a device name means the CPU, as "auto" does on a machine without a GPU."""
+    return torch.device(_device_name(name)).type == "cpu"
 
 
-def _device(name: str) -> str:
-    """The device's name in full; InputError where there is none. Of several processes each has its own GPU."""
+def _device_name(name: str) -> str:
+    """Return the full name of a device; in a distributed run each process has its own GPU.
+
+    Raises:
+        InputError: There is no such device.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -265,14 +302,15 @@ def _device(name: str) -> str:
             torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
         raise InputError(
-            f"device {name!r}: there is no such device here",
-            f"name one of these with --device, or as train.device in a recipe: {_known()}",
+            "unknown_device",
+            f"there is no device {name!r} on this machine",
+            argument="device",
+            hint=f"choose one of these: {_available_devices()}",
         ) from None
     ranks = hardware.rank_info()
     return f"cuda:{ranks.local_rank}" if ranks.world_size > 1 and device.type == "cuda" else name
 
 
-def _known() -> str:
-    """The devices that are here, in words."""
-    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+def _available_devices() -> str:
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     return f"{', '.join(['cpu', 'cuda', *gpus])} or auto" if gpus else "cpu or auto (torch sees no GPU here)"

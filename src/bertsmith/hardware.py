@@ -1,7 +1,7 @@
-"""What this machine is, and what it does best: cores, memory, instruction sets, precision.
+"""Information about the hardware (cores, memory, instruction sets, precision) and settings of the process.
 
-Nothing here is decided by a flag alone: whether bf16 pays is measured, since units that a processor lists
-may be missing, emulated or slow.
+Whether bf16 pays is measured instead of read from CPU flags, since units that a processor lists may be missing,
+emulated, or slow.
 """
 
 from __future__ import annotations
@@ -23,24 +23,33 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import torch
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, command
 from bertsmith.formatting import counted
 
 Precision = Literal["fp32", "bf16"]
 
-_BYTES_A_PARAMETER = 16  # fp32: the weight, its gradient, AdamW's two moments
-_PROBE_SIZE = 512
-_PROBE_SIZE_ELSEWHERE = 4096  # a GPU's units are not filled by less
-_PROBE_PRODUCTS = 5  # in each of the two precisions, in turn
-_PROBE_ROWS = 256  # of a product of integers
-_FEW = 128  # rows and columns of a product of integers, which may take milliseconds
-_ZEN_5 = 26  # AMD's number of that family; later ones have higher numbers
-_BF16_PAYS = 1.2  # a smaller gain is eaten by the conversions around each product
+_TRAINING_BYTES_PER_PARAMETER = 16  # fp32: the weight, its gradient, AdamW's two moments
+_CPU_PROBE_SIZE = 512  # rows of the square matrices that are multiplied
+_DEVICE_PROBE_SIZE = 4096  # smaller matrices do not use all units of a GPU
+_PROBE_REPEATS = 5  # of each precision, in turn
+_INT8_PROBE_INNER_SIZE = 256
+_INT8_PROBE_OUTER_SIZE = 128  # without int8 instructions such a product takes milliseconds
+_ZEN_5_FAMILY = 26  # AMD's CPU family; later ones have higher numbers
+_MIN_BF16_SPEEDUP = 1.2  # the conversions around each product cost a smaller gain
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a person would want to know before a run. memory in bytes; gpus as (name, bytes of memory)."""
+    """The hardware and the software below bertsmith.
+
+    Attributes:
+        system: Operating system, architecture, and versions of Python and torch.
+        processor: The name of the CPU.
+        cores: CPU cores that this process may use.
+        memory: Bytes of memory that this process may use.
+        instruction_sets: Instruction sets of the CPU that the kernels use.
+        gpus: The name and the bytes of memory of each GPU.
+    """
 
     system: str
     processor: str
@@ -52,14 +61,14 @@ class Machine:
 
 @dataclass(frozen=True)
 class PrecisionChoice:
-    """The precision that compute would run in, and the sentence that says why."""
+    """A precision to compute in, and the measurement that it follows from."""
 
     precision: Precision
     reason: str
 
 
 def allowed_cores() -> int:
-    """Cores this process may use: its affinity, cut by the container's CPU quota. At least 1."""
+    """Return the number of cores that CPU affinity and the container's quota allow this process, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     try:  # cgroup v2: "max 100000" or "200000 100000"
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -71,13 +80,12 @@ def allowed_cores() -> int:
 
 
 def own_cores() -> int:
-    """Cores for this process: those that are allowed, shared out among the processes of a run. At least 1."""
+    """Return the number of cores for this process if all processes of the run share them evenly, at least 1."""
     return max(1, allowed_cores() // rank_info().local_world_size)
 
 
 def memory_bytes(device: torch.device | None = None) -> int:
-    """Memory this process may use: the machine's, cut by the container's and the shell's limits, or a GPU's; 0
-    where it cannot be told."""
+    """Return the bytes of a GPU's memory, or of what the container and `ulimit -v` allow; 0: unknown."""
     if device is not None and device.type == "cuda":
         import torch
 
@@ -93,33 +101,42 @@ def memory_bytes(device: torch.device | None = None) -> int:
     return min([*limits, address_space] if address_space != resource.RLIM_INFINITY else limits)
 
 
-def check_memory(parameters: int, allowed: int) -> None:
-    """InputError where a model of so many parameters cannot be trained in the memory that is allowed, in bytes (0:
-    nobody knows). Counted is what is there at each moment of training; activations come on top."""
-    needed = parameters * _BYTES_A_PARAMETER
-    if allowed and needed > allowed:
+def check_memory(num_parameters: int, limit: int) -> None:
+    """Check that weights, gradients, and optimizer state fit into memory; activations are not counted.
+
+    Args:
+        num_parameters: Trained parameters of the model.
+        limit: Bytes of memory; 0: unknown.
+
+    Raises:
+        InputError: They do not fit.
+    """
+    needed = num_parameters * _TRAINING_BYTES_PER_PARAMETER
+    if limit and needed > limit:
         raise InputError(
-            f"a model of {parameters / 1e6:,.0f} million parameters takes {needed / 1e9:,.1f} GB to train "
-            f"(weights, gradients, AdamW's two moments); {allowed / 1e9:,.1f} GB may be used here",
-            "choose a smaller preset, or lower model.hidden_size, intermediate_size or num_hidden_layers",
+            "model_too_large",
+            f"a model of {num_parameters / 1e6:,.0f} million parameters takes {needed / 1e9:,.1f} GB to train "
+            f"(weights, gradients, AdamW's two moments); {limit / 1e9:,.1f} GB may be used here",
+            hint="choose a smaller preset, or lower model.hidden_size, model.intermediate_size, or "
+            "model.num_hidden_layers",
         )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there was no memory for something: Python's, torch's on a processor or a GPU."""
+    """Return whether an error of Python or torch, on the CPU or a GPU, means that memory ran out."""
     if isinstance(error, MemoryError):
         return True
-    known = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
-    return isinstance(error, RuntimeError) and known
+    is_torch_error = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, RuntimeError) and is_torch_error
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error says that the disk, or the user's share of it, is full."""
+    """Return whether an error means that the disk or the user's quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def describe() -> Machine:
-    """Look at the machine. Imports torch only to ask for GPUs."""
+    """Return a description of the machine; imports torch for the GPUs."""
     import torch
 
     gpus = tuple(
@@ -128,41 +145,50 @@ def describe() -> Machine:
     )
     processor = _processor()
     flags = (processor.get("flags") or processor.get("Features", "")).split()  # the latter on Arm
-    kept = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "avx512_vnni", "amx_int8", "asimd", "bf16", "sve")
+    relevant = (
+        "avx2",
+        "avx512f",
+        "avx512_bf16",
+        "amx_bf16",
+        "avx512_vnni",
+        "amx_int8",
+        "asimd",
+        "bf16",
+        "sve",
+    )
     return Machine(
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
         f"torch {torch.__version__}",
         processor=processor.get("model name") or platform.processor() or platform.machine(),
         cores=allowed_cores(),
         memory=memory_bytes(),
-        instruction_sets=tuple(name for name in kept if name in flags),
+        instruction_sets=tuple(name for name in relevant if name in flags),
         gpus=gpus,
     )
 
 
 @cache
 def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
-    """bf16 where its matrix product is really faster on the device (None: the processor), fp32 elsewhere; a probe
-    of some 100 ms, once. It is for where nothing is trained: before that, updates are timed
-    (`training/execution_benchmark.py`).
+    """Return bf16 if its matrix product is clearly faster on a device (None: the CPU), else fp32.
 
-    Products are made in turn on one thread, whose own time counts, and of each kind the quickest: a busy machine
-    must not answer otherwise than an idle one."""
+    The probe takes about 100 ms, once per process. It serves inference; training times whole updates
+    (`training/execution_benchmark.py`). On the CPU the products run in turn on one thread, measured in that thread's CPU time,
+    and the fastest of each precision counts, so that other load on the machine does not change the result.
+    """
     import torch
 
-    where = torch.device("cpu") if device is None else device
-    size, now = (
-        (_PROBE_SIZE, time.thread_time) if where.type == "cpu" else (_PROBE_SIZE_ELSEWHERE, time.perf_counter)
-    )
+    device = torch.device("cpu") if device is None else device
+    is_cpu = device.type == "cpu"
+    size, clock = (_CPU_PROBE_SIZE, time.thread_time) if is_cpu else (_DEVICE_PROBE_SIZE, time.perf_counter)
     with _on_one_thread():
         rates = [
-            [product_rate(where, kind, size, 0.0, now) / 1e9 for kind in ("fp32", "bf16")]
-            for _ in range(_PROBE_PRODUCTS)
+            [product_rate(device, precision, size, 0.0, clock) / 1e9 for precision in ("fp32", "bf16")]
+            for _ in range(_PROBE_REPEATS)
         ]
-    full, half = (max(of_kind) for of_kind in zip(*rates, strict=True))
-    on = " on one thread" if where.type == "cpu" else ""
-    measured = f"a bf16 product ran at {half:,.0f} GFLOP/s here{on}, an fp32 one at {full:,.0f}"
-    return PrecisionChoice("bf16" if half > _BF16_PAYS * full else "fp32", measured)
+    fp32, bf16 = (max(repeats) for repeats in zip(*rates, strict=True))
+    where = " on one thread" if is_cpu else ""
+    reason = f"a bf16 product ran at {bf16:,.0f} GFLOP/s{where}, an fp32 product at {fp32:,.0f}"
+    return PrecisionChoice("bf16" if bf16 > _MIN_BF16_SPEEDUP * fp32 else "fp32", reason)
 
 
 def product_rate(
@@ -172,54 +198,65 @@ def product_rate(
     seconds: float,
     now: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Operations a second of a product of two square matrices of `size` rows, measured for so long by a clock, and
-    once at least."""
+    """Return the FLOP/s of a product of two square matrices.
+
+    Args:
+        device: The device to measure.
+        precision: The dtype of the matrices.
+        size: Rows of each matrix.
+        seconds: How long to repeat the product; at least one product runs.
+        now: The clock, in seconds.
+    """
     import torch
 
     a = torch.ones(size, size, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=device)
     torch.mm(a, a)[0, 0].item()
-    products, begin = 0, now()
-    while not products or now() - begin < seconds:
-        torch.mm(a, a)[0, 0].item()  # the number is waited for: some devices answer before they compute
-        products += 1
-    return products * 2 * size**3 / (now() - begin)
+    num_products, start = 0, now()
+    while not num_products or now() - start < seconds:
+        torch.mm(a, a)[0, 0].item()  # `item` waits for devices that compute asynchronously
+        num_products += 1
+    return num_products * 2 * size**3 / (now() - start)
 
 
 @cache
 def onednn_is_faster() -> bool:
-    """Whether the processor's fp32 products are quicker by oneDNN than by MKL, which torch takes for them. MKL
-    uses no 512-bit registers on AMD's processors: from Zen 5 on, whose units are as wide, it is at half their rate
-    (79 GFLOP/s on one thread where oneDNN has 171); on Zen 3 and Zen 4 both are about as fast.
+    """Return whether oneDNN multiplies fp32 matrices faster than MKL, torch's default, on this CPU.
 
-    The processor alone decides. A product's last digits depend on this, so that a probe, which a busy machine can
-    mislead, would have a resumed run, or one of several processes, compute something else.
+    MKL uses no 512-bit registers on AMD's processors. From Zen 5 on, whose units are that wide, it runs at half of
+    oneDNN's rate (79 instead of 171 GFLOP/s on one thread); on Zen 3 and Zen 4 both are about equally fast.
+
+    The processor alone decides, since the last digits of a product depend on the library: a probe under load could
+    make a resumed run, or one of several processes, compute something else.
     """
     import torch
 
-    here = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    if not here or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if not has_onednn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     processor = _processor()
-    is_wide = "avx512f" in processor.get("flags", "").split()
+    has_avx512 = "avx512f" in processor.get("flags", "").split()
     family = processor.get("cpu family", "")
-    of_amd = processor.get("vendor_id") == "AuthenticAMD" and family.isdecimal()
-    return of_amd and is_wide and int(family) >= _ZEN_5
+    is_amd = processor.get("vendor_id") == "AuthenticAMD" and family.isdecimal()
+    return is_amd and has_avx512 and int(family) >= _ZEN_5_FAMILY
 
 
 @cache
 def multiplies_integers() -> bool:
-    """Whether products of 8-bit integers, as torch makes them, are quicker here than those in fp32. Where the
-    processor has no instructions for them torch multiplies number by number, which takes fifty times as long. A
-    probe of some 20 ms, once, in turn on one thread."""
+    """Return whether torch multiplies int8 matrices faster than fp32 matrices on this CPU.
+
+    Without int8 instructions torch multiplies one number at a time, which takes fifty times as long. The probe
+    takes about 20 ms, once per process, on one thread.
+    """
     import torch
 
-    x, y = (torch.ones(shape, dtype=torch.int8) for shape in ((_FEW, _PROBE_ROWS), (_PROBE_ROWS, _FEW)))
-    full_x, full_y = x.float(), y.float()
-    ways = (lambda: torch._int_mm(x, y), lambda: torch.mm(full_x, full_y))
+    outer, inner = _INT8_PROBE_OUTER_SIZE, _INT8_PROBE_INNER_SIZE
+    x, y = (torch.ones(shape, dtype=torch.int8) for shape in ((outer, inner), (inner, outer)))
+    float_x, float_y = x.float(), y.float()
+    products = (lambda: torch._int_mm(x, y), lambda: torch.mm(float_x, float_y))
     with torch.no_grad(), _on_one_thread():
-        seconds = [[_seconds_of(way) for way in ways] for _ in range(_PROBE_PRODUCTS)]
-    integers, full = (min(of_way) for of_way in zip(*seconds[1:], strict=True))
-    return bool(integers < full)
+        seconds = [[_seconds_of(product) for product in products] for _ in range(_PROBE_REPEATS)]
+    int8, fp32 = (min(repeats) for repeats in zip(*seconds[1:], strict=True))
+    return bool(int8 < fp32)
 
 
 @contextmanager
@@ -234,15 +271,15 @@ def _on_one_thread() -> Iterator[None]:
         use_threads(threads)
 
 
-def _seconds_of(work: Callable[[], Any]) -> float:
-    """That this thread has computed for it: what other work takes of a core does not count."""
-    begin = time.thread_time()
-    work()
-    return time.thread_time() - begin
+def _seconds_of(function: Callable[[], Any]) -> float:
+    """Return the CPU time of this thread in a function, which other load does not change."""
+    start = time.thread_time()
+    function()
+    return time.thread_time() - start
 
 
 def name_of(device: torch.device) -> str:
-    """A device as people call it: the GPU's name, or the number of threads of the processor."""
+    """Return a device's name for people: the GPU's name, or the number of CPU threads."""
     import torch
 
     if device.type == "cuda":
@@ -253,19 +290,26 @@ def name_of(device: torch.device) -> str:
 
 
 def clock() -> float:
-    """Seconds since some moment: what all that takes time is measured by."""
+    """Return the seconds of a monotonic clock, which tests replace."""
     return time.perf_counter()
 
 
 def asked_threads() -> int | None:
-    """OMP_NUM_THREADS, where the user has set it to a number: how many threads to compute on."""
+    """Return the number of threads that OMP_NUM_THREADS sets; None if it sets none."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(first) if first.isascii() and first.isdigit() and int(first) else None
 
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The rank of this process among those that torchrun has started, and its rank on this machine."""
+    """The rank of this process in a distributed run, as torchrun sets it in the environment.
+
+    Attributes:
+        rank: The global rank.
+        world_size: The number of processes.
+        local_rank: The rank among the processes of this machine.
+        local_world_size: The number of processes of this machine.
+    """
 
     rank: int = 0
     world_size: int = 1
@@ -279,9 +323,10 @@ class RankInfo:
 
 
 def rank_info() -> RankInfo:
-    """Return the rank of this process, from torchrun's environment variables; rank 0 of 1 without them.
+    """Return the rank that torchrun gave this process; rank 0 of 1 without torchrun.
 
-    Raises InputError for numbers that cannot be.
+    Raises:
+        InputError: RANK and WORLD_SIZE contradict each other.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     values = [os.environ.get(name, "") for name in names]
@@ -292,28 +337,37 @@ def rank_info() -> RankInfo:
     )
     if not 0 <= rank < world_size:
         raise InputError(
-            f"the environment has RANK={values[0]!r} and WORLD_SIZE={values[1]!r}, which are no process of "
-            "several",
-            "start several processes with torchrun, or unset both for one",
+            "invalid_rank",
+            f"the environment variables RANK={values[0]!r} and WORLD_SIZE={values[1]!r} are not a valid rank",
+            hint="start several processes with torchrun, or unset both variables for one process",
         )
     return RankInfo(rank, world_size, max(0, local_rank), max(1, local_world_size))
 
 
 def check_one_process(what: str) -> None:
-    """InputError where torchrun has started several processes for what only one can do."""
-    if (world_size := rank_info().world_size) > 1:
+    """Check that torchrun did not start several processes of a command that runs in one.
+
+    Args:
+        what: The command, for the message.
+
+    Raises:
+        InputError: torchrun started several processes.
+    """
+    if (rank := rank_info()).world_size > 1:
         raise InputError(
-            f"{what} works in one process, and torchrun has started {world_size} of it",
-            "start it without torchrun; several processes share out `bertsmith pretrain` and `bertsmith distill`",
+            "single_process_only",
+            f"{what} works in one process, but torchrun has started {rank.world_size} of it",
+            hint=f"start it without torchrun; only {command('pretrain')} and {command('distill')} run in several "
+            "processes",
         )
 
 
 def brief_waits() -> dict[str, str]:
-    """The environment of a process whose threads wait for each other for some microseconds and then give their
-    core away. Empty where the user has set how they are to wait.
+    """Return environment variables that let OpenMP threads spin for microseconds, then sleep, while they wait.
 
-    By default they wait hundreds of times as long, so that beside other work each of them takes the time that
-    another one needs. Where they sleep at once, a small model, whose operations are short, takes a third longer.
+    Empty if the user has set a policy. By default threads spin hundreds of times as long, so that under other load
+    each of them takes the time that another thread needs. If they sleep at once, a small model, whose operations
+    are short, takes a third longer.
     """
     if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         return {}
@@ -321,24 +375,29 @@ def brief_waits() -> dict[str, str]:
 
 
 def have_threads_wait_briefly() -> None:
-    """Have this process's threads wait so; before torch is loaded. Python's users set the variables themselves:
-    the library cannot once torch is loaded."""
+    """Set the variables of `brief_waits` in this process, before torch is loaded.
+
+    Users of Python set them themselves: once torch is loaded they have no effect.
+    """
     os.environ.update(brief_waits())
 
 
-def of_child(**more: str) -> dict[str, str]:
-    """The environment of a process of ours (`python -P -m …`), with what is given on top.
+def of_child(**variables: str) -> dict[str, str]:
+    """Return the environment of a child process (`python -P -m …`) that imports this package.
 
-    The package may be here by a path that a new process does not have. Never by the current folder (-P, no empty
-    name in the path): a json.py beside a downloaded corpus would run.
+    PYTHONPATH contains the package, which a new process might not have in its path, and never the current folder
+    (-P, no empty entry): a json.py next to a downloaded corpus would run.
+
+    Args:
+        variables: Environment variables to add.
     """
-    home = str(Path(__file__).parents[1])
-    known = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([home, *known]), **more}
+    source = str(Path(__file__).parents[1])
+    entries = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([source, *entries]), **variables}
 
 
 def use_threads(count: int) -> None:
-    """Compute on so many threads from now on."""
+    """Set the number of threads that torch computes on."""
     import torch
 
     if torch.get_num_threads() != count:
@@ -346,12 +405,17 @@ def use_threads(count: int) -> None:
 
 
 def prepare_process(threads: int | None = None) -> int:
-    """Settings of the process that make long numeric work fast; to be called before the first tensor.
+    """Set up this process for long numeric work; to be called before the first tensor is made.
 
-    threads: for torch; None = OMP_NUM_THREADS, or the cores that are really for it. Returns the number set.
-    Denormal numbers are flushed to zero (rows of AdamW's state that were seen once decay into them, and a product
-    with a denormal costs some 30 times a normal one), and glibc is told to keep freed memory instead of giving
-    each large block back to the kernel and faulting it in again at every step.
+    Denormal numbers are flushed to zero: rows of AdamW's state that are used once decay into them, and a product
+    with a denormal costs about 30 times a normal one. glibc keeps freed memory instead of returning each large
+    block to the kernel and faulting it in again at every step.
+
+    Args:
+        threads: torch's threads; None: OMP_NUM_THREADS, or the cores of this process.
+
+    Returns:
+        The number of threads.
     """
     import torch
 
@@ -359,48 +423,49 @@ def prepare_process(threads: int | None = None) -> int:
     torch.set_flush_denormal(True)
     use_threads(count)
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
-    _tell_malloc({m_mmap_max: 0, m_trim_threshold: 2**31 - 1})
+    _set_malloc_options({m_mmap_max: 0, m_trim_threshold: 2**31 - 1})
     return count
 
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Where torch and what stands on it are imported: Python's garbage collector rests, and leaves alone for good
-    what was made. It would go through all of torch's objects several times: a sixth of the time of the import."""
-    was_on = gc.isenabled()
+    """Import torch and what depends on it without garbage collection, and exempt what was made from it for good.
+
+    The collector would traverse all objects of torch several times, which takes a sixth of the import's time.
+    """
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        if was_on:
+        if was_enabled:
             gc.enable()
 
 
 def return_freed_memory() -> None:
-    """Have this process hand blocks of 4 MiB and more back to the system when they are free (glibc; elsewhere
-    nothing).
+    """Let this process return freed blocks of 4 MiB and more to the system (glibc only).
 
-    By default glibc keeps ever larger ones for itself, and a process that works on arrays of some MB in turn goes
-    on growing. Smaller blocks stay: fetched anew each time they cost more than the work on them.
-    `prepare_process` asks for the opposite, which training is faster with.
+    By default glibc keeps ever larger blocks, so that a process that works on arrays of some MB in turn keeps
+    growing. Smaller blocks stay: requesting them anew costs more than the work on them. `prepare_process` sets the
+    opposite, which makes training faster.
     """
     m_trim_threshold, m_mmap_threshold = -1, -3  # malloc.h
-    _tell_malloc({m_mmap_threshold: 1 << 22, m_trim_threshold: 1 << 26})
+    _set_malloc_options({m_mmap_threshold: 1 << 22, m_trim_threshold: 1 << 26})
 
 
-def _tell_malloc(options: Mapping[int, int]) -> None:
-    """Set options of glibc's malloc; elsewhere nothing."""
+def _set_malloc_options(options: Mapping[int, int]) -> None:
+    """Set options of glibc's malloc; elsewhere do nothing."""
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
-        import ctypes  # some milliseconds, which --help has not to spare
+        import ctypes  # takes milliseconds, which --help saves
 
         libc = ctypes.CDLL(None)
-        for option, value in options.items():
-            libc.mallopt(option, value)
+        for name, value in options.items():
+            libc.mallopt(name, value)
 
 
 def _processor() -> dict[str, str]:
-    """What Linux lists of the first processor, by name; elsewhere nothing."""
+    """Return the fields of the first CPU in /proc/cpuinfo; empty on other systems than Linux."""
     try:
         first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")
     except OSError:

@@ -1,4 +1,4 @@
-"""Where log records of bertsmith appear: on a terminal's stderr, or in a notebook.
+"""Handlers for the log records of bertsmith: stderr of a terminal, or a notebook's cell.
 
 In a script, Python's own rules hold: warnings on stderr, information where the script asks for it with
 `logging.basicConfig(level=logging.INFO)`.
@@ -41,6 +41,12 @@ class _Formatter(logging.Formatter):
 
 def install(handler: ConsoleHandler) -> None:
     """Send the records of bertsmith to a handler, once per process."""
-    if not any(isinstance(known, ConsoleHandler) for known in logger.handlers):
+    if not any(isinstance(installed, ConsoleHandler) for installed in logger.handlers):
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+
+
+def install_in_notebook() -> None:
+    """Show the records of bertsmith in a notebook; elsewhere do nothing."""
+    if console.in_notebook():
+        install(NotebookHandler())

@@ -1,6 +1,7 @@
-"""Loss: for each part a sum, the count that it is over, and how many were right. Means are taken once, at the end.
+"""The loss of a batch as sums and counts by part, so that means are taken once for a whole update.
 
-So accumulation, batches of different sizes and several processes leave the gradient the same to rounding.
+Gradient accumulation, batches of different sizes, and several processes then give the same gradient up to
+rounding.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Loss:
-    """One batch's loss by part (`mlm`, `nsp`, …).
+    """The loss of one batch by part (`mlm`, `nsp`, …).
 
-    sums: scalar tensors; counts: what each sum is over; right: how many of those the model has right at the
-    top, a scalar tensor each, of the parts that have such a thing.
+    Attributes:
+        sums: The summed loss of each part, scalar tensors.
+        counts: The number of predictions that each sum is over.
+        right: The number of correct predictions of the parts that classify, scalar tensors.
     """
 
     sums: Mapping[str, Tensor]
@@ -30,12 +33,17 @@ class Loss:
         weights: Mapping[str, float] | None = None,
         summed: Collection[str] = (),
     ) -> Tensor:
-        """The scalar to differentiate: each part's sum over the whole update's count of it (or the sum itself, of
-        the parts that are `summed`), times its weight (1 where none is given), added up."""
+        """Return the scalar to differentiate: the weighted sum of the parts' means.
+
+        Args:
+            totals: The counts of the whole update by part, which the sums are divided by.
+            weights: The weight of each part; 1 by default.
+            summed: Parts whose sums are not divided.
+        """
         return self.times(factors(totals, weights or {}, summed))
 
     def times(self, factors: Mapping[str, float | Tensor]) -> Tensor:
-        """The parts' sums times these, added up."""
+        """Return the sum of all parts, each multiplied by its factor."""
         parts = [value * factors[name] for name, value in self.sums.items()]
         total = parts[0]
         for part in parts[1:]:
@@ -46,15 +54,25 @@ class Loss:
 def factors(
     totals: Mapping[str, int], weights: Mapping[str, float], summed: Collection[str] = ()
 ) -> dict[str, float]:
-    """What each part's sum is multiplied by in `Loss.over`."""
+    """Return the factors that `Loss.over` multiplies the parts' sums by."""
     return {
         name: weights.get(name, 1.0) / (1 if name in summed else max(1, total))
         for name, total in totals.items()
     }
 
 
-def far_apart(own: Tensor, wanted: Tensor, temperature: float, dim: int = -1) -> Tensor:
-    """T² · KL(wanted ‖ own) of the shares along `dim`, both logits divided by the temperature T, summed: so its
-    gradient is of one size whatever the temperature (Hinton et al. 2015). fp32."""
-    shares, asked = ((logits.float() / temperature).log_softmax(dim) for logits in (own, wanted))
-    return temperature**2 * F.kl_div(shares, asked, reduction="sum", log_target=True)
+def far_apart(student_logits: Tensor, teacher_logits: Tensor, temperature: float, dim: int = -1) -> Tensor:
+    """Return the distillation loss T² · KL(teacher ‖ student), summed, in fp32 (Hinton et al. 2015, section 2).
+
+    Both logits are divided by the temperature T; the factor T² keeps the size of the gradient independent of T.
+
+    Args:
+        student_logits: Logits of the student, of any shape.
+        teacher_logits: Logits of the teacher, of the same shape.
+        temperature: T.
+        dim: The dimension of the classes.
+    """
+    student, teacher = (
+        (logits.float() / temperature).log_softmax(dim) for logits in (student_logits, teacher_logits)
+    )
+    return temperature**2 * F.kl_div(student, teacher, reduction="sum", log_target=True)

@@ -1,8 +1,7 @@
-"""Packed: sequences laid end to end, the one form text takes from data to loss.
+"""Packed sequences: the one form of a batch from data to loss, without padding.
 
-There is no padding in it, so no work is done on padding. `starts` are the cumulative lengths that
-variable-length attention kernels take. The lengths are also known on the host, so that whoever lays the
-sequences out never has to wait for the device.
+Sequences are concatenated, and the cumulative lengths are those that variable-length attention kernels take. The
+lengths are also known on the host, so that code that arranges sequences never waits for the device.
 """
 
 from __future__ import annotations
@@ -20,10 +19,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Packed:
-    """B sequences of together N tokens.
+    """A batch of B sequences with N tokens in total and no padding. All tensors are on one device.
 
-    tokens, segments, positions: long [N]; starts: int32 [B + 1], the first token of sequence b is row
-    starts[b]: all on one device. lengths: int64 [B] in NumPy, on the host.
+    Attributes:
+        tokens: Token ids, long [N].
+        segments: Segment ids (token type ids), long [N].
+        positions: Position ids, long [N].
+        starts: Cumulative lengths, int32 [B + 1]; the first token of sequence b is row `starts[b]`.
+        lengths: The length of each sequence, int64 [B], in NumPy on the host.
     """
 
     tokens: Tensor
@@ -34,12 +37,12 @@ class Packed:
 
     @property
     def sequences(self) -> int:
-        """B."""
+        """The number of sequences, B."""
         return len(self.lengths)
 
     @cached_property
     def longest(self) -> int:
-        """The length of the longest sequence; 0 where there is none."""
+        """The length of the longest sequence; 0 for an empty batch."""
         return int(self.lengths.max(initial=0))
 
     @property
@@ -54,15 +57,29 @@ class Packed:
 
     @classmethod
     def of_lists(cls, tokens: Sequence[Sequence[int]], segments: Sequence[Sequence[int]]) -> Packed:
-        """Pack lists of ids; `segments` has the same lengths as `tokens`."""
+        """Pack lists of ids.
+
+        Args:
+            tokens: The token ids of each sequence.
+            segments: The segment ids of each sequence, in the same lengths.
+        """
         lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
-        return cls.of_arrays(_joined(tokens), _joined(segments), lengths)
+        return cls.of_arrays(_concatenate(tokens), _concatenate(segments), lengths)
 
     @classmethod
     def of_arrays(
         cls, tokens: NDArray[np.int64], segments: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> Packed:
-        """Pack ids that already lie end to end: tokens and segments [N], lengths [B] with sum N."""
+        """Pack ids that are already concatenated.
+
+        Args:
+            tokens: Token ids, [N].
+            segments: Segment ids, [N].
+            lengths: The length of each sequence, [B], with the sum N.
+
+        Raises:
+            ValueError: The lengths do not add up.
+        """
         if lengths.sum() != len(tokens) or len(tokens) != len(segments):
             raise ValueError("lengths must sum to the number of tokens and of segments")
         starts = np.zeros(len(lengths) + 1, dtype=np.int32)
@@ -80,33 +97,48 @@ class Packed:
     def of_padded(
         cls, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Packed:
-        """Pack the padded form: all long [B, T]; the mask is 1 on tokens, 0 on padding (default: all tokens).
+        """Pack a padded batch; the host waits for the lengths.
 
-        A position is the column of its token, as in the reference; padding may stand on either side. The host
-        waits here for the lengths.
+        A position is the column of its token, as in transformers; padding may be on either side.
+
+        Args:
+            input_ids: Token ids, long [B, T].
+            attention_mask: 1 on tokens and 0 on padding, long [B, T]; None: there is no padding.
+            token_type_ids: Segment ids, long [B, T]; None: zeros.
+
+        Raises:
+            ValueError: The shapes differ or are not two-dimensional.
         """
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         if mask.shape != input_ids.shape or input_ids.dim() != 2:
             raise ValueError("input_ids and attention_mask must both be [sequences, length]")
-        kept = mask.bool()
+        mask = mask.bool()
         segments = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        lengths = kept.sum(1)
+        lengths = mask.sum(1)
         starts = torch.zeros(len(input_ids) + 1, dtype=torch.int32, device=input_ids.device)
         torch.cumsum(lengths, 0, out=starts[1:])
         columns = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        return cls(input_ids[kept], segments[kept], columns[kept], starts, lengths.cpu().numpy())
+        return cls(input_ids[mask], segments[mask], columns[mask], starts, lengths.cpu().numpy())
 
     def pad(self, rows: Tensor, fill: float = 0) -> Tensor:
-        """Lay rows [N, …] out as [B, longest, …], each sequence from the left, `fill` behind its end."""
+        """Pad rows of tokens on the right.
+
+        Args:
+            rows: One row per token, [N, …].
+            fill: The value of padding.
+
+        Returns:
+            The rows as [B, length of the longest sequence, …].
+        """
         out = rows.new_full((self.sequences * self.longest, *rows.shape[1:]), fill)
-        number = np.repeat(np.arange(self.sequences) * self.longest, self.lengths)
-        begins = np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
-        cells = number + np.arange(len(number)) - begins
-        out[sent(torch.from_numpy(cells), rows.device)] = rows
+        sequence_starts = np.repeat(np.arange(self.sequences) * self.longest, self.lengths)
+        first_tokens = np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
+        indices = sequence_starts + np.arange(len(sequence_starts)) - first_tokens
+        out[sent(torch.from_numpy(indices), rows.device)] = rows
         return out.view(self.sequences, self.longest, *rows.shape[1:])
 
     def to(self, device: torch.device | str) -> Packed:
-        """The same on another device; the host does not wait for the copy."""
+        """Copy to a device; the host does not wait for the copy."""
         if self.tokens.device == torch.device(device):
             return self
         return Packed(
@@ -119,43 +151,47 @@ class Packed:
 
 
 class Unmeasured(Packed):
-    """Sequences whose lengths the device alone knows, as where one program computes with those of many batches in
-    turn. Who asks the host for `lengths` gets nothing to compute with."""
+    """A batch whose lengths only the device knows, for CUDA graphs that are replayed with other lengths.
+
+    `lengths` is None, so that code that needs it on the host fails.
+    """
 
     at_most: int
 
     @classmethod
     def of(cls, packed: Packed, at_most: int) -> Unmeasured:
-        """at_most: no sequence is longer."""
+        """Return the batch without its lengths; no sequence is longer than `at_most`."""
         unknown: Any = None
-        made = cls(packed.tokens, packed.segments, packed.positions, packed.starts, unknown)
-        object.__setattr__(made, "at_most", at_most)
-        return made
+        unmeasured = cls(packed.tokens, packed.segments, packed.positions, packed.starts, unknown)
+        object.__setattr__(unmeasured, "at_most", at_most)
+        return unmeasured
 
     def to(self, device: torch.device | str) -> Unmeasured:
-        """The same on another device; the host does not wait for the copy."""
+        """Copy to a device; the host does not wait for the copy."""
         return Unmeasured.of(super().to(device), self.at_most)
 
     @property
     def sequences(self) -> int:
-        """B, where sequences without tokens count."""
+        """The number of sequences, including empty ones."""
         return len(self.starts) - 1
 
     @cached_property
     def longest(self) -> int:
-        """What no sequence is longer than."""
+        """The upper bound of the lengths."""
         return self.at_most
 
 
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """The tensor on a device; the host waits neither for the copy nor for what the device is doing. A GPU copies
-    memory that may be paged out only once all that was asked of it before is done, so it is pinned first."""
+    """Copy a tensor to a device without waiting.
+
+    Memory is pinned first: a GPU copies pageable memory only after all work queued before.
+    """
     if tensor.is_cpu and torch.device(device) != tensor.device and torch.cuda.is_available():
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
-def _joined(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+def _concatenate(rows: Sequence[Sequence[int]]) -> NDArray[np.int64]:
     if not rows:
         return np.empty(0, dtype=np.int64)
     return np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])

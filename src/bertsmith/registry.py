@@ -1,4 +1,4 @@
-"""Tables of what the house knows by name (tasks, objectives, families): each imported when it is asked for."""
+"""Lookup in registries (tasks, objectives, model families) whose entries are imported on first use."""
 
 from __future__ import annotations
 
@@ -11,14 +11,23 @@ from bertsmith.errors import InputError
 Entry = TypeVar("Entry")
 
 
-def entry(table: Mapping[str, str | Entry], name: str, sentence: str) -> Entry:
-    """What `table` holds under a name: itself, or what its home ("module:NAME") does. InputError with `sentence`,
-    and the names that are known, where there is none."""
+def entry(table: Mapping[str, str | Entry], name: str, message: str, argument: str | None = None) -> Entry:
+    """Return the registry's entry for a name, which is imported if it is given as "module:attribute".
+
+    Args:
+        table: Entries, or the import paths of entries, by name.
+        name: The name to look up.
+        message: The error message for an unknown name.
+        argument: The argument that the name comes from, for the error.
+
+    Raises:
+        InputError: The table has no such name; the hint lists its names.
+    """
     if name not in table:
-        raise InputError(sentence, f"known: {', '.join(table)}")
-    home = table[name]
-    if not isinstance(home, str):
-        return home
-    module, _, attribute = home.partition(":")
-    found: Entry = getattr(importlib.import_module(module), attribute)
-    return found
+        raise InputError("unknown_name", message, argument=argument, hint=f"known: {', '.join(table)}")
+    value = table[name]
+    if not isinstance(value, str):
+        return value
+    module, _, attribute = value.partition(":")
+    imported: Entry = getattr(importlib.import_module(module), attribute)
+    return imported

@@ -1,9 +1,8 @@
-"""Random numbers as a pure function of (seed, purpose, counters): the same on every platform, for any number
-of workers, in any order.
+"""Random numbers as a pure function of (seed, purpose, counters).
 
-The generator is counter-based: a draw is a hash of its name, so there is no state to save, to share or to
-forget. The mixer is the finaliser of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014), applied once for each counter.
+They are the same on every platform, for any number of workers, in any order. The generator is counter-based: a
+number is a hash of its name, so there is no state to save or to share. The hash is the finalizer of SplitMix64
+(Steele, Lea, and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), applied once per counter.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser, in place: one pass over memory less for each of its steps."""
+    """Apply SplitMix64's finalizer in place, which saves a pass over memory in each step."""
     shifted = x >> np.uint64(30)
     x ^= shifted
     x *= _MIX_1
@@ -32,60 +31,66 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x
 
 
-def _mixed_number(x: int) -> int:
+def _mix_int(x: int) -> int:
     x = (x ^ (x >> 30)) * int(_MIX_1) % 2**64
     x = (x ^ (x >> 27)) * int(_MIX_2) % 2**64
     return x ^ (x >> 31)
 
 
 def bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
-    """64 random bits for each combination of counters.
+    """Return 64 random bits for each combination of counters.
 
-    `counters` are non-negative integers or integer arrays that broadcast against each other; the result has
-    their common shape. Equal arguments give equal bits, always.
+    Args:
+        seed: The seed.
+        purpose: A name of the stream; different purposes give independent numbers.
+        counters: Non-negative integers or integer arrays that broadcast against each other.
+
+    Returns:
+        Bits in the common shape of the counters, uint64. Equal arguments always give equal bits.
     """
     name = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
     first = int.from_bytes(name, "little")
-    leading = 0  # plain numbers in front, as an epoch's, are hashed as such: arrays of one are slow
-    while leading < len(counters) and isinstance(number := counters[leading], int):
-        first = _mixed_number((first + (number + 1) * int(_GOLDEN)) % 2**64)
-        leading += 1
+    num_scalars = 0  # leading Python integers are hashed as such: arrays of one element are slow
+    while num_scalars < len(counters) and isinstance(scalar := counters[num_scalars], int):
+        first = _mix_int((first + (scalar + 1) * int(_GOLDEN_GAMMA)) % 2**64)
+        num_scalars += 1
     state = np.array([first], dtype=np.uint64)
-    for counter in counters[leading:]:
+    for counter in counters[num_scalars:]:
         state = further(state, np.atleast_1d(np.asarray(counter)))
-    return state.reshape(np.broadcast_shapes(*(np.shape(counter) for counter in counters[leading:])))
+    return state.reshape(np.broadcast_shapes(*(np.shape(counter) for counter in counters[num_scalars:])))
 
 
-def further(drawn: NDArray[np.uint64], counter: NDArray[Any]) -> NDArray[np.uint64]:
-    """Bits with one counter more: `further(bits(s, p, a), b)` is `bits(s, p, a, b)`.
+def further(state: NDArray[np.uint64], counter: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return bits with one more counter: `further(bits(s, p, a), b)` equals `bits(s, p, a, b)`.
 
-    For many draws that share their first counters, which are then hashed once. Both arrays broadcast.
+    Many draws that share their first counters hash these only once. Both arrays broadcast.
     """
     step = counter.astype(np.uint64)
     step += np.uint64(1)
-    step *= _GOLDEN
-    if step.shape == drawn.shape:
-        step += drawn
+    step *= _GOLDEN_GAMMA
+    if step.shape == state.shape:
+        step += state
         return _mix(step)
-    return _mix(np.asarray(step + drawn))
+    return _mix(np.asarray(step + state))
 
 
 def uniform(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1) with 53 random bits, shaped as in `bits`."""
+    """Return uniform numbers in [0, 1) with 53 random bits, shaped as in `bits`."""
     return (bits(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def integers(seed: int, purpose: str, high: ArrayLike, *counters: ArrayLike) -> NDArray[np.int64]:
-    """Integers in [0, high); `high` broadcasts with the counters. The bias is below high / 2**53."""
-    drawn: NDArray[np.int64] = np.floor(uniform(seed, purpose, *counters) * np.asarray(high)).astype(np.int64)
-    return drawn
+    """Return integers in [0, high), where `high` broadcasts with the counters; the bias is below high / 2**53."""
+    scaled = uniform(seed, purpose, *counters) * np.asarray(high)
+    rounded: NDArray[np.int64] = np.floor(scaled).astype(np.int64)
+    return rounded
 
 
 def permutation(seed: int, purpose: str, size: int, *counters: int) -> NDArray[np.int64]:
-    """A permutation of range(size): the order of its members' random bits."""
+    """Return a permutation of range(size), int64: the stable order of random bits."""
     return np.argsort(bits(seed, purpose, *counters, np.arange(size)), kind="stable")
 
 
 def generator_seed(seed: int, purpose: str) -> int:
-    """A seed for a generator that must have state of its own (torch's dropout), in [0, 2**63)."""
+    """Return a seed in [0, 2**63) for a generator with state of its own, such as that of torch's dropout."""
     return int(bits(seed, purpose, 0) >> np.uint64(1))

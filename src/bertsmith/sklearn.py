@@ -1,12 +1,12 @@
-"""A classifier of texts as scikit-learn has classifiers: fit, predict, predict_proba, score, get_params.
+"""A text classifier with scikit-learn's interface: fit, predict, predict_proba, score, get_params.
 
     from bertsmith.sklearn import BertClassifier
 
-    moods = BertClassifier("bert-base-uncased", epochs=3).fit(texts, labels)
-    moods.predict(["what a day"])
+    classifier = BertClassifier("bert-base-uncased", epochs=3).fit(texts, labels)
+    classifier.predict(["what a day"])
 
-It is `bertsmith.finetune("classify", …)`, with one model folder behind each fitted estimator: pipelines, grid
-search, cross-validation, `clone`, pickle and joblib work with it.
+It calls `bertsmith.finetune("classify", …)` and keeps one model folder per fitted estimator. Pipelines, grid
+search, cross-validation, `clone`, pickle, and joblib work with it.
 """
 
 from __future__ import annotations
@@ -30,28 +30,35 @@ from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
 from bertsmith.runs.run_folder import CHECKPOINTS
 
-_SEEDS = 2**31 - 1
-_NEVER = 2**31  # updates between evaluations, of which the last one is always made
-_JUDGED = 64
-_FILES = "files of model_"  # in a pickle
+_MAX_SEED = 2**31 - 1
+_ONLY_AT_THE_END = 2**31  # updates between evaluations; the last update is always evaluated
+_NUM_EVALUATION_ROWS = 64  # of the training data, if nothing is held out
+_FILES = "files of model_"  # the key in a pickle
 
 
 class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """One label for a text, or for a pair of texts.
+    """A BERT classifier that assigns one label to a text or to a pair of texts.
 
-    model: where to start from: a run, a model folder or a published name. epochs: passes over the training texts.
-    batch_size: texts in a batch. learning_rate: the highest, at the end of warm-up. max_length: tokens read of a
-    text, special ones included; None: what the model can take. class_weight: what weighs each label in the loss:
-    "balanced" (the rarer, the more), or a dict of labels and weights. validation_fraction: share of the training
-    texts that is held out, each label in its proportion; the weights of the epoch that is most accurate on them
-    are kept. None: all are trained on, and the last weights are kept. random_state: draws what is held out, the
-    head's first weights, and the order of the texts. device: where to compute: cpu, cuda, cuda:1; auto: a GPU if
-    there is one. settings: further ones by name, such as {"train.warmup": 0.2}; `bertsmith finetune classify
-    --help` lists them. verbose: whether the run tells how it goes.
+    Args:
+        model: The model to start from: a run, a model folder, or a published name.
+        epochs: Passes over the training texts.
+        batch_size: Texts per batch.
+        learning_rate: The peak learning rate, after warm-up.
+        max_length: Maximum number of tokens of a text, special tokens included; None: the model's maximum.
+        class_weight: The weight of each label in the loss: "balanced" (inversely proportional to its frequency),
+            or a dict from label to weight.
+        validation_fraction: The fraction of the training texts to hold out, stratified by label. The weights of
+            the epoch with the best accuracy on them are kept. None: train on all texts and keep the last weights.
+        random_state: The seed of the split, of the head's initialization, and of the order of the texts.
+        device: "cpu", "cuda", "cuda:1", …; "auto": a GPU if there is one.
+        settings: Further settings by name, such as {"train.warmup": 0.2}; `bertsmith finetune classify --help`
+            lists them.
+        verbose: Whether to print information about the run in a notebook.
 
-    Once fitted, `classes_` has the labels, sorted; `class_prior_` each label's share of the training texts, which
-    is the answer for a text that is empty; `model_` the `bertsmith.Model` with its report, and
-    `model_.save(folder)` keeps it.
+    Attributes:
+        classes_: The sorted labels.
+        class_prior_: The fraction of each label in the training texts, which is the prediction for an empty text.
+        model_: The `bertsmith.Model` with its report; `model_.save(folder)` saves it.
     """
 
     def __init__(
@@ -82,11 +89,18 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Fine-tune a copy of the model. X: n texts, or n pairs of texts in two columns; y: their labels.
+        """Fine-tune a copy of the model.
 
-        ValueError or TypeError for what is no text or no label; InputError for settings.
+        Args:
+            X: n texts, or n pairs of texts in two columns.
+            y: Their labels, [n].
+
+        Raises:
+            ValueError: The labels or the shape of X are invalid.
+            TypeError: X contains something that is not a text.
+            InputError: A setting is invalid.
         """
-        columns = _columns(X)
+        columns = _text_columns(X)
         check_consistent_length(columns["text"], y)
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
@@ -95,9 +109,9 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             raise ValueError(
                 f"y has {len(classes)} class: {', '.join(map(str, classes))}; at least 2 classes are needed"
             )
-        names = _names(classes)
-        seed = int(check_random_state(self.random_state).randint(_SEEDS))
-        chosen = {
+        names = _label_names(classes)
+        seed = int(check_random_state(self.random_state).randint(_MAX_SEED))
+        settings = {
             "train.epochs": self.epochs,
             "train.batch_size": self.batch_size,
             "train.learning_rate": self.learning_rate,
@@ -107,68 +121,75 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             "files.seed": seed,
             "task.second_column": "second" if "second" in columns else None,
             "task.max_length": self.max_length,
-            "task.class_weights": _weights(self.class_weight, classes, names),
-            **({} if self.validation_fraction else {"train.evaluate_every": _NEVER}),
+            "task.class_weights": _class_weights(self.class_weight, classes, names),
+            **({} if self.validation_fraction else {"train.evaluate_every": _ONLY_AT_THE_END}),
             **(self.settings or {}),
         }
-        place = _new_folder()
+        folder = _new_folder()
         try:
-            fitted = self._finetuned(place / "run", columns, [names[code] for code in codes], names, chosen)
-            shutil.rmtree(
-                place / "run" / CHECKPOINTS
-            )  # with moments, twice the model and more: nobody resumes it
+            model = self._finetune(folder / "run", columns, [names[code] for code in codes], names, settings)
+            # With the optimizer's moments, checkpoints are larger than the model, and nobody resumes this run.
+            shutil.rmtree(folder / "run" / CHECKPOINTS)
         except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
         self.classes_ = classes
         self.class_prior_ = np.bincount(codes, minlength=len(classes)) / len(codes)
-        self.model_ = _kept(fitted, place)
+        self.model_ = _remove_with_model(model, folder)
         self._names = names
         return self
 
-    def _finetuned(
+    def _finetune(
         self,
         run: Path,
         columns: dict[str, list[str]],
         labels: list[str],
         names: list[str],
-        chosen: dict[str, Any],
+        settings: dict[str, Any],
     ) -> Model:
         rows = {**columns, "label": labels}
-        known: dict[str, Any] = {"dev_share": self.validation_fraction}
-        if not self.validation_fraction:  # a run is judged once, at its end, and here on what it has seen
-            some = np.unique(labels, return_index=True)[1].tolist() + list(range(_JUDGED))
-            known = {
-                "dev": {name: [cells[i] for i in some if i < len(cells)] for name, cells in rows.items()}
+        validation: dict[str, Any] = {"dev_share": self.validation_fraction}
+        if not self.validation_fraction:
+            # The evaluation at the end needs some data; it uses training rows with every label among them.
+            indices = np.unique(labels, return_index=True)[1].tolist() + list(range(_NUM_EVALUATION_ROWS))
+            validation = {
+                "dev": {name: [cells[i] for i in indices if i < len(cells)] for name, cells in rows.items()}
             }
         return finetune(
             "classify",
             self.model,
             run,
             train=rows,
-            **known,
+            **validation,
             label_names=names,
-            settings=chosen,
+            settings=settings,
             tell=console.tell if self.verbose else lambda text: None,
         )
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """The probability of each label, float64 [n, n_classes], in the order of `classes_`."""
+        """Return the probability of each label.
+
+        Args:
+            X: n texts, or n pairs of texts in two columns.
+
+        Returns:
+            Probabilities, float64 [n, n_classes], in the order of `classes_`.
+        """
         check_is_fitted(self, "model_")
-        columns = _columns(X)
+        columns = _text_columns(X)
         rows = np.empty((len(columns["text"]), len(self.classes_)))
         if not len(rows):
             return rows
-        for row, answer in zip(rows, self.model_.predict(*columns.values()), strict=True):
-            scores = answer.get("scores")
+        for row, prediction in zip(rows, self.model_.predict(*columns.values()), strict=True):
+            scores = prediction.get("scores")
             row[:] = self.class_prior_ if scores is None else [scores[name] for name in self._names]
         return rows
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The likeliest label of each text, [n]."""
+        """Return the most probable label of each text, [n]."""
         probabilities = self.predict_proba(X)
-        found: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
-        return found
+        labels: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
+        return labels
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -179,10 +200,10 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        if (fitted := state.pop("model_", None)) is not None:
+        if (model := state.pop("model_", None)) is not None:
             state[_FILES] = {
-                file.relative_to(fitted.model_folder).as_posix(): file.read_bytes()
-                for file in sorted(fitted.model_folder.rglob("*"))
+                file.relative_to(model.model_folder).as_posix(): file.read_bytes()
+                for file in sorted(model.model_folder.rglob("*"))
                 if file.is_file()
             }
         return state
@@ -191,61 +212,65 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         files = state.get(_FILES)
         super().__setstate__({name: value for name, value in state.items() if name != _FILES})
         if files is not None:
-            place = _new_folder()
+            folder = _new_folder()
             for name, content in files.items():
-                (place / name).parent.mkdir(parents=True, exist_ok=True)
-                (place / name).write_bytes(content)
-            self.model_ = _kept(load(place, self.device), place)
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_bytes(content)
+            self.model_ = _remove_with_model(load(folder, self.device), folder)
 
 
 def _new_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="bertsmith-"))
 
 
-def _kept(model: Model, folder: Path) -> Model:
-    """A model whose folder is there as long as it is."""
+def _remove_with_model(model: Model, folder: Path) -> Model:
+    """Remove the folder when the model is garbage-collected."""
     weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
     return model
 
 
-def _columns(X: Any) -> dict[str, list[str]]:
-    """The texts, and the second texts where X has two columns. ValueError, TypeError for what has none."""
+def _text_columns(X: Any) -> dict[str, list[str]]:
+    """Return the texts, and the second texts if X has two columns."""
     if isinstance(X, str):
-        raise ValueError(f"X is one text alone, {X!r:.40}: give a list of texts")
+        raise ValueError(f"X is a single text, {X!r:.40}: pass a list of texts")
     cells = np.asarray(X, dtype=object)
     if cells.ndim == 1:
-        return {"text": _texts(cells, "X")}
+        return {"text": _to_texts(cells, "X")}
     if cells.ndim == 2 and cells.shape[1] == 2:
-        return {"text": _texts(cells[:, 0], "X[:, 0]"), "second": _texts(cells[:, 1], "X[:, 1]")}
+        return {"text": _to_texts(cells[:, 0], "X[:, 0]"), "second": _to_texts(cells[:, 1], "X[:, 1]")}
     raise ValueError(
-        f"X has the shape {cells.shape}: give n texts, or pairs of texts as an array of shape (n, 2)"
+        f"X has the shape {cells.shape}: pass n texts, or pairs of texts as an array of shape (n, 2)"
     )
 
 
-def _texts(cells: NDArray[Any], name: str) -> list[str]:
-    """The cells as texts; a missing one is empty."""
-    found = []
+def _to_texts(cells: NDArray[Any], name: str) -> list[str]:
+    """Return the cells as texts; a missing value becomes an empty text."""
+    texts = []
     for row, cell in enumerate(cells):
         if cell is None or (isinstance(cell, float) and np.isnan(cell)):
             cell = ""
         if not isinstance(cell, str):
             raise TypeError(f"{name} has {cell!r:.40} in row {row}, which is not a text")
-        found.append(str(cell))
-    return found
+        texts.append(str(cell))
+    return texts
 
 
-def _names(classes: NDArray[Any]) -> list[str]:
-    """What the model calls the classes: as they are written, where that tells them apart in any file."""
-    names = [str(one) for one in classes.tolist()]
-    plain = all(name and name == " ".join(name.split()) for name in names)
-    return names if plain and len(set(names)) == len(names) else [f"class {i}" for i in range(len(names))]
+def _label_names(classes: NDArray[Any]) -> list[str]:
+    """Return the classes as strings, or "class 0", … if these are not unique or contain unusual white space."""
+    names = [str(label) for label in classes.tolist()]
+    is_plain = all(name and name == " ".join(name.split()) for name in names)
+    if is_plain and len(set(names)) == len(names):
+        return names
+    return [f"class {i}" for i in range(len(names))]
 
 
-def _weights(asked: Any, classes: NDArray[Any], names: list[str]) -> Any:
-    """`class_weight` as the setting has it, by the model's names. ValueError for a label that is not there."""
-    if asked is None or isinstance(asked, str):
-        return asked or "none"
-    known = dict(zip(classes.tolist(), names, strict=True))
-    if unknown := [label for label in asked if label not in known]:
-        raise ValueError(f"class_weight names {unknown[0]!r}, which is not a label of y: {list(known)[:10]}")
-    return {known[label]: weight for label, weight in asked.items()}
+def _class_weights(class_weight: Any, classes: NDArray[Any], names: list[str]) -> Any:
+    """Return `class_weight` as the setting `task.class_weights`, by the model's label names."""
+    if class_weight is None or isinstance(class_weight, str):
+        return class_weight or "none"
+    name_of_class = dict(zip(classes.tolist(), names, strict=True))
+    if unknown := [label for label in class_weight if label not in name_of_class]:
+        raise ValueError(
+            f"class_weight names {unknown[0]!r}, which is not a label of y: {list(name_of_class)[:10]}"
+        )
+    return {name_of_class[label]: weight for label, weight in class_weight.items()}

@@ -30,7 +30,7 @@ from bertsmith.tasks import items as task_items
 from bertsmith.tasks.task import Task, task_type
 from bertsmith.tasks.task_distillation import Taught
 from family_harness import transformers
-from outcomes import killed_in
+from run_equality import killed_in
 from task_files import FILES, HEADED, OWN, STEPS
 
 CAUSAL = ("objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none")

@@ -18,7 +18,7 @@ from bertsmith.models.feature_extraction import OtherDirection
 from bertsmith.packed import Packed
 from bertsmith.tasks import items as task_items
 from family_harness import transformers
-from outcomes import killed_in
+from run_equality import killed_in
 from task_files import FILES, HEADED, OWN, STEPS
 
 CAUSAL = ("objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none")

@@ -7,7 +7,6 @@ counts what makes the host wait. What only a GPU can show is in `test_gpu.py`.
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -179,11 +178,11 @@ def test_what_has_no_deterministic_algorithm_is_said(monkeypatch: pytest.MonkeyP
     torch.set_deterministic_debug_mode("warn")
     try:
         with (
-            pytest.raises(InputError, match="deterministic: index_sum does not have") as found,
+            pytest.raises(InputError) as caught,
             place.repeating(),
         ):
             raise RuntimeError("index_sum does not have a deterministic implementation, but you set …")
-        assert "leave train.deterministic out" in str(found.value)
+        assert (caught.value.code, caught.value.argument) == ("not_deterministic", "train.deterministic")
         with pytest.raises(RuntimeError, match="another"), place.repeating():
             raise RuntimeError("another error")
         assert torch.get_deterministic_debug_mode() == 1
@@ -235,25 +234,22 @@ def test_dropout_draws_from_the_places_generator() -> None:
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:x", "nothing at all"])
 def test_a_device_that_is_not_there_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="there is no such device here") as error:
+    with pytest.raises(InputError) as caught:
         Place.of(name, "fp32")
-    # None of the words are torch's own.
-    assert error.value.sentence == f"device {name!r}: there is no such device here"
-    assert re.fullmatch(
-        r"name one of these with --device, or as train\.device in a recipe: cpu.* or auto.*",
-        error.value.remedy or "",
-    )
+    assert (caught.value.code, caught.value.argument) == ("unknown_device", "device")
 
 
 def test_a_model_is_not_loaded_for_a_device_that_is_not_there(tmp_path: Path) -> None:
     tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.max_steps=1")
-    with pytest.raises(InputError, match="'gpu': there is no such device here"):
+    with pytest.raises(InputError) as caught:
         load(tmp_path / "run", "gpu")
+    assert caught.value.code == "unknown_device"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(tmp_path: Path) -> None:
     assert Place.of("auto", "fp32").device.type == "cpu"
-    with pytest.raises(InputError, match="'cuda': there is no such device here"):
+    with pytest.raises(InputError) as caught:
         tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.device=cuda")
+    assert caught.value.code == "unknown_device"
     assert not (tmp_path / "run").exists()

@@ -20,7 +20,7 @@ from bertsmith.finetuning.run import finetune
 from bertsmith.kernels import backend_selection
 from bertsmith.training import checkpoint
 from bertsmith.training.metric_logger import Recorder
-from outcomes import Killed, assert_same, outcome
+from run_equality import Killed, assert_same, outcome
 
 STEPS = 8  # two epochs of the tiny corpus
 TWO_EPOCHS = ["train.epochs=2"]

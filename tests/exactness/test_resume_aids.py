@@ -19,7 +19,7 @@ from bertsmith.errors import Stopped
 from bertsmith.io import atomic
 from bertsmith.training import checkpoint, trainer
 from bertsmith.training.metric_logger import Recorder
-from outcomes import Killed, assert_same, outcome
+from run_equality import Killed, assert_same, outcome
 
 SETTINGS = [
     "train.max_steps=24",

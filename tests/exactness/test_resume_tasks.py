@@ -17,7 +17,7 @@ from bertsmith.finetuning.run import finetune
 from bertsmith.tasks.classification.multilabel import ManyLabels
 from bertsmith.training import checkpoint
 from bertsmith.training.metric_logger import Recorder
-from outcomes import Killed, assert_same, outcome
+from run_equality import Killed, assert_same, outcome
 from task_files import FILES, OWN
 
 SETTINGS = [

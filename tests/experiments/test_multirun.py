@@ -20,7 +20,7 @@ from bertsmith.errors import Diverged, InputError, Stopped
 from bertsmith.experiments.multirun_plan import Planned
 from bertsmith.experiments.multirun_report import report_of, summary_of
 from bertsmith.training.metric_logger import Recorder
-from outcomes import assert_same, outcome
+from run_equality import assert_same, outcome
 
 SETTINGS = [
     "train.max_steps=4",

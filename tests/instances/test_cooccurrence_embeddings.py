@@ -16,7 +16,7 @@ from bertsmith.instances import cooccurrence_embeddings
 from bertsmith.instances.cooccurrence_embeddings import vectors_of_neighbours
 from bertsmith.models.weight_init import start_from_vectors
 from bertsmith.pretraining import data
-from outcomes import assert_same, outcome
+from run_equality import assert_same, outcome
 
 SENTENCES = ("kaba kade loba", "kaba kagi loba", "mide mifo nuzu", "mide migi nuzu")  # by one word alike
 

@@ -1,4 +1,4 @@
-"""What is written is whole or not there, by one way, and two writers do not meet."""
+"""Files and folders are written atomically, and two writers exclude each other."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def killed_while(code: str, *arguments: Path) -> None:
-    """Run Python lines that say "ready" and wait, and kill them there."""
+def run_and_kill(code: str, *arguments: Path) -> None:
+    """Run Python code in a process that is killed when it has printed "ready"."""
     program = f"import sys, time\nfrom pathlib import Path\nfrom bertsmith import disk\n{code}"
     child = subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)], stdout=subprocess.PIPE)
     with child:
@@ -44,47 +44,47 @@ def killed_while(code: str, *arguments: Path) -> None:
 WAIT = "print('ready', flush=True); time.sleep(60)"
 
 
-def test_a_file_is_the_old_one_until_it_is_the_new_one(tmp_path: Path) -> None:
+def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     file = tmp_path / "new" / "a.txt"
     atomic.write_text(file, "one\r\n")
 
-    def stop_half_way() -> None:
-        with atomic.new_file(file) as beside:
-            beside.write_text("half")
+    def fail_while_writing() -> None:
+        with atomic.new_file(file) as part:
+            part.write_text("half")
             assert file.read_bytes() == b"one\r\n"
             raise KeyError
 
     with pytest.raises(KeyError):
-        stop_half_way()
+        fail_while_writing()
     assert [path.name for path in file.parent.iterdir()] == ["a.txt"]
     atomic.write_bytes(file, b"\xff")
     assert file.read_bytes() == b"\xff"
-    with pytest.raises(InputError, match="not a regular file"):
-        atomic.write_text(tmp_path, "x")
-    with pytest.raises(InputError, match="not a regular file"):
-        atomic.write_text(Path("/dev/null"), "x")
+    for path in (tmp_path, Path("/dev/null")):
+        with pytest.raises(InputError) as caught:
+            atomic.write_text(path, "x")
+        assert (caught.value.code, caught.value.location) == ("not_a_file", str(path))
 
 
-def test_all_files_get_the_mode_that_the_umask_allows(tmp_path: Path) -> None:
+def test_files_get_the_mode_of_the_umask(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    for bits, wanted in ((0o022, 0o644), (0o077, 0o600), (0o002, 0o664)):
+    for bits, expected in ((0o022, 0o644), (0o077, 0o600), (0o002, 0o664)):
         with umask(bits):
-            place = tmp_path / f"{bits:o}"
-            with atomic.new_folder(place) as folder:
+            target = tmp_path / f"{bits:o}"
+            with atomic.new_folder(target) as folder:
                 (folder / "inner").mkdir()
-                save_file({"w": torch.ones(2)}, folder / "inner" / "w.safetensors")  # writes 0600 by itself
-            atomic.write_text(place / "b.txt", "b")
-            assert mode(place / "inner" / "w.safetensors") == mode(place / "b.txt") == wanted
+                save_file({"w": torch.ones(2)}, folder / "inner" / "w.safetensors")  # writes mode 0600
+            atomic.write_text(target / "b.txt", "b")
+            assert mode(target / "inner" / "w.safetensors") == mode(target / "b.txt") == expected
 
 
-def test_temporary_names_cannot_be_guessed_and_follow_no_link(tmp_path: Path) -> None:
+def test_temporary_names_are_random_and_follow_no_link(tmp_path: Path) -> None:
     names = set()
     for _ in range(3):
-        with atomic.new_file(tmp_path / "a.txt") as beside:
-            beside.write_text("x")
-            names.add(beside.parent.name)
+        with atomic.new_file(tmp_path / "a.txt") as part:
+            part.write_text("x")
+            names.add(part.parent.name)
     assert len(names) == 3
     trap = tmp_path / "trap"
     trap.mkdir()
@@ -95,28 +95,28 @@ def test_temporary_names_cannot_be_guessed_and_follow_no_link(tmp_path: Path) ->
     assert (trap / "precious").read_text() == "x"
 
 
-@pytest.mark.parametrize("way", ["new_file", "new_folder", "replace_folder"])
-def test_what_a_killed_writer_left_is_swept_and_what_a_living_one_writes_is_not(
-    tmp_path: Path, way: str
+@pytest.mark.parametrize("writer", ["new_file", "new_folder", "replace_folder"])
+def test_folders_of_killed_writers_are_removed_and_those_of_running_writers_stay(
+    tmp_path: Path, writer: str
 ) -> None:
-    place = tmp_path / "a [1]*"
-    begin = f"with disk.{way}(Path(sys.argv[1])) as p:\n "
-    killed_while(f"{begin}(p / 'x').write_text('x') if p.is_dir() else p.write_text('x')\n {WAIT}", place)
+    target = tmp_path / "a [1]*"
+    code = f"with disk.{writer}(Path(sys.argv[1])) as p:\n "
+    run_and_kill(f"{code}(p / 'x').write_text('x') if p.is_dir() else p.write_text('x')\n {WAIT}", target)
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
-    with getattr(atomic, way)(place) as mine:
-        (mine / "y" if mine.is_dir() else mine).write_text("y")
-        (living,) = tmp_path.iterdir()
-        if way != "new_folder":
-            with getattr(atomic, way)(place) as other:  # sweeps, and leaves `living` alone
+    with getattr(atomic, writer)(target) as part:
+        (part / "y" if part.is_dir() else part).write_text("y")
+        (hidden,) = tmp_path.iterdir()
+        if writer != "new_folder":
+            with getattr(atomic, writer)(
+                target
+            ) as other:  # removes what killed writers left, but not `hidden`
                 (other / "z" if other.is_dir() else other).write_text("z")
-            assert living.is_dir()
-    assert list(tmp_path.iterdir()) == [place]
-    assert (place / "y" if place.is_dir() else place).read_text() == "y"
+            assert hidden.is_dir()
+    assert list(tmp_path.iterdir()) == [target]
+    assert (target / "y" if target.is_dir() else target).read_text() == "y"
 
 
-def test_a_new_folder_becomes_its_place_wherever_that_may_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_folder_may_be_missing_empty_or_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "target").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "target")
@@ -130,49 +130,70 @@ def test_a_new_folder_becomes_its_place_wherever_that_may_be(
     assert [path.name for path in tmp_path.rglob(".*")] == []
 
 
-def test_what_cannot_become_a_new_folder_is_refused_before_the_work(
+def test_an_unusable_output_folder_is_an_error_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "filled").mkdir()
     (tmp_path / "filled" / "a").write_text("a")
     (tmp_path / "file").write_text("a")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    for out, words in {
-        "../filled": "already exists and is not empty",
-        "../file": "already exists and is not empty",
-        "../loop": "already exists",
-        ".": "the current folder",
-        "../here": "the current folder",
-        "../file/below": "is a file, not a folder",
-        "/proc": "is not empty",
+    (tmp_path / "current").mkdir()
+    monkeypatch.chdir(tmp_path / "current")
+    for out, code in {
+        "../filled": "output_exists",
+        "../file": "output_exists",
+        "../loop": "output_exists",
+        ".": "folder_in_use",
+        "../current": "folder_in_use",
+        "../file/below": "not_a_folder",
+        "/proc": "output_exists",
     }.items():
-        with pytest.raises(InputError, match=words) as refused:
+        with pytest.raises(InputError) as caught:
             atomic.refuse_filled(Path(out))
-        assert refused.value.sentence.startswith(f"{out}: ")
+        assert (caught.value.code, caught.value.location) == (code, out)
         with pytest.raises(InputError), atomic.new_folder(Path(out)):
             raise AssertionError("the work began")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
-    with pytest.raises(InputError, match="permission denied"):
+    with pytest.raises(InputError) as caught:
         atomic.refuse_filled(Path("new"))
+    assert caught.value.code == "permission_denied"
 
 
-@pytest.mark.parametrize("at_one_stroke", [True, False])
-def test_a_folder_is_replaced_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_one_stroke: bool
+def test_only_a_folder_of_the_layout_is_replaced(tmp_path: Path) -> None:
+    layout = atomic.FolderLayout("an index", "manifest.json", ("manifest.json", "*.bin"), "folder")
+    out = tmp_path / "out"
+    assert not layout.is_replaced(out, overwrite=True)
+    out.mkdir()
+    (out / "a.bin").write_text("a")
+    with pytest.raises(InputError) as caught:  # the required file is missing
+        layout.is_replaced(out, overwrite=True)
+    assert (caught.value.code, caught.value.argument) == ("not_replaceable", "folder")
+    (out / "manifest.json").write_text("{}")
+    assert layout.is_replaced(out, overwrite=True)
+    with pytest.raises(InputError) as caught:
+        layout.is_replaced(out, overwrite=False)
+    assert (caught.value.code, caught.value.argument) == ("output_exists", "folder")
+    (out / "thesis.tex").write_text("a")
+    with pytest.raises(InputError) as caught:
+        layout.is_replaced(out, overwrite=True)
+    assert caught.value.code == "not_replaceable"
+
+
+@pytest.mark.parametrize("is_atomic", [True, False])
+def test_a_folder_is_replaced_completely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_atomic: bool
 ) -> None:
-    if not at_one_stroke:
+    if not is_atomic:
         monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: None)
-    place = tmp_path / "model"
+    target = tmp_path / "model"
     for content in ("one", "two"):
-        with atomic.replace_folder(place) as folder:
+        with atomic.replace_folder(target) as folder:
             (folder / content).write_text(content)
-    with pytest.raises(KeyError), atomic.replace_folder(place) as folder:
+    with pytest.raises(KeyError), atomic.replace_folder(target) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
-    place.rename(tmp_path / ".model.old")  # as a kill between two renamings leaves it
-    with pytest.raises(KeyError), atomic.replace_folder(place) as folder:
+    target.rename(tmp_path / ".model.old")  # the state between the two renames
+    with pytest.raises(KeyError), atomic.replace_folder(target) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
 
@@ -180,11 +201,12 @@ def test_a_folder_is_replaced_whole(
 def test_one_writer_at_a_time_and_a_killed_one_blocks_nobody(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with atomic.locked(run, "run"):
-        with pytest.raises(InputError, match="run: another run is writing here"), atomic.locked(run, "run"):
+        with pytest.raises(InputError) as caught, atomic.locked(run, "run"):
             pass
+        assert (caught.value.code, caught.value.location) == ("folder_locked", str(run))
         assert run.is_dir()
     assert not run.exists()  # nothing was written
-    killed_while(f"with disk.locked(Path(sys.argv[1]), 'run'):\n {WAIT}", run)
+    run_and_kill(f"with disk.locked(Path(sys.argv[1]), 'run'):\n {WAIT}", run)
     (tmp_path / "link").symlink_to(run)
     with atomic.locked(tmp_path / "link", "run"):
         with pytest.raises(InputError), atomic.locked(run, "run"):
@@ -193,24 +215,28 @@ def test_one_writer_at_a_time_and_a_killed_one_blocks_nobody(tmp_path: Path) -> 
     assert [path.name for path in run.iterdir()] == ["log"]
     (run / "log").unlink()
     (tmp_path / ".hidden").symlink_to(run)
-    with pytest.raises(InputError, match="symbolic link"), atomic.locked(tmp_path / ".hidden", "run"):
+    with pytest.raises(InputError) as caught, atomic.locked(tmp_path / ".hidden", "run"):
         pass
+    assert caught.value.code == "symbolic_link"
     with atomic.locked(run, "run"):
         pass
-    assert run.is_dir()  # it was there before
+    assert run.is_dir()  # it existed before
 
 
-def test_another_process_is_refused_while_one_writes(tmp_path: Path) -> None:
+def test_a_lock_excludes_other_processes(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom bertsmith import disk\n"
-        "with disk.locked(Path(sys.argv[1]), 'preparation', Path('shards')): pass"
+        "from bertsmith.errors import InputError\n"
+        "try:\n"
+        "    with disk.locked(Path(sys.argv[1]), 'preparation', Path('shards')): pass\n"
+        "except InputError as error: print(error.code, error.location)"
     )
     with atomic.locked(tmp_path / "run", "preparation"):
         done = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path / "run")],
             capture_output=True,
             text=True,
-            check=False,
+            check=True,
             timeout=60,
         )
-    assert "InputError: shards: another preparation is writing here" in done.stderr
+    assert done.stdout == "folder_locked shards\n"

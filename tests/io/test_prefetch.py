@@ -1,4 +1,4 @@
-"""What comes next is made while the last is used: in order, beside it, and no further ahead than by one."""
+"""Prefetching computes one item ahead, in order, on a background thread."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ import pytest
 from bertsmith.io.prefetch import ahead, in_parts
 
 
-def test_all_parts_come_in_their_order() -> None:
+def test_items_keep_their_order() -> None:
     assert list(ahead(range(20), lambda n: n * n)) == [(n, n * n) for n in range(20)]
     assert list(ahead([], str)) == []
 
 
-def test_the_next_part_is_made_while_the_last_is_used() -> None:
-    made = [threading.Event() for _ in range(3)]
+def test_exactly_one_item_is_computed_ahead() -> None:
+    computed = [threading.Event() for _ in range(3)]
 
-    def make(number: int) -> int:
+    def compute(index: int) -> int:
         assert threading.current_thread() is not threading.main_thread()
-        made[number].set()
-        return number
+        computed[index].set()
+        return index
 
-    with closing(ahead(range(3), make)) as parts:
-        assert next(parts) == (0, 0)
-        assert made[1].wait(10)  # without being asked for
-        assert not made[2].is_set()  # nor is anything made that is further away
-        assert next(parts) == (1, 1)
-        assert made[2].wait(10)
+    with closing(ahead(range(3), compute)) as results:
+        assert next(results) == (0, 0)
+        assert computed[1].wait(10)
+        assert not computed[2].is_set()
+        assert next(results) == (1, 1)
+        assert computed[2].wait(10)
 
 
-def test_parts_are_asked_for_here_and_none_too_soon() -> None:
-    asked: list[int] = []
+def test_the_iterable_is_advanced_on_the_main_thread_one_ahead() -> None:
+    yielded: list[int] = []
 
-    def parts() -> Iterator[int]:
-        for number in range(9):
+    def items() -> Iterator[int]:
+        for index in range(9):
             assert threading.current_thread() is threading.main_thread()
-            asked.append(number)
-            yield number
+            yielded.append(index)
+            yield index
 
-    with closing(ahead(parts(), str)) as made:
-        assert next(made) == (0, "0")
-        assert asked == [0, 1]
-    assert asked == [0, 1]
+    with closing(ahead(items(), str)) as results:
+        assert next(results) == (0, "0")
+        assert yielded == [0, 1]
+    assert yielded == [0, 1]
     assert threading.active_count() < 20
 
 
-def test_an_error_is_raised_in_its_turn() -> None:
-    with closing(ahead([2, 1, 0, 5], lambda n: 1 / n)) as parts:
-        assert [next(parts), next(parts)] == [(2, 0.5), (1, 1.0)]
+def test_an_error_of_the_function_is_raised_in_its_turn() -> None:
+    with closing(ahead([2, 1, 0, 5], lambda n: 1 / n)) as results:
+        assert [next(results), next(results)] == [(2, 0.5), (1, 1.0)]
         with pytest.raises(ZeroDivisionError):
-            next(parts)
+            next(results)
 
 
-def test_an_error_in_asking_for_a_part_is_raised_behind_those_before_it() -> None:
-    def parts() -> Iterator[int]:
+def test_an_error_of_the_iterable_is_raised_after_the_items_before_it() -> None:
+    def items() -> Iterator[int]:
         yield from (1, 2)
         raise ValueError("line 3")
 
-    with closing(ahead(parts(), str)) as made:
-        assert [next(made), next(made)] == [(1, "1"), (2, "2")]
+    with closing(ahead(items(), str)) as results:
+        assert [next(results), next(results)] == [(1, "1"), (2, "2")]
         with pytest.raises(ValueError, match="line 3"):
-            next(made)
+            next(results)
 
 
-def test_parts_grow() -> None:
-    assert [len(part) for part in in_parts(range(5000), 2048)] == [512, 1024, 2048, 1416]
-    assert [len(part) for part in in_parts(range(25), 10)] == [10, 10, 5]
-    assert [one for part in in_parts(range(5000), 2048) for one in part] == list(range(5000))
+def test_batch_sizes_double_up_to_the_maximum() -> None:
+    assert [len(batch) for batch in in_parts(range(5000), 2048)] == [512, 1024, 2048, 1416]
+    assert [len(batch) for batch in in_parts(range(25), 10)] == [10, 10, 5]
+    assert [item for batch in in_parts(range(5000), 2048) for item in batch] == list(range(5000))
     assert list(in_parts([], 7)) == []

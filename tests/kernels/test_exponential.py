@@ -13,7 +13,7 @@ if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from bertsmith.kernels.cpu import exponential
-from lanes import over_lanes
+from simd_map import over_lanes
 
 ways = pytest.mark.parametrize("function", [exponential.exp_below, exponential._by_one_polynomial])
 

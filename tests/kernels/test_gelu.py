@@ -15,7 +15,7 @@ if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from bertsmith.kernels.cpu import gelu
-from lanes import over_lanes
+from simd_map import over_lanes
 
 X = np.linspace(-9, 9, 2**16, dtype=np.float32)
 

@@ -24,7 +24,7 @@ from bertsmith.models.weight_init import sinusoids
 from bertsmith.packed import Packed
 from bertsmith.training import checkpoint
 from family_harness import SMALL, transformers
-from outcomes import Killed, assert_same, outcome
+from run_equality import Killed, assert_same, outcome
 
 SWITCHES = [
     "model.position=sinusoidal",

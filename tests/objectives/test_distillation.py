@@ -24,7 +24,7 @@ from bertsmith.objectives.distillation import (
 )
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from outcomes import killed_in
+from run_equality import killed_in
 
 SIZES = {
     "vocab_size": 60,

@@ -24,7 +24,7 @@ from bertsmith.objectives.electra import Electra, ElectraSettings, generator_con
 from bertsmith.objectives.objective import GENERATOR, MODEL, held_out_figures, objective_of
 from bertsmith.packed import Packed
 from family_harness import transformers
-from outcomes import killed_in
+from run_equality import killed_in
 
 SMALL = {
     "vocab_size": 60,

@@ -16,7 +16,7 @@ from bertsmith.models import attention_layout
 @pytest.fixture(scope="module", autouse=True)
 def on_the_processor() -> Iterator[None]:
     """Flash attention on the processor."""
-    library = flash_attention.registered()
+    library = flash_attention.register()
     yield
     library._destroy()
 
@@ -31,4 +31,4 @@ def no_spare_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if flash attention took fp32: what is the same in all precisions is then the same to rounding."""
     monkeypatch.setattr(torch_flash_attention, "KINDS", (torch.float32,))
-    monkeypatch.setattr(flash_attention, "KINDS", [torch.float32])
+    monkeypatch.setattr(flash_attention, "DTYPES", [torch.float32])

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 
-SCRIPT = Path(__file__).parents[1] / "triton_programs.py"
+SCRIPT = Path(__file__).parents[1] / "compile_triton_kernels.py"
 LEAST = 99 * 1024  # bytes of shared memory that a program has on any GPU from compute capability 8.0 on
 
 

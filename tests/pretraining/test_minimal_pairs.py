@@ -23,7 +23,7 @@ from bertsmith.pretraining.minimal_pairs import EvaluateSettings, PairsOnTheWay,
 from bertsmith.training import execution_benchmark, trainer
 from bertsmith.training.autotune import Speeds
 from bertsmith.training.metric_logger import Recorder
-from outcomes import Killed, assert_same, outcome
+from run_equality import Killed, assert_same, outcome
 
 STEPS = ("train.max_steps=6", "train.evaluate_every=2", "train.checkpoint_every=1")
 

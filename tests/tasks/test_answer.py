@@ -23,7 +23,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.tasks.question_answering.answer import Answer, AnswerSettings
 from bertsmith.tasks.question_answering.passages import Gold, PassageExample
-from questions import PASSAGE, asked, head, item_of, logits_of, read, squad, written
+from squad_data import PASSAGE, asked, head, item_of, logits_of, read, squad, written
 
 
 def example(answer: str | None = None, context: str = PASSAGE) -> PassageExample:

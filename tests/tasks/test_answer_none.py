@@ -21,7 +21,7 @@ from bertsmith.errors import InputError, Stopped
 from bertsmith.tasks.question_answering.answer import Answer, AnswerSettings
 from bertsmith.tasks.question_answering.passages import Gold, PassageExample
 from bertsmith.training.metric_logger import Recorder
-from questions import asked, head, item_of, logits_of, read, squad, written
+from squad_data import asked, head, item_of, logits_of, read, squad, written
 
 UNITS = [(0, 1), (2, 3), (4, 5)]
 

@@ -20,7 +20,7 @@ from bertsmith.tasks.items import TaskBatch
 from bertsmith.tasks.question_answering.answer import Answer
 from bertsmith.tasks.tagging.tag import Tag
 from bertsmith.tasks.task import Task
-from outcomes import killed_in
+from run_equality import killed_in
 
 FEW = ["train.max_steps=4", "train.threads=1", "train.precision=fp32", "train.batch_size=4"]
 

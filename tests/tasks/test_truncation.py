@@ -19,7 +19,7 @@ from bertsmith.tasks.tagging.tag import Tag
 from bertsmith.tasks.tagging.tagged import TagExample, TagSettings
 from bertsmith.tasks.truncation import Account, Coverage, by_example
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from questions import PASSAGE, head
+from squad_data import PASSAGE, head
 
 WORDS = tiny_run.WORDS
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import normalizers, pre_tokenizers
 
+from bert_basic_tokenizer import words_of
 from bertsmith.tokenizer import unicode_classes
 from bertsmith.tokenizer.normalizer import bert_borders, bert_normalizer
-from original_rules import words_of
 
 pytestmark = pytest.mark.skipif(
     unicodedata.unidata_version != unicode_classes.UNICODE_VERSION,

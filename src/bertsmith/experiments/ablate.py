@@ -105,7 +105,7 @@ def ablate(
         "data": atomic.digest(shards.folder / "manifest.json"),
     }
     before = _begin(out, asked, resume=resume)
-    precision = before.get("precision") or _precision(chosen, wanted, settings, tell)
+    precision = before.get("precision") or _precision(chosen, wanted, settings)
     if precision != "auto" and PRECISION not in _named(chosen, settings):
         settings = [f"{PRECISION}={precision}", *settings]
     _await_kernels(begun, tell)
@@ -187,13 +187,11 @@ def _await_kernels(begun: Sequence[PretrainSettings], tell: Callable[[str], None
                 for_training(chosen.train.kernels, chosen.model.hidden_size, tell)
 
 
-def _precision(
-    recipe: AblationRecipe, rows: Sequence[str], settings: Sequence[str], tell: Callable[[str], None]
-) -> str:
+def _precision(recipe: AblationRecipe, rows: Sequence[str], settings: Sequence[str]) -> str:
     """One for all runs, so that none differs from another by rounding: what each would choose for itself depends
     on what else the machine does. "auto" where rows are on several devices."""
     devices = {_device(begun_with(recipe, row, settings)[1]) for row in rows}
-    return Place.of(devices.pop(), "auto", 0, tell).precision if len(devices) == 1 else "auto"
+    return Place.of(devices.pop()).precision if len(devices) == 1 else "auto"
 
 
 def _refuse_what_rows_change(recipe: AblationRecipe, settings: Sequence[str], place: str | Path) -> None:

@@ -127,7 +127,7 @@ def find_rate(
     kind = kind.variant(chosen.task)
     refuse_too_long(chosen.task, base.folder.config.longest)
     hardware.prepare_process(chosen.train.threads)
-    place = Place.of(chosen.train.device, chosen.train.precision, chosen.train.seed, tell, trains=True)
+    place = Place.of(chosen.train.device, chosen.train.precision, chosen.train.seed, trains=True)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(parameters, hardware.memory_bytes(place.device))
     examples, facts = read_training(kind, chosen.files, chosen.task, {"train": train})

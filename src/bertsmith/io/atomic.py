@@ -1,8 +1,8 @@
-"""Files and folders that are whole or not there: the only way anything is written.
+"""Atomic writes of files and folders: complete or absent.
 
-Everything is made in a hidden folder beside its place, with a name that nobody can guess, and is on the disk
-before it gets its own name. The writer holds an advisory lock on the hidden folder, which the kernel releases
-when the writer is killed: the next writer in the same place tells by it what was left behind, and removes that.
+Everything is written into a hidden folder next to its destination, with a random name, and reaches the disk before
+it gets its own name. The writer holds an advisory lock on the hidden folder, which the kernel releases if the
+writer is killed. The next writer at the same destination removes hidden folders that nobody holds.
 """
 
 from __future__ import annotations
@@ -17,122 +17,140 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 
 _HIDDEN = re.compile(r"\..*\.[0-9a-f]{16}\.part", re.DOTALL)
-_LONGEST = 48  # characters of a place's name in its hidden folder's: file systems allow 255 bytes
+_MAX_NAME_LENGTH = 48  # characters of a name that a hidden name repeats: file systems allow 255 bytes
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file as UTF-8 with line ends as they are; until all of it is on the disk the old one stays."""
+    """Write a file in UTF-8 with line ends unchanged; the old file stays until the new one is on the disk."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file; until all of it is on the disk the old one stays."""
-    with new_file(path) as beside:
-        beside.write_bytes(content)
+    """Write a file; the old file stays until the new one is on the disk."""
+    with new_file(path) as part:
+        part.write_bytes(content)
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A path to write a file to by whatever library; without an error in between that file becomes `path`.
+    """Yield a path to write to with any library; if no error occurs, the file written there becomes `path`.
 
-    Its mode is what the umask allows, whatever the library gave it. Raises InputError where `path` is a folder
-    or a device.
+    The file gets the mode that the umask allows, whatever the library set.
+
+    Raises:
+        InputError: `path` is a folder or a device.
     """
     if path.exists() and not path.is_file():
-        raise InputError(f"{path}: is not a regular file", "name a file to write")
-    with _beside(path) as folder:
+        raise InputError("not_a_file", "is not a regular file", location=path, hint="name a file to write")
+    with _part_folder(path) as folder:
         yield folder / path.name
-        _settle(folder)
+        _flush(folder)
         os.replace(folder / path.name, path)
 
 
 @contextmanager
-def new_folder(place: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A hidden folder to write into; without an error in between it becomes `place`, which must not hold anything,
-    or takes its place (replace).
+def new_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield a hidden folder to write into; if no error occurs, it becomes `target`.
 
-    Raises InputError as `refuse_filled` does, before anything is written.
+    Args:
+        target: The folder to make. It must be missing or empty, unless `replace`.
+        replace: Replace an existing folder.
+
+    Raises:
+        InputError: As `refuse_filled` does, before anything is written.
     """
     if replace:
-        with replace_folder(place) as folder:
+        with replace_folder(target) as folder:
             yield folder
         return
-    refuse_filled(place)
-    place = _real(place)
-    with _beside(place) as folder:
+    refuse_filled(target)
+    target = _resolve(target)
+    with _part_folder(target) as folder:
         yield folder
-        finish_folder(folder, place)
+        finish_folder(folder, target)
 
 
 @contextmanager
-def replace_folder(place: Path) -> Iterator[Path]:
-    """A hidden folder to write into; without an error in between it takes the place of `place` at one stroke."""
-    place = _real(place)
-    aside = place.with_name(f".{place.name[:_LONGEST]}.old")
-    if aside.exists() and not place.exists():  # killed between the two renamings of `_exchange`
-        aside.rename(place)
-    with _beside(place) as folder:
+def replace_folder(target: Path) -> Iterator[Path]:
+    """Yield a hidden folder to write into; if no error occurs, it replaces `target` atomically."""
+    target = _resolve(target)
+    backup = _backup_name(target)
+    if backup.exists() and not target.exists():  # killed between the two renames of `_exchange`
+        backup.rename(target)
+    with _part_folder(target) as folder:
         yield folder
-        if not place.exists():
-            finish_folder(folder, place)
+        if not target.exists():
+            finish_folder(folder, target)
             return
-        _settle(folder)
-        _exchange(folder, place, aside)
-        synchronise(place.parent)
+        _flush(folder)
+        _exchange(folder, target, backup)
+        synchronise(target.parent)
 
 
-def finish_folder(folder: Path, place: Path, *, replace: bool = False) -> None:
-    """Have all of a folder on the disk, then give it its name; `place` is missing, or an empty folder, or it is
-    replaced at one stroke and removed."""
-    _settle(folder)
-    if replace and place.exists():
-        _exchange(folder, place, place.with_name(f".{place.name[:_LONGEST]}.old"))
+def finish_folder(folder: Path, target: Path, *, replace: bool = False) -> None:
+    """Flush a folder to the disk and rename it to `target`.
+
+    Args:
+        folder: The folder that was written.
+        target: Its name, which must be missing or an empty folder, unless `replace`.
+        replace: Replace an existing folder atomically and remove it.
+    """
+    _flush(folder)
+    if replace and target.exists():
+        _exchange(folder, target, _backup_name(target))
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        os.replace(folder, place)
-    synchronise(place.parent)
+        os.replace(folder, target)
+    synchronise(target.parent)
 
 
 @dataclass(frozen=True)
 class FolderLayout:
-    """How a folder of ours is known, so that it may be replaced: what it is, a file or folder that it cannot be
-    without, and patterns of all names in it."""
+    """The layout by which an output folder is recognized, so that it may be replaced.
+
+    Attributes:
+        what: A description, such as "a trained tokenizer".
+        mark: A file or folder that it always contains.
+        names: Patterns of all names in it.
+        argument: Python's name of the argument that names the folder.
+    """
 
     what: str
     mark: str
     names: tuple[str, ...]
-    argument: str = "out"  # what Python calls the place
+    argument: str = "out"
 
     def is_replaced(self, out: Path, *, overwrite: bool, in_place: bool = False) -> bool:
-        """Whether `out` holds a folder of this layout that gives way to a new one; False where it holds nothing.
+        """Return whether `out` contains a folder of this layout to replace; False if it is missing or empty.
 
-        InputError as `refuse_filled`, and where anything else is in it: that is never removed.
+        Raises:
+            InputError: As `refuse_filled` does, or if `out` contains anything else, which is never removed.
         """
-        place = _real(out)
-        if not overwrite or not place.is_dir() or not any(place.iterdir()):
+        target = _resolve(out)
+        if not overwrite or not target.is_dir() or not any(target.iterdir()):
             refuse_filled(out, in_place=in_place, argument=self.argument)
             return False
-        found = sorted(os.listdir(place))
-        others = [name for name in found if not any(fnmatch(name, known) for known in self.names)]
-        if others or not (place / self.mark).exists():
-            said = (
-                f"it holds '{others[0]}', which is not a part of it" if others else f"it has no {self.mark}"
-            )
+        names = sorted(os.listdir(target))
+        others = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.names)]
+        if others or not (target / self.mark).exists():
+            reason = f"it holds '{others[0]}'" if others else f"it has no {self.mark}"
             raise InputError(
-                f"{out}: is not replaced, since it is not only {self.what}: {said}",
-                "name another --out, or remove it",
-                python=f"name another {self.argument}, or remove it",
+                "not_replaceable",
+                f"is not replaced, since it is not only {self.what}: {reason}",
+                location=out,
+                argument=self.argument,
+                hint=f"choose another {option(self.argument)}, or remove this folder",
             )
         _refuse_in_use(out, in_place)
         return True
 
 
 def clear_folder(folder: Path) -> None:
-    """Remove all that is in a folder of ours, the folder itself stays, and its lock."""
-    for path in sorted(_real(folder).iterdir()):
+    """Remove everything in a folder; the folder itself stays, and so does its lock."""
+    for path in sorted(_resolve(folder).iterdir()):
         if path.is_dir() and not path.is_symlink():
             remove_folder(path)
         else:
@@ -140,92 +158,115 @@ def clear_folder(folder: Path) -> None:
 
 
 def refuse_filled(out: Path, *, in_place: bool = False, argument: str = "out") -> None:
-    """InputError where a new folder cannot become `out`: it holds something, is a file, or cannot be replaced.
+    """Check that a new folder can become `out`.
 
-    in_place: the folder is not replaced, but written into as it is. argument: what Python calls it.
+    Args:
+        out: The folder to make.
+        in_place: The folder is not replaced but written into.
+        argument: Python's name of the argument that names the folder.
+
+    Raises:
+        InputError: `out` is a file, is not empty, or cannot be replaced or written.
     """
-    place = _real(out)
-    if os.path.lexists(place) and (not place.is_dir() or any(place.iterdir())):
+    target = _resolve(out)
+    if os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
         raise InputError(
-            f"{out}: already exists and is not empty",
-            "name another --out, or remove it",
-            python=f"name another {argument}, or replace it with overwrite=True",
+            "output_exists",
+            "already exists and is not empty",
+            location=out,
+            argument=argument,
+            hint=f"choose another {option(argument)}, or remove it; in Python, overwrite=True replaces it",
         )
     _refuse_in_use(out, in_place)
 
 
 def _refuse_in_use(out: Path, in_place: bool) -> None:
-    place = _real(out)
-    if not in_place and place.is_dir() and (place == Path.cwd() or place.is_mount()):
+    target = _resolve(out)
+    if not in_place and target.is_dir() and (target == Path.cwd() or target.is_mount()):
         raise InputError(
-            f"{out}: this folder is in use (as the current folder or a mount point) and cannot be replaced",
-            f"name a folder inside it: {out / 'result'}",
+            "folder_in_use",
+            "this folder is in use (as the current folder or a mount point) and cannot be replaced",
+            location=out,
+            hint=f"name a folder inside it: {out / 'result'}",
         )
-    _refuse_unwritable(out, [place, *place.parents] if in_place else place.parents)
+    _refuse_unwritable(out, [target, *target.parents] if in_place else target.parents)
 
 
-def _refuse_unwritable(out: Path, around: Iterable[Path]) -> None:
-    above = next(folder for folder in around if os.path.lexists(folder))
-    if not above.is_dir():
-        raise InputError(f"{out}: {above} is a file, not a folder", "name another --out")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise InputError(f"{out}: permission denied to write into {above}", "name another --out")
+def _refuse_unwritable(out: Path, ancestors: Iterable[Path]) -> None:
+    hint = f"choose another {option('out')}"
+    ancestor = next(folder for folder in ancestors if os.path.lexists(folder))
+    if not ancestor.is_dir():
+        raise InputError("not_a_folder", f"{ancestor} is a file, not a folder", location=out, hint=hint)
+    if not os.access(ancestor, os.W_OK | os.X_OK):
+        message = f"permission denied to write into {ancestor}"
+        raise InputError("permission_denied", message, location=out, hint=hint)
 
 
 @contextmanager
 def locked(folder: Path, what: str, shown: Path | None = None) -> Iterator[None]:
-    """Hold `folder`, which is made if it is missing, for one writer at a time; `what` names the others.
+    """Hold a folder for one writer at a time.
 
-    The lock is the kernel's and on the folder itself: it ends with the process, however that ends, and leaves
-    no file. A folder that was made here and is still empty is removed. Raises InputError, which names `shown`
-    or the folder, where another process holds it. Where the file system has no locks, nothing is held.
+    The lock is the kernel's and on the folder itself, so it ends with the process and leaves no file. On a file
+    system without locks, nothing is held.
+
+    Args:
+        folder: The folder, which is made if it is missing; removed at the end if it was made and is empty.
+        what: A noun for the writers, such as "run".
+        shown: The folder that messages name instead.
+
+    Raises:
+        InputError: Another process holds the folder.
     """
-    if folder.name.startswith(".") and folder.is_symlink():  # planted: nobody links a hidden name
-        raise InputError(f"{folder}: is a symbolic link, which is not followed", "remove it")
-    place = _real(folder)
-    _refuse_unwritable(shown or folder, [place, *place.parents])
-    made = not place.exists()
+    if folder.name.startswith(".") and folder.is_symlink():  # an attack: nobody links a hidden name
+        message = "is a symbolic link, which is not followed"
+        raise InputError("symbolic_link", message, location=folder, hint="remove it")
+    path = _resolve(folder)
+    _refuse_unwritable(shown or folder, [path, *path.parents])
+    is_new = not path.exists()
     while True:
-        place.mkdir(parents=True, exist_ok=True)
-        handle = _open_folder(place)
-        if not _locks(handle, without_locks=True):
+        path.mkdir(parents=True, exist_ok=True)
+        handle = _open_folder(path)
+        if not _lock(handle, without_locks=True):
             os.close(handle)
             raise InputError(
-                f"{shown or folder}: another {what} is writing here", "wait for it, or name another --out"
+                "folder_locked",
+                f"another {what} is writing here",
+                location=shown or folder,
+                hint=f"wait until it ends, or choose another {option('out')}",
             )
-        if _is_named(handle, place):
+        if _has_name(handle, path):
             break
         os.close(handle)  # removed or replaced between opening and locking
     try:
         yield
     finally:
-        if made:
-            with suppress(OSError):  # it holds something now
-                place.rmdir()
+        if is_new:
+            with suppress(OSError):  # not empty
+                path.rmdir()
         os.close(handle)
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed writers left in `folder`: the hidden folders that nobody holds any more."""
+    """Remove the hidden folders that killed writers left in `folder`."""
     for path in [Path(entry.path) for entry in os.scandir(folder) if _HIDDEN.fullmatch(entry.name)]:
-        with suppress(OSError):  # a link, another's, just removed, or on a file system without locks
+        with suppress(OSError):  # a link, another user's, just removed, or on a file system without locks
             handle = _open_folder(path)
             try:
-                if _locks(handle):
+                if _lock(handle):
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(handle)
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder, out of sight first: what a kill leaves of it has a name that the next writer sweeps."""
-    away = _hidden(folder)
-    folder.rename(away)
-    shutil.rmtree(away)
+    """Remove a folder under a hidden name, so that the next writer removes the rest if this process is killed."""
+    hidden = _hidden_name(folder)
+    folder.rename(hidden)
+    shutil.rmtree(hidden)
 
 
 def synchronise(path: Path) -> None:
-    """Have the disk hold what was written to a file or a folder."""
+    """Flush a file or a folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -234,24 +275,24 @@ def synchronise(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hex."""
-    import hashlib  # some milliseconds, which --help has not to spare
+    """Return the SHA-256 of a file in hex."""
+    import hashlib  # takes milliseconds, which --help saves
 
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
-def _beside(place: Path) -> Iterator[Path]:
-    """A fresh folder beside `place`, held by this process; removed at the end where it is still there."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    sweep(place.parent)
+def _part_folder(target: Path) -> Iterator[Path]:
+    """Make and lock a hidden folder next to `target`; remove it at the end if it is still there."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    sweep(target.parent)
     while True:
-        folder = _hidden(place)
-        folder.mkdir()  # takes nothing that exists, and follows no link
-        with suppress(FileNotFoundError):  # swept by another writer before it was held
+        folder = _hidden_name(target)
+        folder.mkdir()  # fails if the name exists, and follows no link
+        with suppress(FileNotFoundError):  # removed by another writer before it was locked
             handle = _open_folder(folder)
-            if _locks(handle, without_locks=True) and _is_named(handle, folder):
+            if _lock(handle, without_locks=True) and _has_name(handle, folder):
                 break
             os.close(handle)
     try:
@@ -261,40 +302,45 @@ def _beside(place: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def _hidden(place: Path) -> Path:
-    """A name beside `place` that nobody can guess, matched by `_HIDDEN`."""
-    return place.with_name(f".{place.name[:_LONGEST]}.{os.urandom(8).hex()}.part")
+def _hidden_name(target: Path) -> Path:
+    """Return a random path next to `target` that matches `_HIDDEN`."""
+    return target.with_name(f".{target.name[:_MAX_NAME_LENGTH]}.{os.urandom(8).hex()}.part")
 
 
-def _settle(folder: Path) -> None:
-    """Have all in a folder on the disk, each file with the mode that the umask gives (libraries write 0600)."""
-    mode = folder.stat().st_mode & 0o666  # mkdir asked for all bits: what is missing, the umask took
+def _backup_name(target: Path) -> Path:
+    return target.with_name(f".{target.name[:_MAX_NAME_LENGTH]}.old")
+
+
+def _flush(folder: Path) -> None:
+    """Flush a folder with its content to the disk; files get the mode of the umask (libraries set 0600)."""
+    mode = folder.stat().st_mode & 0o666  # mkdir requested all bits; the umask removed some
     for path in [*folder.rglob("*"), folder]:
         if path.is_file() and not path.is_symlink():
             path.chmod(mode)
         synchronise(path)
 
 
-def _exchange(new: Path, old: Path, aside: Path) -> None:
-    """Let two folders change names at one stroke; where the system cannot, in two, over `aside`."""
-    import ctypes  # see `digest`
+def _exchange(new: Path, old: Path, backup: Path) -> None:
+    """Exchange the names of two folders atomically, or by way of `backup` on systems that cannot."""
+    import ctypes  # as in `digest`
 
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, TypeError, OSError):
-        done = False
+        is_exchanged = False
     else:
-        here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of linux/fs.h
-        done = renameat2(here, os.fsencode(new), here, os.fsencode(old), exchange) == 0
-    if not done:
-        shutil.rmtree(aside, ignore_errors=True)
-        old.rename(aside)
+        at_fdcwd, rename_exchange = -100, 2  # linux/fcntl.h, linux/fs.h
+        paths = at_fdcwd, os.fsencode(new), at_fdcwd, os.fsencode(old)
+        is_exchanged = renameat2(*paths, rename_exchange) == 0
+    if not is_exchanged:
+        shutil.rmtree(backup, ignore_errors=True)
+        old.rename(backup)
         new.rename(old)
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(backup, ignore_errors=True)
 
 
-def _real(path: Path) -> Path:
-    """The path without links; pathlib's own resolve raises a RuntimeError for links that lead in a circle."""
+def _resolve(path: Path) -> Path:
+    """Return the path without links; `Path.resolve` raises a RuntimeError for a loop of links."""
     return Path(os.path.realpath(path))
 
 
@@ -302,10 +348,12 @@ def _open_folder(folder: Path) -> int:
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
 
-def _locks(handle: int, *, without_locks: bool = False) -> bool:
-    """Take the advisory lock of an open folder; False where another holds it.
+def _lock(handle: int, *, without_locks: bool = False) -> bool:
+    """Take the advisory lock of an open folder; return False if another process holds it.
 
-    without_locks: the answer where the file system has none; OSError if False.
+    Args:
+        handle: The file descriptor of the folder.
+        without_locks: Return True on a file system without locks, instead of raising an OSError.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -317,8 +365,8 @@ def _locks(handle: int, *, without_locks: bool = False) -> bool:
     return True
 
 
-def _is_named(handle: int, path: Path) -> bool:
-    """Whether an open folder still has this name."""
+def _has_name(handle: int, path: Path) -> bool:
+    """Return whether an open folder still has this name."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What comes next is made while the last is used: the next texts are encoded while a model reads the last ones."""
+"""Prefetching on a background thread: the next batch is prepared while the current one is used."""
 
 from __future__ import annotations
 
@@ -7,40 +7,42 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Output = TypeVar("Output")
 
-_FEW = 512  # of what comes first, so that not all of it is waited for
+_FIRST_BATCH_SIZE = 512  # small, so that the first results arrive early
 
 
-def ahead(parts: Iterable[Given], make: Callable[[Given], Made]) -> Generator[tuple[Given, Made]]:
-    """Each part with what `make` makes of it, on a thread of its own, while the part before it is used. Parts are
-    asked for here, one ahead. An error in making one, or in asking for it, is raised in its turn. Close the
-    iterator if it is not gone through."""
+def ahead(items: Iterable[Item], function: Callable[[Item], Output]) -> Generator[tuple[Item, Output]]:
+    """Yield each item with the function's result, which a background thread computes one item ahead.
+
+    The iterable is advanced on the caller's thread. An error of the function or of the iterable is raised when its
+    turn comes. Close the generator if it is not exhausted.
+    """
     with ThreadPoolExecutor(1, "ahead") as thread:
-        coming: tuple[Given, Future[Made]] | None = None
+        pending: tuple[Item, Future[Output]] | None = None
         failure: Exception | None = None
-        waiting = iter(parts)
+        iterator = iter(items)
         while True:
             try:
-                part = next(waiting)
+                item = next(iterator)
             except StopIteration:
                 break
             except Exception as error:
                 failure = error
                 break
-            last, coming = coming, (part, thread.submit(make, part))
-            if last is not None:
-                yield last[0], last[1].result()
-        if coming is not None:
-            yield coming[0], coming[1].result()
+            previous, pending = pending, (item, thread.submit(function, item))
+            if previous is not None:
+                yield previous[0], previous[1].result()
+        if pending is not None:
+            yield pending[0], pending[1].result()
         if failure is not None:
             raise failure
 
 
-def in_parts(things: Iterable[Given], most: int) -> Iterator[list[Given]]:
-    """The things in their order, few at first, then at most so many together."""
-    waiting, number = iter(things), min(_FEW, most)
-    while some := list(islice(waiting, number)):
-        yield some
-        number = min(2 * number, most)
+def in_parts(items: Iterable[Item], max_size: int) -> Iterator[list[Item]]:
+    """Yield the items in order in batches whose size doubles up to `max_size`."""
+    iterator, size = iter(items), min(_FIRST_BATCH_SIZE, max_size)
+    while batch := list(islice(iterator, size)):
+        yield batch
+        size = min(2 * size, max_size)

@@ -248,4 +248,4 @@ def objective_of(config: ModelConfig, parts: Collection[str]) -> str:
 
 def objective_type(name: str) -> type[Objective]:
     """Return the class of an objective; raise InputError if there is none of this name."""
-    return entry(OBJECTIVES, name, f"objective: there is no objective '{name}'")
+    return entry(OBJECTIVES, name, f"there is no objective '{name}'", "objective")

@@ -520,7 +520,7 @@ def refuse_too_long(settings: Settings, longest: int) -> None:
 
 def task_type(name: str) -> type[Task]:
     """The task of this name; InputError if there is none."""
-    return entry(TASKS, name, f"{name}: there is no such task")
+    return entry(TASKS, name, f"there is no task {name!r}", "task")
 
 
 def task_of(folder: Foreign, place: str) -> tuple[type[Task], Facts]:

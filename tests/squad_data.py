@@ -1,4 +1,4 @@
-"""Questions about passages for tests: files of them, a head without weights to speak of, logits of its windows."""
+"""Data for tests of question answering: SQuAD files, a small head, items, and logits."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ def head(**settings: Any) -> Answer:
     return Answer(config, torch.Generator(), {}, AnswerSettings(**settings))
 
 
-def item_of(spans: Sequence[tuple[int, int]], number: int = 0, first: int = 0) -> Item:
-    """[CLS] one token of a question [SEP] tokens of a passage, by their offsets [SEP]."""
+def item_of(spans: Sequence[tuple[int, int]], index: int = 0, first: int = 0) -> Item:
+    """Return an item: [CLS], a question of one token, [SEP], a passage with these offsets, [SEP]."""
     offsets = np.array([(0, 0), (0, 1), (0, 0), *spans, (0, 0)], dtype=np.int32)
     sources = np.array([-1, 0, -1, *[1] * len(spans), -1], dtype=np.int8)
     size = len(sources)
     encoded = Encoded(
         np.zeros(size, np.int32), np.zeros(size, np.uint8), size - 3, size - 3, offsets, sources
     )
-    return Item(number, (encoded,), None, first)
+    return Item(index, (encoded,), None, first)
 
 
 def logits_of(starts: Sequence[float], ends: Sequence[float]) -> Tensor:
-    """Of shares over the passage's tokens; all others have none."""
+    """Return start and end logits of probabilities over the passage's tokens; other tokens get -100."""
     rows = [
-        [-100.0] * 3 + [math.log(share) if share else -100.0 for share in some] + [-100.0]
-        for some in (starts, ends)
+        [-100.0] * 3 + [math.log(p) if p else -100.0 for p in probabilities] + [-100.0]
+        for probabilities in (starts, ends)
     ]
     return torch.tensor(rows).T

@@ -1,4 +1,4 @@
-"""BERT's basic tokenizer by its published rules, for comparison: written from the description, one rule a line."""
+"""BERT's basic tokenizer, written from its published rules for comparison."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_punctuation(character: str) -> bool:
 
 
 def words_of(text: str, *, lowercase: bool, chinese: bool = True) -> list[str]:
-    """The words of a text as the original's basic tokenizer gives them."""
+    """Return the words of a text as BERT's basic tokenizer splits it."""
     cleaned = []
     for character in text:
         if character in "\0\ufffd" or is_control(character):
@@ -50,20 +50,20 @@ def words_of(text: str, *, lowercase: bool, chinese: bool = True) -> list[str]:
         if lowercase:
             parts = unicodedata.normalize("NFD", token.lower())
             token = "".join(c for c in parts if unicodedata.category(c) != "Mn")
-        words += _parted(token)
+        words += _split_punctuation(token)
     return words
 
 
-def _parted(token: str) -> list[str]:
+def _split_punctuation(token: str) -> list[str]:
     words: list[str] = []
-    joins = False
+    joins_previous = False
     for character in token:
         if is_punctuation(character):
             words.append(character)
-            joins = False
-        elif joins:
+            joins_previous = False
+        elif joins_previous:
             words[-1] += character
         else:
             words.append(character)
-            joins = True
+            joins_previous = True
     return " ".join(words).split()
