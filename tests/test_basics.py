@@ -73,9 +73,9 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_the_machine_is_described_and_its_precision_is_measured() -> None:
-    hardware = hardware.describe()
-    assert hardware.cores >= 1
-    assert hardware.memory > 2**28
+    machine = hardware.describe()
+    assert machine.cores >= 1
+    assert machine.memory > 2**28
     choice = hardware.choose_precision()
     assert choice.precision in ("fp32", "bf16")
     assert "GFLOP/s" in choice.reason

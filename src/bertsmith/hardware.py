@@ -172,8 +172,9 @@ def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
     """Return bf16 if its matrix product is clearly faster on a device (None: the CPU), else fp32.
 
     The probe takes about 100 ms, once per process. It serves inference; training times whole updates
-    (`training/execution_benchmark.py`). On the CPU the products run in turn on one thread, measured in that thread's CPU time,
-    and the fastest of each precision counts, so that other load on the machine does not change the result.
+    (`training/execution_benchmark.py`). On the CPU the products run in turn on one thread, measured in that
+    thread's CPU time, and the fastest of each precision counts, so that other load on the machine does not change
+    the result.
     """
     import torch
 
