@@ -32,7 +32,8 @@ from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.parameter_count import encoder_terms
 from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.pretraining.recipe import settings_in_minutes
-from bertsmith.runs.run_folder import as_assignments, holds_run
+from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.runs.run_folder import holds_run
 from bertsmith.training.settings import TrainSettings
 from family_tables import figures_of, recipe_of
 from learning_tasks import BENCHES, RATES, ROWS, TUNING_SEED, finetuned, spread
@@ -72,15 +73,15 @@ def shards_of(teacher: Path) -> Path:
     return teacher.parent / "shards"
 
 
-def settings_for(sizes: Mapping[str, Any], tokens: int, seed: int, threads: int) -> list[str]:
+def settings_for(sizes: Mapping[str, Any], tokens: int, seed: int, threads: int) -> dict[str, Any]:
     """The recipe for small budgets, for so many tokens."""
-    return [
-        *as_assignments(settings_in_minutes(sizes)),
-        f"train.max_tokens={tokens}",
-        f"train.seed={seed}",
-        f"train.threads={threads}",
-        "train.tensorboard=false",
-    ]
+    return {
+        **PretrainSettings.dotted(settings_in_minutes(sizes)),
+        "train.max_tokens": tokens,
+        "train.seed": seed,
+        "train.threads": threads,
+        "train.tensorboard": False,
+    }
 
 
 def scores(name: str, folder: Path, options: argparse.Namespace) -> dict[str, list[float]]:
@@ -173,24 +174,25 @@ def losses(options: argparse.Namespace) -> None:
     tokens = options.tokens // 2
     out = WORK / "family" / f"losses-{tokens}"
     sizes = preset("distilbert-mini-uncased").model_dump()
-    own = [
-        one
-        for one in settings_for(sizes, tokens, 0, options.threads)
-        if not one.startswith(("train.seed", "train.threads"))
-    ]
+    own = {
+        name: value
+        for name, value in settings_for(sizes, tokens, 0, options.threads).items()
+        if name not in ("train.seed", "train.threads")
+    }
     report = ablate(
         HERE.parent / "recipes" / "ablations" / "distillation.yaml",
         out,
         data=shards_of(options.teacher),
         tasks={task: recipe_of(task, rate_of(task)) for task in TASKS},
         seeds=len(options.seeds),
-        settings=[
-            *own,
-            f"objective.teacher={options.teacher.resolve()}",
-            *as_assignments({"model": {key: sizes[key] for key in ("hidden_size", "num_attention_heads")}}),
-            f"model.intermediate_size={sizes['intermediate_size']}",
-            f"train.precision={hardware.choose_precision().precision}",
-        ],
+        settings={
+            **own,
+            "objective.teacher": options.teacher.resolve(),
+            "model.hidden_size": sizes["hidden_size"],
+            "model.num_attention_heads": sizes["num_attention_heads"],
+            "model.intermediate_size": sizes["intermediate_size"],
+            "train.precision": hardware.choose_precision().precision,
+        },
         jobs=options.threads,
         resume=out.exists(),
         tell=lambda text: print(text, flush=True),
@@ -280,11 +282,11 @@ def electra(options: argparse.Namespace) -> None:
     speeds = once(NAME, f"electra's speed {options.threads}", lambda: electra_in_turn(shards, options))
     runs = {}
     for tokens in (options.tokens // 4, options.tokens):
-        runs[f"masked LM {tokens}"] = ("bert-mini-uncased", tokens, ["data.sentence_task=none"])
+        runs[f"masked LM {tokens}"] = ("bert-mini-uncased", tokens, {"data.sentence_task": "none"})
         runs[f"replaced tokens {tokens}"] = (
             "electra-mini-discriminator",
             round(tokens * speeds["ratio"]),
-            [],
+            {},
         )
     made = {name: electra_run(name, shards, *how, options) for name, how in runs.items()}
     rows = []
@@ -317,7 +319,7 @@ training rows, seeds {listed(options)}, rates chosen with seed {TUNING_SEED} on 
 
 
 def electra_run(
-    name: str, shards: Path, size: str, tokens: int, own: Sequence[str], options: argparse.Namespace
+    name: str, shards: Path, size: str, tokens: int, own: Mapping[str, Any], options: argparse.Namespace
 ) -> Path:
     """The model of one side, whose seconds of updates are recorded."""
     run = WORK / "family" / f"claims-{size}-{tokens}"
@@ -325,7 +327,7 @@ def electra_run(
         shards,
         run,
         preset=size,
-        settings=[*settings_for(preset(size).model_dump(), tokens, 0, options.threads), *own],
+        settings={**settings_for(preset(size).model_dump(), tokens, 0, options.threads), **own},
         resume=holds_run(run),
         tell=print,
     )
@@ -337,9 +339,9 @@ def electra_run(
 def electra_in_turn(shards: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Tokens a second of updates of both, by short runs in turn: what a run measures by itself."""
     rates: dict[str, list[float]] = {"ours": [], "reference": []}
-    arms = {
-        "ours": ("electra-mini-discriminator", []),
-        "reference": ("bert-mini-uncased", ["data.sentence_task=none"]),
+    arms: dict[str, tuple[str, dict[str, Any]]] = {
+        "ours": ("electra-mini-discriminator", {}),
+        "reference": ("bert-mini-uncased", {"data.sentence_task": "none"}),
     }
     for number in range(5):
         for side, (size, own) in arms.items():
@@ -348,11 +350,11 @@ def electra_in_turn(shards: Path, options: argparse.Namespace) -> dict[str, Any]
                 shards,
                 run,
                 preset=size,
-                settings=[
-                    *settings_for(preset(size).model_dump(), 100_000, number, options.threads),
-                    *own,
-                    "data.held_out=0",
-                ],
+                settings={
+                    **settings_for(preset(size).model_dump(), 100_000, number, options.threads),
+                    **own,
+                    "data.held_out": 0,
+                },
                 overwrite=True,
                 tell=lambda _: None,
             )

@@ -20,8 +20,9 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.models.family import preset
 from bertsmith.pretraining.recipe import settings_in_minutes
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.quickstart.quickstart import untrained
-from bertsmith.runs.run_folder import as_assignments, holds_run
+from bertsmith.runs.run_folder import holds_run
 from corpus import prepared
 from learning_tasks import BENCHES, RATES, TUNING_SEED, finetuned, spread
 from record import DATA, WORK, once, recorded, section, table, where
@@ -69,19 +70,19 @@ def pretrained(tokens: int, seed: int, threads: int) -> Path:
             untrained(fresh, bs.load(place / f"tiny-{min(TOKENS)}-{seed}"))
         return fresh
     run = place / f"tiny-{tokens}-{seed}"
-    own = as_assignments(settings_in_minutes(preset(PRESET).model_dump()))
+    own = PretrainSettings.dotted(settings_in_minutes(preset(PRESET).model_dump()))
     made = bs.pretrain(
         prepared(VOCABULARY),
         run,
         preset=PRESET,
-        settings=[
-            *own,
-            f"train.max_tokens={tokens}",
-            f"train.seed={seed}",
-            f"train.threads={threads}",
-            f"train.precision={hardware.choose_precision().precision}",
-            "train.tensorboard=false",
-        ],
+        settings={
+            **own,
+            "train.max_tokens": tokens,
+            "train.seed": seed,
+            "train.threads": threads,
+            "train.precision": hardware.choose_precision().precision,
+            "train.tensorboard": False,
+        },
         resume=holds_run(run),
     )
     once(NAME, f"loss {tokens} {seed}", lambda: made.report["held_out"]["mlm_loss"])

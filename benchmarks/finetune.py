@@ -33,7 +33,7 @@ from bertsmith.formatting import counted
 from bertsmith.hardware import Precision
 from bertsmith.inference.significance import compared
 from bertsmith.metrics.sufficient_statistics import Tallies
-from bertsmith.models.feature_extraction import Layers
+from bertsmith.models.config import Layers
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.tagging.words import TagItem
 from bertsmith.tasks.task import Task, task_type

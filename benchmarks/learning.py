@@ -33,7 +33,8 @@ from bertsmith.instances.holdout_split import HELD_OUT_SEED, Split
 from bertsmith.objectives.objective import MODEL, held_out_figures, objective_type
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.model_init import first_weights
-from bertsmith.pretraining.settings import PretrainSettings, asked_for, resolved
+from bertsmith.pretraining.resolve_settings import asked_for, resolved
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.quickstart.quickstart import PRETRAINING, quickstart
 from corpus import prepared
 from ours import OurTrainer
@@ -96,7 +97,7 @@ SIZES = {
             "train.learning_rate=3e-3",
             "train.warmup=0.06",
         ],
-        PRETRAINING,
+        [f"{name}={value}" for name, value in PRETRAINING.items()],
         [],
     ),
     "mini": Size(
@@ -158,7 +159,9 @@ def settings_of(name: str, arm: str, seed: int, threads: int, shards: Shards) ->
 def in_tokens(preset: str, given: Sequence[str], tokens: int, shards: Shards) -> PretrainSettings:
     """What `--minutes` gives a model of a preset's size, with these settings, for so many tokens instead."""
     sizes, _ = asked_for(preset, None)
-    chosen = resolved(sizes, {}, None, ["train.max_minutes=60", *given], shards.tokenizer)
+    chosen = resolved(
+        sizes, {}, None, PretrainSettings.dotted(["train.max_minutes=60", *given]), shards.tokenizer
+    )
     return chosen.changed(["train.max_minutes=none", f"train.max_tokens={tokens}"])
 
 

@@ -52,21 +52,25 @@ def tuned(out: Path, arm: str, seed: int, rate: float, updates: int) -> float:
     """Test accuracy of an arm fine-tuned otherwise than the quickstart does."""
     run = WORK / "quickstart-grid"
     shutil.rmtree(run, ignore_errors=True)
-    kept = [a for a in FINETUNING if not a.startswith(("train.max_steps", "train.learning_rate", "task."))]
+    kept = {
+        name: value
+        for name, value in FINETUNING.items()
+        if not name.startswith(("train.max_steps", "train.learning_rate", "task."))
+    }
     model = finetune(
         "classify",
         out / arm,
         run,
         train=out / "task" / "train.csv",
         dev=out / "task" / "dev.csv",
-        settings=[
-            *kept,
-            f"train.learning_rate={rate}",
-            f"train.max_steps={updates}",
-            f"train.evaluate_every={updates // 12}",
-            f"train.seed={seed}",
-            "train.precision=fp32",
-        ],
+        settings={
+            **kept,
+            "train.learning_rate": rate,
+            "train.max_steps": updates,
+            "train.evaluate_every": updates // 12,
+            "train.seed": seed,
+            "train.precision": "fp32",
+        },
     )
     return float(model.evaluate(out / "task" / "test.csv")["accuracy"])
 

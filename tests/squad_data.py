@@ -16,8 +16,9 @@ from torch import Tensor
 import bertsmith as bs
 import tiny_run
 from bertsmith.tasks.items import Encoded, Item
-from bertsmith.tasks.question_answering.answer import Answer, AnswerSettings
+from bertsmith.tasks.question_answering.answer import Answer
 from bertsmith.tasks.question_answering.passages import PassageExample
+from bertsmith.tasks.settings import AnswerSettings
 
 PASSAGE = "kaba lode migi nufo pezu riba sode tugi kade lofo miba nude."
 

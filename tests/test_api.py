@@ -26,10 +26,11 @@ from bertsmith.errors import option
 from bertsmith.finetuning.settings import FinetuneSettings
 from bertsmith.io.files import read_documents
 from bertsmith.io.memory import InMemory, as_file, as_files
-from bertsmith.keywords import assignments_of
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.reports.loss_curve import loss_curve
-from bertsmith.tasks.task import TASKS, task_type
+from bertsmith.settings import resolve
+from bertsmith.tasks.registry import TASKS
+from bertsmith.tasks.task import task_type
 
 SHORT: dict[str, Any] = {
     "max_steps": 3,
@@ -159,7 +160,7 @@ def test_finetuning_on_data_in_memory_equals_finetuning_on_the_file(
     form: str, bert: bs.Model, moods: bs.Model, tmp_path: Path
 ) -> None:
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    settings = {"task": {"text_column": "title"}, "train.max_steps": 3, "log_every": 1}
+    settings = {"task": {"text_column": "title"}, "train.max_steps": 3, "train.log_every": 1}
     same = bs.finetune(
         "classify", bert, tmp_path / "run", train=FORMS[form](ROWS), dev=FORMS[form](ROWS[:9]), settings=settings,
         threads=1, precision="fp32", tensorboard=False,
@@ -302,31 +303,30 @@ def test_settings_are_assignments_mappings_or_keywords() -> None:
     expected = FinetuneSettings().changed(["train.epochs=4", "train.betas=[0.5, 0.6]", "train.seed=3"])
     for settings, keywords in (
         (["train.epochs=4", "train.betas=[0.5, 0.6]"], {"seed": 3}),
-        ({"train.epochs": 4, "betas": (0.5, 0.6)}, {"seed": np.int64(3)}),
+        ({"train.epochs": 4, "train.betas": (0.5, 0.6)}, {"seed": np.int64(3)}),
         ({"train": {"epochs": 4, "betas": [0.5, 0.6], "seed": 3}}, {}),
         ("train.epochs=4", {"betas": (0.5, 0.6), "seed": 3}),
     ):
         assert (
-            FinetuneSettings().changed(assignments_of(FinetuneSettings, settings, keywords, bs.finetune))
-            == expected
+            FinetuneSettings().changed(resolve(FinetuneSettings, settings, keywords, bs.finetune)) == expected
         )
 
 
 @pytest.mark.parametrize("value", ["none", "3", "yes", "a: b", "\t", "'", "1e-3", "žluť", "# no", "{}", "-"])
 def test_text_stays_text_even_if_yaml_would_convert_it(value: str) -> None:
     kind = task_type("classify").settings_type
-    assert kind().changed(assignments_of(kind, {}, {"text_column": value}, bs.finetune)).text_column == value
+    assert kind().changed(resolve(kind, {}, {"text_column": value}, bs.finetune)).text_column == value
 
 
 def test_an_unknown_keyword_suggests_the_nearest() -> None:
     with pytest.raises(
         bs.InputError, match=r"no argument or setting 'learningrate'\ndid you mean 'learning_rate'"
     ):
-        assignments_of(PretrainSettings, (), {"learningrate": 1}, bs.pretrain)
+        resolve(PretrainSettings, (), {"learningrate": 1}, bs.pretrain)
     with pytest.raises(bs.InputError, match=r"prepare: .* 'text_colum'\ndid you mean 'text_column'"):
         bs.prepare(bs.Texts(["a"]), tiny_run.tokenizer(), "out", text_colum="title")
     with pytest.raises(bs.InputError, match=r"'train\.epoch'"):
-        FinetuneSettings().changed(assignments_of(FinetuneSettings, {"train.epoch": 3}, {}, bs.finetune))
+        FinetuneSettings().changed(resolve(FinetuneSettings, {"train.epoch": 3}, {}, bs.finetune))
 
 
 def test_suggestions_include_arguments_of_the_function(moods: bs.Model) -> None:
@@ -364,7 +364,7 @@ def test_suggestions_include_arguments_of_the_function(moods: bs.Model) -> None:
 )
 def test_an_invalid_value_is_described(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(bs.InputError, match=f"^settings: {message}"):
-        PretrainSettings().changed(assignments_of(PretrainSettings, (), keywords, bs.pretrain))
+        PretrainSettings().changed(resolve(PretrainSettings, (), keywords, bs.pretrain))
 
 
 def test_long_texts_passed_as_files_are_shortened_in_messages(tmp_path: Path) -> None:

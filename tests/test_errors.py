@@ -19,7 +19,8 @@ from bertsmith.io.files import Reading
 from bertsmith.objectives.objective import OBJECTIVES, objective_type
 from bertsmith.pretraining.extend_vocabulary import Choice
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.tasks.task import TASKS, task_type
+from bertsmith.tasks.registry import TASKS
+from bertsmith.tasks.task import task_type
 
 SOURCE = Path(bs.__file__).parent
 COMMAND_LINE_ONLY = {"json", "format", "help"}

@@ -17,9 +17,7 @@ from bertsmith.models.family import preset
 from bertsmith.models.parameter_count import count_parameters, terms_left_out
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings
-from bertsmith.tasks.classification.class_settings import ClassSettings
-from bertsmith.tasks.question_answering.answer import AnswerSettings
-from bertsmith.tasks.tagging.tagged import TagSettings
+from bertsmith.tasks.settings import AnswerSettings, ClassSettings, TagSettings
 from bertsmith.tasks.task import task_type
 
 # row, settings, name, default, another value that may be chosen
@@ -85,7 +83,7 @@ NOT_OFFERED: list[tuple[str, type[Settings], str, str]] = [
     ("E5", PretrainSettings, "model.feed_forward=narrow", "no setting 'model.feed_forward'"),
     ("E11", PretrainSettings, "model.norm=batch", "model.norm is 'batch', not 'post' or 'pre'"),
     ("E9", PretrainSettings, "model.causal=zero", "model.causal is 'zero', not true or false"),
-    ("E18", PretrainSettings, "data.mask_split=(0.8, 0.1, 0.2)", "does not sum to 1"),
+    ("E18", PretrainSettings, "data.mask_split=[0.8, 0.1, 0.2]", "does not sum to 1"),
     ("E26", PretrainSettings, "train.optimizer=adam", "train.optimizer is 'adam', not 'adamw' or 'muon'"),
     ("E27", PretrainSettings, "train.decay=step", "no setting 'train.decay'"),
     ("E27", PretrainSettings, "train.schedule=per_epoch", "train.schedule is 'per_epoch', not 'linear'"),

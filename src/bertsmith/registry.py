@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bertsmith.errors import InputError
 
@@ -28,6 +28,11 @@ def entry(table: Mapping[str, str | Entry], name: str, message: str, argument: s
     value = table[name]
     if not isinstance(value, str):
         return value
-    module, _, attribute = value.partition(":")
-    imported: Entry = getattr(importlib.import_module(module), attribute)
+    imported: Entry = load_attribute(value)
     return imported
+
+
+def load_attribute(path: str) -> Any:
+    """Return the object that "module:NAME" names."""
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -1,33 +1,33 @@
 """What a user may set: the base that every room's settings build on, YAML recipes and `--set key=value`.
 
+In Python settings are values by dotted names ("train.epochs"), nested names, or keywords, which are a setting's
+last name; where several groups have that name, the training's is meant, else the first group's. They stay typed
+from there to the model; `--set` is parsed once.
+
 Every setting has a default, a range and a one-line description (pydantic's `Field`), and says with `MAY_CHANGE`
 whether a run may continue with another value; an unknown name is an error that names the nearest known one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from bertsmith.errors import InputError
 from bertsmith.suggestions import absent, did_you_mean, nearest
 
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")  # a number to people; quoted, it stays text
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_NUMBERS = re.compile(rf"\(?\s*{_NUMBER}(?:\s*,\s*{_NUMBER})+\s*\)?", re.ASCII)
-_LARGEST_FILE = 2**20  # bytes of a recipe
-_MOST_NODES, _DEEPEST = 10_000, 50  # of one YAML document, with each alias counted as what it stands for
-_TOO_DEEP, _TOO_MANY = "nested too deeply", "too many values"
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")  # text in YAML 1.1 where there is no dot
 _TWICE = "this name stands here for the second time"
-_LARGEST_INT = 2**63  # torch, numpy and Arrow count so far
 _FEW = 10  # names that are listed in a message
 _LONGEST_SHOWN = 60  # characters of a value in a message
 
@@ -39,13 +39,17 @@ MAY_CHANGE: dict[str, Any] = {"may_change_on_resume": True}
 ADDED_LATER: dict[str, Any] = {"added_later": True}
 
 
+Changes = str | Sequence[str] | Mapping[str, Any]
+"""Settings as a caller gives them: "name=value" strings, or values by dotted or nested names."""
+
+Function = Callable[..., Any]
+"""A function of the package that takes settings as keywords."""
+
+Options = TypeVar("Options")
+
+
 class Settings(BaseModel):
-    """Typed, bounded settings that refuse unknown names. Groups are fields whose type is another `Settings`.
-
-    absent: names that people may look for among these, each with why there is no such setting.
-    """
-
-    absent: ClassVar[Mapping[str, str]] = {}
+    """Typed, bounded settings that refuse unknown names. Groups are fields whose type is another `Settings`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -70,6 +74,13 @@ class Settings(BaseModel):
             for name, value in values.items()
         }
 
+    @field_validator("*")
+    @classmethod
+    def _fits_in_64_bits(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError("the number is too large: give one below 2^63")
+        return value
+
     @classmethod
     def names(cls, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
         """Each setting's dotted name with its field, in order of definition."""
@@ -78,13 +89,6 @@ class Settings(BaseModel):
                 yield from field.annotation.names(f"{prefix}{name}.")  # type: ignore[union-attr]
             else:
                 yield f"{prefix}{name}", field
-
-    @classmethod
-    def why_absent(cls, name: str) -> str | None:
-        """Why there is no setting with this last name, here or in a group; None where nothing is said of it."""
-        groups = (field.annotation for field in cls.model_fields.values() if _is_group(field))
-        found = (group.why_absent(name) for group in groups)  # type: ignore[union-attr]
-        return cls.absent.get(name) or next(filter(None, found), None)
 
     @classmethod
     def may_change(cls) -> frozenset[str]:
@@ -100,7 +104,6 @@ class Settings(BaseModel):
     def of(cls, values: Mapping[str, Any], place: str) -> Self:
         """Settings from nested values; a fault is an `InputError` that begins with `place`."""
         _refuse_unknown(cls, values, "", place, cls)
-        _refuse_huge(values, "", place)
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -113,29 +116,41 @@ class Settings(BaseModel):
                 f"{place}: {_fault(name, first)}", did_you_mean(near) if near else meant
             ) from None
 
-    def changed(self, assignments: Sequence[str]) -> Self:
-        """These settings with `key=value` assignments applied, as `--set` gives them; values are YAML."""
+    def changed(self, changes: Changes) -> Self:
+        """These settings with some changed. InputError for names and values that do not fit."""
         values = self.model_dump()
-        for assignment in assignments:
-            key, equals, text = assignment.partition("=")
-            if not equals:
-                raise InputError(
-                    f"--set {_cut(assignment)}: there is no '='", "write it as --set train.max_steps=500"
-                )
+        for name, value in self.dotted(changes).items():
             group = values
-            *path, last = key.strip().split(".")
+            *path, last = name.split(".")
             for part in path:
                 group = group.setdefault(part, {})
                 if not isinstance(group, dict):
-                    raise InputError(
-                        f"--set {_cut(assignment)}: '{part}' is a setting, not a group of settings"
-                    )
-            group[last] = _scalar(text, assignment)
+                    raise InputError(f"--set {_cut(name)}: '{part}' is a setting, not a group of settings")
+            group[last] = value
         return type(self).of(values, "--set")
+
+    @classmethod
+    def dotted(cls, changes: Changes, prefix: str = "") -> dict[str, Any]:
+        """Return the values of changes by dotted names; those of "name=value" strings are parsed as YAML."""
+        if not isinstance(changes, Mapping):
+            return dict(map(parse_assignment, [changes] if isinstance(changes, str) else changes))
+        values: dict[str, Any] = {}
+        for name, value in changes.items():
+            field = cls.model_fields.get(name)
+            if field is not None and _is_group(field) and isinstance(value, Mapping):
+                values |= field.annotation.dotted(value, f"{prefix}{name}.")  # type: ignore[union-attr]
+            else:
+                values[f"{prefix}{name}"] = _plain(value)
+        return values
+
+    def flat(self) -> dict[str, Any]:
+        """Return the values, as JSON has them, by dotted names."""
+        return self.dotted(self.model_dump(mode="json"))
 
     def to_yaml(self) -> str:
         """The settings as YAML that `from_file` reads back to equal settings."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        values = self.model_dump(mode="json")
+        return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
@@ -195,74 +210,38 @@ def _nearest_choice(error: ErrorDetails) -> list[str]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML of mappings, lists, text, numbers, true, false and null; a date is text.
+    """A SafeLoader that reads 1e-4 as a number and refuses a name given twice in one mapping."""
 
-    Depth and size are bounded, and an alias counts as all that it stands for: a few lines of aliases of aliases
-    would else become more than any memory holds.
-    """
-
-    yaml_constructors: ClassVar[dict[Any, Any]] = {
-        tag: build
-        for tag, build in yaml.SafeLoader.yaml_constructors.items()
-        if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq", "map")
-    }
-    yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's way to say it
-        first: [(tag, pattern) for tag, pattern in known if not tag.endswith(":timestamp")]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._depth = 0
-        self._sizes: dict[int, int] = {}
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        mark: Any = event.start_mark
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        if not isinstance(event, yaml.AliasEvent):
-            self._sizes[id(node)] = 1 + sum(self._sizes[id(child)] for child in _children(node))
-        elif id(node) not in self._sizes:  # an alias of what it is in
-            raise yaml.MarkedYAMLError(problem=_TOO_DEEP, problem_mark=mark)
-        if self._sizes[id(node)] > _MOST_NODES:
-            raise yaml.MarkedYAMLError(problem=_TOO_MANY, problem_mark=mark)
-        _refuse_twice(node)
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=_TWICE, problem_mark=key.start_mark)
+                seen.add(key.value)
         return node
 
 
-def _refuse_twice(node: Any) -> None:
-    """YAML's error where a mapping has a name twice: the first value would be lost."""
-    seen: set[str] = set()
-    for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-        if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=_TWICE, problem_mark=key.start_mark)
-            seen.add(key.value)
+class _Dumper(yaml.SafeDumper):
+    """A SafeDumper that quotes text which `_Loader` would read as a number."""
 
 
-def _children(node: Any) -> list[Any]:
-    if isinstance(node, yaml.MappingNode):
-        return [child for pair in node.value for child in pair]
-    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+for _cls in (_Loader, _Dumper):
+    _cls.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
 def _parsed(text: str) -> Any:
-    """YAML's value of a text. Raises yaml.YAMLError, and no other error whatever the text."""
+    """Return YAML's value of a text. Raises yaml.YAMLError, and no other error whatever the text."""
     try:
         return _Loader(text).get_single_data()
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise yaml.YAMLError(str(error)) from None  # of tags that do not fit, and of numbers without end
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise yaml.YAMLError(str(error)) from None  # a tag or a number that cannot be built, deep nesting
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """A YAML file that holds one mapping; faults are `InputError`s with file and line."""
     try:
-        if Path(path).stat().st_size > _LARGEST_FILE:
-            raise InputError(f"{path}: is larger than any recipe", "name a recipe, as those in recipes/")
         values = _parsed(Path(path).read_bytes().decode("utf-8"))
     except FileNotFoundError:
         raise absent(path) from None
@@ -275,10 +254,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         line = f":{mark.line + 1}" if mark else ""
         if problem == _TWICE:
             raise InputError(f"{path}{line}: {_TWICE}", "remove one of the two") from None
-        said = f" ({problem})" if problem in (_TOO_DEEP, _TOO_MANY) else ""
-        raise InputError(
-            f"{path}{line}: this is not YAML{said}", "compare it with a recipe in recipes/"
-        ) from None
+        raise InputError(f"{path}{line}: this is not YAML", "compare it with a recipe in recipes/") from None
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -287,6 +263,89 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
             "compare it with a recipe in recipes/",
         )
     return values
+
+
+def parse_assignment(assignment: str) -> tuple[str, Any]:
+    """Return the name and the YAML value of "name=value", as `--set` takes it."""
+    name, equals, text = assignment.partition("=")
+    if not equals:
+        raise InputError(
+            f"--set {_cut(assignment)}: there is no '='", "write it as --set train.max_steps=500"
+        )
+    try:
+        value = None if text.strip() == "none" else _parsed(text)  # as --help shows it
+    except yaml.YAMLError:
+        raise InputError(
+            f"--set {_cut(assignment)}: the value is not YAML", "quote it: --set 'key=\"value\"'"
+        ) from None
+    return name.strip(), value
+
+
+def resolve(
+    cls: type[Settings],
+    changes: Changes,
+    keywords: Mapping[str, Any],
+    function: Function,
+    *,
+    hidden: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return all changes by dotted names; a keyword is the last part of a setting's name.
+
+    function: whose keywords they are, for messages. hidden: groups that keywords do not reach. InputError for a
+    keyword that is no setting.
+    """
+    own = {full_name(cls, name, function, hidden): _plain(value) for name, value in keywords.items()}
+    return {**cls.dotted(changes), **own}
+
+
+def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequence[str] = ()) -> str:
+    """Return the dotted name of the setting with this last part: that of training, else the first one."""
+    names = [full for full, _ in cls.names() if full.partition(".")[0] not in hidden]
+    matches = [full for full in names if full.rpartition(".")[2] == name]
+    if not matches:
+        raise _unknown_keyword(name, function, [full.rpartition(".")[2] for full in names])
+    return next((full for full in matches if full.startswith("train.")), matches[0])
+
+
+def with_keywords(options: Options, keywords: Mapping[str, Any], function: Function) -> Options:
+    """Return a dataclass with some fields, or fields of the dataclasses in it, changed. InputError for others."""
+    fields = {field.name for field in dataclasses.fields(options)}  # type: ignore[arg-type]
+    inner = {name: value for name in fields if dataclasses.is_dataclass(value := getattr(options, name))}
+    below = {field.name: name for name, value in inner.items() for field in dataclasses.fields(value)}
+    changed: dict[str, Any] = {}
+    for name, value in keywords.items():
+        if name in fields:
+            changed[name] = value
+        elif name in below:
+            group = below[name]
+            changed[group] = dataclasses.replace(changed.get(group, inner[group]), **{name: value})
+        else:
+            raise _unknown_keyword(name, function, sorted(fields | set(below)))
+    return dataclasses.replace(options, **changed)  # type: ignore[type-var]
+
+
+def _unknown_keyword(name: str, function: Function, known: Sequence[str]) -> InputError:
+    near = nearest(name, dict.fromkeys([*_arguments(function), *known]))
+    return InputError(
+        f"{function.__name__}: there is no argument or setting '{name}'",
+        did_you_mean(near) if near else f"known: {', '.join(dict.fromkeys(known))}",
+    )
+
+
+def _arguments(function: Function) -> Iterator[str]:
+    """Yield the names of a function's arguments, and of the fields of dataclasses among their defaults."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            yield name
+        if dataclasses.is_dataclass(parameter.default):
+            yield from (field.name for field in dataclasses.fields(parameter.default))
+
+
+def _plain(value: Any) -> Any:
+    """Return paths as text, and arrays and scalars of NumPy and PyTorch as Python's values."""
+    if isinstance(value, Path):
+        return str(value)
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def may_change(field: FieldInfo) -> bool:
@@ -308,22 +367,6 @@ def _is_group(field: FieldInfo) -> bool:
     return isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
 
 
-def _scalar(text: str, assignment: str) -> Any:
-    try:
-        value = _parsed(text)
-    except yaml.YAMLError:
-        raise InputError(
-            f"--set {_cut(assignment)}: the value is not YAML", "quote it: --set 'key=\"value\"'"
-        ) from None
-    if text.strip() == "none":  # as --help shows it; a column of this name is quoted
-        return None
-    if isinstance(value, str) and _EXPONENT.fullmatch(text.strip()):  # YAML 1.1 reads 1e-4 as text
-        return float(value)
-    if isinstance(value, str) and _NUMBERS.fullmatch(text.strip()):  # as --help shows them: (0.8, 0.1, 0.1)
-        return [float(number) for number in text.strip().strip("()").split(",")]
-    return value
-
-
 def _refuse_unknown(
     cls: type[Settings], values: Mapping[str, Any], prefix: str, place: str, top: type[Settings]
 ) -> None:
@@ -333,8 +376,7 @@ def _refuse_unknown(
         if field is None:
             full = f"{prefix}{key}"[:100]
             what = "group of settings" if isinstance(value, Mapping) else "setting"
-            meant = cls.absent.get(key) or _meant(cls, full, value, prefix, top)
-            raise InputError(f"{place}: there is no {what} '{full}'", meant)
+            raise InputError(f"{place}: there is no {what} '{full}'", _meant(cls, full, value, prefix, top))
         if _is_group(field) and isinstance(value, Mapping):
             _refuse_unknown(field.annotation, value, f"{prefix}{key}.", place, top)  # type: ignore[arg-type]
 
@@ -357,18 +399,6 @@ def _meant(cls: type[Settings], full: str, value: Any, prefix: str, top: type[Se
     if not prefix:
         return f"the groups are: {', '.join(groups)}; --help lists their settings"
     return f"--help lists the settings of '{prefix[:-1]}'"
-
-
-def _refuse_huge(value: Any, name: str, place: str) -> None:
-    """InputError for a whole number that nothing here can count to."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            _refuse_huge(inner, f"{name}.{key}" if name else str(key), place)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            _refuse_huge(inner, name, place)
-    elif isinstance(value, int) and abs(value) >= _LARGEST_INT:
-        raise InputError(f"{place}: setting '{name}': the number is too large", "give one below 2^63")
 
 
 def _cut(text: str) -> str:

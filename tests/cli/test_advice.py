@@ -206,7 +206,8 @@ def test_without_held_out_text_the_table_shows_the_training_loss(call: Call, tmp
 
 def test_minutes_must_be_more_than_none(call: Call) -> None:
     told = call("pretrain", "--data", "shards", "--out", "run", "--minutes", 0)
-    assert told.told.splitlines()[0] == "error: --minutes: must be more than 0"
+    assert told.code == 2
+    assert told.told.startswith("error: --minutes: ")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])

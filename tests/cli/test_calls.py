@@ -14,7 +14,7 @@ import tiny_run
 from bertsmith.cli.main import _VERBS, main
 from bertsmith.cli.options import bytes_of
 from bertsmith.settings import Settings
-from bertsmith.tasks.task import TASKS
+from bertsmith.tasks.registry import TASKS
 
 TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
 ONE = ["--set", "train.threads=1", "--set", "train.precision=fp32", "--set", "train.tensorboard=false"]

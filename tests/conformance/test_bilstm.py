@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,8 +18,6 @@ from torch import Tensor
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.cli.failures import failure_of
-from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import settings_type
 from bertsmith.models.encoder import Encoder
@@ -334,23 +331,6 @@ def test_a_run_of_an_earlier_version_goes_on(both_sides: bs.Model, tmp_path: Pat
     assert (run / "model" / "model.safetensors").read_bytes() == weights
     with pytest.raises(InputError, match=r"has task\.head=linear, it cannot continue with bilstm"):
         tuned(both_sides, run, [], resume=True, head="bilstm")
-
-
-def test_embed_says_why_it_has_none(both_sides: bs.Model, tmp_path: Path) -> None:
-    for how in ({"head": "bilstm"}, {"settings": ["task.head=bilstm"]}):
-        with pytest.raises(InputError, match=r"there is no .*setting '(task\.)?head'") as refused:
-            bs.finetune("embed", both_sides, tmp_path / "x", train=[{"text": "a", "second": "b"}], **how)
-        assert str(refused.value.remedy).startswith(
-            "the task 'embed' has no head: a vector is the encoder's own"
-        )
-    call = ["finetune", "embed", "--model", "m", "--train", "t", "--out", "o", "--head", "bilstm"]
-    with pytest.raises(click.NoSuchOption) as unknown:
-        bertsmith.main(call, prog_name="bertsmith", standalone_mode=False)
-    told = failure_of(unknown.value)
-    assert told is not None
-    assert (told.sentence, told.remedy) == (
-        "`bertsmith finetune embed` has no option --head", refused.value.remedy
-    )  # fmt: skip
 
 
 def test_an_odd_width_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.objective import MODEL, OBJECTIVES, Objective, Parts
+from bertsmith.objectives.objective import MODEL, Objective, Parts
+from bertsmith.objectives.settings import OBJECTIVES
 from bertsmith.settings import Settings
 from bertsmith.training import trainer
 

@@ -26,8 +26,9 @@ from bertsmith.loss import Loss
 from bertsmith.models.heads import ClassHead, Pooler
 from bertsmith.settings import Settings
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
+from bertsmith.tasks.registry import TASKS
 from bertsmith.tasks.scores import Scores, ScoreTable
-from bertsmith.tasks.task import TASKS, Prediction, Task
+from bertsmith.tasks.task import Prediction, Task
 
 
 class ToySettings(Settings):

@@ -27,9 +27,9 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MlmNsp
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.tasks.classification.class_settings import ClassSettings
 from bertsmith.tasks.classification.classify import Classify
 from bertsmith.tasks.items import Encoded, Item
+from bertsmith.tasks.settings import ClassSettings
 from bertsmith.training import trainer
 from bertsmith.training.data_loader import Position, Update, updates
 from bertsmith.training.optim.optimizer import optimizer_of

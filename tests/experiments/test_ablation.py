@@ -243,7 +243,7 @@ def test_tasks_and_pairs_may_come_later_but_models_stay_what_they_are(world: dic
     other = ablate(**{**world, "pairs": fewer}, seeds=2, resume=True)
     assert set(other["figures"]["minimal pairs"]["dynamic"]["values"]) <= {0.0, 1.0}
     with pytest.raises(InputError, match="its models were begun with other settings"):
-        ablate(**{**world, "settings": [*world["settings"], "train.learning_rate=1e-3"]}, resume=True)
+        ablate(**{**world, "settings": [*world["settings"], "train.learning_rate=1e-4"]}, resume=True)
     world["recipe"].write_text(RECIPE.replace("duplicates: 1", "duplicates: 2"), encoding="utf-8")
     with pytest.raises(InputError, match="its models were begun with another row 'static, once'"):
         ablate(**world, resume=True)

@@ -114,7 +114,7 @@ def test_arguments_may_change_until_they_have_been_used(world: dict[str, Any]) -
     world["out"].mkdir()
     (world["out"] / "adapt.json").write_text('{"corpus": "another", "settings": ["train.max_steps=9"]}')
     first = adapt(**world)  # nothing was made of it
-    with pytest.raises(InputError, match=r"was begun with settings .*, not \["):
+    with pytest.raises(InputError, match=r"was begun with settings .*, not \{"):
         adapt(**{**world, "settings": [*world["settings"], "train.learning_rate=1e-5"]}, resume=True)
     (world["out"] / "adapt.json").write_text("[")
     with pytest.raises(InputError, match=r"adapt\.json: is damaged"):

@@ -23,7 +23,8 @@ from bertsmith.finetuning.settings import settings_type
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 from bertsmith.tasks.items import ItemStream
-from bertsmith.tasks.task import TASKS, task_type
+from bertsmith.tasks.registry import TASKS
+from bertsmith.tasks.task import task_type
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.lr_range_test import range_test, rates_between
 from bertsmith.training.optim.optimizer import optimizer_of, set_rate

@@ -17,11 +17,12 @@ from bertsmith.errors import InputError
 from bertsmith.inference.output import FORMATS, format_of
 from bertsmith.tasks.question_answering.answer import Answer
 from bertsmith.tasks.question_answering.passages import PassageExample
+from bertsmith.tasks.registry import TASKS
 from bertsmith.tasks.relation_extraction.relate import Relate
 from bertsmith.tasks.relation_extraction.relations import RelationExample
+from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.tagging.tagged import TagSettings
-from bertsmith.tasks.task import TASKS, task_type
+from bertsmith.tasks.task import task_type
 
 CONLL = "-DOCSTART- -X- O\n\nkaba NN B-PER\nlode VB O\n\nmigi NN B-LOC\n. . O\n"
 

@@ -17,7 +17,8 @@ from bertsmith.io.encodings import guessed_encoding, known_encoding
 from bertsmith.io.files import Document, Reading, Reject, read_documents, read_lines
 from bertsmith.io.squad import read_questions
 from bertsmith.io.tables import read_table
-from bertsmith.tasks.tagging.tagged import TagSettings, read_sentences
+from bertsmith.tasks.settings import TagSettings
+from bertsmith.tasks.tagging.tagged import read_sentences
 
 SMART = "He said “don’t go” — it’s fine…\n"
 CHINESE = "红楼梦是中国古典小说。贾宝玉和林黛玉的故事，人人都知道。\n"

@@ -12,9 +12,9 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.inference.model import Model
-from bertsmith.models.config import ModelConfig
+from bertsmith.models.config import Layers, ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.feature_extraction import Features, Layers, layer_indices
+from bertsmith.models.feature_extraction import Features, layer_indices
 from bertsmith.models.heads import PARTS
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.packed import Packed

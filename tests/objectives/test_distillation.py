@@ -16,12 +16,8 @@ from bertsmith.instances.batches import PairBatch
 from bertsmith.models.encoder import Borrowed, Encoder, owner
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.heads import MaskedHead
-from bertsmith.objectives.distillation import (
-    Distillation,
-    DistillationSettings,
-    copied_layers,
-    init_from_teacher,
-)
+from bertsmith.objectives.distillation import Distillation, copied_layers, init_from_teacher
+from bertsmith.objectives.settings import DistillationSettings
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from run_equality import killed_in

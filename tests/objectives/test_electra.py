@@ -20,8 +20,9 @@ from bertsmith.instances.batches import PairBatch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.objectives.electra import Electra, ElectraSettings, generator_config
+from bertsmith.objectives.electra import Electra, generator_config
 from bertsmith.objectives.objective import GENERATOR, MODEL, held_out_figures, objective_of
+from bertsmith.objectives.settings import ElectraSettings
 from bertsmith.packed import Packed
 from family_harness import transformers
 from run_equality import killed_in

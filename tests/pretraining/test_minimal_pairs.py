@@ -19,7 +19,8 @@ from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs
 from bertsmith.inference.pseudo_likelihood import Scorer
 from bertsmith.pretraining import minimal_pairs
-from bertsmith.pretraining.minimal_pairs import EvaluateSettings, PairsOnTheWay, expect_pairs
+from bertsmith.pretraining.minimal_pairs import PairsOnTheWay, expect_pairs
+from bertsmith.pretraining.settings import EvaluateSettings
 from bertsmith.training import execution_benchmark, trainer
 from bertsmith.training.autotune import Speeds
 from bertsmith.training.metric_logger import Recorder

@@ -15,6 +15,7 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.pretraining import model_size
 from bertsmith.pretraining.model_size import largest
 from bertsmith.pretraining.recipe import SIZES, Learning
+from bertsmith.pretraining.settings import PretrainSettings
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_minutes_alone_choose_the_size_and_say_so(
     monkeypatch.setattr(model_size, "timed_on_random_text", never)
     bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, resume=True)
     monkeypatch.setattr(model_size, "timed_on_random_text", lambda *_: (1e-9, None))
-    other = model_size.size_in_minutes(["train.max_minutes=1"], tiny_run.tokenizer(), told.append)
+    other = model_size.size_in_minutes({"train.max_minutes": 1}, tiny_run.tokenizer(), told.append)
     assert other == SIZES[-1].name
 
 
@@ -87,7 +88,9 @@ def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them
 
     def said(*more: str) -> str:
         told: list[str] = []
-        model_size.size_in_minutes(["train.max_minutes=1", *more], tiny_run.tokenizer(), told.append)
+        model_size.size_in_minutes(
+            PretrainSettings.dotted(["train.max_minutes=1", *more]), tiny_run.tokenizer(), told.append
+        )
         return told[0].partition("which will see about ")[2].partition(" tokens")[0]
 
     assert said() == "200,000"  # 120 updates of 32 sequences of 64, 82 % full

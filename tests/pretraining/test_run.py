@@ -17,7 +17,8 @@ from bertsmith.errors import InputError
 from bertsmith.instances.holdout_split import split_documents
 from bertsmith.pretraining import job
 from bertsmith.pretraining.recipe import SIZES
-from bertsmith.pretraining.settings import PretrainSettings, asked_for, resolved
+from bertsmith.pretraining.resolve_settings import asked_for, resolved
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training import trainer
 from bertsmith.training.lr_schedule import learning_rate, warmup_updates
 from bertsmith.training.metric_logger import last_loss
@@ -235,7 +236,7 @@ def test_what_little_is_left_to_train_on_is_told(shards: Shards, tmp_path: Path)
 def test_the_papers_recipe_is_the_papers() -> None:
     """And the release's, to the letter: spec 2.7 and its create_pretraining_data."""
     recipe = Path(__file__).parents[2] / "recipes" / "bert-paper.yaml"
-    chosen = resolved(*asked_for(None, recipe), recipe, [], tiny_run.tokenizer())
+    chosen = resolved(*asked_for(None, recipe), recipe, {}, tiny_run.tokenizer())
     rate = {
         t: learning_rate(
             t,
@@ -329,7 +330,7 @@ def test_a_text_read_many_times_is_told_and_a_model_that_knows_it_by_heart_is_no
 def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
     """Where nobody says otherwise: below a recipe, even an empty one, and below assignments (RESULTS.md)."""
     sizes, values = asked_for(preset, None)
-    own = resolved(sizes, values, None, ["train.warmup=0.2"], tiny_run.tokenizer())
+    own = resolved(sizes, values, None, {"train.warmup": 0.2}, tiny_run.tokenizer())
     size = next(size for size in SIZES if size.name.split("-")[1] == preset.split("-")[1])
     assert (own.train.learning_rate, own.model.initializer_range) == (size.rate, size.deviation)
     assert (own.train.optimizer, own.train.muon_learning_rate) == ("muon", size.muon_rate)
@@ -340,11 +341,15 @@ def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
     assert (own.start.tokens, own.start.output_bias) == ("neighbours", "unigram")
     assert own.train.warmup == 0.2
     assert (own.data.sequence_length, own.data.mask_share, own.train.batch_size) == (128, 0.15, 32)
-    minutes = resolved(sizes, values, None, ["train.max_minutes=5"], tiny_run.tokenizer())
+    minutes = resolved(sizes, values, None, {"train.max_minutes": 5}, tiny_run.tokenizer())
     found = (minutes.data.sequence_length, minutes.data.mask_share, minutes.train.batch_size)
     assert found == (64, 0.3, size.batch)
     minutes = resolved(
-        sizes, values, None, ["data.sequence_length=96", "train.max_minutes=5"], tiny_run.tokenizer()
+        sizes,
+        values,
+        None,
+        {"data.sequence_length": 96, "train.max_minutes": 5},
+        tiny_run.tokenizer(),
     )
     assert (minutes.data.sequence_length, minutes.train.batch_size) == (96, size.batch)
 
@@ -354,7 +359,7 @@ def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
 )
 def test_small_models_of_other_families_learn_with_what_their_width_does(preset: str) -> None:
     """So that a comparison of families compares them alone."""
-    own = resolved(*asked_for(preset, None), None, ["train.max_minutes=5"], tiny_run.tokenizer())
+    own = resolved(*asked_for(preset, None), None, {"train.max_minutes": 5}, tiny_run.tokenizer())
     size = next(size for size in SIZES if size.name.split("-")[1] == preset.split("-")[1])
     assert (own.train.optimizer, own.train.learning_rate) == ("muon", size.rate)
     assert (own.train.muon_learning_rate, own.model.initializer_range) == (size.muon_rate, size.deviation)
@@ -362,10 +367,20 @@ def test_small_models_of_other_families_learn_with_what_their_width_does(preset:
     between = own.model.embedding_size is not None  # a projection, before the first layer
     assert own.start.attention == ("normal" if between else "local")
     assert (own.data.sequence_length, own.train.batch_size) == (64, size.batch)
-    left = resolved({}, {}, None, ["objective.name=causal", "data.sentence_task=none"], tiny_run.tokenizer())
+    left = resolved(
+        {},
+        {},
+        None,
+        {"objective.name": "causal", "data.sentence_task": None},
+        tiny_run.tokenizer(),
+    )
     assert (left.start.tokens, left.start.attention) == ("neighbours", "local")
     taught = resolved(
-        {}, {}, None, ["objective.name=distil", "data.sentence_task=none"], tiny_run.tokenizer()
+        {},
+        {},
+        None,
+        {"objective.name": "distil", "data.sentence_task": None},
+        tiny_run.tokenizer(),
     )
     assert (taught.start.tokens, taught.start.output_bias) == ("normal", "zero")
 
@@ -374,7 +389,7 @@ def test_a_recipe_and_larger_models_keep_the_papers_settings(tmp_path: Path) -> 
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("preset: bert-tiny-uncased\n")
     for preset, file in ((None, recipe), ("bert-base-uncased", None), ("roberta-base", None)):
-        chosen = resolved(*asked_for(preset, file), file, [], tiny_run.tokenizer())
+        chosen = resolved(*asked_for(preset, file), file, {}, tiny_run.tokenizer())
         assert (chosen.train.learning_rate, chosen.model.initializer_range) == (1e-4, 0.02)
         assert chosen.train.betas == ((0.9, 0.98) if preset == "roberta-base" else (0.9, 0.999))
         assert chosen.model.hidden_dropout_prob == 0.1
@@ -385,7 +400,9 @@ def test_a_size_by_settings_learns_with_what_was_measured_for_it_or_with_the_def
     """Not with what the usual preset learns with, which is mini's."""
 
     def chosen(*sizes: str) -> PretrainSettings:
-        return resolved({}, {}, None, [*sizes, "train.max_minutes=60"], tiny_run.tokenizer())
+        return resolved(
+            {}, {}, None, PretrainSettings.dotted([*sizes, "train.max_minutes=60"]), tiny_run.tokenizer()
+        )
 
     large = ["model.num_hidden_layers=24", "model.hidden_size=1024", "model.num_attention_heads=16"]
     found = chosen(*large, "model.intermediate_size=4096")

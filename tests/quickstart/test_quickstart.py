@@ -257,7 +257,7 @@ def test_the_time_is_estimated_first(
     module = quickstart_module
     for seconds in (0.05, 0.2, 4.0):
         monkeypatch.setattr(module, "timed_on_random_text", lambda *_, seconds=seconds: (seconds, None))
-        budget = [f"train.max_steps={module._MAX_STEPS}", f"train.max_minutes={module._MAX_MINUTES}"]
+        budget = {"train.max_steps": module._MAX_STEPS, "train.max_minutes": module._MAX_MINUTES}
         caplog.clear()
         module._log_estimated_time(budget, 10.0, 0)
         messages[seconds] = [r.getMessage() for r in caplog.records if r.name == module.__name__]

@@ -18,8 +18,9 @@ import tiny_run
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError, Stopped
-from bertsmith.tasks.question_answering.answer import Answer, AnswerSettings
+from bertsmith.tasks.question_answering.answer import Answer
 from bertsmith.tasks.question_answering.passages import Gold, PassageExample
+from bertsmith.tasks.settings import AnswerSettings
 from bertsmith.training.metric_logger import Recorder
 from squad_data import asked, head, item_of, logits_of, read, squad, written
 

@@ -19,7 +19,8 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.items import Item
-from bertsmith.tasks.multiple_choice.choose import ChoiceExample, Choose, ChooseSettings
+from bertsmith.tasks.multiple_choice.choose import ChoiceExample, Choose
+from bertsmith.tasks.settings import ChooseSettings
 
 SIZES = {
     "vocab_size": tiny_run.tokenizer().vocab_size, "hidden_size": 16, "num_hidden_layers": 2,

@@ -12,8 +12,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.tasks.classification.class_settings import ClassSettings
 from bertsmith.tasks.classification.classify import Classify
+from bertsmith.tasks.settings import ClassSettings
 
 FEW = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
 LEFT_TO_RIGHT = ["objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none"]

@@ -13,10 +13,10 @@ import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.inference.output import as_csv
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.classification.class_settings import ClassSettings
 from bertsmith.tasks.classification.classify import Classify, label_id, label_names
 from bertsmith.tasks.classification.texts import TextExample
 from bertsmith.tasks.labels import Naming
+from bertsmith.tasks.settings import ClassSettings
 
 NAMES = ["no", "yes"]
 

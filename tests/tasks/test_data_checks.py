@@ -11,8 +11,9 @@ from bertsmith.tasks.classification.texts import TextExample
 from bertsmith.tasks.data_checks import Labels, excerpt, of_labels
 from bertsmith.tasks.labels import Naming, facts_of_names
 from bertsmith.tasks.scores import Overview
+from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.tagging.tagged import TagExample, TagSettings
+from bertsmith.tasks.tagging.tagged import TagExample
 
 
 def labels(file: str, **times: int) -> Labels:

@@ -20,8 +20,9 @@ from bertsmith.models.family import build_encoder
 from bertsmith.tasks.embedding.contrastive_losses import contrastive, cosent, cosine_errors, in_batch
 from bertsmith.tasks.embedding.embed import Embed
 from bertsmith.tasks.embedding.items import EmbedItem, also_right
-from bertsmith.tasks.embedding.matches import EmbedSettings, Match, kind_of, read_matches, same_label
+from bertsmith.tasks.embedding.matches import Match, kind_of, read_matches, same_label
 from bertsmith.tasks.embedding.scores import Search, TfIdf, best_threshold, labelled_figures
+from bertsmith.tasks.settings import EmbedSettings
 
 GRADED = "sentence1,sentence2,score\nkaba lode,kaba migi,4.5\nnude,pe,0\nso,tu,5\n"
 

@@ -19,10 +19,10 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.classification.class_settings import ClassSettings
 from bertsmith.tasks.classification.classify import Classify
 from bertsmith.tasks.classification.multilabel import ManyLabels, parted
 from bertsmith.tasks.classification.texts import TextExample
+from bertsmith.tasks.settings import ClassSettings
 
 SETTINGS = ClassSettings(multi_label=True)
 LABELS = ["anger", "fear", "joy"]

@@ -20,7 +20,8 @@ from bertsmith.io.related import of_tagged
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.relation_extraction.relate import Relate, RelationItem
-from bertsmith.tasks.relation_extraction.relations import RelateSettings, RelationExample, with_markers
+from bertsmith.tasks.relation_extraction.relations import RelationExample, with_markers
+from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 LABELS = ["Cause(e1,e2)", "Cause(e2,e1)", "Other", "Part(e1,e2)"]

@@ -14,8 +14,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
+from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.tagging.tagged import TagSettings
 
 PLAIN = TagSettings()
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "tasks"

@@ -18,8 +18,9 @@ from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import count, total
 from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.tag import Tag, first_tokens
-from bertsmith.tasks.tagging.tagged import TagExample, TagSettings
+from bertsmith.tasks.tagging.tagged import TagExample
 from bertsmith.tasks.task import task_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training.train import train_tokenizer

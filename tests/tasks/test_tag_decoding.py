@@ -20,8 +20,9 @@ from bertsmith.metrics.tagging_schemes import breaks_of
 from bertsmith.models.crf import best_paths
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.scores import Overview
+from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.tagging.tagged import TagExample, TagSettings
+from bertsmith.tasks.tagging.tagged import TagExample
 
 ROWS = ["B-PER I-PER O", "B-LOC B-LOC I-LOC I-LOC O", "O O"]
 ODD = st.text(

@@ -9,14 +9,14 @@ import torch
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.tasks.classification.class_settings import ClassSettings
 from bertsmith.tasks.classification.classify import Classify
 from bertsmith.tasks.classification.texts import TextExample
 from bertsmith.tasks.question_answering.passages import Gold, PassageExample
 from bertsmith.tasks.relation_extraction.relate import Relate
-from bertsmith.tasks.relation_extraction.relations import RelateSettings, RelationExample
+from bertsmith.tasks.relation_extraction.relations import RelationExample
+from bertsmith.tasks.settings import ClassSettings, RelateSettings, TagSettings
 from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.tagging.tagged import TagExample, TagSettings
+from bertsmith.tasks.tagging.tagged import TagExample
 from bertsmith.tasks.truncation import Account, Coverage, by_example
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from squad_data import PASSAGE, head

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 import bertsmith as bs
-from bertsmith.tasks.classification.class_settings import ClassSettings
 from bertsmith.tasks.classification.classify import Classify
 from bertsmith.tasks.classification.texts import TextExample
+from bertsmith.tasks.settings import ClassSettings, TagSettings
 from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.tagging.tagged import TagExample, TagSettings
+from bertsmith.tasks.tagging.tagged import TagExample
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 SENTENCE = "爱因斯坦在柏林发表演讲"

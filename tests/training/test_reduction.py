@@ -18,7 +18,8 @@ from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MlmNsp
-from bertsmith.objectives.objective import OBJECTIVES, objective_type
+from bertsmith.objectives.objective import objective_type
+from bertsmith.objectives.settings import OBJECTIVES
 from bertsmith.pretraining.run import pretrain
 
 CONFIG = ModelConfig(

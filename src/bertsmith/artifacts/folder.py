@@ -336,7 +336,7 @@ def _meta_encoder(config: ModelConfig, generator: torch.Generator | None = None)
     model_family = family(config.model_type)
     model_family.check(config)
     with torch.device("meta"):
-        return model_family.encoder(config, generator or torch.Generator())
+        return model_family.build(config, generator or torch.Generator())
 
 
 def _meta_part(part: str, config: ModelConfig, num_labels: int) -> nn.Module:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 
 from bertsmith.artifacts.config_schema import read_json, read_json_list
 from bertsmith.errors import InputError, option
-from bertsmith.models.pooling import Pooling
+from bertsmith.models.config import Pooling
 
 MODULES = "modules.json"
 POOLING_FOLDER = "1_Pooling"

@@ -40,7 +40,7 @@ from bertsmith.formatting import counted
     help="Models at a time, each in a process of its own with its share of the cores [of small models as many as "
     "there are cores, else 1].",
 )
-@options.assignments
+@options.changes
 @options.resume
 @options.as_json
 def ablate(
@@ -52,7 +52,7 @@ def ablate(
     rows: str | None,
     seeds: int,
     jobs: int | None,
-    assignments: tuple[str, ...],
+    changes: dict[str, Any],
     resume: bool,
     as_json: bool,
 ) -> None:
@@ -84,7 +84,7 @@ def ablate(
         pairs=pairs,
         rows=None if rows is None else [row.strip() for row in rows.split(",")],
         seeds=seeds,
-        settings=assignments,
+        settings=changes,
         jobs=jobs,
         resume=resume,
         tell=console.note,

@@ -49,9 +49,10 @@ from bertsmith.cli.verbs import Verb
     "task_settings",
     multiple=True,
     metavar="NAME=VALUE",
+    callback=options.parse_changes,
     help="A setting of fine-tuning, such as train.epochs=2 or task.text_column=text; may be repeated.",
 )
-@options.assignments
+@options.changes
 @options.resume
 @options.as_json
 def adapt(
@@ -64,8 +65,8 @@ def adapt(
     words: int,
     seeds: int,
     minutes: float | None,
-    task_settings: tuple[str, ...],
-    assignments: tuple[str, ...],
+    task_settings: dict[str, Any],
+    changes: dict[str, Any],
     resume: bool,
     as_json: bool,
 ) -> None:
@@ -94,7 +95,7 @@ def adapt(
         words=words,
         seeds=seeds,
         minutes=minutes,
-        settings=assignments,
+        settings=changes,
         task_settings=task_settings,
         resume=resume,
         tell=console.note,

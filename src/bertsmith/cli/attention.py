@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from bertsmith import hardware
 from bertsmith.cli import options
 from bertsmith.cli.computing import DEVICE
-from bertsmith.cli.of_run import quiet_machine
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
 
@@ -63,7 +63,7 @@ def attention(
 
     if out is not None and Path(out).suffix.lower() != ".png":
         raise InputError(f"--out {out}: the plot is a PNG", "name a file that ends in .png")
-    quiet_machine()
+    hardware.prepare_process()
     found = load(model, device, console.note).attention(text, second).of(layers or None, heads or None)
     if out is not None:
         found.plot(out)

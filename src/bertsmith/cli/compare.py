@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from bertsmith import hardware
 from bertsmith.cli import options, task_options
 from bertsmith.cli.computing import On, computed
-from bertsmith.cli.of_run import OfRun, quiet_machine
 
 
-@click.command(cls=OfRun)
+@click.command(cls=task_options.RunCommand)
 @click.argument("a", metavar="RUN_A")
 @click.argument("b", metavar="RUN_B")
 @click.option("--data", required=True, metavar="FILE", help="Labelled examples that both answer.")
@@ -24,7 +24,7 @@ from bertsmith.cli.of_run import OfRun, quiet_machine
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the resampling."
 )
-@options.assignments
+@options.changes
 @computed
 @options.as_json
 def compare(
@@ -35,7 +35,7 @@ def compare(
     seed: int,
     on: On,
     as_json: bool,
-    assignments: tuple[str, ...],
+    changes: dict[str, Any],
     **own: Any,
 ) -> None:
     """Whether the fine-tuned models of RUN_A and RUN_B differ by more than chance, on the same labelled file.
@@ -55,10 +55,10 @@ def compare(
     from bertsmith.inference.compare import told
     from bertsmith.inference.model import load
 
-    quiet_machine()
+    hardware.prepare_process()
     tell = console.once(console.note)
     models = [load(name, tell=tell, **on) for name in (a, b)]
-    changes = task_options.as_settings(own, assignments)
+    changes = task_options.task_changes(own, changes)
     report = run(models[0], models[1], data, seed=seed, rounds=rounds, **changes)
     if as_json:
         console.result_json(report)

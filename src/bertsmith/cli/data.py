@@ -11,8 +11,8 @@ from bertsmith.cli.options import (
     FiniteRange,
     Size,
     as_json,
-    assignments,
     bytes_of,
+    changes,
     reading_of,
     reading_options,
 )
@@ -240,7 +240,7 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
     "--epoch", type=click.IntRange(0), default=0, show_default=True, metavar="E", help="Of which epoch."
 )
 @click.option("--settings", "settings_file", metavar="FILE", help="A run's settings.yaml, or a recipe.")
-@assignments
+@changes
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="The run's seed; default: of the settings.")
 @click.option(
     "--phase",
@@ -256,7 +256,7 @@ def data_show(
     index: int,
     epoch: int,
     settings_file: str | None,
-    assignments: tuple[str, ...],
+    changes: dict[str, Any],
     seed: int | None,
     phase: int,
     as_json: bool,
@@ -280,7 +280,7 @@ def data_show(
         index,
         epoch,
         settings_file=settings_file,
-        settings=assignments,
+        settings=changes,
         seed=seed,
         phase=phase,
     )

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def _settings() -> type[Settings]:
-    from bertsmith.pretraining.settings import settings_type
+    from bertsmith.objectives.settings import DistillationSettings
+    from bertsmith.pretraining.settings import with_objective
 
-    return settings_type("distil")
+    return with_objective("distil", DistillationSettings)
 
 
 @click.command(cls=options.command_with_settings(_settings))
@@ -44,7 +45,7 @@ def _settings() -> type[Settings]:
     help="How long the run may take in all, as for `bertsmith pretrain`.",
 )
 @options.short_forms
-@options.assignments
+@options.changes
 @options.resume
 @options.as_json
 def distill(
@@ -56,7 +57,7 @@ def distill(
     out: str,
     layers: int | None,
     minutes: float | None,
-    assignments: tuple[str, ...],
+    changes: dict[str, Any],
     resume: bool,
     as_json: bool,
     **short: Any,
@@ -90,22 +91,20 @@ def distill(
             raise click.UsageError(
                 f"{option} is for a student of token shards; --model brings this one's layers"
             )
-        _distill_task(
-            teacher, model, train, dev, data, out, given, assignments, resume=resume, as_json=as_json
-        )
+        _distill_task(teacher, model, train, dev, data, out, given, changes, resume=resume, as_json=as_json)
         return
     if data is None:
         raise click.UsageError(
             "give --data DIR, or of a fine-tuned teacher --train FILE, --dev FILE and --model DIR"
         )
-    options.refuse_twice({**given, "train.max_minutes": minutes}, assignments)
+    options.refuse_twice({**given, "train.max_minutes": minutes}, changes)
     trained = run(
         data,
         out,
         teacher,
         layers=layers,
         minutes=minutes,
-        settings=options.as_assignments(given, assignments),
+        settings=options.changes_of(given, changes),
         resume=resume,
         begun=click.get_current_context().obj,
         tell=console.note,
@@ -121,7 +120,7 @@ def _distill_task(
     data: str | None,
     out: str,
     given: dict[str, Any],
-    assignments: tuple[str, ...],
+    changes: dict[str, Any],
     *,
     resume: bool,
     as_json: bool,
@@ -132,14 +131,13 @@ def _distill_task(
 
     if model is None or dev is None or data is not None:
         raise click.UsageError("--train goes with --dev FILE and --model DIR, and without --data")
-    options.refuse_twice(given, assignments)
     made = distill_task(
         teacher,
         model,
         out,
         train=train,
         dev=dev,
-        settings=options.as_assignments(given, assignments),
+        settings=options.changes_of(given, changes),
         resume=resume,
         tell=console.note,
     )

@@ -3,7 +3,6 @@ one JSON document. A user's mistake exits with 2, the machine's failure with 1, 
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import sys
@@ -117,14 +116,8 @@ def _of_usage(error: click.ClickException) -> tuple[str, str | None]:
         case click.MissingParameter() if error.param is not None:
             return f"{error.param.human_readable_name.upper()} is missing", see
         case click.BadParameter() if error.param is not None:
-            return f"{_name(error.param)}: {_plain(error.message)}", None
-    extra = re.match(r"Got unexpected extra arguments? \((.*)\)", error.message, re.DOTALL)
-    if extra:
-        return (
-            f"`{path}` takes no argument '{extra[1][:60]}'",
-            f"put a text of several words in quotes; {see}",
-        )
-    return _plain(error.message), see
+            return f"{_name(error.param)}: {error.message.removesuffix('.')}", None
+    return error.message.removesuffix("."), see
 
 
 def _option_meant(error: click.NoSuchOption) -> str | None:
@@ -134,8 +127,6 @@ def _option_meant(error: click.NoSuchOption) -> str | None:
         return None
     name = error.option_name.lstrip("-")
     settings = command.settings() if isinstance(command, Verb) else None
-    if settings and (why := settings.why_absent(name.replace("-", "_"))):
-        return why
     options = [flag[2:] for param in command.get_params(error.ctx) for flag in param.opts if flag[:2] == "--"]
     found = nearest(name, (option.replace("-", "_") for option in options))
     if found:
@@ -147,15 +138,3 @@ def _option_meant(error: click.NoSuchOption) -> str | None:
 
 def _name(param: click.Parameter) -> str:
     return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.upper()
-
-
-def _plain(message: str) -> str:
-    """click's sentence as ours are: no capital, no full stop, numbers named as people name them."""
-    said = re.sub(r"is not a valid (?:integer|float)( range)?", _number, message).rstrip(".")
-    said = re.sub(r"-?[\d.]+ is not in the range x>0\b", "must be more than 0", said)
-    said = re.sub(r"is not in the range x>=(\S+)", r"is less than \1", said)
-    return said[:1].lower() + said[1:] if said[1:2].islower() else said
-
-
-def _number(found: re.Match[str]) -> str:
-    return "is not a whole number" if "integer" in found[0] else "is not a number"

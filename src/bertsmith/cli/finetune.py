@@ -14,7 +14,10 @@ from bertsmith.cli.repeats_table import show_repeats
 from bertsmith.cli.verbs import Verbs
 
 if TYPE_CHECKING:
+    from bertsmith.tasks.registry import TaskEntry
     from bertsmith.tasks.task import Task
+
+    Kind = type[Task] | TaskEntry
 
 LABEL_NAMES = click.option(
     "--label-names",
@@ -55,28 +58,28 @@ _OF_THE_PAGE = (
 
 
 class OfTasks(Verbs):
-    """A command a task, each imported when it is called."""
+    """A command a task, each imported when it runs."""
 
     kind = "task"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from bertsmith.tasks.task import TASKS
+        from bertsmith.tasks.registry import TASKS
 
         return list(TASKS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        from bertsmith.tasks.task import task_type
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        from bertsmith.tasks.registry import TASKS
 
-        return self.command_of(task_type(cmd_name))
+        return self.command_of(cmd_name, TASKS[cmd_name]) if cmd_name in TASKS else None
 
-    def command_of(self, kind: type[Task]) -> click.Command:
+    def command_of(self, name: str, kind: Kind) -> click.Command:
         """The command of a task."""
-        return _command(kind)
+        return _command(name, kind)
 
     def summary(self, ctx: click.Context, verb: str) -> str:
-        from bertsmith.tasks.task import task_type
+        from bertsmith.tasks.registry import TASKS
 
-        return task_type(verb).summary
+        return TASKS[verb].summary
 
 
 class _OrGlue(OfTasks):
@@ -85,7 +88,7 @@ class _OrGlue(OfTasks):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), "glue"]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return glue if cmd_name == "glue" else super().get_command(ctx, cmd_name)
 
     def summary(self, ctx: click.Context, verb: str) -> str:
@@ -104,24 +107,24 @@ def finetune() -> None:
     """
 
 
-def _command(kind: type[Task]) -> click.Command:
+def _command(name: str, kind: Kind) -> click.Command:
     """The command of a task: what all tasks take, and the task's settings as options."""
     from bertsmith.finetuning.settings import settings_type
 
     def run(**arguments: Any) -> None:
-        _finetune(kind, **arguments)
+        _finetune(name, **arguments)
 
-    run.__doc__ = f"""Fine-tune a model for `{kind.name}`, {kind.summary}.
+    run.__doc__ = f"""Fine-tune a model for `{name}`, {kind.summary}.
 
     \b
     Example:
-      bertsmith finetune {kind.name} --model bert --train {kind.example_file} --dev-share 10% --out run
-      bertsmith finetune {kind.name} --model bert --train {kind.example_file} --folds 5 --out runs
+      bertsmith finetune {name} --model bert --train {kind.example_file} --dev-share 10% --out run
+      bertsmith finetune {name} --model bert --train {kind.example_file} --folds 5 --out runs
     """
     for option in (
         options.as_json,
         options.resume,
-        options.assignments,
+        options.changes,
         DEVICE,
         options.short_forms,
         click.option(
@@ -156,7 +159,7 @@ def _command(kind: type[Task]) -> click.Command:
     ):
         option(run)
     with_settings = options.command_with_settings(lambda: settings_type(kind))
-    command = click.command(kind.name, cls=_with_grid(with_settings))(run)
+    command = click.command(name, cls=_with_grid(with_settings))(run)
     command.params += task_options.options_of(kind.settings_type)
     return command
 
@@ -181,7 +184,7 @@ def _with_grid(kind: type[click.Command]) -> type[click.Command]:
 
 
 def _finetune(
-    kind: type[Task],
+    task: str,
     *,
     model: str,
     train: str,
@@ -191,7 +194,7 @@ def _finetune(
     sample: int | None,
     recipe: str | None,
     device: str | None,
-    assignments: tuple[str, ...],
+    changes: dict[str, Any],
     resume: bool,
     as_json: bool,
     frozen: bool | None,
@@ -212,7 +215,7 @@ def _finetune(
         "sample": sample,
         "label_names": label_names,
         "recipe": recipe,
-        "settings": options.as_assignments({**of_task, **short}, assignments),
+        "settings": options.changes_of({**of_task, **short}, changes),
         "resume": resume,
         "tell": console.note,
     }
@@ -220,12 +223,12 @@ def _finetune(
         from bertsmith.experiments.multirun import finetune_repeatedly
 
         given |= {"restarts": restarts, "folds": folds, "grid": grid or None}
-        report: dict[str, Any] = finetune_repeatedly(kind.name, model, out, **given)
+        report: dict[str, Any] = finetune_repeatedly(task, model, out, **given)
         show = show_repeats
     else:
         from bertsmith.finetuning.run import finetune as run
 
-        report, show = run(kind.name, model, out, **given).report, _show_run
+        report, show = run(task, model, out, **given).report, _show_run
     show_report(out, report, as_json=as_json, show=show)
 
 

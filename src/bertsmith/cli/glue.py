@@ -20,7 +20,7 @@ from bertsmith.cli.verbs import Verb
 )
 @click.option("--recipe", metavar="FILE", help="YAML of the settings of all runs; --set wins over it.")
 @options.short_forms
-@options.assignments
+@options.changes
 @options.resume
 @options.as_json
 def glue(
@@ -30,7 +30,7 @@ def glue(
     tasks: str | None,
     sample: int | None,
     recipe: str | None,
-    assignments: tuple[str, ...],
+    changes: dict[str, Any],
     resume: bool,
     as_json: bool,
     **short: Any,
@@ -56,7 +56,7 @@ def glue(
         tasks=None if tasks is None else [name.strip() for name in tasks.split(",")],
         sample=sample,
         recipe=recipe,
-        settings=options.as_assignments(options.short_of(short), assignments),
+        settings=options.changes_of(options.short_of(short), changes),
         resume=resume,
         tell=console.note,
     )

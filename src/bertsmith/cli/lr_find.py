@@ -10,17 +10,17 @@ from bertsmith.cli import options, task_options
 from bertsmith.cli.finetune import DEVICE, LABEL_NAMES, OfTasks
 
 if TYPE_CHECKING:
+    from bertsmith.cli.finetune import Kind
     from bertsmith.finetuning.lr_finder import RateTest
-    from bertsmith.tasks.task import Task
 
 _ROWS = 22  # that a terminal shows of the rates
 
 
 class _Tasks(OfTasks):
-    """The tasks, each imported when it is called."""
+    """The tasks, each imported when it runs."""
 
-    def command_of(self, kind: type[Task]) -> click.Command:
-        return _command(kind)
+    def command_of(self, name: str, kind: Kind) -> click.Command:
+        return _command(name, kind)
 
 
 @click.group(name="lr-find", cls=_Tasks)
@@ -34,18 +34,18 @@ def lr_find() -> None:
     """
 
 
-def _command(kind: type[Task]) -> click.Command:
+def _command(name: str, kind: Kind) -> click.Command:
     """The command of a task: what all tasks take, and the task's settings as options."""
     from bertsmith.finetuning.settings import settings_type
 
     def run(**arguments: Any) -> None:
-        _find(kind, **arguments)
+        _find(name, **arguments)
 
-    run.__doc__ = f"""Find a learning rate for `{kind.name}`, {kind.summary}.
+    run.__doc__ = f"""Find a learning rate for `{name}`, {kind.summary}.
 
     \b
     Example:
-      bertsmith lr-find {kind.name} --model bert --train {kind.example_file} --out rates.png
+      bertsmith lr-find {name} --model bert --train {kind.example_file} --out rates.png
 
     The rate rises from --low to --high, a little each update, on batches of --train (Smith 2017). The model
     stays as it is. A rate is suggested only where the loss of every seed falls clearly and then diverges, and
@@ -54,7 +54,7 @@ def _command(kind: type[Task]) -> click.Command:
     rate = options.FiniteRange(0, 10, min_open=True)
     for option in (
         options.as_json,
-        options.assignments,
+        options.changes,
         DEVICE,
         click.option("--threads", type=click.IntRange(1), metavar="N", help="Threads of computation."),
         click.option("--seed", type=click.IntRange(0), metavar="N", help="The first seed [0]."),
@@ -91,13 +91,13 @@ def _command(kind: type[Task]) -> click.Command:
         ),
     ):
         option(run)
-    command = click.command(kind.name, cls=options.command_with_settings(lambda: settings_type(kind)))(run)
+    command = click.command(name, cls=options.command_with_settings(lambda: settings_type(kind)))(run)
     command.params += task_options.options_of(kind.settings_type)
     return command
 
 
 def _find(
-    kind: type[Task],
+    task: str,
     *,
     model: str,
     train: str,
@@ -112,7 +112,7 @@ def _find(
     seed: int | None,
     threads: int | None,
     device: str | None,
-    assignments: tuple[str, ...],
+    changes: dict[str, Any],
     as_json: bool,
     label_names: str | None = None,
     **own: Any,
@@ -127,7 +127,7 @@ def _find(
         "train.device": device,
     }
     found = find_rate(
-        kind.name,
+        task,
         model,
         train=train,
         seeds=seeds,
@@ -138,7 +138,7 @@ def _find(
         sample=sample,
         label_names=label_names,
         recipe=recipe,
-        settings=options.as_assignments(given, assignments),
+        settings=options.changes_of(given, changes),
         tell=console.note,
     )
     if as_json:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from types import FrameType
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -56,53 +56,6 @@ _GROUPS = (
 
 class _TopVerbs(Verbs):
     """A group that lists its verbs without importing them."""
-
-    others: ClassVar = {
-        "pre-train": "pretrain",
-        "fine-tune": "finetune",
-        "train": "pretrain",
-        "test": "evaluate",
-        "perplexity": "score",
-        "ppl": "score",
-        "pll": "score",
-        "pseudo-perplexity": "score",
-        "rank": "score",
-        "rerank": "search",
-        "retrieve": "search",
-        "find": "search",
-        "index": "embed",
-        "encode": "embed",
-        "vectors": "embed",
-        "minimal-pairs": "score",
-        "pairs": "score",
-        "eval": "evaluate",
-        "ensemble": "evaluate",
-        "significance": "compare",
-        "diff": "compare",
-        "restarts": "finetune",
-        "cross-validate": "finetune",
-        "find-lr": "lr-find",
-        "learning-rate": "lr-find",
-        "range-test": "lr-find",
-        "distil": "distill",
-        "student": "distill",
-        "compress": "distill",
-        "domain": "adapt",
-        "ablation": "ablate",
-        "mask": "fill-mask",
-        "attentions": "attention",
-        "heads": "attention",
-        "heatmap": "attention",
-        "unmask": "fill-mask",
-        "infer": "predict",
-        "demo": "quickstart",
-        "start": "quickstart",
-        "version": "--version",
-        "help": "--help",
-        "corpus": "data",
-        "vocabulary": "tokenizer",
-        "tokenize": "tokenizer",
-    }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)

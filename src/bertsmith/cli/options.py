@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +17,24 @@ if TYPE_CHECKING:
     from bertsmith.settings import Settings
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
-assignments = click.option(
-    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a setting; may be repeated."
+
+
+def parse_changes(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """The callback of options such as --set NAME=VALUE: typed values by name."""
+    if not values:
+        return {}
+    from bertsmith.settings import parse_assignment
+
+    return dict(map(parse_assignment, values))
+
+
+changes = click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=parse_changes,
+    help="Change a setting; may be repeated.",
 )
 resume = click.option("--resume", is_flag=True, help="Continue from the newest whole checkpoint of --out.")
 
@@ -173,20 +188,18 @@ def short_of(arguments: dict[str, Any]) -> dict[str, Any]:
     return {setting: arguments.pop(name) for name, setting in _SHORT.items()}
 
 
-def as_assignments(given: Mapping[str, Any], assignments: Sequence[str]) -> list[str]:
-    """What options say of settings (None: not given) as assignments, and those of --set behind them."""
-    refuse_twice(given, assignments)
-    options = [f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
-    return [*options, *assignments]
+def changes_of(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that options give (None: not given), and those of --set."""
+    refuse_twice(given, changes)
+    return {**{name: value for name, value in given.items() if value is not None}, **changes}
 
 
-def refuse_twice(given: Mapping[str, Any], assignments: Sequence[str]) -> None:
+def refuse_twice(given: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     """InputError where a setting, or how long to train, is given by an option and once more."""
     options = [name for name, value in given.items() if value is not None]
-    by_set = [assignment.partition("=")[0].strip() for assignment in assignments]
-    twice = [(name, name) for name in options if name in by_set]
+    twice = [(name, name) for name in options if name in changes]
     lengths = [name for name in _LENGTHS if name in options]
-    twice += [(lengths[0], name) for name in _LENGTHS if lengths and name in (*lengths[1:], *by_set)]
+    twice += [(lengths[0], name) for name in _LENGTHS if lengths and name in (*lengths[1:], *changes)]
     for one, other in twice:
         flag = _flag(other) if other in options and other != one else f"--set {other}"
         raise InputError(f"{_flag(one)} and {flag} exclude each other", "give one of them")

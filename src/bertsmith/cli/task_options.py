@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import types
 import typing
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
+
+from bertsmith.cli.verbs import Verb
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -15,20 +17,45 @@ if TYPE_CHECKING:
     from bertsmith.settings import Settings
 
 
-def options_of(kind: type[Settings], *, defaults: bool = True) -> list[click.Parameter]:
+def options_of(kind: type[Settings]) -> list[click.Option]:
     """An option a setting: `text_column` is --text-column, a truth value --header/--no-header. Each is None where
-    it was not given. defaults: whether --help tells them (no: they are the training's)."""
-    return [_option(name, field, defaults) for name, field in kind.model_fields.items()]
+    it was not given."""
+    return [_option(name, field) for name, field in kind.model_fields.items()]
+
+
+class RunCommand(Verb):
+    """A command on finished runs, which takes the settings of every task as options, hidden in its help."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), *_of_all_tasks()]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_paragraph()
+        formatter.write_text(
+            "The settings of RUN's task are options, too (--text-column and others): `bertsmith finetune TASK "
+            "--help` lists them. Their defaults are those of training."
+        )
+
+
+@cache
+def _of_all_tasks() -> list[click.Option]:
+    """The options of all tasks, each once."""
+    from bertsmith.tasks.registry import TASKS
+
+    every = [option for task in TASKS.values() for option in options_of(task.settings_type)]
+    for option in every:
+        option.hidden = True
+    return list({option.name: option for option in every}.values())
 
 
 _WIDE = 60  # characters of choices that a terminal's line has no room for
 
 
-def _option(name: str, field: FieldInfo, defaults: bool) -> click.Option:
+def _option(name: str, field: FieldInfo) -> click.Option:
     flag = f"--{name.replace('_', '-')}"
     known = field.get_default(call_default_factory=True)
     text = (field.description or "").replace("; none:", "; default:")
-    said = f"{text[:1].upper()}{text[1:]}" + (f" [{_shown(known)}]" if defaults and known is not None else "")
+    said = f"{text[:1].upper()}{text[1:]}" + (f" [{_shown(known)}]" if known is not None else "")
     if _is(field, bool):
         return click.Option([f"{flag}/--no-{flag[2:]}", name], default=None, help=said)
     kind: click.ParamType[Any] | None = None
@@ -66,19 +93,16 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def as_settings(values: dict[str, Any], assignments: tuple[str, ...]) -> dict[str, Any]:
-    """The options that were given, and `--set task.NAME=VALUE`, as changes of a task's settings."""
-    from bertsmith.cli.options import refuse_twice
+def task_changes(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a task that options give (None: not given), and those of --set task.NAME=VALUE."""
+    from bertsmith.cli.options import changes_of
     from bertsmith.errors import InputError
 
-    refuse_twice({f"task.{name}": value for name, value in values.items()}, assignments)
-    changed = {name: value for name, value in values.items() if value is not None}
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals or not key.strip().startswith("task."):
+    for name in changes:
+        if not name.startswith("task."):
             raise InputError(
-                f"--set {assignment}: a finished model has only its task's settings to change",
+                f"--set {name}: a finished model has only its task's settings to change",
                 "write it as --set task.max_length=128",
             )
-        changed[key.strip().removeprefix("task.")] = yaml.safe_load(text)
-    return changed
+    of_task = changes_of({f"task.{name}": value for name, value in given.items()}, changes)
+    return {name.removeprefix("task."): value for name, value in of_task.items()}

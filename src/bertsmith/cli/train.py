@@ -59,7 +59,7 @@ def _presets() -> list[tuple[str, list[tuple[str, str]]]]:
     help="Minimal pairs on which each evaluation reports the accuracy, as `bertsmith score --pairs` does.",
 )
 @options.short_forms
-@options.assignments
+@options.changes
 @options.resume
 @options.as_json
 def pretrain(
@@ -72,7 +72,7 @@ def pretrain(
     minutes: float | None,
     held_out: float | None,
     evaluate_pairs: str | None,
-    assignments: tuple[str, ...],
+    changes: dict[str, Any],
     resume: bool,
     as_json: bool,
     **short: Any,
@@ -101,9 +101,7 @@ def pretrain(
     from bertsmith.pretraining.run import pretrain as run
 
     given = {**options.short_of(short), "data.held_out": held_out}
-    options.refuse_twice(
-        {**given, "train.max_minutes": minutes, "evaluate.pairs": evaluate_pairs}, assignments
-    )
+    options.refuse_twice({**given, "train.max_minutes": minutes, "evaluate.pairs": evaluate_pairs}, changes)
     trained = run(
         data,
         out,
@@ -113,7 +111,7 @@ def pretrain(
         tokenizer=tokenizer,
         minutes=minutes,
         evaluate_pairs=evaluate_pairs,
-        settings=options.as_assignments(given, assignments),
+        settings=options.changes_of(given, changes),
         resume=resume,
         begun=click.get_current_context().obj,  # loading torch takes some of the minutes
         tell=console.note,

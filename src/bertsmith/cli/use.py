@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertsmith import hardware
 from bertsmith.cli import options, task_options
 from bertsmith.cli.computing import On, computed
-from bertsmith.cli.of_run import OfRun, formats, quiet_machine
 from bertsmith.cli.verbs import Verb
 from bertsmith.formatting import counted
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from bertsmith.tasks.task import Task
 
 
-@click.command(cls=OfRun)
+@click.command(cls=task_options.RunCommand)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--data", required=True, metavar="FILE", help="Labelled examples, as the task reads them.")
 @click.option(
     "--report", metavar="DIR", help="Write a page (report.html), its numbers and plots to a new DIR."
 )
-@options.assignments
+@options.changes
 @computed
 @options.as_json
 def evaluate(
@@ -38,7 +38,7 @@ def evaluate(
     report: str | None,
     on: On,
     as_json: bool,
-    assignments: tuple[str, ...],
+    changes: dict[str, Any],
     **own: Any,
 ) -> None:
     """Score the fine-tuned model of RUN on a labelled file; several as an ensemble, whose answers are averaged.
@@ -55,8 +55,8 @@ def evaluate(
     from bertsmith.inference.evaluation import evaluate as evaluated
     from bertsmith.inference.model import load
 
-    quiet_machine()
-    changes = task_options.as_settings(own, assignments)
+    hardware.prepare_process()
+    changes = task_options.task_changes(own, changes)
     if len(runs) > 1:
         if report is not None:
             raise InputError("--report is for one run", "evaluate each RUN by itself for its report")
@@ -109,7 +109,7 @@ def _show_scores(what: str, data: str, scores: Scores) -> None:
         console.note(note)
 
 
-@click.command(cls=OfRun)
+@click.command(cls=task_options.RunCommand)
 @click.argument("run")
 @click.argument("texts", nargs=-1)
 @click.option("--file", metavar="FILE", help="A file as the task reads it; or .txt, one text per line.")
@@ -118,9 +118,10 @@ def _show_scores(what: str, data: str, scores: Scores) -> None:
     "--format",
     "chosen",
     metavar="FORM",
-    help=formats("; or the form of the task's field, which `predict RUN --help` names"),
+    help="json: one object per line; csv: the file's rows, each with its answer; table: for reading; or the form "
+    "of the task's field: conll, semeval, squad [json, or what --out ends with].",
 )
-@options.assignments
+@options.changes
 @computed
 @options.as_json
 def predict(
@@ -131,7 +132,7 @@ def predict(
     chosen: str | None,
     on: On,
     as_json: bool,
-    assignments: tuple[str, ...],
+    changes: dict[str, Any],
     **own: Any,
 ) -> None:
     """Answer for TEXTS, a file or the lines of standard input, with the fine-tuned model of RUN.
@@ -146,7 +147,7 @@ def predict(
     Prints one JSON object per example, in order: its line in the file, the text, the answer with its score, and
     how many of the text's tokens were read. With --json, all of them as one list. --format csv gives the rows of
     the file, each with its prediction and score: what a spreadsheet opens. Tasks whose field has a form of its own
-    for files of answers offer it, too: `predict RUN --help` names it. FILE has the columns of training;
+    for files of answers offer it, too. FILE has the columns of training;
     --text-column and the other settings of the task name others, and its labels are ignored. Empty texts
     are counted, not predicted. Pairs of texts, too, come from a file, or one per line with a tab between the two;
     questions with their passages come from a file.
@@ -166,10 +167,10 @@ def predict(
         raise InputError(
             "there is no text to predict", "give texts, --file FILE, or pipe lines in: … | bertsmith predict"
         )
-    quiet_machine()
+    hardware.prepare_process()
     model = load(run, tell=console.note, **on)
     form = output.format_of(out, chosen, model.task.answer_form)
-    changes = task_options.as_settings(own, assignments)
+    changes = task_options.task_changes(own, changes)
     if file:
         answered = model.answering.of_file(file, changes, console.note)
     elif texts:
@@ -252,7 +253,7 @@ def fill_mask(run: str, text: str, on: On, top_k: int, max_length: int | None, a
     from bertsmith import console
     from bertsmith.inference.model import load
 
-    quiet_machine()
+    hardware.prepare_process()
     answers = load(run, tell=console.note, **on).fill_mask(text, top_k, max_length, console.note)
     if as_json:
         console.result_json(answers)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -25,7 +25,6 @@ _NARROW = 60  # below it a definition stands under its term
 _WORD = re.compile(
     r"""(?:--[\w-]+ (?![-<>|]))?(?:"[^"]*"|'[^']*'|\S)+"""
 )  # an option keeps its value beside it
-_NATURAL = re.compile(r"(?:; )?x>=?[01]\b(?!<)")  # a range that a number of things has anyway
 _TRIES = ("bertsmith ", "cat ", "torchrun ")  # how the commands of an example begin
 
 
@@ -70,7 +69,7 @@ class Verb(click.Command):
         options = [param for param in self.get_params(ctx) if not isinstance(param, click.Argument)]
         for heading, needed in (("Required", True), ("Options", False)):
             rows = [option.get_help_record(ctx) for option in options if option.required == needed]
-            if shown := [(term, _said(text)) for term, text in filter(None, rows)]:
+            if shown := list(filter(None, rows)):
                 with formatter.section(heading):
                     formatter.write_dl(shown)
 
@@ -81,11 +80,6 @@ class Verb(click.Command):
     def settings(self) -> type[Settings] | None:
         """What --set changes here, None where it changes nothing."""
         return None
-
-
-def _said(text: str) -> str:
-    """An option's help without what its heading or its meaning says already."""
-    return _NATURAL.sub("", text).replace("[required]", "").replace("[; ", "[").removesuffix("[]").rstrip()
 
 
 class _Word(click.types.StringParamType):
@@ -129,6 +123,7 @@ class VerbWithSettings(Verb):
 def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     none = value is None or value == ""
+    value = list(value) if isinstance(value, tuple) else value  # as --set reads it
     return f"[{'none' if none else str(value).lower() if isinstance(value, bool) else value}]"
 
 
@@ -150,7 +145,6 @@ class Verbs(click.Group, Verb):
 
     command_class = Verb
     kind = "verb"
-    others: ClassVar[Mapping[str, str]] = {}  # words for which somebody may look for a verb here → the verb
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         attributes.setdefault("subcommand_metavar", f"{self.kind.upper()} …")
@@ -182,4 +176,4 @@ class Verbs(click.Group, Verb):
         """The verbs, of this group or below it, that a wrong name may stand for."""
         word = name[:60].lower().replace("_", "-")
         known = self.list_commands(ctx)
-        return nearest(word, known) or [self.others[near] for near in nearest(word, self.others)][:1]
+        return nearest(word, known)

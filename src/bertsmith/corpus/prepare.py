@@ -40,7 +40,7 @@ from bertsmith.io.compressed import check_name
 from bertsmith.io.files import Document, Notes, Reading, find_files, read_documents
 from bertsmith.io.lines import LineFault
 from bertsmith.io.memory import InMemory, Sources, as_files
-from bertsmith.keywords import with_keywords
+from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -29,7 +29,6 @@ from bertsmith.experiments.ablation import (
     check_row,
     check_tasks,
     folder_of,
-    names_of,
     pretrained_as,
     read_recipe,
     refuse_one_folder,
@@ -43,11 +42,11 @@ from bertsmith.kernels.backend_selection import for_training
 from bertsmith.models.config import encoder_terms
 from bertsmith.models.family import preset
 from bertsmith.notebook import Report
-from bertsmith.pretraining.settings import USUAL_PRESET, PretrainSettings
+from bertsmith.pretraining.resolve_settings import USUAL_PRESET
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.reports.ablation import paper_plot, seeds_plot
-from bertsmith.runs.compute_setup import name_of
 from bertsmith.runs.run_folder import keeping_runs, write_report, write_whole
-from bertsmith.settings import read_yaml
+from bertsmith.settings import Changes, read_yaml
 
 _ASKED = "ablation.json"
 
@@ -61,7 +60,7 @@ def ablate(
     pairs: str | Path | None = None,
     rows: Sequence[str] | None = None,
     seeds: int = 3,
-    settings: Sequence[str] = (),
+    settings: Changes = (),
     jobs: int | None = None,
     resume: bool = False,
     tell: Callable[[str], None] = console.tell,
@@ -71,8 +70,8 @@ def ablate(
     recipe: YAML as in recipes/ablations/. data: prepared shards. tasks: what each model is fine-tuned for, a YAML
     file or a mapping of names to {verb, train, dev, settings}. pairs: minimal pairs that each model is scored on.
     None of these three: what the recipe names.
-    rows: only these and the first. seeds: 0, 1, …: of first weights, data and heads alike. settings: assignments
-    for all pre-training runs, such as train.max_steps=2000. out: a folder with one of each row and seed. jobs:
+    rows: only these and the first. seeds: 0, 1, …: of first weights, data and heads alike. settings: for all
+    pre-training runs, such as {"train.max_steps": 2000}. out: a folder with one of each row and seed. jobs:
     models at a time, each in a process of its own with its share of the cores; None: of small models as many as
     there are cores, else one. resume: what is finished stays, what was interrupted continues.
 
@@ -84,15 +83,15 @@ def ablate(
     `ablation_report`). All runs compute in one precision, chosen once, unless settings name one, and wait for
     compiled kernels where they compute with them. InputError for what a user can fix, before anything is trained.
     """
-    out = Path(out)
+    out, changes = Path(out), PretrainSettings.dotted(settings)
     chosen = read_recipe(recipe)
     shards = _shards_of(data, chosen, recipe)
     wanted_tasks = (chosen.tasks or {}) if tasks is None else tasks
     named = _tasks_of(wanted_tasks, chosen, _place_of(tasks, recipe))
     pairs = chosen.pairs if pairs is None else pairs
     wanted = _rows_of(chosen, rows, recipe)
-    _refuse_what_rows_change(chosen, settings, recipe)
-    begun = [check_row(chosen, row, shards.tokenizer, settings, recipe) for row in wanted]
+    _refuse_what_rows_change(chosen, changes, recipe)
+    begun = [check_row(chosen, row, shards.tokenizer, changes, recipe) for row in wanted]
     check_tasks(chosen, wanted, named, _place_of(tasks, recipe))
     if pairs is not None:
         read_pairs(str(pairs))
@@ -101,20 +100,20 @@ def ablate(
         "recipe": chosen.model_dump(mode="json"),
         "tasks": {name: task.model_dump(mode="json") for name, task in named.items()},
         "pairs": scored_on,
-        "settings": list(settings),
+        "settings": changes,
         "data": atomic.digest(shards.folder / "manifest.json"),
     }
     before = _begin(out, asked, resume=resume)
-    precision = before.get("precision") or _precision(chosen, wanted, settings)
-    if precision != "auto" and PRECISION not in _named(chosen, settings):
-        settings = [f"{PRECISION}={precision}", *settings]
+    precision = before.get("precision") or _precision(chosen, wanted, changes)
+    if precision != "auto" and PRECISION not in _named(chosen, changes):
+        changes = {PRECISION: precision, **changes}
     _await_kernels(begun, tell)
     works = [
-        Measurement(chosen, some, seed, out, shards.folder, named, scored_on, settings, precision)
+        Measurement(chosen, some, seed, out, shards.folder, named, scored_on, changes, precision)
         for seed in range(seeds)
         for some in _together(chosen, wanted)
     ]
-    at_once = min(jobs or _jobs(chosen, wanted, settings), len(works))
+    at_once = min(jobs or _jobs(chosen, wanted, changes), len(works))
     with atomic.locked(out, "ablation"), keeping_runs(out):
         written = {**asked, "precision": precision}
         write_whole(out / _ASKED, json.dumps(written, indent=2, ensure_ascii=False) + "\n")
@@ -150,14 +149,14 @@ def _together(recipe: AblationRecipe, rows: Sequence[str]) -> list[list[str]]:
     return [group[1] for group in groups]
 
 
-def _jobs(recipe: AblationRecipe, rows: Sequence[str], settings: Sequence[str]) -> int:
+def _jobs(recipe: AblationRecipe, rows: Sequence[str], settings: Mapping[str, Any]) -> int:
     """As many models at a time as there are cores where all are small and computed on them, else one."""
     every = [begun_with(recipe, row, settings) for row in rows]
     if not all(is_processor(_device(of_row)) for _, of_row in every):
         return 1
     sizes = (
         preset(name or USUAL_PRESET).changed(
-            [one.removeprefix("model.") for one in of_row if one.startswith("model.")]
+            {n.removeprefix("model."): value for n, value in of_row.items() if n.startswith("model.")}
         )
         for name, of_row in every
     )
@@ -165,17 +164,18 @@ def _jobs(recipe: AblationRecipe, rows: Sequence[str], settings: Sequence[str]) 
     return hardware.allowed_cores() if largest <= SMALL else 1
 
 
-def _device(settings: Sequence[str]) -> str:
-    """The device that a row's settings ask for; the last of several decides."""
-    asked = [one.partition("=")[2].strip("\"'") for one in settings if one.startswith("train.device=")]
-    return asked[-1] if asked else "auto"
+def _device(settings: Mapping[str, Any]) -> str:
+    """The device that a row's settings ask for."""
+    return str(settings.get("train.device", "auto"))
 
 
-def _named(recipe: AblationRecipe, settings: Sequence[str]) -> set[str]:
+def _named(recipe: AblationRecipe, settings: Mapping[str, Any]) -> set[str]:
     """The settings of pre-training that anybody names."""
-    return names_of(recipe.settings).union(
-        *map(names_of, recipe.rows.values()), (name_of(one) for one in settings)
-    )
+    return {
+        name
+        for some in (recipe.settings, *recipe.rows.values(), settings)
+        for name in PretrainSettings.dotted(some)
+    }
 
 
 def _await_kernels(begun: Sequence[PretrainSettings], tell: Callable[[str], None]) -> None:
@@ -187,20 +187,20 @@ def _await_kernels(begun: Sequence[PretrainSettings], tell: Callable[[str], None
                 for_training(chosen.train.kernels, chosen.model.hidden_size, tell)
 
 
-def _precision(recipe: AblationRecipe, rows: Sequence[str], settings: Sequence[str]) -> str:
+def _precision(recipe: AblationRecipe, rows: Sequence[str], settings: Mapping[str, Any]) -> str:
     """One for all runs, so that none differs from another by rounding: what each would choose for itself depends
     on what else the machine does. "auto" where rows are on several devices."""
     devices = {_device(begun_with(recipe, row, settings)[1]) for row in rows}
     return Place.of(devices.pop()).precision if len(devices) == 1 else "auto"
 
 
-def _refuse_what_rows_change(recipe: AblationRecipe, settings: Sequence[str], place: str | Path) -> None:
+def _refuse_what_rows_change(recipe: AblationRecipe, settings: Mapping[str, Any], place: str | Path) -> None:
     """InputError for settings of all runs that would take away what rows differ in, or their seeds."""
-    refuse_seed({name_of(one): None for one in settings}, "--set")
-    for one in settings:
-        if rows := [row for row, own in recipe.rows.items() if name_of(one) in names_of(own)]:
+    refuse_seed(settings, "--set")
+    for name, value in settings.items():
+        if rows := [row for row, own in recipe.rows.items() if name in PretrainSettings.dotted(own)]:
             raise InputError(
-                f"--set {one}: the row '{rows[0]}' of {place} has a {name_of(one)} of its own, which this would "
+                f"--set {name}={value}: the row '{rows[0]}' of {place} has a {name} of its own, which this would "
                 "take away",
                 "write what the rows are to have into a copy of the recipe",
             )

@@ -33,11 +33,10 @@ from bertsmith.inference.model import Model
 from bertsmith.models.config import encoder_terms
 from bertsmith.pretraining.job import check_length
 from bertsmith.pretraining.model_init import first_weights
+from bertsmith.pretraining.resolve_settings import asked_for, resolved
 from bertsmith.pretraining.run import pretrain
-from bertsmith.pretraining.settings import PretrainSettings, asked_for, resolved
-from bertsmith.pretraining.settings import settings_type as settings_of_distil
-from bertsmith.runs.compute_setup import name_of
-from bertsmith.runs.run_folder import as_assignments, holds_run, write_whole
+from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.runs.run_folder import holds_run, write_whole
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tasks.task import task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -130,7 +129,7 @@ class Measurement:
     data: Path
     tasks: Mapping[str, TaskRecipe]
     pairs: str | None
-    settings: Sequence[str]
+    settings: Mapping[str, Any]
     precision: str = "auto"
 
     def measured(self, tell: Callable[[str], None]) -> dict[str, dict[str, float]]:
@@ -147,7 +146,7 @@ class Measurement:
             "data": str(self.data),
             "tasks": {name: task.model_dump(mode="json") for name, task in self.tasks.items()},
             "pairs": self.pairs,
-            "settings": list(self.settings),
+            "settings": dict(self.settings),
             "precision": self.precision,
         }
 
@@ -181,7 +180,7 @@ class Measurement:
             Shards.open(self.data),
             run,
             preset=preset,
-            settings=[*own, f"{SEED}={self.seed}"],
+            settings={**own, SEED: self.seed},
             resume=holds_run(run),
             tell=tell,
         )
@@ -198,7 +197,7 @@ class Measurement:
         joined = {} if beside is None else {"task.beside": str(beside.path)}
         own = task_settings(self.recipe, row, task)
         settings = {**own, **joined, SEED: self.seed}
-        if PRECISION not in names_of(own):
+        if PRECISION not in own:
             settings[PRECISION] = self.precision
         made = finetune(
             task.verb,
@@ -206,7 +205,7 @@ class Measurement:
             run,
             train=task.train,
             dev=task.dev,
-            settings=assigned(settings),
+            settings=settings,
             resume=holds_run(run),
             tell=tell,
         )
@@ -229,14 +228,9 @@ def refuse_one_folder(names: Iterable[str], place: str) -> None:
             )
 
 
-def names_of(settings: Mapping[str, Any]) -> set[str]:
-    """The dotted names of settings."""
-    return {name_of(assignment) for assignment in assigned(settings)}
-
-
 def refuse_seed(settings: Mapping[str, Any], place: str) -> None:
     """InputError where settings name the seed, which is each run's own."""
-    if SEED in names_of(settings):
+    if SEED in FinetuneSettings.dotted(settings):
         raise InputError(
             f"{place}: {SEED} is set here, and each run has a seed of its own: 0, 1, …",
             "leave it out; --seeds says how many there are",
@@ -248,21 +242,26 @@ def pretrained_as(recipe: AblationRecipe, row: str) -> str:
     return next(other for other, settings in recipe.rows.items() if settings == recipe.rows[row])
 
 
-def begun_with(recipe: AblationRecipe, row: str, settings: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The preset and the assignments of a row's pre-training. Where the recipe names no preset, a student has the
+def begun_with(
+    recipe: AblationRecipe, row: str, settings: Mapping[str, Any]
+) -> tuple[str | None, dict[str, Any]]:
+    """The preset and the settings of a row's pre-training. Where the recipe names no preset, a student has the
     sizes of its teacher's student."""
-    own = [*assigned({**recipe.settings, **recipe.rows[row]}), *settings]
-    named = {name_of(assignment): assignment for assignment in own}
-    if recipe.preset is None and _TEACHER in named:
-        objective: Any = settings_of_distil("distil")().changed([named[_TEACHER]]).objective
-        preset, sizes = student_settings(read_folder(locate(objective.teacher)))
-        return preset, [*sizes, *own]
+    own = {
+        **PretrainSettings.dotted(recipe.settings),
+        **PretrainSettings.dotted(recipe.rows[row]),
+        **settings,
+    }
+    if recipe.preset is None and _TEACHER in own:
+        preset, sizes = student_settings(read_folder(locate(own[_TEACHER])))
+        return preset, {**sizes, **own}
     return recipe.preset, own
 
 
 def task_settings(recipe: AblationRecipe, row: str, task: TaskRecipe) -> dict[str, Any]:
     """Those of the task, over them those of the row."""
-    return {**task.settings, **recipe.task_settings.get(row, {})}
+    kind = settings_type(task_type(task.verb))
+    return {**kind.dotted(task.settings), **kind.dotted(recipe.task_settings.get(row, {}))}
 
 
 def _scored(model: Model, pairs: str, tell: Callable[[str], None]) -> float:
@@ -273,15 +272,6 @@ def _scored(model: Model, pairs: str, tell: Callable[[str], None]) -> float:
         known = {"file": pairs, "accuracy": model.score_pairs(pairs, tell=tell)["accuracy"]}
         write_whole(file, json.dumps(known) + "\n")
     return float(known["accuracy"])
-
-
-def assigned(values: Mapping[str, Any]) -> list[str]:
-    """Settings by dotted names, or in groups, as assignments; a name is written as it is."""
-    flat = as_assignments(dict(values))
-    return [
-        f"objective.name={json.loads(a.partition('=')[2])}" if a.startswith("objective.name=") else a
-        for a in flat
-    ]
 
 
 def check_tasks(
@@ -298,7 +288,7 @@ def check_tasks(
             )
         for row in rows:
             with _in_place(f"{place}: '{name}' of the row '{row}': finetune {task.verb}: "):
-                own = chosen.changed(assigned(task_settings(recipe, row, task)))
+                own = chosen.changed(task_settings(recipe, row, task))
                 every.setdefault(f"{name} {own.to_yaml()}", (name, task.verb, own))
     for name, verb, own in every.values():
         with (
@@ -326,7 +316,7 @@ def options_as_settings(verb: str, said: str) -> Iterator[None]:
 
 
 def check_row(
-    recipe: AblationRecipe, row: str, tokenizer: Tokenizer, settings: Sequence[str], place: str | Path
+    recipe: AblationRecipe, row: str, tokenizer: Tokenizer, settings: Mapping[str, Any], place: str | Path
 ) -> PretrainSettings:
     """What a row is pre-trained with. InputError for one that cannot be as it is asked for, before any is. Large
     models are not made for that: of them settings alone are checked."""

@@ -8,7 +8,7 @@ same seeds.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -20,7 +20,7 @@ from bertsmith.errors import InputError
 from bertsmith.experiments.ablation import options_as_settings, refuse_seed
 from bertsmith.finetuning.data import gather
 from bertsmith.finetuning.run import finetune
-from bertsmith.finetuning.settings import new_settings
+from bertsmith.finetuning.settings import new_settings, settings_type
 from bertsmith.formatting import counted
 from bertsmith.inference.compare import compare
 from bertsmith.inference.model import Model, load
@@ -32,8 +32,9 @@ from bertsmith.pretraining.base_model import settings_from
 from bertsmith.pretraining.extend_vocabulary import RECORD as EXTENSION
 from bertsmith.pretraining.extend_vocabulary import Choice, extend_tokenizer
 from bertsmith.pretraining.run import pretrain
-from bertsmith.runs.compute_setup import name_of
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.run_folder import holds_run, keeping_runs, write_report, write_whole
+from bertsmith.settings import Changes
 from bertsmith.tasks.task import task_type
 
 _ASKED = "adapt.json"
@@ -51,8 +52,8 @@ def adapt(
     words: int = 0,
     seeds: int = 1,
     minutes: float | None = None,
-    settings: Sequence[str] = (),
-    task_settings: Sequence[str] = (),
+    settings: Changes = (),
+    task_settings: Changes = (),
     resume: bool = False,
     tell: Callable[[str], None] = console.tell,
 ) -> Report:
@@ -61,7 +62,7 @@ def adapt(
     model: a run, a model folder or a published name, with a masked-LM head. corpus: as in `prepare`. task, train,
     dev: as in `finetune`. words: how many words of the corpus its vocabulary grows by, 0 for none. seeds: how
     often each of both is fine-tuned, with seeds 0, 1, …; minutes: that pre-training may take. settings,
-    task_settings: assignments for `pretrain` and for `finetune`.
+    task_settings: for `pretrain` and for `finetune`.
     out: the folder for all of it: model/ is the adapted model's run, before-0/ and after-0/ those of the task.
     resume: what is finished stays, what was interrupted continues.
 
@@ -69,7 +70,8 @@ def adapt(
     gain, and each pair's comparison (`compare`: paired bootstrap and randomization).
     InputError for what a user can fix.
     """
-    out = Path(out)
+    out, changes = Path(out), PretrainSettings.dotted(settings)
+    task_changes = settings_type(task_type(task)).dotted(task_settings)
     if seeds < 1:
         raise InputError(f"--seeds {seeds}: is less than 1", "give the number of runs of each")
     asked = {
@@ -79,13 +81,13 @@ def adapt(
         "train": str(train),
         "dev": str(dev),
         "words": words,
-        "settings": list(settings),
-        "task_settings": list(task_settings),
+        "settings": changes,
+        "task_settings": task_changes,
     }
     _begin(out, asked, resume=resume)
     base = load(model, tell=tell)
-    _check_settings(base, settings, task_settings)
-    _read_all(corpus, task, train, dev, base, task_settings)
+    _check_settings(base, changes, task_changes)
+    _read_all(corpus, task, train, dev, base, task_changes)
     with atomic.locked(out, "adaptation"), keeping_runs(out):
         write_whole(out / _ASKED, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
         if words and not (out / "extended" / EXTENSION).exists():
@@ -99,12 +101,12 @@ def adapt(
             out / "model",
             model=begin,
             minutes=minutes,
-            settings=list(settings),
+            settings=changes,
             resume=holds_run(out / "model"),
             tell=tell,
         )
         rows = [
-            _scored(out, seed, base, adapted, task, train, dev, task_settings, tell) for seed in range(seeds)
+            _scored(out, seed, base, adapted, task, train, dev, task_changes, tell) for seed in range(seeds)
         ]
         found = _report(asked, adapted, rows)
         write_report(out, found)
@@ -132,22 +134,22 @@ def _begin(out: Path, asked: dict[str, Any], *, resume: bool) -> None:
     except (ValueError, TypeError):
         raise InputError(f"{file}: is damaged", "name another --out") from None
     for name in dict.fromkeys(name for step in made for name in _STEPS[step]):
-        if before.get(name) != asked[name]:
+        if before.get(name) != json.loads(json.dumps(asked[name])):
             raise InputError(
                 f"{out}: was begun with {name.replace('_', ' ')} {before.get(name)}, not {asked[name]}",
                 "resume with the same arguments, or name another --out",
             )
 
 
-def _check_settings(base: Model, settings: Sequence[str], task_settings: Sequence[str]) -> None:
+def _check_settings(base: Model, settings: Mapping[str, Any], task_settings: Mapping[str, Any]) -> None:
     """InputError for settings that pre-training does not have, and for the seed of fine-tuning, which each run
     has of its own."""
     settings_from(base, {}, {}, None, settings, base.tokenizer)
-    refuse_seed({name_of(one): None for one in task_settings}, "settings of the task")
+    refuse_seed(task_settings, "settings of the task")
 
 
 def _read_all(
-    corpus: Sources, task: str, train: str | Path, dev: str | Path, base: Model, settings: Sequence[str]
+    corpus: Sources, task: str, train: str | Path, dev: str | Path, base: Model, settings: Mapping[str, Any]
 ) -> None:
     """InputError for files that cannot be read, before an hour is spent on the first of them."""
     find_files(as_files(corpus), Notes())
@@ -172,7 +174,7 @@ def _scored(
     task: str,
     train: str | Path,
     dev: str | Path,
-    settings: Sequence[str],
+    settings: Mapping[str, Any],
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Both models fine-tuned with a seed, and compared on dev."""
@@ -180,7 +182,7 @@ def _scored(
     for name, model in ((_BEFORE, base), (_AFTER, adapted)):
         run = out / f"{name}-{seed}"
         tell(f"fine-tuning: {run}")
-        own = [*settings, f"train.seed={seed}"]
+        own = {**settings, "train.seed": seed}
         runs.append(
             finetune(task, model, run, train=train, dev=dev, settings=own, resume=holds_run(run), tell=tell)
         )

@@ -13,16 +13,17 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
+from bertsmith.finetuning.settings import FinetuneSettings
 from bertsmith.finetuning.settings import settings_type as finetune_settings
 from bertsmith.formatting import counted
 from bertsmith.inference.model import Model, load
-from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.objectives.distillation import check_tokenizer
+from bertsmith.pretraining.resolve_settings import settings_type
 from bertsmith.pretraining.run import pretrain
-from bertsmith.pretraining.settings import settings_type
-from bertsmith.runs.run_folder import as_assignments
+from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.task import Task
 from bertsmith.training.distributed import rank_group
 
@@ -36,7 +37,7 @@ def distill(
     *,
     layers: int | None = None,
     minutes: float | None = None,
-    settings: Chosen = (),
+    settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
     begun: float | None = None,
@@ -58,13 +59,13 @@ def distill(
         shards = data if isinstance(data, Shards) else Shards.open(data)
         check_tokenizer(folder, shards.tokenizer)
         preset, own = student_settings(folder, layers)
-        said = assignments_of(settings_type("distil"), settings, keywords, distill)
+        changes = resolve(settings_type("distil"), settings, keywords, distill)
         return pretrain(
             shards,
             out,
             preset=preset,
             minutes=minutes,
-            settings=[*own, *said],
+            settings={**own, **changes},
             resume=resume,
             overwrite=overwrite,
             begun=begun,
@@ -79,7 +80,7 @@ def distill_task(
     *,
     train: Any,
     dev: Any,
-    settings: Chosen = (),
+    settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
     tell: Callable[[str], None] = console.tell,
@@ -96,14 +97,14 @@ def distill_task(
     known = teacher if isinstance(teacher, Model) else load(teacher, tell=tell)
     task = known.task
     own = {"teacher": {"model": str(known.path)}, "task": _as_the_teacher_reads(task)}
-    said = assignments_of(finetune_settings(type(task)), settings, keywords, distill_task)
+    changes = resolve(finetune_settings(type(task)), settings, keywords, distill_task)
     return finetune(
         task.name,
         model,
         out,
         train=train,
         dev=dev,
-        settings=[*as_assignments(own), *said],
+        settings={**FinetuneSettings.dotted(own), **changes},
         resume=resume,
         overwrite=overwrite,
         tell=tell,
@@ -120,12 +121,12 @@ def _as_the_teacher_reads(task: Task) -> dict[str, Any]:
     }
 
 
-def student_settings(teacher: ModelFolder, layers: int | None = None) -> tuple[str, list[str]]:
-    """A preset of the student's family and the assignments that make it this teacher's; these set all sizes."""
+def student_settings(teacher: ModelFolder, layers: int | None = None) -> tuple[str, dict[str, Any]]:
+    """A preset of the student's family and the settings that make it this teacher's; these set all sizes."""
     sizes = student_of(teacher.config, layers)
-    own = as_assignments({"objective": {"teacher": str(teacher.path)}, "model": sizes})
+    objective = {"name": "distil", "teacher": str(teacher.path)}
     preset = next(iter(family(sizes["model_type"]).presets))
-    return preset, ["objective.name=distil", *own, *_data_of(sizes)]
+    return preset, PretrainSettings.dotted({"objective": objective, "model": sizes, "data": _data_of(sizes)})
 
 
 def student_of(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def student_of(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
     return {**teacher.model_dump(), **kind.structure, **own}
 
 
-def _data_of(sizes: dict[str, Any]) -> list[str]:
+def _data_of(sizes: dict[str, Any]) -> dict[str, Any]:
     """What the student's family is trained on, and nothing asked of pairs."""
     usual = {"instances": "full_sentences", "sentence_task": "none"}
-    return as_assignments({"data": {**family(sizes["model_type"]).pretraining, **usual}})
+    return {**family(sizes["model_type"]).pretraining, **usual}

@@ -19,9 +19,9 @@ from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.files import bare_suffix, json_object, read_lines
-from bertsmith.keywords import Chosen
 from bertsmith.notebook import Report
 from bertsmith.runs.run_folder import holds_run, write_report
+from bertsmith.settings import Changes
 
 _SUFFIXES = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".txt", ".txt.gz")
 _PAIR = {"text_column": "sentence1", "second_column": "sentence2"}
@@ -116,7 +116,7 @@ def finetune_glue(
     tasks: Sequence[str] | None = None,
     sample: int | None = None,
     recipe: str | Path | None = None,
-    settings: Chosen = (),
+    settings: Changes = (),
     resume: bool = False,
     tell: Callable[[str], None] = console.tell,
     **keywords: Any,

@@ -8,7 +8,7 @@ Devlin et al. 2019 and Dodge et al. 2020 saw among restarts on small data).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,13 @@ from bertsmith.experiments.multirun_report import report_of
 from bertsmith.finetuning.data import parts_of
 from bertsmith.finetuning.feature_cache import FEATURES, forget_states
 from bertsmith.finetuning.run import finetune
-from bertsmith.finetuning.settings import settings_type
+from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source
-from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.notebook import Report
-from bertsmith.runs.compute_setup import name_of
-from bertsmith.runs.run_folder import SETTINGS, flat, holds_run, keeping_runs, write_report, write_whole
-from bertsmith.settings import read_yaml
+from bertsmith.runs.run_folder import SETTINGS, holds_run, keeping_runs, write_report, write_whole
+from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tasks.task import Task, task_type
 
 _LAYOUT = atomic.FolderLayout(
@@ -52,7 +50,7 @@ def finetune_repeatedly(
     folds: int | None = None,
     grid: Grid | None = None,
     recipe: str | Path | None = None,
-    settings: Chosen = (),
+    settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
     tell: Callable[[str], None] = console.tell,
@@ -76,9 +74,7 @@ def finetune_repeatedly(
     """
     out, kind = Path(out), task_type(task)
     own = {name: keywords.pop(name) for name in ("dev_share", "sample", "label_names") if name in keywords}
-    assignments = assignments_of(
-        settings_type(kind), settings, keywords, finetune_repeatedly, own=("files", "base")
-    )
+    changes = resolve(settings_type(kind), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS)
     if folds is not None and (dev is not None or own.get("dev_share") is not None):
         given = "--dev" if dev is not None else "--dev-share"
         raise InputError(
@@ -87,11 +83,11 @@ def finetune_repeatedly(
     runs = planned(
         kind,
         recipe,
-        assignments,
+        changes,
         restarts=restarts,
         folds=folds,
         grid=grid,
-        verb=finetune_repeatedly,
+        function=finetune_repeatedly,
     )
     with atomic.locked(out, "run"), keeping_runs(out):
         _begin(out, runs, [train, dev], resume=resume, overwrite=overwrite)
@@ -101,7 +97,7 @@ def finetune_repeatedly(
         for number, run in enumerate(runs, start=1):
             tell(f"run {number} of {len(runs)}: {out / run.name}")
             once.in_run(number)
-            asked = [*assignments, *_of_the_first(out / runs[0].name, assignments), *run.assignments]
+            asked = {**changes, **_of_the_first(out / runs[0].name, changes), **run.varied}
             try:
                 made = finetune(
                     task,
@@ -174,13 +170,12 @@ def _refuse_needed(out: Path, used: Sequence[Any]) -> None:
             )
 
 
-def _of_the_first(run: Path, assignments: Sequence[str]) -> list[str]:
+def _of_the_first(run: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
     """What the first run, once it has begun, found out of what settings leave open."""
     if not (run / SETTINGS).is_file():
-        return []
-    kept = flat(read_yaml(run / SETTINGS))
-    given = {name_of(assignment) for assignment in assignments}
-    return [f"{name}={kept[name]}" for name in _FROM_THE_FIRST if name in kept and name not in given]
+        return {}
+    kept = FinetuneSettings.dotted(read_yaml(run / SETTINGS))
+    return {name: kept[name] for name in _FROM_THE_FIRST if name in kept and name not in changes}
 
 
 class _Once:

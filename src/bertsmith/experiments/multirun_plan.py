@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.finetuning.settings import FinetuneSettings, settings_type
-from bertsmith.keywords import Verb, as_yaml, full_name
-from bertsmith.runs.compute_setup import budgets_aside, name_of
-from bertsmith.runs.run_folder import flat
-from bertsmith.settings import read_yaml
+from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
+from bertsmith.runs.compute_setup import without_other_budgets
+from bertsmith.settings import Function, full_name, parse_assignment, read_yaml
 from bertsmith.tasks.task import Task
 
 Grid = Mapping[str, Sequence[Any]] | Sequence[str]
@@ -32,21 +31,16 @@ class Planned(NamedTuple):
     cell: dict[str, Any]
     varied: dict[str, Any]
 
-    @property
-    def assignments(self) -> list[str]:
-        """What it is asked besides what all runs are."""
-        return [f"{name}={as_yaml(value)}" for name, value in self.varied.items()]
-
 
 def planned(
     kind: type[Task],
     recipe: str | Path | None,
-    assignments: Sequence[str],
+    changes: Mapping[str, Any],
     *,
     restarts: int | None,
     folds: int | None,
     grid: Grid | None,
-    verb: Verb,
+    function: Function,
 ) -> list[Planned]:
     """The runs in their order: every cell of the grid with each seed, or each fold. The seeds follow on the one
     that is set.
@@ -64,10 +58,9 @@ def planned(
                 f"{option} {number}: is not between 2 and {_MOST:,}", "give how many runs to make"
             )
     values = {} if recipe is None else read_yaml(recipe)
-    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(budgets_aside(assignments))
-    axes = _axes(chosen, grid, verb)
-    set_already = {name_of(assignment) for assignment in assignments}
-    if twice := sorted(set_already & axes.keys()):
+    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
+    axes = _axes(chosen, grid, function)
+    if twice := sorted(changes.keys() & axes.keys()):
         raise InputError(f"{twice[0]} is set for all runs, and --grid varies it", "leave one of them out")
     cells = [dict(zip(axes, cell, strict=True)) for cell in product(*axes.values())]
     found = [_planned(cell, {}, "") for cell in cells]
@@ -82,20 +75,20 @@ def planned(
     if len(found) > _MOST:
         raise InputError(f"these are {len(found):,} runs", f"try fewer values: {_MOST:,} runs at most")
     for one in found:  # before the first begins
-        _as_said_of_grid(chosen, one.assignments)
+        _as_said_of_grid(chosen, one.varied)
     return _with_names_of_their_own(found)
 
 
-def _axes(chosen: FinetuneSettings, grid: Grid | None, verb: Verb) -> dict[str, list[Any]]:
+def _axes(chosen: FinetuneSettings, grid: Grid | None, function: Function) -> dict[str, list[Any]]:
     """Each setting of the grid by its full name, with its values as the settings have them."""
     axes: dict[str, list[Any]] = {}
-    for name, texts in _texts(grid or {}):
-        full = _full_name(type(chosen), name, verb)
+    for name, values in _values(grid or {}):
+        full = _full_name(type(chosen), name, function)
         if full in axes:
             raise InputError(f"--grid: {name} occurs twice", "give all its values in one place")
         axes[full] = []
-        for text in texts:
-            value = flat(_as_said_of_grid(chosen, [f"{full}={text}"]).model_dump(mode="json"))[full]
+        for given in values:
+            value = _as_said_of_grid(chosen, {full: given}).flat()[full]
             if value in axes[full]:
                 raise InputError(
                     f"--grid {name}: the value {_shown(value)} occurs twice", "give each value once"
@@ -104,24 +97,24 @@ def _axes(chosen: FinetuneSettings, grid: Grid | None, verb: Verb) -> dict[str, 
     return axes
 
 
-def _full_name(kind: type[FinetuneSettings], name: str, verb: Verb) -> str:
+def _full_name(kind: type[FinetuneSettings], name: str, function: Function) -> str:
     name = name.replace("-", "_")  # as the option is called
     if name in {full for full, _ in kind.names()}:
         return name
     try:
-        return full_name(kind, name, verb, ("files", "base"))
+        return full_name(kind, name, function, OWN_ARGUMENTS)
     except InputError as error:
         raise InputError(f"--grid {name[:60]}: there is no such setting", error.remedy) from None
 
 
-def _texts(grid: Grid) -> list[tuple[str, list[str]]]:
-    """Each name of a grid with its values, as assignments have them."""
+def _values(grid: Grid) -> list[tuple[str, list[Any]]]:
+    """Return each name of a grid with its values."""
     if isinstance(grid, Mapping):
         for name, values in grid.items():
             if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
                 raise InputError(f"--grid {name}: {values!r:.60} is not a list of values", "give a list")
-        return [(name, [as_yaml(value) for value in values]) for name, values in grid.items()]
-    found = []
+        return [(name, list(values)) for name, values in grid.items()]
+    found: list[tuple[str, list[Any]]] = []
     for word in [grid] if isinstance(grid, str) else grid:
         name, equals, text = word.partition("=")
         values = [value.strip() for value in _BETWEEN.split(text)]
@@ -129,14 +122,22 @@ def _texts(grid: Grid) -> list[tuple[str, list[str]]]:
             raise InputError(
                 f"--grid {word[:60]}: is not NAME=VALUE,VALUE", "write it as --grid learning_rate=5e-5,3e-5"
             )
-        found.append((name.strip(), values))
+        with _blaming_the_grid():
+            found.append((name.strip(), [parse_assignment(f"{name}={value}")[1] for value in values]))
     return found
 
 
-def _as_said_of_grid(chosen: FinetuneSettings, assignments: Sequence[str]) -> FinetuneSettings:
-    """The settings with those of a cell; what is wrong with them is wrong with the grid."""
+def _as_said_of_grid(chosen: FinetuneSettings, changes: Mapping[str, Any]) -> FinetuneSettings:
+    """The settings with those of a cell."""
+    with _blaming_the_grid():
+        return chosen.changed(without_other_budgets(changes))
+
+
+@contextmanager
+def _blaming_the_grid() -> Iterator[None]:
+    """Name --grid instead of --set in an InputError."""
     try:
-        return chosen.changed(budgets_aside(assignments))
+        yield
     except InputError as error:
         raise InputError(error.sentence.replace("--set", "--grid", 1), error.remedy) from None
 

@@ -9,49 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from bertsmith import rng
 from bertsmith.errors import InputError
 from bertsmith.finetuning.folds import folds_of
+from bertsmith.finetuning.settings import FileSettings
 from bertsmith.formatting import counted
 from bertsmith.io.memory import Source, as_file, is_path, name_of
 from bertsmith.runs.run_folder import write_whole
-from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.tasks.data_checks import on_both_sides
-from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Finding, Overview
 from bertsmith.tasks.task import Facts, Task
-
-
-class FileSettings(Settings):
-    """Which examples a task is learnt from."""
-
-    train: str = Field("", description="the file of training examples", json_schema_extra=MAY_CHANGE)
-    dev: str | None = Field(
-        None, description="the file that decides which epoch is kept", json_schema_extra=MAY_CHANGE
-    )
-    dev_share: float | None = Field(
-        None, gt=0, lt=1, description="without a dev file: share of train to hold out"
-    )
-    folds: int | None = Field(
-        None, ge=2, description="without a dev file: into how many parts to split train, one of them held out"
-    )
-    fold: int | None = Field(None, ge=1, description="with folds: the part that is held out, from 1 on")
-    sample: int | None = Field(None, ge=1, description="use only so many examples of train, drawn at random")
-    seed: int = Field(
-        0, ge=0, lt=2**63, description="the seed of sample and split; train.seed leaves them alone"
-    )
-    label_names: list[str] | list[tuple[str, str]] | None = Field(
-        None, description="the labels' names in the order of their ids, or pairs of a code and its name"
-    )
-
-    def known_names(self) -> Names | None:
-        """As tasks take them."""
-        if self.label_names is None:
-            return None
-        names = [name for name in self.label_names if isinstance(name, str)]
-        return names or dict(pair for pair in self.label_names if not isinstance(pair, str))
 
 
 @dataclass(frozen=True)

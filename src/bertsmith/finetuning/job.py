@@ -44,10 +44,11 @@ from bertsmith.runs.run_folder import (
     settled,
     with_kernels,
 )
-from bertsmith.tasks.classification.texts import IN_WINDOWS, TextSettings
+from bertsmith.tasks.classification.texts import IN_WINDOWS
 from bertsmith.tasks.error_analysis import Answers, judged
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.scores import Finding, Scores
+from bertsmith.tasks.settings import TextSettings
 from bertsmith.tasks.task import Facts, Task
 from bertsmith.tasks.task_distillation import Taught, check_teacher
 from bertsmith.tasks.truncation import Account

@@ -16,16 +16,15 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.data import read_training
 from bertsmith.finetuning.feature_cache import Frozen
 from bertsmith.finetuning.job import build_model
-from bertsmith.finetuning.settings import new_settings, settings_type
+from bertsmith.finetuning.settings import OWN_ARGUMENTS, new_settings, settings_type
 from bertsmith.formatting import counted
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.output import refuse_existing
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source, name_of
-from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.lr_range_plot import rate_plot
-from bertsmith.settings import read_yaml
+from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.label_names import as_listed, names_of
 from bertsmith.tasks.labels import Names
@@ -96,7 +95,7 @@ def find_rate(
     sample: int | None = None,
     label_names: str | Path | Names | None = None,
     recipe: str | Path | None = None,
-    settings: Chosen = (),
+    settings: Changes = (),
     tell: Callable[[str], None] = console.tell,
     **keywords: Any,
 ) -> RateTest:
@@ -116,14 +115,14 @@ def find_rate(
         refuse_existing(plot)
     _check(seeds, steps, low, high)
     base = model if isinstance(model, Model) else load(model, tell=tell)
-    said = assignments_of(settings_type(kind), settings, keywords, find_rate, own=("files", "base"))
+    changes = resolve(settings_type(kind), settings, keywords, find_rate, hidden=OWN_ARGUMENTS)
     given = {
         "train": name_of(train, "train"),
         "sample": sample,
         "label_names": None if label_names is None else as_listed(names_of(label_names)),
     }
     values = read_yaml(recipe) if recipe is not None else {}
-    chosen = new_settings(kind, base, given, recipe, values, said, tell)
+    chosen = new_settings(kind, base, given, recipe, values, changes, tell)
     kind = kind.variant(chosen.task)
     refuse_too_long(chosen.task, base.folder.config.longest)
     hardware.prepare_process(chosen.train.threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,13 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.data import write_split
 from bertsmith.finetuning.feature_cache import FEATURES, forget_states
 from bertsmith.finetuning.job import FineTuning
-from bertsmith.finetuning.settings import FinetuneSettings, new_settings, settings_type
+from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, new_settings, settings_type
 from bertsmith.inference.model import Model, load
 from bertsmith.io.memory import Source, is_path, name_of
-from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.runs.compute_setup import aim_of, budgets_aside, footing
+from bertsmith.runs.compute_setup import aim_of, footing, without_other_budgets
 from bertsmith.runs.run_folder import (
     SETTINGS,
-    as_assignments,
-    asked_in,
     bare_place,
     check_folders,
     goes_on,
@@ -30,9 +27,10 @@ from bertsmith.runs.run_folder import (
     settings_of_run,
     start_over,
     tell_finished,
+    with_recipe,
     write_whole,
 )
-from bertsmith.settings import read_yaml
+from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tasks.label_names import as_listed, names_of
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import Task, refuse_too_long, task_type
@@ -51,7 +49,7 @@ def finetune(
     sample: int | None = None,
     label_names: str | Path | Names | None = None,
     recipe: str | Path | None = None,
-    settings: Chosen = (),
+    settings: Changes = (),
     states: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -75,8 +73,7 @@ def finetune(
     """
     out, kind, begun = Path(out), task_type(task), hardware.clock()
     base = model if isinstance(model, Model) else load(model, tell=tell)
-    own = ("files", "base")
-    settings = assignments_of(settings_type(kind), settings, keywords, finetune, own=own)
+    changes = resolve(settings_type(kind), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
     resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     given = {
         "train": name_of(train, "train"),
@@ -85,7 +82,7 @@ def finetune(
         "sample": sample,
         "label_names": None if label_names is None else as_listed(names_of(label_names)),
     }
-    chosen = _settings(kind, base, out, given, recipe, settings, tell, resuming=resuming)
+    chosen = _settings(kind, base, out, given, recipe, changes, tell, resuming=resuming)
     kind = kind.variant(chosen.task)
     if not resuming:
         if chosen.train.max_minutes:
@@ -114,7 +111,7 @@ def finetune(
         tell,
         resuming=resuming,
     )
-    named = asked_in(recipe, settings) if resuming else None
+    named = with_recipe(FinetuneSettings, recipe, changes) if resuming else None
     aim = aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
     if resuming:
         work = replace(work, place=on.place)
@@ -142,15 +139,16 @@ def _settings(
     out: Path,
     files: dict[str, Any],
     recipe: str | Path | None,
-    assignments: Sequence[str],
+    changes: Mapping[str, Any],
     tell: Callable[[str], None],
     *,
     resuming: bool,
 ) -> FinetuneSettings:
-    """The run's settings: kept where it goes on; else of the recipe, the assignments and the files given."""
+    """The run's settings: kept where it goes on; else of the recipe, the changes and the files given."""
     values = read_yaml(recipe) if recipe is not None else {}
     files = {name: value for name, value in files.items() if value is not None}
     if resuming:
-        named = [*as_assignments(values), *as_assignments({"files": files}), *assignments]
-        return settings_of_run(settings_type(kind), out, named, tell)
-    return new_settings(kind, base, files, recipe, values, budgets_aside(assignments), tell)
+        own = settings_type(kind)
+        named = {**own.dotted(values), **own.dotted({"files": files}), **changes}
+        return settings_of_run(own, out, named, tell)
+    return new_settings(kind, base, files, recipe, values, without_other_budgets(changes), tell)

@@ -2,25 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, create_model
 
 from bertsmith.errors import InputError
-from bertsmith.finetuning.data import FileSettings
-from bertsmith.inference.model import Model
 from bertsmith.models.config import ModelConfig
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
-from bertsmith.tasks.task import Task
 from bertsmith.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from bertsmith.inference.model import Model
+    from bertsmith.tasks.labels import Names
+    from bertsmith.tasks.registry import TaskEntry
+    from bertsmith.tasks.task import Task
+
+OWN_ARGUMENTS = ("files", "base")
+"""Settings that `finetune` has arguments for: keywords do not reach them."""
 
 
 def _updates_or_epoch(value: Any) -> Any:
     if value is None or value == "epoch" or (type(value) is int and value >= 1):
         return value
     raise ValueError("this is a number of updates, or epoch")
+
+
+class FileSettings(Settings):
+    """Which examples a task is learnt from."""
+
+    train: str = Field("", description="the file of training examples", json_schema_extra=MAY_CHANGE)
+    dev: str | None = Field(
+        None, description="the file that decides which epoch is kept", json_schema_extra=MAY_CHANGE
+    )
+    dev_share: float | None = Field(
+        None, gt=0, lt=1, description="without a dev file: share of train to hold out"
+    )
+    folds: int | None = Field(
+        None, ge=2, description="without a dev file: into how many parts to split train, one of them held out"
+    )
+    fold: int | None = Field(None, ge=1, description="with folds: the part that is held out, from 1 on")
+    sample: int | None = Field(None, ge=1, description="use only so many examples of train, drawn at random")
+    seed: int = Field(
+        0, ge=0, lt=2**63, description="the seed of sample and split; train.seed leaves them alone"
+    )
+    label_names: list[str] | list[tuple[str, str]] | None = Field(
+        None, description="the labels' names in the order of their ids, or pairs of a code and its name"
+    )
+
+    def known_names(self) -> Names | None:
+        """As tasks take them."""
+        if self.label_names is None:
+            return None
+        names = [name for name in self.label_names if isinstance(name, str)]
+        return names or dict(pair for pair in self.label_names if not isinstance(pair, str))
 
 
 class FinetuneTrainSettings(TrainSettings):
@@ -152,22 +188,22 @@ def new_settings(
     files: Mapping[str, Any],
     recipe: str | Path | None,
     values: Mapping[str, Any],
-    assignments: Sequence[str],
+    changes: Mapping[str, Any],
     tell: Callable[[str], None],
 ) -> FinetuneSettings:
     """The settings of what begins: the values of a recipe, over them the files that were given and the
-    assignments; what the task leaves open, as the base says it. InputError where these name another model."""
+    changes; what the task leaves open, as the base says it. InputError where these name another model."""
     given = {name: value for name, value in files.items() if value is not None}
     path, folder = str(base.path), base.folder
     values = {**values, "base": path, "files": (values.get("files") or {}) | given}
-    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(assignments)
+    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(changes)
     if chosen.base != path:
         raise InputError(f"--set base={chosen.base}: the model is {path}", "name the model with --model")
     task = kind.settled(chosen.task, folder.path, folder.config.longest, tell)
     return chosen.model_copy(update={"task": task})
 
 
-def settings_type(kind: type[Task]) -> type[FinetuneSettings]:
+def settings_type(kind: type[Task] | TaskEntry) -> type[FinetuneSettings]:
     """The settings of a run of this task: the group `task` is the task's own."""
     group: Any = (kind.settings_type, Field(default_factory=kind.settings_type, description="the task"))
     return create_model("FinetuneSettings", __base__=FinetuneSettings, task=group)

@@ -16,8 +16,9 @@ from bertsmith.artifacts.sentence_transformers import SentenceVectors
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.io.prefetch import ahead, in_parts
+from bertsmith.models.config import Pooling
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.pooling import Pooling, pooled
+from bertsmith.models.pooling import pooled
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, pack, run_over
 from bertsmith.tokenizer.tokenizer import Tokenizer, whole_texts
 

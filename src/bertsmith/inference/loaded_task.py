@@ -12,7 +12,8 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.device import Place
 from bertsmith.errors import InputError
 from bertsmith.models.feature_extraction import BETWEEN
-from bertsmith.tasks.task import TASKS, Facts, Task, task_of, task_type
+from bertsmith.tasks.registry import TASKS
+from bertsmith.tasks.task import Facts, Task, task_of, task_type
 
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
 

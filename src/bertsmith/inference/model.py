@@ -32,10 +32,10 @@ from bertsmith.inference.predictor import Predictor, wants_list
 from bertsmith.io.memory import Source, column_of
 from bertsmith.kernels.backend_selection import for_answers, for_gpu
 from bertsmith.kernels.reference import Written, use_kernels
+from bertsmith.models.config import Pooling
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PARTS, MaskedHead
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.models.pooling import Pooling
 from bertsmith.notebook import Report
 from bertsmith.objectives.objective import GENERATOR
 from bertsmith.tasks.task import Task

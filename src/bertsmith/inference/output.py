@@ -14,7 +14,8 @@ from bertsmith import console
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted, listed
 from bertsmith.io import atomic
-from bertsmith.tasks.task import AnswerForm, Prediction, Task
+from bertsmith.tasks.registry import AnswerForm
+from bertsmith.tasks.task import Prediction, Task
 
 FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
 """What a file of answers holds, by its suffix."""

@@ -17,11 +17,11 @@ from bertsmith.io import atomic
 from bertsmith.io.compressed import check_name
 from bertsmith.io.files import Reading, find_files
 from bertsmith.io.memory import Sources, as_files, size_of
-from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
 from bertsmith.models.parameter_count import count_parameters, operations_per_token
 from bertsmith.notebook import Report
+from bertsmith.settings import with_keywords
 from bertsmith.suggestions import absent
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings

@@ -21,10 +21,11 @@ from bertsmith.inference.model import load
 from bertsmith.models.family import family, known_as, preset
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.objectives.objective import MODEL
-from bertsmith.pretraining.settings import settings_of
-from bertsmith.runs.run_folder import CHECKPOINTS, REPORT, SETTINGS, flat, holds_run
+from bertsmith.pretraining.resolve_settings import settings_of
+from bertsmith.runs.run_folder import CHECKPOINTS, REPORT, SETTINGS, holds_run
 from bertsmith.settings import Settings, read_yaml
-from bertsmith.tasks.task import TASKS, task_type
+from bertsmith.tasks.registry import TASKS
+from bertsmith.tasks.task import task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_state
 from bertsmith.training.run_plan import Entry, read_plan
@@ -240,11 +241,11 @@ def _changed_settings(file: Path, values: dict[str, Any], record: dict[str, Any]
         settings_class = settings_of(file)
     elif record.get("task") in TASKS:
         settings_class = settings_type(task_type(record["task"]))
-    defaults = flat(settings_class().model_dump(mode="json"))
+    defaults = settings_class().flat()
     has_sizes = "model.vocab_size" in defaults
     return {
         name: value
-        for name, value in flat(values).items()
+        for name, value in settings_class.dotted(values).items()
         if value != defaults.get(name) and not (has_sizes and name.startswith("model."))
     }
 

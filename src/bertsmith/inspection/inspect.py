@@ -14,8 +14,8 @@ from bertsmith.errors import InputError, MachineError, option
 from bertsmith.io import atomic
 from bertsmith.io.files import Reading
 from bertsmith.io.memory import Sources, as_files
-from bertsmith.keywords import with_keywords
 from bertsmith.notebook import Report
+from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _PLOT_SUFFIXES = (".png", ".svg")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ from bertsmith.instances.batches import PairBatch, PairStream
 from bertsmith.instances.epoch_plan import Plan
 from bertsmith.instances.holdout_split import Split
 from bertsmith.instances.settings import DataSettings
-from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.settings import read_yaml
+from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _LABELS = {
@@ -41,7 +40,7 @@ def show_instance(
     epoch: int = 0,
     *,
     settings_file: str | Path | None = None,
-    settings: Chosen = (),
+    settings: Changes = (),
     seed: int | None = None,
     phase: int = 1,
     **keywords: Any,
@@ -66,12 +65,11 @@ def show_instance(
     """
     shards = data if isinstance(data, Shards) else Shards.open(data)
     data = shards.folder
-    assignments = assignments_of(PretrainSettings, settings, keywords, show_instance)
-    needs_split = settings_file is not None or any(
-        a.strip().startswith("data.held_out=") for a in assignments
-    )
-    assignments = [*assignments, *([f"train.seed={seed}"] if seed is not None else [])]
-    resolved = _resolve_settings(settings_file, assignments)
+    changes = resolve(PretrainSettings, settings, keywords, show_instance)
+    needs_split = settings_file is not None or "data.held_out" in changes
+    if seed is not None:
+        changes["train.seed"] = seed
+    resolved = _resolve_settings(settings_file, changes)
     length = resolved.data.sequence_length
     if phase == 2:
         if resolved.data.long_sequence_length is None:
@@ -109,10 +107,10 @@ def show_instance(
     }
 
 
-def _resolve_settings(file: str | Path | None, assignments: Sequence[str]) -> PretrainSettings:
+def _resolve_settings(file: str | Path | None, changes: Mapping[str, Any]) -> PretrainSettings:
     values = read_yaml(file) if file is not None else {}
     groups: dict[str, Any] = {name: values[name] for name in ("data", "train") if name in values}
-    return PretrainSettings.of(groups, str(file or "settings")).changed(assignments)
+    return PretrainSettings.of(groups, str(file or "settings")).changed(changes)
 
 
 def _describe(

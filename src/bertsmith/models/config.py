@@ -19,6 +19,12 @@ Sees = Literal["all", "before", "behind"]
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 """The settings that no weight depends on."""
 
+Layers = Literal["last", "second_to_last", "embeddings", "sum_last_four", "sum_all", "concat_last_four"]
+"""The choices of table 7, by its order of rows but for the first."""
+
+Pooling = Literal["mean", "cls", "max"]
+"""The mean or the maximum of all tokens' states, the special ones among them, or the first token's."""
+
 
 class ModelConfig(Settings):
     """The sizes and switches of a model (Devlin et al. 2018, section 3); the defaults are bert-base-uncased."""

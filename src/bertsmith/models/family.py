@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Encoder
 from bertsmith.models.tensor_names import NameTable
 from bertsmith.registry import entry
+
+if TYPE_CHECKING:
+    import torch
+
+    from bertsmith.models.encoder import Encoder
 
 _FEATURE_PARTS = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
 _CUSTOM_CLASSES: Mapping[frozenset[str], str] = {
@@ -77,7 +79,7 @@ class Family:
         pretraining: `data` settings of the paper's pre-training where they differ from BERT's; presets set them.
         training: `train` settings for presets without measured ones.
         objective: The pre-training objective; presets set it.
-        encoder: Builds the encoder.
+        encoder: Builds the encoder; None: `Encoder` does.
     """
 
     model_type: str
@@ -98,7 +100,13 @@ class Family:
     pretraining: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     objective: str = "mlm_nsp"
-    encoder: Callable[[ModelConfig, torch.Generator], Encoder] = Encoder
+    encoder: Callable[[ModelConfig, torch.Generator], Encoder] | None = None
+
+    def build(self, config: ModelConfig, generator: torch.Generator) -> Encoder:
+        """Return a new encoder, its weights drawn from the generator."""
+        from bertsmith.models.encoder import Encoder  # so that presets are listed without PyTorch
+
+        return (self.encoder or Encoder)(config, generator)
 
     @property
     def class_prefix(self) -> str:
@@ -212,7 +220,7 @@ def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:
     """
     model_family = family(config.model_type)
     model_family.check(config)
-    return model_family.encoder(config, generator)
+    return model_family.build(config, generator)
 
 
 def presets() -> dict[str, dict[str, Any]]:

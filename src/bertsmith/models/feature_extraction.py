@@ -6,14 +6,13 @@ All three are from Devlin et al. 2019, sections 5.1 and 5.3.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
-from bertsmith.models.config import ModelConfig
+from bertsmith.models.config import Layers, ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.layers import Linear
@@ -23,8 +22,6 @@ from bertsmith.packed import Packed
 BETWEEN = frozenset({"mix", "joined", "recurrent", "recurrent4", "beside"})
 """The parts between encoder and head, by their names in a model folder."""
 
-Layers = Literal["last", "second_to_last", "embeddings", "sum_last_four", "sum_all", "concat_last_four"]
-"""The choices of layers in table 7 of Devlin et al. 2019."""
 
 _EXCLUDED = -1e4  # logit of a layer with weight 0
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from bertsmith.models.config import Pooling
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-
-Pooling = Literal["mean", "cls", "max"]
-"""The mean or maximum over all tokens, special tokens included, or the first token's state."""
 
 
 def pooled(encoder: Encoder, packed: Packed, pooling: Pooling) -> Tensor:

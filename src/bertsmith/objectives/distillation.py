@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from bertsmith.artifacts.folder import ModelFolder, read_folder
@@ -30,29 +29,8 @@ from bertsmith.models.family import build_encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.models.weight_init import start_from_unigrams, unigram_loss
 from bertsmith.objectives.objective import MODEL, Objective, Parts, check_no_pairs
-from bertsmith.settings import Settings
+from bertsmith.objectives.settings import DistillationSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
-
-
-class DistillationSettings(Settings):
-    """The teacher and the weights of the loss; the defaults are those of the release's example."""
-
-    teacher: str = Field("", description="the teacher: a run, a model folder, or a published name")
-    temperature: float = Field(2.0, gt=0, description="temperature of both models' logits in `soft`")
-    soft_weight: float = Field(
-        5.0, ge=0, description="weight of the divergence from the teacher's distributions; 0: omitted"
-    )
-    mlm_weight: float = Field(2.0, ge=0, description="weight of masked LM; 0: omitted")
-    cosine_weight: float = Field(
-        1.0, ge=0, description="weight of the distance to the teacher's hidden states; 0: omitted"
-    )
-    soft_on: Literal["masked", "all"] = Field(
-        "masked",
-        description="tokens whose distributions are compared: the masked ones, or all, as in the release (slower)",
-    )
-    start: Literal["teacher", "drawn"] = Field(
-        "teacher", description="first weights: those of evenly spaced layers of the teacher, or drawn"
-    )
 
 
 class Distillation(Objective):

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from bertsmith import rng
@@ -33,26 +32,7 @@ from bertsmith.objectives.objective import (
     check_corruption,
     check_no_pairs,
 )
-from bertsmith.settings import Settings
-
-
-class ElectraSettings(Settings):
-    """The size of the generator, and the weight of the detection loss."""
-
-    generator_size: float = Field(
-        0.25,
-        gt=0,
-        le=1,
-        description="the generator's hidden size, heads, and intermediate size, as a fraction of the model's",
-    )
-    replaced_weight: float = Field(
-        50.0, gt=0, description="weight of the loss on replaced tokens; the generator's has weight 1"
-    )
-    generator: str | None = Field(
-        None,
-        description="the generator to continue with if the initial model has none in its run: a run, a model "
-        "folder, or a published name",
-    )
+from bertsmith.objectives.settings import ElectraSettings
 
 
 class Electra(Objective):

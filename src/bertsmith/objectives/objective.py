@@ -21,17 +21,9 @@ from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
+from bertsmith.objectives.settings import OBJECTIVES
 from bertsmith.registry import entry
 from bertsmith.settings import Settings
-
-OBJECTIVES: dict[str, str | type[Objective]] = {
-    "mlm_nsp": "bertsmith.objectives.masked_lm:MlmNsp",
-    "causal": "bertsmith.objectives.causal_lm:CausalLM",
-    "distil": "bertsmith.objectives.distillation:Distillation",
-    "replaced": "bertsmith.objectives.electra:Electra",
-}
-"""Each objective's name with its class, or with the module and name by which the class is imported on first use.
-The first is the default."""
 
 MODEL, GENERATOR = "model", "generator"
 """Names of the folders in a run: its model, and ELECTRA's generator. An objective with another second encoder adds

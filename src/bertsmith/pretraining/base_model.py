@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from bertsmith.models.config import DROPOUTS, ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import MODEL, Objective, Parts, objective_of, objective_type
-from bertsmith.pretraining.settings import PretrainSettings, StartSettings, resolved
-from bertsmith.runs.compute_setup import name_of
+from bertsmith.pretraining.resolve_settings import resolved
+from bertsmith.pretraining.settings import PretrainSettings, StartSettings
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -64,7 +64,7 @@ def settings_from(
     sizes: Mapping[str, Any],
     values: Mapping[str, Any],
     recipe: str | Path | None,
-    assignments: Sequence[str],
+    changes: Mapping[str, Any],
     tokenizer: Tokenizer,
 ) -> PretrainSettings:
     """The settings of a new run from this model: its sizes, where dropout alone may be set; what its family, or
@@ -84,11 +84,11 @@ def settings_from(
             "data": {**data, **given} if isinstance(given, dict) else given,
         },
         recipe,
-        assignments,
+        changes,
         tokenizer,
         of_model=True,
     )
-    chosen = _numbered_as(base.folder, chosen, given, assignments)
+    chosen = _numbered_as(base.folder, chosen, given, changes)
     if chosen.base != str(base.path):
         raise InputError(f"--set base={chosen.base}: the model is {base.path}", "name the model with --model")
     for name in ModelConfig.model_fields:
@@ -193,10 +193,10 @@ def _sentence_task(folder: ModelFolder) -> dict[str, Any]:
 
 
 def _numbered_as(
-    base: ModelFolder, chosen: PretrainSettings, given: Any, assignments: Sequence[str]
+    base: ModelFolder, chosen: PretrainSettings, given: Any, changes: Mapping[str, Any]
 ) -> PretrainSettings:
     """The settings with the base's label for IsNext, where pairs are asked for it and nobody named another."""
-    named = "is_next_label" in given or "data.is_next_label" in map(name_of, assignments)
+    named = "is_next_label" in given or "data.is_next_label" in changes
     if named or chosen.data.sentence_task != "nsp":
         return chosen
     data = chosen.data.model_copy(update={"is_next_label": base.is_next_label})

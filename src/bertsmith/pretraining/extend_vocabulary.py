@@ -23,8 +23,8 @@ from bertsmith.formatting import counted
 from bertsmith.io import atomic
 from bertsmith.io.files import Reading
 from bertsmith.io.memory import Sources, as_files
-from bertsmith.keywords import with_keywords
 from bertsmith.models.config import ModelConfig
+from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.folder import FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training import extend as extension

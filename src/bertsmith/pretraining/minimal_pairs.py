@@ -8,8 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from bertsmith import console
 from bertsmith.device import Place
 from bertsmith.errors import InputError
@@ -20,8 +18,8 @@ from bertsmith.inference.pseudo_likelihood import Scorer
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedHead
 from bertsmith.objectives.objective import MODEL, Objective
+from bertsmith.pretraining.settings import EvaluateSettings
 from bertsmith.runs.compute_setup import forward
-from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.autotune import Speeds
 
@@ -29,35 +27,6 @@ ACCURACY = "pairs_accuracy"
 """The figure's name in log.jsonl and among the held-out figures."""
 _AT_END = 0.1  # of a budget of minutes: what scoring pairs after the last update may take
 _EACH = 0.5  # of that: what an evaluation may take
-
-
-class EvaluateSettings(Settings):
-    """What a run is judged on besides its held-out text. It leaves the training's numbers alone."""
-
-    pairs: str | None = Field(
-        None,
-        description="a file of minimal pairs (--evaluate-pairs), on which each evaluation reports the accuracy",
-        json_schema_extra=MAY_CHANGE,
-    )
-    pairs_encoding: str | None = Field(
-        None,
-        description="the encoding of that file, where it is not UTF-8: cp1252, gb18030, …",
-        json_schema_extra=MAY_CHANGE | ADDED_LATER,
-    )
-    pairs_sample: int | None = Field(
-        1000,
-        ge=1,
-        description="pairs scored at each evaluation: of each group its share, always the same ones; none: all; "
-        "with max_minutes at most as many as take a twentieth of the time",
-        json_schema_extra=MAY_CHANGE,
-    )
-    pairs_at_end: int | None = Field(
-        None,
-        ge=1,
-        description="pairs scored after the last update; none: all, or with max_minutes as many as take a "
-        "tenth of the time",
-        json_schema_extra=MAY_CHANGE,
-    )
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bertsmith.console import duration
 from bertsmith.instances.settings import FILL
 from bertsmith.models.family import preset
 from bertsmith.pretraining.recipe import SIZES, Learning
-from bertsmith.pretraining.settings import asked_for, resolved
+from bertsmith.pretraining.resolve_settings import asked_for, resolved
 from bertsmith.pretraining.speed_probe import timed_on_random_text
-from bertsmith.runs.compute_setup import name_of
 from bertsmith.runs.run_folder import place_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -25,19 +25,18 @@ _DECIDED = (
 
 
 def size_in_minutes(
-    assignments: Sequence[str], tokenizer: Tokenizer, tell: Callable[[str], None]
+    changes: Mapping[str, Any], tokenizer: Tokenizer, tell: Callable[[str], None]
 ) -> str | None:
     """The preset of the size that suits the minutes asked for; it is told.
 
     None where no minutes are asked for, or the sizes are named already.
     """
-    named = {name_of(assignment) for assignment in assignments}
-    if "train.max_minutes" not in named or not named.isdisjoint({*_DECIDED, "objective.name"}):
+    if "train.max_minutes" not in changes or not changes.keys().isdisjoint({*_DECIDED, "objective.name"}):
         return None
-    if (minutes := resolved({}, {}, None, assignments, tokenizer).train.max_minutes) is None:
+    if (minutes := resolved({}, {}, None, changes, tokenizer).train.max_minutes) is None:
         return None
     seconds = 60 * minutes
-    found, expected = largest(lambda size: _tokens_in(size, seconds, assignments, tokenizer, tell))
+    found, expected = largest(lambda size: _tokens_in(size, seconds, changes, tokenizer, tell))
     sizes = preset(found.name)
     tell(
         f"for {duration(seconds)} here: {sizes.num_hidden_layers} layers of {sizes.hidden_size}, as in "
@@ -64,12 +63,12 @@ def largest(seen: Callable[[Learning], float]) -> tuple[Learning, float]:
 def _tokens_in(
     size: Learning,
     seconds: float,
-    assignments: Sequence[str],
+    changes: Mapping[str, Any],
     tokenizer: Tokenizer,
     tell: Callable[[str], None],
 ) -> float:
     """How many tokens a run of this size sees in so many seconds here, from a look at some updates."""
-    draft = resolved(asked_for(size.name, None)[0], {}, None, assignments, tokenizer)
+    draft = resolved(asked_for(size.name, None)[0], {}, None, changes, tokenizer)
     place = place_of(draft.train, draft.model, tell)
     update, _ = timed_on_random_text(draft, place, min(_LONGEST, _SHARE * seconds))
     updates = min(seconds / update, draft.train.max_steps or math.inf)

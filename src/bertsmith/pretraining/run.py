@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,25 +12,16 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted, percent
 from bertsmith.inference.model import Model, load
-from bertsmith.keywords import Chosen, assignments_of
 from bertsmith.pretraining.base_model import base_of, settings_from
 from bertsmith.pretraining.job import Work
 from bertsmith.pretraining.model_size import size_in_minutes
 from bertsmith.pretraining.recipe import learning_settings
-from bertsmith.pretraining.settings import (
-    PretrainSettings,
-    asked_for,
-    asked_kind,
-    needed_by,
-    resolved,
-    settings_of,
-)
+from bertsmith.pretraining.resolve_settings import asked_for, asked_kind, needed_by, resolved, settings_of
+from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.compute_setup import aim_of
 from bertsmith.runs.run_folder import (
     CHECKPOINTS,
     SETTINGS,
-    as_assignments,
-    asked_in,
     check_folders,
     exclusive_run,
     goes_on,
@@ -39,8 +29,10 @@ from bertsmith.runs.run_folder import (
     settings_of_run,
     start_over,
     tell_finished,
+    with_recipe,
     write_whole,
 )
+from bertsmith.settings import Changes, resolve
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.distributed import rank_group
@@ -57,7 +49,7 @@ def pretrain(
     tokenizer: Tokenizer | str | Path | None = None,
     minutes: float | None = None,
     evaluate_pairs: str | Path | None = None,
-    settings: Chosen = (),
+    settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
     begun: float | None = None,
@@ -71,13 +63,13 @@ def pretrain(
     bert-mini-uncased); the vocabulary's size comes from the data. model: start from this model (a run, a model
     folder, a published name) and its heads in place of new weights; its tokenizer must be the data's. recipe:
     YAML of settings. settings and keywords, which win: values by dotted or nested names
-    ({"train.max_steps": 500}) or assignments ("train.max_steps=500"), and settings by their last names
+    ({"train.max_steps": 500}) or texts ("train.max_steps=500"), and settings by their last names
     (max_steps=500, masking="span"); `bertsmith pretrain --help` lists them. minutes: that this may take in all;
     the number of updates is planned anew as the run goes. begun: what `machine.clock` said when these minutes
     began (None: now). evaluate_pairs: a file of minimal pairs; each evaluation also reports the accuracy on a
     fixed sample of them, and the report that on all, by phenomenon (`Model.score_pairs`). tokenizer: only checked
     against the data's.
-    resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or assignments that
+    resume: continue from the newest whole checkpoint of `out`, with its settings; a recipe or settings that
     say otherwise are refused, but for a larger budget, with which a finished run is trained further, and for what
     leaves the run's numbers alone. overwrite: start over where `out` holds a run, which is removed first; a folder
     with anything else in it is refused.
@@ -97,10 +89,11 @@ def pretrain(
         shards.verify()
         if tokenizer is not None:
             _same_tokenizer(tokenizer, shards.tokenizer, shards)
-        said = assignments_of(asked_kind(preset, recipe, settings, keywords), settings, keywords, pretrain)
-        assignments = [*said, *([f"train.max_minutes={minutes}"] if minutes is not None else [])]
+        changes = resolve(asked_kind(preset, recipe, settings, keywords), settings, keywords, pretrain)
+        if minutes is not None:
+            changes["train.max_minutes"] = minutes
         if evaluate_pairs is not None:
-            assignments.append(f"evaluate.pairs={json.dumps(str(evaluate_pairs))}")
+            changes["evaluate.pairs"] = str(evaluate_pairs)
 
         def open_run() -> tuple[bool, bool]:
             stack.enter_context(exclusive_run(out, resume=resume))
@@ -110,14 +103,14 @@ def pretrain(
         resuming, restored = ranks.run_on_main(open_run)
         base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
         if not (resuming or base or recipe or preset):
-            preset = ranks.run_on_main(lambda: size_in_minutes(assignments, shards.tokenizer, tell))
-        chosen = _chosen(out, preset, recipe, assignments, shards.tokenizer, base, tell, resuming=resuming)
+            preset = ranks.run_on_main(lambda: size_in_minutes(changes, shards.tokenizer, tell))
+        chosen = _chosen(out, preset, recipe, changes, shards.tokenizer, base, tell, resuming=resuming)
         if not resuming and base is None and recipe is None:
             _tell_of_learning(chosen, tell)
         work = Work.of(shards, chosen, base, tell, restored=restored)
         check_folders(out, work.objective.folders(work.encoder))
         work, on = work.on_footing(resuming=resuming, tell=tell, ranks=ranks)
-        named = asked_in(recipe, assignments) if resuming else None
+        named = with_recipe(PretrainSettings, recipe, changes) if resuming else None
         aim = ranks.run_on_main(
             lambda: aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
         )
@@ -155,25 +148,25 @@ def _chosen(
     out: Path,
     preset: str | None,
     recipe: str | Path | None,
-    assignments: Sequence[str],
+    changes: Mapping[str, Any],
     tokenizer: Tokenizer,
     base: Model | None,
     tell: Callable[[str], None],
     *,
     resuming: bool,
 ) -> PretrainSettings:
-    """The run's settings: kept where it is resumed; else of the preset or model, the recipe, the assignments."""
+    """The run's settings: kept where it is resumed; else of the preset or model, the recipe, the changes."""
     sizes, values = asked_for(preset, recipe)
     if resuming:
         kind = settings_of(out / SETTINGS)
         # of these the preset's own values did not hold
         settled = {**learning_settings(sizes).get("model", {}), **needed_by(kind.from_file(out / SETTINGS))}
         sizes = {name: value for name, value in sizes.items() if name not in settled}
-        asked = [*as_assignments({"model": sizes}), *as_assignments(values), *assignments]
+        asked = {**kind.dotted({"model": sizes}), **kind.dotted(values), **changes}
         return settings_of_run(kind, out, asked, tell)
     if base is not None:
-        return settings_from(base, sizes, values, recipe, assignments, tokenizer)
-    return resolved(sizes, values, recipe, assignments, tokenizer)
+        return settings_from(base, sizes, values, recipe, changes, tokenizer)
+    return resolved(sizes, values, recipe, changes, tokenizer)
 
 
 def _tell_of_learning(chosen: PretrainSettings, tell: Callable[[str], None]) -> None:

@@ -1,30 +1,47 @@
-"""What a pre-training run depends on besides its data: a preset, then a recipe, then assignments."""
+"""What a pre-training run depends on besides its data: a preset, a recipe, changes of single settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, create_model, model_validator
 
-from bertsmith.errors import InputError
-from bertsmith.formatting import counted
-from bertsmith.instances.batches import check_segments
 from bertsmith.instances.settings import DataSettings
-from bertsmith.keywords import Chosen
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import family, preset
-from bertsmith.objectives.objective import OBJECTIVES, objective_type
-from bertsmith.pretraining.minimal_pairs import EvaluateSettings
-from bertsmith.pretraining.recipe import learning_settings, settings_in_minutes
-from bertsmith.runs.compute_setup import budgets_aside, name_of
-from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings, read_yaml
-from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.objectives.settings import OBJECTIVES
+from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.training.settings import TrainSettings
 
-USUAL_PRESET = "bert-mini-uncased"
 _USUAL = next(iter(OBJECTIVES))
+
+
+class EvaluateSettings(Settings):
+    """What a run is judged on besides its held-out text. It leaves the training's numbers alone."""
+
+    pairs: str | None = Field(
+        None,
+        description="a file of minimal pairs (--evaluate-pairs), on which each evaluation reports the accuracy",
+        json_schema_extra=MAY_CHANGE,
+    )
+    pairs_encoding: str | None = Field(
+        None,
+        description="the encoding of that file, where it is not UTF-8: cp1252, gb18030, …",
+        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+    )
+    pairs_sample: int | None = Field(
+        1000,
+        ge=1,
+        description="pairs scored at each evaluation: of each group its share, always the same ones; none: all; "
+        "with max_minutes at most as many as take a twentieth of the time",
+        json_schema_extra=MAY_CHANGE,
+    )
+    pairs_at_end: int | None = Field(
+        None,
+        ge=1,
+        description="pairs scored after the last update; none: all, or with max_minutes as many as take a "
+        "tenth of the time",
+        json_schema_extra=MAY_CHANGE,
+    )
 
 
 class StartSettings(Settings):
@@ -125,142 +142,11 @@ class PretrainSettings(Settings):
         return self
 
 
-def settings_type(objective: str) -> type[PretrainSettings]:
-    """The settings of a run with this objective: the group `objective` also holds the objective's own."""
-    own = objective_type(objective).settings_type
+def with_objective(name: str, own: type[Settings]) -> type[PretrainSettings]:
+    """Return the settings of a run with this objective: the group `objective` also holds the objective's own."""
     if own is Settings:
         return PretrainSettings
-    name = (str, Field(objective, description="the objective"))
-    group: Any = create_model("ObjectiveSettings", __base__=(ObjectiveSettings, own), name=name)
-    field: Any = (group, Field(default_factory=group, description="what the text is asked"))
-    return create_model("PretrainSettings", __base__=PretrainSettings, objective=field)
-
-
-def settings_of(file: Path) -> type[PretrainSettings]:
-    """The type of the settings that a run's file holds."""
-    return settings_type(_objective_name(read_yaml(file), ()))
-
-
-def needed_by(chosen: PretrainSettings) -> Mapping[str, Any]:
-    """The settings of the model that a run's objective needs."""
-    return objective_type(chosen.objective.name).model
-
-
-def asked_kind(
-    name: str | None, recipe: str | Path | None, settings: Chosen, keywords: Mapping[str, Any]
-) -> type[PretrainSettings]:
-    """The type of the settings that keywords are looked up in: that of the objective asked for anywhere, or of the
-    preset's family. name: of the preset, if one was asked for."""
-    sizes, values = asked_for(name, recipe)
-    if isinstance(settings, Mapping):
-        asked = dict(settings)
-        if "objective.name" in asked:
-            asked["objective"] = {"name": asked["objective.name"]}
-        values, settings = {**values, **asked}, ()
-    if "name" in keywords:
-        values["objective"] = {"name": keywords["name"]}
-    assignments = [settings] if isinstance(settings, str) else settings
-    return settings_type(_objective_name(values, assignments, _objective_of(sizes)))
-
-
-def _objective_of(sizes: Mapping[str, Any]) -> str:
-    """What models of these sizes' family are asked, {} being a BERT's."""
-    return family(sizes.get("model_type", "bert")).objective
-
-
-def _objective_name(values: Mapping[str, Any], assignments: Sequence[str], usual: str = _USUAL) -> str:
-    group = values.get("objective")
-    name = group.get("name", usual) if isinstance(group, dict) else usual
-    for assignment in assignments:
-        key, _, text = assignment.partition("=")
-        if key.strip() == "objective.name":
-            name = text.strip()
-    return str(name)
-
-
-def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sizes of the preset that was asked for ({} if none was), and the recipe's other settings."""
-    values = read_yaml(recipe) if recipe is not None else {}
-    named = values.pop("preset", None)
-    if named is not None and not isinstance(named, str):
-        raise InputError(f"{recipe}: 'preset' is a name, not {named!r}", "bert-mini-uncased, for example")
-    if not isinstance(values.get("model", {}), dict):
-        raise InputError(f"{recipe}: 'model' is a group of settings", "write its settings below it, indented")
-    asked = name or named
-    sizes = preset(asked).model_dump() if asked else {}
-    for name_of_data in ("vocab_size", "pad_token_id"):
-        sizes.pop(name_of_data, None)
-    return sizes, values
-
-
-def resolved(
-    sizes: dict[str, Any],
-    values: dict[str, Any],
-    recipe: str | Path | None,
-    assignments: Sequence[str],
-    tokenizer: Tokenizer,
-    *,
-    of_model: bool = False,
-) -> PretrainSettings:
-    """The settings of a new run: sizes ({}: of the usual preset), the recipe's values, the assignments.
-
-    Below them stands what the family is pre-trained with and, where there is no recipe, what a model of the size
-    that comes of it learns with, in minutes where the budget is one. The vocabulary is the tokenizer's. A budget
-    among the assignments stands in place of the recipe's. of_model: the sizes are those of a model, whose table
-    may have more rows than the tokenizer has entries.
-    """
-    sizes = sizes or preset(USUAL_PRESET).model_dump()
-    if not of_model:
-        usually = {"name": _objective_of(sizes)}
-        values = {**values, "objective": _below(values.get("objective", {}), usually)}
-    below: list[Mapping[str, Mapping[str, Any]]] = []
-    if not of_model:
-        kind_of = family(sizes["model_type"])
-        below.append({"data": kind_of.pretraining, "train": kind_of.training})
-        if recipe is None:
-            objective = _objective_name(values, assignments)
-            of_objective = objective_type(objective).model
-            below.append(_learning(_sized({**sizes, **of_objective}, assignments), objective, assignments))
-    kind_asked = objective_type(_objective_name(values, assignments))
-    below.append({"data": kind_asked.data})
-    if kind_asked.model and not of_model:
-        below.append({"model": kind_asked.model})
-    for usual in reversed(below):
-        values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
-    own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
-    values = {**values, "model": sizes | own | values.get("model", {})}
-    assignments = budgets_aside(assignments)
-    kind = settings_type(_objective_name(values, assignments))
-    chosen = kind.of(values, str(recipe or "settings")).changed(assignments)
-    if chosen.model.vocab_size != tokenizer.vocab_size and not of_model:
-        raise InputError(
-            f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has "
-            f"{counted(tokenizer.vocab_size, 'entry', 'entries')}",
-            "leave model.vocab_size out: it is taken from the tokenizer",
-        )
-    check_segments(chosen.data, tokenizer.uses_segments, chosen.model.type_vocab_size)
-    return chosen
-
-
-def _sized(sizes: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """The sizes with those among the assignments."""
-    own = [assignment for assignment in assignments if name_of(assignment).startswith("model.")]
-    return PretrainSettings.of({"model": sizes}, "settings").changed(own).model.model_dump()
-
-
-def _learning(
-    sizes: Mapping[str, Any], objective: str, assignments: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """What a new model of these sizes learns with, and what is added where the budget is one of minutes."""
-    found = learning_settings(sizes)
-    if not objective_type(objective).starts:
-        found.pop("start", None)
-    if any(name_of(assignment) == "train.max_minutes" for assignment in assignments):
-        for group, values in settings_in_minutes(sizes).items():
-            found[group] = {**found.get(group, {}), **values}
-    return found
-
-
-def _below(given: Any, usual: Mapping[str, Any]) -> Any:
-    """The group of settings that was given, with the usual ones where it says nothing."""
-    return {**usual, **given} if isinstance(given, dict) else given
+    field: Any = (str, Field(name, description="the objective"))
+    group: Any = create_model("ObjectiveSettings", __base__=(ObjectiveSettings, own), name=field)
+    groups: Any = (group, Field(default_factory=group, description="what the text is asked"))
+    return create_model("PretrainSettings", __base__=PretrainSettings, objective=groups)

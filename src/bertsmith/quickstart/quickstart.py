@@ -9,7 +9,7 @@ import shlex
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,26 +54,26 @@ _FINETUNING_UPDATES = 150  # updates of pre-training that take as long as fine-t
 _MIN_USEFUL_STEPS = 100  # with fewer, a model learns little more than word frequencies
 # In addition to the recipe of a model of this size (pretraining/recipe.py): short sequences with more
 # masked tokens. benchmarks/tried.md lists alternatives.
-PRETRAINING = (
-    "model.num_attention_heads=4",
-    "model.max_position_embeddings=64",
-    "data.sequence_length=64",
-    "data.mask_share=0.35",
-    "data.held_out=0.02",
-    "train.batch_size=32",
-    "train.checkpoint_every=1000",
-    "train.tensorboard=false",
-)
+PRETRAINING = {
+    "model.num_attention_heads": 4,
+    "model.max_position_embeddings": 64,
+    "data.sequence_length": 64,
+    "data.mask_share": 0.35,
+    "data.held_out": 0.02,
+    "train.batch_size": 32,
+    "train.checkpoint_every": 1000,
+    "train.tensorboard": False,
+}
 # The same with and without pre-training. After pre-training at a high learning rate, the encoder tolerates one.
-FINETUNING = (
-    "model.hidden_dropout_prob=0",
-    "model.attention_probs_dropout_prob=0",
-    "train.max_steps=60",
-    "train.batch_size=16",
-    "train.learning_rate=0.0005",
-    "train.checkpoint_every=1000",
-    "train.tensorboard=false",
-)
+FINETUNING = {
+    "model.hidden_dropout_prob": 0,
+    "model.attention_probs_dropout_prob": 0,
+    "train.max_steps": 60,
+    "train.batch_size": 16,
+    "train.learning_rate": 0.0005,
+    "train.checkpoint_every": 1000,
+    "train.tensorboard": False,
+}
 MASKED_SENTENCES = (
     "Returns a new [MASK] with the same shape as the input.",
     "If [MASK] is given, it is used as the default value.",
@@ -111,16 +111,19 @@ def quickstart(
     """
     out = Path(out)
     atomic.refuse_filled(out, in_place=True)
+    budget: dict[str, Any]
     if steps is None and minutes is None:
-        budget = [f"train.max_steps={_MAX_STEPS}", f"train.max_minutes={_MAX_MINUTES}"]
+        budget = {"train.max_steps": _MAX_STEPS, "train.max_minutes": _MAX_MINUTES}
     else:
-        budget = [f"train.max_minutes={minutes}"] if steps is None else [f"train.max_steps={steps}"]
+        budget = {"train.max_minutes": minutes} if steps is None else {"train.max_steps": steps}
     PretrainSettings().changed(budget)  # refuse invalid values before reading the text
     with _report_stop(out):
         return _run(out, seed, budget, libraries)
 
 
-def _run(out: Path, seed: int, budget: Sequence[str], libraries: Sequence[Library] | None) -> dict[str, Any]:
+def _run(
+    out: Path, seed: int, budget: Mapping[str, Any], libraries: Sequence[Library] | None
+) -> dict[str, Any]:
     timer = _Timer()
     libraries = documentation.installed() if libraries is None else libraries
     documents = _read_documents(libraries)
@@ -151,7 +154,7 @@ def _run(out: Path, seed: int, budget: Sequence[str], libraries: Sequence[Librar
         shards,
         out / "bert",
         preset=_PRESET,
-        settings=[*PRETRAINING, f"train.seed={seed}", *budget],
+        settings={**PRETRAINING, "train.seed": seed, **budget},
         tell=logger.info,
     )
     _warn_of_few_steps(bert.report["steps"], budget)
@@ -180,13 +183,13 @@ def _run(out: Path, seed: int, budget: Sequence[str], libraries: Sequence[Librar
     return report
 
 
-def _log_estimated_time(budget: Sequence[str], seconds_so_far: float, seed: int) -> None:
+def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: int) -> None:
     """Log an estimate of the remaining time, from the time of updates on random text."""
     sizes = preset(_PRESET).model_dump()
     values = learning_settings(sizes)
     values["model"] = sizes | values["model"] | {"vocab_size": _VOCAB_SIZE}
     settings = PretrainSettings.of(values, "quickstart").changed(
-        [*PRETRAINING, f"train.seed={seed}", *budget]
+        {**PRETRAINING, "train.seed": seed, **budget}
     )
     context = place_of(settings.train, settings.model, logger.info)
     seconds, _ = timed_on_random_text(settings, context, _PROBE_SECONDS)
@@ -214,9 +217,9 @@ def _log_estimated_time(budget: Sequence[str], seconds_so_far: float, seed: int)
         logger.warning("in %s a BERT learns little more than word frequencies", counted(steps, "update"))
 
 
-def _warn_of_few_steps(steps: int, budget: Sequence[str]) -> None:
+def _warn_of_few_steps(steps: int, budget: Mapping[str, Any]) -> None:
     """Warn if pre-training was slower than estimated."""
-    if steps < _MAX_STEPS and any(setting == f"train.max_steps={_MAX_STEPS}" for setting in budget):
+    if steps < _MAX_STEPS and budget.get("train.max_steps") == _MAX_STEPS:
         logger.warning(
             "only %s of %s fit into the time limit: expect lower scores",
             counted(steps, "update"),
@@ -280,7 +283,11 @@ def _score_models(
             run,
             train=files["train"],
             dev=files["dev"],
-            settings=[*FINETUNING, f"train.seed={seed}", f"train.precision={bert.report['precision']}"],
+            settings={
+                **FINETUNING,
+                "train.seed": seed,
+                "train.precision": bert.report["precision"],
+            },
         )
         score = classifier.evaluate(files["test"])
         scores.append(

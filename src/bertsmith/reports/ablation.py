@@ -20,7 +20,7 @@ def seeds_plot(
 
     Args:
         name: The name of the metric.
-        rows: The rows of `workflows.ablate` with their values.
+        rows: The rows of `ablate` with their values.
         paper: The paper's value by row, plotted on the right.
 
     Returns:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
-from bertsmith.models.pooling import Pooling
+from bertsmith.models.config import Pooling
 from bertsmith.retrieval.approximate import (
     GRAPH,
     Recall,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -30,17 +31,11 @@ _FEWEST = 20  # planned for at first: a single slow measurement is not to end a 
 _FEW_TO_LEARN = 500
 
 
-def name_of(assignment: str) -> str:
-    """The setting that a `key=value` is for."""
-    return assignment.partition("=")[0].strip()
-
-
-def budgets_aside(assignments: Sequence[str]) -> list[str]:
-    """Assignments that take away the other budgets, where they name one."""
-    named = {name_of(assignment) for assignment in assignments}
-    if named.isdisjoint({*_BUDGETS, "train.epochs"}):
-        return list(assignments)
-    return [*(f"{budget}=none" for budget in _BUDGETS), *assignments]
+def without_other_budgets(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes of settings that also remove the other budgets, if they set one."""
+    if changes.keys().isdisjoint({*_BUDGETS, "train.epochs"}):
+        return dict(changes)
+    return {**dict.fromkeys(_BUDGETS), **changes}
 
 
 def budget_of(train: TrainSettings) -> dict[str, float]:
@@ -151,15 +146,15 @@ def aim_of(
     updates: Callable[[], int],
     begun: float,
     *,
-    named: Sequence[str] | None = None,
+    named: Collection[str] | None = None,
     tell: Callable[[str], None],
 ) -> Aim:
-    """What is asked of a run: of a new one, or of one that is resumed with the assignments `named`.
+    """What is asked of a run: of a new one, or of one that is resumed with the settings `named`.
 
     updates: how many its budget comes to, where that is not one of minutes. A budget of minutes that is too short
     to learn anything in is told.
     """
-    budget, names = budget_of(train), {name_of(assignment) for assignment in named or ()}
+    budget, names = budget_of(train), set(named or ())
     asked = named is None or not names.isdisjoint({*_BUDGETS, "train.epochs"})
     threads: int | None = on.threads
     if named is not None:

@@ -8,7 +8,7 @@ import inspect
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from bertsmith.kernels.reference import MULTIPLE_IN_INTEGERS, MULTIPLE_OF_A_HEAD
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import GENERATOR, Parts
-from bertsmith.runs.compute_setup import budgets_aside, name_of
+from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
@@ -200,22 +200,22 @@ def start_over(out: Path, *used: Any) -> None:
 
 
 def settings_of_run(
-    kind: type[AnySettings], out: Path, assignments: Sequence[str], tell: Callable[[str], None]
+    kind: type[AnySettings], out: Path, changes: Mapping[str, Any], tell: Callable[[str], None]
 ) -> AnySettings:
-    """A run's own settings; assignments may repeat them, or change what leaves its numbers alone, or how they are
+    """A run's own settings; changes may repeat them, or change what leaves its numbers alone, or how they are
     computed, which is told.
 
     What was settled when the run began is not compared, so that the same command with --resume continues. A budget
-    among the assignments stands in place of the run's own.
+    among the changes stands in place of the run's own.
     """
     kept = kind.from_file(out / SETTINGS)
-    if flat(kept.model_dump(mode="json"))["train.kernels"] == "auto":  # of a version that had no others
-        kept = kept.changed(["train.kernels=torch"])
-    assignments = budgets_aside(assignments)
-    asked = flat(kept.changed(assignments).model_dump(mode="json"))
+    if kept.flat()["train.kernels"] == "auto":  # of a version that had no others
+        kept = kept.changed({"train.kernels": "torch"})
+    changes = without_other_budgets(changes)
+    asked = kept.changed(changes).flat()
     settled = {name for name, value in _LEFT_OPEN.items() if asked[name] == value}
-    changed = kept.changed([a for a in assignments if name_of(a) not in settled])
-    before, after = flat(kept.model_dump(mode="json")), flat(changed.model_dump(mode="json"))
+    changed = kept.changed({name: value for name, value in changes.items() if name not in settled})
+    before, after = kept.flat(), changed.flat()
     for name, value in after.items():
         if value != before[name] and name not in kind.may_change():
             raise InputError(
@@ -231,24 +231,13 @@ def settings_of_run(
     return changed
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found
-
-
-def as_assignments(values: dict[str, Any]) -> list[str]:
-    """Nested values as `--set` would give them."""
-    return [f"{name}={json.dumps(value)}" for name, value in flat(values).items()]
-
-
-def asked_in(recipe: str | Path | None, assignments: Sequence[str]) -> list[str]:
-    """What a command says of settings, in its recipe and by assignments."""
+def with_recipe(
+    kind: type[Settings], recipe: str | Path | None, changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings that a command names, in its recipe and as changes, by dotted names."""
     values = {} if recipe is None else read_yaml(recipe)
     values.pop("preset", None)
-    return [*as_assignments(values), *assignments]
+    return {**kind.dotted(values), **changes}
 
 
 def settled(train: AnyTrainSettings, place: Place) -> AnyTrainSettings:
@@ -269,8 +258,8 @@ def tell_finished(out: Path, progress: Progress, tell: Callable[[str], None]) ->
 def numbers(settings: Settings) -> str:
     """The settings that a run's numbers depend on, as text to take a fingerprint of. Those that earlier versions
     did not have are in it where they are not at their defaults."""
-    kind, values = type(settings), flat(settings.model_dump(mode="json"))
-    usual, later = flat(kind().model_dump(mode="json")), kind.added_later()
+    kind, values = type(settings), settings.flat()
+    usual, later = kind().flat(), kind.added_later()
     left_out = kind.may_change() | {name for name in later if values[name] == usual[name]}
     return json.dumps({k: v for k, v in values.items() if k not in left_out}, sort_keys=True)
 

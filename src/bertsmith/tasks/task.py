@@ -1,6 +1,6 @@
 """What a task is: from a user's file to a score, in one place.
 
-A task is one file and one line in `TASKS`. It is an objective whose answers people wrote: it owns its heads and
+A task is one file and one entry in `TASKS`. It is an objective whose answers people wrote: it owns its heads and
 their loss, and besides reads files (`read`), looks through the examples (`learnt`), encodes them (`encode`,
 `collate`), and turns what the heads say into answers (`outputs`, `decode`) and scores. The verbs, their options,
 tables and pages know tasks only by this; evaluation, prediction and serving share the one `decode`.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -27,26 +27,16 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import Features
 from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, Objective, Parts
-from bertsmith.registry import entry
+from bertsmith.registry import entry, load_attribute
 from bertsmith.settings import Settings
 from bertsmith.tasks.data_checks import GoldAnswer, Labels, contradictions, empty_texts, of_labels
 from bertsmith.tasks.error_analysis import Answers, Details
 from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
 from bertsmith.tasks.labels import Names
+from bertsmith.tasks.registry import TASKS, AnswerForm, TaskEntry
 from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.tasks.truncation import Account, Coverage, by_example
 from bertsmith.tokenizer.tokenizer import Tokenizer
-
-TASKS: dict[str, str | type[Task]] = {
-    "classify": "bertsmith.tasks.classification.classify:Classify",
-    "regress": "bertsmith.tasks.classification.regress:Regress",
-    "tag": "bertsmith.tasks.tagging.tag:Tag",
-    "answer": "bertsmith.tasks.question_answering.answer:Answer",
-    "choose": "bertsmith.tasks.multiple_choice.choose:Choose",
-    "relate": "bertsmith.tasks.relation_extraction.relate:Relate",
-    "embed": "bertsmith.tasks.embedding.embed:Embed",
-}
-"""Each task's name with its home, imported when asked for; or with the class itself."""
 
 Facts = Mapping[str, Any]
 """What a task learnt of its training examples besides weights (labels, a tag scheme, a threshold): plain JSON."""
@@ -56,18 +46,6 @@ Prediction = dict[str, Any]
 
 
 _COUNTS = ("tokens", "tokens_read")  # of a prediction
-
-
-class AnswerForm(NamedTuple):
-    """A file of answers as the field's own script reads it, which `predict` offers beside JSON and tables.
-
-    name: as --format takes it. summary: what the file holds, for --help. suffix: of a file's name that chooses it;
-    None where other forms end alike.
-    """
-
-    name: str
-    summary: str
-    suffix: str | None = None
 
 
 class Foreign(Protocol):
@@ -520,7 +498,9 @@ def refuse_too_long(settings: Settings, longest: int) -> None:
 
 def task_type(name: str) -> type[Task]:
     """The task of this name; InputError if there is none."""
-    return entry(TASKS, name, f"there is no task {name!r}", "task")
+    known: Any = entry(TASKS, name, f"there is no task {name!r}", "task")
+    task_class: type[Task] = load_attribute(known.home) if isinstance(known, TaskEntry) else known
+    return task_class
 
 
 def task_of(folder: Foreign, place: str) -> tuple[type[Task], Facts]:

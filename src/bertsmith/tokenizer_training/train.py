@@ -30,8 +30,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.io import atomic
 from bertsmith.io.files import Notes, Reading
 from bertsmith.io.memory import Sources, as_files
-from bertsmith.keywords import with_keywords
-from bertsmith.settings import Settings
+from bertsmith.settings import Settings, with_keywords
 from bertsmith.tokenizer import byte_level_bpe, unigram
 from bertsmith.tokenizer.byte_level_bpe import ROBERTA_SPECIAL_TOKENS
 from bertsmith.tokenizer.folder import FILES, TokenizerKind

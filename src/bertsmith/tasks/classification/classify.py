@@ -22,13 +22,14 @@ from bertsmith.metrics.calibration import bins_of, calibration_error, temperatur
 from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, matthews, one_hot, ratio
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.classification.class_settings import ClassSettings, weights_of
 from bertsmith.tasks.classification.multilabel import ManyLabels
-from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
+from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextFacts, TextTask, weights_of
 from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order, whole_number
+from bertsmith.tasks.registry import CLASSIFY
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 
 _MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
@@ -48,8 +49,8 @@ class Classify(TextTask):
     """The family's head for sequences, with an output a label, and cross-entropy."""
 
     name = "classify"
-    summary = "one label for a text, or for a pair of texts; or any number of labels"
-    may_name_labels = True
+    summary = CLASSIFY.summary
+    may_name_labels = CLASSIFY.may_name_labels
     settings_type = ClassSettings
     facts_type = ClassFacts
     own_facts = ("temperature", "weights")

@@ -25,12 +25,12 @@ from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
-from bertsmith.tasks.classification.class_settings import ClassSettings, weights_of
-from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextFacts, TextTask
+from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextFacts, TextTask, weights_of
 from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, reliability
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
 from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.settings import ClassSettings
 from bertsmith.tasks.task import Facts, Foreign, Prediction
 
 _HALF = 0.5

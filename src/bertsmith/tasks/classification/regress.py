@@ -18,12 +18,14 @@ from bertsmith.metrics.sufficient_statistics import Tallies, number_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
-from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextSettings, TextTask
+from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextTask
 from bertsmith.tasks.data_checks import of_numbers
 from bertsmith.tasks.error_analysis import Answers, Details, numbers
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
+from bertsmith.tasks.registry import REGRESS
 from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
+from bertsmith.tasks.settings import TextSettings
 from bertsmith.tasks.task import Facts, Foreign, Prediction
 
 _COMMA = re.compile(r"[+-]?\d*,\d+")  # as half of the world's spreadsheets write a half
@@ -33,7 +35,7 @@ class Regress(TextTask):
     """The family's head for sequences with one output, and the mean squared error."""
 
     name = "regress"
-    summary = "a number for a text, or for a pair of texts"
+    summary = REGRESS.summary
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: TextSettings

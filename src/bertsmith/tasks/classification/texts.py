@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
@@ -21,12 +21,10 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import family
 from bertsmith.models.heads import SentenceHead
-from bertsmith.settings import ADDED_LATER, Settings
-from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
-from bertsmith.tasks.head_setting import Beside, Head
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Finding
+from bertsmith.tasks.settings import ClassWeights, TextSettings
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import UNCUT, windows
@@ -35,43 +33,6 @@ from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 _TEXT_COLUMN = (  # what a message says of choosing it
     "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1"
 )
-
-
-class TextSettings(Settings):
-    """Where the texts and their labels are, and how much of a text is read."""
-
-    text_column: str = Field(
-        "text", description="the column of the text (a number where the file has no header)"
-    )
-    second_column: str | None = Field(None, description="the column of a second text, for tasks on pairs")
-    label_column: str = Field("label", description="the column of the label")
-    delimiter: Delimiter = None
-    header: Header = True
-    encoding: FileEncoding = None
-    max_length: int | None = Field(
-        None, ge=3, description="tokens read at a time, special ones included; none: what the model can take"
-    )
-    stride: int | None = Field(
-        None,
-        ge=1,
-        le=100_000,
-        description="tokens from the start of one window of a longer text to the next's, whose answers are "
-        "averaged; none: its end is not read",
-    )
-    specials_in_text: Literal["text", "parse"] = Field(
-        "text",
-        description="what strings such as [SEP] in a text are: text like all other (text), or the model's special "
-        "tokens (parse)",
-        json_schema_extra=ADDED_LATER,
-    )
-    pooler: bool = Field(
-        True,
-        description="whether the head of a BERT or an ALBERT reads the pooler, as in the releases, or the first "
-        "token's hidden state itself",
-        json_schema_extra=ADDED_LATER,
-    )
-    head: Head = "linear"
-    beside: Beside = ""
 
 
 @dataclass(frozen=True)
@@ -376,3 +337,20 @@ def _wants_pairs(place: str, settings: TextSettings) -> InputError:
         "printf 'A\\tB\\n' | bertsmith predict RUN",
         python=f"give two lists, predict(firsts, seconds), or a table with the columns {columns}",
     )
+
+
+def weights_of(
+    asked: ClassWeights, labels: Sequence[str], balanced: Mapping[str, float]
+) -> list[float] | None:
+    """The weight of each label in the loss; None where all are 1. balanced: what makes up for how rare each is.
+    InputError for a name that is no label."""
+    if asked == "none":
+        return None
+    if asked == "balanced":
+        return [balanced[label] for label in labels]
+    if unknown := [name for name in asked if name not in labels]:
+        raise InputError(
+            f"task.class_weights: there is no label '{unknown[0]}'",
+            f"the labels are {', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}",
+        )
+    return [asked.get(label, 1.0) for label in labels]

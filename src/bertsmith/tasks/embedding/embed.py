@@ -36,15 +36,7 @@ from bertsmith.retrieval.exact import nearest_vectors, unit_length
 from bertsmith.tasks.classification.regress import number_of
 from bertsmith.tasks.embedding.contrastive_losses import contrastive, cosent, cosine_errors, in_batch
 from bertsmith.tasks.embedding.items import EmbedItem, alone, also_right, compared, key_of
-from bertsmith.tasks.embedding.matches import (
-    EmbedSettings,
-    Kind,
-    Match,
-    as_row,
-    kind_of,
-    read_matches,
-    same_label,
-)
+from bertsmith.tasks.embedding.matches import Kind, Match, as_row, kind_of, read_matches, same_label
 from bertsmith.tasks.embedding.metadata import EmbedFacts, check_kind, learnt_of, overview_of
 from bertsmith.tasks.embedding.scores import (
     Figures,
@@ -60,7 +52,9 @@ from bertsmith.tasks.embedding.scores import (
 from bertsmith.tasks.error_analysis import Answers, Details, confusion, numbers
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, run_over
 from bertsmith.tasks.labels import Names
+from bertsmith.tasks.registry import EMBED
 from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
+from bertsmith.tasks.settings import EmbedSettings
 from bertsmith.tasks.task import Facts, Prediction, Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -83,11 +77,11 @@ class Embed(Task):
     """No head: the encoder's states, pooled."""
 
     name = "embed"
-    summary = "a vector for a text: similarity, search, duplicates"
+    summary = EMBED.summary
     inputs = ("text", "second")
     optional = ("second",)
     inherits = ()
-    settings_type = EmbedSettings
+    settings_type = EMBED.settings_type
     facts_type = EmbedFacts
     baseline_name = "TF-IDF"
     baseline_reads = True

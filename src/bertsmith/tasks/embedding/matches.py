@@ -9,19 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
-
-from pydantic import Field
+from typing import Any, Literal, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import listed
 from bertsmith.io.memory import InMemory
 from bertsmith.io.tables import TabularFile, read_table
-from bertsmith.models.pooling import Pooling
-from bertsmith.settings import Settings
 from bertsmith.tasks.classification.regress import number_of
-from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
 from bertsmith.tasks.retrieval_queries import Sought, holds_queries, read_queries
+from bertsmith.tasks.settings import EmbedSettings
 
 Kind = Literal["graded", "labelled", "retrieval"]
 
@@ -38,73 +34,6 @@ _LABELS = ("label", "score")
 _NEGATIVE = "negative"
 SAME = ("1", "1.0", "true", "yes", "same", "duplicate", "paraphrase", "entailment", "equivalent", "similar")
 _COLUMNS = "name them with --text-column A --second-column B"
-
-
-class EmbedSettings(Settings):
-    """Where the texts are, how their vectors are made, and what they are learnt by."""
-
-    absent: ClassVar[Mapping[str, str]] = {
-        "head": "the task 'embed' has no head: a vector is the encoder's own states, pooled, so that "
-        "sentence-transformers makes the same one of the folder"
-    }
-
-    text_column: str | None = Field(
-        None, description="the column of the text, anchor or query; none: text, sentence1, anchor, query, …"
-    )
-    second_column: str | None = Field(
-        None,
-        description="the column of what it is compared with; none: second, sentence2, positive, passage, …",
-    )
-    label_column: str | None = Field(
-        None, description="the column of a pair's score or label; none: label or score, where there is one"
-    )
-    negative_column: str | None = Field(
-        None, description="the column of a text that does not match; none: negative, where there is one"
-    )
-    delimiter: Delimiter = None
-    header: Header = True
-    encoding: FileEncoding = None
-    max_length: int | None = Field(
-        None,
-        ge=3,
-        description="tokens read of a text, special ones included; none: as many as the base, if that is a model "
-        "for vectors itself, else what the model can take",
-    )
-    pooling: Pooling | None = Field(
-        None,
-        description="how a text's states become its vector: their mean, the first token's, the maximum; none: as "
-        "the base's, if that is a model for vectors itself, else the mean",
-    )
-    normalize: bool | None = Field(
-        None,
-        description="whether finished vectors get the length 1, so that products are cosines; none: as the base's "
-        "do, if that is a model for vectors itself, else they get it",
-    )
-    loss: Literal["auto", "cosine", "cosent", "contrastive", "softmax"] = Field(
-        "auto",
-        description="what is learnt by; auto: cosine for scores, contrastive for two labels, else softmax",
-    )
-    scale: float = Field(
-        20.0,
-        gt=0,
-        le=1000,
-        description="what cosines are multiplied by in softmax and cosent: 1 / temperature",
-    )
-    margin: float = Field(
-        0.5, gt=0, le=2, description="of contrastive: how far apart (1 - cosine) different texts should be"
-    )
-    symmetric: bool = Field(
-        False, description="whether softmax also asks for the query of each passage: the mean of both"
-    )
-    same_label: str | None = Field(
-        None, description="the label of pairs that mean the same; none: 1, true, yes, same, duplicate, …"
-    )
-    lowest_score: float | None = Field(
-        None, description="the score that stands for a cosine of 0; none: the lowest of the training pairs"
-    )
-    highest_score: float | None = Field(
-        None, description="the score that stands for a cosine of 1; none: the highest of the training pairs"
-    )
 
 
 @dataclass(frozen=True)

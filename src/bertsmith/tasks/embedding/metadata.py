@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from bertsmith.errors import InputError
 from bertsmith.tasks.classification.regress import number_of
 from bertsmith.tasks.data_checks import of_numbers
-from bertsmith.tasks.embedding.matches import EmbedSettings, Kind, Match, kind_of, same_label
+from bertsmith.tasks.embedding.matches import Kind, Match, kind_of, same_label
 from bertsmith.tasks.scores import Overview, ScoreTable
+from bertsmith.tasks.settings import EmbedSettings
 
 
 class EmbedFacts(BaseModel):

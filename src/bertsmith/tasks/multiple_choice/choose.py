@@ -17,92 +17,29 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
-from bertsmith.io.choices import ChoiceNames, check_choices, read_choices
+from bertsmith.io.choices import check_choices, read_choices
 from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics.sufficient_statistics import Tallies, mean_tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ChoiceHead
-from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.data_checks import refuse_repeated_ids, repeats
 from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_labels
-from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
-from bertsmith.tasks.head_setting import Beside, Head
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, log_of
+from bertsmith.tasks.registry import CHOOSE
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.settings import ChooseSettings
 from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import UNCUT, part_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 _AT_ONCE = 512  # examples that are encoded together: uncut encodings are large
-
-
-class ChooseSettings(Settings):
-    """Where context, question, choices and label are, and how much of a text is read."""
-
-    context_column: str | None = Field(
-        None,
-        description="the column of the context; none: context, article, passage, premise, …, if there is one",
-        json_schema_extra=ADDED_LATER,
-    )
-    question_column: str | None = Field(
-        None,
-        description="the column of the question; none: question, where there is one",
-        json_schema_extra=ADDED_LATER,
-    )
-    choices_column: str | None = Field(
-        None,
-        description="the column of the choices, a list, or those of each choice with commas between: A,B,C,D; "
-        "none: choices, options, endings, or choice0, choice1, …",
-        json_schema_extra=ADDED_LATER,
-    )
-    label_column: str | None = Field(
-        None,
-        description="the column of the right choice, as its index, its letter or its text; none: label, answerKey "
-        "or answer",
-        json_schema_extra=ADDED_LATER,
-    )
-    first_index: int = Field(
-        0,
-        ge=0,
-        le=1,
-        description="the index that the label has for the first choice: 0, or 1",
-        json_schema_extra=ADDED_LATER,
-    )
-    delimiter: Delimiter = None
-    header: Header = True
-    encoding: FileEncoding = None
-    max_length: int | None = Field(
-        None,
-        ge=8,
-        description="tokens of context, question and choice read together, special ones included; none: what the "
-        "model can take. The context's end is cut",
-    )
-    head: Head = "linear"
-    beside: Beside = ""
-
-    @property
-    def file_names(self) -> ChoiceNames:
-        """As files take them."""
-        return ChoiceNames(
-            self.context_column,
-            self.question_column,
-            self.choices_column,
-            self.label_column,
-            self.first_index,
-        )
-
-    @property
-    def choice_columns(self) -> list[str]:
-        """One of a list, or one a choice."""
-        return [name.strip() for name in (self.choices_column or "choices").split(",")]
 
 
 @dataclass(frozen=True)
@@ -129,11 +66,11 @@ class Choose(Task):
     """The pooler and one vector; cross-entropy over the choices of each example."""
 
     name = "choose"
-    summary = "the right one of several choices for a context or a question"
-    example_file = "train.jsonl"
+    summary = CHOOSE.summary
+    example_file = CHOOSE.example_file
     inputs = ("context", "choices", "question")
     optional = ("choices", "question")
-    settings_type = ChooseSettings
+    settings_type = CHOOSE.settings_type
     settings: ChooseSettings
 
     def __init__(

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError
@@ -32,13 +32,10 @@ from bertsmith.metrics.sufficient_statistics import Tallies
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
-from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.error_analysis import Answers, Details
-from bertsmith.tasks.file_settings import Delimiter, FileEncoding, Header
-from bertsmith.tasks.head_setting import Beside, Head
 from bertsmith.tasks.items import Item, TaskBatch
 from bertsmith.tasks.labels import Names
-from bertsmith.tasks.question_answering.answer_scores import Rules, details_of, scored, tallied, threshold_of
+from bertsmith.tasks.question_answering.answer_scores import details_of, scored, tallied, threshold_of
 from bertsmith.tasks.question_answering.passages import PassageExample, check_texts, read_passages
 from bertsmith.tasks.question_answering.spans import (
     Span,
@@ -48,66 +45,13 @@ from bertsmith.tasks.question_answering.spans import (
     without_blanks,
     worded,
 )
+from bertsmith.tasks.registry import ANSWER
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable
-from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
+from bertsmith.tasks.settings import AnswerSettings
+from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
 from bertsmith.tokenizer.tokenizer import Tokenizer
-
-
-class AnswerSettings(Settings):
-    """Where a row's parts are, how much is read, and what may be an answer; the defaults are the release's."""
-
-    question_column: str | None = Field(
-        None,
-        description="of rows, not SQuAD's JSON: the column of the question; none: question",
-        json_schema_extra=ADDED_LATER,
-    )
-    context_column: str | None = Field(
-        None, description="likewise the column of the passage; none: context", json_schema_extra=ADDED_LATER
-    )
-    answer_column: str | None = Field(
-        None,
-        description="likewise the column of the answer, empty where there is none; none: answer, answer_text or "
-        "answers",
-        json_schema_extra=ADDED_LATER,
-    )
-    start_column: str | None = Field(
-        None,
-        description="likewise the column of the character of the passage that the answer begins at, from 0; none: "
-        "start or answer_start",
-        json_schema_extra=ADDED_LATER,
-    )
-    delimiter: Delimiter = None
-    header: Header = True
-    question_length: int = Field(64, ge=1, le=100_000, description="tokens read of a question")
-    stride: int = Field(
-        128, ge=1, le=100_000, description="tokens from the start of one window of a passage to the next's"
-    )
-    encoding: FileEncoding = None
-    max_length: int | None = Field(
-        None, ge=8, description="tokens of a window, question included; none: what the model can take"
-    )
-    n_best: int = Field(20, ge=1, le=1000, description="answers listed a question, the best first")
-    longest_answer: int = Field(30, ge=1, le=10_000, description="tokens of an answer at most")
-    transform: bool = Field(
-        False,
-        description="whether the two vectors have a layer before them (Linear and activation); BERT has none",
-        json_schema_extra=ADDED_LATER,
-    )
-    null_threshold: float | None = Field(
-        None,
-        allow_inf_nan=False,
-        description="an answer only where its score is more than that above the score of none; none: as chosen on "
-        "dev, and always an answer if all training questions had one",
-    )
-    rules: Rules = Field(
-        "auto",
-        description="how answers are compared: as SQuAD's script does, or as CMRC 2018's for Chinese; auto: by "
-        "the letters of most answers",
-    )
-    head: Head = "linear"
-    beside: Beside = ""
 
 
 @dataclass(frozen=True)
@@ -128,17 +72,17 @@ class Answer(Task):
     """A vector for starts and one for ends, over the tokens of each window."""
 
     name = "answer"
-    summary = "the span of a passage that answers a question"
+    summary = ANSWER.summary
     hangs_on = "answer"
-    example_file = "train.json"
+    example_file = ANSWER.example_file
     inputs = ("question", "context")
-    settings_type = AnswerSettings
+    settings_type = ANSWER.settings_type
     facts_type = AnswerFacts
     by_token = True
     own_facts = ("null_threshold",)
     lasting = (*Task.lasting, "transform")
     settings: AnswerSettings
-    answer_form = AnswerForm("squad", "one object of each question's id with its answer: SQuAD's")
+    answer_form = ANSWER.answer_form
     null_threshold: Tensor
     weights: Mapping[str, float] = {"start": 0.5, "end": 0.5}
 

@@ -12,8 +12,7 @@ from bertsmith.metrics.sufficient_statistics import Tallies, mean_tallies
 from bertsmith.tasks.error_analysis import confusion, reliability
 from bertsmith.tasks.question_answering.passages import PassageExample
 from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
-
-Rules = Literal["auto", "squad", "cmrc"]
+from bertsmith.tasks.settings import Rules
 
 Prediction = Mapping[str, Any]
 

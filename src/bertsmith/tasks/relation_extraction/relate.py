@@ -32,8 +32,8 @@ from bertsmith.tasks.data_checks import repeats
 from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
+from bertsmith.tasks.registry import RELATE
 from bertsmith.tasks.relation_extraction.relations import (
-    RelateSettings,
     RelationExample,
     example_of,
     names_of,
@@ -41,7 +41,8 @@ from bertsmith.tasks.relation_extraction.relations import (
     with_markers,
 )
 from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
-from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
+from bertsmith.tasks.settings import RelateSettings
+from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import UNCUT, part_of
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
@@ -70,15 +71,15 @@ class Relate(Task):
     """
 
     name = "relate"
-    summary = "the relation of two entities that are marked in a text"
+    summary = RELATE.summary
     hangs_on = "relation"
-    example_file = "train.txt"
+    example_file = RELATE.example_file
     inputs = ("text", "head", "tail")
     optional = ("head", "tail")
     inherits = ()
-    may_name_labels = True
-    settings_type = RelateSettings
-    answer_form = AnswerForm("semeval", "each example's number, a tab, its relation: SemEval-2010 task 8's")
+    may_name_labels = RELATE.may_name_labels
+    settings_type = RELATE.settings_type
+    answer_form = RELATE.answer_form
     settings: RelateSettings
     facts_type = RelationFacts
 

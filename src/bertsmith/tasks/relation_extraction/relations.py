@@ -7,53 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from bertsmith.errors import InputError
 from bertsmith.io.related import RelatedNames, Span, checked_spans, marked, of_tagged, of_words, read_related
-from bertsmith.settings import ADDED_LATER, Settings
 from bertsmith.tasks.data_checks import refuse_repeated_ids
-from bertsmith.tasks.file_settings import Delimiter, FileEncoding
-from bertsmith.tasks.head_setting import Beside, Head
+from bertsmith.tasks.settings import RelateSettings
 
 _HEAD, _TAIL = "@", "#"
-
-
-class RelateSettings(Settings):
-    """How files are read, which label means that there is no relation, and how much of a text is read."""
-
-    none_label: str | None = Field(
-        None,
-        description="the label that means no relation, which F1 leaves out; none: Other, no_relation or NA, where "
-        "there is one",
-    )
-    text_column: str | None = Field(
-        None,
-        description="of rows: the column of the text, or in .jsonl of the list of words; none: text, sentence, "
-        "tokens or words",
-        json_schema_extra=ADDED_LATER,
-    )
-    head_column: str | None = Field(
-        None,
-        description="the column of the first entity's [start, end]; none: head, e1 or subj, or tags in the text",
-        json_schema_extra=ADDED_LATER,
-    )
-    tail_column: str | None = Field(
-        None, description="likewise of the second; none: tail, e2 or obj", json_schema_extra=ADDED_LATER
-    )
-    label_column: str | None = Field(
-        None, description="the column of the relation; none: relation or label", json_schema_extra=ADDED_LATER
-    )
-    delimiter: Delimiter = None
-    encoding: FileEncoding = None
-    max_length: int | None = Field(
-        None,
-        ge=8,
-        description="tokens read of a text, markers and special ones included; none: what the model can take. A "
-        "window around both entities is read",
-    )
-    head: Head = "linear"
-    beside: Beside = ""
 
 
 @dataclass(frozen=True)

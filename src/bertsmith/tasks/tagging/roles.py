@@ -16,7 +16,8 @@ from bertsmith.formatting import counted
 from bertsmith.io.conll import UNIVERSAL, Column, Sentence, fields_of, read_conll
 from bertsmith.io.files import bare_suffix, read_lines
 from bertsmith.metrics.tagging_schemes import OUTSIDE
-from bertsmith.tasks.tagging.tagged import TagExample, TagSettings
+from bertsmith.tasks.settings import TagSettings
+from bertsmith.tasks.tagging.tagged import TagExample
 
 _NONE = ("_", "-", "")
 _PREDICATE = re.compile(r"([BIES]-)?V")

@@ -34,12 +34,13 @@ from bertsmith.tasks.data_checks import Labels, of_labels
 from bertsmith.tasks.error_analysis import Answers, Details
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import Names
+from bertsmith.tasks.registry import TAG
 from bertsmith.tasks.scores import Overview, Scores
+from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.roles import has_roles, read_roles
 from bertsmith.tasks.tagging.tag_scores import details_of, scored, tallied, wrong_words
 from bertsmith.tasks.tagging.tagged import (
     TagExample,
-    TagSettings,
     by_characters,
     in_characters,
     keys_of,
@@ -59,7 +60,7 @@ from bertsmith.tasks.tagging.tagging import (
     prediction_of,
 )
 from bertsmith.tasks.tagging.words import TagItem, first_tokens, runs_of
-from bertsmith.tasks.task import AnswerForm, Facts, Foreign, Prediction, Task
+from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
 from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import UNCUT, deciding, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
@@ -76,21 +77,21 @@ class Tag(Task):
     """
 
     name = "tag"
-    summary = "a tag for each word of a sentence: entities, chunks, parts of speech"
+    summary = TAG.summary
     hangs_on = "tag"
-    example_file = "train.conll"
+    example_file = TAG.example_file
     inputs = ("words", "predicate")
     optional = ("predicate",)
     inherits = ()
-    may_name_labels = True
-    settings_type = TagSettings
+    may_name_labels = TAG.may_name_labels
+    settings_type = TAG.settings_type
     legal_start: Tensor
     legal_transitions: Tensor
     legal_end: Tensor
     facts_type = TagFacts
     by_token = True
     lasting = ("scheme", "decoder", "layers", "head", "beside")
-    answer_form = AnswerForm("conll", "the file's columns, the predicted tag behind them", ".conll")
+    answer_form = TAG.answer_form
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: TagSettings

@@ -6,69 +6,18 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.io.conll import Column, fields_of, read_conll
 from bertsmith.io.files import bare_suffix, json_object, read_lines
 from bertsmith.io.unicode_scripts import HAN_CLASS
-from bertsmith.models.feature_extraction import Layers
-from bertsmith.settings import ADDED_LATER, Settings
-from bertsmith.tasks.file_settings import FileEncoding
-from bertsmith.tasks.head_setting import Beside, Head
+from bertsmith.tasks.settings import TagSettings
 
 _NUMBER = re.compile(r"-?\d+")
 _BREAK = re.compile(r"[\t\n\r]")
 _CHINESE = re.compile(f"([{HAN_CLASS}])")
-
-
-class TagSettings(Settings):
-    """Where the words and their tags are, how tags are learnt and chosen, and how long a window is."""
-
-    word_column: str | None = Field(
-        None,
-        description="the column of the words: a number (1 the first, -1 the last), in .conllu and .jsonl a name; "
-        "none: the first, FORM, words",
-    )
-    tag_column: str | None = Field(
-        None, description="the column of the tags, likewise; none: the last, UPOS, tags"
-    )
-    predicate_column: str | None = Field(
-        None,
-        description="for semantic roles: the column that has each predicate's sense, _ elsewhere; each column "
-        "behind it has the roles of one predicate; none: the eleventh of a .conllu file that has it, where "
-        "tag_column is not given; in .jsonl the name of the predicate's position, predicate",
-    )
-    scheme: Literal["iobes", "iob2", "iob1", "as_written"] = Field(
-        "iobes",
-        description="how entities are learnt, whatever scheme the file has: IOBES tells their ends and single "
-        "words, too; answers are always in the file's scheme",
-    )
-    decoder: Literal["softmax", "crf"] = Field(
-        "softmax",
-        description="the likeliest legal tags: softmax, each word's by itself; crf: with learnt weights of a tag "
-        "after another (a conditional random field)",
-    )
-    layers: Layers = Field(
-        "last",
-        description="which layers are read: last, second_to_last, embeddings; several with learnt weights: "
-        "sum_last_four, sum_all; side by side: concat_last_four",
-        json_schema_extra=ADDED_LATER,
-    )
-    head: Head = "linear"
-    beside: Beside = ""
-    layout: Literal["auto", "columns", "lines"] = Field(
-        "auto",
-        description="columns: one word per line; lines: one sentence per line, to predict; auto: columns, but "
-        "lines for a .txt to predict that has none",
-    )
-    encoding: FileEncoding = None
-    max_length: int | None = Field(
-        None, ge=3, description="tokens of a window, special ones included; none: what the model can take"
-    )
 
 
 @dataclass(frozen=True)
