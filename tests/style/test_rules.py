@@ -183,9 +183,9 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert {name: files for name, files in found.items() if len(files) > 1} == {}
 
 
-def test_only_the_place_and_the_machine_name_a_device() -> None:
-    """`"cpu"`, `"cuda"` and questions after a device stand in place.py and machine.py alone."""
-    allowed = {"place.py", "machine.py"}
+def test_only_device_and_hardware_name_a_device() -> None:
+    """The names "cpu" and "cuda" occur in device.py and hardware.py only."""
+    allowed = {"device.py", "hardware.py"}
     named = [
         f"{file.relative_to(SOURCE)}:{node.lineno}"
         for file in FILES
