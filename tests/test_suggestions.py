@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 
 import pytest
 
@@ -62,6 +63,9 @@ def test_a_long_name_is_not_compared_for_ever(monkeypatch: pytest.MonkeyPatch) -
     assert max(seen) <= 100
 
 
-def test_the_name_of_nothing_is_said_to_be_empty() -> None:
-    assert absent("").sentence == "the name of a file is empty"
-    assert absent(" ", "folder").sentence == "the name of a folder is empty"
+def test_an_empty_path_and_a_missing_one_are_different_errors(tmp_path: Path) -> None:
+    assert absent("").code == absent(" ", "folder").code == "empty_path"
+    error = absent(tmp_path / "a.txt", remedy="make it")
+    assert (error.code, error.location, error.hint) == ("not_found", str(tmp_path / "a.txt"), "make it")
+    (tmp_path / "b.txt").touch()
+    assert str(tmp_path / "b.txt") in str(absent(tmp_path / "a.txt").hint)

@@ -48,11 +48,12 @@ def absent(
     what: Literal["file", "folder", "file or folder"] = "file",
     remedy: str = "check the path",
 ) -> InputError:
-    """The error that a path is not there. The remedy is what is here under nearly its name, else the one given."""
+    """Return the error for a path that does not exist; the hint names a similar path, or else is `remedy`."""
     if not str(path).strip():
-        return InputError(f"the name of a {what} is empty", remedy)
+        return InputError("empty_path", f"the name of a {what} is empty", hint=remedy)
     near = nearest_here(str(path))
-    return InputError(f"{path}: no such {what}", f"did you mean {near}?" if near else remedy)
+    hint = f"did you mean {near}?" if near else remedy
+    return InputError("not_found", f"no such {what}", location=path, hint=hint)
 
 
 def nearest_here(name: str) -> str | None:

@@ -33,7 +33,7 @@ def mode(path: Path) -> int:
 
 def run_and_kill(code: str, *arguments: Path) -> None:
     """Run Python code in a process that is killed when it has printed "ready"."""
-    program = f"import sys, time\nfrom pathlib import Path\nfrom bertsmith import disk\n{code}"
+    program = f"import sys, time\nfrom pathlib import Path\nfrom bertsmith.io import atomic\n{code}"
     child = subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)], stdout=subprocess.PIPE)
     with child:
         assert child.stdout is not None
@@ -100,7 +100,7 @@ def test_folders_of_killed_writers_are_removed_and_those_of_running_writers_stay
     tmp_path: Path, writer: str
 ) -> None:
     target = tmp_path / "a [1]*"
-    code = f"with disk.{writer}(Path(sys.argv[1])) as p:\n "
+    code = f"with atomic.{writer}(Path(sys.argv[1])) as p:\n "
     run_and_kill(f"{code}(p / 'x').write_text('x') if p.is_dir() else p.write_text('x')\n {WAIT}", target)
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
     with getattr(atomic, writer)(target) as part:
@@ -206,7 +206,7 @@ def test_one_writer_at_a_time_and_a_killed_one_blocks_nobody(tmp_path: Path) -> 
         assert (caught.value.code, caught.value.location) == ("folder_locked", str(run))
         assert run.is_dir()
     assert not run.exists()  # nothing was written
-    run_and_kill(f"with disk.locked(Path(sys.argv[1]), 'run'):\n {WAIT}", run)
+    run_and_kill(f"with atomic.locked(Path(sys.argv[1]), 'run'):\n {WAIT}", run)
     (tmp_path / "link").symlink_to(run)
     with atomic.locked(tmp_path / "link", "run"):
         with pytest.raises(InputError), atomic.locked(run, "run"):
@@ -225,10 +225,10 @@ def test_one_writer_at_a_time_and_a_killed_one_blocks_nobody(tmp_path: Path) -> 
 
 def test_a_lock_excludes_other_processes(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom bertsmith import disk\n"
+        "import sys\nfrom pathlib import Path\nfrom bertsmith.io import atomic\n"
         "from bertsmith.errors import InputError\n"
         "try:\n"
-        "    with disk.locked(Path(sys.argv[1]), 'preparation', Path('shards')): pass\n"
+        "    with atomic.locked(Path(sys.argv[1]), 'preparation', Path('shards')): pass\n"
         "except InputError as error: print(error.code, error.location)"
     )
     with atomic.locked(tmp_path / "run", "preparation"):

@@ -69,12 +69,12 @@ def test_what_is_no_text_is_refused_and_never_skipped_into_documents(
     file.write_bytes(gzip.compress(data) if suffix.endswith("gz") else data)
     with pytest.raises(InputError) as error:
         list(read_documents([file]))
-    assert error.value.sentence.startswith(f"{file}: this file is {what}")
-    assert error.value.remedy is not None
-    assert remedy in error.value.remedy
+    assert (error.value.code, error.value.location) == ("not_text", str(file))
+    assert what in error.value.message
+    assert remedy in (error.value.hint or "")
     rejects: list[Reject] = []
     assert list(read_documents([file], reject=rejects.append)) == []
-    assert [(reject.line, reject.byte) for reject in rejects] == [(None, None)]
+    assert [(reject.line, reject.byte, reject.code) for reject in rejects] == [(None, None, "not_text")]
 
 
 @pytest.mark.parametrize("kind", ["pdf", "xlsx", "noise"])
@@ -82,12 +82,14 @@ def test_task_files_are_looked_at_too(tmp_path: Path, kind: str) -> None:
     data, what, _ = KINDS[kind]
     for name in ("a.csv", "a.txt", "a.jsonl"):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(InputError, match="this file is") as error:
+        with pytest.raises(InputError) as error:
             read_table(tmp_path / name)
-        assert what in error.value.sentence
+        assert error.value.code == "not_text"
+        assert what in error.value.message
     (tmp_path / "a.json").write_bytes(data)
-    with pytest.raises(InputError, match="this file is"):
+    with pytest.raises(InputError) as error:
         list(read_questions(tmp_path / "a.json"))
+    assert error.value.code == "not_text"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io.related import Related, RelatedNames, marked, of_tagged, read_related, tagged
 
 BLOCK = '7\t"The <e1>child</e1> was put into the <e2>cradle</e2>."\nContent-Container(e1,e2)\nComment: c\n\n'
@@ -79,15 +79,12 @@ def test_columns_by_other_names(tmp_path: Path) -> None:
     assert found.text == " ".join(TOKENS)
     file = written(tmp_path, {"text": TAGGED, "kind": "r"}, "c.jsonl")
     assert next(read_related(file, labelled=True, names=RelatedNames(relation="kind"))).relation == "r"
-    with pytest.raises(InputError, match="the relation is missing") as caught:
-        read(file)
-    assert (
-        caught.value.remedy
-        == "give each row one, as relation, or name its column with --label-column: text, kind"
-    )
-    with pytest.raises(InputError, match="the column 'rel' is missing") as caught:
-        list(read_related(file, labelled=True, names=RelatedNames(relation="rel")))
-    assert caught.value.remedy == "the columns are text, kind; name it with --label-column"
+    for relation, code in ((None, "relation_missing"), ("rel", "column_missing")):
+        with pytest.raises(InputError) as caught:
+            list(read_related(file, labelled=True, names=RelatedNames(relation=relation)))
+        assert (caught.value.code, caught.value.argument) == (code, "label_column")
+        for text in ("text, kind", option("label_column")):
+            assert text in (caught.value.hint or "")
     assert next(read_related(file, labelled=False, names=RelatedNames(relation="rel"))).relation is None
 
 
@@ -109,34 +106,40 @@ ROW = {"text": TAGGED, "relation": "r"}
 
 
 @pytest.mark.parametrize(
-    ("name", "document", "said"),
+    ("name", "document", "location", "code"),
     [
-        ("a.txt", '1\t"The <e1>child</e1>."\nOther\n', r"a\.txt:1: the entity <e2> is not marked\n"),
-        ("a.txt", f'1\t"{TAGGED}"\n\n2\t"{TAGGED}"\nOther\n', r"a\.txt:1: the relation is missing"),
-        ("a.txt", f'1\t"{TAGGED}"\nComment: c\n', r"a\.txt:1: the relation is missing"),
-        ("a.txt", f"{BLOCK}what is this\n", r"a\.txt:5: this is neither a numbered sentence nor"),
-        ("a.txt", '1\t"a <e1>b <e2>c</e2>"\nOther\n', r"a\.txt:1: <e1> is never closed"),
-        ("a.txt", '1\t"a <e1>b</e1> <e1>d</e1> <e2>c</e2>"\nOther\n', r"a\.txt:1: <e1> occurs twice"),
-        ("a.txt", '1\t"a </e1> <e2>c</e2>"\nOther\n', r"a\.txt:1: </e1> closes nothing"),
-        ("a.txt", '1\t"a <e1></e1> <e2>c</e2>"\nOther\n', r"a\.txt:1: the entity is empty"),
-        ("a.txt", '1\t"a <e1>b <e2>c</e1> d</e2>"\nOther\n', r"a\.txt:1: the two entities overlap"),
-        ("b.jsonl", {"text": TEXT, "relation": "r"}, r"b\.jsonl:1: the entity <e1> is not marked\n.*head"),
-        ("b.jsonl", {"text": TAGGED}, r"b\.jsonl:1: the relation is missing"),
-        ("b.jsonl", {"relation": "r"}, r"b\.jsonl:1: the text is missing"),
-        ("b.jsonl", {**ROW, "head": [0, 99], "tail": [1, 2]}, r"the entity \[0, 99\] is not within the \d+"),
-        ("b.jsonl", {**ROW, "head": [3, 3], "tail": [1, 2]}, r"b\.jsonl:1: the entity is empty"),
-        ("b.jsonl", {**ROW, "head": "child", "tail": [1, 2]}, r"b\.jsonl:1: head is no \[start, end\]"),
-        ("b.jsonl", {**ROW, "head": [1, True], "tail": [1, 2]}, r"b\.jsonl:1: head is no \[start, end\]"),
-        ("b.jsonl", {"tokens": TOKENS, "head": [0, 1], "tail": [7, 9], "relation": "r"}, r"within the 8 words"),
-        ("b.jsonl", {"tokens": "a b", "head": [0, 1], "tail": [1, 2], "relation": "r"}, r"are no list of words"),
-        ("c.json", {"a": 1}, r"c\.json: this is no list"),
-        ("c.json", [ROW, 3], r"c\.json: \[1\]: is no object"),
-        ("d.csv", f"text,relation\n{TAGGED},\n", r"d\.csv:2: the relation is missing"),
+        ("a.txt", '1\t"The <e1>child</e1>."\nOther\n', ":1", "entity_missing"),
+        ("a.txt", f'1\t"{TAGGED}"\n\n2\t"{TAGGED}"\nOther\n', ":1", "relation_missing"),
+        ("a.txt", f'1\t"{TAGGED}"\nComment: c\n', ":1", "relation_missing"),
+        ("a.txt", f"{BLOCK}what is this\n", ":5", "not_semeval"),
+        ("a.txt", '1\t"a <e1>b <e2>c</e2>"\nOther\n', ":1", "unclosed_tag"),
+        ("a.txt", '1\t"a <e1>b</e1> <e1>d</e1> <e2>c</e2>"\nOther\n', ":1", "duplicate_tag"),
+        ("a.txt", '1\t"a </e1> <e2>c</e2>"\nOther\n', ":1", "unopened_tag"),
+        ("a.txt", '1\t"a <e1></e1> <e2>c</e2>"\nOther\n', ":1", "span_out_of_range"),
+        ("a.txt", '1\t"a <e1>b <e2>c</e1> d</e2>"\nOther\n', ":1", "overlapping_spans"),
+        ("b.jsonl", {"text": TEXT, "relation": "r"}, ":1", "entity_missing"),
+        ("b.jsonl", {"text": TAGGED}, ":1", "relation_missing"),
+        ("b.jsonl", {"relation": "r"}, ":1", "text_missing"),
+        ("b.jsonl", {**ROW, "head": [0, 99], "tail": [1, 2]}, ":1", "span_out_of_range"),
+        ("b.jsonl", {**ROW, "head": [3, 3], "tail": [1, 2]}, ":1", "span_out_of_range"),
+        ("b.jsonl", {**ROW, "head": "child", "tail": [1, 2]}, ":1", "bad_span"),
+        ("b.jsonl", {**ROW, "head": [1, True], "tail": [1, 2]}, ":1", "bad_span"),
+        ("b.jsonl", {"tokens": TOKENS, "head": [0, 1], "tail": [7, 9], "relation": "r"},
+         ":1", "span_out_of_range"),
+        ("b.jsonl", {"tokens": "a b", "head": [0, 1], "tail": [1, 2], "relation": "r"}, ":1", "not_a_list"),
+        ("b.jsonl", {"tokens": "[a", "head": [0, 1], "tail": [1, 2], "relation": "r"}, ":1", "not_json"),
+        ("c.json", {"a": 1}, "", "not_a_list"),
+        ("c.json", [ROW, 3], ": [1]", "not_an_object"),
+        ("d.csv", f"text,relation\n{TAGGED},\n", ":2", "relation_missing"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, name: str, document: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        read(written(tmp_path, document, name))
+def test_errors_have_their_location(
+    tmp_path: Path, name: str, document: Any, location: str, code: str
+) -> None:
+    file = written(tmp_path, document, name)
+    with pytest.raises(InputError) as caught:
+        read(file)
+    assert (caught.value.code, caught.value.location) == (code, f"{file}{location}")
 
 
 @pytest.mark.parametrize(

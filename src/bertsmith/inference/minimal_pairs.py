@@ -171,10 +171,10 @@ def read_pairs(
         raise InputError(
             f"'{good_column}' is named as the column of both sentences", "name another with --bad-column"
         )
-    goods = table.column(good_column, "--good-column")
-    bads = table.column(bad_column, "--bad-column")
+    goods = table.column(good_column, "good_column")
+    bads = table.column(bad_column, "bad_column")
     if group_columns:
-        groups = {name: table.column(name, "--group-column") for name in group_columns}
+        groups = {name: table.column(name, "group_columns") for name in group_columns}
     else:
         known = [next((name for name in names if name in table.columns), None) for names in _GROUPS]
         groups = {name: [row.values.get(name, "") for row in table] for name in known if name is not None}

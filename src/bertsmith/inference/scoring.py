@@ -36,7 +36,7 @@ def read_texts(
             )
         return [(f"{file}:{number}", line) for number, line in read_lines(file, encoding)]
     table = read_table(file, encoding=encoding)
-    values = table.column(column or "text", "--text-column")
+    values = table.column(column or "text", "text_column")
     return [(f"{table.path}:{row.line}", value) for row, value in zip(table, values, strict=True)]
 
 

@@ -44,9 +44,9 @@ def text_rows(
         yield from _of_jsonl(file, text_column or "text", id_column, encoding)
     elif suffix in (".csv", ".tsv"):
         table = read_table(file, encoding=encoding)
-        texts = table.column(text_column or "text", "--text-column")
+        texts = table.column(text_column or "text", "text_column")
         known = id_column or next((name for name in _IDS if name in table.columns), None)
-        ids = table.column(known, "--id-column") if known else None
+        ids = table.column(known, "id_column") if known else None
         for i, row in enumerate(table):
             yield TextRow(texts[i], f"{file}:{row.line}", ids[i] if ids else str(row.line))
     elif suffix == ".parquet":
@@ -77,7 +77,7 @@ def _of_jsonl(
         if column not in row:
             raise InputError(
                 f"{place}: the field '{column}' is missing",
-                missing_column(column, list(row), "--text-column", "keys"),
+                missing_column(column, list(row), "text_column", word="keys"),
             )
         if not isinstance(text := row[column], str):
             raise InputError(

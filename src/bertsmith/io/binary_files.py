@@ -41,7 +41,7 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x7fELF", "a program", _LEAVE),
     (b"\x93NUMPY", "a NumPy array", _LEAVE),
 )
-# What a zip holds tells what it is; the names of its members stand in it as they are.
+# The names of the members of a zip, which are not compressed, show what kind of file it is.
 _ZIPPED: tuple[tuple[bytes, str, str], ...] = (
     (b"mimetypeapplication/vnd.oasis.opendocument.text", "an OpenDocument text (.odt)", _OFFICE),
     (b"mimetypeapplication/vnd.oasis.opendocument.spreadsheet", "an OpenDocument sheet (.ods)", _SHEET),
@@ -90,8 +90,8 @@ def not_text(path: str, head: bytes, *, wide: bool = False) -> FileFault | None:
     if head[257:262] == b"ustar":
         found = "a tar archive", _UNPACK
     if found is None and not wide and is_binary(head):
-        found = "binary", f"leave it out; this says what it is: file {path}"
+        found = "binary", f"leave it out; to see what it is, run: file {path}"
     if found is None:
         return None
     what, remedy = found
-    return FileFault(f"{path}: this file is {what}, not text", remedy, head)
+    return FileFault("not_text", f"this file is {what}, not text", location=path, hint=remedy, raw=head)

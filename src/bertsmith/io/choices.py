@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io.files import bare_suffix, json_object, read_lines
 from bertsmith.io.memory import InMemory
 from bertsmith.io.records import Named, by_known_names, value_of
@@ -26,7 +26,8 @@ _ANSWERS = ("label", "answerKey", "answer")
 _NUMBERED = re.compile(r"(?:ending|choice|option|answer|sol)[ _-]?(\d+)")
 _ROW = (
     "a row has context or question, choices (a list, or choice0, choice1, …) and label; name other columns with "
-    "--context-column, --question-column, --choices-column and --label-column"
+    f"{option('context_column')}, {option('question_column')}, {option('choices_column')}, and "
+    f"{option('label_column')}"
 )
 _ARTICLE = "RACE has article, and of each question one of questions, options (lists) and answers (letters)"
 _DIALOGUE = "DREAM is a list of [turns, questions, id], each question with question, choice and answer"
@@ -84,7 +85,8 @@ def read_choices(
     if not isinstance(file, InMemory) and Path(file).is_dir():
         inner = sorted(path for path in Path(file).rglob("*") if bare_suffix(path) in (".txt", ".json"))
         if not inner:
-            raise InputError(f"{file}: there is no .txt and no .json in this folder", "name a file")
+            message = "there is no .txt and no .json in this folder"
+            raise InputError("no_files", message, location=file, hint="name a file")
         for path in inner:
             yield from read_choices(path, labelled=labelled, names=names, encoding=encoding)
         return
@@ -93,10 +95,8 @@ def read_choices(
         try:
             value = json_value(file, encoding)
         except InputError as error:
-            if suffix == ".txt" and "is not JSON" in error.sentence:
-                raise InputError(
-                    error.sentence, f"a .txt is an article of RACE; {_ROW}, in .jsonl or .csv"
-                ) from None
+            if suffix == ".txt" and error.code == "not_json":
+                error.hint = f"a .txt is an article of RACE; {_ROW}, in .jsonl or .csv"
             raise
         yield from _of_json(value, str(file), labelled, names)
     elif suffix == ".jsonl":
@@ -120,7 +120,7 @@ def read_choices(
 def of_row(
     values: Mapping[str, Any], place: str, *, labelled: bool, names: ChoiceNames = _KNOWN
 ) -> ChoiceRow:
-    """A question of a row's values by name. InputError, which begins with `place`, for what is amiss."""
+    """Return the question of a row's values by name. InputError with the location `place` for what is amiss."""
     values = _by_known_names(values, names, place, labelled=labelled)
     question = values.get("question")
     stem = question if isinstance(question, Mapping) else {}  # CommonsenseQA's
@@ -138,13 +138,16 @@ def of_row(
     choices, keys = _choices(given, place)
     answer = _first(values, _ANSWERS) if labelled else None
     if labelled and answer in (None, ""):
-        raise InputError(f"{place}: which choice is right is missing", f"give it as label: {_ROW}")
+        raise InputError(
+            "answer_missing", "the right choice is missing", location=place, hint=f"give it as label: {_ROW}"
+        )
     right = None
     if labelled:
         right = position_of(answer, choices, keys, place, numbers=bool(numbered), first=names.first)
     number = values.get("id")
     if not any(texts):
-        raise InputError(f"{place}: there is neither a context nor a question", _ROW)
+        message = "there is neither a context nor a question"
+        raise InputError("question_missing", message, location=place, hint=_ROW)
     return ChoiceRow(texts[0], texts[1], choices, right, place, None if number is None else str(number))
 
 
@@ -153,14 +156,14 @@ def _by_known_names(
 ) -> Mapping[str, Any]:
     """The values by the names that `of_row` knows. InputError for a column that is not there."""
     parts = {
-        "context": Named(names.context, "--context-column", _CONTEXTS),
-        "question": Named(names.question, "--question-column", ()),
-        "label": Named(names.label if labelled else None, "--label-column", _ANSWERS),
+        "context": Named(names.context, "context_column", _CONTEXTS),
+        "question": Named(names.question, "question_column", ()),
+        "label": Named(names.label if labelled else None, "label_column", _ANSWERS),
     }
     found = by_known_names(values, parts, place)
     if (name := names.choices) is not None:
         several = [name] if name in values else [one.strip() for one in name.split(",")]
-        cells = [value_of(values, one, "--choices-column", place) for one in several]
+        cells = [value_of(values, one, "choices_column", place) for one in several]
         found = {key: cell for key, cell in found.items() if not _NUMBERED.fullmatch(key)}
         found["choices"] = cells[0] if len(several) == 1 else _of_columns(cells)
     return found
@@ -182,26 +185,35 @@ def position_of(
     known = f"its text, its index ({first} to {last}) or its letter ({letters[0]} to {letters[-1]})"
     text = answer.strip() if isinstance(answer, str) else ""
     if isinstance(answer, bool) or not isinstance(answer, int | str):
-        raise InputError(f"{place}: the right choice is {answer!r:.40}", f"name it by {known}")
+        message = f"the right choice is {answer!r:.40}"
+        raise InputError("bad_answer", message, location=place, hint=f"name it by {known}")
     if keys and text in keys:
         return keys.index(text)
     index = answer if isinstance(answer, int) else int(text) if _is_index(text) else None
     same = [i for i, choice in enumerate(choices) if choice == answer or choice.strip() == text]
     if index is None or (same and isinstance(answer, str) and not numbers):
         if len(same) > 1:
-            raise InputError(f"{place}: the answer {text!r:.60} equals {len(same)} choices", "name its index")
+            message = f"the answer {text!r:.60} equals {len(same)} choices"
+            raise InputError("ambiguous_answer", message, location=place, hint="name its index")
         if same:
             return same[0]
         if not keys and text.upper() in letters:
             return letters.index(text.upper())
         raise InputError(
-            f"{place}: the answer {text!r:.60} is none of the {len(choices)} choices", f"name it by {known}"
+            "unknown_answer",
+            f"the answer {text!r:.60} is none of the {len(choices)} choices",
+            location=place,
+            hint=f"name it by {known}",
         )
     if not first <= index <= last:
-        begin = "indices begin at 1" if first else "indices begin at 0 (at 1 with --first-index 1)"
+        begin = (
+            "indices begin at 1" if first else f"indices begin at 0 (at 1 with {option('first_index', 1)})"
+        )
         raise InputError(
-            f"{place}: the label {index} is out of range: the {len(choices)} choices are {first} to {last}",
-            f"{begin}; fix the row",
+            "answer_out_of_range",
+            f"the label {index} is out of range: the {len(choices)} choices are {first} to {last}",
+            location=place,
+            hint=f"{begin}; fix the row",
         )
     return index - first
 
@@ -210,8 +222,10 @@ def check_choices(choices: Sequence[Any], place: str) -> tuple[str, ...]:
     """Two texts or more, as strings."""
     if len(choices) < 2:
         raise InputError(
-            f"{place}: a question has two choices or more, this one has {len(choices)}",
-            "add the others, or leave this question out",
+            "too_few_choices",
+            f"a question has two choices or more, this one has {len(choices)}",
+            location=place,
+            hint="add the others, or remove this question",
         )
     return tuple(_text(choice, f"choice {i}", place) for i, choice in enumerate(choices))
 
@@ -239,7 +253,8 @@ def _text(value: Any, name: str, place: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InputError(f"{place}: the {name} is not a string, but {value!r:.60}", "give it as one string")
+        message = f"the {name} is not a string, but {value!r:.60}"
+        raise InputError("not_a_string", message, location=place, hint="give it as one string")
     return value
 
 
@@ -250,18 +265,26 @@ def _choices(given: Any, place: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         try:
             given = json.loads(given)
         except ValueError:
-            raise InputError(f"{place}: the choices are no JSON list", 'write ["one", "two"]') from None
+            message = "the choices are not a JSON list"
+            raise InputError("not_json", message, location=place, hint='write ["one", "two"]') from None
     keys: Sequence[Any] = ()
     if isinstance(given, Mapping) and isinstance(given.get("text"), list):
         keys, given = given.get("label") or (), given["text"]
+    if given is None:
+        raise InputError("choices_missing", "the choices are missing", location=place, hint=_ROW)
     if not isinstance(given, list | tuple):
-        said = "are missing" if given is None else f"are no list, but {given!r:.40}"
-        raise InputError(f"{place}: the choices {said}", _ROW)
+        message = f"the choices are not a list, but {given!r:.40}"
+        raise InputError("not_a_list", message, location=place, hint=_ROW)
     if given and all(isinstance(choice, Mapping) for choice in given):
         keys = [choice.get("label", "") for choice in given]
         given = [choice.get("text") for choice in given]
     if keys and (len(set(map(str, keys))) < len(keys) or len(keys) != len(given)):
-        raise InputError(f"{place}: the labels of the choices are not one each", "give each its own")
+        raise InputError(
+            "duplicate_choice_labels",
+            "the choices do not have one label each",
+            location=place,
+            hint="give each choice a label of its own",
+        )
     return check_choices(given, place), tuple(map(str, keys))
 
 
@@ -272,14 +295,24 @@ def _of_json(value: Any, file: str, labelled: bool, names: ChoiceNames) -> Itera
         yield from _of_object(value, file, ": ", labelled, names)
         return
     if not isinstance(value, list):
-        raise InputError(f"{file}: this is neither a list nor an object", f"{_ROW}; {_DIALOGUE}; {_ARTICLE}")
+        raise InputError(
+            "not_a_list_or_object",
+            "this is neither a list nor an object",
+            location=file,
+            hint=f"{_ROW}; {_DIALOGUE}; {_ARTICLE}",
+        )
     for number, one in enumerate(value):
         if isinstance(one, list):
             yield from _of_dialogue(one, f"{file}: [{number}]", labelled)
         elif isinstance(one, dict):
             yield from _of_object(one, f"{file}: [{number}]", "", labelled, names)
         else:
-            raise InputError(f"{file}: [{number}]: is neither a list nor an object", f"{_ROW}; {_DIALOGUE}")
+            raise InputError(
+                "not_a_list_or_object",
+                "this is neither a list nor an object",
+                location=f"{file}: [{number}]",
+                hint=f"{_ROW}; {_DIALOGUE}",
+            )
 
 
 def _of_object(
@@ -293,11 +326,13 @@ def _of_object(
     questions, options = values["questions"], values.get("options")
     answers = values.get("answers") if labelled else [None] * len(questions)
     if not isinstance(options, list) or not isinstance(answers, list):
-        raise InputError(f"{place}: options or answers are no list", _ARTICLE)
+        raise InputError("not_a_list", "options or answers are not a list", location=place, hint=_ARTICLE)
     if not len(questions) == len(options) == len(answers):
         raise InputError(
-            f"{place}: {len(questions)} questions, {len(options)} lists of options and {len(answers)} answers",
-            _ARTICLE,
+            "length_mismatch",
+            f"there are {len(questions)} questions, {len(options)} lists of options, and {len(answers)} answers",
+            location=place,
+            hint=_ARTICLE,
         )
     rows = zip(questions, options, answers, strict=True)
     for k, (question, choices, answer) in enumerate(rows):
@@ -310,17 +345,17 @@ def _of_object(
 def _of_dialogue(one: list[Any], place: str, labelled: bool) -> Iterator[ChoiceRow]:
     """DREAM's: the turns of a dialogue, its questions, its id."""
     if len(one) != 3 or not isinstance(one[0], list) or not isinstance(one[1], list):
-        raise InputError(f"{place}: this is no dialogue", _DIALOGUE)
+        raise InputError("not_a_dialogue", "this is not a dialogue", location=place, hint=_DIALOGUE)
     context = "\n".join(_text(turn, "turn", place) for turn in one[0])
     for k, asked in enumerate(one[1]):
         here = f"{place}[1][{k}]"
         if not isinstance(asked, dict):
-            raise InputError(f"{here}: this is no question", _DIALOGUE)
+            raise InputError("not_a_question", "this is not a question", location=here, hint=_DIALOGUE)
         row = {"context": context, "question": asked.get("question"), "choices": asked.get("choice")}
         found = of_row(row, here, labelled=False)
         if labelled:
             if not isinstance(answer := asked.get("answer"), str):
-                raise InputError(f"{here}: the answer is missing", _DIALOGUE)
+                raise InputError("answer_missing", "the answer is missing", location=here, hint=_DIALOGUE)
             found = found._replace(right=position_of(answer, found.choices, (), here))
         yield found._replace(number=_numbered(one[2], k))
 
@@ -344,8 +379,10 @@ def _of_codah(file: str | Path, encoding: str | None, labelled: bool) -> Iterato
         indexed = _is_index(fields[-1].strip())
         if len(fields) < 4 + indexed or (labelled and not indexed):
             raise InputError(
-                f"{place}: this is no row of CODAH: a category, a prompt, endings, and the index of the right one",
-                "or give the file a header: context, question, choice0, choice1, …, label",
+                "not_a_codah_row",
+                "this is not a row of CODAH: a category, a prompt, endings, and the index of the right one",
+                location=place,
+                hint="fix it, or give the file a header: context, question, choice0, choice1, …, label",
             )
         choices = check_choices(fields[2:-1] if indexed else fields[2:], place)
         right = position_of(int(fields[-1]), choices, (), place) if labelled else None

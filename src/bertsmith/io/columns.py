@@ -1,6 +1,6 @@
 """One column of a table as texts, row by row and never the whole table: csv, tsv, parquet.
 
-A bad row is told and left out; what is wrong with the header or the file as a whole ends it.
+A bad row is skipped and reported; an error in the header or in the file as a whole ends it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io import lines as limits
 from bertsmith.io.compressed import FileFault, opened
 from bertsmith.io.lines import Faults, Line, Lines, too_long
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _BATCH = 1 << 22  # bytes of a parquet's column read at a time, on average
 _ROWS = 256  # at most: some texts of a column may be far longer than the average
 _REPEATED = 16  # bytes a row: less is no text, but numbers of texts that are held once
-_NAME_IT = "name the one that holds the text: --text-column"
+_NAME_IT = f"name the column of the text with {option('text_column')}"
 
 
 def texts_of_table(lines: Lines, column: str, delimiter: str, faults: Faults) -> Iterator[tuple[int, str]]:
@@ -34,36 +34,54 @@ def texts_of_table(lines: Lines, column: str, delimiter: str, faults: Faults) ->
         try:
             if not columns:
                 if faults.count:
-                    raise FileFault(f"{faults.path}:1: the header cannot be read")
+                    raise FileFault(
+                        "header_unreadable", "the header cannot be read", location=f"{faults.path}:1"
+                    )
                 header, columns = fields, _header(faults.path, first, fields, column)
                 place = columns.index(column)
             elif len(fields) != len(columns):
-                said = ragged(len(fields), columns)
-                raise InputError(f"{faults.path}:{first.number}: {said}", ragged_remedy(delimiter, columns))
+                raise InputError(
+                    "field_count",
+                    ragged(len(fields), columns),
+                    location=f"{faults.path}:{first.number}",
+                    hint=ragged_remedy(delimiter, columns),
+                )
             elif fields == header:
                 raise InputError(
-                    f"{faults.path}:{first.number}: the header is repeated here", "remove this line"
+                    "header_repeated",
+                    "the header is repeated here",
+                    location=f"{faults.path}:{first.number}",
+                    hint="remove this line",
                 )
             else:
                 yield first.number, fields[place]
         except FileFault:
             raise
         except InputError as error:
-            faults.tell(error, first.number, first.byte, _raw(record))
+            faults.add(error, first.number, first.byte, _raw(record))
 
 
 def _header(path: str, line: Line, fields: list[str], column: str) -> list[str]:
     try:
         columns = columns_of(path, line.number, fields)
     except InputError as error:
-        raise FileFault(error.sentence, error.remedy, line.raw) from None
-    if column not in columns:
         raise FileFault(
-            f"{path}:{line.number}: column '{column}' is missing",
-            missing_column(column, columns, FOR_ALL_FILES),
-            line.raw,
-        )
+            error.code, error.message, location=error.location, hint=error.hint, raw=line.raw
+        ) from None
+    if column not in columns:
+        raise _column_missing(f"{path}:{line.number}", column, columns, line.raw)
     return columns
+
+
+def _column_missing(location: str, column: str, columns: list[str], raw: bytes = b"") -> FileFault:
+    return FileFault(
+        "column_missing",
+        f"column '{column}' is missing",
+        location=location,
+        argument="text_column",
+        hint=missing_column(column, columns, "text_column", note=FOR_ALL_FILES),
+        raw=raw,
+    )
 
 
 def _raw(record: list[Line]) -> bytes:
@@ -75,12 +93,12 @@ def texts_of_parquet(path: str | Path, column: str, faults: Faults) -> Iterator[
     for many rows is held once: its kilobytes may stand for gigabytes.
 
     Raises `FileFault` for what is no whole parquet, a column that is missing or holds no text; nulls and bytes
-    that are not UTF-8 are told.
+    that are not UTF-8 are added to `faults`.
     """
     import pyarrow as pa
     import pyarrow.parquet
 
-    opened(path).close()  # what is no file is told in the words of all forms
+    opened(path).close()  # all formats have the same errors for files that cannot be opened
     row = 0
     try:
         metadata = pyarrow.parquet.read_metadata(str(path))
@@ -95,13 +113,17 @@ def texts_of_parquet(path: str | Path, column: str, faults: Faults) -> Iterator[
                     if isinstance(text, str):
                         yield row, text
                     else:
-                        _tell_value(path, row, column, text, faults)
+                        _add_value(path, row, column, text, faults)
     except (pa.ArrowException, OSError, MemoryError) as error:
         with opened(path) as begun:
             head = begun.read(limits.KEPT)
-        said = str(error).split("\n")[0][:200].rstrip(".")
+        reason = str(error).split("\n")[0][:200].rstrip(".")
         raise FileFault(
-            f"{path}: this is not a whole parquet file ({said})", "write or download it again", head
+            "bad_parquet",
+            f"this is not a whole parquet file ({reason})",
+            location=path,
+            hint="write or download it again",
+            raw=head,
         ) from None
 
 
@@ -120,15 +142,22 @@ def _bytes_a_row(metadata: Any, column: str) -> float:
 def _check_column(path: str | Path, schema: pa.Schema, column: str) -> None:
     import pyarrow.types as types
 
-    if schema.names.count(column) != 1:
-        said = "occurs twice" if column in schema.names else "is missing"
+    if column not in schema.names:
+        raise _column_missing(str(path), column, schema.names)
+    if schema.names.count(column) > 1:
         raise FileFault(
-            f"{path}: column '{column}' {said}", missing_column(column, schema.names, FOR_ALL_FILES)
+            "duplicate_column", f"column '{column}' occurs twice", location=path, hint="rename one of them"
         )
     kind = schema.field(column).type
     inner = kind.value_type if types.is_dictionary(kind) else kind
     if str(inner) not in ("string", "large_string", "string_view"):
-        raise FileFault(f"{path}: column '{column}' holds {kind}, not text", _NAME_IT)
+        raise FileFault(
+            "column_not_text",
+            f"column '{column}' holds {kind}, not text",
+            location=path,
+            argument="text_column",
+            hint=_NAME_IT,
+        )
 
 
 def _strings(column: pa.Array) -> Iterator[str | bytes | None]:
@@ -163,11 +192,14 @@ def _text(value: bytes) -> str | bytes:
         return value
 
 
-def _tell_value(path: str | Path, row: int, column: str, value: Any, faults: Faults) -> None:
+def _add_value(path: str | Path, row: int, column: str, value: Any, faults: Faults) -> None:
+    location = f"{path}:{row}"
     if value is None:
-        error = InputError(f"{path}:{row}: the column '{column}' is null", "fill it, or leave the row out")
+        message = f"the column '{column}' is null"
+        error = InputError("value_null", message, location=location, hint="fill it, or remove the row")
     elif len(value) > limits.LONGEST:
-        error, value = too_long(str(path), row, "row", "part its text"), value[: limits.KEPT]
+        error, value = too_long(str(path), row, "row", "divide its text"), value[: limits.KEPT]
     else:
-        error = InputError(f"{path}:{row}: the column '{column}' holds bytes that are not UTF-8")
-    faults.tell(error, row, None, value or b"")
+        message = f"the column '{column}' holds bytes that are not UTF-8"
+        error = InputError("value_not_utf8", message, location=location, hint="write the text as UTF-8")
+    faults.add(error, row, None, value or b"")

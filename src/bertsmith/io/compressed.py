@@ -1,8 +1,8 @@
 """A file's bytes in blocks of bounded size, unpacked where its name ends in .gz, .zst, .bz2 or .xz.
 
 A compressed file may hold several frames, one behind the other (pigz, pzstd, `cat a.gz b.gz`). One that ends
-in the middle, is not what its name says, or goes on with something else is told as a `FileFault`: the blocks
-before come first.
+in the middle, is not what its name says, or goes on with something else raises a `FileFault` after the blocks
+before.
 """
 
 from __future__ import annotations
@@ -29,16 +29,31 @@ _SAME = {".ndjson": ".jsonl"}
 
 
 class FileFault(InputError):
-    """What is wrong with a file from some place on, or as a whole; `raw`: the bytes at its beginning."""
+    """An error of a file as a whole, or from some location on.
 
-    def __init__(self, sentence: str, remedy: str | None = None, raw: bytes = b"") -> None:
-        super().__init__(sentence, remedy)
-        self.raw = raw
+    Attributes:
+        raw: The bytes at the beginning of the file.
+        encoding: The encoding that the file seems to have, of the code `other_encoding`.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        location: object = None,
+        argument: str | None = None,
+        hint: str | None = None,
+        raw: bytes = b"",
+        encoding: str | None = None,
+    ) -> None:
+        super().__init__(code, message, location=location, argument=argument, hint=hint)
+        self.raw, self.encoding = raw, encoding
 
 
 def bare_suffix(path: str | Path) -> str:
-    """The suffix that tells a file's form, in lower case: that of `a.jsonl.gz` is `.jsonl`. `.ndjson` is
-    `.jsonl` by another name, and told as that, and so is what is in memory."""
+    """Return the suffix of a file's format, in lower case: that of `a.jsonl.gz` is `.jsonl`, that of `a.ndjson`
+    and of data in memory too."""
     if isinstance(path, InMemory):
         return ".jsonl"
     name = Path(path)
@@ -57,12 +72,17 @@ def check_name(path: str | Path) -> None:
         str(path).encode("utf-8")
     except UnicodeEncodeError:
         shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-        raise InputError(f"{shown}: this name is not UTF-8", "rename it: convmv -f latin1 -t utf-8") from None
+        raise InputError(
+            "name_not_utf8",
+            "this name is not UTF-8",
+            location=shown,
+            hint="rename it: convmv -f latin1 -t utf-8",
+        ) from None
 
 
 def opened(path: str | Path) -> BinaryIO:
-    """The file, open for reading bytes. Raises `InputError` for what is no file or may not be read, and for a name
-    that is not UTF-8: places are told by it, in files and on terminals that take nothing else."""
+    """Open a file for reading bytes. Raises `InputError` for what is no file or may not be read, and for a name
+    that is not UTF-8, since locations are printed and written as UTF-8."""
     check_name(path)
     try:
         return open(path, "rb")
@@ -70,10 +90,15 @@ def opened(path: str | Path) -> BinaryIO:
         raise absent(path) from None
     except IsADirectoryError:
         raise InputError(
-            f"{path}: this is a folder, not a file", f"name the files in it: {path}/*.txt"
+            "is_a_folder",
+            "this is a folder, not a file",
+            location=path,
+            hint=f"name the files in it: {path}/*.txt",
         ) from None
     except PermissionError:
-        raise InputError(f"{path}: this file may not be read", "check its permissions") from None
+        raise InputError(
+            "permission_denied", "this file may not be read", location=path, hint="check its permissions"
+        ) from None
 
 
 def read_blocks(path: str | Path) -> Iterator[bytes]:
@@ -110,19 +135,24 @@ def _unpacked(path: str | Path, file: BinaryIO, new_decoder: Any) -> Iterator[by
         raise _fault(path, None, 0, head)  # shorter than a header: the decoder waits for the rest of it
     if torn:
         raise FileFault(
-            f"{path}: the compressed file ends in the middle", "compress or download it again", head
+            "truncated_file",
+            "the compressed file ends in the middle",
+            location=path,
+            hint="compress or download it again",
+            raw=head,
         )
 
 
 def _fault(path: str | Path, error: Exception | None, frames: int, head: bytes) -> FileFault:
     kind = Path(path).suffix[1:].lower()
     if frames:
-        said = f"after the compressed text comes something that is not {kind}"
+        message = f"after the compressed text comes something that is not {kind}"
     elif "memory" in str(error).lower():
-        said = f"this {kind} file asks for more memory than a reader should give"
+        message = f"this {kind} file needs more than {_MOST_XZ >> 20} MiB of memory to decompress"
     else:
-        said = f"this is not a whole {kind} file"
-    return FileFault(f"{path}: {said}", "compress or download it again", head)
+        message = f"this is not a whole {kind} file"
+    hint = "compress or download it again"
+    return FileFault("bad_compression", message, location=path, hint=hint, raw=head)
 
 
 class _Decoder(Protocol):
@@ -198,5 +228,5 @@ def _xz() -> _OfLibrary:
 
 _DECODERS: dict[str, Any] = {".gz": _gzip, ".zst": _zstd, ".bz2": _bz2, ".xz": _xz}
 _MAGIC: dict[Any, bytes] = {_gzip: b"\x1f\x8b", _zstd: b"\x28\xb5\x2f\xfd", _bz2: b"BZh", _xz: b"\xfd7zXZ\0"}
-# bz2 tells broken data as OSError or ValueError.
+# bz2 raises OSError or ValueError for broken data.
 _ERRORS = (zlib.error, zstandard.ZstdError, lzma.LZMAError, OSError, ValueError)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.io.files import bare_suffix, read_lines
 
@@ -26,13 +26,13 @@ _BLANKS = re.compile(r"[ \t]+")
 
 class Column(NamedTuple):
     """A column that is wanted. chosen: by the user, a number (1 the first, -1 the last), in .conllu also a name;
-    None for `default`, a number, or in .conllu for `name`. option: to choose it with. needed: else it may be
-    missing, and is then blank; filled: else it may be blank where it is there."""
+    None for `default`, a number, or in .conllu for `name`. argument: Python's name of the argument that chooses it.
+    needed: else it may be missing, and is then blank; filled: else it may be blank where it is there."""
 
     chosen: str | None
     default: str
     name: str
-    option: str
+    argument: str
     needed: bool = True
     filled: bool = True
 
@@ -136,21 +136,32 @@ class _Chosen:
                     known = (
                         f"its columns are {', '.join(names)}" if names else "its columns have numbers, from 1"
                     )
-                    raise InputError(f"{place}: there is no column '{wanted}'", f"{known}: {column.option}")
+                    raise InputError(
+                        "column_missing",
+                        f"there is no column '{wanted}'",
+                        location=place,
+                        argument=column.argument,
+                        hint=f"{known}; choose one with {option(column.argument)}",
+                    )
                 places.append(names.index(wanted))
                 continue
             if not 1 <= abs(int(wanted)) <= width:
                 raise InputError(
-                    f"{place}: there is no column {wanted}, the row has {_columns(width)}",
-                    f"choose with {column.option}",
+                    "column_missing",
+                    f"there is no column {wanted}, the row has {_columns(width)}",
+                    location=place,
+                    argument=column.argument,
+                    hint=f"choose another with {option(column.argument)}",
                 )
             places.append(int(wanted) - 1 if int(wanted) > 0 else int(wanted))
         needed = [at for at, column in zip(places, columns, strict=True) if at is not None and column.needed]
         if len({at % width for at in needed}) < len(needed):
-            options = " and ".join(column.option for column in columns)
+            options = " and ".join(option(column.argument) for column in columns)
             raise InputError(
-                f"{place}: the row has {_columns(width)}, and the same one would be both word and tag",
-                f"give each word a tag behind it; choose with {options}",
+                "same_column",
+                f"the row has {_columns(width)}, and the same one would be both word and tag",
+                location=place,
+                hint=f"write a tag behind each word; choose the columns with {options}",
             )
         filled = [at for at, column in zip(places, columns, strict=True) if at in needed and column.filled]
         return cls(places, needed, [at for at in filled if at is not None], width, tabs)
@@ -159,13 +170,20 @@ class _Chosen:
         """The wanted columns of a row."""
         if (min(self.needed) < 0 and len(fields) != self.width) or max(self.needed) >= len(fields):
             raise InputError(
-                f"{place}: the row has {_columns(len(fields))}, the file's first has {self.width}",
-                "fix the row; where spaces separate columns no word can contain one: use tabs",
+                "field_count",
+                f"the row has {_columns(len(fields))}, the file's first has {self.width}",
+                location=place,
+                hint="fix the row; where spaces separate columns no word can contain one: use tabs",
             )
         empty = [at for at in self.filled if not fields[at]]
         if empty:
             at = empty[0] % len(fields) + 1
-            raise InputError(f"{place}: column {at} is empty", "give each word a tag, or take the row out")
+            raise InputError(
+                "empty_cell",
+                f"column {at} is empty",
+                location=place,
+                hint="give each word a tag, or remove the row",
+            )
         return ["" if at is None or at >= len(fields) else fields[at] for at in self.places]
 
     def behind(self, fields: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from encodings import aliases
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io.compressed import FileFault
 
 _MARKS = {
@@ -52,9 +52,9 @@ _NULLS, _STRANGE = (
     0.1,
     0.02,
 )  # shares of NULs, and of control characters in what is not UTF-8, that no text has
-_FEW_NULLS = 0.1  # of the bytes of UTF-16 that tell the letters of a script apart
+_FEW_NULLS = 0.1  # of the bytes of UTF-16 that distinguish the letters of a script
 _KANA = 0.3  # of the text's two-byte characters; Chinese and Korean have none
-_PROOF = 8  # continuation bytes: fewer do not tell UTF-8 from another encoding of several bytes a character
+_PROOF = 8  # continuation bytes: fewer do not distinguish UTF-8 from another multibyte encoding
 
 
 def known_encoding(name: str) -> str:
@@ -67,8 +67,12 @@ def known_encoding(name: str) -> str:
     except (LookupError, ValueError, UnicodeError):
         meant = _meant(name.lower().replace("_", "-"))
         raise InputError(
-            f"there is no encoding of text called {name!r}",
-            f"did you mean {meant!r}?" if meant else "known are utf-8, cp1252, utf-16, gb18030, shift_jis, …",
+            "unknown_encoding",
+            f"there is no text encoding called {name!r}",
+            argument="encoding",
+            hint=f"did you mean {meant!r}?"
+            if meant
+            else "known: utf-8, cp1252, utf-16, gb18030, shift_jis, …",
         ) from None
     return _LARGER.get(found, found)
 
@@ -180,8 +184,11 @@ def as_utf8(path: str, blocks: Iterator[bytes], encoding: str) -> Iterator[bytes
             yield text.encode("utf-8", "surrogatepass")
         if fault is not None:
             raise FileFault(
-                f"{path}:{line}: from here on the file is not {encoding} ({fault.reason})",
-                "is it whole, and is that its encoding?",
+                "decoding_failed",
+                f"from here on the file is not {encoding} ({fault.reason})",
+                location=f"{path}:{line}",
+                argument="encoding",
+                hint="check that the file is complete and that this is its encoding",
             )
 
 
@@ -202,14 +209,14 @@ def remedy_of(lines: bytes) -> str:
     strange = [line for line in lines.split(b"\n") if not line.isascii()]
     good = sum(_continuation_bytes(line) is not None for line in strange)
     if 2 * good > len(strange):
-        return "the lines around it are UTF-8: correct this one, or take it out"
+        return "the lines around it are UTF-8: correct this one, or remove it"
     sample = b"\n".join(line for line in strange if _continuation_bytes(line) is None)[:_SAMPLE]
     name = guessed_encoding(sample)
     if name is None:
-        return "save it as UTF-8, or name its encoding, such as --encoding cp1252 or --encoding gb18030"
+        return f"save it as UTF-8, or name its encoding, such as {option('encoding', 'cp1252')}"
     words = sample.decode(name, "replace").split()
     shown = next((word[:16] for word in words if not word.isascii() and word.isprintable()), "")
-    return f"it looks like {name}" + (f" ({shown!r})" if shown else "") + f": add --encoding {name}"
+    return f"it looks like {name}" + (f" ({shown!r})" if shown else "") + f": add {option('encoding', name)}"
 
 
 def guessed_encoding(sample: bytes) -> str | None:

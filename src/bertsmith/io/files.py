@@ -85,8 +85,8 @@ def read_documents(
 ) -> Iterator[Document]:
     """The documents of some files, folders and globs (see `find_files`), in order.
 
-    Without `reject` the first fault is an `InputError` whose sentence begins with its place, `file:line:column`,
-    `file:line` (or row), or `file`: bytes that are not UTF-8, another encoding, what is no text, a torn compressed
+    Without `reject` the first fault is an `InputError` whose location is `file:line:column`, `file:line` (or row),
+    or `file`: bytes that are not UTF-8, another encoding, what is no text, a torn compressed
     file, a line or row of more than 64 MiB, a row without text or with another number of fields, a jsonl line
     that is not an object with a string. With it each bad line or row is handed over, all others stay, and reading
     goes on; what is wrong with a file as a whole, or from some byte on, is one `Reject`.
@@ -106,20 +106,31 @@ def read_documents(
             if not text and not faults.count:
                 empty.append(faults)
         except FileFault as fault:
-            faults.tell(fault, raw=fault.raw)
+            faults.add(fault, raw=fault.raw)
         something = something or text or faults.count > 0
     if notes is not None:
         notes.empty.update(dict.fromkeys(faults.path for faults in empty))
     elif empty and not something:
-        said = f"{empty[0].path}:1: there is no text in this file"
-        empty[0].tell(FileFault(said, "leave it out, or check how it was made"))
+        empty[0].add(
+            FileFault(
+                "no_text",
+                "there is no text in this file",
+                location=f"{empty[0].path}:1",
+                hint="leave it out, or check how it was made",
+            )
+        )
 
 
 def _documents(path: str | Path, reading: Reading, faults: Faults, notes: Notes | None) -> Iterator[Document]:
     suffix = bare_suffix(path)
     if suffix == ".parquet":
         if is_compressed(path):
-            raise FileFault(f"{path}: a parquet is compressed inside, not as a whole", "unpack it")
+            raise FileFault(
+                "compressed_parquet",
+                "a parquet file is compressed inside, not as a whole",
+                location=path,
+                hint="decompress it",
+            )
         rows = texts_of_parquet(path, reading.text_column, faults)
     elif suffix == ".jsonl":
         rows = texts_of_jsonl(Lines(path, faults, reading.encoding), reading.text_column, faults)

@@ -1,4 +1,4 @@
-"""Which files some paths name, and what the readers left out on their way: told to people, kept in records.
+"""Which files some paths name, and what the readers left out on their way: for people, and for records.
 
 In a folder the suffix says what is text; a file without one is looked into. What is passed over is counted.
 """
@@ -10,7 +10,7 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,11 +64,6 @@ class Notes:
             [f"{n:,} {kind}" if kind[0] == "." else counted(n, kind) for kind, n in ordered], "kinds more"
         )
 
-    def tell(self, tell: Callable[[str], None]) -> None:
-        """Each sentence."""
-        for sentence in self.sentences():
-            tell(sentence)
-
     def record(self) -> dict[str, Any]:
         """Plain values, for reports."""
         return {"skipped": self.by_number(), "hidden": self.hidden, "empty": list(self.empty)}
@@ -103,7 +98,9 @@ def find_files(paths: Sequence[str | Path], notes: Notes | None = None) -> list[
             check_name(file)
             name = os.path.abspath(file)
             if name in seen:
-                raise InputError(f"{file}: this file is named twice", "name each file once")
+                raise InputError(
+                    "duplicate_file", "this file is named twice", location=file, hint="name each file once"
+                )
             seen.add(name)
             files.append(file)
     return files
@@ -116,8 +113,10 @@ def _named(path: str | Path, notes: Notes) -> list[Path]:
         if not found:
             skipped = f" (skipped: {walk.kinds()})" if walk.skipped else ""
             raise InputError(
-                f"{path}: there is no .txt, .md, .jsonl, .csv, .tsv or .parquet in this folder{skipped}",
-                f"name files with another suffix: {path}/*",
+                "no_files",
+                f"there is no .txt, .md, .jsonl, .csv, .tsv, or .parquet in this folder{skipped}",
+                location=path,
+                hint=f"name files with another suffix: {path}/*",
             )
         notes.skipped += walk.skipped
         notes.hidden += walk.hidden
@@ -129,7 +128,7 @@ def _named(path: str | Path, notes: Notes) -> list[Path]:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise _absent(path) from None
-        return [Path(path)]  # what is wrong is said by who opens it
+        return [Path(path)]  # opening it raises the error
     else:
         return [Path(path)]
     if not glob.has_magic(str(path)):
@@ -141,22 +140,30 @@ def _named(path: str | Path, notes: Notes) -> list[Path]:
 
 
 def _absent(path: str | Path, of_pattern: str = "") -> InputError:
-    """That a path or a pattern names no file; a text that was given as one is shown by its beginning."""
+    """Return the error for a path or a pattern that names no file; a text in place of a path is shortened."""
     name = str(path)
     if len(name.split()) < _WORDS and "\n" not in name and len(name) <= _LONGEST_NAME:
-        return InputError(f"{name}: {of_pattern}", "check the pattern") if of_pattern else absent(path)
+        if not of_pattern:
+            return absent(path)
+        return InputError("no_match", of_pattern, location=name, hint="check the pattern")
     line = " ".join(name.split())
     shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
     return InputError(
-        f"{shown}: {of_pattern or 'no such file'}",
-        "check the path",
-        python="check the path; texts themselves are given as bertsmith.Texts(docs)",
+        "not_found",
+        of_pattern or "no such file",
+        location=shown,
+        hint="check the path; in Python, pass texts themselves as bertsmith.Texts(docs)",
     )
 
 
 def _in_folder(folder: str | Path, notes: Notes) -> list[Path]:
     def refused(error: OSError) -> None:
-        raise InputError(f"{error.filename}: this folder may not be read", "check its permissions") from None
+        raise InputError(
+            "permission_denied",
+            "this folder may not be read",
+            location=error.filename,
+            hint="check its permissions",
+        ) from None
 
     found: list[Path] = []
     for place, folders, names in os.walk(folder, onerror=refused):
@@ -193,6 +200,6 @@ def _begins_as_text(file: Path) -> bool:
     except FileFault:
         return False
     except InputError:
-        return True  # what is wrong is said by who reads it
+        return True  # reading it raises the error
     wide = encoding_of(head, None) != "utf-8" or wide_encoding(head) is not None
     return not_text(str(file), head, wide=wide) is None

@@ -29,13 +29,17 @@ def published(name: str) -> tuple[Any, Mapping[str, Any]]:
     configs = sorted({file.parents[1].name for file in found})
     if not found:
         raise InputError(
-            f"{name}: the data set has no split '{split}'{f' of {config}' if config else ''}",
-            _FORM,
+            "no_such_split",
+            f"the data set has no split '{split}'{f' of {config}' if config else ''}",
+            location=name,
+            hint=_FORM,
         )
     if len(configs) > 1:
         raise InputError(
-            f"{name}: the data set has several configurations: {', '.join(configs)}",
-            f"name one: {PREFIX}{dataset}:{configs[0]}:{split}",
+            "several_configurations",
+            f"the data set has several configurations: {', '.join(configs)}",
+            location=name,
+            hint=f"name one: {PREFIX}{dataset}:{configs[0]}:{split}",
         )
     return _read(found)
 
@@ -44,7 +48,8 @@ def _parts(name: str) -> tuple[str, str | None, str]:
     """Data set, configuration, split."""
     parts = name.removeprefix(PREFIX).split(":")
     if len(parts) not in (2, 3) or not all(parts):
-        raise InputError(f"{name}: this is no name of a data set and its split", _FORM)
+        message = "this is not the name of a data set and its split"
+        raise InputError("bad_dataset_name", message, location=name, hint=_FORM)
     return parts[0], parts[1] if len(parts) == 3 else None, parts[-1]
 
 
@@ -54,7 +59,10 @@ def _fetched(name: str, dataset: str, pattern: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise InputError(
-            f"{name}: data sets of the hub need huggingface_hub", "pip install 'bertsmith[hub]'"
+            "package_missing",
+            "data sets of the hub need the package huggingface_hub",
+            location=name,
+            hint="pip install 'bertsmith[hub]'",
         ) from None
     try:
         return Path(
@@ -64,8 +72,10 @@ def _fetched(name: str, dataset: str, pattern: str) -> Path:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
         raise InputError(
-            f"{name}: no such data set was found in the cache or on the hub{offline}: {reason}",
-            f"{_FORM}; or name a file",
+            "dataset_not_found",
+            f"there is no such data set in the cache or on the hub{offline}: {reason}",
+            location=name,
+            hint=f"{_FORM}; or name a file",
         ) from None
 
 

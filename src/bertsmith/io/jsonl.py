@@ -21,42 +21,53 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def texts_of_jsonl(lines: Iterable[Line], key: str, faults: Faults) -> Iterator[tuple[int, str]]:
-    """The strings under `key`, each with its line's number; empty lines are skipped, bad ones told."""
+    """Yield the strings under `key`, each with its line's number; skip empty lines, report bad ones."""
     for line in lines:
         if not line.text or line.text.isspace():
             continue
         try:
             text = _text(faults.path, line.number, line.text.removesuffix("\r"), key)
         except InputError as error:
-            faults.tell(error, line.number, line.byte, line.raw)
+            faults.add(error, line.number, line.byte, line.raw)
         else:
             yield line.number, text
 
 
 def json_object(path: str | Path, number: int, line: str) -> dict[str, Any]:
     """The JSON object on one line of a jsonl file; anything else is an `InputError` with file:line:column."""
+    location = f"{path}:{number}"
     try:
         value = json.loads(line, object_pairs_hook=_object)
         if _SURROGATE.search(line):  # only an escape can make half a pair
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{path}:{number}:{error.colno}: this is not JSON ({error.msg[0].lower()}{error.msg[1:]})",
-            "a .jsonl file has one JSON object per line",
+            "not_json",
+            f"this is not JSON ({error.msg[0].lower()}{error.msg[1:]})",
+            location=f"{location}:{error.colno}",
+            hint="a .jsonl file has one JSON object per line",
         ) from None
     except RecursionError:
-        raise InputError(f"{path}:{number}: this JSON is nested too deeply") from None
+        raise InputError("json_too_deep", "this JSON is nested too deeply", location=location) from None
     except UnicodeEncodeError:
         raise InputError(
-            f"{path}:{number}: an escape (\\ud800 to \\udfff) is half a character",
-            "write both halves, or none",
+            "lone_surrogate",
+            "an escape (\\ud800 to \\udfff) is half a character",
+            location=location,
+            hint="write both halves, or none",
         ) from None
     except _TwiceError as error:
-        raise InputError(f"{path}:{number}: the key '{error}' occurs twice in one object") from None
+        message = f"the key '{error}' occurs twice in one object"
+        raise InputError("duplicate_key", message, location=location, hint="rename or remove one") from None
     except ValueError:  # Python reads no more than some thousand digits
-        raise InputError(f"{path}:{number}: a number has too many digits") from None
+        raise InputError("number_too_long", "a number has too many digits", location=location) from None
     if not isinstance(value, dict):
-        raise InputError(f"{path}:{number}: this is not a JSON object", 'write {"text": "…"} on each line')
+        raise InputError(
+            "not_a_json_object",
+            "this is not a JSON object",
+            location=location,
+            hint='write {"text": "…"} on each line',
+        )
     return value
 
 
@@ -64,15 +75,20 @@ def _text(path: str, number: int, line: str, key: str) -> str:
     value = json_object(path, number, line)
     if key not in value:
         raise InputError(
-            f"{path}:{number}: the field '{key}' is missing",
-            missing_column(key, list(value), FOR_ALL_FILES, "keys"),
+            "field_missing",
+            f"the field '{key}' is missing",
+            location=f"{path}:{number}",
+            argument="text_column",
+            hint=missing_column(key, list(value), "text_column", word="keys", note=FOR_ALL_FILES),
         )
     text = value[key]
     if not isinstance(text, str):
-        found = "null" if text is None else f"{_KINDS[type(text)]}"
+        json_type = "null" if text is None else _KINDS[type(text)]
         raise InputError(
-            f"{path}:{number}: the field '{key}' is not a string, but {found}",
-            "write each text as a string in quotes",
+            "not_a_string",
+            f"the field '{key}' is not a string, but {json_type}",
+            location=f"{path}:{number}",
+            hint="write each text as a string in quotes",
         )
     return text
 

@@ -1,4 +1,4 @@
-"""A file's bytes become lines of text, whole blocks at once, and what is wrong with one is told by its place.
+"""A file's bytes become lines of text, whole blocks at once; errors have their locations.
 
 Lines end at "\\n", and a "\\r" right before it goes too. `str.splitlines` and universal newlines cut at U+2028,
 U+0085, form feeds and lone carriage returns, which stand inside real sentences: here they are characters, and
@@ -15,28 +15,39 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option, render
 from bertsmith.io.binary_files import not_text
 from bertsmith.io.compressed import BLOCK, FileFault, read_blocks
 from bertsmith.io.encodings import as_utf8, encoding_of, known_encoding, original, remedy_of, wide_encoding
 
 LONGEST = 1 << 26  # bytes of a line or row; a longer one is a file without line ends, or with an open quote
 KEPT = 1 << 16  # bytes that are shown of such a one
-_HEAD = 1 << 16  # bytes that tell what a file is
+_HEAD = 1 << 16  # bytes that show what kind of file it is
 _BOM = b"\xef\xbb\xbf"
-_PLACE = re.compile(r"(?::(\d+))?(?::(\d+))?: ")
+_COLUMN = re.compile(r":\d+:(\d+)")  # of a location, behind the file
 
 
 @dataclass(frozen=True)
 class Reject:
-    """A line or row that was left out: its file and line (from 1; a parquet's row; None: the file, or its rest),
-    the byte (from 0, of the file unpacked; None: not UTF-8) that it begins at, why, its bytes without line end."""
+    """A line or row that was skipped.
+
+    Attributes:
+        file: Its file.
+        line: Its line, or its row in a parquet file, from 1; None: the file, or its rest.
+        byte: The byte that it begins at, from 0, of the decompressed file; None: the file is not UTF-8.
+        code: The code of the error.
+        reason: The message of the error.
+        raw: Its bytes without the line end.
+        encoding: The encoding that the file seems to have, of the code `other_encoding`.
+    """
 
     file: str
     line: int | None
     byte: int | None
+    code: str
     reason: str
     raw: bytes
+    encoding: str | None = None
 
 
 class LineFault(InputError):
@@ -57,19 +68,20 @@ class Faults:
         """Whether the first fault is raised."""
         return self._reject is None
 
-    def tell(
+    def add(
         self, error: InputError, line: int | None = None, byte: int | None = None, raw: bytes = b""
     ) -> None:
-        """Raise `error`, whose sentence begins with its place; or hand over what is left out, and return."""
+        """Raise an error, or pass the line that it is in to `reject`."""
         if self._reject is None:
             raise error
         self.count += 1
-        said = error.sentence.removeprefix(self.path)
-        place = _PLACE.match(said)
-        reason = said[place.end() :] if place else said
-        if place and place[2] and line is not None:
-            reason = f"column {place[2]}: {reason}"
-        self._reject(Reject(self.path, line, byte if self.in_utf8 else None, reason, raw))
+        reason = render(error.message, "python")
+        column = _COLUMN.fullmatch((error.location or "").removeprefix(self.path))
+        if column and line is not None:
+            reason = f"column {column[1]}: {reason}"
+        encoding = error.encoding if isinstance(error, FileFault) else None
+        byte = byte if self.in_utf8 else None
+        self._reject(Reject(self.path, line, byte, error.code, reason, raw, encoding))
 
 
 @dataclass(frozen=True)
@@ -124,9 +136,13 @@ def utf8_blocks(path: str | Path, named: str | None = None) -> tuple[str, Iterat
         # A mark says in which order the bytes are, too.
         name = wide[:6] if encoding == wide else wide[:6] + wide[7:]
         raise FileFault(
-            f"{path}:1:1: this file is {name.upper()}, not {named or 'UTF-8'}",
-            f"add --encoding {name}, or convert it: iconv -f {name} -t utf-8",
-            head,
+            "other_encoding",
+            f"this file is {name.upper()}, not {named or 'UTF-8'}",
+            location=f"{path}:1:1",
+            argument="encoding",
+            hint=f"add {option('encoding', name)}, or convert it: iconv -f {name} -t utf-8",
+            raw=head,
+            encoding=name,
         )
     blocks = _gathered(blocks, BLOCK)
     return encoding, blocks if encoding == "utf-8" else as_utf8(str(path), blocks, encoding)
@@ -154,14 +170,14 @@ def _looked_into(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
 
 
 class Lines:
-    """The lines of one file, those that can be read; the others are told to `faults`. encoding: of a file that is
-    not UTF-8."""
+    """The lines of one file that can be read; the others are added to `faults`. encoding: of a file that is not
+    UTF-8."""
 
     def __init__(self, path: str | Path, faults: Faults, encoding: str | None = None) -> None:
         self.path, self.faults = str(path), faults
         self._named, self._encoding = encoding, "utf-8"
         self.torn = False  # ended where the file does not
-        self._line, self._byte = 1, 0  # where what was not yet told begins
+        self._line, self._byte = 1, 0  # where the text that is not yet read begins
         self._waiting: list[bytes] = []  # the beginning of a line; joined once, a long one is copied once
         self._held = 0  # bytes of it
         self._skipping = False  # inside of a line that was too long
@@ -183,9 +199,9 @@ class Lines:
             self.torn = True
             start = b"".join(self._waiting)
             if self._byte == 0 and not start:
-                self.faults.tell(fault, raw=fault.raw[:KEPT])
+                self.faults.add(fault, raw=fault.raw[:KEPT])
             else:
-                self.faults.tell(fault, self._line, self._byte, start[:KEPT])
+                self.faults.add(fault, self._line, self._byte, start[:KEPT])
         else:
             if last := b"".join(self._waiting):
                 yield from self._decoded(last + b"\n")
@@ -211,7 +227,7 @@ class Lines:
                 self._waiting.append(rest)
                 self._held += len(rest)
             if self._held > LONGEST:
-                self.faults.tell(self._too_long(), self._line, self._byte, b"".join(self._waiting)[:KEPT])
+                self.faults.add(self._too_long(), self._line, self._byte, b"".join(self._waiting)[:KEPT])
                 self._byte += self._held
                 self._waiting, self._held, self._skipping = [], 0, True
 
@@ -247,7 +263,7 @@ class Lines:
                 if good:
                     yield _run(first, start, good)
                 kept = raw[:KEPT] if len(raw) > LONGEST else original(raw.removesuffix(b"\r"), self._encoding)
-                self.faults.tell(fault, self._line, self._byte, kept)
+                self.faults.add(fault, self._line, self._byte, kept)
                 good = []
             self._line += 1
             self._byte += len(raw) + 1
@@ -264,8 +280,8 @@ class Lines:
         except UnicodeDecodeError as error:
             if self._encoding != "utf-8":
                 return _not_in(self._encoding, self.path, self._line, error)
-            remedy = remedy_of(around) if self.faults.stop else None  # of a reject the reason alone is kept
-            return _not_utf8(self.path, self._line, self._byte, error, remedy)
+            hint = remedy_of(around) if self.faults.stop else None  # of a reject the reason alone is kept
+            return _not_utf8(self.path, self._line, self._byte, error, hint)
         return None
 
     def _too_long(self) -> InputError:
@@ -273,10 +289,12 @@ class Lines:
 
 
 def too_long(path: str, line: int, what: str, remedy: str) -> InputError:
-    """The fault of a line or row of more than `LONGEST` bytes."""
+    """Return the error for a line or row of more than `LONGEST` bytes."""
     return InputError(
-        f"{path}:{line}: this {what} is longer than {LONGEST:,} bytes (of a reject the first {KEPT:,} are kept)",
-        remedy,
+        "line_too_long",
+        f"this {what} is longer than {LONGEST:,} bytes (of a reject the first {KEPT:,} are kept)",
+        location=f"{path}:{line}",
+        hint=remedy,
     )
 
 
@@ -291,7 +309,7 @@ def _gathered(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
             if held >= size:
                 yield b"".join(waiting)
                 waiting, held = [], 0
-    except FileFault:  # what stands before it is told first
+    except FileFault:  # the text before it comes first
         if waiting:
             yield b"".join(waiting)
         raise
@@ -303,13 +321,11 @@ def _run(line: int, byte: int, lines: list[bytes]) -> LineRun:
     return LineRun(line, byte, (b"\n".join(lines) + b"\n").decode("utf-8"))
 
 
-def _not_utf8(
-    path: str, number: int, offset: int, error: UnicodeDecodeError, remedy: str | None
-) -> InputError:
+def _not_utf8(path: str, number: int, offset: int, error: UnicodeDecodeError, hint: str | None) -> InputError:
     line: bytes = error.object
     column = len(line[: error.start].decode("utf-8")) + 1
-    byte = f"byte 0x{line[error.start]:02X} (at offset {offset + error.start})"
-    return LineFault(f"{path}:{number}:{column}: {byte} is not UTF-8", remedy)
+    message = f"byte 0x{line[error.start]:02X} (at offset {offset + error.start}) is not UTF-8"
+    return LineFault("not_utf8", message, location=f"{path}:{number}:{column}", hint=hint)
 
 
 def _not_in(encoding: str, path: str, number: int, error: UnicodeDecodeError) -> InputError:
@@ -318,6 +334,9 @@ def _not_in(encoding: str, path: str, number: int, error: UnicodeDecodeError) ->
     column = len(line[: error.start].decode("utf-8")) + 1
     byte = ord(line[error.start : error.start + 3].decode("utf-8", "surrogatepass")) & 0xFF
     return LineFault(
-        f"{path}:{number}:{column}: byte 0x{byte:02X} is not {encoding}",
-        "is that the file's encoding? correct the line, or take it out",
+        "not_in_encoding",
+        f"byte 0x{byte:02X} is not {encoding}",
+        location=f"{path}:{number}:{column}",
+        argument="encoding",
+        hint="check that this is the file's encoding; if it is, correct or remove the line",
     )

@@ -1,6 +1,6 @@
 """Data in memory stands where a file may: lists, tables and data sets of Python's libraries read as a .jsonl does.
 
-What is a table is told by what it offers, so none of the libraries is needed: Arrow's stream
+A table is recognized by its methods, so none of the libraries is needed: Arrow's stream
 (`__arrow_c_stream__`: pandas from 2.2 on, polars, pyarrow), `to_dict` (older pandas), the data sets of the
 field (`features` and `with_format`). Paths stay paths: a list of strings is a list of files, and texts come as
 `Texts`.
@@ -38,8 +38,9 @@ _KNOWN = "a DataFrame (pandas, polars), a pyarrow Table, a Dataset, a dict of co
 class InMemory(str):
     """Rows in memory under a name, which is what it is as a string: `train (in memory)`.
 
-    It is given to readers in place of a path, and reads as a .jsonl of these rows; the place of row 17 is told as
-    `train row 17`. rows: a dict for each row; what stands for a missing value (None, NaN, pandas' NA) is null.
+    It is given to readers in place of a path, and reads as a .jsonl of these rows; the location of row 17 is
+    `train (in memory):17`. rows: a dict for each row; what stands for a missing value (None, NaN, pandas' NA)
+    is null.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -88,7 +89,10 @@ class Texts(InMemory):
         """texts: strings, in any iterable or column; None is refused when it is read, with its row."""
         if isinstance(texts, str):
             raise InputError(
-                "Texts takes a list of texts, not one text", f"put it in brackets: [{texts[:40]!r}]"
+                "single_text",
+                "Texts takes a list of texts, not one text",
+                argument="texts",
+                hint=f"put it in brackets: [{texts[:40]!r}]",
             )
         values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
         made = super().__new__(cls, name, _Column(values))
@@ -148,7 +152,8 @@ def as_files(data: Sources, name: str = "data") -> list[str | Path]:
     if isinstance(data, str | os.PathLike) or is_table(data) or hasattr(data, "__arrow_c_stream__"):
         data = [data]
     elif not isinstance(data, Iterable):
-        raise InputError(f"{name}: {_shown(data)} is no path", f"give a str or Path, {_KNOWN}")
+        message = f"{_shown(data)} is not a path"
+        raise InputError("not_a_source", message, location=name, hint=f"give a str or Path, {_KNOWN}")
     found: list[str | Path] = []
     for number, one in enumerate(data, start=1):
         file = as_file(one, name)
@@ -177,8 +182,9 @@ def as_file(data: Source, name: str, tuples: Callable[[int], Sequence[str]] | No
         return InMemory(name, _of_columns(data, name))
     if isinstance(data, Sequence):
         return InMemory(name, _of_rows(data, name, tuples))
-    remedy = "collect it first" if hasattr(data, "collect") else f"give a str or Path, {_KNOWN}"
-    raise InputError(f"{name}: {_shown(data)} is neither a path nor a table", remedy)
+    hint = "collect it first" if hasattr(data, "collect") else f"give a str or Path, {_KNOWN}"
+    message = f"{_shown(data)} is neither a path nor a table"
+    raise InputError("not_a_source", message, location=name, hint=hint)
 
 
 def name_of(data: Source, name: str) -> str:
@@ -205,8 +211,10 @@ def column_of(data: Any, name: str) -> list[Any]:
     if is_table(data):
         columns = _names_of_columns(data)
         raise InputError(
-            f"{name}: this is a table, not a list",
-            f"give one of its columns ({', '.join(columns)}): table[{columns[0]!r}]"
+            "is_a_table",
+            "this is a table, not a list",
+            location=name,
+            hint=f"give one of its columns ({', '.join(columns)}): table[{columns[0]!r}]"
             if columns
             else "give one of its columns",
         )
@@ -236,7 +244,8 @@ def _of_hub(name: str) -> Sequence[Mapping[str, Any]]:
 def _of_dataset(data: Any, name: str) -> Sequence[Mapping[str, Any]]:
     """The rows of a data set of the field, with the names of classes in place of their numbers."""
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
-        raise InputError(f"{name}: this data set is a stream, whose end is not known", "load it as a whole")
+        message = "this data set is a stream, whose length is unknown"
+        raise InputError("is_a_stream", message, location=name, hint="load it without streaming")
     named = {column: made for column, kind in (data.features or {}).items() if (made := _named(kind))}
     return _Table(data.with_format("arrow")[:], named)
 
@@ -262,24 +271,28 @@ def _arrow_table(data: Any, name: str) -> Any:
     try:  # a column of its own, of whatever name
         column = pa.chunked_array(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InputError(
-            f"{name}: Arrow cannot read it ({str(error).splitlines()[0]})", f"give {_KNOWN}"
-        ) from None
+        message = f"Arrow cannot read it ({str(error).splitlines()[0]})"
+        raise InputError("bad_arrow", message, location=name, hint=f"give {_KNOWN}") from None
     return pa.table({"text": column})
 
 
 def _of_columns(columns: Mapping[Any, Any], name: str) -> Sequence[Mapping[str, Any]]:
     if any(hasattr(values, "with_format") or isinstance(values, Mapping) for values in columns.values()):
         raise InputError(
-            f"{name}: this holds several tables: {', '.join(map(str, columns))}",
-            "give one of them: data['train']",
+            "several_tables",
+            f"this holds several tables: {', '.join(map(str, columns))}",
+            location=name,
+            hint="give one of them: data['train']",
         )
     values = {str(key): _values(column, f"{name}: column '{key}'") for key, column in columns.items()}
     sizes = {key: len(column) for key, column in values.items()}
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"{key} {size:,}" for key, size in sizes.items())
+        lengths = ", ".join(f"{key} {size:,}" for key, size in sizes.items())
         raise InputError(
-            f"{name}: the columns differ in length: {told}", "give each row a value in every column"
+            "length_mismatch",
+            f"the columns differ in length: {lengths}",
+            location=name,
+            hint="give each row a value in every column",
         )
     return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
@@ -289,7 +302,8 @@ def _values(column: Any, place: str) -> list[Any]:
         if hasattr(column, offer):
             return list(getattr(column, offer)())
     if isinstance(column, str) or not isinstance(column, Iterable):
-        raise InputError(f"{place} is {_shown(column)}, not a list of values", "give a list")
+        message = f"{_shown(column)} is not a list of values"
+        raise InputError("not_a_list", message, location=place, hint="give a list")
     return list(column)
 
 
@@ -300,17 +314,27 @@ def _of_rows(
         return rows
     if tuples is None or not isinstance(rows[0], list | tuple):
         row = next(i for i, row in enumerate(rows) if not isinstance(row, Mapping))
-        raise InputError(f"{name} row {row + 1}: {_shown(rows[row])} is no row of a table", f"give {_KNOWN}")
+        raise InputError(
+            "bad_row",
+            f"{_shown(rows[row])} is not a row of a table",
+            location=f"{name} row {row + 1}",
+            hint=f"give {_KNOWN}",
+        )
     names = tuples(len(rows[0]))
     if len(names) != len(rows[0]):
         raise InputError(
-            f"{name} row 1: a tuple of {counted(len(rows[0]), 'value')}, where {', '.join(names)} are expected",
-            f"give so many, or {_KNOWN}",
+            "field_count",
+            f"a tuple of {counted(len(rows[0]), 'value')}, where {', '.join(names)} are expected",
+            location=f"{name} row 1",
+            hint=f"give {counted(len(names), 'value')}, or {_KNOWN}",
         )
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, list | tuple) or len(row) != len(names):
             raise InputError(
-                f"{name} row {number}: {_shown(row)} is not ({', '.join(names)})", "give each row so"
+                "bad_row",
+                f"{_shown(row)} is not ({', '.join(names)})",
+                location=f"{name} row {number}",
+                hint=f"give each row as a tuple ({', '.join(names)})",
             )
     return [dict(zip(names, row, strict=True)) for row in rows]
 

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io import lines as limits
 from bertsmith.io.lines import Faults, Line, Lines, too_long, utf8_blocks
 
@@ -24,11 +24,12 @@ from bertsmith.io.lines import Faults, Line, Lines, too_long, utf8_blocks
 csv.field_size_limit(sys.maxsize)
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+_TAB = "\t"
 _INSTEAD = "\t;|"  # of commas
 _NAMED = 40  # columns that a remedy lists
 _SHOWN = 40  # characters of a column's name
-FOR_ALL_FILES = "--text-column, which holds for all files of the command"
-"""What names the column of the texts of a corpus."""
+FOR_ALL_FILES = ", which applies to all files"
+"""Follows the option that names the text column of a corpus."""
 _CLOSE = 'a quote within a quoted field is doubled: ""; a line end within a field needs quotes'
 
 
@@ -39,13 +40,20 @@ def delimiter_of(path: str | Path, suffix: str, delimiter: str | None, encoding:
     if delimiter is None:
         # A workbook, or what is missing: no delimiter would help it.
         utf8_blocks(path, encoding)
+        comma = "','"
         raise InputError(
-            f"{path}: the suffix '{suffix}' does not say what separates columns",
-            "say it with --delimiter ','",
+            "delimiter_unknown",
+            f"the suffix '{suffix}' does not determine what separates columns",
+            location=path,
+            argument="delimiter",
+            hint=f"add {option('delimiter', comma)}",
         )
     if len(delimiter) != 1 or delimiter in '"\n\r':
         raise InputError(
-            f"--delimiter {delimiter!r}: a delimiter is one character", "for a tab: --delimiter $'\\t'"
+            "bad_delimiter",
+            f"a delimiter is one character, not {delimiter!r}",
+            argument="delimiter",
+            hint=f"for a tab, {_use_delimiter(_TAB)}",
         )
     return delimiter
 
@@ -56,8 +64,8 @@ def table_delimiter(path: str | Path, suffix: str, given: str | None, encoding: 
     `delimiter_of`, and for a missing file."""
     if suffix != ".csv" or given is not None:
         return delimiter_of(path, suffix, given, encoding)
-    unheard = Faults(path, lambda reject: None)  # whatever is wrong is told by who reads the rows
-    lines = Lines(path, unheard, encoding)
+    ignored = Faults(path, lambda reject: None)  # the reader of the rows reports errors
+    lines = Lines(path, ignored, encoding)
     begin = list(islice((line.text for line in lines if line.text.strip()), 2))
     if not begin or "," in begin[0]:
         return ","
@@ -72,59 +80,77 @@ def columns_of(path: str | Path, line: int, fields: list[str]) -> list[str]:
         name = field.strip() or str(i + 1)  # pandas leaves the header of its index blank
         if name in columns:
             raise InputError(
-                f"{path}:{line}: the column '{name}' occurs twice in the header",
-                "rename one, or read the file without a header",
+                "duplicate_column",
+                f"the column '{name}' occurs twice in the header",
+                location=f"{path}:{line}",
+                hint="rename one, or read the file without a header",
             )
         columns[name] = None
     return list(columns)
 
 
 def missing_column(
-    wanted: str, columns: Sequence[str], option: str | None = None, word: str = "columns"
+    name: str,
+    columns: Sequence[str],
+    argument: str | None = None,
+    *,
+    word: str = "columns",
+    note: str = "",
 ) -> str:
-    """What to do where a column is missing: says which there are (of very many the first ones), and which of them
-    may be meant. option: names the column, `--text-column`; word: what they are in this form of file."""
+    """Return the hint for a missing column: the columns of the file (of many, the first) and a similar name.
+
+    Args:
+        name: The column that is missing.
+        columns: The columns of the file.
+        argument: Python's name of the argument that names the column, such as `text_column`.
+        word: The noun for columns in this format.
+        note: Text to append to the argument.
+    """
     if not columns:
         return f"no {word.removesuffix('s')} has a value: check how the file was made"
     if len(columns) == 1 and (mark := _mark_in(columns[0])):
-        return f"the header has one column, {shortened(columns[0])!r}: add --delimiter {mark}"
+        return f"the header has one column, {shortened(columns[0])!r}: {_use_delimiter(mark)}"
     named = {column.lower(): column for column in reversed(columns)}
-    near = difflib.get_close_matches(wanted.lower(), list(named), n=1)
+    near = difflib.get_close_matches(name.lower(), list(named), n=1)
     meant = f"did you mean '{shortened(named[near[0]])}'? " if near else ""
     more = f", … ({len(columns):,} in all)" if len(columns) > _NAMED else ""
-    how = f"; name it with {option}" if option else ""
+    how = f"; name it with {option(argument)}{note}" if argument else ""
     names = ", ".join(map(shortened, columns[:_NAMED]))
     return f"{meant}the {word} are {names}{more}{how}"
 
 
 class Named(NamedTuple):
-    """A column that a person may have named. column: its name, None where it is as it is known; option: of the
-    command line; instead_of: what it takes the place of."""
+    """A column that the user may have named. column: its name, None where it is as it is known; argument: Python's
+    name of the argument that names it; instead_of: what it takes the place of."""
 
     column: str | None
-    option: str
+    argument: str
     instead_of: Sequence[str]
 
 
 def by_known_names(values: Mapping[str, Any], parts: Mapping[str, Named], place: str) -> dict[str, Any]:
-    """A row's values, those that were named under the names of their parts. InputError, which begins with `place`,
-    for a column that is not there."""
+    """Return a row's values, those that were named under the names of their parts. InputError with the location
+    `place` for a column that is not there."""
     found = dict(values)
     for part, named in parts.items():
         if named.column is None:
             continue
-        here = value_of(values, named.column, named.option, place)
+        here = value_of(values, named.column, named.argument, place)
         for other in named.instead_of:
             found.pop(other, None)
         found[part] = here
     return found
 
 
-def value_of(values: Mapping[str, Any], column: str, option: str, place: str) -> Any:
-    """A row's value in a column that was named with an option. InputError where there is none."""
+def value_of(values: Mapping[str, Any], column: str, argument: str, place: str) -> Any:
+    """Return a row's value in a column that an argument names. InputError where there is none."""
     if column not in values:
         raise InputError(
-            f"{place}: the column '{column}' is missing", missing_column(column, list(values), option)
+            "column_missing",
+            f"the column '{column}' is missing",
+            location=place,
+            argument=argument,
+            hint=missing_column(column, list(values), argument),
         )
     return values[column]
 
@@ -136,9 +162,15 @@ def shortened(name: str) -> str:
 
 
 def _mark_in(header: str) -> str:
-    """What may separate a header's columns, as a shell takes it; nothing where no such character is in it."""
-    mark = next((mark for mark in _INSTEAD if mark in header), "")
-    return "$'\\t'" if mark == "\t" else repr(mark) if mark else ""
+    """Return the character that may separate a header's columns; "" if none of them is in it."""
+    return next((mark for mark in _INSTEAD if mark in header), "")
+
+
+def _use_delimiter(mark: str) -> str:
+    """Return the advice to set a delimiter; a shell and Python write a tab in different ways."""
+    if mark == _TAB:
+        return f"set {option('delimiter')} to a tab ($'\\t' in a shell, '\\t' in Python)"
+    return f"add {option('delimiter', repr(mark))}"
 
 
 def ragged(found: int, columns: list[str], header: bool = True) -> str:
@@ -159,14 +191,16 @@ def ragged_remedy(delimiter: str, columns: Sequence[str]) -> str:
 def _other_delimiter(delimiter: str, header: str) -> str:
     """What to do where a header has another delimiter than the one that was named; nothing where it has not."""
     mark = "" if delimiter in header else _mark_in(header)
-    named = "tab" if delimiter == "\t" else repr(delimiter)
-    return f"the header has no {named} but {mark}: add --delimiter {mark}" if mark else ""
+    if not mark:
+        return ""
+    present, absent = ("a tab" if sign == _TAB else repr(sign) for sign in (mark, delimiter))
+    return f"the header has {present} and not {absent}: {_use_delimiter(mark)}"
 
 
 def records_of(lines: Lines, delimiter: str, faults: Faults) -> Iterator[tuple[list[Line], list[str]]]:
     """The records of a table, each as the lines that it stands on and its fields; empty lines are none.
 
-    A record that cannot be read is told to `faults` (raised, or handed over and left out).
+    A record that cannot be read is added to `faults`, which raises the error or skips the record.
     """
     return _plain(lines, delimiter) if delimiter == "\t" else _Quoted(lines, delimiter, faults).records()
 
@@ -178,8 +212,8 @@ def _plain(lines: Iterable[Line], delimiter: str) -> Iterator[tuple[list[Line], 
             yield [line], text.split(delimiter)
 
 
-class _RowTooLongError(InputError):
-    """A row of many lines that has more bytes than a row may have."""
+class _RowTooLongError(Exception):
+    """A row of several lines has more bytes than a row may have; the argument is the `InputError`."""
 
 
 class _Quoted:
@@ -203,12 +237,11 @@ class _Quoted:
         self._size += len(line.text)
         if self._taken[1:] and self._size > limits.LONGEST:
             what = "row (does a quote in it never close?)"
-            fault = too_long(self._faults.path, self._taken[0].number, what, _CLOSE)
-            raise _RowTooLongError(fault.sentence, fault.remedy)
+            raise _RowTooLongError(too_long(self._faults.path, self._taken[0].number, what, _CLOSE))
         return line.text.removesuffix("\r") + "\n"
 
     def records(self) -> Iterator[tuple[list[Line], list[str]]]:
-        """The records that can be read; the others are told."""
+        """Yield the records that can be read; report the others."""
         reader = self._reader()
         while True:
             self._taken, self._size = [], 0
@@ -217,12 +250,12 @@ class _Quoted:
             except StopIteration:
                 return
             except csv.Error as error:
-                number = self._taken[0].number
-                remedy = _other_delimiter(self._delimiter, self._header) or _CLOSE
-                self._go_on(InputError(f"{self._faults.path}:{number}: {_csv_fault(error)}", remedy))
+                location = f"{self._faults.path}:{self._taken[0].number}"
+                hint = _other_delimiter(self._delimiter, self._header) or _CLOSE
+                self._go_on(InputError("bad_quoting", _csv_fault(error), location=location, hint=hint))
                 reader = self._reader()
             except _RowTooLongError as error:
-                self._go_on(error)
+                self._go_on(error.args[0])
                 reader = self._reader()
             else:
                 if fields:
@@ -234,18 +267,18 @@ class _Quoted:
     def _go_on(self, error: InputError) -> None:
         first, *others = self._taken
         if isinstance(self._source, Lines) and self._source.torn and not self._again:
-            return  # the row that the file's torn end cut off, which is told already
-        self._faults.tell(error, first.number, first.byte, first.raw)
+            return  # the file's torn end cut off this row, which was reported before
+        self._faults.add(error, first.number, first.byte, first.raw)
         self._again.extendleft(reversed(others))
 
 
 def _csv_fault(error: csv.Error) -> str:
-    """The csv module's complaints in words that say what stands in the file."""
-    said = str(error)
-    if "unexpected end" in said:
+    """Return the error of the csv module in terms of the file."""
+    message = str(error)
+    if "unexpected end" in message:
         return "a quote opens in this row and never closes"
-    if "expected after" in said:
+    if "expected after" in message:
         return "text follows a closing quote"
-    if "new-line" in said:
+    if "new-line" in message:
         return "a carriage return is in a field without quotes"
-    return said
+    return message

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io.files import bare_suffix, json_object, read_lines
 from bertsmith.io.records import Named, by_known_names
 from bertsmith.io.tables import read_table
@@ -27,8 +27,10 @@ _TOKENS = ("tokens", "token", "words")
 _LABELS = ("relation", "label")
 _TAGGED = "write The <e1>child</e1> in the <e2>cradle</e2>"
 _SPANS = (
-    "or give head and tail as [start, end], in characters of text or in words of tokens; the end is exclusive"
+    "give head and tail as [start, end], in characters of text or in words of tokens; the end is exclusive"
 )
+_TEXT_OR_SPANS = f"{_TAGGED} as text, or {_SPANS}"
+_BELOW = "write it on the line below"
 
 Span = tuple[int, int]
 
@@ -79,11 +81,16 @@ def read_related(
         rows = json_value(file, encoding)
         if not isinstance(rows, list):
             raise InputError(
-                f"{file}: this is no list", "write a list of rows, or a row a line into a .jsonl"
+                "not_a_list",
+                "this is not a list",
+                location=file,
+                hint="write a list of rows, or one row per line into a .jsonl",
             )
         for i, row in enumerate(rows):
             if not isinstance(row, dict):
-                raise InputError(f"{file}: [{i}]: is no object", f"{_TAGGED} as text; {_SPANS}")
+                raise InputError(
+                    "not_an_object", "this is not an object", location=f"{file}: [{i}]", hint=_TEXT_OR_SPANS
+                )
             yield of_row(row, f"{file}: [{i}]", labelled=labelled, names=names)
     elif suffix in (".csv", ".tsv") or delimiter is not None:
         for table_row in read_table(file, delimiter=delimiter, encoding=encoding, keep_blank=not labelled):
@@ -95,13 +102,17 @@ def read_related(
 
 
 def of_row(values: Mapping[str, Any], place: str, *, labelled: bool, names: RelatedNames = _KNOWN) -> Related:
-    """An example of a row's values by name. InputError, which begins with `place`, for what is amiss."""
+    """Return the example of a row's values by name. InputError with the location `place` for what is amiss."""
     values = _by_known_names(values, names, place, labelled=labelled)
     relation = next((values[name] for name in _LABELS if values.get(name) not in (None, "")), None)
     if labelled and (isinstance(relation, bool) or not isinstance(relation, str | int)):
         raise InputError(
-            f"{place}: the relation is missing",
-            f"give each row one, as relation, or name its column with --label-column: {', '.join(values)}",
+            "relation_missing",
+            "the relation is missing",
+            location=place,
+            argument="label_column",
+            hint=f"give each row one, as relation, or name its column with {option('label_column')}: "
+            f"{', '.join(values)}",
         )
     label = str(relation).strip() if labelled else None
     number = values.get("id")
@@ -120,7 +131,7 @@ def of_row(values: Mapping[str, Any], place: str, *, labelled: bool, names: Rela
         text, found = of_words(tokens, spans, place)
         return Related(text, *found, label, place, name)
     if not isinstance(text, str):
-        raise InputError(f"{place}: the text is missing", f"{_TAGGED} as text; {_SPANS}")
+        raise InputError("text_missing", "the text is missing", location=place, hint=_TEXT_OR_SPANS)
     if None in spans:
         return Related(*of_tagged(text, place), label, place, name)
     return Related(text, *_checked(spans, len(text), "characters", place), label, place, name)
@@ -131,10 +142,10 @@ def _by_known_names(
 ) -> Mapping[str, Any]:
     """The values by the names that `of_row` knows. InputError for a column that is not there."""
     parts = {
-        "text": Named(names.text, "--text-column", (*_TEXTS, *_TOKENS)),
-        "head": Named(names.head, "--head-column", _ENTITIES["head"]),
-        "tail": Named(names.tail, "--tail-column", _ENTITIES["tail"]),
-        "relation": Named(names.relation if labelled else None, "--label-column", _LABELS),
+        "text": Named(names.text, "text_column", (*_TEXTS, *_TOKENS)),
+        "head": Named(names.head, "head_column", _ENTITIES["head"]),
+        "tail": Named(names.tail, "tail_column", _ENTITIES["tail"]),
+        "relation": Named(names.relation if labelled else None, "label_column", _LABELS),
     }
     found = by_known_names(values, parts, place)
     if names.text is not None and isinstance(found["text"], list):
@@ -143,8 +154,8 @@ def _by_known_names(
 
 
 def of_tagged(text: str, place: str) -> tuple[str, Span, Span]:
-    """A text without its tags, and the slices that they marked. InputError, which begins with `place`, where they
-    are not one pair each."""
+    """Return a text without its tags, and the slices that they marked. InputError with the location `place` where
+    they are not one pair each."""
     plain, at, open_at, found = [], 0, dict[str, int](), dict[str, Span]()
     length = 0
     for tag in _TAG.finditer(text):
@@ -153,17 +164,21 @@ def of_tagged(text: str, place: str) -> tuple[str, Span, Span]:
         at, name = tag.end(), tag[0].strip("</>")
         if tag[0].startswith("</"):
             if name not in open_at:
-                raise InputError(f"{place}: {tag[0]} closes nothing", _TAGGED)
+                message = f"{tag[0]} has no opening tag"
+                raise InputError("unopened_tag", message, location=place, hint=_TAGGED)
             found[name] = (open_at.pop(name), length)
         elif name in open_at or name in found:
-            raise InputError(f"{place}: {tag[0]} occurs twice", "mark one entity with each: " + _TAGGED)
+            hint = f"mark one entity with each tag: {_TAGGED}"
+            raise InputError("duplicate_tag", f"{tag[0]} occurs twice", location=place, hint=hint)
         else:
             open_at[name] = length
     plain.append(text[at:])
     if open_at:
-        raise InputError(f"{place}: <{next(iter(open_at))}> is never closed", _TAGGED)
+        message = f"<{next(iter(open_at))}> is never closed"
+        raise InputError("unclosed_tag", message, location=place, hint=_TAGGED)
     if missing := [name for name in ("e1", "e2") if name not in found]:
-        raise InputError(f"{place}: the entity <{missing[0]}> is not marked", f"{_TAGGED}; {_SPANS}")
+        message = f"the entity <{missing[0]}> is not marked"
+        raise InputError("entity_missing", message, location=place, hint=_TEXT_OR_SPANS)
     whole = "".join(plain)
     head, tail = _checked([found["e1"], found["e2"]], len(whole), "characters", place)
     return whole, head, tail
@@ -199,9 +214,11 @@ def of_words(tokens: Any, spans: Sequence[Any], place: str) -> tuple[str, tuple[
         try:
             tokens = json.loads(tokens)
         except ValueError:
-            raise InputError(f"{place}: the tokens are no JSON list", 'write ["one", "two"]') from None
+            message = "the tokens are not a JSON list"
+            raise InputError("not_json", message, location=place, hint='write ["one", "two"]') from None
     if not isinstance(tokens, list | tuple) or not all(isinstance(token, str) and token for token in tokens):
-        raise InputError(f"{place}: the tokens are no list of words", 'write ["The", "child"]')
+        message = "the tokens are not a list of words"
+        raise InputError("not_a_list", message, location=place, hint='write ["The", "child"]')
     begins, length = [], 0
     for token in tokens:
         begins.append(length)
@@ -243,18 +260,20 @@ def _as_span(given: Any, side: str, place: str) -> Span:
         or len(given) != 2
         or any(isinstance(x, bool) or not isinstance(x, int) for x in given)
     ):
-        raise InputError(f"{place}: {side} is no [start, end]", _SPANS.removeprefix("or "))
+        raise InputError("bad_span", f"{side} is not [start, end]", location=place, hint=_SPANS)
     return given[0], given[1]
 
 
 def _checked(spans: Sequence[Any], size: int, unit: str, place: str) -> tuple[Span, Span]:
     for start, end in spans:
         if not 0 <= start < end <= size:
-            said = "is empty" if start == end else f"[{start}, {end}] is not within the {size} {unit}"
-            raise InputError(f"{place}: the entity {said}", "its end is exclusive, and behind its start")
+            problem = "is empty" if start == end else f"[{start}, {end}] is not within the {size} {unit}"
+            hint = "its end is exclusive, and behind its start"
+            raise InputError("span_out_of_range", f"the entity {problem}", location=place, hint=hint)
     head, tail = spans
     if head[0] < tail[0] < head[1] < tail[1] or tail[0] < head[0] < tail[1] < head[1]:
-        raise InputError(f"{place}: the two entities overlap", "one may lie in the other, or beside it")
+        hint = "one may contain the other, or both are disjoint"
+        raise InputError("overlapping_spans", "the two entities overlap", location=place, hint=hint)
     return tuple(head), tuple(tail)
 
 
@@ -270,7 +289,7 @@ def _of_blocks(file: str | Path, encoding: str | None, labelled: bool) -> Iterat
         numbered = numbered or found is not None
         if found or not (labelled or numbered):
             if waiting is not None and labelled:
-                raise InputError(f"{place}: the relation is missing", "put it on the line below")
+                raise InputError("relation_missing", "the relation is missing", location=place, hint=_BELOW)
             place = f"{file}:{at}"
             number, text = (found[1], _unquoted(found[2])) if found else (None, line)
             example = Related(*of_tagged(text, place), None, place, number)
@@ -283,11 +302,13 @@ def _of_blocks(file: str | Path, encoding: str | None, labelled: bool) -> Iterat
             waiting = None
         elif labelled:
             raise InputError(
-                f"{file}:{at}: this is neither a numbered sentence nor a relation or a comment",
-                'write 1<tab>"The <e1>child</e1> …", below it the relation, and a blank line',
+                "not_semeval",
+                "this is neither a numbered sentence nor a relation or a comment",
+                location=f"{file}:{at}",
+                hint='write 1<tab>"The <e1>child</e1> …", below it the relation, and a blank line',
             )
     if waiting is not None:
-        raise InputError(f"{place}: the relation is missing", "put it on the line below")
+        raise InputError("relation_missing", "the relation is missing", location=place, hint=_BELOW)
 
 
 def _unquoted(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io.files import bare_suffix, json_object, read_lines
 from bertsmith.io.records import Named, by_known_names
 from bertsmith.io.tables import read_table
@@ -162,8 +162,12 @@ def _of_table(
     for row in read_table(file, delimiter=delimiter, header=header, encoding=encoding):
         if labelled and names.answer is None and not _ANSWERS & row.values.keys():
             raise InputError(
-                f"{file}:{row.line}: there is no column of answers",
-                f"name it with --answer-column: {', '.join(row.values)}; where a question has none, it is empty",
+                "column_missing",
+                "there is no column of answers",
+                location=f"{file}:{row.line}",
+                argument="answer_column",
+                hint=f"name it with {option('answer_column')}: {', '.join(row.values)}; it is empty where a "
+                "question has no answer",
             )
         yield f"{file}:{row.line}", dict(row.values)
 
@@ -178,10 +182,10 @@ def _by_known_names(values: Any, names: PassageNames, place: str, *, labelled: b
         return column if labelled and not ("answers" in values and column not in values) else None
 
     parts = {
-        "question": Named(names.question, "--question-column", ()),
-        "context": Named(names.context, "--context-column", ()),
-        "answer": Named(of_answer(names.answer), "--answer-column", ("answer", "answer_text", "answers")),
-        "start": Named(of_answer(names.start), "--start-column", ("start", "answer_start")),
+        "question": Named(names.question, "question_column", ()),
+        "context": Named(names.context, "context_column", ()),
+        "answer": Named(of_answer(names.answer), "answer_column", ("answer", "answer_text", "answers")),
+        "start": Named(of_answer(names.start), "start_column", ("start", "answer_start")),
     }
     return by_known_names(values, parts, place)
 
@@ -211,22 +215,28 @@ def _of_json(
 
 
 def _fault(place: str, error: ValidationError) -> InputError:
-    """The first fault that pydantic found, in plain words, with its place in the document."""
+    """Return the error for the first fault that pydantic reports, with its location in the document."""
     first = error.errors(include_url=False, include_input=False)[0]
     if first["type"] == "json_invalid":
         return InputError(
-            f"{place}: this is not JSON: {first['ctx']['error']}",
-            "the file is incomplete or damaged, or it has one object per line and should be called .jsonl",
+            "not_json",
+            f"this is not JSON: {first['ctx']['error']}",
+            location=place,
+            hint="the file is incomplete or damaged, or it has one object per line and should be called .jsonl",
         )
     path = list(first["loc"])
     if first["type"] == "missing":
-        said = f"the field '{path.pop()}' is missing"
+        message = f"the field '{path.pop()}' is missing"
     else:
-        said = first["msg"].removeprefix("Value error, ")
-        said = said[0].lower() + said[1:]
-    keys = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
-    return InputError(
-        ": ".join(filter(None, [place, "".join(keys).removeprefix("."), said])),
-        "write SQuAD's JSON, or rows with question, context, answer and start (or name their columns: "
-        "--question-column, --context-column, --answer-column, --start-column)",
+        message = first["msg"].removeprefix("Value error, ")
+        message = message[0].lower() + message[1:]
+    keys = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
+    location = f"{place}: {keys}" if keys else place
+    options = ", ".join(option(f"{part}_column") for part in ("question", "context", "answer", "start"))
+    hint = (
+        "write SQuAD's JSON, or rows with question, context, answer, and start (or name their columns: "
+        f"{options})"
     )
+    if first["type"] == "missing":
+        return InputError("field_missing", message, location=location, hint=hint)
+    return InputError("invalid_value", message, location=location, hint=hint)

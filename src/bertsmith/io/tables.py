@@ -15,15 +15,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io.files import bare_suffix, json_object, read_lines
 from bertsmith.io.lines import Faults, Lines
 from bertsmith.io.memory import InMemory
 from bertsmith.io.records import columns_of, delimiter_of, missing_column, ragged, ragged_remedy, records_of
 from bertsmith.io.records import table_delimiter as delimiter_of_table
 
-_LOOKED_AT = 1000  # lines that tell what separates the columns of a .txt
-_ALIKE = 0.95  # the share of them that must agree; the others are bad rows, told when they are read
+_LOOKED_AT = 1000  # lines that show what separates the columns of a .txt
+_ALIKE = (
+    0.95  # the share of them that must agree; the others are bad rows, which raise errors when they are read
+)
 _LONGEST_LABEL = 40  # characters
 
 
@@ -53,29 +55,44 @@ class TabularFile:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def column(self, name: str, option: str | None = None) -> list[str]:
-        """The values of one column, row by row. Raises `InputError` when the table, or a jsonl row, lacks it;
-        `option` is the command line's name for the choice (`--label-column`)."""
+    def column(self, name: str, argument: str | None = None, note: str = "") -> list[str]:
+        """Return the values of one column, row by row.
+
+        Args:
+            name: The column.
+            argument: Python's name of the argument that names the column, such as `label_column`.
+            note: Text to append to the argument in the hint, for a file.
+
+        Raises:
+            InputError: The table, or a row of a jsonl file, lacks the column.
+        """
         if name not in self.columns and self.plain:
             raise InputError(
-                f"{self.path}:1: column '{name}' is missing: this file has one text per line and nothing that "
-                "separates columns",
-                "give a .csv, .tsv or .jsonl; finetune, evaluate and predict also take --delimiter",
+                "column_missing",
+                f"column '{name}' is missing: this file has one text per line and nothing that separates columns",
+                location=f"{self.path}:1",
+                argument=argument,
+                hint="give a .csv, .tsv, or .jsonl file; finetune, evaluate, and predict also take "
+                f"{option('delimiter')}",
             )
         if name not in self.columns:
-            if isinstance(self.path, InMemory):
-                place, option = self.path.bare_name, option and option.partition(" ")[0]
-            else:
-                place = f"{self.path}:1"
+            in_memory = isinstance(self.path, InMemory)
             raise InputError(
-                f"{place}: column '{name}' is missing", missing_column(name, self.columns, option)
+                "column_missing",
+                f"column '{name}' is missing",
+                location=self.path.bare_name if isinstance(self.path, InMemory) else f"{self.path}:1",
+                argument=argument,
+                hint=missing_column(name, self.columns, argument, note="" if in_memory else note),
             )
         for row in self.rows:
             if name not in row.values:
                 keys = ", ".join(row.values) or "none"  # a key without a value is none
                 raise InputError(
-                    f"{self.path}:{row.line}: the field '{name}' is missing or null",
-                    f"give it in every line; the keys of this one are {keys}",
+                    "field_missing",
+                    f"the field '{name}' is missing or null",
+                    location=f"{self.path}:{row.line}",
+                    argument=argument,
+                    hint=f"give it in every line; the keys of this one are {keys}",
                 )
         return [row.values[name] for row in self.rows]
 
@@ -118,15 +135,19 @@ def read_table(
                 continue
         if len(fields) != len(columns):
             raise InputError(
-                f"{path}:{line}: {ragged(len(fields), columns, header)}", ragged_remedy(delimiter, columns)
+                "field_count",
+                ragged(len(fields), columns, header),
+                location=f"{path}:{line}",
+                hint=ragged_remedy(delimiter, columns),
             )
         if keep_blank and (rows or header):
             rows += [Row(number, dict.fromkeys(columns, "")) for number in blank]
         rows.append(Row(line, dict(zip(columns, fields, strict=True))))
     if columns is None:
-        raise InputError(f"{path}:1: this table is empty", "check how it was made")
+        raise _empty_table(path)
     if not rows:
-        raise InputError(f"{path}:1: there is a header but no row", "check how it was made")
+        message = "there is a header but no row"
+        raise InputError("no_rows", message, location=f"{path}:1", hint="check how the file was made")
     return TabularFile(str(path), columns, rows)
 
 
@@ -182,7 +203,9 @@ def _plain(path: str | Path, encoding: str | None) -> TabularFile:
     lines = read_lines(path, encoding)
     rows = [Row(number, {"1": line}) for number, line in lines]  # blank ones too: an answer a line
     if not rows:
-        raise InputError(f"{path}:1: this file is empty", "give one text per line")
+        raise InputError(
+            "empty_file", "this file is empty", location=f"{path}:1", hint="write one text per line"
+        )
     return TabularFile(str(path), ["1"], rows, plain=True)
 
 
@@ -198,8 +221,14 @@ def _of_jsonl(path: str | Path, encoding: str | None) -> TabularFile:
             columns.update(dict.fromkeys(values))
             rows.append(Row(number, values))
     if not rows:
-        raise InputError(f"{path}:1: this table is empty", "check how it was made")
+        raise _empty_table(path)
     return TabularFile(str(path), list(columns), rows)
+
+
+def _empty_table(path: str | Path) -> InputError:
+    return InputError(
+        "empty_table", "this table is empty", location=f"{path}:1", hint="check how the file was made"
+    )
 
 
 def _text(value: Any) -> str:

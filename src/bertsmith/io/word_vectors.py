@@ -38,7 +38,7 @@ def read_word_vectors(path: str | Path, words: Collection[str] | None = None) ->
     lines = _not_empty(read_lines(path))
     first = next(lines, None)
     if first is None:
-        raise InputError(f"{path}: there is no vector in it", _FORM)
+        raise InputError("no_vectors", "there is no vector in this file", location=path, hint=_FORM)
     promised, width = _header(first[1])
     number = 0
     for line, text in lines if width else _with_first(first, lines):
@@ -51,7 +51,10 @@ def read_word_vectors(path: str | Path, words: Collection[str] | None = None) ->
                 found[word] = vector
     if promised is not None and number < promised:
         raise InputError(
-            f"{path}: ends after {number:,} of {promised:,} vectors", "copy it again from its source"
+            "truncated_file",
+            f"the file ends after {number:,} of {promised:,} vectors",
+            location=path,
+            hint="copy it again from its source",
         )
     return WordVectors(found, width, number)
 
@@ -81,12 +84,15 @@ def _vector(numbers: str, place: str, width: int) -> NDArray[np.float32] | None:
     if len(fields) > width:
         return None
     if len(fields) < width:
-        raise InputError(f"{place}: has {len(fields)} numbers, and its vectors have {width}", _FORM)
+        message = f"this line has {len(fields)} numbers, and the vectors of the file have {width}"
+        raise InputError("vector_length", message, location=place, hint=_FORM)
     try:
-        with np.errstate(over="ignore"):  # what is too large is told below
+        with np.errstate(over="ignore"):  # numbers that are too large raise an error below
             vector = np.array(fields, dtype=np.float32)
     except ValueError:
-        raise InputError(f"{place}: these are not {width} numbers", _FORM) from None
+        message = f"behind the word there are not {width} numbers"
+        raise InputError("not_numbers", message, location=place, hint=_FORM) from None
     if not np.isfinite(vector).all():
-        raise InputError(f"{place}: one of its numbers is not finite", "take the line out")
+        message = "a number of this vector is not finite"
+        raise InputError("not_finite", message, location=place, hint="remove the line")
     return vector

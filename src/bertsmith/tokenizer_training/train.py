@@ -192,7 +192,8 @@ def train_tokenizer(
     )
     corpus = TrainingFiles(files, reading, max_ram, seed)
     tokenizer, record = _train(settings, corpus, progress)
-    corpus.notes.tell(logger.info)
+    for sentence in corpus.notes.sentences():
+        logger.info(sentence)
     with atomic.new_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
         atomic.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")

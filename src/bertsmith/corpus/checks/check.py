@@ -28,7 +28,7 @@ from bertsmith.corpus.checks.structure import DocumentCheck, assess_structure
 from bertsmith.corpus.checks.tokens import TokenizerCheck
 from bertsmith.corpus.deduplication import SHINGLE_WORDS, DuplicateIndex, LocationTable
 from bertsmith.corpus.sentence_splitter import guessed_language, split
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, render
 from bertsmith.formatting import counted
 from bertsmith.io.encodings import remedy_of
 from bertsmith.io.files import Document, Notes, Reading, Reject, find_files, read_documents
@@ -147,7 +147,7 @@ class _CorpusCheck:
                         self._truncated.append(file)
                         break
             except InputError as error:
-                self._add_unreadable(file, error.sentence_for("python"))
+                self._add_unreadable(file, error.code, error.sentence_for("python"))
             self._documents.close()
 
     def _window_size(self, stop: int | None) -> int:
@@ -156,18 +156,18 @@ class _CorpusCheck:
             return hashing.WINDOW_CHARACTERS
         return min(stop - self._num_bytes, hashing.WINDOW_CHARACTERS)
 
-    def _add_unreadable(self, file: str, reason: str) -> None:
-        self._unreadable.add({"place": file, "reason": reason})
+    def _add_unreadable(self, file: str, code: str, reason: str, encoding: str | None = None) -> None:
+        self._unreadable.add({"place": file, "code": code, "reason": reason, "encoding": encoding})
         self._file_errors.add(file, _UNREADABLE_FILE, file, detail=reason)
 
     def _reject(self, reject: Reject) -> None:
         if reject.line is None:
-            self._add_unreadable(reject.file, reject.reason)
+            self._add_unreadable(reject.file, reject.code, reject.reason, reject.encoding)
             return
         self._missing.append(reject.line)
         location = f"{reject.file}:{reject.line}"
-        if not reject.reason.endswith("is not UTF-8"):
-            self._bad_records.add({"place": location, "reason": reject.reason})
+        if reject.code != "not_utf8":
+            self._bad_records.add({"place": location, "code": reject.code, "reason": reject.reason})
             error = "lines or rows that cannot be read"
             self._file_errors.add(reject.file, error, location, detail=reject.reason)
             return
@@ -238,7 +238,9 @@ class _CorpusCheck:
                 "bytes": self._bad_bytes.count,
                 "lines": self._num_bad_lines,
                 "places": self._bad_bytes.locations,
-                "remedy": remedy_of(self._encoding_sample) if self._encoding_sample else None,
+                "remedy": render(remedy_of(self._encoding_sample), "python")
+                if self._encoding_sample
+                else None,
             },
             "left_out": self.notes.record() | {"kinds": self.notes.kinds()},
             "delimiters": self.notes.delimiters,

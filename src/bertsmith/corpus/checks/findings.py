@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,8 +11,6 @@ from bertsmith.io.binary_files import how_to_read
 from bertsmith.tokenizer.script_coverage import fitting_options
 
 SEVERITIES = ("problem", "warning", "note")
-_MISSING_COLUMN = re.compile(r"the field '.*' is missing|there is no column '")
-_ENCODING_REASON = re.compile(r"this file is (UTF-\d+(?:LE|BE)?), not ")
 # The shares from which on something is a finding, or a warning instead of a note.
 _REPEATED_LINES_WARNING = 0.01
 _BOILERPLATE_WARNING = 0.05
@@ -73,10 +70,10 @@ def _first(occurrences: dict[str, Any]) -> str:
 
 def _unreadable_remedy(occurrences: Sequence[dict[str, Any]]) -> str:
     """Return what to do about files that cannot be read; some only have another encoding, which is known."""
-    matches = [_ENCODING_REASON.search(occurrence["reason"]) for occurrence in occurrences]
-    names = sorted({match[1] for match in matches if match})
-    remedies = [f"read {name} files with encoding={name.lower()}" for name in names]
-    if None in matches:
+    encodings = {occurrence["encoding"] for occurrence in occurrences}
+    names = sorted(name for name in encodings if name)
+    remedies = [f"read {name.upper()} files with encoding={name}" for name in names]
+    if None in encodings:
         remedies.append(f"fix {'the others' if remedies else 'them'} or leave them out")
     return "; ".join(remedies)
 
@@ -101,14 +98,14 @@ def _reading_findings(report: Report) -> Iterator[Finding]:
             f"{encoding['remedy']}; prepare with on_error=skip skips such lines",
         )
     if records["number"]:
-        reason = records["places"][0]["reason"]
+        first = records["places"][0]
         yield _finding(
             "problem",
-            f"lines or rows that cannot be read: {reason}",
+            f"lines or rows that cannot be read: {first['reason']}",
             records["number"],
             _first(records),
             "name the column with the text: text_column"
-            if _MISSING_COLUMN.search(reason)
+            if first["code"] == "field_missing"
             else "fix them, or prepare with on_error=skip",
         )
     if not report["documents"]["number"]:

@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.io.compressed import bare_suffix
 from bertsmith.io.memory import InMemory
@@ -30,8 +30,9 @@ from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import UNCUT, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
-_TEXT_COLUMN = (  # what a message says of choosing it
-    "--text-column (of pairs the second one with --second-column; without a header: --no-header --text-column 1"
+_PAIRS_OR_NO_HEADER = (  # Follows the option in a hint.
+    f" (of pairs the second one with {option('second_column')}; without a header: {option('header', False)} "
+    f"{option('text_column', 1)}"
 )
 
 
@@ -116,9 +117,10 @@ class TextTask(Task):
             return [TextExample(text, None, None, f"{file}:{row.line}") for text, row in lines]
         if not labelled and not isinstance(file, InMemory) and _has_one_column(table, settings):
             return _of_one_column(table, settings)
-        texts = table.column(settings.text_column, _TEXT_COLUMN + (" --label-column 2)" if labelled else ")"))
-        seconds = table.column(settings.second_column, "--second-column") if settings.second_column else None
-        labels = table.column(settings.label_column, "--label-column") if labelled else None
+        note = _PAIRS_OR_NO_HEADER + (f" {option('label_column', 2)})" if labelled else ")")
+        texts = table.column(settings.text_column, "text_column", note)
+        seconds = table.column(settings.second_column, "second_column") if settings.second_column else None
+        labels = table.column(settings.label_column, "label_column") if labelled else None
         examples = []
         for i, row in enumerate(table):
             place = f"{file}:{row.line}"

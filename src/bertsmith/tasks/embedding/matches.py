@@ -88,10 +88,10 @@ def _queries(file: str | Path, settings: EmbedSettings, *, labelled: bool) -> li
 
 
 def _rows(table: TabularFile, names: _Names, file: str | Path) -> list[Match]:
-    texts = table.column(names.text, "--text-column")
-    seconds = table.column(names.second, "--second-column") if names.second else None
-    labels = table.column(names.label, "--label-column") if names.label else None
-    negatives = table.column(names.negative, "--negative-column") if names.negative else None
+    texts = table.column(names.text, "text_column")
+    seconds = table.column(names.second, "second_column") if names.second else None
+    labels = table.column(names.label, "label_column") if names.label else None
+    negatives = table.column(names.negative, "negative_column") if names.negative else None
     found = []
     for i, row in enumerate(table):
         place = f"{file}:{row.line}"

@@ -45,8 +45,8 @@ def has_roles(file: str | Path, settings: TagSettings) -> bool:
 def read_roles(file: str | Path, settings: TagSettings, *, labelled: bool) -> list[TagExample]:
     """An example a predicate, in the file's order. InputError with file and line for what is amiss."""
     columns = [
-        Column(settings.word_column, "1", "FORM", "--word-column"),
-        Column(settings.predicate_column, "", str(len(UNIVERSAL) + 1), "--predicate-column", filled=False),
+        Column(settings.word_column, "1", "FORM", "word_column"),
+        Column(settings.predicate_column, "", str(len(UNIVERSAL) + 1), "predicate_column", filled=False),
     ]
     found = [
         example

@@ -172,8 +172,8 @@ def _a_sentence_a_line(file: str | Path, settings: TagSettings, labelled: bool) 
 
 def _of_columns(file: str | Path, settings: TagSettings, labelled: bool) -> Iterator[TagExample]:
     wanted = [
-        Column(settings.word_column, "1", "FORM", "--word-column"),
-        Column(settings.tag_column, "-1", "UPOS", "--tag-column", needed=labelled),
+        Column(settings.word_column, "1", "FORM", "word_column"),
+        Column(settings.tag_column, "-1", "UPOS", "tag_column", needed=labelled),
     ]
     for sentence in read_conll(file, wanted, settings.encoding):
         words, place = tuple(row[0] for row in sentence.rows), f"{file}:{sentence.lines[0]}"
