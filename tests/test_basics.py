@@ -180,7 +180,7 @@ def test_a_model_that_does_not_fit_into_memory_is_an_error() -> None:
 def test_ulimit_restricts_the_memory() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30));"
-        "from bertsmith import machine; print(machine.memory_bytes())"
+        "from bertsmith import hardware; print(hardware.memory_bytes())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) <= 2**30 < hardware.memory_bytes()

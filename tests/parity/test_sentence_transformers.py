@@ -96,16 +96,19 @@ def base_like(folder: Path, here: Path, *, cls: bool, normalize: bool, length: i
     return here
 
 
-def test_what_a_base_says_of_its_vectors_is_gone_on_with(folder: Path, tmp_path: Path) -> None:
+def test_settings_of_the_base_are_taken_over(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     base = base_like(folder, tmp_path / "base", cls=True, normalize=False, length=24)
-    pairs, told = [("a", "b", 1), ("c", "d", 0)], list[str]()
+    pairs = [("a", "b", 1), ("c", "d", 0)]
     how: dict[str, Any] = {"train": pairs, "dev": pairs, "max_steps": 1, "threads": 1, "batch_size": 2}
     how |= {"learning_rate": 1e-12, "hidden_dropout_prob": 0, "precision": "fp32"}
-    run = bs.finetune("embed", base, tmp_path / "run", **how, tell=told.append)
+    caplog.set_level("INFO", "bertsmith")
+    run = bs.finetune("embed", base, tmp_path / "run", **how)
     assert sentence_vectors(run.model_folder) == SentenceVectors("cls", False, 24)
-    assert [one for one in told if one.startswith("vectors")] == [
-        "vectors are made as the base's are: pooling cls, of any length, from 24 tokens at most (--pooling, "
-        "--normalize, --max-length)"
+    values = "task.pooling=cls, task.normalize=False, task.max_length=24"
+    assert [text for text in caplog.messages if values in text] == [
+        f"settings taken from the base model: {values}"
     ]
     np.testing.assert_allclose(run.embed(TEXTS[:4]), theirs(base).encode(TEXTS[:4]), atol=1e-4, rtol=0)
     other = bs.finetune(

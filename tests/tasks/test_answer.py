@@ -60,63 +60,66 @@ def test_every_form_of_file_holds_the_same_examples(tmp_path: Path) -> None:
 
 
 FIRST = r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]"
+QUESTION = ": data[0].paragraphs[0].qas[{}]"
 COLUMNS = {"text": ["kaba"], "answer_start": []}
 ROW = {"question": "?", "context": "kaba", "answer": "kaba"}
 
 
 @pytest.mark.parametrize(
-    ("name", "document", "said"),
+    ("name", "document", "location"),
     [
-        ("a.json", '{"data": [{"paragraphs": [{"con', r"a\.json: this is not JSON: EOF while parsing"),
-        ("a.json", "", r"a\.json: this is not JSON"),
-        ("a.json", "[" * 100_000, r"a\.json: this is not JSON: recursion limit"),
-        ("a.json", '"text"', r"a\.json: input should be an object"),
-        ("a.json", "[]", r"a\.json: there is no question in it"),
-        ("a.json", '{"data": []}', r"a\.json: there is no question in it"),
-        ("a.json", {"version": "1.1"}, r"a\.json: the field 'data' is missing"),
-        ("a.json", squad({"answers": []}), FIRST + r": the field 'question' is missing"),
-        ("a.json", squad({"question": 3}), r"a\.json: none of its questions has an answer"),
-        ("a.json", squad({"question": ["?"]}), FIRST + r"\.question: input should be a valid string"),
-        ("a.json", squad(asked("", 0)), FIRST + r"\.answers\[0\]\.text: string should have at least"),
-        (
-            "a.json",
-            squad(asked("kaba", -1)),
-            FIRST + r"\.answers\[0\]\.answer_start: input should be greater",
-        ),
-        ("a.json", squad(asked("zzz", 4)), FIRST + r": the answer 'zzz' is nowhere in the passage"),
-        (
-            "a.json",
-            squad(asked("kaba", 0, is_impossible=True)),
-            FIRST + r": .* as impossible, and has an answer",
-        ),
-        (
-            "a.json",
-            squad(asked("kaba", 0), asked("kaba", 0)),
-            r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[1\]: the id 'q' occurs twice \(first at .*" + FIRST,
-        ),
-        ("a.json", squad(asked("kaba", 0), context=" \n"), FIRST + r": the passage is empty"),
-        ("a.json", squad(asked("kaba", 0, question="")), FIRST + r": the question is empty"),
-        ("a.json", [ROW, {"question": "?"}], r"a\.json: \[1\]: the field 'context' is missing"),
-        ("b.jsonl", json.dumps(ROW) + '\n{"question": "?"}', r"b\.jsonl:2: the field 'context' is missing"),
-        ("b.jsonl", '{"question": "?"\n', r"b\.jsonl:1:\d+: this is not JSON"),
-        ("b.jsonl", json.dumps({**ROW, "answers": COLUMNS}), r"b\.jsonl:1: .* are not lists of one length"),
-        ("c.csv", "question,context,answer,start\n?,kaba,kaba,x\n", r"c\.csv:2: .*start 'x' is not a number"),
-        ("c.csv", "question,answer\n?,kaba\n", r"c\.csv:2: the field 'context' is missing"),
+        ("a.json", '{"data": [{"paragraphs": [{"con', r"a\.json: "),
+        ("a.json", "", r"a\.json: "),
+        ("a.json", "[" * 100_000, r"a\.json: "),
+        ("a.json", '"text"', r"a\.json: "),
+        ("a.json", {"version": "1.1"}, r"a\.json: "),
+        ("a.json", squad({"answers": []}), FIRST + ": "),
+        ("a.json", squad({"question": ["?"]}), FIRST + r"\.question: "),
+        ("a.json", squad(asked("", 0)), FIRST + r"\.answers\[0\]\.text: "),
+        ("a.json", squad(asked("kaba", -1)), FIRST + r"\.answers\[0\]\.answer_start: "),
+        ("a.json", [ROW, {"question": "?"}], r"a\.json: \[1\]: "),
+        ("b.jsonl", json.dumps(ROW) + '\n{"question": "?"}', r"b\.jsonl:2: "),
+        ("b.jsonl", '{"question": "?"\n', r"b\.jsonl:1:\d+: "),
+        ("b.jsonl", json.dumps({**ROW, "answers": COLUMNS}), r"b\.jsonl:1: "),
+        ("c.csv", "question,context,answer,start\n?,kaba,kaba,x\n", r"c\.csv:2: "),
+        ("c.csv", "question,answer\n?,kaba\n", r"c\.csv:2: "),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, name: str, document: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_faults_of_files_have_a_location(tmp_path: Path, name: str, document: Any, location: str) -> None:
+    with pytest.raises(InputError, match=location):
         read(written(tmp_path, document, name))
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "location"),
+    [
+        ("[]", "no_examples", ""),
+        ('{"data": []}', "no_examples", ""),
+        (squad({"question": 3}), "no_answers", ""),
+        (squad(asked("zzz", 4)), "answer_not_in_passage", QUESTION.format(0)),
+        (squad(asked("kaba", 0, is_impossible=True)), "impossible_with_answer", QUESTION.format(0)),
+        (squad(asked("kaba", 0), asked("kaba", 0)), "duplicate_id", QUESTION.format(1)),
+        (squad(asked("kaba", 0), context=" \n"), "empty_text", QUESTION.format(0)),
+        (squad(asked("kaba", 0, question="")), "empty_text", QUESTION.format(0)),
+    ],
+)
+def test_faults_of_questions_have_a_code_and_a_location(
+    tmp_path: Path, document: Any, code: str, location: str
+) -> None:
+    file = written(tmp_path, document, "a.json")
+    with pytest.raises(InputError) as caught:
+        read(file)
+    assert (caught.value.code, caught.value.location) == (code, f"{file}{location}")
 
 
 def test_a_json_that_is_not_utf8_or_not_bounded_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.json").write_bytes(b'{"data": "\xff"}')
-    with pytest.raises(InputError, match="this is not JSON"):
+    with pytest.raises(InputError, match=r"a\.json: "):
         read(tmp_path / "a.json")
     monkeypatch.setattr("bertsmith.io.whole_json._LARGEST", 100)
-    with pytest.raises(InputError, match="is read whole"):
+    with pytest.raises(InputError, match=r"b\.json\.gz: "):
         read(written(tmp_path, squad(asked("kaba", 0)), "b.json.gz"))
 
 
@@ -188,17 +191,19 @@ def test_a_long_question_is_cut_and_that_is_counted() -> None:
 
 def test_a_passage_that_does_not_fit_beside_its_question_is_refused() -> None:
     whole = PassageExample("kaba " * 60, PASSAGE, (), "file: [3]")
-    with pytest.raises(InputError, match=r"file: \[3\]: .* of 20 tokens"):
+    with pytest.raises(InputError) as caught:
         head(max_length=20).encode([whole], tiny_run.tokenizer())
+    assert (caught.value.code, caught.value.location) == ("other_text_too_long", "file: [3]")
 
 
-@pytest.mark.parametrize("context", ["\u200b", "kaba \u200b"])
-def test_what_has_no_token_is_refused(context: str) -> None:
+@pytest.mark.parametrize(
+    ("context", "code"), [("\u200b", "passage_without_tokens"), ("kaba \u200b", "answer_without_tokens")]
+)
+def test_what_has_no_token_is_refused(context: str, code: str) -> None:
     whole = PassageExample("kaba", context, (Gold("\u200b", context.index("\u200b")),), "here")
-    with pytest.raises(
-        InputError, match=r"here: the (passage has no token|tokenizer has no token for the answer)"
-    ):
+    with pytest.raises(InputError) as caught:
         head().encode([whole], tiny_run.tokenizer())
+    assert (caught.value.code, caught.value.location) == (code, "here")
 
 
 # Loss
@@ -296,8 +301,9 @@ def test_a_layer_before_the_two_vectors_is_trained_kept_and_asked(tmp_path: Path
         wanted = inner @ weights["qa_outputs.weight"].T + weights["qa_outputs.bias"]
         torch.testing.assert_close(again.task.logits(again.encoder, batch), wanted, atol=1e-6, rtol=0)
     assert weights["qa_transform.bias"].abs().sum() > 0  # it began at 0: it was trained
-    with pytest.raises(InputError, match=r"task\.transform is False, and this model was trained with True"):
+    with pytest.raises(InputError) as caught:
         made.predict(["kaba?"], [PASSAGE], transform=False)
+    assert (caught.value.code, caught.value.argument) == ("fixed_setting_changed", "transform")
 
 
 def test_the_temperature() -> None:
@@ -545,10 +551,12 @@ def test_the_reference_opens_the_folder_and_its_own_is_answered_with(
 def test_a_question_without_its_passage_is_refused(trained: bs.Model) -> None:
     with pytest.raises(InputError, match="the task 'answer' also takes context"):
         trained.predict(["kade lofo"])
-    with pytest.raises(InputError, match="text 2: the passage is empty"):
+    with pytest.raises(InputError) as caught:
         trained.predict(["kade", "lofo"], ["kaba", " "])
-    with pytest.raises(InputError, match=r"text 1: the question is not a string, but \['kade'\]"):
+    assert (caught.value.code, caught.value.location) == ("empty_text", "text 2")
+    with pytest.raises(InputError) as caught:
         trained.predict([["kade"]], ["kaba"])
+    assert (caught.value.code, caught.value.location) == ("text_not_a_string", "text 1")
 
 
 def test_moved_answers_are_told_before_training(

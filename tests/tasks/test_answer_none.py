@@ -56,12 +56,14 @@ def test_every_form_of_file_may_have_no_answer(tmp_path: Path) -> None:
 def test_a_file_without_any_answer_is_refused(tmp_path: Path) -> None:
     """A column of another name is not taken for questions that have none."""
     other = written(tmp_path, "question,context,antwort\nkaba?,kaba lode,lode\n", "a.csv")
-    with pytest.raises(InputError, match=r"a\.csv:2: there is no column of answers"):
+    with pytest.raises(InputError) as caught:
         read(other)
+    assert str(caught.value).startswith(f"{other}:2: ")
     assert read(other, answer_column="antwort")[0].answers == (Gold("lode", 5, moved=True),)
     assert read(other, labelled=False)[0].answers == ()
-    with pytest.raises(InputError, match=r"b\.csv: none of its questions has an answer"):
+    with pytest.raises(InputError) as caught:
         read(written(tmp_path, "question,context,answer\nkaba?,kaba lode,\n", "b.csv"))
+    assert (caught.value.code, caught.value.location) == ("no_answers", str(tmp_path / "b.csv"))
 
 
 ROW = {"f": "kaba?", "p": "kaba lode", "a": "lode", "s": 5, "answer": "kaba", "start": 0}
@@ -83,8 +85,9 @@ def test_rows_with_columns_of_other_names(tmp_path: Path, name: str, document: s
     assert [one.answers for one in read(written(tmp_path, again, "again.jsonl"), **NAMED)] == [
         one.answers for one in found
     ]
-    with pytest.raises(InputError, match="the column 'gone' is missing"):
+    with pytest.raises(InputError) as caught:
         read(tmp_path / name, **{**NAMED, "start_column": "gone"})
+    assert str(caught.value).startswith(str(tmp_path / name))
 
 
 def test_a_table_without_a_header_has_numbers_for_names(tmp_path: Path) -> None:
@@ -98,15 +101,19 @@ def test_answer_text_and_answer_start_are_known_in_a_table(tmp_path: Path) -> No
     assert read(written(tmp_path, table, "a.csv"))[0].answers == (Gold("lode", 10),)
 
 
-def test_all_answers_that_are_nowhere_and_all_repeated_ids_are_told_at_once(tmp_path: Path) -> None:
+def test_errors_list_all_missing_answers_and_all_repeated_ids(tmp_path: Path) -> None:
     rows = [{"id": i % 3, "question": "?", "context": "kaba", "answer": "kaba"} for i in range(6)]
-    with pytest.raises(
-        InputError, match=r"jsonl:4: the id '0' occurs twice .*, and so do 2 more: '1' .*:5\), '2'"
-    ):
-        read(written(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl"))
+    file = written(tmp_path, "\n".join(map(json.dumps, rows)), "a.jsonl")
+    with pytest.raises(InputError) as caught:
+        read(file)
+    assert (caught.value.code, caught.value.location) == ("duplicate_id", f"{file}:4")
+    assert all(f"{file}:{line}" in caught.value.message for line in (5, 6))
     lost = [{**row, "answer": "migi"} for row in rows]
-    with pytest.raises(InputError, match=r"6 answers are nowhere .*: 'migi' .*:5\) and 1 more"):
-        read(written(tmp_path, "\n".join(map(json.dumps, lost)), "b.jsonl"))
+    file = written(tmp_path, "\n".join(map(json.dumps, lost)), "b.jsonl")
+    with pytest.raises(InputError) as caught:
+        read(file)
+    assert (caught.value.code, caught.value.location) == ("answer_not_in_passage", f"{file}:1")
+    assert all(f"{file}:{line}" in caught.value.message for line in (2, 3, 4, 5, 6))
 
 
 def test_each_window_of_a_question_without_an_answer_points_at_its_first_token() -> None:
@@ -303,7 +310,7 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
     assert model.evaluate(files["dev"])["f1"] == max(scores)
 
 
-def test_dev_with_unanswerable_questions_alone_is_told(tmp_path: Path) -> None:
+def test_dev_with_unanswerable_questions_alone_is_a_warning(tmp_path: Path) -> None:
     train = read(written(tmp_path, squad(asked("kaba", 0))))
     dev = read(written(tmp_path, squad(asked("kaba", 0), none())))
     (warning,) = Answer.overview_of_answers(train, dev, {}).warnings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bertsmith.errors import InputError
 from bertsmith.formatting import listed
 from bertsmith.tasks.classification.classify import Classify, label_names
 from bertsmith.tasks.classification.regress import Regress
@@ -120,10 +121,10 @@ def test_empty_texts_and_equal_texts_with_different_labels() -> None:
     assert "2 texts are empty: train.csv:3, train.csv:5: fill them in, or remove these rows" in said
 
 
-def test_numbers_as_labels_are_told_what_to_do() -> None:
+def test_numbers_as_labels_have_a_finding_with_advice() -> None:
     few = Classify.overview(texts([("a", "0"), ("b", "1"), ("c", "2")] * 2), [], {"labels": ["0", "1", "2"]})
     (said,) = (line for line in few.warnings if "numbers" in line)
-    assert "--label-names" in said
+    assert "label_names" in said
     assert "finetune regress" in said
     many = [str(i) for i in range(40)]
     found = Classify.overview(texts([(f"t{i}", i) for i in many * 2]), [], {"labels": many})
@@ -133,8 +134,9 @@ def test_numbers_as_labels_are_told_what_to_do() -> None:
 
 
 def test_measures_are_not_learnt_as_classes() -> None:
-    with pytest.raises(Exception, match=r"train\.csv:2: the labels are 12 different numbers in 12 examples"):
+    with pytest.raises(InputError) as caught:
         label_names(texts([(f"t{i}", f"{i / 7:.3f}") for i in range(12)]))
+    assert (caught.value.code, caught.value.location) == ("labels_are_numbers", "train.csv:2")
     assert label_names(texts([(f"t{i}", ("0.5", "1.0")[i % 2]) for i in range(12)])) == ["0.5", "1.0"]
 
 
@@ -174,11 +176,10 @@ def test_codes_have_names() -> None:
 
 def test_an_unknown_label_is_compared_with_the_known_ones() -> None:
     naming = Naming(["joy", "Sadness", "fear"])
-    assert naming.unknown("sadnes", "dev.csv:7", "--label-column").remedy == (
-        "did you mean 'Sadness'? the model's labels are: joy, Sadness, fear; fix the row, or name another column "
-        "with --label-column"
-    )
-    assert "did you mean" not in str(naming.unknown("hope", "dev.csv:7", "--label-column"))
+    error = naming.unknown("sadnes", "dev.csv:7", "label_column")
+    assert (error.code, error.location, error.argument) == ("unknown_label", "dev.csv:7", "label_column")
+    assert "'Sadness'?" in str(error)
+    assert "did you mean" not in str(naming.unknown("hope", "dev.csv:7", "label_column"))
 
 
 def test_lists_and_texts_are_cut_for_a_sentence() -> None:

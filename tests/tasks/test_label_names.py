@@ -43,20 +43,23 @@ def test_names_themselves() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "code"),
     [
-        ("a,b,c\n1,2,3\n", "3 columns"),
-        ("0,joy\n0,fear\n", "the code '0' occurs twice"),
-        ("joy\n", "two names or more"),
-        ("0,joy\n1,\n", "a code or a name is empty"),
+        ("a,b,c\n1,2,3\n", "label_names_column_count"),
+        ("0,joy\n0,fear\n", "duplicate_label_code"),
+        ("joy\n", "too_few_label_names"),
+        ("0,joy\n1,\n", "empty_label_name"),
     ],
 )
-def test_what_is_neither_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_other_files_are_refused(tmp_path: Path, text: str, code: str) -> None:
     (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError) as caught:
         names_of(tmp_path / "a.csv")
-    with pytest.raises(InputError, match="no such file"):
+    assert (caught.value.code, caught.value.location) == (code, str(tmp_path / "a.csv"))
+    assert caught.value.argument == "label_names"
+    with pytest.raises(InputError) as caught:
         names_of("none.csv")
+    assert str(caught.value).startswith("none.csv: ")
 
 
 def test_codes_are_learnt_by_their_names(tmp_path: Path) -> None:
@@ -79,5 +82,6 @@ def test_codes_are_learnt_by_their_names(tmp_path: Path) -> None:
     again = bs.load(tmp_path / "run")
     named = tiny_run.table(tmp_path / "named.csv", tiny_run.examples(30))
     assert again.evaluate(tmp_path / "all.csv") == again.evaluate(named)
-    with pytest.raises(InputError, match="the label '8' is unknown"):
+    with pytest.raises(InputError) as caught:
         again.evaluate(tiny_run.table(tmp_path / "odd.csv", [("kaba", "8")]))
+    assert (caught.value.code, caught.value.location) == ("unknown_label", f"{tmp_path}/odd.csv:2")

@@ -107,10 +107,10 @@ def test_windows_end_where_the_text_does(at: tuple[int, int], first: str | None,
     for i, tag in zip(at, ("e1", "e2"), strict=True):
         words[i] = f"<{tag}>{words[i]}</{tag}>"
     if first is None:
-        with pytest.raises(
-            InputError, match=r"here: both entities .* are 19 tokens, and 9 are read\nraise max_length"
-        ):
+        with pytest.raises(InputError) as caught:
             relater(max_length=11).encode([example(" ".join(words))], read_by())
+        assert (caught.value.code, caught.value.location) == ("entities_too_far_apart", "here")
+        assert caught.value.argument == "max_length"
         return
     (item,) = relater(max_length=11).encode([example(" ".join(words))], read_by())
     tokens = said(item).split()
@@ -181,14 +181,15 @@ def test_scores_are_semevals_and_tacreds() -> None:
     assert scores.details["relations"]["Cause"]["wrong_direction"] == 1
     assert scores.notes == ["answers of the right relation in the wrong direction, which are wrong: 1"]
     assert (model.decides, scores.details["none_label"]) == ("macro_f1", "Other")
-    with pytest.raises(InputError, match="has a direction, so it is a relation"):
+    with pytest.raises(InputError) as caught:
         model.under(RelateSettings(none_label="Part(e1,e2)")).score(answers, texts)
+    assert (caught.value.code, caught.value.argument) == ("none_label_has_direction", "none_label")
     strange = [*texts[:-1], example("<e1>a</e1> <e2>b</e2>", "New(e1,e2)")]
-    told = model.score(answers, strange)
-    assert told.notes[1:] == [
+    scores = model.score(answers, strange)
+    assert scores.notes[1:] == [
         "examples with a relation that the model never saw: 1 (New(e1,e2)); each counts as wrong"
     ]
-    assert told.numbers["accuracy"] == pytest.approx(3 / 7)
+    assert scores.numbers["accuracy"] == pytest.approx(3 / 7)
 
 
 def test_which_label_means_no_relation() -> None:
@@ -199,15 +200,18 @@ def test_which_label_means_no_relation() -> None:
     assert learnt("b", "no_relation")["none"] == "no_relation"
     assert learnt("b", "a") == {"labels": ["a", "b"], "numbered": False, "none": None}
     assert learnt("b", "Other", none_label="b")["none"] == "b"
-    with pytest.raises(InputError, match="none_label=… c: no label is called so"):
+    with pytest.raises(InputError) as caught:
         learnt("b", "a", none_label="c")
-    with pytest.raises(InputError, match="f:0: all examples have the relation 'a'"):
+    assert (caught.value.code, caught.value.argument) == ("unknown_label", "none_label")
+    with pytest.raises(InputError) as caught:
         learnt("a", "a")
+    assert (caught.value.code, caught.value.location) == ("single_label", "f:0")
 
 
 def test_relations_of_another_model_are_refused() -> None:
-    with pytest.raises(InputError, match="f:3: the label 'per:title' is unknown"):
+    with pytest.raises(InputError) as caught:
         relater().encode([example("<e1>a</e1> <e2>b</e2>", "per:title", "f:3")], read_by())
+    assert (caught.value.code, caught.value.location) == ("unknown_label", "f:3")
 
 
 def test_the_overview_has_labels_contradictions_and_repeats() -> None:
@@ -234,8 +238,10 @@ def test_the_overview_has_labels_contradictions_and_repeats() -> None:
 def test_a_number_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text('1\t"<e1>a</e1> <e2>b</e2>"\nOther\n\n' * 2)
-    with pytest.raises(InputError, match=rf"{file}:4: the id '1' occurs twice \(first at {file}:1\)"):
+    with pytest.raises(InputError) as caught:
         Relate.read(file, RelateSettings())
+    assert (caught.value.code, caught.value.location) == ("duplicate_id", f"{file}:4")
+    assert f"{file}:1" in caught.value.message
 
 
 def test_a_row_is_written_as_it_is_read_again(tmp_path: Path) -> None:
@@ -320,16 +326,19 @@ def test_tags_and_spans_say_the_same(run: bs.Model) -> None:
     assert run.evaluate(tuples) == run.evaluate(columns) == run.evaluate(test)
 
 
-def test_what_cannot_be_read_is_told(run: bs.Model) -> None:
+def test_wrong_inputs_are_refused(run: bs.Model) -> None:
     with pytest.warns(UserWarning, match="1 text is empty and not predicted"):
         _, empty = run.predict(["<e1>kaba</e1> <e2>lode</e2>", None])
     assert (empty["label"], empty["empty"]) == (None, True)
-    with pytest.raises(InputError, match="text 1: the entity <e1> is not marked"):
+    with pytest.raises(InputError) as caught:
         run.predict(["kaba lode"])
-    with pytest.raises(InputError, match="text 1: 3 is no text"):
+    assert str(caught.value).startswith("text 1: ")
+    with pytest.raises(InputError) as caught:
         run.predict([3])
-    with pytest.raises(InputError, match="head and tail are given together"):
+    assert (caught.value.code, caught.value.location) == ("text_not_a_string", "text 1")
+    with pytest.raises(InputError) as caught:
         run.predict(["kaba"], [[0, 4]])
+    assert (caught.value.code, caught.value.argument) == ("head_without_tail", "tail")
 
 
 def test_the_folder_is_loaded_again_without_its_record(run: bs.Model, tmp_path: Path) -> None:

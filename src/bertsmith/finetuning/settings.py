@@ -199,7 +199,7 @@ def new_settings(
     chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(changes)
     if chosen.base != path:
         raise InputError(f"--set base={chosen.base}: the model is {path}", "name the model with --model")
-    task = kind.settled(chosen.task, folder.path, folder.config.longest, tell)
+    task = kind.settled(chosen.task, folder.path, folder.config.longest)
     return chosen.model_copy(update={"task": task})
 
 

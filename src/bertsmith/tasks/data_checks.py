@@ -138,9 +138,11 @@ def refuse_repeated_ids(found: Iterable[tuple[str | None, str]]) -> None:
     (number, place), *others = again
     more = listed(f"'{n}' ({at})" for n, at in others)
     raise InputError(
-        f"{place}: the id '{number}' occurs twice (first at {first[number]})"
+        "duplicate_id",
+        f"the id '{number}' occurs twice (first at {first[number]})"
         + (f", and so do {len(others):,} more: {more}" if others else ""),
-        "give each example its own id, or none",
+        location=place,
+        hint="give each example an id of its own, or none",
     )
 
 

@@ -1,4 +1,4 @@
-"""What `--label-names` may be: names, a file of names, or a file of codes and their names."""
+"""Label names: names, a file of names, or a file of codes and their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.io.tables import read_table
 from bertsmith.suggestions import absent
@@ -31,11 +31,14 @@ def names_of(given: str | Path | Names) -> Names:
     if not isinstance(given, str):
         return dict(given) if isinstance(given, Mapping) else list(given)
     if "," not in given:
-        raise absent(given, remedy="name a file of --label-names, or the labels: a,b,c")
+        raise absent(given, remedy=f"give {option('label_names')} a file, or the labels: a,b,c")
     names = [name.strip() for name in given.split(",")]
     if len(names) < 2 or not all(names):
         raise InputError(
-            f"--label-names {given}: two names or more are needed", "one name per line, or a,b,c"
+            "too_few_label_names",
+            f"'{given}' does not name two labels or more",
+            argument="label_names",
+            hint="write one name per line in a file, or a,b,c",
         )
     return names
 
@@ -54,14 +57,23 @@ def _of_file(file: str | Path) -> Names:
     width = len(rows[0]) if rows else 0
     if width not in (1, 2):
         raise InputError(
-            f"--label-names {file}: {counted(width, 'column')}",
-            "give one name per row, or a code and its name: 0,joy",
+            "label_names_column_count",
+            f"this file has {counted(width, 'column')}",
+            location=file,
+            argument="label_names",
+            hint="write one name per row, or a code and its name: 0,joy",
         )
     if width == 1:
         headed = rows[0][0].lower() in _NAME_HEADS | _EITHER_HEADS
         names = [row[0] for row in rows[headed:]]
         if len(names) < 2:
-            raise InputError(f"--label-names {file}: two names or more are needed", "a name a row")
+            raise InputError(
+                "too_few_label_names",
+                "this file does not name two labels or more",
+                location=file,
+                argument="label_names",
+                hint="write one name per row",
+            )
         return names
     return _of_pairs(file, rows)
 
@@ -75,9 +87,13 @@ def _of_pairs(file: str | Path, rows: list[list[str]]) -> dict[str, str]:
         first, second = second, first
     codes = dict(zip(first, second, strict=True))
     if len(codes) != len(rows) or not all(first) or not all(second):
-        twice = next((code for code in first if first.count(code) > 1), "")
-        said = f"the code '{twice}' occurs twice" if twice else "a code or a name is empty"
-        raise InputError(f"--label-names {file}: {said}", "give each code once, with its name")
+        hint = "write each code once, with its name"
+        repeated = next((code for code in first if code and first.count(code) > 1), None)
+        if repeated is None:
+            message = "a code or a name is empty"
+            raise InputError("empty_label_name", message, location=file, argument="label_names", hint=hint)
+        message = f"the code '{repeated}' occurs twice"
+        raise InputError("duplicate_label_code", message, location=file, argument="label_names", hint=hint)
     return codes
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import listed
 
 Names = Sequence[str] | Mapping[str, str]
@@ -28,8 +29,8 @@ class LabelFacts(BaseModel):
 class Naming:
     """A model's labels, and what else a file may call them.
 
-    ids: the id of each label. numbered: a file may give ids, unless a label is a number itself: nobody could tell
-    the label 1 from the id 1. codes: the label of each code.
+    ids: the id of each label. numbered: a file may give ids, unless a label is a number itself: the label 1 would
+    look like the id 1. codes: the label of each code.
     """
 
     def __init__(
@@ -58,20 +59,30 @@ class Naming:
         """The id of a label of a file; None where the model does not have it."""
         return self.ids.get(self.name(label))
 
-    def unknown(self, label: str, place: str, option: str, *, of_dev: bool = False) -> InputError:
-        """What to say of a label that the model does not have. option: that names the column. of_dev: it is of
-        the examples beside the training's, to which it can be added."""
+    def unknown(self, label: str, place: str, argument: str, *, of_dev: bool = False) -> InputError:
+        """Return the error for a label that the model does not have.
+
+        Args:
+            label: The label.
+            place: The location of its example.
+            argument: Python's name of the argument that names the column of labels.
+            of_dev: Whether the example is of dev, so that training examples of the label would help.
+        """
         near = difflib.get_close_matches(label.casefold(), {known.casefold() for known in self.ids}, 1, 0.75)
         meant = next((known for known in self.ids if [known.casefold()] == near), None)
         ask = f"did you mean '{meant}'? " if meant is not None else ""
         add = "add examples of it to train, " if of_dev else ""
         known = ", ".join(list(self.ids)[:_SHOWN]) + (", …" if len(self.ids) > _SHOWN else "")
         return InputError(
-            f"{place}: the label '{label}' is unknown",
-            f"{ask}the model's labels are: {known}; fix the row, {add}or name another column with {option}",
+            "unknown_label",
+            f"the label '{label}' is unknown",
+            location=place,
+            argument=argument,
+            hint=f"{ask}the model's labels are: {known}; fix the row, {add}or name another column with "
+            f"{option(argument)}",
         )
 
-    def check_dev(self, found: Iterable[tuple[str, str]], option: str) -> None:
+    def check_dev(self, found: Iterable[tuple[str, str]], argument: str) -> None:
         """InputError where a label of dev is none of the model's, with the first of each. found: each label with
         its place."""
         first: dict[str, str] = {}
@@ -81,11 +92,11 @@ class Naming:
         if not first:
             return
         (label, place), *others = first.items()
-        error = self.unknown(label, place, option, of_dev=True)
+        error = self.unknown(label, place, argument, of_dev=True)
         if others:
-            named = listed(f"'{other}' ({at})" for other, at in others)
-            so = "and so is" if len(others) == 1 else f"and so are {len(others):,} more:"
-            error = InputError(f"{error.sentence}, {so} {named}", error.remedy)
+            more = listed(f"'{other}' ({at})" for other, at in others)
+            also = "and so is" if len(others) == 1 else f"and so are {len(others):,} more:"
+            error.message += f", {also} {more}"
         raise error
 
 
@@ -99,16 +110,27 @@ def facts_of_names(names: Names) -> dict[str, Any]:
         listed = list(dict.fromkeys(codes.values()))
         if [int(code) for code in codes] == list(range(len(listed))):
             codes = {}  # ids, as a list of names has them
-    if len(set(listed)) != len(listed) or len(listed) < 2:
+    if repeated := [name for name, times in Counter(listed).items() if times > 1]:
         raise InputError(
-            f"--label-names: {', '.join(listed)}: two or more different names are needed",
-            "name each label once",
+            "duplicate_label_name",
+            f"the name '{repeated[0]}' occurs twice",
+            argument="label_names",
+            hint="name each label once",
+        )
+    if len(listed) < 2:
+        raise InputError(
+            "too_few_label_names",
+            f"{', '.join(listed) or 'an empty list'} does not name two labels or more",
+            argument="label_names",
+            hint="name each label",
         )
     for code, name in codes.items():
         if codes.get(name, name) != name:
             raise InputError(
-                f"--label-names: '{name}' is the name of '{code}' and the code of '{codes[name]}'",
-                "give names that are not codes of others",
+                "ambiguous_label_name",
+                f"'{name}' is the name of '{code}' and the code of '{codes[name]}'",
+                argument="label_names",
+                hint="give names that are not codes of other labels",
             )
     return {"labels": listed, "numbered": not codes, **({"codes": codes} if codes else {})}
 

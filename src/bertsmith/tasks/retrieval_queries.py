@@ -49,12 +49,19 @@ def read_queries(file: str | Path, encoding: str | None = None, *, labelled: boo
             continue
         row, place = json_object(file, number, line), f"{file}:{number}"
         if "query" not in row:
-            raise InputError(f"{place}: the field 'query' is missing", "give it in every line")
+            raise InputError(
+                "field_missing",
+                "the field 'query' is missing",
+                location=place,
+                hint="give it in every line",
+            )
         positives = _texts(row, POSITIVES, place)
         if labelled and not positives:
             raise InputError(
-                f"{place}: this query has no positive passage",
-                'write it as "positives": ["…"], or leave it out',
+                "positive_missing",
+                "this query has no positive passage",
+                location=place,
+                hint='write it as "positives": ["…"], or remove the query',
             )
         yield Sought(_text(row["query"], place), positives, _texts(row, NEGATIVES, place), place)
 
@@ -68,6 +75,9 @@ def _texts(row: dict[str, Any], keys: tuple[str, ...], place: str) -> tuple[str,
 
 def _text(value: Any, place: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        said = "is empty" if isinstance(value, str) else f"is not a string, but {value!r:.60}"
-        raise InputError(f"{place}: a text {said}", "fill it in, or leave this row out")
+        if isinstance(value, str):
+            hint = "fill it in, or remove this row"
+            raise InputError("empty_text", "a text is empty", location=place, hint=hint)
+        message = f"a text is not a string, but {value!r:.60}"
+        raise InputError("text_not_a_string", message, location=place, hint="give each text as a string")
     return value

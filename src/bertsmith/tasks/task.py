@@ -9,7 +9,7 @@ tables and pages know tasks only by this; evaluation, prediction and serving sha
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 from bertsmith.device import Place
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.loss import far_apart
 from bertsmith.metrics.sufficient_statistics import Tallies
 from bertsmith.models.config import ModelConfig
@@ -131,8 +131,10 @@ class Task(Objective):
         for name in self.lasting:
             if (asked := getattr(settings, name, None)) != (own := getattr(self.settings, name, None)):
                 raise InputError(
-                    f"task.{name} is {asked}, and this model was trained with {own}",
-                    "leave it out, or fine-tune another one",
+                    "fixed_setting_changed",
+                    f"this model was trained with {own}, not {asked}",
+                    argument=name,
+                    hint=f"remove {option(name)}, or fine-tune another model",
                 )
         other = copy.copy(self)
         other.settings = settings
@@ -144,9 +146,9 @@ class Task(Objective):
         return self.features.layers
 
     @classmethod
-    def settled(cls, settings: Any, base: Path, longest: int, tell: Callable[[str], None]) -> Any:
-        """The settings that training starts with: what was left open as the base's model folder says it. longest:
-        tokens that the base can take. tell: is told what was taken over."""
+    def settled(cls, settings: Any, base: Path, longest: int) -> Any:
+        """Return the settings of training, with open values taken from the base's model folder. longest: tokens
+        that the base can take."""
         return settings
 
     # From a file to examples
@@ -187,7 +189,12 @@ class Task(Objective):
         """What there is to know of the training examples. names: of the labels, if the user gave them.
         InputError where the examples cannot be learnt from."""
         if names is not None:
-            raise InputError(f"--label-names: the task '{cls.name}' has no labels to name", "leave it out")
+            raise InputError(
+                "label_names_not_applicable",
+                f"the task '{cls.name}' has no labels to name",
+                argument="label_names",
+                hint=f"remove {option('label_names')}",
+            )
         return {}
 
     @classmethod
@@ -218,7 +225,7 @@ class Task(Objective):
 
     @classmethod
     def asked(cls, example: Any) -> dict[str, str]:
-        """What tells people which example this is: its inputs as texts, by name. An answer is shown beside it."""
+        """Return the inputs of an example as texts by name, to display with its answer."""
         return {}
 
     @classmethod
@@ -309,9 +316,10 @@ class Task(Objective):
         for item in found if known else ():
             if any(sequence.segments.max(initial=0) >= known for sequence in item.sequences):
                 raise InputError(
-                    f"{examples[item.example].place}: the second text needs a segment id of its own, and this "
-                    "model knows only one",
-                    "give single texts, or take a model with model.type_vocab_size=2",
+                    "segments_unsupported",
+                    "the second text needs a segment id of its own, and this model has only one",
+                    location=examples[item.example].place,
+                    hint=f"give single texts, or use a model with {option('model.type_vocab_size', 2)}",
                 )
         return found
 
@@ -429,7 +437,7 @@ class Task(Objective):
     def fit(self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[Any]) -> None:
         """Choose on dev what is no weight, and what `decode` goes by (a threshold, a temperature): before each
         evaluation of a run. It is kept in buffers, so that it goes with the weights of the best evaluation, and
-        `kept_facts` tells it."""
+        `kept_facts` has it."""
 
     @property
     def kept_facts(self) -> Facts:
@@ -491,8 +499,10 @@ def refuse_too_long(settings: Settings, longest: int) -> None:
     asked = getattr(settings, "max_length", None)
     if asked is not None and asked > longest:
         raise InputError(
-            f"--max-length {asked}: this model reads {longest:,} tokens at most",
-            f"give {longest} or fewer",
+            "max_length_too_large",
+            f"this model reads at most {longest:,} tokens, not {asked:,}",
+            argument="max_length",
+            hint=f"use {option('max_length', longest)} or less",
         )
 
 
@@ -512,6 +522,8 @@ def task_of(folder: Foreign, place: str) -> tuple[type[Task], Facts]:
             return kind.variant(kind.settings_type(), facts), facts
     said = f" ({folder.problem_type})" if folder.problem_type else ""
     raise InputError(
-        f"{place}: the heads of a {folder.architecture}{said} are none of a task that bertsmith knows",
-        f"it predicts with models for: {', '.join(TASKS)}",
+        "unsupported_architecture",
+        f"bertsmith has no task for the heads of {folder.architecture}{said}",
+        location=place,
+        hint=f"use a model for one of the tasks {', '.join(TASKS)}",
     )

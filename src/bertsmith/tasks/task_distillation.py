@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.loss import Loss
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective, Parts
@@ -91,21 +91,33 @@ def check_teacher(task: Task, teacher: Task, place: str, longest: int) -> None:
     """InputError where a teacher's answers are not to the same question. longest: tokens that it takes."""
     if task.imitated == "":
         raise InputError(
-            f"the task '{task.name}' cannot be learnt from a teacher", "fine-tune it without one"
+            "teacher_not_applicable",
+            f"the task '{task.name}' cannot be distilled from a teacher",
+            argument="teacher.model",
+            hint=f"fine-tune without {option('teacher.model')}",
         )
     if type(teacher) is not type(task):
         raise InputError(
-            f"{place}: the teacher was fine-tuned for the task '{teacher.name}', not '{task.name}'",
-            "give a run of the same task",
+            "teacher_task_differs",
+            f"the teacher was fine-tuned for the task '{teacher.name}', not '{task.name}'",
+            location=place,
+            argument="teacher.model",
+            hint="use a run of the same task",
         )
     if teacher.labels != task.labels:
         ours, theirs = (", ".join((one or ["none"])[:5]) for one in (task.labels, teacher.labels))
         raise InputError(
-            f"{place}: the teacher's labels are {theirs}, those of the examples {ours}",
-            "train both on examples of the same labels (--label-names fixes their order)",
+            "teacher_labels_differ",
+            f"the labels of the teacher are {theirs}, those of the examples {ours}",
+            location=place,
+            argument="teacher.model",
+            hint=f"train both on examples with the same labels ({option('label_names')} determines their order)",
         )
     if longest < task.reads:
         raise InputError(
-            f"{place}: the teacher takes {longest} tokens, the student reads {task.reads}",
-            f"set task.max_length={longest}",
+            "student_longer_than_teacher",
+            f"the teacher takes {longest:,} tokens, the student {task.reads:,}",
+            location=place,
+            argument="max_length",
+            hint=f"use {option('max_length', longest)}",
         )

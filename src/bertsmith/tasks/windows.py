@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.tasks.items import Encoded
 from bertsmith.tokenizer.tokenizer import Encoding
 
@@ -50,7 +50,7 @@ def windows(
 
     stride: tokens that a window starts behind the one before, at most what a window holds (None: half of that);
     others: tokens kept of the other text (None: all). A text that fits has one window, and so has an empty one.
-    InputError, beginning with `place`, where no token of the text would fit beside the rest.
+    InputError with the location `place` where no token of the text would fit beside the rest.
     """
     sources = np.array([-1 if s is None else s for s in encoding.sources], dtype=np.int8)
     own = np.flatnonzero(sources == source)
@@ -62,10 +62,12 @@ def windows(
     before, after = np.flatnonzero(around[:begin]), end + np.flatnonzero(around[end:])
     room = limit - len(before) - len(after)
     if room < min(1, len(own)):
-        where = f"{place}: " if place else ""
         raise InputError(
-            f"{where}what is put around the text takes {len(before) + len(after)} of {limit} tokens",
-            "raise max_length, or shorten the other text",
+            "other_text_too_long",
+            f"the special tokens and the other text take {len(before) + len(after)} of {limit} tokens",
+            location=place or None,
+            argument="max_length",
+            hint=f"raise {option('max_length')}, or shorten the other text",
         )
     whole = _Arrays(encoding, sources)
     step = max(1, min(room // 2 if stride is None else stride, room))

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import listed
 from bertsmith.loss import Loss
 from bertsmith.metrics.calibration import bins_of, calibration_error, temperature_of
@@ -95,7 +95,7 @@ class Classify(TextTask):
     def check_dev(cls, examples: Sequence[TextExample], facts: Facts) -> None:
         """Each label is one of the model's."""
         labels = ((str(example.label), example.place) for example in examples)
-        Naming.of(facts).check_dev(labels, "--label-column")
+        Naming.of(facts).check_dev(labels, "label_column")
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
@@ -136,14 +136,18 @@ class Classify(TextTask):
             return {}
         if (number := len(self.facts["labels"])) != 2:
             raise InputError(
-                f"task.init_head_from=nsp: the head for the next sentence has two answers, and there are {number} "
-                "labels",
-                "leave it out",
+                "init_head_label_count",
+                f"the head for the next sentence has two outputs, and there are {number} labels",
+                argument="init_head_from",
+                hint=f"remove {option('init_head_from')}",
             )
         if self.head.pooler is None or self.features.parts:
             raise InputError(
-                "task.init_head_from=nsp: the head for the next sentence reads the pooler, and this one does not",
-                "leave it out, or take a BERT with its pooler, without task.head and task.beside",
+                "init_head_without_pooler",
+                "the head for the next sentence reads the pooler, and this head does not",
+                argument="init_head_from",
+                hint=f"remove {option('init_head_from')}, or use a BERT model with its pooler and without "
+                f"{option('head')} and {option('beside')}",
             )
         return {"classifier": "pair"}
 
@@ -331,16 +335,23 @@ def label_names(examples: Sequence[TextExample]) -> list[str]:
     found = {example.label for example in examples if example.label is not None}
     if len(found) < 2:
         raise InputError(
-            f"{examples[0].place}: all examples have the label {next(iter(found), None)!r}",
-            "a classifier needs at least two; is this the label column? (--label-column)",
+            "single_label",
+            f"all examples have the label {next(iter(found), None)!r}",
+            location=examples[0].place,
+            argument="label_column",
+            hint=f"a classifier needs at least two labels; check {option('label_column')}",
         )
     numbers = all(map(_is_number, found))
     many = len(found) > _MANY_NUMBERS or 2 * len(found) > len(examples)
     if numbers and not all(map(whole_number, found)) and many and len(examples) >= _FEW:
         raise InputError(
-            f"{examples[0].place}: the labels are {len(found):,} different numbers in {len(examples):,} examples "
+            "labels_are_numbers",
+            f"the labels are {len(found):,} different numbers in {len(examples):,} examples "
             f"({listed(in_order(found), 3)})",
-            "to predict a number, use bertsmith finetune regress; or name another column with --label-column",
+            location=examples[0].place,
+            argument="label_column",
+            hint=f"to predict a number, use {command('finetune', 'regress')}; or name another column with "
+            f"{option('label_column')}",
         )
     return in_order(found)
 
@@ -349,7 +360,7 @@ def label_id(example: TextExample, naming: Naming) -> int:
     """The id of an example's label. InputError for a label that the model does not have."""
     label = str(example.label)
     if (found := naming.id(label)) is None:
-        raise naming.unknown(label, example.place, "--label-column")
+        raise naming.unknown(label, example.place, "label_column")
     return found
 
 
@@ -359,8 +370,8 @@ def _told_of_numbers(labels: Sequence[str]) -> str | None:
     if all(map(whole_number, labels)) and len(labels) <= _MANY_NUMBERS:
         measure = "; if they measure something (stars, grades), try bertsmith finetune regress"
         return (
-            f"the labels are numbers ({some}), and so predictions will be; give them names with --label-names "
-            f"A,B,C or a file of code,name rows{measure if len(labels) > 2 else ''}"
+            f"the labels are numbers ({some}), and so are the predictions; name them with label_names: A,B,C or a "
+            f"file of code,name rows{measure if len(labels) > 2 else ''}"
         )
     if all(map(_is_number, labels)):
         return (

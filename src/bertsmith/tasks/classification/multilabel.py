@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import counted
 from bertsmith.loss import Loss
 from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, ratio
 from bertsmith.models.config import ModelConfig
@@ -83,9 +84,12 @@ class ManyLabels(TextTask):
         if names is None:
             if len(set(every)) < 2:
                 raise InputError(
-                    f"{examples[0].place}: the examples have {len(set(every))} different labels",
-                    "a classifier needs at least two; is this the label column (--label-column), and are labels "
-                    f"separated by {separator!r} (--label-separator)?",
+                    "single_label",
+                    f"the examples have {counted(len(set(every)), 'different label')}",
+                    location=examples[0].place,
+                    argument="label_column",
+                    hint=f"a classifier needs at least two labels; check {option('label_column')} and "
+                    f"{option('label_separator')}, which is {separator!r}",
                 )
             found: dict[str, Any] = {"labels": in_order(every), "numbered": False}
         else:
@@ -111,7 +115,7 @@ class ManyLabels(TextTask):
         labels = (
             (label, example.place) for example in examples for label in parted(example, facts["separator"])
         )
-        Naming.of(facts).check_dev(labels, "--label-column")
+        Naming.of(facts).check_dev(labels, "label_column")
 
     @classmethod
     def facts_of(cls, folder: Foreign) -> Facts | None:
@@ -148,9 +152,11 @@ class ManyLabels(TextTask):
         """No head of the base asks for each label by itself."""
         if self.settings.init_head_from != "none":
             raise InputError(
-                f"task.init_head_from={self.settings.init_head_from}: that head chooses one of two answers, and "
-                "with task.multi_label a text has any number of labels",
-                "leave one of the two out",
+                "init_head_multi_label",
+                "a head of the base model chooses one of two labels, and with "
+                f"{option('multi_label', True)} a text has any number of labels",
+                argument="init_head_from",
+                hint=f"remove {option('init_head_from')} or {option('multi_label')}",
             )
         return {}
 
@@ -180,7 +186,7 @@ class ManyLabels(TextTask):
         found = np.zeros(len(self.facts["labels"]), dtype=np.float32)
         for label in parted(example, self._separator):
             if (number := self._naming.id(label)) is None:
-                raise self._naming.unknown(label, example.place, "--label-column")
+                raise self._naming.unknown(label, example.place, "label_column")
             found[number] = 1
         return found
 
@@ -388,8 +394,10 @@ def parted(example: TextExample, separator: str) -> list[str]:
     labels = [label.strip() for label in text.split(separator)]
     if not all(labels):
         raise InputError(
-            f"{example.place}: a label among '{text}' is empty",
-            f"write labels with {separator!r} between them (--label-separator)",
+            "empty_label",
+            f"a label in '{text}' is empty",
+            location=example.place,
+            hint=f"separate labels by {separator!r}, or set {option('label_separator')}",
         )
     return labels
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, command, option
 from bertsmith.loss import Loss
 from bertsmith.metrics.sufficient_statistics import Tallies, number_tallies
 from bertsmith.models.config import ModelConfig
@@ -49,8 +49,11 @@ class Regress(TextTask):
         values = {number_of(example) for example in examples}
         if len(values) < 2:
             raise InputError(
-                f"{examples[0].place}: all examples have the number {next(iter(values), None)}",
-                "is this the column of the number? (--label-column)",
+                "single_value",
+                f"all examples have the number {next(iter(values), None)}",
+                location=examples[0].place,
+                argument="label_column",
+                hint=f"check {option('label_column')}",
             )
         return super().learnt(examples, settings, names)
 
@@ -205,10 +208,13 @@ def number_of(example: Labelled) -> float:
     if not math.isfinite(value):
         point = (example.label or "").replace(",", ".")
         raise InputError(
-            f"{example.place}: '{example.label}' is not a number",
-            f"write it with a point: {point}"
+            "not_a_number",
+            f"'{example.label}' is not a number",
+            location=example.place,
+            argument="label_column",
+            hint=f"write it with a decimal point: {point}"
             if _COMMA.fullmatch(example.label or "")
-            else "fix the row, or name another column with --label-column; for labels that are words, "
-            "bertsmith finetune classify",
+            else f"fix the row, or name another column with {option('label_column')}; for labels that are words, "
+            f"use {command('finetune', 'classify')}",
         )
     return value

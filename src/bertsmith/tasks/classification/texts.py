@@ -53,7 +53,7 @@ class TextExample:
     spaced: bool = field(default=False, compare=False, repr=False)
 
 
-IN_WINDOWS = " (with --stride N, long texts are read in windows)"
+IN_WINDOWS = " (with task.stride, long texts are read in windows)"
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,10 @@ class TextTask(Task):
         self.head = SentenceHead(config, generator, outputs, pooled=settings.pooler)
         if not settings.pooler and family(config.model_type).heads.dense_act is not None:
             raise InputError(
-                f"task.pooler=false: the head of {config.model_type} has no pooler, but a layer of its own",
-                "leave it out, or take a BERT or an ALBERT",
+                "pooler_not_applicable",
+                f"the head of {config.model_type} has no pooler, but a layer of its own",
+                argument="pooler",
+                hint=f"remove {option('pooler', False)}, or use a BERT or ALBERT model",
             )
 
     @property
@@ -126,12 +128,22 @@ class TextTask(Task):
             place = f"{file}:{row.line}"
             label = labels[i].strip() if labels else None
             if label == "" and not cls.may_be_blank:
-                raise InputError(f"{place}: the label is empty", "give each row a label, or take the row out")
+                raise InputError(
+                    "empty_label",
+                    "the label is empty",
+                    location=place,
+                    hint="give each row a label, or remove the row",
+                )
             second = seconds[i] if seconds else None
             spaced = labels is not None and label != labels[i]
             examples.append(TextExample(texts[i], second, label, place, row.values, spaced=spaced))
         if not examples:
-            raise InputError(f"{file}: there is no row in it", "give a file with at least one example")
+            raise InputError(
+                "no_examples",
+                "this file has no rows",
+                location=file,
+                hint="give a file with at least one example",
+            )
         return examples
 
     @classmethod
@@ -142,7 +154,13 @@ class TextTask(Task):
         for name, values in columns.items():
             for value, place in zip(values, places, strict=True):
                 if not isinstance(value, str):
-                    raise InputError(f"{place}: {value!r} is no text", f"give each {name} as a string")
+                    raise InputError(
+                        "text_not_a_string",
+                        f"{value!r:.60} is not a string",
+                        location=place,
+                        argument=name,
+                        hint=f"give each {name} as a string",
+                    )
         if settings.second_column is not None and "second" not in columns:
             columns = _parted(columns["text"], places, settings)
         texts = columns["text"]
@@ -225,8 +243,11 @@ class TextTask(Task):
             if not paired:
                 raise _wants_pairs(examples[0].place, self.settings)
             raise InputError(
-                f"{examples[0].place}: this model was trained on single texts, and these are pairs of texts",
-                "give it single texts, without --second-column",
+                "single_texts_expected",
+                "this model was trained on single texts, and these are pairs of texts",
+                location=examples[0].place,
+                argument="second_column",
+                hint=f"give single texts, without {option('second_column')}",
             )
         encodings = tokenizer.encode_many(
             [example.text for example in examples],
@@ -333,11 +354,12 @@ def _parted(texts: Sequence[str], places: Sequence[str], settings: TextSettings)
 def _wants_pairs(place: str, settings: TextSettings) -> InputError:
     columns = f"'{settings.text_column}' and '{settings.second_column or 'second'}'"
     return InputError(
-        f"{place}: this model was trained on pairs of texts, and this is a single text",
-        f"put the two into a file with the columns {columns} (bertsmith predict RUN --file FILE; other names: "
-        "--text-column A --second-column B), or on one line with a tab between: "
-        "printf 'A\\tB\\n' | bertsmith predict RUN",
-        python=f"give two lists, predict(firsts, seconds), or a table with the columns {columns}",
+        "pairs_expected",
+        "this model was trained on pairs of texts, and this is a single text",
+        location=place,
+        argument="second_column",
+        hint=f"give both texts: in Python as two lists, in a file as the columns {columns} (for other names, "
+        f"{option('text_column')} and {option('second_column')}), or on one line with a tab between them",
     )
 
 
@@ -352,7 +374,9 @@ def weights_of(
         return [balanced[label] for label in labels]
     if unknown := [name for name in asked if name not in labels]:
         raise InputError(
-            f"task.class_weights: there is no label '{unknown[0]}'",
-            f"the labels are {', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}",
+            "unknown_label",
+            f"there is no label '{unknown[0]}'",
+            argument="class_weights",
+            hint=f"the labels are {', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}",
         )
     return [asked.get(label, 1.0) for label in labels]

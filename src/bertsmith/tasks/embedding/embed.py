@@ -6,13 +6,14 @@ sentence-transformers as well.
 
 In-batch losses (softmax, cosent) compare what is together in a micro-batch (`train.batch_size`). Accumulation adds
 up micro-batches and does not make them larger: two of 16 are not one of 32, which has twice as many passages to
-tell apart. What is together is a function of the seed, the epoch and the index alone, so that a resumed run is the
-run that was not stopped. An epoch takes one positive of each query and one negative, the next one each time.
+choose from. What is together is a function of the seed, the epoch and the index alone, so that a resumed run
+equals an uninterrupted one. An epoch takes one positive of each query and one negative, the next one each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import logging
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
 from bertsmith.tasks.settings import EmbedSettings
 from bertsmith.tasks.task import Facts, Prediction, Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 _BEST = 10  # passages looked at for each query
 _DECIDES = {"graded": "spearman", "labelled": "average_precision", "retrieval": "ndcg@10"}
@@ -103,11 +106,9 @@ class Embed(Task):
             self.weights = {"task": 0.5, "back": 0.5}
 
     @classmethod
-    def settled(
-        cls, settings: EmbedSettings, base: Path, longest: int, tell: Callable[[str], None]
-    ) -> EmbedSettings:
-        """Vectors are made as the base's are, in all that was not asked for: what sentence-transformers would go
-        on with. InputError where the base's are made in a way that is unknown here, and no pooling was asked."""
+    def settled(cls, settings: EmbedSettings, base: Path, longest: int) -> EmbedSettings:
+        """Take the base model's pooling, normalization, and maximum length where the settings leave them open, as
+        sentence-transformers does. InputError for an unknown pooling of the base if the settings name none."""
         try:
             known = sentence_vectors(base)
         except InputError:
@@ -118,14 +119,9 @@ class Embed(Task):
         length = made.max_length if made.max_length is not None and 3 <= made.max_length < longest else None
         own = {"pooling": made.pooling, "normalize": made.normalize, "max_length": length}
         taken = {name: value for name, value in own.items() if getattr(settings, name) is None}
-        said = {
-            "pooling": f"pooling {made.pooling}",
-            "normalize": "of length 1" if made.normalize else "of any length",
-            "max_length": f"from {length} tokens at most",
-        }
         if known is not None and taken:
-            told = ", ".join(said[name] for name in taken if own[name] is not None)
-            tell(f"vectors are made as the base's are: {told} (--pooling, --normalize, --max-length)")
+            values = ", ".join(f"task.{name}={own[name]}" for name in taken if own[name] is not None)
+            logger.info("settings taken from the base model: %s", values)
         return settings.model_copy(update=taken)
 
     # From a file to examples
@@ -143,7 +139,13 @@ class Embed(Task):
         for name, values in columns.items():
             for value, place in zip(values, places, strict=True):
                 if not isinstance(value, str):
-                    raise InputError(f"{place}: {value!r:.60} is no text", f"give each {name} as a string")
+                    raise InputError(
+                        "text_not_a_string",
+                        f"{value!r:.60} is not a string",
+                        location=place,
+                        argument=name,
+                        hint=f"give each {name} as a string",
+                    )
         if "second" in columns:
             pairs = zip(columns["text"], columns["second"], places, strict=True)
             return [Match(text, (second,), (), None, place) for text, second, place in pairs]
@@ -152,7 +154,10 @@ class Embed(Task):
             query, *others = text.split("\t")
             if len(others) > 1:
                 raise InputError(
-                    f"{place}: there are {len(others)} tabs in it", "a pair has one between its texts"
+                    "too_many_tabs",
+                    f"this line has {len(others)} tabs",
+                    location=place,
+                    hint="separate the two texts of a pair by one tab",
                 )
             found.append(Match(query, tuple(others), (), None, place))
         return found
@@ -400,7 +405,7 @@ class Embed(Task):
         return np.array([example.label == same for example in examples])
 
     def _of_retrieval(self, predictions: Sequence[Prediction], examples: Sequence[Match]) -> Figures:
-        """Each query's passages among all; what has negatives also says how often it tells them apart."""
+        """Each query's passages among all; what has negatives also says how often the positive scores higher."""
         search, rankings = self._rankings(predictions, examples)
         found = retrieval_figures(search, rankings, len(examples))
         told_apart = [

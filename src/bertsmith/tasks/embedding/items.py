@@ -16,7 +16,7 @@ from bertsmith.tasks.items import Encoded, Item, TaskBatch, pack
 @dataclass(frozen=True)
 class EmbedItem(Item):
     """A query's sequence, those of its positives, and those of its negatives. target: a score or a label as a
-    number; of a query with passages 1. positives: how many; gold: what tells their texts from others'."""
+    number; of a query with passages 1. positives: how many; gold: the keys of their texts."""
 
     positives: int = 0
     gold: frozenset[bytes] = frozenset()
@@ -30,7 +30,7 @@ class EmbedItem(Item):
 
 
 def key_of(sequence: Encoded) -> bytes:
-    """What tells a sequence from others: equal ones have equal vectors."""
+    """Return a key of a sequence; equal sequences have equal vectors."""
     return sequence.ids.tobytes()
 
 

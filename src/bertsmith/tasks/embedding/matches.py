@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import listed
 from bertsmith.io.memory import InMemory
 from bertsmith.io.tables import TabularFile, read_table
@@ -33,7 +33,6 @@ _TEXTS = (
 _LABELS = ("label", "score")
 _NEGATIVE = "negative"
 SAME = ("1", "1.0", "true", "yes", "same", "duplicate", "paraphrase", "entailment", "equivalent", "similar")
-_COLUMNS = "name them with --text-column A --second-column B"
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,12 @@ def read_matches(file: str | Path, settings: EmbedSettings, *, labelled: bool) -
         )
         found = _rows(table, _names(table, settings, labelled=labelled), file)
     if not found:
-        raise InputError(f"{file}: there is no example in it", "give a file with at least one")
+        raise InputError(
+            "no_examples",
+            "this file has no examples",
+            location=file,
+            hint="give a file with at least one example",
+        )
     return found
 
 
@@ -97,7 +101,12 @@ def _rows(table: TabularFile, names: _Names, file: str | Path) -> list[Match]:
         place = f"{file}:{row.line}"
         label = labels[i].strip() if labels else None
         if label == "":
-            raise InputError(f"{place}: the label is empty", "give each row a label, or take the row out")
+            raise InputError(
+                "empty_label",
+                "the label is empty",
+                location=place,
+                hint="give each row a label, or remove the row",
+            )
         found.append(
             Match(
                 texts[i],
@@ -116,8 +125,11 @@ def _names(table: TabularFile, settings: EmbedSettings, *, labelled: bool) -> _N
     columns = table.columns
     if table.plain and labelled:
         raise InputError(
-            f"{table.path}:1: this file has one text per line, and nothing that separates columns",
-            "give pairs of texts: a .csv, .tsv or .jsonl; or say what separates columns with --delimiter",
+            "no_columns",
+            "this file has one text per line and nothing that separates columns",
+            location=f"{table.path}:1",
+            hint="give pairs of texts in a .csv, .tsv, or .jsonl file; or set "
+            f"{option('delimiter')} to the character that separates columns",
         )
     text, second = settings.text_column, settings.second_column
     if not settings.header and not table.plain:
@@ -130,15 +142,23 @@ def _names(table: TabularFile, settings: EmbedSettings, *, labelled: bool) -> _N
         text = usual[0] if usual else columns[0] if len(columns) == 1 else None
     if text is None or (second is None and labelled):
         path = table.path.bare_name if isinstance(table.path, InMemory) else f"{table.path}:1"
-        raise InputError(f"{path}: which columns hold the two texts? it has {listed(columns)}", _COLUMNS)
+        raise InputError(
+            "text_columns_unknown",
+            f"no column has a known name for the two texts; the columns are {listed(columns)}",
+            location=path,
+            argument="second_column" if text is not None else "text_column",
+            hint=f"name them with {option('text_column')} and {option('second_column')}",
+        )
     negative = settings.negative_column or (_NEGATIVE if labelled and _NEGATIVE in columns else None)
     label = settings.label_column
     if label is None and negative is None and settings.header:
         label = next((name for name in _LABELS if name in columns), None)
     if label is not None and settings.negative_column is not None:
         raise InputError(
-            f"--label-column {label} and --negative-column {negative}: pairs have labels, triples have negatives",
-            "leave one out",
+            "label_and_negative_column",
+            f"pairs have labels ('{label}') and triples have negatives ('{negative}'); examples cannot have both",
+            argument="negative_column",
+            hint=f"remove {option('label_column')} or {option('negative_column')}",
         )
     return _Names(text, second, label if labelled else None, negative if labelled else None)
 
@@ -158,8 +178,11 @@ def kind_of(matches: Sequence[Match], settings: EmbedSettings) -> Kind:
         return _fitting("retrieval", settings, matches[0])
     if len(labels) == 1 and settings.same_label is None:
         raise InputError(
-            f"{matches[0].place}: all pairs have the label {next(iter(labels))!r}",
-            "is this the label column? (--label-column)",
+            "single_label",
+            f"all pairs have the label {next(iter(labels))!r}",
+            location=matches[0].place,
+            argument="label_column",
+            hint=f"check {option('label_column')}",
         )
     if settings.loss not in ("cosine", "cosent") and (len(labels) == 2 or settings.same_label is not None):
         return _fitting("labelled", settings, matches[0])
@@ -168,8 +191,11 @@ def kind_of(matches: Sequence[Match], settings: EmbedSettings) -> Kind:
             number_of(match)
     except InputError as error:
         raise InputError(
-            f"{error.sentence}, and there are more than two labels: {listed(sorted(labels))}",
-            "give each pair a score; or say which label means the same: --same-label NAME",
+            "not_a_number",
+            f"{error.message}, and there are more than two labels: {listed(sorted(labels))}",
+            location=error.location,
+            argument="label_column",
+            hint=f"give each pair a score; or name the label of pairs that match with {option('same_label')}",
         ) from None
     return _fitting("graded", settings, matches[0])
 
@@ -180,14 +206,20 @@ def same_label(matches: Sequence[Match], settings: EmbedSettings) -> str:
     if settings.same_label is not None:
         if settings.same_label not in labels:
             raise InputError(
-                f"--same-label {settings.same_label}: no pair has this label", f"known: {listed(labels)}"
+                "unknown_label",
+                f"no pair has the label '{settings.same_label}'",
+                argument="same_label",
+                hint=f"the labels are {listed(labels)}",
             )
         return settings.same_label
     found = [label for label in labels if label.casefold() in SAME]
     if len(found) != 1:
         raise InputError(
-            f"{matches[0].place}: which of the labels {listed(labels)} is that of pairs that mean the same?",
-            f"say so with --same-label {labels[0]}",
+            "same_label_missing",
+            f"it is not clear which of the labels {listed(labels)} means that two texts match",
+            location=matches[0].place,
+            argument="same_label",
+            hint=f"name it, as in {option('same_label', labels[0])}",
         )
     return found[0]
 
@@ -207,7 +239,9 @@ def _fitting(kind: Kind, settings: EmbedSettings, first: Match) -> Kind:
         "retrieval": "pairs without labels, triples, or queries with passages",
     }
     raise InputError(
-        f"{first.place}: the loss '{settings.loss}' takes {wants[takes[settings.loss]]}, and these are "
-        f"{wants[kind]}",
-        "choose another --loss, or leave it out",
+        "loss_not_applicable",
+        f"the loss '{settings.loss}' takes {wants[takes[settings.loss]]}, and these are {wants[kind]}",
+        location=first.place,
+        argument="loss",
+        hint=f"choose another {option('loss')}, or remove it",
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.tasks.classification.regress import number_of
 from bertsmith.tasks.data_checks import of_numbers
 from bertsmith.tasks.embedding.matches import Kind, Match, kind_of, same_label
@@ -39,8 +39,10 @@ def learnt_of(matches: Sequence[Match], settings: EmbedSettings) -> Mapping[str,
     for score, match in zip(scores, matches, strict=True):
         if not lowest <= score <= highest:
             raise InputError(
-                f"{match.place}: the score {score:g} is not between {lowest:g} and {highest:g}",
-                "fix the row, or give other bounds with --lowest-score and --highest-score",
+                "score_out_of_range",
+                f"the score {score:g} is not between {lowest:g} and {highest:g}",
+                location=match.place,
+                hint=f"fix the row, or set {option('lowest_score')} and {option('highest_score')}",
             )
     return {"kind": kind, "lowest": lowest, "highest": highest}
 
@@ -51,8 +53,10 @@ def check_kind(matches: Sequence[Match], kind: Kind) -> None:
         if (match.label is None) != (kind == "retrieval"):
             has, had = ("no label", "have one") if match.label is None else ("a label", "have none")
             raise InputError(
-                f"{match.place}: this example has {has}, and those of training {had}",
-                "give a dev file of the same kind, or name its columns alike",
+                "examples_differ_from_training",
+                f"this example has {has}, and the training examples {had}",
+                location=match.place,
+                hint="give files of the same form to train and dev, with the same column names",
             )
         if kind == "graded":
             number_of(match)

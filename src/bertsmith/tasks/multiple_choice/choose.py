@@ -104,7 +104,12 @@ class Choose(Task):
         )
         examples = [ChoiceExample(*one) for one in found]
         if not examples:
-            raise InputError(f"{file}: there is no question in it", "give a file with at least one")
+            raise InputError(
+                "no_examples",
+                "this file has no questions",
+                location=file,
+                hint="give a file with at least one question",
+            )
         refuse_repeated_ids((example.number, example.place) for example in examples)
         return examples
 
@@ -399,16 +404,24 @@ def _id(example: ChoiceExample) -> dict[str, str]:
 def _parted(text: Any, place: str) -> list[str]:
     """A context and its choices, written with a tab between; nothing of a blank one."""
     if not isinstance(text, str):
-        raise InputError(f"{place}: {text!r:.60} is no text", "give each context as a string")
+        raise InputError(
+            "text_not_a_string",
+            f"{text!r:.60} is not a string",
+            location=place,
+            argument="context",
+            hint="give each context as a string",
+        )
     if not text.strip():
         return [""]
     parts = text.split("\t")
     if len(parts) < 3:
         raise InputError(
-            f"{place}: there are no choices",
-            "put them behind the context, with tabs between: printf 'context\\tone\\ttwo\\n' | bertsmith predict "
-            "RUN; or into a file (bertsmith predict RUN --file FILE)",
-            python="give two lists, predict(contexts, choices), choices being a list of texts for each context",
+            "choices_missing",
+            "there are no choices",
+            location=place,
+            argument="choices",
+            hint="give them: in Python as a list of texts for each context, in a file as a column, or on the line "
+            "of the context with tabs between them",
         )
     return parts
 
@@ -417,9 +430,21 @@ def _of_values(context: Any, question: Any, choices: Any, place: str) -> ChoiceE
     """An example of values that are in no file."""
     for name, text in (("context", context), ("question", question)):
         if not isinstance(text, str):
-            raise InputError(f"{place}: {text!r:.60} is no text", f"give each {name} as a string")
+            raise InputError(
+                "text_not_a_string",
+                f"{text!r:.60} is not a string",
+                location=place,
+                argument=name,
+                hint=f"give each {name} as a string",
+            )
     if isinstance(choices, str) and choices:
-        raise InputError(f"{place}: the choices {choices!r:.60} are one text", "give a list of texts")
+        raise InputError(
+            "choices_not_a_list",
+            f"the choices {choices!r:.60} are a single text",
+            location=place,
+            argument="choices",
+            hint="give a list of texts",
+        )
     choices = list(choices)
     if not choices and not context.strip() and not question.strip():
         return ChoiceExample("", "", (), None, place)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import Tensor, nn
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.io.squad import PassageNames
 from bertsmith.loss import Loss, far_apart
@@ -199,13 +199,12 @@ class Answer(Task):
         found: dict[str, str] = {}
         for example, prediction in answered:
             if example.number is None or example.number in found:
-                what = (
-                    "has no id" if example.number is None else f"has the id of another one, {example.number}"
-                )
-                raise InputError(
-                    f"{example.place}: the question {what}",
-                    "give each one its own, or write another --format",
-                )
+                hint = f"give each question an id of its own, or choose another {option('format')}"
+                if example.number is None:
+                    message = "the question has no id"
+                    raise InputError("id_missing", message, location=example.place, hint=hint)
+                message = f"the id '{example.number}' occurs twice"
+                raise InputError("duplicate_id", message, location=example.place, hint=hint)
             found[example.number] = prediction["answer"] if prediction else ""
         yield json.dumps(found, ensure_ascii=False) + "\n"
 
@@ -259,7 +258,12 @@ class Answer(Task):
                 place=example.place,
             )
             if not any(worded(example, window).any() for window in cut):
-                raise InputError(f"{example.place}: the passage has no token", "give one with words in it")
+                raise InputError(
+                    "passage_without_tokens",
+                    "the passage has no tokens",
+                    location=example.place,
+                    hint="give a passage with words in it",
+                )
             span = tokens_of(example, encoding)
             items += [
                 PassageItem(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import listed
 from bertsmith.io.squad import Asked, PassageNames, read_questions
 from bertsmith.tasks.data_checks import refuse_repeated_ids
@@ -58,11 +58,19 @@ def read_passages(
         _refuse_lost(rows)
     examples = [_example(context, question, place, labelled=labelled) for context, question, place in rows]
     if not examples:
-        raise InputError(f"{file}: there is no question in it", "give a file with at least one")
+        raise InputError(
+            "no_examples",
+            "this file has no questions",
+            location=file,
+            hint="give a file with at least one question",
+        )
     if labelled and all(example.unanswerable for example in examples):
         raise InputError(
-            f"{file}: none of its questions has an answer",
-            "give the answers as SQuAD does, or in rows as 'answer' and 'start' (--answer-column, --start-column)",
+            "no_answers",
+            "none of the questions in this file has an answer",
+            location=file,
+            hint="give the answers as SQuAD does, or in rows as 'answer' and 'start' (for other names, "
+            f"{option('answer_column')} and {option('start_column')})",
         )
     refuse_repeated_ids((example.number, example.place) for example in examples)
     return examples
@@ -73,31 +81,39 @@ def check_texts(question: Any, context: Any, place: str) -> None:
     for name, text in (("question", question), ("passage", context)):
         if not isinstance(text, str):
             raise InputError(
-                f"{place}: the {name} is not a string, but {text!r:.60}", "give each as one string"
+                "text_not_a_string",
+                f"the {name} is not a string, but {text!r:.60}",
+                location=place,
+                hint="give it as one string",
             )
         if not text.strip():
-            raise InputError(f"{place}: the {name} is empty", "fill it in, or leave this question out")
+            raise InputError(
+                "empty_text",
+                f"the {name} is empty",
+                location=place,
+                hint="fill it in, or remove this question",
+            )
 
 
 def _refuse_lost(rows: Sequence[tuple[str, Asked, str]]) -> None:
-    """InputError with the places of all answers that are nowhere in their passage."""
+    """Raise InputError if answers are not in their passages, with the location of each."""
     lost = [
         (place, answer.text)
         for context, question, place in rows
         for answer in question.answers
         if context.strip() and answer.text not in context
     ]
-    if len(lost) == 1:
-        ((place, text),) = lost
-        raise InputError(
-            f"{place}: the answer {text!r} is nowhere in the passage", "fix it, or leave this question out"
-        )
-    if lost:
-        some = listed(f"{text!r:.40} ({place})" for place, text in lost)
-        raise InputError(
-            f"{len(lost):,} answers are nowhere in their passages: {some}",
-            "fix them, or leave these questions out",
-        )
+    if not lost:
+        return
+    (place, text), *others = lost
+    more = listed(f"{other!r:.40} ({at})" for at, other in others)
+    raise InputError(
+        "answer_not_in_passage",
+        f"the answer {text!r} is not in the passage"
+        + (f", and neither are {len(others):,} more: {more}" if others else ""),
+        location=place,
+        hint="fix it, or remove this question",
+    )
 
 
 def _example(context: str, asked: Asked, place: str, *, labelled: bool) -> PassageExample:
@@ -107,8 +123,10 @@ def _example(context: str, asked: Asked, place: str, *, labelled: bool) -> Passa
         return PassageExample(asked.question, context, (), place, asked.id)
     if asked.is_impossible and asked.answers:
         raise InputError(
-            f"{place}: this question is marked as impossible, and has an answer",
-            "leave out 'is_impossible' or the answer",
+            "impossible_with_answer",
+            "this question is marked as impossible, and has an answer",
+            location=place,
+            hint="remove 'is_impossible' or the answer",
         )
     if not asked.answers:
         return PassageExample(asked.question, context, (), place, asked.id, unanswerable=True)

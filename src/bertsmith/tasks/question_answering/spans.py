@@ -32,8 +32,10 @@ def tokens_of(example: PassageExample, encoding: Encoding) -> tuple[int, int] | 
     held = np.flatnonzero((offsets[:, 1] > gold.start) & (offsets[:, 0] < gold.start + len(gold.text)))
     if not len(held):
         raise InputError(
-            f"{example.place}: the tokenizer has no token for the answer {gold.text!r}",
-            "leave this question out",
+            "answer_without_tokens",
+            f"the tokenizer has no token for the answer {gold.text!r}",
+            location=example.place,
+            hint="remove this question",
         )
     return int(held[0]), int(held[-1])
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io.related import tagged
 from bertsmith.loss import Loss
 from bertsmith.metrics.relations import RelationCounts, count, has_direction, macro_f1, micro_f1, tallied
@@ -115,7 +115,10 @@ class Relate(Task):
         texts = columns["text"]
         if ("head" in columns) != ("tail" in columns):
             raise InputError(
-                "head and tail are given together or not at all", "give both, or tags in the texts"
+                "head_without_tail",
+                "only one of head and tail is given",
+                argument="tail" if "head" in columns else "head",
+                hint="give both, or mark both entities by tags in the texts",
             )
         pairs: Any = (
             zip(columns["head"], columns["tail"], strict=True) if "head" in columns else [None] * len(texts)
@@ -154,11 +157,19 @@ class Relate(Task):
         for label, place in given.items():
             if naming.id(label) is None:
                 raise InputError(
-                    f"{place}: the relation '{label}' is none of --label-names", "name all there"
+                    "label_not_named",
+                    f"the relation '{label}' is not among the label names",
+                    location=place,
+                    argument="label_names",
+                    hint=f"name all relations with {option('label_names')}",
                 )
         if len(labels) < 2:
             raise InputError(
-                f"{examples[0].place}: all examples have the relation '{labels[0]}'", "two or more are needed"
+                "single_label",
+                f"all examples have the relation '{labels[0]}'",
+                location=examples[0].place,
+                argument="label_column",
+                hint=f"two relations or more are needed; check {option('label_column')}",
             )
         return {**found, "none": _none_of(labels, settings.none_label)}
 
@@ -264,9 +275,12 @@ class Relate(Task):
         room = limit - (len(encoding.ids) - len(own))
         if last >= len(own) or last + 1 - first > room:
             raise InputError(
-                f"{example.place}: both entities with what is between them are {last + 1 - first} tokens, and "
-                f"{room} are read",
-                "raise --max-length, or leave this example out",
+                "entities_too_far_apart",
+                f"the two entities and the text between them have {last + 1 - first} tokens, and the model reads "
+                f"{room}",
+                location=example.place,
+                argument="max_length",
+                hint=f"raise {option('max_length')}, or remove this example",
             )
         spare = room - (last + 1 - first)
         begin = max(0, min(first - spare // 2, len(own) - room))
@@ -294,7 +308,7 @@ class Relate(Task):
         """A rare relation may be new; where all are, they are another model's."""
         found = {example.relation for example in examples if example.relation is not None}
         if found and all(self._naming.id(relation) is None for relation in found):
-            raise self._naming.unknown(min(found), examples[0].place, "the key relation")
+            raise self._naming.unknown(min(found), examples[0].place, "label_column")
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """`rows`: long [B, 2], of the opening markers among all tokens of the batch; `label`: long [B]."""
@@ -462,10 +476,16 @@ def _none_of(labels: Sequence[str], chosen: str | None) -> str | None:
     """The label that means no relation: the one chosen, or one that is called so."""
     if chosen is not None and chosen not in labels:
         raise InputError(
-            f"--none-label {chosen}: no label is called so", f"the labels are: {', '.join(labels[:20])}"
+            "unknown_label",
+            f"there is no label '{chosen}'",
+            argument="none_label",
+            hint=f"the labels are: {', '.join(labels[:20])}",
         )
     if chosen is not None and has_direction(chosen):
         raise InputError(
-            f"--none-label {chosen}: has a direction, so it is a relation", "name another, or none"
+            "none_label_has_direction",
+            f"'{chosen}' has a direction, so it is a relation",
+            argument="none_label",
+            hint=f"name another label, or remove {option('none_label')}",
         )
     return chosen or next((label for label in labels if label.casefold() in _NONE), None)

@@ -41,7 +41,12 @@ def read_examples(file: str | Path, settings: RelateSettings, *, labelled: bool)
     )
     examples = [RelationExample(*one) for one in found]
     if not examples:
-        raise InputError(f"{file}: there is no text in it", "give a file with at least one")
+        raise InputError(
+            "no_examples",
+            "this file has no texts",
+            location=file,
+            hint="give a file with at least one text",
+        )
     refuse_repeated_ids((example.number, example.place) for example in examples)
     return examples
 
@@ -61,7 +66,13 @@ def example_of(text: Any, spans: Any, place: str) -> RelationExample:
         whole, (head, tail) = of_words(text, [tuple(span) for span in spans], place)
         return RelationExample(whole, head, tail, None, place)
     if not isinstance(text, str):
-        raise InputError(f"{place}: {text!r:.60} is no text", "give each as a string, with its tags inside")
+        raise InputError(
+            "text_not_a_string",
+            f"{text!r:.60} is not a string",
+            location=place,
+            argument="text",
+            hint="give each text as a string with its tags",
+        )
     if spans is None:
         return RelationExample(*of_tagged(text, place), None, place)
     return RelationExample(text, *checked_spans(text, spans, place), None, place)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.io.conll import UNIVERSAL, Column, Sentence, fields_of, read_conll
 from bertsmith.io.files import bare_suffix, read_lines
@@ -55,8 +55,11 @@ def read_roles(file: str | Path, settings: TagSettings, *, labelled: bool) -> li
     ]
     if not found:
         raise InputError(
-            f"{file}:1: no word in it is a predicate",
-            "name the column that marks them with --predicate-column",
+            "no_predicates",
+            "no word of this file is a predicate",
+            location=f"{file}:1",
+            argument="predicate_column",
+            hint=f"name the column that marks predicates with {option('predicate_column')}",
         )
     return found
 
@@ -68,9 +71,11 @@ def _of_sentence(file: str, sentence: Sentence, labelled: bool) -> Iterator[TagE
     for i, width in enumerate(widths):
         if (labelled or width) and width != len(predicates):
             raise InputError(
-                f"{file}:{sentence.lines[i]}: the sentence has {counted(len(predicates), 'predicate')}, and the "
-                f"row {counted(width, 'column')} of roles",
-                "give each predicate a column of roles, _ for the words that have none",
+                "role_column_count",
+                f"the sentence has {counted(len(predicates), 'predicate')}, and the row "
+                f"{counted(width, 'column')} of roles",
+                location=f"{file}:{sentence.lines[i]}",
+                hint="give each predicate a column of roles, with _ for words without a role",
             )
     for number, predicate in enumerate(predicates):
         tags = None
@@ -98,8 +103,10 @@ def _rows(sentence: Sentence, tags: Sequence[str] | None) -> tuple[str, ...]:
 def _tag(role: str, place: str) -> str:
     if "*" in role:
         raise InputError(
-            f"{place}: the role '{role}' is spelt with brackets",
-            "write roles as IOB tags, or at their heads alone",
+            "role_in_brackets",
+            f"the role '{role}' is written with brackets",
+            location=place,
+            hint="write roles as IOB tags, or at their heads only",
         )
     if role in _NONE or _PREDICATE.fullmatch(role):
         return OUTSIDE

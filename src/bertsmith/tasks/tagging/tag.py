@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.loss import Loss, far_apart
 from bertsmith.metrics.entities import entities
@@ -160,7 +160,7 @@ class Tag(Task):
         if not folder.architecture.endswith("ForTokenClassification") or not labels:
             return None
         usual = OUTSIDE if OUTSIDE in labels else labels[0]
-        # Labels alone tell IOBES; whether B begins each entity is not to be seen there, so nothing is forbidden.
+        # Labels alone identify IOBES; they do not show whether B begins each entity, so nothing is forbidden.
         scheme = scheme_of([[label] for label in labels])
         trained = scheme if scheme == "iobes" else None
         return {"labels": labels, "numbered": True, "scheme": scheme, "trained": trained, "usual": usual}
@@ -223,7 +223,7 @@ class Tag(Task):
         cls, train: Sequence[TagExample], dev: Sequence[TagExample], facts: Facts
     ) -> Overview:
         """The table of the file's tags, and those that break their scheme. Where entities are learnt in another
-        scheme than the file's, their types may be rare or missing: in IOB1 a B is, and tells nothing."""
+        scheme than the file's, their types may be rare or missing, as B is in IOB1."""
         scheme = facts.get("scheme")
         found = super().overview_of_answers(
             train, dev, {**facts, "labels": facts.get("written") or facts["labels"]}
@@ -256,16 +256,20 @@ class Tag(Task):
         for example in examples:
             if self._roles and example.predicate is None and example.words:
                 raise InputError(
-                    f"{example.place}: this model labels the roles of a predicate, and here is none",
-                    'give "predicate", the position of its word from 0, or a file with a column of predicates '
-                    "(--predicate-column)",
-                    python='give the predicates, too: predict(sentences, predicates), or tables with "predicate"',
+                    "predicate_missing",
+                    "this model labels the roles of a predicate, and this sentence has none",
+                    location=example.place,
+                    argument="predicate_column",
+                    hint="give the predicate of each sentence, as the index of its word from 0: in Python as a "
+                    f'list, in a .jsonl as "predicate", or as a column ({option("predicate_column")})',
                 )
             if not self._roles and example.predicate is not None:
                 raise InputError(
-                    f"{example.place}: this file has predicates with their roles, and this model was trained on "
-                    "other tags",
-                    "name the column of its tags with --tag-column",
+                    "predicates_unsupported",
+                    "this file has predicates with their roles, and this model was trained on other tags",
+                    location=example.place,
+                    argument="tag_column",
+                    hint=f"name the column of the tags with {option('tag_column')}",
                 )
 
     def _as_trained(self, examples: Sequence[TagExample]) -> Sequence[TagExample]:
@@ -322,8 +326,11 @@ class Tag(Task):
             tags = list(tagging.naming.ids)
             known = ", ".join(tags[:10]) + (", …" if len(tags) > 10 else "")
             raise InputError(
-                f"{examples[0].place}: none of these tags is the model's: {', '.join(sorted(found)[:5])}",
-                f"its tags are {known}; name the column of the tags with --tag-column",
+                "unknown_label",
+                f"the model has none of these tags: {', '.join(sorted(found)[:5])}",
+                location=examples[0].place,
+                argument="tag_column",
+                hint=f"the model's tags are {known}; name the column of the tags with {option('tag_column')}",
             )
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:

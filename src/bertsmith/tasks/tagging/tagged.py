@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.io.conll import Column, fields_of, read_conll
 from bertsmith.io.files import bare_suffix, json_object, read_lines
@@ -56,7 +56,12 @@ def read_sentences(file: str | Path, settings: TagSettings, *, labelled: bool) -
     else:
         found = list(_of_columns(file, settings, labelled))
     if not found:
-        raise InputError(f"{file}:1: there is no sentence in it", "check how it was made")
+        raise InputError(
+            "no_examples",
+            "this file has no sentences",
+            location=f"{file}:1",
+            hint="give a file with at least one sentence",
+        )
     return found
 
 
@@ -79,9 +84,19 @@ def words_of(value: Any, place: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(value.split())
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-        raise InputError(f"{place}: a sentence is a list of words, or a string", 'write ["John", "smiles"]')
+        raise InputError(
+            "not_a_sentence",
+            "a sentence is a list of words or a string",
+            location=place,
+            hint='write ["John", "smiles"]',
+        )
     if "" in value:
-        raise InputError(f"{place}: word {list(value).index('') + 1} is empty", "take it out, with its tag")
+        raise InputError(
+            "empty_word",
+            f"word {list(value).index('') + 1} is empty",
+            location=place,
+            hint="remove it and its tag",
+        )
     return tuple(value)
 
 
@@ -90,17 +105,28 @@ def predicate_of(value: Any, words: Sequence[str], place: str) -> int | None:
     if value is None or value == "":
         return None
     if isinstance(value, str) and not (_NUMBER.fullmatch(value) and value not in words):
-        if words.count(value) != 1:
+        if value not in words:
             raise InputError(
-                f"{place}: the predicate '{value}' occurs {counted(words.count(value), 'time')} in the sentence",
-                "give its position, from 0",
+                "predicate_not_in_sentence",
+                f"the predicate '{value}' is not a word of the sentence",
+                location=place,
+                hint="give the index of its word, from 0",
+            )
+        if words.count(value) > 1:
+            raise InputError(
+                "ambiguous_predicate",
+                f"the predicate '{value}' occurs {words.count(value):,} times in the sentence",
+                location=place,
+                hint="give the index of its word, from 0",
             )
         return words.index(value)
     number = int(value) if isinstance(value, str | int) else -1
     if isinstance(value, bool) or not 0 <= number < len(words):
         raise InputError(
-            f"{place}: the predicate {value!r} is no position of a word",
-            f"give a number from 0 to {len(words) - 1}",
+            "predicate_out_of_range",
+            f"the predicate {value!r} is not the index of a word",
+            location=place,
+            hint=f"give an index from 0 to {len(words) - 1}",
         )
     return number
 
@@ -128,11 +154,15 @@ def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterat
             continue
         place = f"{file}:{number}"
         row = json_object(file, number, line)
-        keys = dict(zip(("--word-column", "--tag-column"), keys_of(settings), strict=True))
-        for option, key in list(keys.items())[: 2 if labelled else 1]:
+        keys = dict(zip(("word_column", "tag_column"), keys_of(settings), strict=True))
+        for argument, key in list(keys.items())[: 2 if labelled else 1]:
             if row.get(key) is None:
                 raise InputError(
-                    f"{place}: the field '{key}' is missing", f"name it with {option}: {', '.join(row)}"
+                    "field_missing",
+                    f"the field '{key}' is missing",
+                    location=place,
+                    argument=argument,
+                    hint=f"the fields are {', '.join(row)}; name it with {option(argument)}",
                 )
         key, tag_key = keys.values()
         words, tags = words_of(row[key], place), row.get(tag_key)
@@ -145,16 +175,30 @@ def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterat
             yield TagExample(words, None, place, rows=rows, text=text, predicate=predicate)
             continue
         if not isinstance(tags, list) or not all(isinstance(tag, str | int) for tag in tags):
-            raise InputError(f"{place}: '{tag_key}' is no list of tags", 'write ["B-PER", "O"]')
+            raise InputError(
+                "not_a_list",
+                f"'{tag_key}' is not a list of tags",
+                location=place,
+                hint='write ["B-PER", "O"]',
+            )
         if len(tags) != len(words):
             raise InputError(
-                f"{place}: the list of words has {len(words)}, the list of tags {len(tags)}",
-                "give each word one tag",
+                "tag_count",
+                f"there are {counted(len(words), 'word')} and {counted(len(tags), 'tag')}",
+                location=place,
+                hint="give each word one tag",
             )
         if "" in tags:
-            raise InputError(f"{place}: tag {tags.index('') + 1} is empty", "give each word a tag")
+            raise InputError(
+                "empty_label",
+                f"tag {tags.index('') + 1} is empty",
+                location=place,
+                hint="give each word a tag",
+            )
         if not words:
-            raise InputError(f"{place}: there is no word in it", "take the line out")
+            raise InputError(
+                "empty_sentence", "this sentence has no words", location=place, hint="remove the line"
+            )
         yield TagExample(words, tuple(str(tag) for tag in tags), place, predicate=predicate)
 
 
@@ -162,7 +206,13 @@ def _a_sentence_a_line(file: str | Path, settings: TagSettings, labelled: bool) 
     """Whether a file to predict holds whole sentences: columns are as many on all lines, and blank lines part
     sentences."""
     if settings.layout == "lines" and labelled:
-        raise InputError(f"{file}: task.layout=lines is for sentences without tags", "give tags in columns")
+        raise InputError(
+            "layout_with_tags",
+            "the layout 'lines' is for sentences without tags",
+            location=file,
+            argument="layout",
+            hint="give tags in columns",
+        )
     if labelled or settings.layout != "auto" or bare_suffix(file) != ".txt":
         return settings.layout == "lines"
     lines = [line for _, line in read_lines(file, settings.encoding)]

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.metrics.entities import entities, written
 from bertsmith.metrics.tagging_schemes import (
@@ -129,11 +129,20 @@ def facts_of_tags(
     times = Counter(tag for row in rows for tag in row)
     tags = found.pop("labels", None) or sorted(times)
     if unknown := sorted(times.keys() - set(tags)):
-        raise InputError(f"{place}: the tag '{unknown[0]}' is none of --label-names", "name all tags there")
+        raise InputError(
+            "label_not_named",
+            f"the tag '{unknown[0]}' is not among the label names",
+            location=place,
+            argument="label_names",
+            hint=f"name all tags with {option('label_names')}",
+        )
     if len(times) < 2:
         raise InputError(
-            f"{place}: all words have the tag '{tags[0]}'",
-            "a tagger needs at least two; is this the column of the tags? (--tag-column)",
+            "single_label",
+            f"all words have the tag '{tags[0]}'",
+            location=place,
+            argument="tag_column",
+            hint=f"a tagger needs at least two tags; check {option('tag_column')}",
         )
     of_file = scheme_of(rows)
     trained: Any = of_file if scheme == "as_written" or of_file is None else scheme
