@@ -87,7 +87,7 @@ def test_errors_survive_pickling(error: bs.BertsmithError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error)
     assert str(again) == str(error)
-    assert again.__dict__ == error.__dict__
+    assert again.to_dict() == error.to_dict()
 
 
 def calls(name: str) -> Iterator[ast.Call]:

@@ -160,16 +160,13 @@ class BertsmithError(Exception):
         """Return what a notebook shows in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the error as JSON values, from which `error_from_dict` rebuilds it in another process."""
+        names = ("code", "message", "location", "argument", "hint", "exit_code")
+        return {"type": type(self).__name__, **{name: getattr(self, name) for name in names}}
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self.args, dict(self.__dict__))
-
-
-def _restore(cls: type[BertsmithError], args: tuple[Any, ...], state: dict[str, Any]) -> BertsmithError:
-    """Rebuild an error that another process raised."""
-    error = cls.__new__(cls, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error
+        return error_from_dict, (self.to_dict(),)
 
 
 class InputError(BertsmithError):
@@ -192,3 +189,21 @@ class Stopped(BertsmithError):
     def __init__(self, signal_number: int, message: str, hint: str | None = None) -> None:
         super().__init__("stopped", message, hint=hint)
         self.exit_code = 128 + signal_number
+
+
+def error_from_dict(values: dict[str, Any]) -> BertsmithError:
+    """Rebuild an error from the values of `BertsmithError.to_dict`."""
+    error_class = {cls.__name__: cls for cls in (InputError, MachineError, Diverged, Stopped)}.get(
+        values["type"], BertsmithError
+    )
+    error = error_class.__new__(error_class)
+    BertsmithError.__init__(
+        error,
+        values["code"],
+        values["message"],
+        location=values["location"],
+        argument=values["argument"],
+        hint=values["hint"],
+    )
+    error.exit_code = values["exit_code"]
+    return error

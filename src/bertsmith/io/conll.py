@@ -26,8 +26,8 @@ _BLANKS = re.compile(r"[ \t]+")
 
 class Column(NamedTuple):
     """A column that is wanted. chosen: by the user, a number (1 the first, -1 the last), in .conllu also a name;
-    None for `default`, a number, or in .conllu for `name`. argument: Python's name of the argument that chooses it.
-    needed: else it may be missing, and is then blank; filled: else it may be blank where it is there."""
+    None for `default`, a number, or in .conllu for `name`. argument: Python's name of the argument that chooses
+    it. needed: else it may be missing, and is then blank; filled: else it may be blank where it is there."""
 
     chosen: str | None
     default: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import gc
 import itertools
-import pickle
+import json
 import signal
 import time
 import traceback
@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith import hardware, rng
 from bertsmith.device import Place
-from bertsmith.errors import BertsmithError, MachineError, Stopped
+from bertsmith.errors import BertsmithError, MachineError, Stopped, error_from_dict
 from bertsmith.hardware import RankInfo
 from bertsmith.training.data_loader import Batch, CutStream, EmptyRankBatch, Stream, Update
 from bertsmith.training.train_step import Passes, Trained
@@ -170,13 +170,13 @@ class _ErrorExchange:
 
     def first(self, error: BertsmithError) -> BertsmithError | None:
         """Publish this rank's error; return another rank's where that was published before."""
-        own = pickle.dumps((self._info.rank, error)).hex()
+        own = json.dumps({"rank": self._info.rank, "error": error.to_dict()})
         try:
             published = self._store.compare_set(f"{self._prefix}/error", "", own).decode()
         except RuntimeError:  # the store has ended with the rank that holds it
             return None
-        rank, first = pickle.loads(bytes.fromhex(published))
-        return None if rank == self._info.rank else first
+        first = json.loads(published)
+        return None if first["rank"] == self._info.rank else error_from_dict(first["error"])
 
     def all_have_left(self) -> bool:
         """Wait until every rank has an error; False where one does not get to that by itself."""
