@@ -227,7 +227,6 @@ class Place:
             torch.set_num_threads(threads)  # the pool's threads also set it for threads that start later
 
 
-@cache
 def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return a module's parameters and persistent buffers by name, as `state_dict` does.
 
@@ -240,6 +239,7 @@ def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.named_parameters(remove_duplicate=False))
 
 
+@cache
 def _recording(device: torch.device) -> torch.cuda.Stream:
     """Return the stream on which all graphs of a device are captured: memory is shared within one stream only."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
