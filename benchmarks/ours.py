@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from bertsmith.device import Place
-from bertsmith.kernels.backend_selection import for_gpu, for_training, in_integers
+from bertsmith.kernels.backend_selection import for_gpu, for_training
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.training.cuda_graphs import Recorded, pays
@@ -26,8 +26,7 @@ class OurTrainer:
         precision = "bf16" if settings.precision == "bf16" else "fp32"
         place = Place.of(device, precision, settings.seed, trains=True)
         if place.uses_threads:
-            chosen = in_integers if settings.int8 else for_training
-            kernels = chosen(settings.kernels, encoder.config.hidden_size)
+            kernels = for_training(settings.kernels, encoder.config.hidden_size)
             self.place = replace(place, generator=encoder.generator, kernels=kernels)
         else:
             self.place = replace(

@@ -6,11 +6,10 @@
 
 train: masked LM with next sentence and the preset's dropout. fixed:N: random text, each sequence of N tokens.
 natural: the pairs of sentences of the encyclopedia, each as long as it is, at most 128. finetune: all-MiniLM-L6-v2
-on a task's own rows. Ours: fp32, bf16, and int8 (train.int8, the rest in the quicker of both); fp32 and bf16 also
-by torch's operations alone, as without the extra fast. The reference library: fp32, bf16 by autocast, compiled; on
-texts of different lengths its batches are also grouped by length, as its Trainer's group_by_length does. infer:
-speed_infer.py. Sides in bf16 are left out where a product in bf16 is slower than in fp32, ours in int8 where the
-processor has no products of such integers. --device cuda: on a GPU; ours then builds its batches while it is
+on a task's own rows. Ours: fp32 and bf16, both also by torch's operations alone, as without the extra fast. The
+reference library: fp32, bf16 by autocast, compiled; on texts of different lengths its batches are also grouped by
+length, as its Trainer's group_by_length does. infer: speed_infer.py. Sides in bf16 are left out where a product in
+bf16 is slower than in fp32. --device cuda: on a GPU; ours then builds its batches while it is
 timed, the reference's are there before.
 
 Each side is a process of its own with its memory; windows of updates go round them (on a GPU all sides begin, and
@@ -56,10 +55,9 @@ from record import (
     versions_in,
 )
 
-CLOSE = {"fp32": 1e-4, "bf16": 2e-2, "int8": 2e-2}  # relative, of losses and of the norms of gradients
+CLOSE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of losses and of the norms of gradients
 EXACT = "reference, fp32"  # whose loss is the others' measure
-IN_INTEGERS = "ours, int8"
-SIDES = ("ours, fp32", "ours, bf16", IN_INTEGERS, EXACT, "reference, bf16", "reference, compiled")
+SIDES = ("ours, fp32", "ours, bf16", EXACT, "reference, bf16", "reference, compiled")
 ALONE = ("ours, fp32, torch alone", "ours, bf16, torch alone")  # without the extra fast
 GROUPED = ("reference, fp32, grouped", "reference, bf16, grouped")
 LEAST = 16  # tokens of a sequence: fewer are hardly two sentences
@@ -209,26 +207,14 @@ def asked(children: Iterable[Child], word: str, *, at_once: bool) -> Iterator[tu
 
 def sides_of(options: argparse.Namespace) -> list[str]:
     """Those that are worth their time: on texts of one length none is grouped, and where a product in bf16 is
-    slower than in fp32, as without units for it, no side computes in bf16. Ours in int8 is, where the processor
-    multiplies such integers."""
+    slower than in fp32, as without units for it, no side computes in bf16."""
     is_fixed = options.what == "train" and options.lengths.startswith("fixed:")
     names = [*SIDES, *ALONE, *(() if is_fixed else GROUPED), *LIMITS]
     device = torch.device(options.device)
     in_bf16 = hardware.choose_precision(device).precision == "bf16"
-    if device.type != "cpu" or not multiplies_integers():
-        names.remove(IN_INTEGERS)
     if device.type != "cpu" or not are_here():
         names = [name for name in names if name not in ALONE]
     return [name for name in names if in_bf16 or "bf16" not in name]
-
-
-def multiplies_integers() -> bool:
-    """Whether there are kernels here for ours in int8."""
-    if not are_here():  # without Numba, as on a machine with a GPU
-        return False
-    from bertsmith.kernels.cpu.matmul_int8 import NATIVE
-
-    return NATIVE is not None
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:

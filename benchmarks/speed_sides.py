@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -211,14 +211,10 @@ def told(model: nn.Module, loss: Tensor) -> Told:
 class Ours:
     """Our update, with AdamW and the dropout of the model."""
 
-    def __init__(
-        self, work: Work, precision: Precision | Literal["int8"], options: argparse.Namespace
-    ) -> None:
+    def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
         self.work, self.updates = work, options.updates
-        rest = precision if precision != "int8" else hardware.choose_precision().precision
         settings = TrainSettings(
-            precision=rest,
-            int8=precision == "int8",
+            precision=precision,
             kernels="torch" if "torch alone" in options.side else "auto",
             batch_size=options.batch,
         )

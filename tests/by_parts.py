@@ -12,6 +12,6 @@ from bertsmith.kernels.cpu.training import Fast
 class ByParts(Fast):
     """The compiled kernels, which compute each operation of a layer separately."""
 
-    def layers(self, *_: Any, **__: Any) -> Tensor | None:
+    def layer(self, *_: Any, **__: Any) -> Tensor | None:
         """Return None: there is no fused layer."""
         return None

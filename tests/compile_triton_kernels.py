@@ -89,8 +89,8 @@ def main(hidden_size: int, capability: int) -> None:
     assert hidden is not None
     for p in (0.1, 0.0):
         dropout.p = p
-        hidden = kernels.layers(
-            hidden, bounds, [LayerParts(*parts, hidden_size // 64, dropout, dropout, F.gelu)]
+        hidden = kernels.layer(
+            hidden, bounds, LayerParts(*parts, hidden_size // 64, dropout, dropout, F.gelu)
         )
         assert hidden is not None
     hidden.sum().backward()

@@ -182,7 +182,7 @@ def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -
     from bertsmith.tasks.task import task_type
 
     names = ("workers", "checkpoint_every", "keep_checkpoints", "tensorboard", "threads", "shard")
-    computing = ("int8", "kernels", "cuda_graphs", "deterministic")
+    computing = ("kernels", "cuda_graphs", "deterministic")
     budgets = ("max_steps", "max_tokens", "max_minutes", "epochs")
     free = {f"train.{name}" for name in (*names, *computing, *budgets)}
     judged = {f"evaluate.pairs{name}" for name in ("", "_encoding", "_sample", "_at_end")}

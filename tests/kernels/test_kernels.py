@@ -547,8 +547,6 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
         ("integers", (*both, "rounding.py", "pairs.py")),
         ("integers_in_fours", (*both, "rounding.py", "pairs.py")),
         ("integers_in_tiles", (*both, "rounding.py", "pairs.py", "tiles.py")),
-        ("slopes_in_fours", (*both, "pairs.py")),
-        ("weights_in_fours", (*both, "pairs.py")),
     ):
         now = hashlib.sha256(b"".join((home / name).read_bytes() for name in read)).hexdigest()[:16]
         kept = f'WRITTEN_WITH = "{now}"'

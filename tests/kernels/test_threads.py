@@ -1,5 +1,4 @@
-"""Layers one behind the other in one program: to the bit what each makes in a program of its own, or part by part;
-what such a program writes over; and what hooks see."""
+"""Layers in programs of their own: to the bit what they make part by part; and what hooks see."""
 
 from __future__ import annotations
 
@@ -20,17 +19,8 @@ from bertsmith.packed import Packed
 if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels import slopes_in_fours, weights_in_fours
 from bertsmith.kernels.cpu import gather_rows as bodies
-from bertsmith.kernels.cpu import (
-    gemm_avx512bf16,
-    gemm_fp32,
-    gemm_int8_vnni,
-    inference,
-    matmul,
-    matmul_int8,
-    training,
-)
+from bertsmith.kernels.cpu import gemm_avx512bf16, gemm_fp32, inference, matmul, training
 from bertsmith.kernels.cpu.compilation import launch
 from bertsmith.kernels.cpu.program import Program
 from by_parts import ByParts
@@ -91,32 +81,16 @@ def assert_equal(found: list[Tensor], wanted: list[Tensor]) -> None:
 @pytest.mark.parametrize("rows", [None, ROWS])
 @pytest.mark.parametrize("p", [0.0, 0.2])
 @pytest.mark.parametrize("share", ["none", "all"])
-def test_layers_in_one_program_are_their_parts_to_the_bit(
+def test_layers_in_programs_are_their_parts_to_the_bit(
     half: bool, rows: Tensor | None, p: float, share: str, programs: list[Program]
 ) -> None:
     # of three that share weights slopes would be added up in another order
     encoder = encoder_of(p) if share == "none" else encoder_of(p, share=share, num_hidden_layers=2)
     found = trained(encoder, training.Fast(), half=half, rows=rows)
-    assert len(programs) == 2  # one there and one back
+    count = 2 * encoder.config.num_hidden_layers  # one there and one back
+    assert len(programs) == count
     assert_equal(found, trained(encoder, ByParts(), half=half, rows=rows))
-    assert len(programs) == 2
-
-
-@pytest.mark.parametrize("rows", [None, ROWS, ROWS[:3]])
-def test_so_are_those_in_integers_and_those_in_programs_of_their_own(
-    rows: Tensor | None, programs: list[Program], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also on a processor that has no products of integers."""
-    monkeypatch.setattr(matmul_int8, "NATIVE", gemm_int8_vnni)
-    monkeypatch.setattr(matmul_int8, "WEIGHTS", weights_in_fours)
-    monkeypatch.setattr(matmul_int8, "SLOPES", slopes_in_fours)
-    encoder, kernels = encoder_of(), training.Fast(in_integers=True)
-    found = trained(encoder, kernels, rows=rows)
-    for together, count in ((2 * sum(LENGTHS) * 64, 2), (1, 3)):
-        programs.clear()
-        monkeypatch.setattr(training, "_TOGETHER", together)
-        assert_equal(trained(encoder, kernels, rows=rows), found)
-        assert len(programs) == 2 * count
+    assert len(programs) == count
 
 
 def frozen(encoder: Encoder) -> None:
@@ -133,8 +107,8 @@ def few_rows(encoder: Encoder) -> None:
     """The library makes products of fewer rows."""
 
 
-@pytest.mark.parametrize(("change", "count"), [(frozen, 2), (watched_inside, 4), (few_rows, 2)])
-def test_where_not_all_of_them_can_be_the_others_are_programs(
+@pytest.mark.parametrize(("change", "count"), [(frozen, 2), (watched_inside, 4), (few_rows, 4)])
+def test_where_one_of_them_cannot_be_the_others_are_programs(
     change: Callable[[Encoder], None], count: int, programs: list[Program]
 ) -> None:
     encoder, rows = encoder_of(), ROWS[:5] if change is few_rows else None
@@ -170,15 +144,15 @@ def test_hooks_that_see_the_way_back_alone(hook: str) -> None:
     assert len(seen) == 2
 
 
-def test_answers_are_one_program(programs: list[Program]) -> None:
-    """Not where the states of each layer are wanted."""
+def test_answers_are_programs(programs: list[Program]) -> None:
+    """Also where the states of each layer are wanted."""
     encoder, packed = encoder_of().eval(), texts()
     use_kernels(encoder, inference.FastAnswers())
     with torch.inference_mode():
         last = encoder(packed)
-        assert len(programs) == 1
+        assert len(programs) == 3
         states = encoder.hidden_states(packed)
-    assert len(programs) == 4
+    assert len(programs) == 6
     assert torch.equal(states[-1], last)
 
 
@@ -202,17 +176,3 @@ def test_rows_are_chosen_and_added_to(rows: list[int], threads: int, kind: torch
         assert torch.equal(x, wanted)
     finally:
         torch.set_num_threads(before)
-
-
-def test_a_program_writes_over_what_was_made_two_rounds_before() -> None:
-    program, made = Program(), []
-    for _ in range(4):
-        program.again()
-        made.append([program.empty((2, 48), torch.float32) for _ in range(2)])
-        made[-1].append(program.empty((2, 48), HALF))
-    places = [{one.data_ptr() for one in some} for some in made]
-    assert places[0] == places[2] != places[1] == places[3]
-    assert not places[0] & places[1]
-    assert len(places[0]) == 3
-    other = program.empty((3, 48), torch.float32)
-    assert other.data_ptr() not in places[0] | places[1]

@@ -73,8 +73,10 @@ ZEN_5 = {"vendor_id": "AuthenticAMD", "cpu family": "26", "flags": "fpu avx2 avx
     ("changes", "expected"),
     [
         ({}, True),
-        ({"cpu family": "25"}, False),
-        ({"flags": "fpu avx2"}, False),
+        ({"cpu family": "23", "flags": "fpu avx2"}, True),
+        ({"cpu family": "25", "flags": "fpu avx2"}, True),
+        ({"cpu family": "21", "flags": "fpu avx2"}, False),
+        ({"flags": "fpu sse2"}, False),
         ({"vendor_id": "GenuineIntel", "cpu family": "6"}, False),
         ({"vendor_id": "GenuineIntel", "cpu family": "27"}, False),
         ({"cpu family": "unknown"}, False),

@@ -84,18 +84,15 @@ def test_another_preset_at_resume_is_refused(shards: Shards, tmp_path: Path) -> 
         bs.pretrain(shards, tmp_path / "run", preset="bert-mini-uncased", settings=one, resume=True)
 
 
-def test_other_kernels_and_integers_at_resume_are_told(shards: Shards, tmp_path: Path) -> None:
+def test_other_kernels_at_resume_are_told(shards: Shards, tmp_path: Path) -> None:
     tiny_run.run(shards, tmp_path / "run", "train.max_steps=1")
     settings = tmp_path / "run" / "settings.yaml"
     begun = settings.read_text(encoding="utf-8")
-    settings.write_text(
-        begun.replace("kernels: torch", "kernels: numba").replace("int8: false", "int8: true")
-    )
+    settings.write_text(begun.replace("kernels: torch", "kernels: numba"))
     told: list[str] = []
-    other = ["train.max_steps=2", "train.kernels=torch", "train.int8=false"]
+    other = ["train.max_steps=2", "train.kernels=torch"]
     tiny_run.run(shards, tmp_path / "run", *other, resume=True, tell=told.append)
     assert [line.partition(":")[0] for line in told if "no longer equal to the bit" in line] == [
-        "computing with train.int8=false from here on, not true",
         "computing with train.kernels=torch from here on, not numba",
     ]
 

@@ -177,11 +177,6 @@ class FineTuning:
     def with_kernels(self, tell: Callable[[str], None]) -> FineTuning:
         """At its place with the kernels that it computes with, which depend on how long it is."""
         model = self.base.folder.config
-        if self.chosen.train.int8 and self.chosen.train.frozen:
-            raise InputError(
-                "train.int8: layers that are trained multiply in 8-bit integers, and train.frozen trains none",
-                "leave one of the two out",
-            )
         place = with_kernels(self.place, self.chosen.train, model, tell, updates=self.updates())
         place.settle(self.encoder, self.head)
         return replace(self, place=place)
@@ -309,7 +304,6 @@ class FineTuning:
             "seconds": round(progress.seconds, 1),
             "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
             "precision": chosen.train.precision,
-            "int8": chosen.train.int8,
             "device": chosen.train.device,
             "threads": progress.threads,
             "best_step": progress.best_step,
@@ -333,7 +327,6 @@ class FineTuning:
             "steps": progress.step,
             "tokens": progress.tokens,
             "precision": self.place.precision,
-            **({"int8": True} if self.chosen.train.int8 else {}),
             "base": self.chosen.base,
             "pretraining_tokens": self.base.folder.record.get("tokens"),
         }

@@ -82,38 +82,6 @@ def cannot_compile(error: Exception) -> InputError:
     return InputError(f"the kernels cannot be compiled here: {_why(error)}", remedy)
 
 
-def in_integers(asked: str, width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:
-    """Compiled kernels by which layers that are trained multiply in 8-bit integers; asked: as `train.kernels` has
-    it. InputError where what is asked for cannot be had."""
-    without = "or train without it: --set train.int8=false"
-    if asked == "torch":
-        raise InputError(
-            "train.int8: compiled kernels multiply in 8-bit integers, and train.kernels is torch",
-            f"leave train.kernels out, {without}",
-        )
-    if asked == "auto" and not are_here():
-        raise InputError(f"train.int8: {_why_not_here()}", f"{_EXTRA}; {without}")
-    if _is_whole() and not _multiplies_integers():
-        raise InputError(
-            "train.int8: this processor has neither AVX512-VNNI nor AMX, which multiply 8-bit integers",
-            "train without it: --set train.int8=false",
-        )
-    try:
-        of_name(chosen("numba" if asked == "auto" else asked, width), tell)
-    except InputError as error:
-        raise InputError(f"train.int8: {error.sentence}", f"{error.remedy}, {without}") from None
-    from bertsmith.kernels.cpu.training import Fast
-
-    return Fast(in_integers=True)
-
-
-def _multiplies_integers() -> bool:
-    """Whether Numba compiles for a processor that does."""
-    from bertsmith.kernels.cpu.compilation import compiles_for
-
-    return compiles_for("avx512vnni")
-
-
 def _why_not_here() -> str:
     is_linux = sys.platform == "linux"
     return "Numba is not installed" if is_linux else "there are compiled kernels on Linux only"

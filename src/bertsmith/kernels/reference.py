@@ -24,9 +24,6 @@ _EXACT = 2**10
 _MIDDLE = 128  # of the 256 numbers of 8 bits
 _STEPS = 255  # from the lowest of them to the highest
 TINY = 1e-12
-# In training rows and columns of matrices that are multiplied in 8 bits are a multiple of it.
-MULTIPLE_IN_INTEGERS = 64
-MULTIPLE_OF_A_HEAD = 16  # columns, where compiled kernels compute attention
 
 
 class Drops(Protocol):
@@ -194,7 +191,6 @@ class Kernels(Products):
     logits, which are worked on together: 16 of 30,522 are 2 MB, which stay in a core's cache. columns: a row of
     logits is made as long as a multiple of this. skips_labels: whether `table_loss` counts no row whose label is
     below 0. lengths: what is computed is the same for a longest sequence of any length up to a multiple of this.
-    in_integers: whether layers that are trained multiply in 8-bit integers.
     """
 
     name: ClassVar[Name] = "torch"
@@ -203,7 +199,6 @@ class Kernels(Products):
     columns: ClassVar[int] = 1
     skips_labels: ClassVar[bool] = False
     lengths: ClassVar[int] = 1
-    in_integers: bool = False
 
     def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """activation(x)."""
@@ -221,12 +216,10 @@ class Kernels(Products):
         is the better way. tables: with the numbers of each token's row, long [N]. kind: of the result."""
         return None
 
-    def layers(
-        self, x: Tensor, bounds: Bounds, of: Sequence[LayerParts], rows: Tensor | None = None
-    ) -> Tensor | None:
-        """Layers one behind the other, [N, H] → [N, H], by another way than part by part; None where that is the
-        better way. rows: long [M], those that are wanted of the last layer, [M, H]: on a processor in ascending
-        order, on a GPU in any, and of a batch that was filled up some twice."""
+    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
+        """A layer, [N, H] → [N, H], by another way than part by part; None where that is the better way. rows:
+        long [M], those that are wanted, [M, H]: on a processor in ascending order, on a GPU in any, and of a
+        batch that was filled up some twice."""
         return None
 
     def fed_forward(

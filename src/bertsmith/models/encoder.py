@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -136,7 +136,7 @@ class Block(nn.Module):
         Of other tokens only the keys and values are computed.
         """
         parts = self.parts()
-        output = None if parts is None else self.kernels.layers(x, layout.bounds, [parts], rows)
+        output = None if parts is None else self.kernels.layer(x, layout.bounds, parts, rows)
         return self._by_parts(x, layout, rows) if output is None else output
 
     def parts(self) -> LayerParts | None:
@@ -341,38 +341,15 @@ class Encoder(nn.Module):
     def _last_state(self, packed: Packed, rows: Tensor | None) -> Tensor:
         """Return the output of the last layer, or some rows of it."""
         (x, layout), count = self._embed(packed), len(packed.tokens)
+        *earlier, last = self.layers
+        for layer in earlier:
+            x = layer(x, layout)
         if rows is None or not count:
-            return self._apply_layers(x, layout, None)[:count]
+            output: Tensor = last(x, layout)
+            return output[:count]
         sorted_rows, inverse = layout.in_order(rows)
-        x = self._apply_layers(x, layout, sorted_rows)
-        return x[: len(rows)] if inverse is None else x.index_select(0, inverse)
-
-    def _apply_layers(self, x: Tensor, layout: Layout, rows: Tensor | None) -> Tensor:
-        """Apply all layers; `rows`, as `Layout.in_order` returns them, are the rows of the last one."""
-        layers = self.layers
-        output = self._fused_layers(x, layers, layout, rows)
-        if output is not None:
-            return output
-        *earlier, last = layers  # kernels may not serve the last one for few rows
-        between = self._fused_layers(x, earlier, layout, None)
-        if between is None:
-            between = x
-            for layer in earlier:
-                between = layer(between, layout)
-        state: Tensor = last(between, layout, rows)
-        return state
-
-    def _fused_layers(
-        self, x: Tensor, layers: Sequence[nn.Module], layout: Layout, rows: Tensor | None
-    ) -> Tensor | None:
-        """Apply layers as one operation, None if the kernels cannot; `rows` are the rows of the last one."""
-        parts = []
-        for layer in layers:
-            layer_parts = layer.parts() if type(layer) is Block and not watched(layer) else None
-            if layer_parts is None:
-                return None
-            parts.append(layer_parts)
-        return self.kernels.layers(x, layout.bounds, parts, rows) if parts else None
+        output = last(x, layout, sorted_rows)
+        return output[: len(rows)] if inverse is None else output.index_select(0, inverse)
 
     def _layout(self, packed: Packed, x: Tensor) -> Layout:
         """Return the layout for layers with input x.
@@ -381,7 +358,7 @@ class Encoder(nn.Module):
         not in another would differ in the last bits.
         """
         kernels = self.kernels
-        by_library = x.is_cpu and not (kernels.multiplies(x) or kernels.in_integers)
+        by_library = x.is_cpu and not kernels.multiplies(x)
         prepares = self.in_integers or (
             by_library and (torch.is_autocast_enabled(x.device.type) or hardware.onednn_is_faster())
         )

@@ -225,7 +225,6 @@ class Work:
             "seconds": round(progress.seconds, 1),
             "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
             "precision": train.precision,
-            "int8": train.int8,
             "device": train.device,
             "threads": progress.threads,
             "processes": progress.processes,
@@ -286,7 +285,6 @@ class Work:
             "steps": progress.step,
             "tokens": progress.tokens,
             "precision": self.place.precision,
-            **({"int8": True} if self.chosen.train.int8 else {}),
             "held_out": held_out,
         }
 

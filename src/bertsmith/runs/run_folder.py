@@ -21,8 +21,7 @@ from bertsmith.device import Place
 from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
-from bertsmith.kernels.backend_selection import for_gpu, for_training, in_integers
-from bertsmith.kernels.reference import MULTIPLE_IN_INTEGERS, MULTIPLE_OF_A_HEAD
+from bertsmith.kernels.backend_selection import for_gpu, for_training
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import family
 from bertsmith.objectives.objective import GENERATOR, Parts
@@ -40,7 +39,7 @@ _LEFT_OPEN = {
     "train.kernels": "auto",
     "train.evaluate_every": None,
 }
-_HOW_COMPUTED = ("train.kernels", "train.int8")  # may change on resume, and change the last digits, or more
+_HOW_COMPUTED = ("train.kernels",)  # may change on resume, and change the last digits
 _LONG, _LONG_MINUTES = 500, 3.0  # updates, and minutes, in which a minute of compiling is won back
 _SHARE_OF_MODELS = 0.01  # of the time: what writing the models of a run under way may take
 
@@ -314,36 +313,11 @@ def with_kernels(
     wait for kernels that have not been compiled yet. InputError for what is not here."""
     is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
     if place.uses_threads:
-        asked, width = train.kernels, model.hidden_size
-        if not train.int8:
-            return replace(place, kernels=for_training(asked, width, tell, is_long=is_long))
-        _check_integers(model)
-        return replace(place, kernels=in_integers(asked, width, tell))
-    if train.int8:
-        raise InputError(
-            "train.int8: layers multiply in 8-bit integers on the processor, and this run is on a GPU",
-            "compute on the processor: --set train.device=cpu; or without it: --set train.int8=false",
-        )
+        kernels = for_training(train.kernels, model.hidden_size, tell, is_long=is_long)
+        return replace(place, kernels=kernels)
     if train.kernels == "auto" and (train.precision == "fp32" or not place.runs_ahead):
         return place
     return replace(place, kernels=for_gpu(train.kernels, place.device, is_long=is_long, tell=tell))
-
-
-def _check_integers(model: ModelConfig) -> None:
-    """InputError for layers that do not multiply in 8-bit integers."""
-    sizes = {name: getattr(model, name) for name in ("hidden_size", "intermediate_size")}
-    odd = [f"model.{name}={size}" for name, size in sizes.items() if size % MULTIPLE_IN_INTEGERS]
-    if (width := model.hidden_size // model.num_attention_heads) % MULTIPLE_OF_A_HEAD:
-        odd.append(f"heads of {counted(width, 'column')}")
-    odd += [f"model.hidden_act={model.hidden_act}"] if model.hidden_act != "gelu" else []
-    odd += [f"model.norm={model.norm}"] if model.norm != "post" else []
-    if odd:
-        raise InputError(
-            f"train.int8: layers multiply in 8-bit integers where their sizes are multiples of "
-            f"{MULTIPLE_IN_INTEGERS}, those of heads of {MULTIPLE_OF_A_HEAD}, the activation is gelu and the norm "
-            f"post; this model has {', '.join(odd)}",
-            "train it without: --set train.int8=false",
-        )
 
 
 def is_written(out: Path, step: int) -> bool:

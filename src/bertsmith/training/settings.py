@@ -125,15 +125,7 @@ class TrainSettings(Settings):
     seed: int = Field(0, ge=0, lt=2**63, description="the seed of everything random")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="of products: fp32, bf16, or auto, which measures in which an update is faster here; for int8 "
-        "see train.int8",
-    )
-    int8: bool = Field(
-        False,
-        description="multiply layers' inputs, weights and gradients as 8-bit integers, forward and backward, all "
-        "else being as train.precision has it: faster, the more so the wider the model. On processors with "
-        "AVX512-VNNI or AMX, by the extra fast, for layers whose sizes are multiples of 64",
-        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+        description="of products: fp32, bf16, or auto, which measures in which an update is faster here",
     )
     kernels: Literal["auto", "torch", "numba", "flash", "triton"] = Field(
         "auto",

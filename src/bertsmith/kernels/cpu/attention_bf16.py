@@ -34,7 +34,7 @@ if compiles_for("amx-bf16"):
 else:
     from bertsmith.kernels.cpu.microkernel_bf16 import configure, product, release
 
-WRITTEN_WITH = "2f2e1464cfbf25d2"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "49a176ae86b4d98a"  # what is imported here, and what these import, see the first
 SIDE = 32  # rows, columns and terms that a product is made of
 _HALF = SIDE // 2  # rows of a tile; a product's terms in pairs
 

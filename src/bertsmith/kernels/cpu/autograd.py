@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels.cpu import embedding, layer_functions, row_kernels
-from bertsmith.kernels.cpu.compilation import Run, bits, launch
+from bertsmith.kernels.cpu.compilation import bits, launch
 from bertsmith.kernels.cpu.encoder_layer import AskedOfLayer, LayerMade, LayerWeights, layer, layer_back
 from bertsmith.kernels.cpu.layer_functions import Seeds, Sequences
-from bertsmith.kernels.cpu.matmul_int8 import IntegerFactors
 from bertsmith.kernels.cpu.program import Program
 
 
@@ -168,53 +166,24 @@ class Embedded(torch.autograd.Function):
         return to_x, to_first, to_second, *layer_functions.summed(sums, launch), None, None, None, None
 
 
-class Layers(torch.autograd.Function):
-    """Layers one behind the other, in one program there and one back: the same, to the bit, as their parts one
-    after the other."""
+class Layer(torch.autograd.Function):
+    """A layer, in one program there and one back: the same, to the bit, as its parts one after the other."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, asked: Sequence[AskedOfLayer], *weights: Tensor) -> Tensor:
-        """asked: of each layer. weights: one layer's behind the other's, see `LayerWeights`."""
-        x, run = x.contiguous(), Program()
-        ctx.asked, ctx.integers, kept = asked, [], list[Tensor]()
-        for own, each in zip(_each(LayerWeights, weights), asked, strict=True):
-            integers = _in_integers(own, each, run)
-            x, made = layer(x, x, integers or own.factors(), own.norms(each.epsilons), each, run)
-            ctx.integers.append(integers)
-            kept += made
+    def forward(ctx: Any, x: Tensor, asked: AskedOfLayer, *weights: Tensor) -> Tensor:
+        """weights: see `LayerWeights`."""
+        x, run, own = x.contiguous(), Program(), LayerWeights(*weights)
+        found, made = layer(x, x, own.factors(), own.norms(asked.epsilons), asked, run)
         run.end()
-        ctx.save_for_backward(*kept, *weights)
-        return x
+        ctx.save_for_backward(*made, *weights)
+        ctx.asked = asked
+        return found
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        run, slopes = Program(), list[Tensor]()
-        count = len(ctx.asked) * len(LayerMade._fields)
-        kept = _each(LayerMade, ctx.saved_tensors[:count])
-        weights = _each(LayerWeights, ctx.saved_tensors[count:])
-        grad = grad.to(kept[0].x.dtype).contiguous()
-        for made, own, each in zip(reversed(kept), reversed(weights), reversed(ctx.asked), strict=True):
-            run.again()
-            # torch gives back what it has saved, but not these
-            integers = ctx.integers.pop() if ctx.integers else _in_integers(own, each, run)
-            back = integers.back() if integers else own.back(apart=each.over.rows is not None)
-            grad, found = layer_back(grad, made, back, own, each, run)
-            slopes[:0] = found
+        run, count = Program(), len(LayerMade._fields)
+        made, weights = LayerMade(*ctx.saved_tensors[:count]), LayerWeights(*ctx.saved_tensors[count:])
+        to_x, slopes = layer_back(grad.to(made.x.dtype).contiguous(), made, weights, ctx.asked, run)
         run.end()
-        return grad, None, *slopes
-
-
-def _in_integers(weights: LayerWeights, asked: AskedOfLayer, run: Run) -> IntegerFactors | None:
-    """A layer's products, where they are of integers."""
-    apart = asked.over.rows is not None
-    return IntegerFactors.of(weights, run, apart=apart) if asked.in_integers else None
-
-
-_Kind = TypeVar("_Kind", LayerMade, LayerWeights)
-
-
-def _each(kind: type[_Kind], given: Sequence[Tensor]) -> list[_Kind]:
-    """Each layer's, of those of all of them."""
-    size = len(kind._fields)
-    return [kind(*given[at : at + size]) for at in range(0, len(given), size)]
+        return to_x, None, *slopes

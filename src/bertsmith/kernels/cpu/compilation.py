@@ -160,10 +160,6 @@ class Run(Protocol):
         """Bytes for the next body to work in, so many or more: what it leaves there may be written over."""
         ...
 
-    def empty(self, shape: Sequence[int], kind: torch.dtype) -> Tensor:
-        """Where a body will write. Nothing but bodies may write there."""
-        ...
-
 
 class _Launch:
     """Runs a body at once, on as many threads as torch computes on."""
@@ -176,10 +172,6 @@ class _Launch:
     def room(self, size: int) -> Tensor:
         """See `Run`."""
         return torch.empty(size, dtype=torch.uint8)
-
-    def empty(self, shape: Sequence[int], kind: torch.dtype) -> Tensor:
-        """See `Run`."""
-        return torch.empty(shape, dtype=kind)
 
 
 launch = _Launch()

@@ -58,29 +58,10 @@ class LayerWeights(NamedTuple):
     output_norm: Tensor
     output_norm_bias: Tensor
 
-    @property
-    def matrices(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Those of the products, [out, in]."""
-        return self.qkv, self.projection, self.inner, self.output
-
-    @property
-    def biases(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What is added behind them."""
-        return self.qkv_bias, self.projection_bias, self.inner_bias, self.output_bias
-
     def norms(self, epsilons: tuple[float, float]) -> tuple[Norm, Norm]:
         """The LayerNorms."""
         first, last = epsilons
         return (self.norm, self.norm_bias, first), (self.output_norm, self.output_norm_bias, last)
-
-    def parts_of(self, qkv: Tensor, *, apart: bool) -> Sequence[Tensor]:
-        """Of these weights or biases as a whole; or, apart, those of queries, and those of keys and values."""
-        width = len(self.projection_bias)
-        return (qkv[:width], qkv[width:]) if apart else (qkv,)
-
-    def back(self, *, apart: bool) -> layer_functions.Back:
-        """What the way back is made with. apart: queries, and keys with values."""
-        return layer_functions.Back(self.parts_of(self.qkv, apart=apart), *self.matrices[1:])
 
     def have_bodies(self, x: Tensor) -> bool:
         """Whether there are bodies for the layer's products of as many rows as x has, in its kind."""
@@ -96,7 +77,8 @@ class LayerWeights(NamedTuple):
 
     def _factors(self, of: Callable[[Tensor], Tensor | Panels], *, kept: bool) -> LayerFactors:
         matrices = of(self.qkv.T), of(self.projection.T), of(self.inner.T), of(self.output.T)
-        return LayerFactors(*matrices, *self.biases, kept)
+        biases = self.qkv_bias, self.projection_bias, self.inner_bias, self.output_bias
+        return LayerFactors(*matrices, *biases, kept)
 
 
 class LayerFactors(NamedTuple):
@@ -151,12 +133,11 @@ def weights_of(of: LayerParts) -> LayerWeights | None:
 
 class AskedOfLayer(NamedTuple):
     """How a layer computes: what attention is over; what is dropped of what each LayerNorm is given; and their
-    epsilons. in_integers: whether products are those of `integer_products`."""
+    epsilons."""
 
     over: Sequences
     drawn: tuple[Seeds, Seeds]
     epsilons: tuple[float, float]
-    in_integers: bool = False
 
 
 class LayerMade(NamedTuple):
@@ -205,34 +186,33 @@ def layer(
 
 
 def layer_back(
-    grad: Tensor,
-    made: LayerMade,
-    back: layer_functions.Back,
-    weights: LayerWeights,
-    asked: AskedOfLayer,
-    run: Run,
+    grad: Tensor, made: LayerMade, weights: LayerWeights, asked: AskedOfLayer, run: Run
 ) -> tuple[Tensor, LayerWeights]:
     """The slopes of x, and of the weights, from those of what was found, [N, H]."""
     over, drawn = asked.over, asked.drawn
     to_middle, to_fed, to_output_norm = layer_functions.add_norm_back(
         grad, made.middle, made.fed, weights.output_norm, made.output_stats, drawn[1], run
     )
-    to_output = back.slopes([(made.activated, to_fed)], run)
-    to_inner = back.multiplied(to_fed, back.output, made.inner, run)
-    to_weight = back.slopes([(made.middle, to_inner)], run)
-    layer_functions.add(to_middle, back.multiplied(to_inner, back.inner, None, run), run)
+    to_output = layer_functions.slopes(made.activated, to_fed, run)
+    to_inner = layer_functions.multiplied_back(to_fed, weights.output, made.inner, run)
+    to_weight = layer_functions.slopes(made.middle, to_inner, run)
+    layer_functions.add(to_middle, layer_functions.multiplied_back(to_inner, weights.inner, None, run), run)
     to_asking, to_projected, to_norm = layer_functions.add_norm_back(
         to_middle, made.asking, made.projected, weights.norm, made.stats, drawn[0], run
     )
-    to_projection = back.slopes([(made.mixed, to_projected)], run)
-    to_mixed = back.multiplied(to_projected, back.projection, None, run)
+    to_projection = layer_functions.slopes(made.mixed, to_projected, run)
+    to_mixed = layer_functions.multiplied_back(to_projected, weights.projection, None, run)
     to_qkv = layer_functions.attend_back(to_mixed, made.q, made.kv, made.scores, over, run)
-    given = [made.x] if over.rows is None else [made.asking, made.x]
-    to_weights = back.slopes(list(zip(given, to_qkv, strict=True)), run)
-    layer_functions.add(to_asking, back.multiplied(to_qkv[0], back.qkv[0], None, run), run)
-    to_x = to_asking
-    if over.rows is not None:
-        to_x = back.multiplied(to_qkv[1], back.qkv[1], None, run)
+    if over.rows is None:
+        to_weights = layer_functions.slopes(made.x, to_qkv[0], run)
+        to_x = to_asking
+        layer_functions.add(to_x, layer_functions.multiplied_back(to_qkv[0], weights.qkv, None, run), run)
+    else:
+        to_weights = layer_functions.joined_slopes([(made.asking, to_qkv[0]), (made.x, to_qkv[1])], run)
+        width = grad.shape[1]
+        of_q, of_kv = weights.qkv[:width], weights.qkv[width:]
+        layer_functions.add(to_asking, layer_functions.multiplied_back(to_qkv[0], of_q, None, run), run)
+        to_x = layer_functions.multiplied_back(to_qkv[1], of_kv, None, run)
         layer_functions.add_to_rows(to_x, over.rows, to_asking, run)
     slopes = *to_weights, *to_projection, *to_norm, *to_weight, *to_output, *to_output_norm
     return to_x, LayerWeights(*slopes)

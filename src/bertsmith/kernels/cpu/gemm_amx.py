@@ -53,7 +53,7 @@ from bertsmith.kernels.cpu.packed_matrix import (
 from bertsmith.kernels.cpu.simd import WIDTH, every, load, store, store_half
 from bertsmith.kernels.cpu.simd_pairs import turn, turn_pairs
 
-WRITTEN_WITH = "73864132f108b884"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "0a061b8cacb851b4"  # what is imported here, and what these import, see the first
 ROWS = SIDE
 _HALF = SIDE // 2  # rows of a tile, and pairs of terms
 _CLAIMED = 2 * ROWS  # rows that a thread makes at most before it looks for others

@@ -23,7 +23,7 @@ from bertsmith.kernels.cpu.quantize import KNOWN, ROWS, finish_with, of_outputs,
 from bertsmith.kernels.cpu.simd import WIDTH, store_bytes
 from bertsmith.kernels.cpu.simd_pairs import pairs_at
 
-WRITTEN_WITH = "6a0a94c50c740cbe"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "3fc1f7f9486861b2"  # what is imported here, and what these import, see the first
 COLUMNS = SIDE  # outputs are a multiple of it
 TERMS = 64  # the inputs that weights have are filled up with zeros to a multiple of it
 _HALF = SIDE // 2  # rows of a tile, and outputs of one
@@ -42,22 +42,21 @@ _rounds = rounding_with(store_bytes, 1)
 
 @njit(**LOOPS)
 def _finish(first, last, kind, block):
-    """These rows of a block as what becomes of what they stand for. kind: whether the result is bf16, what becomes
-    of it (see `finish_with`), bytes from a row of it to the next, and from it to what is read or written besides.
-    block: where its sums are, what is known of its rows (see KNOWN), where the result is put; and of both halves
-    of its outputs, see `of_outputs`."""
-    half, finish, next_row, beside = kind
+    """These rows of a block as what becomes of what they stand for. kind: whether the result is bf16, whether
+    GELU of it is wanted, and bytes from a row of it to the next. block: where its sums are, what is known of its
+    rows (see KNOWN), where the result is put; and of both halves of its outputs, see `of_outputs`."""
+    half, activated, next_row = kind
     sums, knows, to, of, of_right = block
     for row in range(first, last):
         own, place = sums + row * _LINE, to + row * next_row
         left = stood_for_in(row, pairs_at(own), knows, of)
         right = stood_for_in(row, pairs_at(own + RIGHT), knows, of_right)
-        finish_with(half, finish, left, place, place + beside)
+        finish_with(half, activated, left, place)
         place += (2 if half else 4) * WIDTH
-        finish_with(half, finish, right, place, place + beside)
+        finish_with(half, activated, right, place)
 
 
-# Slots: those of integers.py; 15 and 19 as in integers_in_fours.py, 16 what the tiles are.
+# Slots: those of integers.py; 15 as in integers_in_fours.py, 16 what the tiles are.
 
 
 @cfunc("void(voidptr)", **BODY)
@@ -65,8 +64,8 @@ def linear(given):
     s = slots(given)
     half, columns, outputs, least = s[0], s[9], s[10], as_float(s[11])
     size, size_out, steps = 2 if half else 4, 2 if s[14] else 4, (columns + TERMS - 1) // TERMS
-    line, beside = TERMS * steps, s[19] - s[4] if s[19] else 0
-    kind = s[14], s[15], size_out * outputs, beside
+    line = TERMS * steps
+    kind = s[14], s[15], size_out * outputs
     mine = s[12] + s[13] * np.int64(my_number())
     knows = mine + ROWS * line
     here = knows + KNOWN

@@ -25,7 +25,7 @@ from bertsmith.kernels.cpu.quantize import (
 from bertsmith.kernels.cpu.simd import WIDTH, every, store_unsigned_bytes
 from bertsmith.kernels.cpu.simd_pairs import as_integers, as_numbers, every_pair_at, pairs_at, with_fours
 
-WRITTEN_WITH = "a59577d4032b8873"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "ef5eb553a139b1fb"  # what is imported here, and what these import, see the first
 COLUMNS = 2 * WIDTH  # outputs are a multiple of it
 TERMS = 4  # and the inputs that weights have of this
 _AT_A_TIME = 4
@@ -34,32 +34,28 @@ _RIGHT = 4 * WIDTH  # bytes of the weights that a register holds
 
 def room(columns: int) -> int:
     """How many bytes a thread works in."""
-    return ROWS * columns + KNOWN + 4 * columns + 8 * COLUMNS
+    return ROWS * columns + KNOWN + 4 * columns + 4 * COLUMNS
 
 
 _rounds = rounding_with(store_unsigned_bytes, 1)
 
 
 @njit(inline="always", **LOOPS)
-def _finished(half, finish, beside, sums, others, row, rows, knows, to, nowhere, of, of_right):
-    """Both halves of a row's sums as what becomes of what they stand for, if there is such a row. beside: bytes
-    from there to what `finish_with` reads or writes besides."""
+def _finished(half, activated, sums, others, row, rows, knows, to, nowhere, of, of_right):
+    """Both halves of a row's sums as what becomes of what they stand for, if there is such a row."""
     known, right = of_row(row, knows), (2 if half else 4) * WIDTH
     there = to if row < rows else nowhere
-    other = to + beside if row < rows else nowhere + 4 * COLUMNS
-    finish_with(half, finish, stood_for(as_numbers(sums), known, of), there, other)
-    finish_with(half, finish, stood_for(as_numbers(others), known, of_right), there + right, other + right)
+    finish_with(half, activated, stood_for(as_numbers(sums), known, of), there)
+    finish_with(half, activated, stood_for(as_numbers(others), known, of_right), there + right)
 
 
-# Slots: those of integers.py; 15 what becomes of the product, see rounding.py; 19 a matrix like the result, for
-# what is kept, or where GELU's slopes are taken, or 0.
+# Slots: those of integers.py; 15 whether GELU of the product is wanted.
 
 
 @cfunc("void(voidptr)", **BODY)
 def linear(given):
     s = slots(given)
-    half, half_out, columns, outputs, least, finish = s[0], s[14], s[9], s[10], as_float(s[11]), s[15]
-    beside = s[19] - s[4] if s[19] else 0
+    half, half_out, columns, outputs, least, activated = s[0], s[14], s[9], s[10], as_float(s[11]), s[15]
     size, size_out = 2 if half else 4, 2 if half_out else 4
     mine = s[12] + s[13] * np.int64(my_number())
     knows = mine + ROWS * columns
@@ -91,7 +87,5 @@ def linear(given):
                     own += 4
                 to = s[4] + size_out * ((first + i) * outputs + column)
                 for row, sums, others in ((i, p, t), (i + 1, q, u), (i + 2, r, v), (i + 3, o, z)):
-                    _finished(
-                        half_out, finish, beside, sums, others, row, rows, knows, to, nowhere, of, of_right
-                    )
+                    _finished(half_out, activated, sums, others, row, rows, knows, to, nowhere, of, of_right)
                     to += next_row

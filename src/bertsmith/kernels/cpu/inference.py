@@ -4,7 +4,6 @@ integers."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -22,7 +21,7 @@ from bertsmith.kernels.cpu.encoder_layer import (
     layer,
     weights_of,
 )
-from bertsmith.kernels.cpu.layer_functions import Sequences, is_half
+from bertsmith.kernels.cpu.layer_functions import is_half
 from bertsmith.kernels.cpu.matmul import COLUMNS
 from bertsmith.kernels.cpu.matmul_int8 import in_integers
 from bertsmith.kernels.cpu.program import Program
@@ -51,40 +50,25 @@ class FastAnswers(Fast):
     def _serves(self, x: Tensor) -> bool:
         return is_known(x) and x.numel() > 0
 
-    def layers(
-        self, x: Tensor, bounds: Bounds, of: Sequence[LayerParts], rows: Tensor | None = None
-    ) -> Tensor | None:
-        """Where nothing is trained and their products are ours, in 8-bit integers or not, by one program. To the
-        bit the same as part by part."""
+    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
+        """Where nothing is trained and its products are ours, in 8-bit integers or not, by one program. To the bit
+        the same as part by part."""
         if torch.is_grad_enabled():
-            return super().layers(x, bounds, of, rows)
+            return super().layer(x, bounds, of, rows)
         least = len(x) if rows is None else len(rows)
-        if not least or not self._serves(x):
+        if not least or not self._serves(x) or of.activation is not F.gelu:
             return None
         residual = x.to(kind_of(x)).contiguous()
-        known = []
-        for number, each in enumerate(of, 1):
-            own = self._answering(residual[:least] if number == len(of) else residual, each, bounds)
-            if own is None:
-                return None
-            known.append(own)
-        run, x = Program(), x.contiguous()
-        for number, (each, own) in enumerate(zip(of, known, strict=True), 1):
-            run.again()
-            asked = asked_of(each, own.over.of(rows if number == len(of) else None))
-            given = x if isinstance(own.products, _IntegerProducts) else residual
-            x, _ = layer(given, residual, own.products, own.norms, asked, run)
-            residual = x
-        run.end()
-        return x
-
-    def _answering(self, x: Tensor, of: LayerParts, bounds: Bounds) -> _Answering | None:
-        """What computes a layer as a whole, of as many rows as x has and in its kind; None where nothing does."""
-        norms, over = _norms_of(of), self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
-        if of.activation is not F.gelu or norms is None or over is None:
+        norms, over = _norms_of(of), self._over(residual.dtype, x.shape[1] // of.heads, of.heads, bounds)
+        if norms is None or over is None:
             return None
-        products = self._products_of(of, x)  # which may be made for it, and kept
-        return None if products is None else _Answering(products, norms, over)
+        products = self._products_of(of, residual[:least])  # which may be made for it, and kept
+        if products is None:
+            return None
+        run, given = Program(), x.contiguous() if isinstance(products, _IntegerProducts) else residual
+        found, _ = layer(given, residual, products, norms, asked_of(of, over.of(rows)), run)
+        run.end()
+        return found
 
     def _products_of(self, of: LayerParts, x: Tensor) -> LayerProducts | None:
         """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""
@@ -165,14 +149,6 @@ class FastAnswers(Fast):
             *products.shape,
         )
         return found
-
-
-class _Answering(NamedTuple):
-    """A layer that answers: see `whole`."""
-
-    products: LayerProducts
-    norms: Sequence[Norm]
-    over: Sequences
 
 
 class _IntegerProducts(NamedTuple):

@@ -6,7 +6,7 @@ differentiated; what a way back needs beside its inputs is given along with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,10 +20,6 @@ from bertsmith.kernels.cpu.matmul import Panels, multiply, multiply_columns
 Seeds = tuple[int, int, int, int]
 """What dropout decides by: two seeds of 32 bits, how many of 65,536 are dropped, and the scale of the rest, by its
 bits."""
-
-
-Columns = Callable[[Tensor, Tensor, Tensor, Tensor, Run], None]
-"""What `multiply_columns` does."""
 
 
 class Sequences(NamedTuple):
@@ -74,10 +70,8 @@ def is_half(x: Tensor) -> int:
     return int(x.dtype == torch.bfloat16)
 
 
-def _for_tokens(used: int, shape: Sequence[int], kind: torch.dtype, run: Run) -> Tensor:
+def _for_tokens(used: int, shape: Sequence[int], kind: torch.dtype) -> Tensor:
     """Where rows of so many tokens will be, with zeros in those of none, which lie behind them."""
-    if used == shape[0]:
-        return run.empty(shape, kind)
     found = torch.empty(shape, dtype=kind)
     found[used:] = 0
     return found
@@ -85,7 +79,7 @@ def _for_tokens(used: int, shape: Sequence[int], kind: torch.dtype, run: Run) ->
 
 def chosen(x: Tensor, rows: Tensor, run: Run) -> Tensor:
     """These rows of x, whose rows lie in memory one behind the other."""
-    found = run.empty((len(rows), x.shape[1]), x.dtype)
+    found = x.new_empty(len(rows), x.shape[1])
     run(chosen_rows.chosen, is_half(x), x, found, rows, *found.shape)
     return found
 
@@ -105,7 +99,7 @@ def sides(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, Tensor]:
 def attend(q: Tensor, kv: Tensor, over: Sequences, run: Run) -> tuple[Tensor, Tensor]:
     """softmax(q·kᵀ/√d)·v for each sequence and head, of q [M, H] and kv [N, 2H], whose rows lie in memory as they
     are: [M, H]; and of each row of scores the highest and the sum."""
-    found, stats = _for_tokens(over.queries, q.shape, q.dtype, run), torch.empty(len(q), over.heads, 2)
+    found, stats = _for_tokens(over.queries, q.shape, q.dtype), torch.empty(len(q), over.heads, 2)
     room, own = over.room(q, run, back=False)
     run(
         over.bodies.forward,
@@ -123,11 +117,11 @@ def attend_back(
     """The slopes of q and kv; side by side, [N, 3H], where each token has a query. The scores are made again."""
     room, own = over.room(q, run, back=True)
     if over.rows is None:
-        found = [_for_tokens(over.tokens, (len(q), 3 * q.shape[1]), q.dtype, run)]
+        found = [_for_tokens(over.tokens, (len(q), 3 * q.shape[1]), q.dtype)]
     else:
         found = [
-            _for_tokens(over.queries, q.shape, q.dtype, run),
-            _for_tokens(over.tokens, kv.shape, kv.dtype, run),
+            _for_tokens(over.queries, q.shape, q.dtype),
+            _for_tokens(over.tokens, kv.shape, kv.dtype),
         ]
     to_q, to_kv = sides(*found)
     run(
@@ -149,7 +143,7 @@ def add_norm(
     residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, drawn: Seeds, run: Run
 ) -> tuple[Tensor, Tensor]:
     """LN(residual + dropout(x)), and each row's mean and 1/deviation."""
-    found, stats = run.empty(x.shape, x.dtype), torch.empty(len(x), 2)
+    found, stats = torch.empty_like(x), torch.empty(len(x), 2)
     run(
         layer_norm.add_norm,
         *(is_half(x), x, residual, found, *x.shape),
@@ -163,8 +157,8 @@ def add_norm_back(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The slopes of residual and of x; and those of weight and bias, [2, H]. The sum is made again, so that no
     more is kept than what is added up."""
-    of_sum = run.empty(x.shape, x.dtype)
-    of_x = run.empty(x.shape, x.dtype) if drawn[2] else of_sum
+    of_sum = torch.empty_like(x)
+    of_x = torch.empty_like(x) if drawn[2] else of_sum
     sums = torch.zeros(torch.get_num_threads(), 2, len(weight))
     run(
         layer_norm.add_norm_back,
@@ -193,15 +187,15 @@ def feed_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """GELU(x·y1 + b1)·y2 + b2, and what GELU is taken of, and gives. kept: whether the former is wanted."""
     shape = len(x), y.shape[1]
-    inner = run.empty(shape, x.dtype)
-    activated = run.empty(shape, x.dtype) if kept else inner
+    inner = x.new_empty(shape)
+    activated = x.new_empty(shape) if kept else inner
     multiply(x, y, bias, inner, activated=activated, run=run)
     return multiplied(activated, of_output, output_bias, run), inner, activated
 
 
 def multiplied(x: Tensor, y: Tensor | Panels, bias: Tensor | None, run: Run) -> Tensor:
     """x [N, K] · y [K, M] + bias [M], of the kind of x."""
-    found = run.empty((len(x), y.shape[1]), x.dtype)
+    found = x.new_empty(len(x), y.shape[1])
     multiply(x, y, bias, found, run=run)
     return found
 
@@ -209,7 +203,7 @@ def multiplied(x: Tensor, y: Tensor | Panels, bias: Tensor | None, run: Run) -> 
 def multiplied_back(grad: Tensor, weight: Tensor, before: Tensor | None, run: Run) -> Tensor:
     """grad [N, out] · weight [out, in]: the slopes of what was multiplied by its transpose. before: [N, in], where
     GELU's slopes are taken that multiply them."""
-    found = run.empty((len(grad), weight.shape[1]), grad.dtype)
+    found = grad.new_empty(len(grad), weight.shape[1])
     multiply(grad, weight, None, found, before=before, run=run)
     return found
 
@@ -219,9 +213,7 @@ def slopes(x: Tensor, grad: Tensor, run: Run) -> tuple[Tensor, Tensor]:
     return joined_slopes([(x, grad)], run)
 
 
-def joined_slopes(
-    given: Sequence[tuple[Tensor, Tensor]], run: Run, product: Columns = multiply_columns
-) -> tuple[Tensor, Tensor]:
+def joined_slopes(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> tuple[Tensor, Tensor]:
     """Of a linear layer whose outputs are made of several inputs, one part behind the other: x, and the slopes of
     what is made of it."""
     sizes = [grad.shape[1] for _, grad in given]
@@ -229,22 +221,9 @@ def joined_slopes(
     begin = 0
     for (x, grad), size in zip(given, sizes, strict=True):
         own = slice(begin, begin + size)
-        product(grad, x, of_weight[own], of_bias[own], run)
+        multiply_columns(grad, x, of_weight[own], of_bias[own], run)
         begin += size
     return of_weight, of_bias
-
-
-class Back(NamedTuple):
-    """What a layer's way back is made with: its matrices as `multiplied` takes them, and what does the same as
-    `multiplied_back` and `joined_slopes`. qkv: one of queries, keys and values, or one of queries and one of the
-    others."""
-
-    qkv: Sequence[Any]
-    projection: Any
-    inner: Any
-    output: Any
-    multiplied: Callable[[Tensor, Any, Tensor | None, Run], Tensor] = multiplied_back
-    slopes: Callable[[Sequence[tuple[Tensor, Tensor]], Run], tuple[Tensor, Tensor]] = joined_slopes
 
 
 def add(x: Tensor, y: Tensor, run: Run) -> None:

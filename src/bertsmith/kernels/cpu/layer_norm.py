@@ -25,7 +25,7 @@ from bertsmith.kernels.cpu.compilation import (
 from bertsmith.kernels.cpu.element_access import kept_one
 from bertsmith.kernels.cpu.simd import WIDTH, every, get, kept, load, put, store, sum_of
 
-WRITTEN_WITH = "62f536028c472013"  # elements.py, loops.py and lanes.py, see loops.py
+WRITTEN_WITH = "15c5bcf7d17e32ef"  # elements.py, loops.py and lanes.py, see loops.py
 
 
 @njit(**LOOPS)

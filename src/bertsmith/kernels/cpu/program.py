@@ -7,7 +7,6 @@ processor: between two products of some megabytes that takes half a dozen times 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from bertsmith.kernels.cpu.compilation import BODY, SLOTS, integers, launch, slots, values_of, wait_for_all
 
-WRITTEN_WITH = "20bd8efad49019f3"  # loops.py, see there
+WRITTEN_WITH = "4d471c7b15f1d967"  # loops.py, see there
 
 
 @intrinsic
@@ -54,9 +53,6 @@ class Program:
         self._slots = array("q")
         self._kept: list[Any] = []
         self._room = torch.empty(0, dtype=torch.uint8)
-        self._made: list[Tensor] = []
-        self._made_before: list[Tensor] = []
-        self._spare: dict[tuple[tuple[int, ...], torch.dtype], list[Tensor]] = {}
 
     def __call__(self, body: Any, *arguments: int | Tensor) -> None:
         """Add a body. Nothing that it reads or writes is given back before the program is."""
@@ -69,19 +65,6 @@ class Program:
         if size > len(self._room):
             self._room = torch.empty(size, dtype=torch.uint8)
         return self._room
-
-    def empty(self, shape: Sequence[int], kind: torch.dtype) -> Tensor:
-        """See `Run`."""
-        spare = self._spare.get((tuple(shape), kind))
-        made = spare.pop() if spare else torch.empty(shape, dtype=kind)
-        self._made.append(made)
-        return made
-
-    def again(self) -> None:
-        """Have what follows be made where that is which was made before the last call of this."""
-        for made in self._made_before:
-            self._spare.setdefault((tuple(made.shape), made.dtype), []).append(made)
-        self._made_before, self._made = self._made, []
 
     def end(self) -> None:
         """Run them all, once: bodies count in what they are given."""

@@ -17,7 +17,6 @@ from bertsmith.kernels.cpu.compilation import (
     put_number,
     slots,
 )
-from bertsmith.kernels.cpu.gelu import gelu_slope
 from bertsmith.kernels.cpu.row_kernels import gelu_lanes
 from bertsmith.kernels.cpu.simd import (
     WIDTH,
@@ -37,11 +36,9 @@ from bertsmith.kernels.cpu.simd import (
 )
 from bertsmith.kernels.cpu.simd_pairs import as_numbers
 
-WRITTEN_WITH = "12178a15e859ad46"  # loops.py, lanes.py and pairs.py, see the first
+WRITTEN_WITH = "ac97143583280cfd"  # loops.py, lanes.py and pairs.py, see the first
 COLUMNS = WIDTH  # are a multiple of it
 ROWS = 64  # whose integers a thread keeps
-# What becomes of a product: nothing more; its GELU; the same, and it is kept; it is multiplied by GELU's slopes.
-AS_IT_IS, GELU, GELU_KEPT, SLOPES = 0, 1, 2, 3
 KNOWN = 12 * ROWS  # bytes of their steps, the middles behind, and behind these what is kept apart
 
 
@@ -143,15 +140,9 @@ def stood_for_in(row, sums, knows, of):
 
 
 @njit(inline="always", **LOOPS)
-def finish_with(half, finish, value, to, other):
-    """Put 16 numbers of a product there as what becomes of them. other: where they are kept, or what GELU's
-    slopes are taken at."""
-    if finish == GELU_KEPT:
-        put(half, other, value)
-    if finish == SLOPES:
-        put(half, to, value * gelu_slope(get(half, other)))
-    else:
-        put(half, to, gelu_lanes(value) if finish else value)
+def finish_with(half, activated, value, to):
+    """Put 16 numbers of a product there, or their GELU."""
+    put(half, to, gelu_lanes(value) if activated else value)
 
 
 # Slots: 0 whether bf16, 1 the products, 2 the result, 3 each row's step, 4 its middle, 5 and what is kept apart of

@@ -22,7 +22,6 @@ from bertsmith.kernels.cpu.simd import (
     SHORTS,
     WIDTH,
     as_half,
-    as_whole,
     at,
     known,
     spread,
@@ -134,74 +133,6 @@ def with_fours(typing: Any, sums: Any, x: Any, y: Any) -> Any:
         return sums
 
     return PAIRS(PAIRS, PAIRS, PAIRS), made
-
-
-@intrinsic
-def with_sizes(typing: Any, sizes: Any, x: Any) -> Any:
-    """Of each lane the larger, regardless of the sign, of what it had and x, by its bits: what is not a number is
-    larger than all that are, and stays."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        sizes, x = values
-        own = builder.and_(builder.bitcast(x, INTS), spread(builder, _INT(0x7FFFFFFF), INTS))
-        return builder.select(builder.icmp_unsigned("<", sizes, own), own, sizes)
-
-    return PAIRS(PAIRS, LANES), made
-
-
-@intrinsic
-def sizes_of(typing: Any, sizes: Any) -> Any:
-    """The numbers whose bits these are."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.bitcast(values[0], FLOATS)
-
-    return LANES(PAIRS), made
-
-
-@intrinsic
-def largest_size(typing: Any, sizes: Any) -> Any:
-    """The largest of the lanes."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        largest = known(builder, f"llvm.vector.reduce.umax.v{WIDTH}i32", _INT, values[0], loosely=())
-        return builder.bitcast(largest, ir.FloatType())
-
-    return types.float32(PAIRS), made
-
-
-def _in_fours(builder: Any, rows: Any) -> Any:
-    """Four rows of 16 numbers, rounded to integers of 8 bits, into which they fit: of each lane its four side by
-    side."""
-    fours = ir.Constant(INTS, [0] * WIDTH)
-    for number, row in enumerate(rows):
-        own = builder.and_(as_whole(builder, row), spread(builder, _INT(0xFF), INTS))
-        fours = builder.or_(fours, builder.shl(own, spread(builder, _INT(8 * number), INTS)))
-    return fours
-
-
-@intrinsic
-def store_fours(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Put four rows of 16 numbers there as 8-bit integers, into which they fit: of each lane its four side by
-    side."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.store(_in_fours(builder, values[1:]), at(builder, values[0], INTS), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, LANES, LANES, LANES, LANES), made
-
-
-@intrinsic
-def store_unsigned_fours(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-    """The same, each integer 128 more."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        more = builder.xor(_in_fours(builder, values[1:]), ir.Constant(INTS, [-0x7F7F7F80] * WIDTH))
-        builder.store(more, at(builder, values[0], INTS), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, LANES, LANES, LANES, LANES), made
 
 
 @intrinsic

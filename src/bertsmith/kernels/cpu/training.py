@@ -6,11 +6,10 @@ ways: no mask is kept. Where dropout is off, so is the hash.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -18,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.kernels.cpu import amx, attention_fp32, fused_adamw, layer_functions, row_kernels
-from bertsmith.kernels.cpu.autograd import AddNorm, Attended, Embedded, FedForward, Gelu, Layers, called
-from bertsmith.kernels.cpu.compilation import Run, bits, launch, multiplies_half
-from bertsmith.kernels.cpu.encoder_layer import AskedOfLayer, LayerWeights, weights_of
+from bertsmith.kernels.cpu.autograd import AddNorm, Attended, Embedded, FedForward, Gelu, Layer, called
+from bertsmith.kernels.cpu.compilation import bits, launch, multiplies_half
+from bertsmith.kernels.cpu.encoder_layer import AskedOfLayer, weights_of
 from bertsmith.kernels.cpu.layer_functions import Seeds, Sequences, is_half
 from bertsmith.kernels.cpu.matmul import (
     by_rows_or_columns,
@@ -30,8 +29,6 @@ from bertsmith.kernels.cpu.matmul import (
     multiply,
     multiply_columns,
 )
-from bertsmith.kernels.cpu.matmul_int8 import has_integers
-from bertsmith.kernels.cpu.program import Program
 from bertsmith.kernels.reference import (
     AdamWStep,
     Attends,
@@ -41,16 +38,12 @@ from bertsmith.kernels.reference import (
     Kernels,
     LayerParts,
     Moved,
-    Predicted,
-    Products,
-    Seen,
     VocabularyPart,
     kind_of,
 )
 
 KINDS = (torch.float32, torch.bfloat16)
 _TABLES = 2  # whose rows are added to a token's vector
-_TOGETHER = 2**20  # numbers of the states of layers in one program
 
 HALF: Any = (
     import_module("bertsmith.kernels.cpu.attention_bf16") if amx.are_here() or multiplies_half() else None
@@ -68,10 +61,6 @@ class Fast(Kernels):
     # multiply bf16 itself, the library's products in bf16 are quicker than those.
     shortest_in_half: ClassVar[int] = 64
     longest_in_full: ClassVar[float] = 128
-
-    def __init__(self, *, in_integers: bool = False) -> None:
-        """in_integers: whether layers that are trained multiply in 8-bit integers, see integer_products.py."""
-        self.in_integers = in_integers
 
     def _serves(self, x: Tensor) -> bool:
         """Whether x is computed by kernels: something is trained, and its kind is known."""
@@ -161,44 +150,17 @@ class Fast(Kernels):
         own = norm.weight, norm.bias, tuple(places), norm.eps, drawn_by(dropout), kind
         return called(Embedded, x, *weights, *own)
 
-    def layers(
-        self, x: Tensor, bounds: Bounds, of: Sequence[LayerParts], rows: Tensor | None = None
-    ) -> Tensor | None:
-        """Where all of them are trained and their products are ours. As many as have little to compute are one
-        program there and one back: in between, what Python needs falls out of the processor's caches."""
-        if rows is not None and not len(rows):
-            return None
-        learns, x = x.requires_grad, x.to(kind_of(x))
-        known = []
-        for number, each in enumerate(of, 1):
-            own = self._trained(
-                x, each, bounds, rows if number == len(of) else None, learns=learns or number > 1
-            )
-            if own is None:
-                return None
-            known.append(own)
-        together = max(1, _TOGETHER // x.numel())
-        for at in range(0, len(of), together):
-            some = list(zip(of, known, strict=True))[at : at + together]
-            asked = [asked_of(parts, own.over, in_integers=own.in_integers) for parts, own in some]
-            x = called(Layers, x, asked, *(weight for _, own in some for weight in own.weights))
-        return x
-
-    def _trained(
-        self, x: Tensor, of: LayerParts, bounds: Bounds, rows: Tensor | None, *, learns: bool
-    ) -> _Trained | None:
-        """What trains a layer of such an x as a whole; None where nothing does. learns: whether x has slopes."""
-        weights = weights_of(of)
-        if of.activation is not F.gelu or not self._serves(x) or weights is None:
-            return None
-        in_integers = self.in_integers and has_integers(x, weights)
-        if not (in_integers or self.multiplies(x)) or not all(weight.requires_grad for weight in weights):
+    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
+        """Where all of it is trained and its products are ours, by one program there and one back: in between,
+        what Python needs falls out of the processor's caches."""
+        learns, weights, x = x.requires_grad, weights_of(of), x.to(kind_of(x))
+        if of.activation is not F.gelu or weights is None or not learns or not self.multiplies(x):
             return None
         few = x if rows is None else x[: len(rows)]
-        if not (in_integers or (learns and weights.have_bodies(few))):
+        if not weights.have_bodies(few) or not all(weight.requires_grad for weight in weights):
             return None
         over = self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
-        return None if over is None else _Trained(weights, over.of(rows), in_integers)
+        return None if over is None else called(Layer, x, asked_of(of, over.of(rows)), *weights)
 
     def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
         """By one kernel there and one back, in which no score is kept; in bf16 by the processor's products of it,
@@ -227,8 +189,7 @@ class Fast(Kernels):
         starts, sees, longest, tokens = bounds
         is_bf16 = kind == torch.bfloat16
         in_half = HALF and is_bf16 and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
-        most = math.inf if self.in_integers else self.longest_in_full
-        if not longest or (is_bf16 and not in_half and longest > most):
+        if not longest or (is_bf16 and not in_half and longest > self.longest_in_full):
             return None
         return Sequences(
             *(starts, longest, tokens, heads),
@@ -292,60 +253,26 @@ class Fast(Kernels):
         30,522 words. In bf16 where products are ours, which read the table as it is."""
         return x.is_cpu and (kind_of(x) == torch.float32 or self.multiplies(x))
 
-    def parts_seen(
-        self, of: Predicted, bounds: Sequence[tuple[int, int]], way: Products, kept: list[Tensor] | None
-    ) -> Seen:
-        """All parts in one program where the products are ours, and the logits are kept anyway."""
-        if kept is None or way is not self or not _compares(of, bounds):
-            return super().parts_seen(of, bounds, way, kept)
-        top, run = torch.full(of.labels.shape, -torch.inf), Program()
-        seen = Seen(top, torch.zeros_like(top), torch.zeros_like(top))
-        for begin, end in bounds:
-            logits = of.x.new_empty(end - begin, len(of.x))
-            multiply(of.table[begin:end], of.x.T, None, logits, run=run)
-            _part_seen(of.part(begin, end, logits), seen, run)
-            kept.append(logits)
-        run.end()
-        return seen
-
-    def parts_slopes(
-        self,
-        of: Predicted,
-        bounds: Sequence[tuple[int, int]],
-        way: Products,
-        kept: Sequence[Tensor],
-        seen: tuple[Tensor, Tensor, Tensor],
-        of_table: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """All parts in one program where the products are ours."""
-        if way is not self or not _compares(of, bounds):
-            return super().parts_slopes(of, bounds, way, kept, seen, of_table)
-        run, (top, share, whole) = Program(), seen
-        slope = whole.item()
-        of_x, of_bias, made = torch.zeros(of.x.shape), torch.empty(len(of.bias)), torch.empty(of.x.shape)
-        for (begin, end), logits in zip(bounds, kept, strict=True):
-            part = of.part(begin, end, logits)
-            _part_slopes(part, top, share, slope, of_bias[begin:end], run)
-            multiply_columns(logits, of.table[begin:end], made, run=run)
-            layer_functions.add(of_x, made, run)
-            if of_table is not None:
-                multiply(logits, of.x, None, of_table[begin:end], run=run)
-        run.end()
-        return of_x, of_bias
-
     def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Columns by columns; the threads share them out."""
-        if _has_parts((*part[:3], top, total, gold)):
-            _part_seen(part, Seen(top, total, gold), launch)
-        else:
+        if not _has_parts((*part[:3], top, total, gold)):
             super().part_seen(part, top, total, gold)
+            return
+        is_bf16 = is_half(part.logits)
+        launch(row_kernels.part_seen, *part.logits.shape, part.first, *part[:3], top, total, gold, 0, is_bf16)
 
     def part_slopes(self, part: VocabularyPart, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """Rows by rows; the threads share them out."""
         if not _has_parts((*part[:3], top, share)):
             return super().part_slopes(part, top, share, slope)
         of_bias = torch.empty(len(part.logits))
-        _part_slopes(part, top, share, slope.item(), of_bias, launch)
+        launch(
+            row_kernels.part_slopes,
+            *part.logits.shape,
+            part.first,
+            *part[:3],
+            *(top, share, bits(slope.item()), of_bias, is_half(part.logits)),
+        )
         return of_bias
 
     def moves(self, gradient: Tensor) -> bool:
@@ -389,19 +316,11 @@ class Fast(Kernels):
         )
 
 
-class _Trained(NamedTuple):
-    """A layer that is trained: see `whole`."""
-
-    weights: LayerWeights
-    over: Sequences
-    in_integers: bool
-
-
-def asked_of(of: LayerParts, over: Sequences, *, in_integers: bool = False) -> AskedOfLayer:
+def asked_of(of: LayerParts, over: Sequences) -> AskedOfLayer:
     """How this call of a layer computes: draws what is dropped."""
     over = over._replace(drawn=drawn_by(of.attention_dropout))
     first, last = (cast(nn.LayerNorm, norm).eps for norm in of.norms)
-    return AskedOfLayer(over, (drawn_by(of.dropout), drawn_by(of.dropout)), (first, last), in_integers)
+    return AskedOfLayer(over, (drawn_by(of.dropout), drawn_by(of.dropout)), (first, last))
 
 
 def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
@@ -428,29 +347,6 @@ def _is_whole(x: Tensor) -> bool:
 
 def is_known(x: Tensor) -> bool:
     return x.is_cpu and x.dtype in KINDS
-
-
-def _compares(of: Predicted, bounds: Sequence[tuple[int, int]]) -> bool:
-    """Whether there are bodies for all that is made of parts of a vocabulary."""
-    least = min(end - begin for begin, end in bounds)
-    ours = has_products(of.table[:least], of.x.T, of.bias) and len(of.x) % row_kernels.COLUMNS == 0
-    return ours and all(x.is_contiguous() for x in of)
-
-
-def _part_seen(part: VocabularyPart, seen: Seen, run: Run) -> None:
-    run(row_kernels.part_seen, *part.logits.shape, part.first, *part[:3], *seen, 0, is_half(part.logits))
-
-
-def _part_slopes(
-    part: VocabularyPart, top: Tensor, share: Tensor, slope: float, of_bias: Tensor, run: Run
-) -> None:
-    run(
-        row_kernels.part_slopes,
-        *part.logits.shape,
-        part.first,
-        *part[:3],
-        *(top, share, bits(slope), of_bias, is_half(part.logits)),
-    )
 
 
 def _has_parts(known: tuple[Tensor, ...]) -> bool:

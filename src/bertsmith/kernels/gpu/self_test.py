@@ -76,7 +76,7 @@ def _check_layer(kernels: Kernels, device: torch.device) -> None:
         of = LayerParts(
             *(qkv, projection, first_norm, inner, output, last_norm), _HEADS, dropout, dropout, F.gelu
         )
-        found = kernels.layers(x, _bounds(lengths, device), [of], rows)
+        found = kernels.layer(x, _bounds(lengths, device), of, rows)
         _compare_way(found, wanted, [x, *weights], [exact, *weights], are_equal=not dropout.active)
 
 

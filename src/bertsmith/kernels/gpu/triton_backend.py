@@ -66,20 +66,10 @@ class ByTriton(torch_flash_attention.Flash):
         )
         return found
 
-    def layers(
-        self, x: Tensor, bounds: Bounds, of: Sequence[LayerParts], rows: Tensor | None = None
-    ) -> Tensor | None:
+    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
         kind = kind_of(x)
-        if not len(x) or not all(
-            _takes(kind, x.shape[1], each.heads, bounds) and _is_usual(each) for each in of
-        ):
+        if not len(x) or not _takes(kind, x.shape[1], of.heads, bounds) or not _is_usual(of):
             return None
-        *earlier, last = of
-        for each in earlier:
-            x = self._layer(x, bounds, each, None)
-        return self._layer(x, bounds, last, rows)
-
-    def _layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None) -> Tensor:
         shares = (
             torch_flash_attention.share_of(of.attention_dropout),
             torch_flash_attention.share_of(of.dropout),
@@ -91,7 +81,7 @@ class ByTriton(torch_flash_attention.Flash):
             (SeededDropout(shares[1], seeds[0]), SeededDropout(shares[1], seeds[1])),
             of.activation,
             (parts[2].eps, parts[5].eps),
-            kind_of(x),
+            kind,
         )
         return layer(x, shape, rows, [one for part in parts for one in (part.weight, part.bias)])
 
