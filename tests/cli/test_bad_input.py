@@ -637,11 +637,12 @@ def test_a_missing_run_is_told_before_an_option_of_its_task(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    for more in (["--no-header"], ["--text-column", "body"], ["--no-header", "--nonsense"]):
+    for more in (["--no-header"], ["--text-column", "body"]):
         refused(call(*verb, *more), 2, "g1: no such folder")
     refused(call("predict", "--no-header", "runs/g/1", "--file", "a.csv"), 2, "runs/g/1: no such folder")
     refused(call("predict", world / "bert", "--no-header", "a"), 2, "was not fine-tuned for a task")
     refused(call("predict", world / "moods", "--nonsense", "a"), 2, "has no option --nonsense")
+    refused(call("predict", world / "moods", "--word-column", "w", "a"), 2, "no setting 'word_column'")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import types
 import typing
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,7 +36,6 @@ class RunCommand(Verb):
         )
 
 
-@cache
 def _of_all_tasks() -> list[click.Option]:
     """The options of all tasks, each once."""
     from bertsmith.tasks.registry import TASKS
