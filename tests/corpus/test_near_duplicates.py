@@ -1,4 +1,4 @@
-"""Kin: planted twins are found, strangers are not; twins lend each other no NotNext and stay on one side."""
+"""Near duplicates are grouped; they yield no NotNext segments and stay on one side of the validation split."""
 
 from __future__ import annotations
 
@@ -28,69 +28,69 @@ Ints = NDArray[np.int64]
 
 
 class Texts:
-    """Documents of ids, a sentence each ten tokens, as shards hold them."""
+    """Documents of token ids with the interface of shards; each sentence has at most ten tokens."""
 
     def __init__(self, documents: Sequence[Sequence[int]], hashes: Sequence[int] | None = None) -> None:
         self.ids = np.array([i for document in documents for i in document], dtype=np.int64)
         sizes = np.array([len(document) for document in documents])
         ends = [[*range(10, n, 10), n] for n in sizes.tolist()]
-        before = np.cumsum(sizes) - sizes
-        self.sentence_ends = np.concatenate([np.array(e) + b for e, b in zip(ends, before, strict=True)])
+        starts = np.cumsum(sizes) - sizes
+        self.sentence_ends = np.concatenate([np.array(e) + s for e, s in zip(ends, starts, strict=True)])
         self.document_sentences = np.concatenate([[0], np.cumsum([len(e) for e in ends])])
-        own = [hash_of(np.array(document, dtype=np.int64)) for document in documents]
-        self.hashes = np.array(hashes or own, dtype=np.uint64)
+        true_hashes = [hash_of(np.array(document, dtype=np.int64)) for document in documents]
+        self.hashes = np.array(hashes or true_hashes, dtype=np.uint64)
 
     def lay(self, starts: Ints, lengths: Ints, out: Ints, at: Ints) -> None:
         out[ranges(at, lengths)] = self.ids[ranges(starts, lengths)]
 
 
 def text(size: int, seed: int, vocabulary: int = 5000) -> list[int]:
-    """Random ids, frequent ones first, as words are."""
+    """Return random token ids; small ids are frequent, like words in texts."""
     draw = np.random.default_rng(seed)
     return (vocabulary * draw.random(size) ** 3).astype(int).tolist()
 
 
 def nearly(document: list[int], share: float, seed: int) -> list[int]:
-    """The same with a share of its tokens put in anew."""
+    """Return the document with a fraction of its tokens replaced."""
     draw = random.Random(seed)
     return [draw.randrange(5000) if draw.random() < share else token for token in document]
 
 
 def overlap(a: Sequence[int], b: Sequence[int]) -> float:
-    """The Jaccard of their runs of three."""
+    """Return the Jaccard similarity of the trigrams."""
     one, two = ({tuple(x[i : i + 3]) for i in range(len(x) - 2)} for x in (a, b))
     return len(one & two) / max(1, len(one | two))
 
 
 @pytest.mark.parametrize("size", [40, 200, 900, 20_000])
-def test_planted_twins_are_found_and_strangers_are_not(size: int) -> None:
+def test_near_duplicates_are_grouped_and_other_documents_are_not(size: int) -> None:
     number = 60 if size < 20_000 else 12
     first = [text(size, seed) for seed in range(number)]
     twins = [nearly(document, 0.02, seed) for seed, document in enumerate(first)]
     assert min(overlap(a, b) for a, b in zip(first, twins, strict=True)) > 0.55
-    kin = kin_of(Texts([*first, *twins]))
-    assert kin.tolist() == [*range(number)] * 2  # the number of the first of its kin
+    groups = kin_of(Texts([*first, *twins]))
+    assert groups.tolist() == [*range(number)] * 2
 
 
-def test_the_overlap_asked_for_decides() -> None:
+def test_documents_above_the_threshold_are_grouped() -> None:
     first = [text(600, seed) for seed in range(150)]
-    likeness, shares = [], (0.02, 0.08, 0.3)
-    for share in shares:
+    similarities = []
+    for share in (0.02, 0.08, 0.3):
         twins = [nearly(document, share, seed) for seed, document in enumerate(first)]
-        likeness.append(np.mean([overlap(a, b) for a, b in zip(first, twins, strict=True)]))
-        for asked in (0.3, 0.5, 0.7):
-            found = (kin_of(Texts([*first, *twins]), asked)[150:] == np.arange(150)).mean()
-            if likeness[-1] > asked + 0.2:
-                assert found > 0.99
-            if likeness[-1] < asked - 0.2:
-                assert found < 0.01
-    assert likeness == sorted(likeness, reverse=True)
-    assert likeness[0] > 0.85
-    assert likeness[-1] < 0.3
+        similarities.append(np.mean([overlap(a, b) for a, b in zip(first, twins, strict=True)]))
+        for threshold in (0.3, 0.5, 0.7):
+            recall = (kin_of(Texts([*first, *twins]), threshold)[150:] == np.arange(150)).mean()
+            if similarities[-1] > threshold + 0.2:
+                assert recall > 0.99
+            if similarities[-1] < threshold - 0.2:
+                assert recall < 0.01
+    assert similarities == sorted(similarities, reverse=True)
+    assert similarities[0] > 0.85
+    assert similarities[-1] < 0.3
 
 
-def test_kin_of_kin_are_kin_and_equal_hashes_are() -> None:
-    """A row of small changes; and the parts of one over-long document, which have its hash."""
+def test_groups_are_transitive_and_contain_equal_hashes() -> None:
+    """A chain of small changes; and the parts of a document that was too long for one row, which share a hash."""
     chain = [text(400, 0)]
     for step in range(6):
         chain.append(nearly(chain[-1], 0.06, step))
@@ -103,25 +103,25 @@ def test_kin_of_kin_are_kin_and_equal_hashes_are() -> None:
 
 
 @given(documents=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=8))
-def test_tiny_documents_do_no_harm(documents: list[list[int]]) -> None:
-    kin = kin_of(Texts(documents))
+def test_tiny_documents_are_grouped_if_equal(documents: list[list[int]]) -> None:
+    groups = kin_of(Texts(documents))
     for i, a in enumerate(documents):
-        assert kin[i] <= i
-        assert kin[kin[i]] == kin[i]
+        assert groups[i] <= i
+        assert groups[groups[i]] == groups[i]
         for j, b in enumerate(documents):
             if a == b:
-                assert kin[i] == kin[j]
+                assert groups[i] == groups[j]
 
 
-def test_portions_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_do_not_change_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     first = [text(size, seed) for seed, size in enumerate((3, 50, 700, 9, 2000, 31))]
     corpus = Texts([*first, *(nearly(document, 0.02, 5) for document in first)])
-    whole = kin_of(corpus)
-    monkeypatch.setattr("bertsmith.corpus.near_duplicates._PORTION", 64)
-    assert kin_of(corpus).tolist() == whole.tolist()
+    expected = kin_of(corpus)
+    monkeypatch.setattr("bertsmith.corpus.near_duplicates._BATCH_TOKENS", 64)
+    assert kin_of(corpus).tolist() == expected.tolist()
 
 
-# --- what becomes of them -----------------------------------------------------------------------------------
+# --- The use of the groups ----------------------------------------------------------------------------------
 
 
 def corpus_of_twins(folder: Path, number: int = 60, changed: int = 1) -> Shards:

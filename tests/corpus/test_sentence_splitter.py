@@ -1,4 +1,4 @@
-"""Sentences: no character is lost, line ends are boundaries, closing quotes stay with what they close."""
+"""Sentence splitting loses no character; line ends are boundaries; closing quotes stay with their sentence."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.corpus import sentence_splitter as sentences_file
+from bertsmith.corpus import sentence_splitter
 from bertsmith.corpus.sentence_splitter import split
 from bertsmith.io.files import read_documents
 
 
-def dense(text: str) -> str:
+def remove_white_space(text: str) -> str:
     return "".join(text.split())
 
 
@@ -40,15 +40,15 @@ def test_english() -> None:
         ("真的吗？！不会吧……", ["真的吗？！", "不会吧……"]),
     ],
 )
-def test_chinese_end_marks_keep_their_closing_quotes(text: str, sentences: list[str]) -> None:
+def test_closing_quotes_stay_with_chinese_sentences(text: str, sentences: list[str]) -> None:
     assert split(text, "zh") == sentences
 
 
-def test_blanks_make_no_sentence() -> None:
+def test_white_space_is_no_sentence() -> None:
     assert split("") == split(" \n\t\n\u3000") == []
 
 
-def test_an_unknown_language_is_split_all_the_same() -> None:
+def test_an_unknown_language_is_split_as_english() -> None:
     assert split("One. Two.", "xx") == ["One.", "Two."]
 
 
@@ -56,40 +56,42 @@ marks = st.sampled_from(list("aZ .?!。！？”’」』）\"'\n\r\t\u2028\x00\
 
 
 @given(st.text() | st.text(marks), st.sampled_from(["en", "zh", "de", "ar"]))
-def test_every_character_but_blanks_is_kept_in_order(text: str, language: str) -> None:
+def test_all_characters_but_white_space_stay_in_order(text: str, language: str) -> None:
     sentences = split(text, language)
-    assert dense("".join(sentences)) == dense(text)
+    assert remove_white_space("".join(sentences)) == remove_white_space(text)
     assert all(sentence and sentence == sentence.strip() and "\n" not in sentence for sentence in sentences)
 
 
 @given(st.text() | st.text(marks, max_size=200), st.sampled_from(["en", "zh", "de", "ar"]))
-def test_long_lines_keep_every_character_too(text: str, language: str) -> None:
+def test_long_lines_lose_no_character(text: str, language: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentences_file, "_WINDOW", 16)
-        patch.setattr(sentences_file, "_SEEN_AGAIN", 4)
-        assert dense("".join(split(text, language))) == dense(text)
+        patch.setattr(sentence_splitter, "_WINDOW_SIZE", 16)
+        patch.setattr(sentence_splitter, "_WINDOW_OVERLAP", 4)
+        assert remove_white_space("".join(split(text, language))) == remove_white_space(text)
 
 
 DIALOGUE = "“你好吗？”他说：“我很好。（真的）”她回答道：「那么我们走吧！」"
 
 
-def test_a_long_line_has_the_sentences_that_it_would_have_as_a_whole() -> None:
+def test_windows_do_not_change_the_sentences_of_a_long_line() -> None:
     line = DIALOGUE * 600
-    assert len(line) > 2 * sentences_file._WINDOW
+    assert len(line) > 2 * sentence_splitter._WINDOW_SIZE
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentences_file, "_WINDOW", 1 << 20)
-        whole = split(line, "zh")
-    assert split(line, "zh") == whole
+        patch.setattr(sentence_splitter, "_WINDOW_SIZE", 1 << 20)
+        expected = split(line, "zh")
+    assert split(line, "zh") == expected
 
 
-def test_the_time_of_a_long_line_grows_with_its_length() -> None:
-    line = (DIALOGUE * 10_000)[:310_000]  # 0.93 MB: 25 s when it was split at once
-    begin = time.process_time()
+def test_a_long_line_is_split_in_linear_time() -> None:
+    line = (DIALOGUE * 10_000)[:310_000]  # 0.93 MB, which takes 25 s in one window
+    start = time.process_time()
     split(line, "zh")
-    assert time.process_time() - begin < 8
+    assert time.process_time() - start < 8
 
 
 @pytest.mark.parametrize(("name", "language"), [("english", "en"), ("chinese", "zh"), ("mixed", "en")])
-def test_the_samples_keep_every_character(shared_data: Path, name: str, language: str) -> None:
+def test_the_sample_corpora_lose_no_character(shared_data: Path, name: str, language: str) -> None:
     for document in read_documents([shared_data / f"corpora/sample/{name}.txt"]):
-        assert dense("".join(split(document.text, language))) == dense(document.text)
+        assert remove_white_space("".join(split(document.text, language))) == remove_white_space(
+            document.text
+        )

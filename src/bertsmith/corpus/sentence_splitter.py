@@ -1,10 +1,10 @@
-"""A document becomes sentences: sentencex finds the boundaries, and every line end is one.
+"""Split documents into sentences: sentencex finds the boundaries, and every line end is one.
 
-No character is lost: the sentences of a text, joined, are the text without its blanks at sentence borders.
+No character is lost: the sentences of a text, joined, are the text without the white space at sentence boundaries.
 
 sentencex looks for quotes and brackets in time that grows with the square of a line's length (0.94 MB of Chinese
-dialogue on one line took 25 s). A line of more than 8,192 characters is split a window at a time: each begins with
-a sentence, and what it says of its last 1,024 characters is left to the next one.
+dialogue on one line take 25 s). Lines of more than 8,192 characters are therefore split window by window: a window
+begins at a sentence boundary, and boundaries in its last 1,024 characters are left to the next window.
 """
 
 from __future__ import annotations
@@ -18,61 +18,63 @@ import sentencex
 
 from bertsmith.io.unicode_scripts import HAN_CLASS
 
-# A closing mark never opens a sentence, but sentencex leaves 』 and a few others at the head of the next one.
+# A closing mark never opens a sentence, but sentencex leaves 』 and a few others at the start of the next one.
 # Curly quotes close only in Chinese: Swedish and Finnish open with ” as well.
 _CLOSING = "」』）】》〉〕"
 _CLOSING_CHINESE = _CLOSING + "”’"
 _HAN = re.compile(f"[{HAN_CLASS}]+")
-_WINDOW = 8192  # characters of a line that sentencex sees together
-_SEEN_AGAIN = 1024
+_WINDOW_SIZE = 8192  # characters of a line that are split at once
+_WINDOW_OVERLAP = 1024
 
 
 def split(text: str, language: str = "en") -> list[str]:
-    """The sentences of a text, in order, without blanks at their ends; none is empty.
+    """Split a text into sentences, in order, without white space at their ends; none is empty.
 
-    `language` is an ISO 639-1 code (for abbreviations and end marks); an unknown one falls back to English
-    rules. Chinese ends a sentence at 。！？ together with the closing quotes behind them.
+    Args:
+        text: The text.
+        language: ISO 639-1 code, for abbreviations and end marks; the rules for English apply to unknown ones.
+            Chinese ends a sentence at 。！？ together with the closing quotes behind them.
     """
     sentences: list[str] = []
     closing = _CLOSING_CHINESE if language.startswith("zh") else _CLOSING
     for line in text.split("\n"):
         if line and not line.isspace():
-            sentences.extend(_of_line(line, language, closing))
+            sentences.extend(_split_line(line, language, closing))
     return sentences
 
 
 def guessed_language(texts: Iterable[str]) -> str:
-    """Whose sentence ends to look for where nobody says: Chinese where every fifth character is an ideograph."""
-    total = ideographs = 0
+    """Return "zh" if more than a fifth of the characters are ideographs, else "en", for sentence splitting."""
+    num_characters = num_han = 0
     for text in texts:
-        total += len(text)
-        ideographs += len(text) - len(_HAN.sub("", text))
-    return "zh" if 5 * ideographs > total else "en"
+        num_characters += len(text)
+        num_han += len(text) - len(_HAN.sub("", text))
+    return "zh" if 5 * num_han > num_characters else "en"
 
 
-def _of_line(line: str, language: str, closing: str) -> list[str]:
+def _split_line(line: str, language: str, closing: str) -> list[str]:
     sentences = [sentence for part in _segments(line, language) if (sentence := part.strip())]
     if line.isascii():  # the closing marks are not
         return sentences
-    found: list[str] = []
+    result: list[str] = []
     for sentence in sentences:
-        if found and sentence[0] in closing:
+        if result and sentence[0] in closing:
             rest = sentence.lstrip(closing)
-            found[-1] += sentence[: len(sentence) - len(rest)]
+            result[-1] += sentence[: len(sentence) - len(rest)]
             sentence = rest.strip()
         if sentence:
-            found.append(sentence)
-    return found
+            result.append(sentence)
+    return result
 
 
 def _segments(line: str, language: str) -> Iterator[str]:
-    begin = 0
-    while len(line) - begin > _WINDOW:
-        window = line[begin : begin + _WINDOW]
-        found = sentencex.segment(language, window) or [window]
-        ends = list(itertools.accumulate(map(len, found)))
-        # Those for whose end what follows is known; a sentence longer than that is cut where the window ends.
-        whole = bisect_right(ends, _WINDOW - _SEEN_AGAIN) or 1
-        yield from found[:whole]
-        begin += ends[whole - 1]
-    yield from sentencex.segment(language, line[begin:])
+    start = 0
+    while len(line) - start > _WINDOW_SIZE:
+        window = line[start : start + _WINDOW_SIZE]
+        segments = sentencex.segment(language, window) or [window]
+        ends = list(itertools.accumulate(map(len, segments)))
+        # The text behind these segments is known; a sentence longer than a window is cut at the window's end.
+        num_complete = bisect_right(ends, _WINDOW_SIZE - _WINDOW_OVERLAP) or 1
+        yield from segments[:num_complete]
+        start += ends[num_complete - 1]
+    yield from sentencex.segment(language, line[start:])
