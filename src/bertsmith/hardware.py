@@ -242,14 +242,26 @@ def onednn_is_faster() -> bool:
 
 
 @cache
+def has_exact_int8_matmul() -> bool:
+    """Return whether torch's int8 products are exact: those of oneDNN restricted to AVX2 overflow."""
+    import torch
+
+    size = _INT8_PROBE_OUTER_SIZE
+    x = torch.full((size, size), 127, dtype=torch.int8)
+    return bool((torch._int_mm(x, x) == size * 127 * 127).all())
+
+
+@cache
 def multiplies_integers() -> bool:
-    """Return whether torch multiplies int8 matrices faster than fp32 matrices on this CPU.
+    """Return whether torch multiplies int8 matrices exactly, and faster than fp32 matrices, on this CPU.
 
     Without int8 instructions torch multiplies one number at a time, which takes fifty times as long. The probe
     takes about 20 ms, once per process, on one thread.
     """
     import torch
 
+    if not has_exact_int8_matmul():
+        return False
     outer, inner = _INT8_PROBE_OUTER_SIZE, _INT8_PROBE_INNER_SIZE
     x, y = (torch.ones(shape, dtype=torch.int8) for shape in ((outer, inner), (inner, outer)))
     float_x, float_y = x.float(), y.float()

@@ -48,6 +48,7 @@ def test_the_layer_equals_its_definition() -> None:
 
 
 def test_native_integer_products_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "has_exact_int8_matmul", lambda: True)
     for seconds, expected in ((0.010, False), (0.0009, True)):
         times = iter([seconds, 0.001] * 6)
         monkeypatch.setattr(hardware, "_seconds_of", lambda work, times=times: next(times))
