@@ -340,7 +340,7 @@ def compared(
     names = model_family.names(config)
     grads = to_field(weights, names, bare=bare)
     assert grads.keys() == parameters.keys()
-    for name in names.idle.keys() & grads.keys():
+    for name in names.unused.keys() & grads.keys():
         assert parameters[name].grad is None
         del grads[name]
     for name, grad in grads.items():

@@ -151,8 +151,8 @@ def test_a_run_whose_layers_are_computed_as_a_whole_is_resumed_as_exactly(
     monkeypatch.setattr(matmul, "BODIES", gemm_fp32)
     monkeypatch.setattr(matmul, "HALF_BODIES", gemm_avx512bf16)
     layers: list[int] = []
-    forward = autograd.Layers.forward
-    monkeypatch.setattr(autograd.Layers, "forward", lambda *given: (layers.append(1), forward(*given))[1])
+    forward = autograd.Layer.forward
+    monkeypatch.setattr(autograd.Layer, "forward", lambda *given: (layers.append(1), forward(*given))[1])
     settings = [
         *(*TWO_EPOCHS, "train.kernels=numba", f"train.precision={precision}", "train.batch_size=8"),
         *("train.threads=2", "train.checkpoint_every=2"),
