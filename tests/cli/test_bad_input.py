@@ -157,7 +157,7 @@ def test_a_corpus_that_cannot_be_read(
         ("a.csv", b"text,label\nkaba,joy\nlo\xffde,fear\n", ("a.csv:3", "UTF-8")),
         ("a.csv", b"text,label\nkaba,joy\nlode,\n", ("a.csv:3", "empty")),
         ("a.csv", b"text,label\nkaba,joy\nlode,joy\n", ("a.csv:2", "'joy'")),
-        ("a.csv", b"text,label\n", ("a.csv", "no row")),
+        ("a.csv", b"text,label\n", ("a.csv", "no rows")),
         ("a.csv", b"", ("a.csv",)),
         ("a.jsonl", b'{"text": "kaba", "label": "joy"}\n{"text": "lode"}\n', ("a.jsonl:2", "label")),
         ("a.jsonl", b'{"text": "kaba", "label": "joy"}\n{"text": \n', ("a.jsonl:2",)),

@@ -177,5 +177,6 @@ def test_a_tagger_is_trained_saved_and_loaded(base: Model, tmp_path: Path, layer
     assert loaded.info()["parameters"] == sum(
         p.numel() for module in (loaded.encoder, loaded.task) for p in module.parameters()
     )
-    with pytest.raises(InputError):
+    with pytest.raises(InputError) as caught:
         loaded.predict(words, layers="embeddings" if layers != "embeddings" else "last")
+    assert (caught.value.code, caught.value.argument) == ("fixed_setting_changed", "layers")
