@@ -134,7 +134,7 @@ class BertsmithError(Exception):
         message = render(self.message, interface)
         if self.location is not None:
             return f"{self.location}: {message}"
-        if self.argument is not None:
+        if self.argument is not None and self.argument not in message:
             argument = _render_option(self.argument, None, interface).removesuffix("=…")
             return f"{argument}: {message}"
         return message

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.suggestions import absent, did_you_mean, nearest
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")  # text in YAML 1.1 where there is no dot
@@ -113,7 +113,11 @@ class Settings(BaseModel):
             meaning = describe(cls, name)
             meant = f"'{name}' means: {meaning}" if meaning else None
             raise InputError(
-                f"{place}: {_fault(name, first)}", did_you_mean(near) if near else meant
+                "invalid_setting",
+                _fault(name, first),
+                location=_file(place),
+                argument=name or None,
+                hint=did_you_mean(near) if near else meant,
             ) from None
 
     def changed(self, changes: Changes) -> Self:
@@ -125,7 +129,11 @@ class Settings(BaseModel):
             for part in path:
                 group = group.setdefault(part, {})
                 if not isinstance(group, dict):
-                    raise InputError(f"--set {_cut(name)}: '{part}' is a setting, not a group of settings")
+                    raise InputError(
+                        "not_a_group",
+                        f"'{part}' in '{_cut(name)}' is a setting, not a group of settings",
+                        argument="settings",
+                    )
             group[last] = value
         return type(self).of(values, "--set")
 
@@ -246,21 +254,34 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise absent(path) from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        raise InputError(
+            "unreadable", f"cannot read the file ({(error.strerror or str(error)).lower()})", location=path
+        ) from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: byte {error.start} is not UTF-8", "save the recipe as UTF-8") from None
+        raise InputError(
+            "not_utf8", f"byte {error.start} is not UTF-8", location=path, hint="save the recipe as UTF-8"
+        ) from None
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = f":{mark.line + 1}" if mark else ""
         if problem == _TWICE:
-            raise InputError(f"{path}{line}: {_TWICE}", "remove one of the two") from None
-        raise InputError(f"{path}{line}: this is not YAML", "compare it with a recipe in recipes/") from None
+            raise InputError(
+                "duplicate_key", _TWICE, location=f"{path}{line}", hint="remove one of the two"
+            ) from None
+        raise InputError(
+            "not_yaml",
+            "this is not YAML",
+            location=f"{path}{line}",
+            hint="compare it with a recipe in recipes/",
+        ) from None
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise InputError(
-            f"{path}: a recipe is a mapping of settings, not {type(values).__name__}",
-            "compare it with a recipe in recipes/",
+            "not_a_mapping",
+            f"a recipe is a mapping of settings, not {type(values).__name__}",
+            location=path,
+            hint="compare it with a recipe in recipes/",
         )
     return values
 
@@ -270,13 +291,19 @@ def parse_assignment(assignment: str) -> tuple[str, Any]:
     name, equals, text = assignment.partition("=")
     if not equals:
         raise InputError(
-            f"--set {_cut(assignment)}: there is no '='", "write it as --set train.max_steps=500"
+            "no_value",
+            f"'{_cut(assignment)}' has no '='",
+            argument="settings",
+            hint=f"write it as {option('train.max_steps', 500)}",
         )
     try:
         value = None if text.strip() == "none" else _parsed(text)  # as --help shows it
     except yaml.YAMLError:
         raise InputError(
-            f"--set {_cut(assignment)}: the value is not YAML", "quote it: --set 'key=\"value\"'"
+            "not_yaml",
+            f"the value of '{_cut(assignment)}' is not YAML",
+            argument="settings",
+            hint="quote it: 'key=\"value\"'",
         ) from None
     return name.strip(), value
 
@@ -327,8 +354,10 @@ def with_keywords(options: Options, keywords: Mapping[str, Any], function: Funct
 def _unknown_keyword(name: str, function: Function, known: Sequence[str]) -> InputError:
     near = nearest(name, dict.fromkeys([*_arguments(function), *known]))
     return InputError(
-        f"{function.__name__}: there is no argument or setting '{name}'",
-        did_you_mean(near) if near else f"known: {', '.join(dict.fromkeys(known))}",
+        "unknown_setting",
+        f"{function.__name__} has no argument or setting '{name}'",
+        argument=name,
+        hint=did_you_mean(near) if near else f"known: {', '.join(dict.fromkeys(known))}",
     )
 
 
@@ -376,7 +405,13 @@ def _refuse_unknown(
         if field is None:
             full = f"{prefix}{key}"[:100]
             what = "group of settings" if isinstance(value, Mapping) else "setting"
-            raise InputError(f"{place}: there is no {what} '{full}'", _meant(cls, full, value, prefix, top))
+            raise InputError(
+                "unknown_setting",
+                f"there is no {what} '{full}'",
+                location=_file(place),
+                argument=full,
+                hint=_meant(cls, full, value, prefix, top),
+            )
         if _is_group(field) and isinstance(value, Mapping):
             _refuse_unknown(field.annotation, value, f"{prefix}{key}.", place, top)  # type: ignore[arg-type]
 
@@ -399,6 +434,11 @@ def _meant(cls: type[Settings], full: str, value: Any, prefix: str, top: type[Se
     if not prefix:
         return f"the groups are: {', '.join(groups)}; --help lists their settings"
     return f"--help lists the settings of '{prefix[:-1]}'"
+
+
+def _file(place: str) -> str | None:
+    """Return the recipe that settings come from, None for settings of the command line or of keywords."""
+    return None if place in ("--set", "settings") else place
 
 
 def _cut(text: str) -> str:

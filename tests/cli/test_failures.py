@@ -66,11 +66,11 @@ def test_every_kind_of_error_is_one_sentence_and_one_document(
     assert out.count("\n") == 1
     document = json.loads(out)
     assert set(document) == {"error"}
-    assert set(document["error"]) == {"kind", "sentence", "remedy", "exit_code"}
+    assert set(document["error"]) == {"kind", "code", "message", "location", "argument", "hint", "exit_code"}
     assert (document["error"]["kind"], document["error"]["exit_code"]) == (kind, code)
-    assert lines[0].removeprefix("error: ") == document["error"]["sentence"]
-    assert [line.strip() for line in lines[1:]] == [document["error"]["remedy"]] * bool(lines[1:])
-    assert bool(lines[1:]) == bool(document["error"]["remedy"])
+    assert lines[0].removeprefix("error: ") == document["error"]["message"]
+    assert [line.strip() for line in lines[1:]] == [document["error"]["hint"]] * bool(lines[1:])
+    assert bool(lines[1:]) == bool(document["error"]["hint"])
 
 
 def test_a_signal_that_ends_a_verb_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +115,7 @@ def test_what_is_missing_is_told_as_json(
     code, out, told = ended(capsys, *words, "--json")
     error = json.loads(out)["error"]
     assert (code, error["exit_code"], error["kind"]) == (2, 2, "input")
-    assert "nowhere" in error["sentence"]
+    assert "nowhere" in error["message"]
     assert told.startswith(f"error: {error['sentence']}\n")
 
 

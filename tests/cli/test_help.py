@@ -208,8 +208,8 @@ def test_a_wrong_command_line_is_an_error_like_all_others(
     assert error["exit_code"] == 2
     assert error["kind"] == "usage"
     assert lines == [
-        f"error: {error['sentence']}",
-        *([f"       {error['remedy']}"] if error["remedy"] else []),
+        f"error: {error['message']}",
+        *([f"       {error['hint']}"] if error["hint"] else []),
     ]
 
 

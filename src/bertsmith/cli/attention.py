@@ -62,7 +62,12 @@ def attention(
     from bertsmith.inference.model import load
 
     if out is not None and Path(out).suffix.lower() != ".png":
-        raise InputError(f"--out {out}: the plot is a PNG", "name a file that ends in .png")
+        raise InputError(
+            "not_a_png",
+            f"the plot is a PNG, which {out} is not",
+            argument="out",
+            hint="name a file that ends in .png",
+        )
     hardware.prepare_process()
     found = load(model, device, console.note).attention(text, second).of(layers or None, heads or None)
     if out is not None:

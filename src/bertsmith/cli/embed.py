@@ -86,7 +86,11 @@ def embed(
     _check_embed(texts, file, text_column, out, index, approximate, normalize)
     target = embed_file.check_out(out) if out else None
     if as_json and target is None and index is None and not texts:
-        raise InputError("--json is one JSON document", "leave it out to get a JSON object per text")
+        raise InputError(
+            "single_json_document",
+            "--json is one JSON document",
+            hint="leave it out to get a JSON object per text",
+        )
     hardware.prepare_process()
     loaded = load(model, tell=console.note, **on)
     if index is not None:
@@ -125,22 +129,34 @@ def _check_embed(
 ) -> None:
     """InputError where there is nothing to read, or more than one thing, or an option of something else."""
     if texts and file:
-        raise InputError("both texts and a file are given", "give one of them")
+        raise InputError("texts_and_file", "both texts and a file are given", hint="give one of them")
     if not texts and not file and sys.stdin.isatty():
         raise InputError(
+            "no_text",
             "there is no text to embed",
-            "give texts, --file FILE, or pipe lines in: … | bertsmith embed MODEL",
+            hint="give texts, --file FILE, or pipe lines in: … | bertsmith embed MODEL",
         )
     if text_column is not None and file is None:
-        raise InputError("--text-column is a column of --file", "give the file, or leave it out")
+        raise InputError(
+            "option_needs_file", "--text-column is a column of --file", hint="give the file, or leave it out"
+        )
     if out and index:
-        raise InputError("--out and --index exclude each other", "give one of them")
+        raise InputError("exclusive_options", "--out and --index exclude each other", hint="give one of them")
     if approximate and index is None:
-        raise InputError("--approximate is for an index", "give --index DIR, or leave it out")
+        raise InputError(
+            "option_needs_index", "--approximate is for an index", hint="give --index DIR, or leave it out"
+        )
     if index is not None and os.path.isdir(index) and os.listdir(index):
-        raise InputError(f"{index}: already exists and is not empty", "name another --index, or remove it")
+        raise InputError(
+            "folder_not_empty",
+            "the folder exists and is not empty",
+            location=index,
+            hint="name another --index, or remove it",
+        )
     if normalize is False and index is not None:
-        raise InputError("--no-normalize: vectors of an index have the length 1", "leave it out")
+        raise InputError(
+            "vectors_normalized", "--no-normalize: vectors of an index have the length 1", hint="leave it out"
+        )
 
 
 def _index(model: Model, source: Any, out: str, how: dict[str, Any], *, as_json: bool) -> None:

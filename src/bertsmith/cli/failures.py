@@ -1,5 +1,4 @@
-"""How the command line ends when it cannot do what was asked: a sentence, a remedy, an exit code; with --json also
-one JSON document. A user's mistake exits with 2, the machine's failure with 1, neither with a traceback."""
+"""Report of errors on the command line: a message, a hint, an exit code, and one JSON document with --json."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import shutil
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import click
@@ -21,31 +20,57 @@ from bertsmith.suggestions import did_you_mean, nearest
 
 @dataclass(frozen=True)
 class Failure:
-    """What is told of an error. kind: whose it is: the command line's (usage), the input's, the machine's, or a
-    signal's."""
+    """An error as the command line reports it.
+
+    Attributes:
+        kind: Invalid use of the command line (usage), invalid input, a failure of the machine, or a signal.
+        code: The error's code.
+        message: The error in one sentence, with its location or argument.
+        hint: A way to fix it.
+        exit_code: The exit code of the command.
+        location: `file:line`, or the row of a data frame.
+        argument: Python's name of the argument at fault.
+        is_reported: True if another rank reports the error.
+    """
 
     kind: Literal["usage", "input", "machine", "stopped"]
-    sentence: str
-    remedy: str | None
+    code: str
+    message: str
+    hint: str | None
     exit_code: int
+    location: str | None = None
+    argument: str | None = None
     is_reported: bool = False
 
-    def tell(self, *, as_json: bool) -> None:
-        """Sentence and remedy on stderr; as_json: also {"error": {…}} on stdout, the one document there. Nothing
-        where another rank reports it."""
+    @classmethod
+    def from_error(cls, kind: Literal["input", "machine", "stopped"], error: BertsmithError) -> Failure:
+        """Return the report of an error of bertsmith in the terms of the command line."""
+        return cls(
+            kind,
+            error.code,
+            error.sentence_for("command line"),
+            error.hint_for("command line"),
+            error.exit_code,
+            error.location,
+            error.argument,
+            error.is_reported,
+        )
+
+    def print(self, *, as_json: bool) -> None:
+        """Print message and hint on stderr and, if asked, {"error": {…}} on stdout."""
         if self.is_reported:
             return
-        sentence = visible(self.sentence, one_line=True)
-        remedy = visible(self.remedy, one_line=True) if self.remedy else None
+        message = visible(self.message, one_line=True)
+        hint = visible(self.hint, one_line=True) if self.hint else None
         label = "" if self.kind == "stopped" else "error: "
         with suppress(OSError):  # the terminal was closed
-            click.echo(_wrapped(label + sentence, len(label)), err=True)
-            if remedy:
-                click.echo(_wrapped(" " * len(label) + remedy, len(label)), err=True)
+            click.echo(_wrapped(label + message, len(label)), err=True)
+            if hint:
+                click.echo(_wrapped(" " * len(label) + hint, len(label)), err=True)
         if as_json:
-            told = {"kind": self.kind, "sentence": sentence, "remedy": remedy, "exit_code": self.exit_code}
+            values = {name: value for name, value in asdict(self).items() if name != "is_reported"}
             with suppress(OSError, ValueError):  # stdout is full or closed
-                console.result_json({"error": told})
+                console.result_json({"error": values | {"message": message, "hint": hint}})
 
 
 def _wrapped(line: str, indent: int) -> str:
@@ -64,44 +89,48 @@ def _wrapped(line: str, indent: int) -> str:
 
 
 def failure_of(error: BaseException) -> Failure | None:
-    """What an error says to a user; None for a fault of our own, which keeps its traceback."""
+    """Return the report of an error, None for a bug, whose traceback Python prints."""
     match error:
         case Stopped():
-            return Failure("stopped", error.sentence, error.remedy, error.exit_code, error.is_reported)
+            return Failure.from_error("stopped", error)
         case BertsmithError():
-            kind: Literal["input", "machine"] = "input" if isinstance(error, InputError) else "machine"
-            return Failure(kind, error.sentence, error.remedy, error.exit_code, error.is_reported)
+            return Failure.from_error("input" if isinstance(error, InputError) else "machine", error)
         case click.ClickException():
-            return Failure("usage", *_of_usage(error), error.exit_code)
+            return Failure("usage", "usage", *_of_usage(error), error.exit_code)
         case click.Abort() | KeyboardInterrupt():
             return stopped(signal.SIGINT)
         case UnicodeEncodeError() if any("\ud800" <= character <= "\udfff" for character in error.object):
-            return Failure("input", f"{error.object[:200]}: this name is not UTF-8", "rename the file", 2)
+            message = f"{error.object[:200]}: this name is not UTF-8"
+            return Failure("input", "name_not_utf8", message, "rename the file", InputError.exit_code)
         case OSError():
             return _of_system(error)
         case MemoryError() | RuntimeError() if hardware.is_out_of_memory(error):
-            remedy = "lower train.batch_size, or choose a smaller preset"
-            return Failure("machine", "there is not enough memory", remedy, MachineError.exit_code)
+            hint = "lower train.batch_size, or choose a smaller preset"
+            return Failure(
+                "machine", "out_of_memory", "there is not enough memory", hint, MachineError.exit_code
+            )
     return None
 
 
 def stopped(signal_number: int) -> Failure:
-    """What is told where a signal ended a verb that had nothing to save."""
-    return Failure("stopped", "stopped", None, 128 + signal_number)
+    """Return the report of a signal that ended a command with nothing to save."""
+    return Failure("stopped", "stopped", "stopped", None, 128 + signal_number)
 
 
 def _of_system(error: OSError) -> Failure:
-    place = f"{error.filename}: " if error.filename else ""
+    location = str(error.filename) if error.filename else None
+    prefix = f"{location}: " if location else ""
     if hardware.is_disk_full(error):
-        return Failure("machine", f"{place}the disk is full", "free some space and start again", 1)
-    sentence = f"{place}{(error.strerror or str(error)).lower()}"
+        hint = "free some space and start again"
+        return Failure("machine", "disk_full", f"{prefix}the disk is full", hint, 1, location)
+    message = f"{prefix}{(error.strerror or str(error)).lower()}"
     if isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError):
-        return Failure("input", sentence, None, 2)
-    return Failure("machine", sentence, None, 1)
+        return Failure("input", "os_error", message, None, InputError.exit_code, location)
+    return Failure("machine", "os_error", message, None, MachineError.exit_code, location)
 
 
 def _of_usage(error: click.ClickException) -> tuple[str, str | None]:
-    """Sentence and remedy of what click says of the command line."""
+    """Return the message and the hint for an error of click."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     path = context.command_path if context else "bertsmith"
     see = f"`{path} --help` lists what it takes"

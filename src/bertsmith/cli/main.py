@@ -132,7 +132,7 @@ def main() -> NoReturn:
         failure = failure_of(error)
         if failure is None:
             raise
-        failure.tell(as_json=as_json)
+        failure.print(as_json=as_json)
         if isinstance(error, OSError):
             _drop_output()
         sys.exit(failure.exit_code)
@@ -164,5 +164,5 @@ def _drop_output() -> None:
 
 def _terminated(as_json: bool, number: int, frame: FrameType | None) -> NoReturn:
     """Leave as an exception does, so that nothing half-written stays. Training has a handler that saves."""
-    stopped(number).tell(as_json=as_json)
+    stopped(number).print(as_json=as_json)
     sys.exit(128 + number)

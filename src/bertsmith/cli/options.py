@@ -202,7 +202,9 @@ def refuse_twice(given: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
     twice += [(lengths[0], name) for name in _LENGTHS if lengths and name in (*lengths[1:], *changes)]
     for one, other in twice:
         flag = _flag(other) if other in options and other != one else f"--set {other}"
-        raise InputError(f"{_flag(one)} and {flag} exclude each other", "give one of them")
+        raise InputError(
+            "exclusive_options", f"{_flag(one)} and {flag} exclude each other", hint="give one of them"
+        )
 
 
 def _flag(setting: str) -> str:

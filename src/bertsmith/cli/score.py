@@ -96,12 +96,16 @@ def score(
 
     _check_inputs(texts, file, pairs, text_column, of_pairs)
     if encoding is not None and file is None and pairs is None:
-        raise InputError("--encoding is of --file or --pairs", "give the file, or leave it out")
+        raise InputError(
+            "option_needs_file", "--encoding is of --file or --pairs", hint="give the file, or leave it out"
+        )
     form = output.format_of(out, None)
     if out:
         output.refuse_existing(Path(out))
     if as_json and out and pairs is None:
-        raise InputError("--json is one JSON document on standard output", "leave one out")
+        raise InputError(
+            "single_json_document", "--json is one JSON document on standard output", hint="leave one out"
+        )
     hardware.prepare_process()
     scorer = load(model, tell=console.note, **on).scorer(variant)
     if pairs is not None:
@@ -124,17 +128,29 @@ def _check_inputs(
         if value not in (None, ())
     ]
     if len(given) > 1:
-        raise InputError(f"{' and '.join(given)} are given together", "give one of them")
+        raise InputError(
+            "texts_and_file", f"{' and '.join(given)} are given together", hint="give one of them"
+        )
     if not given and sys.stdin.isatty():
-        raise InputError("there is no text to score", _HOW)
+        raise InputError("no_text", "there is no text to score", hint=_HOW)
     for name in _OF_PAIRS:
         if pairs is None and of_pairs[name] not in (None, ()):
             flag = name.removesuffix("s").replace("_", "-")
-            raise InputError(f"--{flag} is for minimal pairs", "give them with --pairs FILE, or leave it out")
+            raise InputError(
+                "option_needs_pairs",
+                f"--{flag} is for minimal pairs",
+                hint="give them with --pairs FILE, or leave it out",
+            )
     if of_pairs["seed"] is not None and of_pairs["sample"] is None:
-        raise InputError("--seed is the seed of --sample", "say how many pairs to draw, or leave it out")
+        raise InputError(
+            "option_needs_sample",
+            "--seed is the seed of --sample",
+            hint="say how many pairs to draw, or leave it out",
+        )
     if text_column is not None and file is None:
-        raise InputError("--text-column is a column of --file", "give the file, or leave it out")
+        raise InputError(
+            "option_needs_file", "--text-column is a column of --file", hint="give the file, or leave it out"
+        )
 
 
 def _placed(
@@ -150,7 +166,7 @@ def _placed(
         return [(f"text {number}", text) for number, text in enumerate(texts, start=1)]
     if found := list(texts_of_lines(sys.stdin.buffer, "standard input")):
         return found
-    raise InputError("standard input is empty", _HOW)
+    raise InputError("no_text", "standard input is empty", hint=_HOW)
 
 
 def _score_texts(

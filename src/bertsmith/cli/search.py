@@ -121,16 +121,24 @@ def _check(
 ) -> None:
     """InputError where there is no query, or more than one source of them, or an option of something else."""
     if queries and file:
-        raise InputError("both queries and a file are given", "give one of them")
+        raise InputError("queries_and_file", "both queries and a file are given", hint="give one of them")
     if not queries and not file and sys.stdin.isatty():
         raise InputError(
-            "there is no query", "give queries, --file FILE, or pipe lines in: … | bertsmith search INDEX"
+            "no_query",
+            "there is no query",
+            hint="give queries, --file FILE, or pipe lines in: … | bertsmith search INDEX",
         )
     for flag, value in of_file.items():
         if value is not None and file is None:
-            raise InputError(f"{flag} goes with --file", "give --file too, or leave it out")
+            raise InputError(
+                "option_needs_file", f"{flag} goes with --file", hint="give --file too, or leave it out"
+            )
     if rerank_label is not None and rerank is None:
-        raise InputError("--rerank-label goes with --rerank", "give --rerank too, or leave it out")
+        raise InputError(
+            "option_needs_rerank",
+            "--rerank-label goes with --rerank",
+            hint="give --rerank too, or leave it out",
+        )
 
 
 def _typed(queries: tuple[str, ...]) -> list[Query]:
@@ -140,7 +148,7 @@ def _typed(queries: tuple[str, ...]) -> list[Query]:
     given = enumerate(texts_of(queries), start=1)
     asked = [Query(text, f"query {i}", str(i)) for i, text in given if text.strip()]
     if not asked:
-        raise InputError("the query is empty", "write what is to be found")
+        raise InputError("empty_query", "the query is empty", hint="write what is to be found")
     return asked
 
 
@@ -178,7 +186,12 @@ def _check_out(out: str) -> None:
     from bertsmith.inference.output import refuse_existing
 
     if Path(out).suffix.lower() != ".jsonl":
-        raise InputError(f"--out {out}: results are written as .jsonl", "end it with .jsonl")
+        raise InputError(
+            "not_jsonl",
+            f"results are written as .jsonl, not to {out}",
+            argument="out",
+            hint="end it with .jsonl",
+        )
     refuse_existing(Path(out))
 
 

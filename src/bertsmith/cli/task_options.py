@@ -99,8 +99,9 @@ def task_changes(given: dict[str, Any], changes: dict[str, Any]) -> dict[str, An
     for name in changes:
         if not name.startswith("task."):
             raise InputError(
-                f"--set {name}: a finished model has only its task's settings to change",
-                "write it as --set task.max_length=128",
+                "not_a_task_setting",
+                f"{name} cannot be changed: a finished model takes only settings of its task",
+                hint="write it as --set task.max_length=128",
             )
     of_task = changes_of({f"task.{name}": value for name, value in given.items()}, changes)
     return {name.removeprefix("task."): value for name, value in of_task.items()}

@@ -96,7 +96,11 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
     how["reading"] = reading_of(how)
     how["kind"] = how["kind"].replace("-", "_")
     if how["cased"] and how["chinese"]:
-        raise InputError("--cased and --chinese exclude each other", "a Chinese vocabulary is lower-cased")
+        raise InputError(
+            "exclusive_options",
+            "--cased and --chinese exclude each other",
+            hint="a Chinese vocabulary is lower-cased",
+        )
     if how["kind"] == "byte_level_bpe" and not how["cased"]:
         how["cased"] = None  # it keeps case whether asked or not
     with console.Bar("reading", bytes_of(files)) as bar:

@@ -59,7 +59,11 @@ def evaluate(
     changes = task_options.task_changes(own, changes)
     if len(runs) > 1:
         if report is not None:
-            raise InputError("--report is for one run", "evaluate each RUN by itself for its report")
+            raise InputError(
+                "report_of_one_run",
+                "--report is for one run",
+                hint="evaluate each RUN by itself for its report",
+            )
         _evaluate_together(runs, data, on, changes, as_json=as_json)
         return
     model = load(runs[0], tell=console.note, **on)
@@ -158,14 +162,18 @@ def predict(
     from bertsmith.inference.model import load
 
     if as_json and (out or chosen not in (None, "json")):
-        raise InputError("--json is one JSON document on standard output", "leave one out")
+        raise InputError(
+            "single_json_document", "--json is one JSON document on standard output", hint="leave one out"
+        )
     if out:
         output.refuse_existing(Path(out))
     if texts and file:
-        raise InputError("both texts and a file are given", "give one of them")
+        raise InputError("texts_and_file", "both texts and a file are given", hint="give one of them")
     if not texts and not file and sys.stdin.isatty():
         raise InputError(
-            "there is no text to predict", "give texts, --file FILE, or pipe lines in: … | bertsmith predict"
+            "no_text",
+            "there is no text to predict",
+            hint="give texts, --file FILE, or pipe lines in: … | bertsmith predict",
         )
     hardware.prepare_process()
     model = load(run, tell=console.note, **on)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.kernels.reference import TORCH, Kernels, Name
 
 _HERE = Path(__file__).parent
@@ -32,13 +32,17 @@ def chosen(asked: str, width: int) -> Name:
         return "numba" if width >= _PAY_FROM and are_here() else "torch"
     if asked in _ON_A_GPU:
         raise InputError(
-            f"train.kernels={asked}: computes on a GPU, and this run is on the processor",
-            "leave it out, or name a GPU: --set train.device=cuda",
+            "kernels_need_gpu",
+            f"the kernels {asked!r} compute on a GPU, and this run is on the CPU",
+            argument="train.kernels",
+            hint=f"leave it out, or choose a GPU: {option('train.device', 'cuda')}",
         )
     if asked == "numba" and not are_here():
         raise InputError(
-            f"train.kernels=numba: {_why_not_here()}",
-            f"{_EXTRA}; or leave it out, or --set train.kernels=torch",
+            "numba_unavailable",
+            _why_not_here(),
+            argument="train.kernels",
+            hint=f"{_EXTRA}; or leave it out, or use {option('train.kernels', 'torch')}",
         )
     return "numba" if asked == "numba" else "torch"
 
@@ -61,14 +65,14 @@ def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kern
         from bertsmith.kernels.cpu.training import Fast
     except Exception as error:  # Numba's are of no type that is known before it is loaded
         found = cannot_compile(error)
-        without = "or train without compiled kernels: --set train.kernels=torch"
-        raise InputError(found.sentence, f"{found.remedy}, {without}") from None
+        without = f"or train without compiled kernels: {option('train.kernels', 'torch')}"
+        raise InputError("kernels_not_compiled", found.message, hint=f"{found.hint}, {without}") from None
     return Fast()
 
 
 def missing() -> InputError | None:
     """What is said where there are no kernels to compile."""
-    return None if are_here() else InputError(_why_not_here(), _EXTRA)
+    return None if are_here() else InputError("numba_unavailable", _why_not_here(), hint=_EXTRA)
 
 
 def cannot_compile(error: Exception) -> InputError:
@@ -79,7 +83,9 @@ def cannot_compile(error: Exception) -> InputError:
         if is_of_place
         else "repair or remove Numba"
     )
-    return InputError(f"the kernels cannot be compiled here: {_why(error)}", remedy)
+    return InputError(
+        "kernels_not_compiled", f"the kernels cannot be compiled here: {_why(error)}", hint=remedy
+    )
 
 
 def _why_not_here() -> str:
@@ -157,8 +163,10 @@ def for_gpu(
         return TORCH
     if asked == "numba":
         raise InputError(
-            "train.kernels=numba: computes on the processor, and this run is on a GPU",
-            "leave it out, or compute on the processor: --set train.device=cpu",
+            "kernels_need_cpu",
+            "the kernels 'numba' compute on the CPU, and this run is on a GPU",
+            argument="train.kernels",
+            hint=f"leave it out, or compute on the CPU: {option('train.device', 'cpu')}",
         )
     from bertsmith.kernels.gpu import self_test
 
@@ -175,8 +183,10 @@ def for_gpu(
             why = _why(error)
             if asked != "auto":
                 raise InputError(
-                    f"train.kernels={asked}: {what} does not work here: {why}",
-                    "leave it out, or --set train.kernels=torch",
+                    "kernels_fail",
+                    f"{what} does not work on this machine: {why}",
+                    argument="train.kernels",
+                    hint=f"leave it out, or use {option('train.kernels', 'torch')}",
                 ) from None
             instead = "torch computes" if found is TORCH else "flash attention and torch compute"
             tell(f"{what} does not work here ({why}); {instead} without it, more slowly")
