@@ -239,9 +239,11 @@ def test_a_table_instead_of_a_list_of_texts_is_an_error(form: str, bert: bs.Mode
             call(data)
 
 
-def test_the_prediction_of_an_empty_text_is_marked_as_empty(moods: bs.Model) -> None:
-    with pytest.warns(UserWarning, match=r"^2 texts are empty and not predicted: text 2, text 3$"):
-        predictions = moods.predict(["kaba", "", " \n", "mi"])
+def test_the_prediction_of_an_empty_text_is_marked_as_empty(
+    moods: bs.Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    predictions = moods.predict(["kaba", "", " \n", "mi"])
+    assert caplog.messages == ["2 texts are empty and not predicted: text 2, text 3"]
     assert [predictions[0], predictions[3]] == moods.predict(["kaba", "mi"])
     assert predictions[1] == {
         "label": None,
@@ -256,15 +258,14 @@ def test_the_prediction_of_an_empty_text_is_marked_as_empty(moods: bs.Model) -> 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan")])
 def test_a_missing_text_in_memory_is_an_empty_text(
-    missing: Any, bert: bs.Model, moods: bs.Model, tmp_path: Path
+    missing: Any, bert: bs.Model, moods: bs.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [*ROWS[:2], {"title": missing, "label": "joy"}, *ROWS[2:9]]
-    with pytest.warns(UserWarning, match=r"^1 text is empty and not predicted: data row 3$"):
-        predictions = moods.predict(rows)
+    predictions = moods.predict(rows)
+    assert caplog.messages == ["1 text is empty and not predicted: data row 3"]
     assert predictions[2]["label"] is None
     assert [*predictions[:2], *predictions[3:]] == moods.predict(ROWS[:9])
-    with pytest.warns(UserWarning, match="empty"):
-        assert moods.predict([row["title"] for row in rows]) == predictions
+    assert moods.predict([row["title"] for row in rows]) == predictions
     blank = [dict(row, title="") if row["title"] is missing else row for row in rows]
     assert moods.evaluate(rows) == moods.evaluate(blank)
     messages: list[str] = []
@@ -293,8 +294,7 @@ def test_missing_values_of_pandas(moods: bs.Model) -> None:
     ):
         frame = pandas.DataFrame({"title": column})
         for data in (frame, frame["title"], frame.to_dict("records"), frame.to_dict("list")):
-            with pytest.warns(UserWarning, match="1 text is empty"):
-                predictions = moods.predict(data)
+            predictions = moods.predict(data)
             assert predictions[2]["label"] is None
             assert predictions[:2] == moods.predict(texts)
 

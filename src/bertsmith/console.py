@@ -71,18 +71,6 @@ def note(text: str) -> None:
         _console(stderr=True).print(visible(text), markup=False)
 
 
-def once(tell: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a function that passes each text on only once."""
-    seen: set[str] = set()
-
-    def tell_once(text: str) -> None:
-        if text not in seen:
-            seen.add(text)
-            tell(text)
-
-    return tell_once
-
-
 def in_notebook() -> bool:
     """Return whether a notebook's kernel, which shows HTML, runs this process."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()

@@ -29,7 +29,13 @@ PYTHON_FUNCTIONS = {
     "embed": "Model.embed",
 }
 """The Python function of each command whose name differs."""
-COMMAND_LINE_OPTIONS = {"files": "text", "group_columns": "group-column", "settings": "set"}
+COMMAND_LINE_OPTIONS = {
+    "files": "text",
+    "group_columns": "group-column",
+    "heads": "head",
+    "layers": "layer",
+    "settings": "set",
+}
 """The command line's option for each Python argument whose name differs."""
 _REFERENCE = re.compile("\x02([^\x02\x03]*)\x03")
 

@@ -7,6 +7,8 @@ In a script, Python's own rules hold: warnings on stderr, information where the 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from bertsmith import console
 
@@ -37,6 +39,33 @@ class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
         return f"{record.levelname.lower()}: {message}" if record.levelno >= logging.WARNING else message
+
+
+class _RepeatFilter(logging.Filter):
+    """Drop messages that were logged before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._messages: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        is_new = message not in self._messages
+        self._messages.add(message)
+        return is_new
+
+
+@contextmanager
+def without_repeats() -> Iterator[None]:
+    """Print each message once: several models of one command may log the same."""
+    handlers, repeats = [*logger.handlers], _RepeatFilter()
+    for handler in handlers:
+        handler.addFilter(repeats)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(repeats)
 
 
 def install(handler: ConsoleHandler) -> None:

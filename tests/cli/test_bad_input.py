@@ -236,7 +236,7 @@ def test_the_wrong_verb_for_a_model(call: Call, world: Path) -> None:
     refused(call("evaluate", world / "bert", "--data", world / "dev.csv"), 2, "not fine-tuned")
     done = call("fill-mask", world / "bert", "[MASK] " + "kaba " * 100)
     assert done.code == 0
-    assert "each mask is guessed from the text around it" in done.told
+    assert "each mask is predicted from the text around it" in done.told
 
 
 def test_the_tokenizer_of_other_data(call: Call, world: Path, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_pairs_are_reported_by_phenomenon_and_ties_are_wrong_and_said(call: Call
     assert report["accuracy"] == pytest.approx(order["accuracy"] * 12 / 15)
     assert report["mean_over"]["phenomenon"] == pytest.approx(order["accuracy"] / 2)
     assert [group["pairs"] for group in report["by_paradigm"].values()] == [3, 6, 6]
-    assert "3 pairs are ties: both sentences have the same score, which counts as wrong" in done.told
+    assert "3 pairs are ties: both sentences have the same score; ties count as wrong" in done.told
     shown = call(world / "bert", "--pairs", world / "pairs.jsonl")
     for part in ("of 15 pairs (chance: 50 %)", "by phenomenon", "mean over 3 groups of paradigm"):
         assert part in shown.out

@@ -60,7 +60,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "qrels.tsv").write_text(
         "query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td5\t0\nq1\td1\t2\nq2\tdx\t1\n"
     )
-    run.index(folder / "texts.jsonl", folder / "index", tell=lambda text: None)
+    run.index(folder / "texts.jsonl", folder / "index")
     return folder
 
 
@@ -143,7 +143,7 @@ def test_a_text_that_is_null_is_refused(verb: str, run: str, call: Call, tmp_pat
 def test_what_the_model_tells_is_a_note(call: Call) -> None:
     found = call("search", "index", TEXTS[7], "--precision", "int8")
     assert found.code == 0, found.err
-    assert "int8 against fp32 on 1 text" in found.err
+    assert "on 1 text, the smallest cosine" in found.err
     assert "Warning" not in found.err
 
 
@@ -176,7 +176,7 @@ def test_judgements_by_ids_score_queries(call: Call) -> None:
     scores = json.loads(found.out)["scores"]
     assert scores["recall@1"] == pytest.approx(2 / 3)  # q2's text is not in the index
     assert scores["queries"] == 3
-    assert "1 query has no text to find, and is not scored: q3" in found.err
+    assert "1 query has no relevant texts and is not scored: q3" in found.err
 
 
 def test_judgements_of_trec_and_bad_ones(tmp_path: Path) -> None:
@@ -204,17 +204,18 @@ def test_a_model_of_pairs_puts_the_best_into_its_own_order(call: Call, world: Pa
 
 
 def test_the_label_that_fits_is_said(world: Path) -> None:
-    with pytest.raises(InputError, match="which label means that a text fits"):
+    with pytest.raises(InputError) as caught:
         bs.search(world / "index", "kaba", rerank=world / "named")
+    assert (caught.value.code, caught.value.argument) == ("rerank_label_unknown", "rerank_label")
     assert bs.search(world / "index", "kaba", rerank=world / "named", rerank_label="good")
-    with pytest.raises(InputError, match="there is no such label"):
+    with pytest.raises(InputError, match="there is no label 'fine'"):
         bs.search(world / "index", "kaba", rerank=world / "named", rerank_label="fine")
 
 
 def test_another_model_is_refused(world: Path, tmp_path: Path, call: Call) -> None:
     found = call("search", "index", "kaba", "--model", "bert")
     assert found.code == 2
-    assert "this index was built with another model than bert" in found.err
+    assert "and bert is another model" in found.err.replace("\n", " ")
     moved = tmp_path / "moved"
     shutil.copytree(world / "near" / "model", moved)
     assert bs.search(world / "index", "kaba", model=moved) == bs.search(world / "index", "kaba")
@@ -224,9 +225,9 @@ def test_a_model_that_is_gone_is_told(world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "near" / "model", tmp_path / "model")
     bs.load(tmp_path / "model").index(["kaba lode", "nude"], tmp_path / "index")
     shutil.rmtree(tmp_path / "model")
-    with pytest.raises(InputError, match=r"is not at .* any more") as error:
+    with pytest.raises(InputError) as caught:
         bs.search(tmp_path / "index", "kaba")
-    assert "--model" in str(error.value.remedy)
+    assert (caught.value.code, caught.value.argument) == ("index_model_missing", "model")
     assert bs.search(tmp_path / "index", "nude", model=world / "near")[0]["text"] == "nude"
 
 
@@ -247,10 +248,10 @@ def test_approximate_search_says_what_it_finds(call: Call, tmp_path: Path) -> No
     pytest.importorskip("faiss", reason="extra `ann`")
     made = call("embed", "near", "--file", "texts.jsonl", "--index", tmp_path / "i", "--approximate")
     assert made.code == 0, made.err
-    assert "approximate search found 100.0% of the ten nearest" in made.err
+    assert "approximate search has a recall@10 of 100.0%" in made.err
     found = call("search", tmp_path / "i", TEXTS[2], "--approximate", "--json")
     assert json.loads(found.out)["queries"][0]["results"][0]["id"] == "d2"
-    assert "approximate search found" in found.err
+    assert "approximate search has a recall@10" in found.err
 
 
 @pytest.mark.parametrize(

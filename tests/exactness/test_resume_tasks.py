@@ -142,7 +142,8 @@ def test_stopped_by_a_signal_and_resumed_is_straight(tuning: Tuning, tmp_path: P
         patch.setattr(Recorder, "stepped", signal_then_step)
         with pytest.raises(Stopped):
             tuning.run(tmp_path / "run")
-    with pytest.warns(UserWarning, match="of an unfinished run, of step .* of 11"):
-        assert bs.load(tmp_path / "run").evaluate(tuning.dev)["examples"] > 0
+    unfinished = bs.load(tmp_path / "run")
+    assert unfinished.folder.record["unfinished"]["of"] == 11
+    assert unfinished.evaluate(tuning.dev)["examples"] > 0
     tuning.run(tmp_path / "run", resume=True)
     assert_same(tmp_path / "run", tuning.straight)

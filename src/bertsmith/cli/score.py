@@ -90,7 +90,7 @@ def score(
     only under one tokenizer. A pair is right where the good sentence has the higher score; chance is 50 %, a tie
     is wrong. Empty texts are counted, not scored.
     """
-    from bertsmith import console, hardware
+    from bertsmith import hardware
     from bertsmith.inference import output
     from bertsmith.inference.model import load
 
@@ -107,7 +107,7 @@ def score(
             "single_json_document", "--json is one JSON document on standard output", hint="leave one out"
         )
     hardware.prepare_process()
-    scorer = load(model, tell=console.note, **on).scorer(variant)
+    scorer = load(model, **on).scorer(variant)
     if pairs is not None:
         _score_pairs(scorer, pairs, out, form, as_json=as_json, encoding=encoding, **of_pairs)
     else:
@@ -176,7 +176,7 @@ def _score_texts(
     from bertsmith.inference.scoring import as_table, ranked, write_rows
 
     with console.Bar("scoring", len(placed), unit="texts") as bar:
-        rows = ranked(placed, scorer, console.note, bar.advance_to)
+        rows = ranked(placed, scorer, bar.advance_to)
     if as_json:
         console.result_json(rows)
     elif out is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bertsmith import log_handlers
 from bertsmith.cli import options
 from bertsmith.cli.computing import On, computed
 from bertsmith.cli.text_input import ID_COLUMN, texts_of
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 @click.option("--out", metavar="FILE", help="Write the results here, a JSON object per query: .jsonl.")
 @computed
 @options.as_json
+@log_handlers.without_repeats()
 def search(
     index: str,
     queries: tuple[str, ...],
@@ -166,7 +168,6 @@ def _searched(
     approximately: bool,
 ) -> Searched:
     """The search, ready to go; a model or an index that does not fit is told before anything is computed."""
-    from bertsmith import console
     from bertsmith.inference.model import load
     from bertsmith.inference.reranking import Reranker
     from bertsmith.inference.search import Wanted, searcher_of
@@ -174,10 +175,9 @@ def _searched(
 
     opened = Index(index)
     opened.refuse_without_graph(approximately)
-    tell = console.once(console.note)
-    reranker = None if rerank is None else Reranker(load(rerank, tell=tell, **on), rerank_label)
+    reranker = None if rerank is None else Reranker(load(rerank, **on), rerank_label)
     how = Wanted(top_k, approximately, reranker, rerank_top)
-    return kind(queries, searcher_of(opened, model, tell=tell, **on), how)
+    return kind(queries, searcher_of(opened, model, **on), how)
 
 
 def _check_out(out: str) -> None:
@@ -211,7 +211,7 @@ def _show(searched: Searched, out: str | None, *, as_json: bool, plain: bool) ->
                 _table(answer)
             elif not searched.has_gold:
                 console.result_json(answer)
-    searched.tell(console.note)
+    searched.log_unscored()
     scores = searched.figures() if searched.has_gold else None
     if as_json:
         console.result_json(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bertsmith import hardware
+from bertsmith import hardware, log_handlers
 from bertsmith.cli import options, task_options
 from bertsmith.cli.computing import On, computed
 from bertsmith.cli.verbs import Verb
@@ -66,14 +66,15 @@ def evaluate(
             )
         _evaluate_together(runs, data, on, changes, as_json=as_json)
         return
-    model = load(runs[0], tell=console.note, **on)
-    scores = evaluated(model.answering, data, changes, report, runs[0], console.note)
+    model = load(runs[0], **on)
+    scores = evaluated(model.answering, data, changes, report, runs[0])
     if as_json:
         console.result_json(scores.document())
     else:
         _show_scores(runs[0], data, scores)
 
 
+@log_handlers.without_repeats()
 def _evaluate_together(
     runs: tuple[str, ...], data: str, on: On, changes: dict[str, Any], *, as_json: bool
 ) -> None:
@@ -81,8 +82,7 @@ def _evaluate_together(
     from bertsmith.inference.ensemble import Ensemble
     from bertsmith.inference.model import load
 
-    tell = console.once(console.note)
-    together = Ensemble([load(run, tell=tell, **on) for run in runs])
+    together = Ensemble([load(run, **on) for run in runs])
     scores = together.scores(data, **changes)
     if as_json:
         alone = [{"run": run, **own.document()} for run, own in zip(runs, scores.alone, strict=True)]
@@ -176,15 +176,15 @@ def predict(
             hint="give texts, --file FILE, or pipe lines in: … | bertsmith predict",
         )
     hardware.prepare_process()
-    model = load(run, tell=console.note, **on)
+    model = load(run, **on)
     form = output.format_of(out, chosen, model.task.answer_form)
     changes = task_options.task_changes(own, changes)
     if file:
-        answered = model.answering.of_file(file, changes, console.note)
+        answered = model.answering.of_file(file, changes)
     elif texts:
-        answered = model.answering.of_texts(texts, changes, console.note)
+        answered = model.answering.of_texts(texts, changes)
     else:
-        answered = model.answering.of_lines(sys.stdin.buffer, "standard input", changes, console.note)
+        answered = model.answering.of_lines(sys.stdin.buffer, "standard input", changes)
     if as_json:
         console.result_json(list(output.as_json(model.task, answered)))
         return
@@ -262,7 +262,7 @@ def fill_mask(run: str, text: str, on: On, top_k: int, max_length: int | None, a
     from bertsmith.inference.model import load
 
     hardware.prepare_process()
-    answers = load(run, tell=console.note, **on).fill_mask(text, top_k, max_length, console.note)
+    answers = load(run, **on).fill_mask(text, top_k, max_length)
     if as_json:
         console.result_json(answers)
         return

@@ -269,7 +269,7 @@ def _scored(model: Model, pairs: str, tell: Callable[[str], None]) -> float:
     file = model.path.parent / "pairs.json"
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     if known.get("file") != pairs:
-        known = {"file": pairs, "accuracy": model.score_pairs(pairs, tell=tell)["accuracy"]}
+        known = {"file": pairs, "accuracy": model.score_pairs(pairs)["accuracy"]}
         write_whole(file, json.dumps(known) + "\n")
     return float(known["accuracy"])
 

@@ -85,7 +85,7 @@ def adapt(
         "task_settings": task_changes,
     }
     _begin(out, asked, resume=resume)
-    base = load(model, tell=tell)
+    base = load(model)
     _check_settings(base, changes, task_changes)
     _read_all(corpus, task, train, dev, base, task_changes)
     with atomic.locked(out, "adaptation"), keeping_runs(out):
@@ -93,7 +93,7 @@ def adapt(
         if words and not (out / "extended" / EXTENSION).exists():
             tell(f"words: {counted(words, 'word')} of the corpus into the vocabulary")
             extend_tokenizer(corpus, out / "extended", model=model, choice=Choice(words=words))
-        begin = load(out / "extended", tell=tell) if words else base
+        begin = load(out / "extended") if words else base
         shards = _prepared(corpus, begin, out / "shards")
         tell(f"pre-training: {out / 'model'}")
         adapted = pretrain(

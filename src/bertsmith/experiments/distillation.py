@@ -94,7 +94,7 @@ def distill_task(
 
     Returns the student, with its report. InputError where the two do not fit.
     """
-    known = teacher if isinstance(teacher, Model) else load(teacher, tell=tell)
+    known = teacher if isinstance(teacher, Model) else load(teacher)
     task = known.task
     own = {"teacher": {"model": str(known.path)}, "task": _as_the_teacher_reads(task)}
     changes = resolve(finetune_settings(type(task)), settings, keywords, distill_task)

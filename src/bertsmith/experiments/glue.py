@@ -136,7 +136,7 @@ def finetune_glue(
     chosen = list(_chosen(folder, tasks))
     if not resume:
         atomic.refuse_filled(out, in_place=True)
-    base = model if isinstance(model, Model) else load(model, tell=tell)
+    base = model if isinstance(model, Model) else load(model)
     rows = []
     with atomic.locked(out, "run"):
         for number, (task, files) in enumerate(chosen, start=1):

@@ -91,7 +91,7 @@ def finetune_repeatedly(
     )
     with atomic.locked(out, "run"), keeping_runs(out):
         _begin(out, runs, [train, dev], resume=resume, overwrite=overwrite)
-        base = model if isinstance(model, Model) else load(model, tell=tell)
+        base = model if isinstance(model, Model) else load(model)
         reports: dict[str, dict[str, Any] | str] = {}
         once = _Once(tell)
         for number, run in enumerate(runs, start=1):

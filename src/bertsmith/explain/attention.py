@@ -18,7 +18,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_PLOTTED = 64  # tokens; beyond it a picture shows no token by its name, and nobody could tell them apart
+_PLOTTED = 64  # tokens; beyond it a picture shows no token by its name, and the squares are too small
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,17 @@ class AttentionMaps:
 
         if len(self.tokens) > _PLOTTED:
             raise InputError(
-                f"the text has {len(self.tokens)} tokens, of which a plot shows {_PLOTTED} at most",
-                "give a shorter text",
+                "too_many_tokens_to_plot",
+                f"the text has {len(self.tokens):,} tokens, and a plot shows at most {_PLOTTED}",
+                hint="use a shorter text",
             )
         file = Path(file)
         try:
             atomic.write_bytes(file, attention_plot(self.tokens, self.weights, self.layers, self.heads))
         except OSError as error:
-            raise MachineError(f"{file}: the plot could not be written: {error}") from error
+            raise MachineError(
+                "plot_not_written", f"the plot could not be written: {error}", location=file
+            ) from error
         return file
 
 
@@ -103,7 +106,12 @@ def _places(asked: Sequence[int] | None, known: Sequence[int], what: str) -> lis
         return list(range(len(known)))
     for number in asked:
         if number not in known:
-            raise InputError(f"there is no {what} {number}", f"known are {', '.join(map(str, known))}")
+            raise InputError(
+                "attention_index_out_of_range",
+                f"there is no {what} {number}",
+                argument=f"{what}s",
+                hint=f"use one of {', '.join(map(str, known))}",
+            )
     return [known.index(number) for number in dict.fromkeys(asked)]
 
 
@@ -116,12 +124,13 @@ def attention_of(
     try:
         encoding = tokenizer.encode(text, second, max_length=longest, truncation="none", specials="mask")
     except InputError as error:
-        raise InputError(error.sentence, "give a shorter text") from None
+        error.hint = "use a shorter text"
+        raise
     packed = place.send(Packed.of_lists([encoding.ids], [encoding.segments]))
     with torch.inference_mode():
         weights = torch.stack([of_layer[0] for of_layer in encoder.attention_maps(packed)])
     special = np.array([source is None for source in encoding.sources])
     if special.all():
-        raise InputError("there is no token in the text", "give a text with a word in it")
+        raise InputError("no_tokens", "the text has no tokens", hint="use a text with words")
     layers, heads = (list(range(number)) for number in weights.shape[:2])
     return AttentionMaps(encoding.tokens, special, weights.float().cpu().numpy(), layers, heads)

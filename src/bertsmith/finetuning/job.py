@@ -130,7 +130,7 @@ class FineTuning:
         asked = self.chosen.teacher
         if not asked.model:
             return self
-        teacher = load(asked.model, tell=tell)
+        teacher = load(asked.model)
         if teacher.tokenizer.digest != self.base.tokenizer.digest:
             raise InputError(
                 f"{teacher.path}: the teacher's tokenizer is another than that of {self.base.path}",

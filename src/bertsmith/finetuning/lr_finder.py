@@ -114,7 +114,7 @@ def find_rate(
     if plot is not None and not overwrite:
         refuse_existing(plot)
     _check(seeds, steps, low, high)
-    base = model if isinstance(model, Model) else load(model, tell=tell)
+    base = model if isinstance(model, Model) else load(model)
     changes = resolve(settings_type(kind), settings, keywords, find_rate, hidden=OWN_ARGUMENTS)
     given = {
         "train": name_of(train, "train"),

@@ -72,7 +72,7 @@ def finetune(
     Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
     """
     out, kind, begun = Path(out), task_type(task), hardware.clock()
-    base = model if isinstance(model, Model) else load(model, tell=tell)
+    base = model if isinstance(model, Model) else load(model)
     changes = resolve(settings_type(kind), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
     resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
     given = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, replace
@@ -34,9 +34,7 @@ _CHUNK = 1024  # examples that are encoded and answered at a time, so that memor
 
 Changes = Mapping[str, Any]
 
-
-def nobody(sentence: str) -> None:
-    """Whom nothing is told; by a name, so that what tells it can be pickled."""
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,9 @@ class Answering:
             return self._aligned(examples, settings)
         if len(inputs) > len(names):
             raise InputError(
-                f"predict was given {len(inputs)} lists; the task '{self.task.name}' takes {', '.join(names)}",
-                "give one list each",
+                "too_many_inputs",
+                f"predict got {len(inputs)} lists, and the task '{self.task.name}' takes {', '.join(names)}",
+                hint="pass one list for each of them",
             )
         columns = {
             name: ["" if is_missing(value) else value for value in column_of(values, name)]
@@ -71,39 +70,31 @@ class Answering:
         }
         return self._aligned(self._examples(columns), self._settings(changes, "predict"))
 
-    def of_file(
-        self, file: Source, changes: Changes, tell: Callable[[str], None] = nobody
-    ) -> Iterator[Answered]:
-        """Each example of a file with its answer, None for an empty one. tell: how the file was read, how many
-        were empty or cut."""
+    def of_file(self, file: Source, changes: Changes) -> Iterator[Answered]:
+        """Each example of a file with its answer, None for an empty one. Logs how the file was read, and how many
+        examples are empty or truncated."""
         settings = self._settings(changes, "predict", file)
         examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
-            tell(remark.said)
-        return self._answered([examples], settings, tell)
+            logger.warning("%s", remark.said)
+        return self._answered([examples], settings)
 
-    def of_lines(
-        self, lines: Iterable[bytes], place: str, changes: Changes, tell: Callable[[str], None] = nobody
-    ) -> Iterator[Answered]:
+    def of_lines(self, lines: Iterable[bytes], place: str, changes: Changes) -> Iterator[Answered]:
         """The same for the lines of a stream of UTF-8 bytes, some at a time."""
         parts = self._in_chunks(texts_of_lines(lines, place))
-        return self._answered(parts, self._settings(changes, "predict"), tell)
+        return self._answered(parts, self._settings(changes, "predict"))
 
-    def of_texts(
-        self, texts: Sequence[str], changes: Changes, tell: Callable[[str], None] = nobody
-    ) -> Iterator[Answered]:
+    def of_texts(self, texts: Sequence[str], changes: Changes) -> Iterator[Answered]:
         """The same for texts, as the command line has them."""
         examples = self._examples({self.task.inputs[0]: list(texts)})
-        return self._answered([examples], self._settings(changes, "predict"), tell)
+        return self._answered([examples], self._settings(changes, "predict"))
 
-    def _answered(
-        self, parts: Iterable[Sequence[Any]], settings: Settings, tell: Callable[[str], None]
-    ) -> Iterator[Answered]:
-        """Each example with its answer; says at the end what was cut, and what windows have saved."""
+    def _answered(self, parts: Iterable[Sequence[Any]], settings: Settings) -> Iterator[Answered]:
+        """Each example with its answer; logs at the end how much was truncated, and what windows have saved."""
         account = self.task.under(settings).account([])
-        yield from answered_of(self.task, parts, self.answers(settings, account), tell)
+        yield from answered_of(self.task, parts, self.answers(settings, account))
         for sentence in account.told_of_windows():
-            tell(sentence)
+            logger.info("%s", sentence)
 
     def delimiter_of(self, file: Source, changes: Changes) -> str:
         """What separates the columns of a .csv, as its answers should have it; a comma for other files."""
@@ -130,12 +121,11 @@ class Answering:
         return replace(scores, notes=[*scores.notes, empty_texts(empty).said]) if empty else scores
 
     def _aligned(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
-        """An answer for each example; what is empty has one that says so, and whoever called `Model.predict` is
-        warned of it."""
+        """An answer for each example; an empty one has an answer that says so, and a warning is logged."""
         answers, task = self.answers(settings), self.task
         empty = [example for example in examples if task.is_empty(example)]
         if empty:
-            warnings.warn(told_of_unanswered([example.place for example in empty]), stacklevel=4)
+            logger.warning("%s", told_of_unanswered([example.place for example in empty]))
         of_rest = iter(answers([example for example in examples if not task.is_empty(example)]))
         of_empty = (task.unanswered(one) for one in answers(empty))  # apart: nobody's batch depends on them
         return [next(of_empty if task.is_empty(example) else of_rest) for example in examples]
@@ -145,13 +135,17 @@ class Answering:
         task = self.task
         if missing := [n for n in task.inputs if n not in columns and n not in task.optional]:
             raise InputError(
+                "input_missing",
                 f"the task '{task.name}' also takes {' and '.join(missing)}",
-                "give a file of examples with --file",
-                python="give a list of each, or a table with these columns",
+                hint="pass a list of each, or a table or a file with these columns",
             )
         number = len(next(iter(columns.values())))
         if wrong := [name for name, values in columns.items() if len(values) != number]:
-            raise InputError(f"there are {len(columns[wrong[0]])} of {wrong[0]} for {number} examples", None)
+            raise InputError(
+                "length_mismatch",
+                f"'{wrong[0]}' has {len(columns[wrong[0]]):,} values, and there are {number:,} examples",
+                hint="pass lists of one length",
+            )
         for values in columns.values():
             if all(isinstance(value, str) for value in values):
                 list(whole_texts(values))  # refuses what is none, with its number among all
@@ -187,7 +181,7 @@ class Answering:
     def answers(
         self, settings: Settings, account: Account | None = None
     ) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
-        """What answers examples under some settings: one answer each, in their order. account: is told how much
+        """What answers examples under some settings: one answer each, in their order. account: counts how much
         of them is read."""
 
         def answers(examples: Sequence[Any]) -> Iterator[dict[str, Any]]:
@@ -207,8 +201,8 @@ class Answering:
     def in_turn(
         self, examples: Sequence[Any], settings: Settings, account: Account | None = None
     ) -> Iterator[Answers]:
-        """The same of many examples, some at a time; the next are encoded while these are answered. account: is
-        told how much of them is read."""
+        """The same of many examples, some at a time; the next are encoded while these are answered. account:
+        counts how much of them is read."""
         task = self.task.under(settings)
         with closing(ahead(in_chunks(examples), lambda some: self.read(some, settings))) as parts:
             for some, read in parts:

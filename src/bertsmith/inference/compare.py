@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.inference.ensemble import told_of_labels
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.significance import Difference, compared, compared_slowly
-from bertsmith.io.memory import Source
+from bertsmith.io.memory import Source, name_of
 from bertsmith.notebook import Report
 from bertsmith.tasks.task import Prediction, Task
 
@@ -44,7 +44,12 @@ def compare(
     where the models are of different tasks or labels, or read different texts from the data.
     """
     if rounds is not None and rounds < 1:
-        raise InputError(f"--rounds {rounds}: is less than 1", "give the number of resamples")
+        raise InputError(
+            "rounds_too_small",
+            f"{rounds} is less than 1",
+            argument="rounds",
+            hint="use the number of resamples",
+        )
     models = [one if isinstance(one, Model) else load(one, device, precision=precision) for one in (a, b)]
     _check_fit(*models)
     task = models[0].task
@@ -93,9 +98,11 @@ def _check_fit(a: Model, b: Model) -> None:
     first, second = a.task, b.task
     if type(first) is not type(second) or first.decides != second.decides:
         raise InputError(
-            f"{b.path}: is for the task '{second.name}' ({second.decides}), and {a.path} for '{first.name}' "
+            "task_mismatch",
+            f"this model is for the task '{second.name}' ({second.decides}), and {a.path} is for '{first.name}' "
             f"({first.decides})",
-            "runs of one task are compared",
+            location=b.path,
+            hint="compare models of one task",
         )
     if set(first.labels or ()) != set(second.labels or ()):
         raise told_of_labels(a, b)
@@ -112,14 +119,20 @@ def _answered(
         examples = examples or own
         if len(own) != len(examples):
             raise InputError(
-                f"{data}: {models[0].path} reads {len(examples):,} examples from it, {model.path} {len(own):,}",
-                "they were trained on files of another form: name the settings that differ, such as --delimiter",
+                "example_count_mismatch",
+                f"{models[0].path} reads {len(examples):,} examples from this data, and {model.path} {len(own):,}",
+                location=name_of(data, "data"),
+                hint=f"the models were trained on files of different formats: pass the settings that differ, such "
+                f"as {option('delimiter')}",
             )
         for one, other in zip(examples, own, strict=True):
             if model.task.content(one) != model.task.content(other):
                 raise InputError(
-                    f"{other.place}: {models[0].path} and {models[1].path} read different texts here",
-                    "they were trained on other columns: name those of this file, such as --text-column text",
+                    "texts_differ",
+                    f"{models[0].path} and {models[1].path} read different texts from this row",
+                    location=other.place,
+                    hint=f"the models were trained on other columns: name those of this file, such as "
+                    f"{option('text_column', 'text')}",
                 )
         predictions.append(list(model.answering.answers(settings)(own)))
     return examples, predictions

@@ -40,7 +40,11 @@ def check_out(out: str | Path) -> Path:
     path = Path(out)
     if path.suffix.lower() not in FORMATS:
         raise InputError(
-            f"--out {out}: its name does not say how to write vectors", f"end it with {', '.join(FORMATS)}"
+            "suffix_unsupported",
+            f"this file name does not end in {', '.join(FORMATS)}",
+            location=out,
+            argument="out",
+            hint="rename it",
         )
     refuse_existing(path)
     return path

@@ -87,7 +87,10 @@ def made_so(
     InputError for an unknown pooling."""
     if pooling is not None and pooling not in get_args(Pooling):
         raise InputError(
-            f"pooling={pooling!r}: there is no such pooling", f"known: {', '.join(get_args(Pooling))}"
+            "unknown_pooling",
+            f"there is no pooling {pooling!r}",
+            argument="pooling",
+            hint=f"use one of {', '.join(get_args(Pooling))}",
         )
     known = known or SentenceVectors("mean", False)
     return SentenceVectors(

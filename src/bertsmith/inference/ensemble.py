@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted, listed
 from bertsmith.inference.answering import Answering, Changes, in_chunks
 from bertsmith.inference.model import Model, load
@@ -45,7 +45,7 @@ class _Together(Answering):
     members: tuple[Answering, ...] = ()
 
     def _settings(self, changes: Changes, verb: str, file: Source = "") -> Settings:
-        """The first model's settings with those given, which are told by `model_fields_set`: each of the others
+        """The first model's settings with those given, which `model_fields_set` names: each of the others
         keeps its own in all but these."""
         found, own = super()._settings(changes, verb, file), self.task.settings
         given = {name for name, value in changes.items() if value is not None}
@@ -97,8 +97,10 @@ class _Together(Answering):
             if (other := list(map(pieces, own))) != first:
                 where = next((a[0] for a, b in zip(first, other, strict=False) if a != b), 0)
                 raise InputError(
-                    f"{examples[where].place}: the runs read this example in different windows",
-                    "give all the same --max-length (and --stride), one that each of them can take",
+                    "windows_differ",
+                    "the models split this example into different windows",
+                    location=examples[where].place,
+                    hint=f"use one {option('max_length')} (and {option('stride')}) that each model supports",
                 )
 
 
@@ -110,7 +112,7 @@ class Ensemble(Predictor):
         self.models = list(models)
         self._answering: _Together | None = None
         if not self.models:
-            raise InputError("an ensemble of no run", "name a run, or several")
+            raise InputError("no_models", "an ensemble needs at least one model", hint="name a run")
         for model in self.models[1:]:
             _check_fit(self.models[0], model)
 
@@ -174,8 +176,11 @@ def _check_fit(first: Model, other: Model) -> None:
     a, b = first.task, other.task
     if type(a) is not type(b):
         raise InputError(
-            f"{other.path}: is for '{b.name}' ({b.summary}), and {first.path} for '{a.name}' ({a.summary})",
-            "an ensemble is of runs of one task",
+            "task_mismatch",
+            f"this model is for the task '{b.name}' ({b.summary}), and {first.path} is for '{a.name}' "
+            f"({a.summary})",
+            location=other.path,
+            hint="combine models of one task",
         )
     if a.labels != b.labels:
         raise told_of_labels(first, other)
@@ -183,27 +188,35 @@ def _check_fit(first: Model, other: Model) -> None:
     for name, value in facts.items():
         if name not in a.own_facts and value != others[name]:
             raise InputError(
-                f"{other.path}: was trained with {name} {others[name]!r:.60}, and {first.path} with {value!r:.60}",
-                "an ensemble is of runs that were trained on the same kind of data",
+                "metadata_mismatch",
+                f"this model was trained with {name} {others[name]!r:.60}, and {first.path} with {value!r:.60}",
+                location=other.path,
+                hint="combine models that were trained on data of the same form",
             )
     if a.by_token and first.tokenizer.info()["digest"] != other.tokenizer.info()["digest"]:
         raise InputError(
-            f"{other.path}: has another tokenizer than {first.path}, so their tokens are not the same",
-            f"an ensemble of '{a.name}' is of runs whose base models share a tokenizer",
+            "tokenizer_mismatch",
+            f"this model and {first.path} have different tokenizers, so their tokens differ",
+            location=other.path,
+            hint=f"for the task '{a.name}', combine models whose base models have the same tokenizer",
         )
 
 
 def told_of_labels(first: Model, other: Model) -> InputError:
-    """What to say of two models whose labels differ."""
+    """The error for two models whose labels differ."""
     a, b = ([*(model.task.labels or ())] for model in (first, other))
     strange = [label for label in b if label not in a] or [label for label in a if label not in b]
     if not strange:
         return InputError(
-            f"{other.path}: has its labels in another order than {first.path}", "train it again"
+            "label_order_mismatch",
+            f"this model has its labels in another order than {first.path}",
+            location=other.path,
+            hint="train it again",
         )
-    has = "has" if strange[0] in b else "lacks"
+    has, lacks = ("has", "lacks") if strange[0] in b else ("lacks", "has")
     return InputError(
-        f"{other.path}: {has} {counted(len(strange), 'label')} that {first.path} "
-        f"{'lacks' if has == 'has' else 'has'}: {listed(strange, _SHOWN)}",
-        "runs are put side by side where their labels are the same",
+        "labels_mismatch",
+        f"this model {has} {counted(len(strange), 'label')} that {first.path} {lacks}: {listed(strange, _SHOWN)}",
+        location=other.path,
+        hint="use models with the same labels",
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
 from bertsmith.inference.answering import Answering, Changes
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source, name_of
@@ -17,6 +16,8 @@ from bertsmith.tasks.data_checks import empty_texts
 from bertsmith.tasks.error_analysis import Answers, judged
 from bertsmith.tasks.scores import Finding, Scores
 
+logger = logging.getLogger(__name__)
+
 
 def evaluate(
     answering: Answering,
@@ -24,14 +25,15 @@ def evaluate(
     changes: Changes,
     report: str | Path | None = None,
     model: str = "",
-    tell: Callable[[str], None] = lambda text: None,
 ) -> Scores:
     """The task's scores on a labelled file or data in memory, with what truncation has cost and would have.
 
-    report: a new folder for report.html, report.json and figures/*.png. model: what it is called there. tell: is
-    told where the page is. InputError where the folder holds something.
+    report: a new folder for report.html, report.json and figures/*.png. model: what it is called there.
+    InputError where the folder is not empty.
     """
-    folder = None if report is None else _new_folder(Path(report))
+    folder = None if report is None else Path(report)
+    if folder is not None:
+        atomic.refuse_filled(folder, in_place=True, argument="report")
     steps = Steps()
     with steps.step("reading the file"):
         settings, examples = answering.labelled(file, changes)
@@ -67,18 +69,8 @@ def evaluate(
         }
         drawn = write_figures(folder, found)
     write_report(folder, found | {"wall_time": steps.document()}, drawn)
-    tell(f"{folder / 'report.html'}: open it in a browser")
+    logger.info("%s: open this report in a browser", folder / "report.html")
     return scores
-
-
-def _new_folder(folder: Path) -> Path:
-    """InputError where it holds something: a report is never mixed with another's, nor with a run."""
-    try:
-        atomic.refuse_filled(folder, in_place=True)
-    except InputError as error:
-        remedy = "name another folder with --report, or remove it"
-        raise InputError(error.sentence, remedy, python="name another report=…, or remove it") from None
-    return folder
 
 
 def _findings(answering: Answering, examples: list[Any]) -> list[Finding]:

@@ -38,12 +38,9 @@ class MaskFiller:
     max_length: int | None
     check: Callable[[Sequence[str]], None] | None = None
 
-    def __call__(
-        self, texts: Sequence[str], top_k: int, tell: Callable[[str], None] = lambda text: None
-    ) -> list[list[list[dict[str, Any]]]]:
+    def __call__(self, texts: Sequence[str], top_k: int) -> list[list[list[dict[str, Any]]]]:
         """For each mask of each text its `top_k` likeliest tokens, as `Model.fill_mask` has them. Texts of like
-        length share a pass. tell: is told where a text is too long to be read whole. InputError where there is no
-        mask in one."""
+        length share a pass. InputError where there is no mask in one."""
 
         def read(some: Sequence[str]) -> list[Encoding]:
             return self.tokenizer.encode_many(some, max_length=UNCUT, specials="mask")
@@ -55,8 +52,7 @@ class MaskFiller:
                 if self.check is not None:
                     self.check(some)
                 windows = [
-                    list(mask_windows(encoding, self.tokenizer.mask_id, limit, tell))
-                    for encoding in encodings
+                    list(mask_windows(encoding, self.tokenizer.mask_id, limit)) for encoding in encodings
                 ]
                 best = iter(self._best([window for own in windows for window in own], top_k))
                 for text, encoding, own in zip(some, encodings, windows, strict=True):
@@ -67,10 +63,14 @@ class MaskFiller:
     def _checked(self, text: str) -> str:
         mask = self.tokenizer.mask_token
         if not isinstance(text, str):
-            raise InputError(f"{text!r:.60} is not a string", "give each text as a string")
+            raise InputError(
+                "text_not_a_string", f"{text!r:.60} is not a string", hint="pass each text as a string"
+            )
         if mask not in text:
             raise InputError(
-                f"there is no {mask} in the text {text!r}", f"put {mask} where a word is to be guessed"
+                "mask_missing",
+                f"there is no {mask} in the text {text!r}",
+                hint=f"put {mask} in place of a word",
             )
         return text
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bertsmith import console
 from bertsmith.formatting import counted, listed
 from bertsmith.inference.embedding import Embedder
 from bertsmith.inference.text_rows import text_rows
 from bertsmith.io.memory import Source
 from bertsmith.retrieval.index import Index, TextRow, Whose, write_index
+
+logger = logging.getLogger(__name__)
 
 
 def build_index(
@@ -25,11 +27,10 @@ def build_index(
     encoding: str | None = None,
     approximate: bool = False,
     overwrite: bool = False,
-    tell: Callable[[str], None] = console.tell,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Index:
     """Vectors of texts with the texts, in a new folder; see `Model.index`. model: where the embedder's model is;
-    digest: what tells its vectors from another's."""
+    digest: distinguishes its vectors from those of another model."""
     whose = Whose(
         model=model, digest=digest, pooling=embedder.made.pooling, max_length=embedder.made.max_length
     )
@@ -46,17 +47,19 @@ def build_index(
         out, filled(), embedder, whose, approximately=approximate, overwrite=overwrite, progress=progress
     )
     if empty:
-        tell(f"{counted(len(empty), 'text is', 'texts are')} empty and not indexed: {listed(empty)}")
+        logger.warning(
+            "%s empty and not indexed: %s", counted(len(empty), "text is", "texts are"), listed(empty)
+        )
     if index.approximate is not None:
-        tell(told_of_recall(index))
+        logger.info("%s", told_of_recall(index))
     return index
 
 
 def told_of_recall(index: Index) -> str:
-    """A sentence on what approximate search finds."""
+    """A sentence on the recall of approximate search."""
     assert index.approximate is not None
     share, number = index.approximate.recall_at_10, index.approximate.queries
     return (
-        f"{index.folder}: approximate search found {share:.1%} of the ten nearest of {counted(number, 'text')} of "
-        "the index when it was built"
+        f"{index.folder}: approximate search has a recall@10 of {share:.1%}, measured on "
+        f"{counted(number, 'text')} of the index when it was built"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.inference.answering import Answering
 from bertsmith.inference.precision import random_texts
@@ -33,18 +34,19 @@ _FEW = 64  # texts whose vectors are made twice, or whose masks are filled
 _FEW_SCORED = 16  # texts that are scored twice, each with every token of it masked in turn
 _GUESSES = 10  # tokens for a mask among which the likeliest is looked for
 _SEQUENCES = 128  # of random tokens
-_OTHERWISE = "answer in bf16 or fp32 (--precision)"
+_OTHERWISE = f"use {option('precision', 'bf16')} or {option('precision', 'fp32')}"
+
+logger = logging.getLogger(__name__)
 
 
-def in_int8(encoder: Encoder, tokenizer: Tokenizer, tell: Callable[[str], None]) -> Encoder:
-    """The encoder with its layers' products in 8 bits; the same for every call. tell: hears of kernels that are
-    compiled for it."""
+def in_int8(encoder: Encoder, tokenizer: Tokenizer) -> Encoder:
+    """The encoder with its layers' products in 8 bits; the same for every call."""
     texts = random_texts(encoder, tokenizer, _SEQUENCES)
-    return quantized(encoder, texts, for_answers(encoder.config.hidden_size, tell))
+    return quantized(encoder, texts, for_answers(encoder.config.hidden_size, logger.info))
 
 
-def check_answers(exact: Answering, quick: Answering, run: Path, tell: Callable[[str], None]) -> None:
-    """Tell by how much the score that decides on the run's dev file changes in int8.
+def check_answers(exact: Answering, quick: Answering, run: Path) -> None:
+    """Log by how much the score that decides on the run's dev file changes in int8.
 
     InputError where it falls by more than a hundredth, or where the file is not there.
     """
@@ -55,13 +57,18 @@ def check_answers(exact: Answering, quick: Answering, run: Path, tell: Callable[
     before, after = (
         task.score(one.answers_of(some, settings), some).numbers[task.decides] for one in (exact, quick)
     )
-    said = (
-        f"{_against(run, len(some), 'example')} of {file}: {task.decides} {after:.4f} where it was {before:.4f} "
-        f"({round(after - before, 4) + 0.0:+.4f})"  # no minus before nothing
+    comparison = (
+        f"on {counted(len(some), 'example')} of {file}, {task.decides} is {after:.4f} in int8 and {before:.4f} in "
+        f"fp32 ({round(after - before, 4) + 0.0:+.4f})"  # adding 0.0 turns -0.0 into 0.0
     )
     if not after >= before - _FALL:  # also where one of them is not a number
-        raise InputError(f"{said}; more than {_FALL:g} is lost", _OTHERWISE)
-    tell(said)
+        raise InputError(
+            "int8_score_too_low",
+            f"{comparison}, a loss of more than {_FALL:g}",
+            location=run,
+            hint=_OTHERWISE,
+        )
+    logger.info("%s: %s", run, comparison)
 
 
 def dev_file(run: Path) -> Path:
@@ -76,13 +83,16 @@ def dev_file(run: Path) -> Path:
     if known and Path(known).is_file():
         return Path(known)
     if known and not Path(known).is_absolute():
-        what, remedy = f"{known} is not in {Path.cwd()}", "call this in the folder that the run was made from"
+        fault, hint = f"{known} is not in {Path.cwd()}", "change to the folder in which the run was started"
+    elif known:
+        fault, hint = f"{known} does not exist", "restore it"
     else:
-        what = f"{known} is not there" if known else "this folder names none"
-        remedy = "put it back" if known else "name the run's own folder"
+        fault, hint = "this folder names none", "name the folder of the run"
     raise InputError(
-        f"{run}: answers in int8 are first checked on the run's dev file, and {what}",
-        f"{remedy}, or {_OTHERWISE}",
+        "dev_file_missing",
+        f"int8 is compared with fp32 on the run's dev file, and {fault}",
+        location=run,
+        hint=f"{hint}, or {_OTHERWISE}",
     )
 
 
@@ -91,9 +101,8 @@ def check_vectors(
     quick: Callable[[Sequence[str]], NDArray[np.float32]],
     texts: Sequence[str],
     run: Path,
-    tell: Callable[[str], None],
 ) -> bool:
-    """Tell how near the vectors of some of the texts are to those in single precision; InputError where they are
+    """Log how near the vectors of some of the texts are to those in single precision; InputError where they are
     too far apart. Returns whether there was something to compare, as the others do."""
     some = _some(texts, _FEW)
     if not some:
@@ -101,17 +110,18 @@ def check_vectors(
     a, b = exact(some).astype(np.float64), quick(some).astype(np.float64)
     lengths = np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-12)
     least = float(((a * b).sum(1) / lengths).min())
-    said = f"{_against(run, len(some), 'text')}: cosines of the vectors are at least {least:.4f}"
+    texts_shown = counted(len(some), "text")
+    comparison = f"on {texts_shown}, the smallest cosine between vectors in int8 and fp32 is {least:.4f}"
     if not least >= _COSINE:  # also where it is not a number
-        raise InputError(f"{said}; {_COSINE} is asked for", _OTHERWISE)
-    tell(said)
+        raise InputError(
+            "int8_vectors_differ", f"{comparison}, below {_COSINE}", location=run, hint=_OTHERWISE
+        )
+    logger.info("%s: %s", run, comparison)
     return True
 
 
-def check_scores(
-    exact: Scorer, quick: Scorer, texts: Sequence[str], run: Path, tell: Callable[[str], None]
-) -> bool:
-    """Tell by how much the scores of some of the texts differ from those in single precision; InputError where it
+def check_scores(exact: Scorer, quick: Scorer, texts: Sequence[str], run: Path) -> bool:
+    """Log by how much the scores of some of the texts differ from those in single precision; InputError where it
     is too much."""
     some = _some(texts, _FEW_SCORED)
     before, after = exact.scores(some), quick.scores(some)
@@ -119,17 +129,18 @@ def check_scores(
     if not tokens:
         return False
     apart = sum(abs(a.score - b.score) for a, b in zip(before, after, strict=True)) / tokens
-    said = f"{_against(run, len(some), 'text')}: scores differ by {apart:.4f} nats a token on average"
+    texts_shown = counted(len(some), "text")
+    comparison = f"on {texts_shown}, scores in int8 and fp32 differ by {apart:.4f} nats per token on average"
     if not apart <= _NATS:  # also where it is not a number
-        raise InputError(f"{said}; at most {_NATS:g} is accepted", _OTHERWISE)
-    tell(said)
+        raise InputError(
+            "int8_scores_differ", f"{comparison}, more than {_NATS:g}", location=run, hint=_OTHERWISE
+        )
+    logger.info("%s: %s", run, comparison)
     return True
 
 
-def check_guesses(
-    exact: MaskFiller, quick: MaskFiller, texts: Sequence[str], run: Path, tell: Callable[[str], None]
-) -> bool:
-    """Tell how the guesses for the masks of some of the texts differ from those in single precision; InputError
+def check_guesses(exact: MaskFiller, quick: MaskFiller, texts: Sequence[str], run: Path) -> bool:
+    """Log how the guesses for the masks of some of the texts differ from those in single precision; InputError
     where it is too much."""
     some = _some(texts, _FEW)
     before = [best for of_text in exact(some, 1) for best, *_ in of_text]
@@ -142,21 +153,18 @@ def check_guesses(
         # a token that is no longer among the likeliest counts as if it had no probability left
         share = next((one["score"] for one in guesses if one["token"] == best["token"]), 0.0)
         apart += abs(best["score"] - share) / len(before)
-    said = (
-        f"{_against(run, len(before), 'mask')}: the likeliest token is the same for {same:,}, its "
-        f"probability differs by {apart:.4f} on average"
+    comparison = (
+        f"on {counted(len(before), 'mask')}, the likeliest token in int8 and fp32 is the same for {same:,}, "
+        f"and its probability differs by {apart:.4f} on average"
     )
     if not apart <= _SHARE:  # also where it is not a number
-        raise InputError(f"{said}; at most {_SHARE:g} is accepted", _OTHERWISE)
-    tell(said)
+        raise InputError(
+            "int8_predictions_differ", f"{comparison}, more than {_SHARE:g}", location=run, hint=_OTHERWISE
+        )
+    logger.info("%s: %s", run, comparison)
     return True
 
 
 def _some(texts: Sequence[str], most: int) -> Sequence[str]:
     """At most so many of them, evenly spread."""
     return texts[:: -(-len(texts) // most)] if texts else []
-
-
-def _against(run: Path, number: int, what: str) -> str:
-    """How what is told of a comparison begins."""
-    return f"{run}: int8 against fp32 on {counted(number, what)}"

@@ -10,11 +10,12 @@ import torch
 from bertsmith.artifacts.config_schema import typed
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.device import Place
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, command
 from bertsmith.models.feature_extraction import BETWEEN
 from bertsmith.tasks.registry import TASKS
 from bertsmith.tasks.task import Facts, Task, task_of, task_type
 
+_MISMATCH_HINT = "one of the files was changed: copy both again from their source"
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
 
 
@@ -29,13 +30,17 @@ def loaded_task(name: Path, folder: ModelFolder, place: Place) -> Task:
             task = kind(folder.config, place.drawing, facts, settings)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InputError(
-                f"{written}: its facts are not those of the task '{kind.name}'",
-                "it was damaged or changed: copy it again",
+                "invalid_metadata",
+                f"the values under 'facts' do not fit the task '{kind.name}'",
+                location=written,
+                hint="the file is damaged or was changed: copy it again",
             ) from None
         if strange := sorted(BETWEEN & folder.parts - task.parts.keys()):
             raise InputError(
-                f"{written}: its settings say nothing of '{strange[0]}', and the weights have it",
-                "one of them was changed: copy both again from their source",
+                "weights_settings_mismatch",
+                f"the weights contain '{strange[0]}', which the settings do not mention",
+                location=written,
+                hint=_MISMATCH_HINT,
             )
         for part, head in task.parts.items():
             folder.fill(part, head)
@@ -51,27 +56,35 @@ def _kind_of(path: Path, folder: ModelFolder) -> tuple[type[Task], Facts]:
         facts = record["facts"] if "facts" in record else kind.facts_before(record, folder)
         if facts is None:
             raise InputError(
-                f"{own}: bertsmith.json and config.json do not belong together",
-                "one of them was changed: copy both again from their source",
+                "metadata_config_mismatch",
+                "bertsmith.json and config.json do not match",
+                location=own,
+                hint=_MISMATCH_HINT,
             )
         settings = kind.settings_type.of(record.get("settings", {}), str(own / "bertsmith.json"))
         kind = kind.variant(settings, facts)
         typed(kind.facts_type, facts, f"{own / 'bertsmith.json'}: facts")
         if facts.get("labels", folder.labels) != folder.labels:
             raise InputError(
-                f"{own}: bertsmith.json and config.json name other labels",
-                "one of them was changed: copy both again from their source",
+                "labels_mismatch",
+                "bertsmith.json and config.json name different labels",
+                location=own,
+                hint=_MISMATCH_HINT,
             )
         return kind, facts
     if name not in (None, "pretrain"):
         raise InputError(
-            f"{own}: this model is for the task '{name}', which this version does not know",
-            f"known tasks: {', '.join(TASKS)}",
+            "unknown_task",
+            f"this model is for the task '{name}', which this version does not have",
+            location=own,
+            hint=f"this version has {', '.join(TASKS)}",
         )
     if record or _HEADLESS.search(folder.architecture):
+        finetune = command("finetune", "TASK", model=path, train="FILE", dev="FILE", out="RUN")
         raise InputError(
-            f"{path}: this model was not fine-tuned for a task, so it has nothing to predict",
-            f"fine-tune it: bertsmith finetune TASK --model {path} --train FILE --dev FILE --out RUN "
-            f"(tasks: {', '.join(TASKS)})",
+            "not_fine_tuned",
+            "this model was not fine-tuned for a task, so it cannot predict",
+            location=path,
+            hint=f"fine-tune it: {finetune} (tasks: {', '.join(TASKS)})",
         )
     return task_of(folder, str(own))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.formatting import counted
 from bertsmith.tokenizer.tokenizer import Encoding
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,11 @@ def window_starts(rows: NDArray[np.int64], begin: int, end: int, room: int) -> N
     return np.clip(rows - room // 2, begin, end - room)
 
 
-def mask_windows(
-    encoding: Encoding, mask_id: int, limit: int, tell: Callable[[str], None]
-) -> list[MaskWindow]:
+def mask_windows(encoding: Encoding, mask_id: int, limit: int) -> list[MaskWindow]:
     """The sequences of at most `limit` tokens, special ones included, that an uncut text's masks are guessed in.
 
-    A text that fits is one, with all its masks; of a longer one, which is told, each mask has its own, with as
-    much of the text on either side as there is. InputError where nothing would stand beside the mask.
+    A text that fits is one, with all its masks; of a longer one, which is logged, each mask has its own, with as
+    much of the text on either side as there is. InputError where a window has no token but the mask.
     """
     masks = [row for row, token in enumerate(encoding.ids) if token == mask_id]
     if len(encoding.ids) <= limit:
@@ -44,11 +44,15 @@ def mask_windows(
     room = limit - (len(encoding.ids) - (end - begin))
     if room < 2:
         raise InputError(
-            f"--max-length {limit}: the special tokens leave no room for a mask and a word", "raise it"
+            "max_length_too_small",
+            f"{limit} tokens are too few for the special tokens, a mask, and a word",
+            argument="max_length",
+            hint="increase it",
         )
-    tell(
-        f"the text has {counted(len(encoding.ids), 'token')} and {limit:,} are read at a time: each mask is "
-        "guessed from the text around it"
+    logger.info(
+        "the text has %s, of which %s are read at a time: each mask is predicted from the text around it",
+        counted(len(encoding.ids), "token"),
+        f"{limit:,}",
     )
     found = []
     for row in masks:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from bertsmith import rng
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted, listed
 from bertsmith.inference.pseudo_likelihood import PseudoLikelihood, Scorer
 from bertsmith.io.memory import Source, as_file
@@ -169,7 +169,10 @@ def read_pairs(
     good_column, bad_column = _column(table, good_column, _GOOD), _column(table, bad_column, _BAD)
     if good_column == bad_column:
         raise InputError(
-            f"'{good_column}' is named as the column of both sentences", "name another with --bad-column"
+            "same_column",
+            f"'{good_column}' is named as the column of both sentences",
+            argument="bad_column",
+            hint=f"name another {option('bad_column')}",
         )
     goods = table.column(good_column, "good_column")
     bads = table.column(bad_column, "bad_column")
@@ -182,7 +185,10 @@ def read_pairs(
         for row, sentence in zip(table, sentences, strict=True):
             if not sentence.strip():
                 raise InputError(
-                    f"{table.path}:{row.line}: the {side} sentence is empty", "fill it, or remove the row"
+                    "sentence_empty",
+                    f"the {side} sentence is empty",
+                    location=f"{table.path}:{row.line}",
+                    hint="fill it in, or remove the row",
                 )
     pairs = [
         Pair(row.line, good, bad, {name: values[i] for name, values in groups.items()})
@@ -198,7 +204,7 @@ def _column(table: TabularFile, given: str | None, known: Sequence[str]) -> str:
 def score_pairs(
     pairs: MinimalPairs, scorer: Scorer, progress: Callable[[int], None] = lambda done: None
 ) -> PairScores:
-    """Both sides of each pair scored. progress: is told how many sentences are done, of twice as many as pairs."""
+    """Both sides of each pair scored. progress: receives how many sentences are done, two per pair."""
     found = scorer.scores([*pairs.goods, *pairs.bads], progress)
     return PairScores(pairs, found[: len(pairs)], found[len(pairs) :], scorer.variant)
 
@@ -207,17 +213,19 @@ def told_of_pairs(scores: PairScores) -> Iterator[str]:
     """What there is to know of the figures, in sentences: which pairs they are of, ties, how texts were read."""
     pairs = scores.pairs
     if len(pairs) < pairs.of:
-        yield f"{pairs.path}: {len(pairs):,} of {counted(pairs.of, 'pair')}, of each group its share"
+        yield (
+            f"{pairs.path}: scoring a sample of {len(pairs):,} of {counted(pairs.of, 'pair')}, stratified by group"
+        )
     if scores.ties:
         yield (
-            f"{counted(scores.ties, 'pair is a tie', 'pairs are ties')}: both sentences have the same score, "
-            "which counts as wrong"
+            f"{counted(scores.ties, 'pair is a tie', 'pairs are ties')}: both sentences have the same score; ties "
+            "count as wrong"
         )
     if scores.unread:
         places = listed(f"{pairs.path}:{line}" for line in scores.unread)
         yield (
-            f"{counted(len(scores.unread), 'pair has', 'pairs have')} a sentence without any token for the model, "
-            f"which counts as wrong: {places}"
+            f"{counted(len(scores.unread), 'pair has', 'pairs have')} a sentence without tokens, which counts as "
+            f"wrong: {places}"
         )
     yield from told_of_scores([*scores.good, *scores.bad])
 
@@ -227,11 +235,11 @@ def told_of_scores(found: Sequence[PseudoLikelihood]) -> Iterator[str]:
     tokens, unknown = sum(one.tokens for one in found), sum(one.unknown for one in found)
     if unknown:
         yield (
-            f"{unknown:,} of {counted(tokens, 'token')} {'is' if unknown == 1 else 'are'} unknown to the "
-            "vocabulary: what is scored there is the token for the unknown"
+            f"{unknown:,} of {counted(tokens, 'token')} {'is' if unknown == 1 else 'are'} not in the vocabulary "
+            "and scored as the unknown token"
         )
     if long := sum(not one.whole for one in found):
         yield (
-            f"{counted(long, 'text is', 'texts are')} longer than the model reads at a time: each token is "
-            "guessed from the text around it"
+            f"{counted(long, 'text is', 'texts are')} longer than the model's maximum length: each token is "
+            "predicted from the text around it"
         )

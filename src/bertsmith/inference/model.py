@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith import console
 from bertsmith.artifacts.copy import copy_model
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.artifacts.sentence_transformers import sentence_vectors
 from bertsmith.device import Place, check_device, check_precision, is_processor
-from bertsmith.errors import InputError
-from bertsmith.inference.answering import Answering, nobody
+from bertsmith.errors import InputError, command, option
+from bertsmith.inference.answering import Answering
 from bertsmith.inference.embedding import Embedder, made_so
 from bertsmith.inference.int8 import INT8, check_answers, check_guesses, check_scores, check_vectors, in_int8
 from bertsmith.inference.loaded_task import loaded_task
@@ -48,12 +47,9 @@ if TYPE_CHECKING:  # what one verb alone needs is imported by it: the others beg
     from bertsmith.retrieval.index import Index
 
 _Reads = TypeVar("_Reads", Embedder, "MaskFiller", "Scorer")
-_Check = Callable[[_Reads, _Reads, Sequence[str], Path, Callable[[str], None]], bool]
+_Check = Callable[[_Reads, _Reads, Sequence[str], Path], bool]
 
-
-def warned(sentence: str) -> None:
-    """What is told, as a warning."""
-    warnings.warn(sentence, stacklevel=3)
+logger = logging.getLogger(__name__)
 
 
 class _Quick(NamedTuple):
@@ -72,8 +68,7 @@ class _Tried(NamedTuple):
 
 @dataclass(frozen=True)
 class _Trial:
-    """What has a model tried in bf16 before it answers. It is not pickled, with all of the model in it: whoever
-    pickles has been told."""
+    """What has a model tried in bf16 before it answers. It is not pickled, with all of the model in it."""
 
     model: Model
 
@@ -92,8 +87,8 @@ class Model(Predictor):
     path: what it was loaded as. folder: the opened model folder. device: where it computes, "auto" for a GPU if
     there is one. precision: of the products that answers come from: fp32; bf16; int8; "auto" for bf16 where it is
     faster on the device, unless the model was trained in fp32 or bf16 would change its answers more than usual.
-    `encoder` itself, when called, computes in fp32. tell: hears what answers in int8 and bf16 differ by, and of
-    kernels that are compiled. mapped: whether the encoder's weights stay in their file's pages.
+    `encoder` itself, when called, computes in fp32. mapped: whether the encoder's weights stay in their file's
+    pages.
     """
 
     path: Path
@@ -101,7 +96,6 @@ class Model(Predictor):
     report: dict[str, Any] = field(default_factory=dict, repr=False)
     device: str = "auto"
     precision: str = "auto"
-    tell: Callable[[str], None] = field(default=nobody, repr=False)
     mapped: bool = field(default=False, repr=False)
     _checked: set[object] = field(default_factory=set, init=False, repr=False)  # what was compared, in int8
     _quick: _Quick | None = field(default=None, init=False, repr=False)
@@ -161,11 +155,11 @@ class Model(Predictor):
         return self.precision == "bf16" and self._is_tried
 
     def _check_bf16(self) -> None:
-        """Before an answer: tell, once for these weights, where bf16 makes another model of it."""
+        """Before an answer: warn, once for these weights, where bf16 makes another model of it."""
         with self._once:
             if not self._is_near_in_bf16() and self._tried is not self._told:
                 assert self._tried is not None
-                self.tell(told_of_bf16(self.path, self._tried.cosine))
+                logger.warning("%s", told_of_bf16(self.path, self._tried.cosine))
                 self._told = self._tried
 
     @property
@@ -215,7 +209,12 @@ class Model(Predictor):
     ) -> Embedder:
         """What makes vectors of texts, as `embed` does, also some at a time."""
         if max_length is not None and max_length < 2:
-            raise InputError(f"--max-length {max_length}: is less than 2", "the special tokens take two")
+            raise InputError(
+                "max_length_too_small",
+                f"{max_length} is less than 2",
+                argument="max_length",
+                hint="the special tokens need two tokens",
+            )
         try:
             known = sentence_vectors(self.folder.path)
         except InputError:
@@ -239,7 +238,6 @@ class Model(Predictor):
         max_length: int | None = None,
         approximate: bool = False,
         overwrite: bool = False,
-        tell: Callable[[str], None] = console.tell,
         progress: Callable[[int], None] = lambda done: None,
     ) -> Index:
         """An index of texts to search (`bertsmith.search`), in the new folder `out`, whole or not there.
@@ -247,8 +245,8 @@ class Model(Predictor):
         texts: a list, a table in memory, or a file: the lines of a .txt, a column of a .jsonl, .csv, .tsv or
         .parquet, the passages of queries. id_column: what texts are called there ("_id" or "id" if there is one).
         pooling, max_length: as in `embed`; vectors get the length 1. approximate: also build a graph for fast
-        search (extra `ann`). overwrite: replace an index. Empty texts are left out, and told. progress: hears how
-        many texts are done.
+        search (extra `ann`). overwrite: replace an index. Empty texts are left out, which is logged. progress:
+        receives how many texts are done.
         """
         from bertsmith.inference.indexing import build_index  # it loads Arrow
 
@@ -263,13 +261,12 @@ class Model(Predictor):
             encoding=encoding,
             approximate=approximate,
             overwrite=overwrite,
-            tell=tell,
             progress=progress,
         )
 
     @property
     def vectors_digest(self) -> str:
-        """What tells this model's vectors from another's: its weights and its tokenizer."""
+        """What distinguishes this model's vectors from another's: its weights and its tokenizer."""
         both = f"{self.folder.weights_digest()} {self.tokenizer.digest}"
         return hashlib.sha256(both.encode("ascii")).hexdigest()
 
@@ -278,7 +275,7 @@ class Model(Predictor):
         """That the model's run has not finished, in a sentence; None where it has."""
         if (mark := self.folder.record.get("unfinished")) is None:
             return None
-        return f"{self.path}: a model of an unfinished run, of step {mark['step']:,} of {mark['of']:,}"
+        return f"{self.path}: this model is of an unfinished run (step {mark['step']:,} of {mark['of']:,})"
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -293,9 +290,9 @@ class Model(Predictor):
             self._asked.settle(encoder)
         # by name alone: they take half a second to load, and under "auto" one text is to be answered soon
         if self.precision in ("fp32", "bf16") and self._asked.uses_threads:
-            use_kernels(encoder, for_answers(encoder.config.hidden_size, self.tell))
+            use_kernels(encoder, for_answers(encoder.config.hidden_size, logger.info))
         elif self._asked.runs_ahead and self._asked.precision == "bf16":
-            use_kernels(encoder, for_gpu("auto", self._asked.device, is_long=False, tell=self.tell))
+            use_kernels(encoder, for_gpu("auto", self._asked.device, is_long=False, tell=logger.info))
         encoder.eval()
         return encoder
 
@@ -306,7 +303,7 @@ class Model(Predictor):
         with self._once:
             quick = self._quick
             if quick is None or not quick.weights.is_of(weights):
-                quick = _Quick(Written(weights), in_int8(self.encoder, self.tokenizer, self.tell))
+                quick = _Quick(Written(weights), in_int8(self.encoder, self.tokenizer))
                 self._quick, self._checked = quick, set()
             return quick.encoder
 
@@ -321,7 +318,7 @@ class Model(Predictor):
 
     def _check_int8(self, check: _Check[_Reads], exact: _Reads, quick: _Reads, texts: Sequence[str]) -> None:
         with self._once:
-            if check not in self._checked and check(exact, quick, texts, self.path, self.tell):
+            if check not in self._checked and check(exact, quick, texts, self.path):
                 self._checked.add(check)
 
     @property
@@ -332,8 +329,10 @@ class Model(Predictor):
     def _masked(self) -> MaskedHead:
         if self.folder.config.causal:
             raise InputError(
-                f"{self.path}: this model reads {self._direction}, it cannot guess a word from both its sides",
-                "use a run of masked LM (bertsmith pretrain, objective.name=mlm_nsp)",
+                "model_is_causal",
+                f"this model reads {self._direction}, so it cannot predict a word from both sides",
+                location=self.path,
+                hint=f"use a model that was pre-trained with {option('objective.name', 'mlm_nsp')}",
             )
         return self._vocabulary_head
 
@@ -341,11 +340,14 @@ class Model(Predictor):
     def _vocabulary_head(self) -> MaskedHead:
         """What makes logits over the vocabulary of hidden states."""
         if not self.folder.has("masked"):
+            generator = self.path / GENERATOR
             raise InputError(
-                f"{self.path}: this model has no masked-LM head, it cannot guess masked words",
-                f"its generator has one: {generator}"
-                if (generator := self.path / GENERATOR).is_dir()
-                else "use a pre-trained run (bertsmith pretrain)",
+                "no_masked_lm_head",
+                "this model has no masked-LM head, so it cannot predict masked words",
+                location=self.path,
+                hint=f"use its generator, which has one: {generator}"
+                if generator.is_dir()
+                else f"use a pre-trained run ({command('pretrain')})",
             )
         with torch.inference_mode(False):
             head = MaskedHead(self.folder.config, torch.Generator())
@@ -377,12 +379,12 @@ class Model(Predictor):
         with self._once:
             if check_answers not in self._checked:
                 exact = replace(quick, encoder=self.encoder, place=self._in_full)
-                check_answers(exact, quick, self.path, self.tell)
+                check_answers(exact, quick, self.path)
                 self._checked.add(check_answers)
 
     @overload
     def fill_mask(  # type: ignore[overload-overlap]  # a str is a sequence of str, too
-        self, text: str, top_k: int = 5, max_length: int | None = None, tell: Callable[[str], None] = ...
+        self, text: str, top_k: int = 5, max_length: int | None = None
     ) -> list[list[dict[str, Any]]]: ...
 
     @overload
@@ -391,7 +393,6 @@ class Model(Predictor):
         text: Sequence[str],
         top_k: int = 5,
         max_length: int | None = None,
-        tell: Callable[[str], None] = ...,
     ) -> list[list[list[dict[str, Any]]]]: ...
 
     def fill_mask(
@@ -399,26 +400,30 @@ class Model(Predictor):
         text: Any,
         top_k: int = 5,
         max_length: int | None = None,
-        tell: Callable[[str], None] = lambda text: None,
     ) -> list[Any]:
         """For each [MASK] of the text, in order, the `top_k` likeliest tokens with their probabilities; of a list
         of texts, or a column of them, a list of that.
 
         Each is {"token", "score", "text"}; `text` is the text with that token in this mask's place. max_length:
         tokens read at a time, special ones included, at most what the model can take; of a longer text, which is
-        told, each mask is guessed from a window around it.
+        logged, each mask is guessed from a window around it.
         """
         from bertsmith.inference.fill_mask import MaskFiller
 
         if top_k < 1:
-            raise InputError(f"--top-k {top_k}: is less than 1", "give the number of guesses for each mask")
+            raise InputError(
+                "top_k_too_small",
+                f"{top_k} is less than 1",
+                argument="top_k",
+                hint="use the number of tokens per mask",
+            )
         fill = self._compared(
             lambda encoder, place: MaskFiller(encoder, self._masked, self.tokenizer, place, max_length),
             check_guesses,
         )
         if not isinstance(text, str):
-            return fill(column_of(text, "texts"), top_k, tell)
-        return fill([text], top_k, tell)[0]
+            return fill(column_of(text, "texts"), top_k)
+        return fill([text], top_k)[0]
 
     def attention(self, text: str, second: str | None = None) -> AttentionMaps:
         """What each head looks at in a text, or in a pair: `weights` [L, A, T, T] of its `tokens`, `habits()` of
@@ -427,7 +432,11 @@ class Model(Predictor):
 
         for one in (text, second):
             if one is not None and not isinstance(one, str):
-                raise InputError(f"{one!r:.60} is not a string", "give one text, or a text and a second one")
+                raise InputError(
+                    "text_not_a_string",
+                    f"{one!r:.60} is not a string",
+                    hint="pass a text, or a text and a second text",
+                )
         return attention_of(self.encoder, self.tokenizer, self._in_full, text, second)
 
     def scorer(self, variant: Variant | None = None) -> Scorer:
@@ -446,9 +455,7 @@ class Model(Predictor):
 
         return self._compared(made, check_scores)
 
-    def score(
-        self, texts: Any, *, variant: Variant | None = None, tell: Callable[[str], None] = console.tell
-    ) -> list[dict[str, Any]]:
+    def score(self, texts: Any, *, variant: Variant | None = None) -> list[dict[str, Any]]:
         """How likely the model finds each text of a list or column: its pseudo-log-likelihood `score` in nats, the
         sum over its tokens of log p(token | the others), each masked in turn (Salazar et al. 2020); the `tokens`
         and `words` it is of, special tokens not counted; of the tokens, those `unknown` to the vocabulary; and
@@ -458,9 +465,8 @@ class Model(Predictor):
         variant: "within_word", the usual one, masks with a token the later ones of its word, which otherwise give
         it away (Kauf and Ivanova 2023); "token" masks it alone. A model that reads from left to right has no
         variant: its score is the log-likelihood, the sum of log p(token | those before it). Of a text longer than
-        the model, which is told, each token is guessed from a window around it. A text without a token, or a
-        missing one, has the score None, and a
-        warning says how many there are.
+        the model, which is logged, each token is guessed from a window around it. A text without a token, or a
+        missing one, has the score None, and a logged warning says how many there are.
         """
         from bertsmith.inference.minimal_pairs import told_of_scores
         from bertsmith.inference.scoring import as_row, strings, told_of_unscored
@@ -469,9 +475,9 @@ class Model(Predictor):
             raise wants_list("score", texts)
         found = self.scorer(variant).scores(strings(column_of(texts, "texts")))
         for sentence in told_of_scores(found):
-            tell(sentence)
+            logger.info("%s", sentence)
         if empty := [f"text {i}" for i, one in enumerate(found, start=1) if not one.tokens]:
-            warnings.warn(told_of_unscored(empty), stacklevel=2)
+            logger.warning("%s", told_of_unscored(empty))
         return [as_row(one) for one in found]
 
     def score_pairs(
@@ -485,7 +491,6 @@ class Model(Predictor):
         encoding: str | None = None,
         sample: int | None = None,
         seed: int = 0,
-        tell: Callable[[str], None] = console.tell,
     ) -> dict[str, Any]:
         """The accuracy on minimal pairs: the share in which the good sentence has a higher `score` than the bad
         one; ties are wrong, and counted. Chance is 0.5.
@@ -506,10 +511,15 @@ class Model(Predictor):
             encoding=encoding,
         )
         if sample is not None and sample < 1:
-            raise InputError(f"--sample {sample}: is less than 1", "give the number of pairs to draw")
+            raise InputError(
+                "sample_too_small",
+                f"{sample} is less than 1",
+                argument="sample",
+                hint="use the number of pairs to draw",
+            )
         scores = score_pairs(found.sampled(sample, seed), self.scorer(variant))
         for sentence in told_of_pairs(scores):
-            tell(sentence)
+            logger.info("%s", sentence)
         return Report(scores.document())
 
     def info(self) -> dict[str, Any]:
@@ -531,7 +541,6 @@ class Model(Predictor):
 def load(
     name: str | Path,
     device: str = "auto",
-    tell: Callable[[str], None] = warned,
     *,
     precision: str = "auto",
     mapped: bool = False,
@@ -543,11 +552,10 @@ def load(
     device, unless the model was trained in fp32 or bf16 would change its answers more than usual. On a processor
     one that is asked for by name computes with compiled kernels where the extra `fast` is installed: many texts
     are answered sooner, the first one later. Until they have been compiled, which is then done in the background,
-    torch computes; the last digits differ, and a model that is loaded before then keeps to torch. tell: is told
-    that the model's run has not finished, what int8 changes, where bf16 changes more than usual, and of kernels
-    that are compiled; by default these are warnings. mapped: leave fp32 weights in the pages of their file instead
-    of copying them, so that the first answer comes sooner and processes share the memory; the file must then stay
-    as it is while the model is in use. InputError where no model is found, or none is written yet.
+    torch computes; the last digits differ, and a model that is loaded before then keeps to torch. mapped: leave
+    fp32 weights in the pages of their file instead of copying them, so that the first answer comes sooner and
+    processes share the memory; the file must then stay as it is while the model is in use. InputError where no
+    model is found, or none is written yet. A model of an unfinished run is logged as a warning.
 
     Before the first answer in int8 the run's dev file, or up to 1,000 examples of it, is answered in fp32 as well;
     where the score that decides falls by more than 0.01, that is an InputError. What a model gives without a task
@@ -558,17 +566,24 @@ def load(
     path = Path(name)
     if (path / "settings.yaml").exists() and not (path / "model").exists():
         raise InputError(
-            f"{path}: this run has not finished, and has no model yet",
-            "continue it: the command it was started with, and --resume (Ctrl-C then leaves a model)",
+            "model_not_written",
+            "this run is not finished and has no model yet",
+            location=path,
+            hint=f"run its command again with {option('resume', True)}; interrupting it saves a model",
         )
     folder = read_folder(locate(name))
     check_device(device)
     check_precision(precision, INT8)
     if precision == INT8 and not is_processor(device):
-        raise InputError("int8 is computed on a processor", "add --device cpu, or leave --precision int8 out")
-    model = Model(path, folder, {}, device, precision, tell, mapped)
+        raise InputError(
+            "int8_needs_cpu",
+            "int8 runs on a CPU only",
+            argument="precision",
+            hint=f"add {option('device', 'cpu')}, or omit {option('precision', 'int8')}",
+        )
+    model = Model(path, folder, {}, device, precision, mapped)
     if model.unfinished is not None:
-        tell(model.unfinished)
+        logger.warning("%s", model.unfinished)
         return model
     report_file = path / "report.json"
     try:
@@ -576,6 +591,9 @@ def load(
             model.report = Report(json.loads(report_file.read_text(encoding="utf-8")))
     except ValueError:
         raise InputError(
-            f"{report_file}: this is not JSON", "remove it, or run the command again with --resume"
+            "invalid_json",
+            "the file is not JSON",
+            location=report_file,
+            hint=f"remove it, or run the command again with {option('resume', True)}",
         ) from None
     return model

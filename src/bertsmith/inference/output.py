@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import StringIO
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith import console
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted, listed
 from bertsmith.io import atomic
 from bertsmith.tasks.registry import AnswerForm
@@ -22,6 +23,8 @@ FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
 
 _FILE_WIDTH = 120  # characters of a table that goes into a file
 _DIGITS = 4  # of a share in a cell; JSON has all
+
+logger = logging.getLogger(__name__)
 
 
 class Answered(NamedTuple):
@@ -35,10 +38,9 @@ def answered_of(
     task: Task,
     parts: Iterable[Sequence[Any]],
     answers: Callable[[Sequence[Any]], Iterator[Prediction]],
-    tell: Callable[[str], None],
 ) -> Iterator[Answered]:
-    """All examples in order, each with its answer; says at the end which were empty, and what was cut. parts: the
-    examples, some at a time."""
+    """All examples in order, each with its answer; logs at the end which are empty, and how much was truncated.
+    parts: the examples, some at a time."""
     empty: list[str] = []
     cut = lost = 0
     for examples in parts:
@@ -50,10 +52,13 @@ def answered_of(
             cut, lost = cut + (unread > 0), lost + unread
             yield Answered(example, prediction)
     if empty:
-        tell(told_of_unanswered(empty))
+        logger.warning("%s", told_of_unanswered(empty))
     if cut:
-        texts = counted(cut, "text was cut", "texts were cut")
-        tell(f"{texts}; {counted(lost, 'token was', 'tokens were')} not read")
+        logger.warning(
+            "%s truncated; %s not read",
+            counted(cut, "text was", "texts were"),
+            counted(lost, "token was", "tokens were"),
+        )
 
 
 def told_of_unanswered(places: Sequence[str]) -> str:
@@ -70,14 +75,20 @@ def format_of(out: str | Path | None, chosen: str | None, own: AnswerForm | None
         suffixes |= {own.suffix: own.name} if own.suffix else {}
     if chosen is not None and chosen not in forms:
         raise InputError(
-            f"--format {chosen}: this model's answers are not written so", f"choose one of {', '.join(forms)}"
+            "unknown_format",
+            f"predictions of this model have no format '{chosen}'",
+            argument="format",
+            hint=f"use one of {', '.join(forms)}",
         )
     if chosen is not None or out is None:
         return chosen or "json"
     if (found := suffixes.get(Path(out).suffix.lower())) is None:
         raise InputError(
-            f"--out {out}: its name does not say how to write it",
-            f"end it with {', '.join(suffixes)}",
+            "suffix_unsupported",
+            f"this file name does not end in {', '.join(suffixes)}",
+            location=out,
+            argument="out",
+            hint="rename it",
         )
     return found
 
@@ -149,9 +160,11 @@ def refuse_existing(out: Path) -> None:
     """InputError where there is something at the place of a file of answers."""
     if os.path.lexists(out):
         raise InputError(
-            f"{out}: already exists",
-            "name another --out, or remove it",
-            python="name another out, or replace it with overwrite=True",
+            "output_exists",
+            "already exists",
+            location=out,
+            argument="out",
+            hint=f"choose another {option('out')}, or remove the file",
         )
 
 

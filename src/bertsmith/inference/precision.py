@@ -51,9 +51,9 @@ def cosine_in_bf16(encoder: Encoder, tokenizer: Tokenizer, place: Place) -> floa
 
 
 def told_of_bf16(model: Path, cosine: float) -> str:
-    """What is told where it is below `NEAR`."""
+    """The warning for a cosine below `NEAR`."""
     shown = math.floor(1e4 * cosine) / 1e4 if math.isfinite(cosine) else cosine
     return (
         f"{model}: bf16 changes the hidden states of this model more than usual: on random texts their cosine "
-        f"with those in fp32 falls to {shown:.4f}, below {NEAR}; answer in fp32 (--precision)"
+        f"with those in fp32 falls to {shown:.4f}, below {NEAR}; use precision fp32"
     )

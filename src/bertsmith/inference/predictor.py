@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from bertsmith import console
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.inference.output import as_json, format_of, refuse_existing, write_answers
 from bertsmith.io.memory import Source
 from bertsmith.notebook import Report
@@ -82,12 +81,17 @@ class Predictor:
         """
         if out is None:
             if format is not None:
-                raise InputError(f"format={format!r} is for a file of answers", "name the file, too: out=…")
-            return as_json(self.task, self.answering.of_file(file, columns, console.tell))
+                raise InputError(
+                    "output_missing",
+                    "a format is for an output file only",
+                    argument="format",
+                    hint=f"name the file with {option('out')}",
+                )
+            return as_json(self.task, self.answering.of_file(file, columns))
         form, out = format_of(out, format, self.task.answer_form), Path(out)
         if not overwrite:
             refuse_existing(out)
-        answered = self.answering.of_file(file, columns, console.tell)
+        answered = self.answering.of_file(file, columns)
         write_answers(self.task, answered, form, self.answering.delimiter_of(file, columns), out)
         return out
 
@@ -106,6 +110,10 @@ class Predictor:
 
 
 def wants_list(verb: str, text: str) -> InputError:
-    """What to say to one text where a list is taken."""
+    """The error for a single text in place of a list."""
     shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-    return InputError(f"{verb} takes a list, not one text alone", f"write {verb}([{json.dumps(shown)}])")
+    return InputError(
+        "not_a_list",
+        f"{verb} takes a list, not a single text",
+        hint=f"write {verb}([{json.dumps(shown)}])",
+    )

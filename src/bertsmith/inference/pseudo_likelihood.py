@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.device import Place
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.inference.mask_windows import window_starts
 from bertsmith.io.prefetch import ahead, in_parts
@@ -49,7 +49,7 @@ class PseudoLikelihood:
     """What a model says of a text, over its T ordinary tokens; special ones are read and not scored.
 
     score: the sum of log p in nats; 0 where there is no token. tokens: T. words: that they form, None where the
-    vocabulary does not tell. unknown: of the tokens, those that stand for what the vocabulary does not have.
+    vocabulary does not mark them. unknown: of the tokens, those that stand for what the vocabulary does not have.
     whole: whether each token was guessed from the whole text, not from a window around it.
     """
 
@@ -76,7 +76,7 @@ class Scorer:
     """A masked model that scores texts. Its modules are in evaluation, on the place's device; nothing is drawn.
     check: sees texts before they are scored.
 
-    InputError for an unknown variant, a vocabulary without a mask token, or one that does not tell words.
+    InputError for an unknown variant, a vocabulary without a mask token, or one that does not mark words.
     """
 
     encoder: Encoder
@@ -89,32 +89,38 @@ class Scorer:
     def __post_init__(self) -> None:
         if self.variant not in get_args(Variant):
             raise InputError(
-                f"variant {self.variant!r}: there is no such variant",
-                f"known: {', '.join(get_args(Variant))}",
+                "unknown_variant",
+                f"there is no variant {self.variant!r}",
+                argument="variant",
+                hint=f"use one of {', '.join(get_args(Variant))}",
             )
         if (self.variant == "left_to_right") != self.encoder.config.causal:
             reads = "in one direction" if self.encoder.config.causal else "both sides of a token"
             raise InputError(
-                f"variant {self.variant!r}: this model reads {reads}",
-                "leave --variant out",
-                python="leave variant out",
+                "variant_mismatch",
+                f"{self.variant!r} does not fit this model, which reads {reads}",
+                argument="variant",
+                hint=f"omit {option('variant')}",
             )
-        if self.variant == "within_word" and not self.tells_words:
+        if self.variant == "within_word" and not self.marks_words:
             raise InputError(
-                "this WordPiece vocabulary does not mark the pieces that continue a word, so words cannot be told",
-                "mask each token alone: --variant token",
-                python='mask each token alone: variant="token"',
+                "continuation_prefix_missing",
+                "this WordPiece vocabulary does not mark the pieces that continue a word, so word boundaries are "
+                "unknown",
+                hint=f"mask single tokens: {option('variant', 'token')}",
             )
         _ = self.tokenizer.mask_id
         if self.room < 1:
             raise InputError(
-                f"the model takes {counted(self.encoder.config.longest, 'token')}: the special tokens leave no "
-                "room for a text"
+                "model_too_short",
+                f"the model reads {counted(self.encoder.config.longest, 'token')}, too few for the special tokens "
+                "and a text",
+                hint="use a model that reads longer texts",
             )
 
     @cached_property
-    def tells_words(self) -> bool:
-        """Whether the pieces of a word can be told from those of the next."""
+    def marks_words(self) -> bool:
+        """Whether the vocabulary marks where words begin."""
         return self.tokenizer.kind != "wordpiece" or bool(self.tokenizer.prefix)
 
     @cached_property
@@ -125,7 +131,7 @@ class Scorer:
     def scores(
         self, texts: Sequence[str], progress: Callable[[int], None] = lambda done: None
     ) -> list[PseudoLikelihood]:
-        """One for each text, in order. progress: is told how many texts are done.
+        """One for each text, in order. progress: receives how many texts are done.
 
         Copies of like length share a pass, 4,096 tokens of them; only the predicted rows go through the head. Of a
         text longer than the model, each token is guessed from a window of the model's length around it. Texts that
@@ -165,7 +171,7 @@ class Scorer:
         own = [row for row, source in enumerate(encoding.sources) if source is not None]
         begin, end = (own[0], own[-1] + 1) if own else (0, 0)
         words = np.full(len(ids), -1)
-        if self.tells_words:
+        if self.marks_words:
             words[begin:end] = np.cumsum(self.tokenizer.word_starts(ids[begin:end]))
         special = self.tokenizer.special_ids  # in a text, what stands for the unknown is the only one
         return _Copies(
@@ -176,7 +182,7 @@ class Scorer:
             words,
             min(end - begin, self.room),
             sum(token in special for token in encoding.ids[begin:end]),
-            self.tells_words,
+            self.marks_words,
         )
 
     def _scored(
@@ -257,7 +263,7 @@ class _Copies:
     words: NDArray[np.int64]
     room: int
     unknown: int
-    tells_words: bool
+    marks_words: bool
 
     def __len__(self) -> int:
         return self.end - self.begin
@@ -292,7 +298,7 @@ class _Copies:
 
     def told(self, score: float) -> PseudoLikelihood:
         """What there is to say of the text."""
-        words = int(self.words.max(initial=0)) if self.tells_words else None
+        words = int(self.words.max(initial=0)) if self.marks_words else None
         return PseudoLikelihood(score, len(self), words, self.unknown, len(self) == self.room)
 
 

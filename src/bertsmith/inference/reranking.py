@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import listed
 from bertsmith.inference.model import Model
 from bertsmith.tasks.embedding.matches import SAME
@@ -22,24 +22,32 @@ class Reranker:
         self._model, self._label = model, label
         if "second" not in model.task.inputs or model.task.facts.get("pairs") is False:
             raise InputError(
-                f"{model.path}: this model was not trained on pairs of texts, so it cannot re-rank",
-                "fine-tune one on pairs: bertsmith finetune classify --second-column NAME …",
+                "not_a_pair_model",
+                "this model was not trained on pairs of texts, so it cannot rerank",
+                location=model.path,
+                hint=f"fine-tune a model on pairs: {command('finetune', 'classify', second_column='NAME')}",
             )
         labels = model.task.labels
         if labels is None or len(labels) < 2:
             if label is not None:
-                raise InputError(f"--rerank-label {label}: {model.path} has no labels", "leave it out")
+                raise InputError(
+                    "no_labels",
+                    f"{model.path} has no labels",
+                    argument="rerank_label",
+                    hint=f"omit {option('rerank_label')}",
+                )
             return
         if label is None:
             fit = [name for name in labels if name.casefold() in SAME]
             self._label = fit[0] if len(fit) == 1 else None
         if self._label not in labels:
-            said = (
-                f"--rerank-label {label}: there is no such label"
-                if label
-                else "which label means that a text fits?"
+            raise InputError(
+                "rerank_label_unknown",
+                f"there is no label '{label}'" if label else "the label of relevant texts is unknown",
+                location=model.path,
+                argument="rerank_label",
+                hint=f"set {option('rerank_label')} to one of {listed(labels)}",
             )
-            raise InputError(f"{model.path}: {said}", f"give --rerank-label, one of {listed(labels)}")
 
     def ordered(self, query: str, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Results by this model's score (`rerank_score`), the best first; of equal ones in their order."""

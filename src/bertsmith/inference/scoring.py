@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertsmith import console
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted, listed
 from bertsmith.inference.minimal_pairs import told_of_scores
 from bertsmith.inference.output import refuse_existing, shortened
@@ -23,6 +24,8 @@ from bertsmith.io.tables import read_table
 _FILE_WIDTH = 120  # characters of a table that goes into a file
 _TABLE_COLUMNS = ("rank", "text", "score", "tokens", "pseudo-perplexity")
 
+logger = logging.getLogger(__name__)
+
 
 def read_texts(
     file: str | Path, column: str | None = None, encoding: str | None = None
@@ -32,7 +35,11 @@ def read_texts(
     if bare_suffix(file) == ".txt":
         if column is not None:
             raise InputError(
-                f"{file}: a .txt has one text per line and no columns", "leave --text-column out"
+                "no_columns",
+                "a .txt file has one text per line and no columns",
+                location=file,
+                argument="text_column",
+                hint=f"omit {option('text_column')}",
             )
         return [(f"{file}:{number}", line) for number, line in read_lines(file, encoding)]
     table = read_table(file, encoding=encoding)
@@ -45,7 +52,12 @@ def strings(texts: Sequence[Any]) -> list[str]:
     found = ["" if is_missing(text) else text for text in texts]
     for number, text in enumerate(found, start=1):
         if not isinstance(text, str):
-            raise InputError(f"text {number}: {text!r:.60} is not a string", "give each text as a string")
+            raise InputError(
+                "text_not_a_string",
+                f"{text!r:.60} is not a string",
+                location=f"text {number}",
+                hint="pass each text as a string",
+            )
     return found
 
 
@@ -63,22 +75,27 @@ def as_row(found: PseudoLikelihood) -> dict[str, Any]:
 def ranked(
     placed: Sequence[tuple[str, str]],
     scorer: Scorer,
-    tell: Callable[[str], None],
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[dict[str, Any]]:
     """A row for each text but the empty ones, in order: its line in a file, the text, its rank among all (1: the
-    likeliest) and its figures. placed: places and texts. tell: what is empty, what all texts come to together."""
+    likeliest) and its figures. placed: places and texts. Logs
+    which texts are empty, and the pseudo-perplexity of all."""
     found = scorer.scores([text for _, text in placed], progress)
     empty = [place for (place, _), one in zip(placed, found, strict=True) if not one.tokens]
     if empty:
-        tell(told_of_unscored(empty))
+        logger.warning("%s", told_of_unscored(empty))
     for sentence in told_of_scores(found):
-        tell(sentence)
+        logger.info("%s", sentence)
     order = sorted((one.score for one in found if one.tokens), reverse=True)
     ranks = {score: rank for rank, score in reversed([*enumerate(order, start=1)])}
     if (together := pseudo_perplexity(found)) is not None and len(order) > 1:
         tokens = sum(one.tokens for one in found)
-        tell(f"all {len(order):,} texts: pseudo-perplexity {together:,.2f} over {counted(tokens, 'token')}")
+        logger.info(
+            "all %s texts: pseudo-perplexity %s over %s",
+            f"{len(order):,}",
+            f"{together:,.2f}",
+            counted(tokens, "token"),
+        )
     return [
         {**_line_of(place), "text": text, "rank": ranks[one.score], **as_row(one)}
         for (place, text), one in zip(placed, found, strict=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
-from bertsmith.inference.model import Model, load, warned
+from bertsmith.errors import InputError, option
+from bertsmith.inference.model import Model, load
 from bertsmith.inference.reranking import Reranker
 from bertsmith.retrieval.index import Index, TextRow
 
@@ -28,13 +28,25 @@ class Wanted:
 
     def __post_init__(self) -> None:
         if self.top_k < 1:
-            raise InputError(f"--top-k {self.top_k}: is less than 1", "give the number of texts")
+            raise InputError(
+                "top_k_too_small",
+                f"{self.top_k} is less than 1",
+                argument="top_k",
+                hint="use the number of texts per query",
+            )
         if self.rerank_top < 1:
-            raise InputError(f"--rerank-top {self.rerank_top}: is less than 1", "give the number of texts")
+            raise InputError(
+                "rerank_top_too_small",
+                f"{self.rerank_top} is less than 1",
+                argument="rerank_top",
+                hint="use the number of texts to rerank",
+            )
         if self.reranker is not None and self.rerank_top < self.top_k:
             raise InputError(
-                f"--rerank-top {self.rerank_top} is less than --top-k {self.top_k}",
-                "re-rank at least as many as you want to see",
+                "rerank_top_below_top_k",
+                f"{self.rerank_top} is less than {option('top_k', self.top_k)}",
+                argument="rerank_top",
+                hint="rerank at least as many texts as you retrieve",
             )
 
 
@@ -46,8 +58,11 @@ class Searcher:
         whose = index.whose
         if model.vectors_digest != whose.digest:
             raise InputError(
-                f"{index.folder}: this index was built with another model than {model.path} (of {whose.model})",
-                "search with that model (--model), or build the index again with this one",
+                "index_model_mismatch",
+                f"this index was built with {whose.model}, and {model.path} is another model",
+                location=index.folder,
+                argument="model",
+                hint=f"search with {option('model', whose.model)}, or build the index again",
             )
         self.index = index
         self._embed = model.embedder(whose.pooling, True, whose.max_length)
@@ -97,7 +112,12 @@ def search(
     several = [queries] if isinstance(queries, str) else list(queries)
     for number, query in enumerate(several, start=1):
         if not isinstance(query, str) or not query.strip():
-            raise InputError(f"query {number}: {query!r:.60} is no text", "give each query as a string")
+            raise InputError(
+                "query_empty",
+                f"{query!r:.60} is not a text",
+                location=f"query {number}",
+                hint="pass each query as a string that is not blank",
+            )
     found = list(searcher.answers(several, asked))
     return found[0] if isinstance(queries, str) else found
 
@@ -106,23 +126,25 @@ def searcher_of(
     index: Index,
     model: str | Path | Model | None = None,
     device: str = "auto",
-    tell: Callable[[str], None] = warned,
     *,
     precision: str = "auto",
     mapped: bool = False,
 ) -> Searcher:
-    """The index with its model, loaded (device, tell, precision, mapped: as `load` has them) from where it was
+    """The index with its model, loaded (device, precision, mapped: as `load` has them) from where it was
     when the index was built, or from `model`."""
     if model is None:
         where = Path(index.whose.model)
         if where.is_absolute() and not where.exists():
             raise InputError(
-                f"{index.folder}: the model that it was built with is not at {where} any more",
-                "say where it is with --model",
+                "index_model_missing",
+                f"the model of this index is no longer at {where}",
+                location=index.folder,
+                argument="model",
+                hint=f"name its folder with {option('model')}",
             )
         model = where if where.is_absolute() else index.whose.model
     if isinstance(model, str | Path):
-        model = load(model, device, tell, precision=precision, mapped=mapped)
+        model = load(model, device, precision=precision, mapped=mapped)
     return Searcher(index, model)
 
 

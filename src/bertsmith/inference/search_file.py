@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted, listed
 from bertsmith.inference.search import Searcher, Wanted
 from bertsmith.inference.text_rows import text_rows
@@ -16,6 +17,8 @@ from bertsmith.metrics.ranking import ranking_figures
 from bertsmith.tasks.retrieval_queries import holds_queries, read_queries
 
 _DEEPEST = 10  # of the figures
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,20 @@ def read_search(
         found = [Query(*row) for row in _rows(file, column, id_column)]
     found = [query for query in found if query.text.strip()]
     if not found:
-        raise InputError(f"{file}: there is no query in it", "give a file with at least one")
+        raise InputError(
+            "no_queries", "this file has no queries", location=file, hint="use a file with at least one query"
+        )
     if qrels is None:
         return found
     wanted = read_qrels(qrels)
     if not any(query.id in wanted for query in found):
-        theirs = f"its first is '{found[0].id}', and here '{next(iter(wanted))}'"
         raise InputError(
-            f"{qrels}: no query of {file} is in it ({theirs})",
-            "name the column of the queries' ids with --id-column",
+            "qrels_mismatch",
+            f"no query of {file} is in this file: its first query is '{found[0].id}', and the first here is "
+            f"'{next(iter(wanted))}'",
+            location=qrels,
+            argument="qrels",
+            hint=f"name the column of the query ids with {option('id_column')}",
         )
     return [replace(query, gold=wanted.get(query.id, frozenset())) for query in found]
 
@@ -75,14 +83,19 @@ def read_qrels(file: str | Path) -> dict[str, frozenset[str]]:
             continue
         if len(fields) not in (3, 4) or not _is_number(fields[-1]):
             raise InputError(
-                f"{file}:{number}: this is not a query, a text and how relevant it is",
-                "write QUERY TEXT RELEVANCE, or QUERY 0 TEXT RELEVANCE, on each line",
+                "invalid_qrels_line",
+                "this line is not a query id, a text id, and a relevance",
+                location=f"{file}:{number}",
+                hint="write QUERY TEXT RELEVANCE, or QUERY 0 TEXT RELEVANCE, on each line",
             )
         if float(fields[-1]) > 0:
             found.setdefault(fields[0], set()).add(fields[-2])
     if not found:
         raise InputError(
-            f"{file}: nothing in it is relevant to any query", "give a file of relevance judgements"
+            "no_relevant_texts",
+            "no relevance in this file is above 0",
+            location=file,
+            hint="use a file of relevance judgments",
         )
     return {query: frozenset(texts) for query, texts in found.items()}
 
@@ -117,12 +130,16 @@ class Searched:
         gold = [query.texts or query.gold for query in self.queries]
         return {**ranking_figures(self._rankings, gold), "queries": sum(map(bool, gold))}
 
-    def tell(self, say: Callable[[str], None]) -> None:
-        """What the figures do not cover."""
+    def log_unscored(self) -> None:
+        """Log which queries have no relevant texts, if others have."""
         unknown = [query.id for query in self.queries if not (query.texts or query.gold)]
         if unknown and self.has_gold:
-            said = counted(len(unknown), "query has no text to find", "queries have no text to find")
-            say(f"{said}, and {'is' if len(unknown) == 1 else 'are'} not scored: {listed(unknown)}")
+            logger.warning(
+                "%s no relevant texts and %s not scored: %s",
+                counted(len(unknown), "query has", "queries have"),
+                "is" if len(unknown) == 1 else "are",
+                listed(unknown),
+            )
 
 
 def _is_number(text: str) -> bool:

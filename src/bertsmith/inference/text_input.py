@@ -21,5 +21,8 @@ def decoded(line: bytes, place: str) -> str:
         return line.removeprefix(codecs.BOM_UTF8).decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{place}: byte {error.start} of the line is not UTF-8", "convert it to UTF-8"
+            "not_utf8",
+            f"byte {error.start} of the line is not UTF-8",
+            location=place,
+            hint="convert the text to UTF-8",
         ) from None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.io.files import Reading, bare_suffix, json_object, read_documents, read_lines
 from bertsmith.io.memory import InMemory, Source, Texts, as_file, is_path
 from bertsmith.io.records import missing_column
@@ -55,7 +55,11 @@ def text_rows(
     else:
         if text_column is not None:
             raise InputError(
-                f"{file}: this file has one text per line and no columns", "leave --text-column out"
+                "no_columns",
+                "this file has one text per line and no columns",
+                location=file,
+                argument="text_column",
+                hint=f"omit {option('text_column')}",
             )
         for number, line in read_lines(file, encoding):
             yield TextRow(line, f"{file}:{number}", str(number))
@@ -76,17 +80,26 @@ def _of_jsonl(
         row, place = json_object(file, number, line), f"{file}:{number}"
         if column not in row:
             raise InputError(
-                f"{place}: the field '{column}' is missing",
-                missing_column(column, list(row), "text_column", word="keys"),
+                "field_missing",
+                f"the field '{column}' is missing",
+                location=place,
+                argument="text_column",
+                hint=missing_column(column, list(row), "text_column", word="keys"),
             )
         if not isinstance(text := row[column], str):
             raise InputError(
-                f"{place}: the field '{column}' is not a string, but {json.dumps(text)[:60]}",
-                "write each text as a string in quotes, or take the line out",
+                "not_a_string",
+                f"the field '{column}' is not a string, but {json.dumps(text)[:60]}",
+                location=place,
+                hint="write each text as a string in quotes, or remove the line",
             )
         if id_column is not None and row.get(id_column) is None:
             raise InputError(
-                f"{place}: the field '{id_column}' is missing", "name another one with --id-column"
+                "field_missing",
+                f"the field '{id_column}' is missing",
+                location=place,
+                argument="id_column",
+                hint=f"name another {option('id_column')}",
             )
         known = [id_column] if id_column else _IDS
         yield TextRow(text, place, next((str(row[k]) for k in known if row.get(k) is not None), str(number)))

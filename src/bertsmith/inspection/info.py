@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,8 +40,6 @@ _KIND_NAMES = {
 }
 _HINT = "name a run, a model folder, prepared data, a tokenizer, or a published model"
 
-logger = logging.getLogger(__name__)
-
 
 def info(name: str | Path | None = None) -> dict[str, Any]:
     """Describe a run, a model folder, prepared data, a tokenizer, a published model, or this machine.
@@ -73,11 +70,11 @@ def info(name: str | Path | None = None) -> dict[str, Any]:
     if kind == "tokenizer":
         return {"kind": kind, "path": str(path), **Tokenizer.load(path).info()}
     if kind == "model":
-        return {"kind": "model", **load(name, tell=logger.info).info()}
+        return {"kind": "model", **load(name).info()}
     if path.exists():
         raise _not_describable(path, kind)
     try:
-        return {"kind": "model", **load(name, tell=logger.info).info()}
+        return {"kind": "model", **load(name).info()}
     except InputError:
         if preset_name := known_as(str(name)):
             return _describe_preset(preset_name)
@@ -179,7 +176,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
     """Return the progress, settings, scores, and model of a run."""
     values = read_yaml(path / SETTINGS) if (path / SETTINGS).is_file() else {}
     state = newest_state(path / CHECKPOINTS)
-    model = load(path, tell=logger.debug) if (path / MODEL / CONFIG).is_file() else None
+    model = load(path) if (path / MODEL / CONFIG).is_file() else None
     record = model.folder.record if model is not None else {}
     report = _read_json(path / REPORT) if model is not None and model.unfinished is None else {}
     plan = read_plan(path, [])

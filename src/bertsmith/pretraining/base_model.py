@@ -50,7 +50,7 @@ def base_of(
         )
     if model is None and not named:
         return None
-    found = model if isinstance(model, Model) else load(model or str(named), tell=tell)
+    found = model if isinstance(model, Model) else load(model or str(named))
     if found.tokenizer.digest != shards.tokenizer.digest:
         raise InputError(
             f"{shards.folder}: this data was prepared with another tokenizer than that of {found.path}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from collections import Counter
@@ -24,8 +23,6 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 _BIGRAM_WEIGHT = 0.9  # of a word's probability; the rest is its unigram probability
 
 Pair = dict[str, str]
-
-logger = logging.getLogger(__name__)
 
 
 def make_pairs(sentences: Sequence[str], seed: int) -> list[Pair]:
@@ -86,7 +83,7 @@ def score_bigram_model(pairs: Sequence[Pair], corpus: Iterable[Document]) -> dic
 
 def score_model(model: Model, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the accuracy of a BERT by pseudo-log-likelihood, without fine-tuning."""
-    scores = model.score_pairs(list(pairs), group_columns=["phenomenon"], tell=logger.debug)
+    scores = model.score_pairs(list(pairs), group_columns=["phenomenon"])
     return {
         "accuracy": scores["accuracy"],
         "by_phenomenon": {name: group["accuracy"] for name, group in scores["by_phenomenon"].items()},
