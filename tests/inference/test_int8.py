@@ -220,7 +220,7 @@ def test_what_is_no_number_is_refused(run: Path) -> None:
     model = bs.load(run, precision="int8")
     with torch.no_grad():
         model.encoder.get_parameter("blocks.0.output_norm.weight")[3] = torch.nan
-    with pytest.raises(InputError, match="is nan, below 0.995") as caught:
+    with pytest.raises(InputError, match=r"is nan, below 0.995") as caught:
         model.embed(TEXTS)
     assert caught.value.code == "int8_vectors_differ"
 
