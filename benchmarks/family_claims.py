@@ -14,6 +14,7 @@ script may be stopped and called again.
 from __future__ import annotations
 
 import argparse
+import logging
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     hardware.prepare_process(options.threads)
     for part in options.parts:
         PARTS[part](options)
@@ -156,7 +158,7 @@ def trained(name: str, teacher: bs.Model, options: argparse.Namespace) -> Path:
     settings = settings_for(own, options.tokens, 0, options.threads)
     shards = shards_of(options.teacher)
     if name == STUDENT:
-        made = bs.distill(shards, run, teacher, settings=settings, resume=holds_run(run), tell=print)
+        made = bs.distill(shards, run, teacher, settings=settings, resume=holds_run(run))
     else:
         made = bs.pretrain(
             shards,
@@ -195,7 +197,6 @@ def losses(options: argparse.Namespace) -> None:
         },
         jobs=options.threads,
         resume=out.exists(),
-        tell=lambda text: print(text, flush=True),
     )
     cheap = " and ".join(f"{one} on {task}" for task, one in zip(TASKS, cheap_cells(), strict=True))
     section(

@@ -11,6 +11,7 @@ conll2003 with four times the epochs for the rows of which one has a BiLSTM, whi
 from __future__ import annotations
 
 import argparse
+import logging
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--rows")
     parser.add_argument("--longer", action="store_true")
     options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     out = WORK / "family" / f"tables-{options.tokens}"
     report = ablate(
         HERE / "family_tables.yaml",
@@ -63,7 +65,6 @@ def main() -> None:
         ],
         jobs=options.jobs,
         resume=out.exists(),
-        tell=lambda text: print(text, flush=True),
     )
     if options.longer:
         runs = [(row, seed, out) for row in LONGER for seed in range(options.seeds)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import logging
 import math
 import shutil
 import statistics
@@ -152,6 +153,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     hardware.prepare_process(options.threads)
     for name in options.tasks:
         if "cheap" in options.sides and not name.startswith("features"):
@@ -221,7 +223,6 @@ def ours(name: str, seed: int, threads: int) -> dict[str, Any]:
             "train.tensorboard=false",
         ],
         resume=(out / "settings.yaml").exists(),
-        tell=print,
     )
     report, dev = model.report, model.report["dev"]
     numbers = {key: value for key, value in dev.items() if isinstance(value, float)}

@@ -269,16 +269,16 @@ def test_a_missing_text_in_memory_is_an_empty_text(
     blank = [dict(row, title="") if row["title"] is missing else row for row in rows]
     assert moods.evaluate(rows) == moods.evaluate(blank)
     messages: list[str] = []
-    bs.finetune(
-        "classify",
-        bert,
-        tmp_path / "run",
-        train=rows,
-        dev=ROWS[:9],
-        text_column="title",
-        tell=messages.append,
-        **SHORT,
-    )
+    with tiny_run.logged(messages):
+        bs.finetune(
+            "classify",
+            bert,
+            tmp_path / "run",
+            train=rows,
+            dev=ROWS[:9],
+            text_column="title",
+            **SHORT,
+        )
     assert any("1 text is empty" in line for line in messages)
     with pytest.raises(bs.InputError) as caught:
         moods.evaluate([{"title": "mi", "label": missing}])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from bertsmith.corpus.prepare import prepare
@@ -102,3 +104,28 @@ def examples(count: int, seed: int = 0) -> list[tuple[str, str]]:
         words.insert(rng.randrange(len(words) + 1), WORDS[i % 3])
         rows.append((" ".join(words), label))
     return rows
+
+
+class _ListHandler(logging.Handler):
+    """Append the text of each record to a list."""
+
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__(logging.INFO)
+        self._messages = messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._messages.append(record.getMessage())
+
+
+@contextmanager
+def logged(messages: list[str]) -> Iterator[None]:
+    """Collect what bertsmith logs, where pytest's caplog is not available, as in fixtures of a module."""
+    logger, handler = logging.getLogger("bertsmith"), _ListHandler(messages)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

@@ -11,10 +11,12 @@ search, cross-validation, `clone`, pickle, and joblib work with it.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,7 +27,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from bertsmith import console
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
 from bertsmith.runs.run_folder import CHECKPOINTS
@@ -155,16 +156,16 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             validation = {
                 "dev": {name: [cells[i] for i in indices if i < len(cells)] for name, cells in rows.items()}
             }
-        return finetune(
-            "classify",
-            self.model,
-            run,
-            train=rows,
-            **validation,
-            label_names=names,
-            settings=settings,
-            tell=console.tell if self.verbose else lambda text: None,
-        )
+        with _logs(verbose=self.verbose):
+            return finetune(
+                "classify",
+                self.model,
+                run,
+                train=rows,
+                **validation,
+                label_names=names,
+                settings=settings,
+            )
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return the probability of each label.
@@ -274,3 +275,16 @@ def _class_weights(class_weight: Any, classes: NDArray[Any], names: list[str]) -
             f"class_weight names {unknown[0]!r}, which is not a label of y: {list(name_of_class)[:10]}"
         )
     return {name_of_class[label]: weight for label, weight in class_weight.items()}
+
+
+@contextmanager
+def _logs(*, verbose: bool) -> Iterator[None]:
+    """Suppress log records below errors unless `verbose` is set."""
+    logger = logging.getLogger("bertsmith")
+    level = logger.level
+    if not verbose:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -36,20 +36,21 @@ ADDED = 12 * 32**2 + 16 * 32  # two layers of two directions: 4 gates · (32 · 
 
 
 class Made(NamedTuple):
-    """A model that was fine-tuned so, its files, and what was told meanwhile."""
+    """A model that was fine-tuned so, its files, and the messages of the run."""
 
     kind: str
     base: bs.Model
     model: bs.Model
     files: list[Path]
-    told: list[str]
+    messages: list[str]
 
     def again(self, out: Path, *settings: str, **more: Any) -> bs.Model:
         train, dev, _ = self.files
         own = [*SETTINGS, *OWN.get(self.kind, []), *settings]
-        return bs.finetune(
-            self.kind.split()[0], self.base, out, train=train, dev=dev, settings=own, tell=self.told.append, **more
-        )  # fmt: skip
+        with tiny_run.logged(self.messages):
+            return bs.finetune(
+                self.kind.split()[0], self.base, out, train=train, dev=dev, settings=own, **more
+            )
 
     def outputs(self, *, order: int = 1) -> list[Tensor]:
         """Of the third file's examples, in their order whatever the order that they are read in."""
@@ -91,8 +92,8 @@ def test_it_is_saved_and_read_back(made: Made) -> None:
     }
 
 
-def test_what_it_costs_is_told(made: Made) -> None:
-    assert f"BiLSTM below the head: {ADDED:,} parameters more (12H² + 16H)" in made.told
+def test_its_parameters_are_logged(made: Made) -> None:
+    assert f"BiLSTM below the head: {ADDED:,} more parameters (12H² + 16H)" in made.messages
     found = made.model.info()
     assert [t["parameters"] for t in found["terms"] if t["term"] == "BiLSTM"] == [ADDED]
     modules = (made.model.encoder, made.model.task)
@@ -276,11 +277,12 @@ def both_sides(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
 
 
-def tuned(base: bs.Model, out: Path, told: list[str], task: str = "classify", **how: Any) -> bs.Model:
+def tuned(base: bs.Model, out: Path, messages: list[str], task: str = "classify", **how: Any) -> bs.Model:
     suffix, write = FILES[task]
     file = write(out.parent / f"{task}.{suffix}", 0)
     few = [one for one in SETTINGS if not one.startswith("task.")]
-    return bs.finetune(task, base, out, train=file, dev=file, settings=few, tell=told.append, **how)
+    with tiny_run.logged(messages):
+        return bs.finetune(task, base, out, train=file, dev=file, settings=few, **how)
 
 
 def test_a_pooler_is_taken_over_where_it_reads_the_same_states(both_sides: bs.Model, tmp_path: Path) -> None:
@@ -289,14 +291,14 @@ def test_a_pooler_is_taken_over_where_it_reads_the_same_states(both_sides: bs.Mo
     def pooler(model: bs.Model) -> Tensor:
         return model.folder.weights()["pooler.linear.weight"]
 
-    told: list[list[str]] = [[], [], []]
-    plain = tuned(both_sides, tmp_path / "plain", told[0], **still)
-    above = tuned(both_sides, tmp_path / "above", told[1], head="bilstm", **still)
-    later = tuned(above, tmp_path / "later", told[2], **still)
+    messages: list[list[str]] = [[], [], []]
+    plain = tuned(both_sides, tmp_path / "plain", messages[0], **still)
+    above = tuned(both_sides, tmp_path / "above", messages[1], head="bilstm", **still)
+    later = tuned(above, tmp_path / "later", messages[2], **still)
     torch.testing.assert_close(pooler(plain), pooler(both_sides), atol=1e-6, rtol=0)
     assert not torch.allclose(pooler(above), pooler(both_sides), atol=1e-3)
     assert not torch.allclose(pooler(later), pooler(above), atol=1e-3)
-    new = [any("the pooler reads other states, a new one" in line for line in lines) for lines in told]
+    new = [any("the pooler of the base reads other states" in line for line in lines) for lines in messages]
     assert new == [False, True, True]
     assert above.folder.architecture == "BertForBiLstmSequenceClassification"
     assert plain.folder.architecture == later.folder.architecture == "BertForSequenceClassification"

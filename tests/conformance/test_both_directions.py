@@ -31,14 +31,15 @@ class Made(NamedTuple):
     left: bs.Model
     right: bs.Model
     files: list[Path]
-    told: list[str]
+    messages: list[str]
 
     def again(self, out: Path, *settings: str, **more: Any) -> bs.Model:
         train, dev, _ = self.files
         own = [f"task.beside={self.right.path}", *STEPS, *OWN.get(self.kind, []), *settings]
-        return bs.finetune(
-            self.kind.split()[0], self.left, out, train=train, dev=dev, settings=own, tell=self.told.append, **more
-        )  # fmt: skip
+        with tiny_run.logged(self.messages):
+            return bs.finetune(
+                self.kind.split()[0], self.left, out, train=train, dev=dev, settings=own, **more
+            )
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,7 @@ def test_it_is_saved_read_back_and_counted(made: tuple[Made, bs.Model]) -> None:
     }
     modules = (model.encoder, model.task)
     assert model.info()["parameters"] == sum(p.numel() for one in modules for p in one.parameters())
-    assert any("the other direction below the head" in line for line in asked.told)
+    assert any("the other direction below the head" in line for line in asked.messages)
     with pytest.raises((ValueError, AttributeError)):
         getattr(transformers(), model.folder.architecture)
 

@@ -143,7 +143,6 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "train.tensorboard=false",
             *OWN.get(request.param, []),
         ],
-        tell=lambda text: None,
     )
     return folder / "run", dev
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -69,9 +70,12 @@ def weights(run: Path) -> bytes:
     return (run / "model" / "model.safetensors").read_bytes()
 
 
-def test_restarts_are_the_runs_of_these_seeds(base: bs.Model, tmp_path: Path) -> None:
-    told: list[str] = []
-    report = repeated(base, tmp_path / "runs", "train.seed=3", restarts=2, tell=told.append)
+def test_restarts_are_the_runs_of_these_seeds(
+    base: bs.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "bertsmith")
+    report = repeated(base, tmp_path / "runs", "train.seed=3", restarts=2)
+    messages = list(caplog.messages)
     assert [row["run"] for row in report["runs"]] == ["seed-3", "seed-4"]
     tuned(base, tmp_path / "alone", "train.seed=4")
     assert_same(tmp_path / "runs" / "seed-4", outcome(tmp_path / "alone"))
@@ -82,7 +86,7 @@ def test_restarts_are_the_runs_of_these_seeds(base: bs.Model, tmp_path: Path) ->
     assert report == json.loads((tmp_path / "runs" / "report.json").read_text())
     assert report["best"] == ["seed-3", "seed-4"][int(np.argmax(scores))]
     # the table of labels is that of the same data: once
-    assert sum("label" in text and "share" in text for text in told) == 1
+    assert sum("label" in text and "share" in text for text in messages) == 1
 
 
 SCORES = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
@@ -121,23 +125,27 @@ def test_a_run_below_a_baseline_that_reads_the_texts_is_not_degenerate() -> None
     assert found["warnings"] == []
 
 
-def test_a_run_that_diverges_is_told_and_the_others_follow(base: bs.Model, tmp_path: Path) -> None:
+def test_a_run_that_diverges_is_reported_and_the_others_follow(
+    base: bs.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     stepped = Recorder.stepped
-    told: list[str] = []
 
     def diverging(self: Recorder, number: int, *rest: Any) -> None:
         if self._path.parent.name == "seed-1" and number == 2:
-            raise Diverged("step 2: the loss is nan; the update was not made")
+            raise Diverged("loss_not_finite", "the loss of step 2 is nan")
         stepped(self, number, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recorder, "stepped", diverging)
-        report = repeated(base, tmp_path / "runs", restarts=3, tell=told.append)
+        report = repeated(base, tmp_path / "runs", restarts=3)
     assert [row["score"] is None for row in report["runs"]] == [False, True, False]
-    assert report["runs"][1]["failure"] == "step 2: the loss is nan; the update was not made"
+    assert report["runs"][1]["failure"] == "the loss of step 2 is nan"
     assert "seed-1" in report["summary"]["degenerate"]
     assert report["summary"]["scores"] == 2
-    assert any(line.startswith("warning: ") and "seed-1: step 2: the loss is nan" in line for line in told)
+    assert any(
+        record.levelno == logging.WARNING and "seed-1: the loss of step 2 is nan" in record.getMessage()
+        for record in caplog.records
+    )
     again = repeated(base, tmp_path / "runs", restarts=3, resume=True)
     assert [row["score"] is None for row in again["runs"]] == [False, False, False]
 
@@ -193,8 +201,9 @@ def test_stopped_in_any_run_and_resumed_is_straight(base: bs.Model, tmp_path: Pa
     straight = repeated(base, tmp_path / "straight", restarts=3)
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, step)
-        with pytest.raises(Stopped, match=rf"seed-{(step - 1) // 4}: stopped by SIGINT"):
+        with pytest.raises(Stopped) as caught:
             repeated(base, tmp_path / "runs", restarts=3)
+    assert f"seed-{(step - 1) // 4}" in str(caught.value)
     assert not (tmp_path / "runs" / "report.json").exists()
     done = tmp_path / "runs" / "seed-0" / "report.json"
     before = done.stat().st_mtime_ns if step > 4 else None
@@ -211,32 +220,41 @@ def test_more_restarts_may_follow_and_none_may_be_left_out(base: bs.Model, tmp_p
     report = repeated(base, tmp_path / "runs", restarts=3, resume=True)
     assert [row["run"] for row in report["runs"]] == ["seed-0", "seed-1", "seed-2"]
     assert weights(tmp_path / "runs" / "seed-1") == kept
-    with pytest.raises(InputError, match=r"there is the run seed-2, which is none of those asked for"):
+    with pytest.raises(InputError) as caught:
         repeated(base, tmp_path / "runs", restarts=2, resume=True)
-    with pytest.raises(InputError, match=r"it cannot continue with 0\.001"):
+    assert caught.value.code == "runs_differ"
+    assert caught.value.location == str(tmp_path / "runs")
+    with pytest.raises(InputError) as caught:
         repeated(base, tmp_path / "runs", "train.learning_rate=1e-3", restarts=3, resume=True)
+    assert "0.001" in str(caught.value)
 
 
 def test_a_folder_of_runs_is_begun_continued_or_replaced_as_a_run_is(base: bs.Model, tmp_path: Path) -> None:
     out = tmp_path / "runs"
-    with pytest.raises(InputError, match=r"there are no runs in this folder to continue"):
+    with pytest.raises(InputError) as caught:
         repeated(base, out, restarts=2, resume=True)
+    assert caught.value.code == "runs_missing"
     assert not out.exists()
     repeated(base, out, restarts=2)
-    with pytest.raises(InputError, match=r"there are runs in this folder\ncontinue them with resume=True"):
+    with pytest.raises(InputError) as caught:
         repeated(base, out, restarts=2)
+    assert caught.value.code == "runs_exist"
+    assert caught.value.location == str(out)
     repeated(base, out, folds=2, overwrite=True)
     assert sorted(path.name for path in out.iterdir()) == ["fold-1", "fold-2", "report.json", "runs.json"]
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"notes\.txt"):
+    with pytest.raises(InputError) as caught:
         repeated(base, out, restarts=2, overwrite=True)
+    assert "notes.txt" in str(caught.value)
     tuned(base, tmp_path / "one")
-    with pytest.raises(InputError, match=r"there is one run in this folder, and these are 2"):
+    with pytest.raises(InputError) as caught:
         repeated(base, tmp_path / "one", restarts=2, resume=True)
+    assert caught.value.code == "folder_of_single_run"
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("")
-    with pytest.raises(InputError, match=r"already exists and is not empty"):
+    with pytest.raises(InputError) as caught:
         repeated(base, tmp_path / "full", restarts=2)
+    assert str(tmp_path / "full") in str(caught.value)
 
 
 def test_where_one_run_is_wanted_the_best_of_several_is_named(base: bs.Model, tmp_path: Path) -> None:
@@ -247,42 +265,48 @@ def test_where_one_run_is_wanted_the_best_of_several_is_named(base: bs.Model, tm
     assert caught.value.code == "folder_of_runs"
     assert caught.value.location == str(tmp_path / "runs")
     assert str(best) in caught.value.hint
-    with pytest.raises(
-        InputError, match=r"this is a folder of 2 runs, not a run itself\nto continue them, call"
-    ):
+    with pytest.raises(InputError) as caught:
         tuned(base, tmp_path / "runs", resume=True)
+    assert str(tmp_path / "runs") in str(caught.value)
     found = bs.info(tmp_path / "runs")
     assert (found["kind"], found["best"], found["summary"]) == ("runs", report["best"], report["summary"])
     (tmp_path / "runs" / "report.json").unlink()
     assert [row["finished"] for row in bs.info(tmp_path / "runs")["unfinished"]] == [True, True]
 
 
-WRONG: list[tuple[dict[str, Any], Sequence[str], str]] = [
-    ({"restarts": 2, "folds": 2}, (), r"^restarts=… and folds=… exclude each other"),
-    ({"restarts": 1}, (), r"^restarts=1: is not between 2 and 1,000"),
-    ({"folds": 2, "dev": "dev.csv"}, (), r"^folds=… and dev=… exclude each other"),
-    ({"folds": 2, "dev_share": 0.1}, (), r"^folds=… and dev_share=… exclude each other"),
-    ({"restarts": 2, "grid": {"seed": [1, 2]}}, (), r"varies the seed, and so does grid"),
-    ({"grid": {"seed": []}}, (), r"^grid=… seed: \[\] is not a list of values"),
-    ({"grid": {"learning_rat": [1]}}, (), r"learning_rat: there is no such setting\ndid you mean"),
-    ({"grid": ["learning_rate=a"]}, (), r"^grid=…: train\.learning_rate is 'a', not a number"),
-    ({"grid": ["learning_rate"]}, (), r"is not NAME=VALUE,VALUE"),
-    ({"grid": ["learning_rate=1e-4,,1"]}, (), r"is not NAME=VALUE,VALUE"),
-    ({"grid": ["learning_rate=1e-4,0.0001"]}, (), r"the value 0\.0001 occurs twice"),
-    ({"grid": ["epochs=1", "epochs=2"]}, (), r"epochs occurs twice"),
-    ({"grid": {"epochs": list(range(1, 1002))}}, (), r"^these are 1,001 runs"),
-    ({"grid": ["batch_size=2"]}, ["train.batch_size=3"], r"^train\.batch_size is set for all runs"),
+WRONG: list[tuple[dict[str, Any], Sequence[str], str | None, str | None]] = [
+    ({"restarts": 2, "folds": 2}, (), "restarts_with_folds", None),
+    ({"restarts": 1}, (), "number_of_runs_invalid", "restarts"),
+    ({"folds": 2, "dev": "dev.csv"}, (), "folds_with_dev", None),
+    ({"folds": 2, "dev_share": 0.1}, (), "folds_with_dev", None),
+    ({"restarts": 2, "grid": {"seed": [1, 2]}}, (), "seed_in_grid", "grid"),
+    ({"grid": {"seed": []}}, (), "grid_invalid", "grid"),
+    ({"grid": {"learning_rat": [1]}}, (), "setting_unknown", "grid"),
+    ({"grid": ["learning_rate=a"]}, (), None, "grid"),
+    ({"grid": ["learning_rate"]}, (), "grid_invalid", "grid"),
+    ({"grid": ["learning_rate=1e-4,,1"]}, (), "grid_invalid", "grid"),
+    ({"grid": ["learning_rate=1e-4,0.0001"]}, (), "grid_value_repeated", "grid"),
+    ({"grid": ["epochs=1", "epochs=2"]}, (), "grid_setting_repeated", "grid"),
+    ({"grid": {"epochs": list(range(1, 1002))}}, (), "number_of_runs_invalid", "grid"),
+    ({"grid": ["batch_size=2"]}, ["train.batch_size=3"], "setting_in_grid", "train.batch_size"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("more", "settings", "said"), WRONG)
+@pytest.mark.parametrize(("more", "settings", "code", "argument"), WRONG)
 def test_what_makes_no_sense_is_refused_before_anything_is_written(
-    base: bs.Model, tmp_path: Path, more: dict[str, Any], settings: Sequence[str], said: str
+    base: bs.Model,
+    tmp_path: Path,
+    more: dict[str, Any],
+    settings: Sequence[str],
+    code: str | None,
+    argument: str | None,
 ) -> None:
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError) as caught:
         bs.finetune_repeatedly(
             "classify", base, tmp_path / "runs", train="train.csv", settings=settings, **more
         )
+    assert code in (None, caught.value.code)
+    assert caught.value.argument == argument
     assert not (tmp_path / "runs").exists()
 
 

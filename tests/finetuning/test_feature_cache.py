@@ -121,8 +121,9 @@ def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     made, _ = frozen(tmp_path, 3)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
-        with pytest.raises(MachineError, match=r"has no room for 0\.0 GB of hidden states"):
+        with pytest.raises(MachineError) as caught:
             made.remember(TEXTS, "weights")
+    assert caught.value.code == "disk_full"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -252,9 +253,10 @@ def test_runs_on_the_same_data_compute_the_states_once(
 
 def test_a_task_without_a_head_has_nothing_to_train(base: bs.Model, tmp_path: Path) -> None:
     pairs = [{"text": a, "second": b} for a, b in pairwise(WORDS)]
-    with pytest.raises(
-        InputError, match="frozen: nothing would be trained, since the task 'embed' has no head"
-    ):
+    with pytest.raises(InputError) as caught:
         bs.finetune("embed", base, tmp_path / "run", train=pairs, dev=pairs, frozen=True)
-    with pytest.raises(InputError, match="exclude each other"):
+    assert caught.value.code == "nothing_to_train"
+    assert caught.value.argument == "train.frozen"
+    with pytest.raises(InputError) as caught:
         bs.finetune("tag", base, tmp_path / "run", train=TAGS, dev=TAGS, frozen=True, unfreeze_every=2)
+    assert caught.value.code == "frozen_with_layer_settings"

@@ -208,10 +208,10 @@ def test_the_verb_writes_a_plot_and_one_document(base: bs.Model, tmp_path: Path)
     assert "training loss by learning rate, smoothed" in made.stdout
     assert "suggestion: " in made.stdout
     again = call(*words)
-    assert again.exception.sentence == f"{out}: already exists"
+    assert isinstance(again.exception, InputError)
+    assert str(out) in str(again.exception)
     out.unlink()
-    told = call(*words, "--json")
-    document = json.loads(told.stdout)
+    document = json.loads(call(*words, "--json").stdout)
     assert (len(document["rates"]), list(document["seeds"]), document["plot"]) == (15, ["0", "1"], str(out))
     assert {"losses", "smoothed", "lowest_at", "falls_clearly", "diverges_at"} == document["seeds"][
         "0"
@@ -219,21 +219,18 @@ def test_the_verb_writes_a_plot_and_one_document(base: bs.Model, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code"),
     [
-        (("--low", "1e-2", "--high", "1e-3"), "--low 0.01, --high 0.001: rates rise from low to high"),
-        (("--steps", "5"), "--steps 5: a curve of so few updates says nothing"),
-        (("--seeds", "2", "--set", "train.freeze_layers=3"), "train.freeze_layers=3: the model has 2 layers"),
-        (
-            ("--batch-size", "4", "--set", "train.batch_size=4"),
-            "--batch-size and --set train.batch_size exclude",
-        ),
+        (("--low", "1e-2", "--high", "1e-3"), "rates_invalid"),
+        (("--steps", "5"), "steps_too_few"),
+        (("--seeds", "2", "--set", "train.freeze_layers=3"), "freeze_layers_too_many"),
+        (("--batch-size", "4", "--set", "train.batch_size=4"), None),
     ],
 )
 def test_what_cannot_be_done_is_said(
-    base: bs.Model, tmp_path: Path, words: tuple[str, ...], said: str
+    base: bs.Model, tmp_path: Path, words: tuple[str, ...], code: str | None
 ) -> None:
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
     failed = call("--model", base.path, "--train", train, *words)
     assert isinstance(failed.exception, InputError)
-    assert failed.exception.sentence.startswith(said)
+    assert code in (None, failed.exception.code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from pathlib import Path
 
@@ -56,37 +57,39 @@ def test_equal_texts_are_on_one_side_of_a_split(base: bs.Model, tmp_path: Path) 
     assert not {row["text"] for row in train} & {row["text"] for row in dev}
 
 
-def test_what_cannot_be_held_out_is_told_as_it_is(
-    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_split_without_a_label_or_an_example_is_reported(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "bertsmith")
     monkeypatch.setenv("COLUMNS", "300")
     rows = [*((f"kaba {i}", "joy") for i in range(8)), ("lode zu", "fear"), ("lode zu", "fear")]
     file = tiny_run.table(tmp_path / "all.csv", rows)
-    told: list[str] = []
-    bs.finetune("classify", base, tmp_path / "a", train=file, dev_share=0.3, settings=FEW, tell=told.append)
-    assert any("everything in dev has the label 'joy', so its" in line for line in told)
+    bs.finetune("classify", base, tmp_path / "a", train=file, dev_share=0.3, settings=FEW)
+    assert any("everything in dev has the label 'joy', so its" in line for line in caplog.messages)
     one = tmp_path / "one.jsonl"
     one.write_text('{"words": ["kaba", "lode"], "tags": ["A", "B"]}\n')
-    with pytest.raises(
-        InputError, match=r"^one example cannot be split at dev_share=0.3: each side needs one"
-    ):
+    with pytest.raises(InputError) as caught:
         bs.finetune("tag", base, tmp_path / "b", train=one, dev_share=0.3, settings=FEW)
+    assert caught.value.code == "split_impossible"
+    assert caught.value.argument == "dev_share"
 
 
-def test_the_same_file_or_the_same_texts_on_both_sides_are_told(
-    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_same_file_or_the_same_texts_on_both_sides_are_reported(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "bertsmith")
     monkeypatch.setenv("COLUMNS", "300")
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     rows = [*tiny_run.examples(30)[:4], ("zu zu zu", "joy"), ("zu zu", "fear")]
     dev = tiny_run.table(tmp_path / "dev.csv", rows)
-    told: list[str] = []
-    bs.finetune("classify", base, tmp_path / "a", train=train, dev=train, settings=FEW, tell=told.append)
-    assert any("training and dev are the same file" in line for line in told)
-    told.clear()
-    bs.finetune("classify", base, tmp_path / "b", train=train, dev=dev, settings=FEW, tell=told.append)
+    bs.finetune("classify", base, tmp_path / "a", train=train, dev=train, settings=FEW)
+    assert any("training and dev are the same file" in line for line in caplog.messages)
+    caplog.clear()
+    bs.finetune("classify", base, tmp_path / "b", train=train, dev=dev, settings=FEW)
     sides = "4 of 6 dev examples have a text that is also trained on, which raises the scores"
-    assert any(f"│ {sides} │ dev.csv:2 is train.csv:2 │" in " ".join(line.split()) for line in told)
+    assert any(
+        f"│ {sides} │ dev.csv:2 is train.csv:2 │" in " ".join(line.split()) for line in caplog.messages
+    )
 
 
 def test_written_parts_train_the_same_model(base: bs.Model, tmp_path: Path) -> None:
@@ -142,17 +145,17 @@ def test_settings_are_enough_to_run_it_again(base: bs.Model, tmp_path: Path) -> 
     assert first.report["dev"] == again.report["dev"]
 
 
-def test_a_label_with_one_example_is_learnt_and_told(
-    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_label_with_one_example_is_learned_and_reported(
+    base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "bertsmith")
     monkeypatch.setenv("COLUMNS", "300")
     file = tiny_run.table(tmp_path / "all.csv", [*tiny_run.examples(30), ("kaba", "awe")])
-    told: list[str] = []
-    bs.finetune("classify", base, tmp_path / "run", train=file, dev_share=0.2, settings=FEW, tell=told.append)
+    bs.finetune("classify", base, tmp_path / "run", train=file, dev_share=0.2, settings=FEW)
     train, dev = parts(tmp_path / "run")
     assert (len(train), len(dev)) == (25, 6)
     assert [row["label"] for row in train].count("awe") == 1
-    said = " ".join(" ".join(told).split())
+    said = " ".join(" ".join(caplog.messages).split())
     assert "│ 1 label of train is missing in dev, so its scores say nothing of it │ 'awe' │" in said
     once = "│ 1 label occurs only once in training: too little to learn from │ 'awe' (all.csv:32) │"
     assert once in said
@@ -194,8 +197,10 @@ def test_files_may_be_set_and_stand_in_a_recipe(base: bs.Model, tmp_path: Path) 
     assert model.report["train_examples"] == 14
     again = bs.finetune("classify", base, tmp_path / "b", train=file, recipe=tmp_path / "a" / "settings.yaml")
     assert again.report["dev"] == model.report["dev"]
-    with pytest.raises(InputError, match="base=elsewhere"):
+    with pytest.raises(InputError) as caught:
         bs.finetune("classify", base, tmp_path / "c", train=file, dev_share=0.3, settings=["base=elsewhere"])
+    assert caught.value.code == "base_differs"
+    assert caught.value.argument == "base"
 
 
 def test_a_sample_without_a_rare_label_still_knows_it(base: bs.Model, tmp_path: Path) -> None:
@@ -216,9 +221,10 @@ def test_an_update_of_more_passes_than_the_run_has_is_refused(base: bs.Model, tm
 
 @pytest.mark.parametrize(("dropped", "family"), [(0.0, "bert"), (0.1, "bert"), (0.0, "albert")])
 def test_dropout_of_fine_tuning_is_a_tenth_whatever_the_base_had(
-    dropped: float, family: str, tmp_path: Path
+    dropped: float, family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And the user's; what differs from the base is told in a line. ALBERT's published models say 0."""
+    """And the user's; a difference from the base is logged. ALBERT's published models say 0."""
+    caplog.set_level(logging.INFO, "bertsmith")
     folder = tmp_path / "base"
     shards = tiny_run.make_shards(folder)
     of_albert = ["model.embedding_size=16", "train.max_steps=1", "model.max_position_embeddings=64"]
@@ -243,7 +249,7 @@ def test_dropout_of_fine_tuning_is_a_tenth_whatever_the_base_had(
         ("more", ["model.hidden_dropout_prob=0.4", "model.attention_probs_dropout_prob=0.3"], 0.4),
         ("none", ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"], 0.0),
     ):
-        told: list[str] = []
+        caplog.clear()
         tuned = bs.finetune(
             "classify",
             model,
@@ -251,11 +257,11 @@ def test_dropout_of_fine_tuning_is_a_tenth_whatever_the_base_had(
             train=rows,
             dev=rows,
             settings=[*FEW, *settings],
-            tell=told.append,
         )
         config = json.loads((tuned.model_folder / "config.json").read_text())
         assert config["hidden_dropout_prob"] == tuned.folder.config.head_dropout == expected
-        assert any(line.startswith(f"dropout is {expected:g}") for line in told) == (expected != dropped)
+        logged = any(line.startswith(f"dropout is {expected:g}") for line in caplog.messages)
+        assert logged == (expected != dropped)
         weights.append((tuned.model_folder / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
     assert len(set(weights)) == 3

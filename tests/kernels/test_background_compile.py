@@ -108,7 +108,6 @@ def test_fine_tuning_is_as_long_as_its_examples(tmp_path: Path, monkeypatch: pyt
         dev_share=0.25,
         epochs=2,
         batch_size=8,
-        tell=lambda _: None,
     )
     assert asked == [8]
     assert "kernels: numba\n" in (found.path / "settings.yaml").read_text(encoding="utf-8")

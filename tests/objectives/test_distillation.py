@@ -162,9 +162,8 @@ def test_distill_writes_a_distilbert_and_resumes_bit_for_bit(tmp_path: Path) -> 
 def test_minutes_do_not_change_the_model_size(tmp_path: Path) -> None:
     shards, teacher = train_teacher(tmp_path)
     messages: list[str] = []
-    student = bs.distill(
-        shards, tmp_path / "student", teacher, layers=1, minutes=0.05, settings=SETTINGS, tell=messages.append
-    )
+    with tiny_run.logged(messages):
+        student = bs.distill(shards, tmp_path / "student", teacher, layers=1, minutes=0.05, settings=SETTINGS)
     assert student.folder.config.hidden_size == teacher.folder.config.hidden_size
     assert student.folder.config.num_hidden_layers == 1
     assert not [message for message in messages if "bert-mini" in message or "bert-tiny" in message]

@@ -13,16 +13,17 @@ FEW = ["train.max_steps=2", "train.threads=1", "train.precision=fp32", "train.te
 
 
 @pytest.mark.parametrize("how", [None, "parse"])
-def test_they_are_text_unless_they_are_parsed(how: str | None, tmp_path: Path) -> None:
-    """In training, in a loaded model's answers, and on request otherwise; doubled ones are told."""
+def test_they_are_text_unless_they_are_parsed(
+    how: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In training, in a loaded model's answers, and on request otherwise; doubled ones get a warning."""
     base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=1")
     rows = [(f"{text} [SEP] kaba", label) for text, label in tiny_run.examples(28)]
     rows += [("[CLS] kaba lode [SEP]", "joy"), ("lode", "fear")]
-    file, told = tiny_run.table(tmp_path / "train.csv", rows), list[str]()
+    file = tiny_run.table(tmp_path / "train.csv", rows)
     more = {} if how is None else {"specials_in_text": how}
-    bs.finetune(
-        "classify", base, tmp_path / "run", train=file, dev=file, settings=FEW, tell=told.append, **more
-    )
+    bs.finetune("classify", base, tmp_path / "run", train=file, dev=file, settings=FEW, **more)
+    messages = list(caplog.messages)
     model = bs.load(tmp_path / "run")
     assert model.task.settings.specials_in_text == (how or "text")
     task, tokenizer = model.task, model.tokenizer
@@ -30,8 +31,8 @@ def test_they_are_text_unless_they_are_parsed(how: str | None, tmp_path: Path) -
     found = [tokenizer.tokens[i] for i in item.sequences[0].ids]
     unknown = ["[UNK]"] * 3  # the brackets and the word between them
     assert found == ["[CLS]", "kaba", *(["[SEP]"] if how else unknown), "lode", "[SEP]"]
-    said = [line for line in told if "[SEP]" in line and "twice" in line]
-    assert [line[:24] for line in said] == (["warning: 2 of 60 texts b"] if how else [])
+    said = [line for line in messages if "[SEP]" in line and "twice" in line]
+    assert [line[:15] for line in said] == (["2 of 60 texts b"] if how else [])
     answers = [
         model.predict(["kaba [SEP] lode"], specials_in_text=kind)[0]["tokens"] for kind in ("text", "parse")
     ]

@@ -87,7 +87,6 @@ def ablate(
         settings=changes,
         jobs=jobs,
         resume=resume,
-        tell=console.note,
     )
     if as_json:
         console.result_json({"out": out, **report})

@@ -98,7 +98,6 @@ def adapt(
         settings=changes,
         task_settings=task_settings,
         resume=resume,
-        tell=console.note,
     )
     if as_json:
         console.result_json({"out": out, **report})

@@ -80,7 +80,6 @@ def distill(
     Of a fine-tuned teacher a student (--model) learns the task from examples and from the teacher's answers to
     them; --set teacher.temperature, teacher.soft_weight and teacher.task_weight say how.
     """
-    from bertsmith import console
     from bertsmith.cli.train import show_result
     from bertsmith.experiments.distillation import distill as run
 
@@ -107,7 +106,6 @@ def distill(
         settings=options.changes_of(given, changes),
         resume=resume,
         begun=click.get_current_context().obj,
-        tell=console.note,
     )
     show_result(trained, out, as_json=as_json)
 
@@ -125,7 +123,6 @@ def _distill_task(
     resume: bool,
     as_json: bool,
 ) -> None:
-    from bertsmith import console
     from bertsmith.cli.finetune import show_report
     from bertsmith.experiments.distillation import distill_task
 
@@ -139,6 +136,5 @@ def _distill_task(
         dev=dev,
         settings=options.changes_of(given, changes),
         resume=resume,
-        tell=console.note,
     )
     show_report(out, made.report, as_json=as_json)

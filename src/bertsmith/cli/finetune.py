@@ -204,8 +204,6 @@ def _finetune(
     label_names: str | None = None,
     **own: Any,
 ) -> None:
-    from bertsmith import console
-
     short = {**options.short_of(own), "train.device": device, "train.frozen": frozen}
     of_task = {f"task.{name}": value for name, value in own.items()}
     given: dict[str, Any] = {
@@ -217,7 +215,6 @@ def _finetune(
         "recipe": recipe,
         "settings": options.changes_of({**of_task, **short}, changes),
         "resume": resume,
-        "tell": console.note,
     }
     if restarts or folds or grid:
         from bertsmith.experiments.multirun import finetune_repeatedly

@@ -58,7 +58,6 @@ def glue(
         recipe=recipe,
         settings=options.changes_of(options.short_of(short), changes),
         resume=resume,
-        tell=console.note,
     )
     if as_json:
         console.result_json({"out": out, **report})

@@ -139,7 +139,6 @@ def _find(
         label_names=label_names,
         recipe=recipe,
         settings=options.changes_of(given, changes),
-        tell=console.note,
     )
     if as_json:
         console.result_json({**found.document(), "plot": out})

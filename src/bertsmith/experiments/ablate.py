@@ -8,15 +8,16 @@ and each fine-tuning is an ordinary one in a folder of its own, so that what is 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console, hardware
+from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place, is_processor
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, command, option
 from bertsmith.experiments.ablation import (
     PAIRS,
     PRECISION,
@@ -48,6 +49,8 @@ from bertsmith.reports.ablation import paper_plot, seeds_plot
 from bertsmith.runs.run_folder import keeping_runs, write_report, write_whole
 from bertsmith.settings import Changes, read_yaml
 
+logger = logging.getLogger(__name__)
+
 _ASKED = "ablation.json"
 
 
@@ -63,7 +66,6 @@ def ablate(
     settings: Changes = (),
     jobs: int | None = None,
     resume: bool = False,
-    tell: Callable[[str], None] = console.tell,
 ) -> Report:
     """Pre-train each row of a recipe with each seed, fine-tune it for each task, and set it beside the paper.
 
@@ -79,7 +81,7 @@ def ablate(
 
     Returns the report, also in out/report.json, with plots in out/figures: each figure of each row with mean and
     deviation, its difference from the first row's, paired by seed, with the p of a paired t-test, and of each pair
-    of rows that the paper orders whether that order holds here, is reversed, or cannot be told (see
+    of rows that the paper orders whether that order holds here, is reversed, or cannot be decided (see
     `ablation_report`). All runs compute in one precision, chosen once, unless settings name one, and wait for
     compiled kernels where they compute with them. InputError for what a user can fix, before anything is trained.
     """
@@ -107,7 +109,7 @@ def ablate(
     precision = before.get("precision") or _precision(chosen, wanted, changes)
     if precision != "auto" and PRECISION not in _named(chosen, changes):
         changes = {PRECISION: precision, **changes}
-    _await_kernels(begun, tell)
+    _await_kernels(begun)
     works = [
         Measurement(chosen, some, seed, out, shards.folder, named, scored_on, changes, precision)
         for seed in range(seeds)
@@ -118,14 +120,18 @@ def ablate(
         written = {**asked, "precision": precision}
         write_whole(out / _ASKED, json.dumps(written, indent=2, ensure_ascii=False) + "\n")
         found: dict[str, dict[int, dict[str, float]]] = {row: {} for row in wanted}
-        for work, figures in _measured(works, at_once, tell):
+        for work, figures in _measured(works, at_once):
             for row, of_row in figures.items():
                 found[row][work.seed] = of_row
             if len(found[wanted[0]]):
                 write_report(out, report_of(chosen, found))
         report = report_of(chosen, found)
         if unknown := [name for name in chosen.losses if name not in _figures_in(found)]:
-            tell(f"{recipe}: losses: no row has a figure '{unknown[0]}'; a run's report.json lists its own")
+            logger.warning(
+                "%s: losses: no row has a figure '%s'; report.json of a run lists the figures",
+                recipe,
+                unknown[0],
+            )
         _plot(out / "figures", report)
     return Report(report, ("title", "figures", "orderings"))
 
@@ -178,13 +184,13 @@ def _named(recipe: AblationRecipe, settings: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _await_kernels(begun: Sequence[PretrainSettings], tell: Callable[[str], None]) -> None:
+def _await_kernels(begun: Sequence[PretrainSettings]) -> None:
     """Have those compiled that runs begun with these settings compute with: short ones would do without them until
     they are, and rows would differ by when they were trained."""
     for chosen in begun:
-        with suppress(InputError):  # of what is not here its row will tell
+        with suppress(InputError):  # the row's own run raises it
             if is_processor(chosen.train.device):
-                for_training(chosen.train.kernels, chosen.model.hidden_size, tell)
+                for_training(chosen.train.kernels, chosen.model.hidden_size, logger.info)
 
 
 def _precision(recipe: AblationRecipe, rows: Sequence[str], settings: Mapping[str, Any]) -> str:
@@ -196,29 +202,30 @@ def _precision(recipe: AblationRecipe, rows: Sequence[str], settings: Mapping[st
 
 def _refuse_what_rows_change(recipe: AblationRecipe, settings: Mapping[str, Any], place: str | Path) -> None:
     """InputError for settings of all runs that would take away what rows differ in, or their seeds."""
-    refuse_seed(settings, "--set")
+    refuse_seed(settings, None, "settings")
     for name, value in settings.items():
         if rows := [row for row, own in recipe.rows.items() if name in PretrainSettings.dotted(own)]:
             raise InputError(
-                f"--set {name}={value}: the row '{rows[0]}' of {place} has a {name} of its own, which this would "
-                "take away",
-                "write what the rows are to have into a copy of the recipe",
+                "setting_of_row",
+                f"{option('settings', f'{name}={value}')} would override {name} of the row '{rows[0]}' in {place}",
+                argument=name,
+                hint="change the rows in a copy of the recipe",
             )
 
 
 def _measured(
-    works: Sequence[Measurement], at_once: int, tell: Callable[[str], None]
+    works: Sequence[Measurement], at_once: int
 ) -> Iterator[tuple[Measurement, dict[str, dict[str, float]]]]:
     """Each with its figures, when it is done."""
     titles = [f"{' and '.join(work.rows)}, seed {work.seed}" for work in works]
     if at_once == 1:
         for number, (work, title) in enumerate(zip(works, titles, strict=True), start=1):
-            tell(f"model {number} of {len(works)}: {title}")
-            yield work, work.measured(tell)
+            logger.info("model %d of %d: %s", number, len(works), title)
+            yield work, work.measured()
         return
     logs = [work.place(work.rows[0]) / "output.txt" for work in works]
     asked = [work.to_json() for work in works]
-    for number, answer in side_by_side("bertsmith.experiments.ablation", asked, titles, logs, at_once, tell):
+    for number, answer in side_by_side("bertsmith.experiments.ablation", asked, titles, logs, at_once):
         yield works[number], answer
 
 
@@ -242,8 +249,11 @@ def _shards_of(data: Shards | str | Path | None, recipe: AblationRecipe, place: 
         return data
     if not (named := recipe.data if data is None else data):
         raise InputError(
-            f"there is no data to pre-train on: {place} names none",
-            "give token shards with --data, from bertsmith data prepare",
+            "data_missing",
+            "the recipe names no data for pre-training",
+            location=place,
+            argument="data",
+            hint=f"create token shards with {command('data prepare')} and give them with {option('data')}",
         )
     return Shards.open(named)
 
@@ -261,30 +271,42 @@ def _tasks_of(
     for name, value in values.items():
         if not isinstance(value, Mapping):
             raise InputError(
-                f"{place}: '{name}' is {value!r}, not a task",
-                "write verb, train and dev below it, indented",
+                "task_invalid",
+                f"'{name}' is {value!r}, not a task",
+                location=place,
+                hint="write verb, train, and dev below it, indented",
             )
     found = {name: TaskRecipe.of(dict(value), f"{place}: {name}") for name, value in values.items()}
     refuse_one_folder(found, place)
     for name, task in found.items():
         if folder_of(name) == PRETRAIN:
             raise InputError(
-                f"{place}: '{name}' would stand in the folder {PRETRAIN}, which is the model's own",
-                "give the task another name",
+                "task_name_reserved",
+                f"the task '{name}' would use the folder {PRETRAIN}, which is for pre-training",
+                location=place,
+                hint="give the task another name",
             )
         if name in (*recipe.losses, PAIRS):
             raise InputError(
-                f"{place}: '{name}' is the name of another figure of the table", "give the task another name"
+                "task_name_reserved",
+                f"'{name}' is the name of another figure of the table",
+                location=place,
+                hint="give the task another name",
             )
         for part in ("train", "dev"):
             if not getattr(task, part):
                 raise InputError(
-                    f"{place}: {name}: names no {part} file", f"write it below {name}, as {part}:"
+                    "task_file_missing",
+                    f"the task has no {part} file",
+                    location=f"{place}: {name}",
+                    hint=f"write it below {name}, as {part}:",
                 )
             if not Path(getattr(task, part)).is_file():
                 raise InputError(
-                    f"{place}: {name}: {part}: there is no file '{getattr(task, part)}'",
-                    "name the file there",
+                    "file_not_found",
+                    f"there is no file '{getattr(task, part)}'",
+                    location=f"{place}: {name}: {part}",
+                    hint="correct the path",
                 )
     return found
 
@@ -293,7 +315,13 @@ def _rows_of(recipe: AblationRecipe, rows: Sequence[str] | None, place: str | Pa
     if rows is None:
         return list(recipe.rows)
     if strange := [row for row in rows if row not in recipe.rows]:
-        raise InputError(f"{place}: there is no row '{strange[0]}'", f"rows: {', '.join(recipe.rows)}")
+        raise InputError(
+            "row_unknown",
+            f"there is no row '{strange[0]}'",
+            location=place,
+            argument="rows",
+            hint=f"the rows are {', '.join(recipe.rows)}",
+        )
     first = next(iter(recipe.rows))
     return [row for row in recipe.rows if row == first or row in rows]
 
@@ -310,14 +338,23 @@ def _begin(out: Path, asked: Mapping[str, Any], *, resume: bool) -> dict[str, An
         rows = dict(before["recipe"]["rows"])
         known = _of_models(before)
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{file}: is damaged", "name another --out") from None
+        raise InputError(
+            "file_damaged",
+            "the file is damaged",
+            location=file,
+            argument="out",
+            hint=f"choose another folder with {option('out')}",
+        ) from None
     now, wanted = json.loads(json.dumps(_of_models(asked))), asked["recipe"]["rows"]
     changed = [row for row in rows if row in wanted and rows[row] != wanted[row]]
     other_data = before.get("data", asked["data"]) != asked["data"]  # earlier versions did not write it down
     if changed or other_data or now != known:
         what = f"another row '{changed[0]}'" if changed else "other data" if other_data else "other settings"
         raise InputError(
-            f"{out}: its models were begun with {what}", "resume with the same, or name another --out"
+            "ablation_differs",
+            f"the models in this folder were started with {what}",
+            location=out,
+            hint=f"resume with the same arguments, or choose another folder with {option('out')}",
         )
     return before
 

@@ -9,9 +9,10 @@ measures the model that is described on stdin, for `side_by_side`, not for peopl
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,11 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from bertsmith import console, hardware
+from bertsmith import hardware, log_handlers
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import BertsmithError, InputError
+from bertsmith.errors import BertsmithError, InputError, option, render
 from bertsmith.experiments.distillation import student_settings
 from bertsmith.finetuning.data import gather
 from bertsmith.finetuning.run import finetune
@@ -40,6 +41,8 @@ from bertsmith.runs.run_folder import holds_run, write_whole
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.tasks.task import task_type
 from bertsmith.tokenizer.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 PAIRS = "minimal pairs"
 SEED, PRECISION = "train.seed", "train.precision"
@@ -99,7 +102,12 @@ def read_recipe(file: str | Path) -> AblationRecipe:
         values["rows"] = {name: {} if own is None else own for name, own in rows.items()}
     recipe = AblationRecipe.of(values, str(file))
     if len(recipe.rows) < 2:
-        raise InputError(f"{file}: a table has at least two rows", "give each below 'rows' what it changes")
+        raise InputError(
+            "rows_missing",
+            "a recipe needs at least two rows",
+            location=file,
+            hint="list them below 'rows', each with the settings that it changes",
+        )
     refuse_one_folder(recipe.rows, str(file))
     for own in (recipe.settings, *recipe.rows.values(), *recipe.task_settings.values()):
         refuse_seed(own, str(file))
@@ -111,8 +119,10 @@ def read_recipe(file: str | Path) -> AblationRecipe:
     for name, figures in named.items():
         if strange := [row for row in figures if row not in recipe.rows]:
             raise InputError(
-                f"{file}: '{name}' names the row '{strange[0]}', which is none",
-                f"rows: {', '.join(recipe.rows)}",
+                "row_unknown",
+                f"'{name}' names the row '{strange[0]}', which does not exist",
+                location=file,
+                hint=f"the rows are {', '.join(recipe.rows)}",
             )
     return recipe
 
@@ -132,9 +142,9 @@ class Measurement:
     settings: Mapping[str, Any]
     precision: str = "auto"
 
-    def measured(self, tell: Callable[[str], None]) -> dict[str, dict[str, float]]:
+    def measured(self) -> dict[str, dict[str, float]]:
         """The figures of each row. What is finished stays, what was interrupted continues."""
-        return {row: self._row(row, tell) for row in self.rows}
+        return {row: self._row(row) for row in self.rows}
 
     def to_json(self) -> dict[str, Any]:
         """All of it, for another process."""
@@ -161,18 +171,18 @@ class Measurement:
         """The folder of a row's runs with this seed."""
         return self.out / folder_of(row) / str(self.seed)
 
-    def _row(self, row: str, tell: Callable[[str], None]) -> dict[str, float]:
-        place, model = self.place(row), self._model(row, tell)
-        beside = None if row not in self.recipe.beside else self._model(self.recipe.beside[row], tell)
+    def _row(self, row: str) -> dict[str, float]:
+        place, model = self.place(row), self._model(row)
+        beside = None if row not in self.recipe.beside else self._model(self.recipe.beside[row])
         held = model.report["held_out"]
         found = {name: float(held[name]) for name in self.recipe.losses if name in held}
         for name, task in self.tasks.items():
-            found[name] = self._fine_tuned(row, place / folder_of(name), model, beside, task, tell)
+            found[name] = self._fine_tuned(row, place / folder_of(name), model, beside, task)
         if self.pairs is not None:
-            found[PAIRS] = _scored(model, self.pairs, tell)
+            found[PAIRS] = _scored(model, self.pairs)
         return found
 
-    def _model(self, row: str, tell: Callable[[str], None]) -> Model:
+    def _model(self, row: str) -> Model:
         """A row's pre-trained model, trained now if it is not there."""
         run = self.place(pretrained_as(self.recipe, row)) / PRETRAIN
         preset, own = begun_with(self.recipe, row, self.settings)
@@ -182,7 +192,7 @@ class Measurement:
             preset=preset,
             settings={**own, SEED: self.seed},
             resume=holds_run(run),
-            tell=tell,
+            tell=logger.info,
         )
 
     def _fine_tuned(
@@ -192,7 +202,6 @@ class Measurement:
         model: Model,
         beside: Model | None,
         task: TaskRecipe,
-        tell: Callable[[str], None],
     ) -> float:
         joined = {} if beside is None else {"task.beside": str(beside.path)}
         own = task_settings(self.recipe, row, task)
@@ -207,7 +216,6 @@ class Measurement:
             dev=task.dev,
             settings=settings,
             resume=holds_run(run),
-            tell=tell,
         )
         return float(made.report["dev"][made.task.decides])
 
@@ -223,17 +231,22 @@ def refuse_one_folder(names: Iterable[str], place: str) -> None:
     for name in names:
         if (owner := owners.setdefault(folder_of(name), name)) != name:
             raise InputError(
-                f"{place}: '{owner}' and '{name}' would both stand in the folder {folder_of(name)}",
-                "let their names differ in a letter or a digit",
+                "folder_ambiguous",
+                f"'{owner}' and '{name}' would have the same folder, {folder_of(name)}",
+                location=place,
+                hint="choose names that differ in a letter or a digit",
             )
 
 
-def refuse_seed(settings: Mapping[str, Any], place: str) -> None:
-    """InputError where settings name the seed, which is each run's own."""
+def refuse_seed(settings: Mapping[str, Any], place: str | None, argument: str | None = None) -> None:
+    """Raise InputError if settings name the seed, which is different in each run."""
     if SEED in FinetuneSettings.dotted(settings):
         raise InputError(
-            f"{place}: {SEED} is set here, and each run has a seed of its own: 0, 1, …",
-            "leave it out; --seeds says how many there are",
+            "seed_set",
+            f"{SEED} is set, but the runs have the seeds 0, 1, …",
+            location=place,
+            argument=argument,
+            hint=f"omit it; {option('seeds')} sets the number of seeds",
         )
 
 
@@ -264,7 +277,7 @@ def task_settings(recipe: AblationRecipe, row: str, task: TaskRecipe) -> dict[st
     return {**kind.dotted(task.settings), **kind.dotted(recipe.task_settings.get(row, {}))}
 
 
-def _scored(model: Model, pairs: str, tell: Callable[[str], None]) -> float:
+def _scored(model: Model, pairs: str) -> float:
     """The accuracy on minimal pairs, kept beside the model's run."""
     file = model.path.parent / "pairs.json"
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
@@ -281,38 +294,38 @@ def check_tasks(
     before any model is pre-trained."""
     every: dict[str, tuple[str, str, FinetuneSettings]] = {}
     for name, task in tasks.items():
-        with _in_place(f"{place}: '{name}': "):
+        with _in_place(f"{place}: '{name}'"):
             refuse_seed(task.settings, "settings")
             chosen = settings_type(task_type(task.verb)).of(
                 {"files": {"train": task.train, "dev": task.dev}}, "settings"
             )
         for row in rows:
-            with _in_place(f"{place}: '{name}' of the row '{row}': finetune {task.verb}: "):
+            with _in_place(f"{place}: '{name}' of the row '{row}': finetune {task.verb}"):
                 own = chosen.changed(task_settings(recipe, row, task))
                 every.setdefault(f"{name} {own.to_yaml()}", (name, task.verb, own))
     for name, verb, own in every.values():
         with (
-            _in_place(f"{place}: '{name}': finetune {verb}: "),
-            options_as_settings(verb, "{} in its settings"),
+            _in_place(f"{place}: '{name}': finetune {verb}"),
+            options_as_settings(verb),
         ):
             gather(task_type(verb).variant(own.task), own.files, own.task)
 
 
 @contextmanager
-def options_as_settings(verb: str, said: str) -> Iterator[None]:
-    """An InputError inside of it names settings of the task where its remedy has options of `finetune`, in the
-    words `said`."""
+def options_as_settings(verb: str) -> Iterator[None]:
+    """Name settings of the task in place of options of `finetune` in the hint of an InputError."""
     fields = task_type(verb).settings_type.model_fields
 
-    def setting(option: re.Match[str]) -> str:
-        name = option[1].replace("-", "_")
-        return said.format(f"task.{name}") if name in fields else option[0]
+    def setting(match: re.Match[str]) -> str:
+        name = match[1].replace("-", "_")
+        return f"the setting task.{name}" if name in fields else match[0]
 
     try:
         yield
     except InputError as error:
-        remedy = error.remedy and re.sub(r"--([a-z]+(?:-[a-z]+)*)", setting, error.remedy)
-        raise InputError(error.sentence, remedy) from None
+        if error.hint:
+            error.hint = re.sub(r"--([a-z]+(?:-[a-z]+)*)", setting, render(error.hint, "command line"))
+        raise
 
 
 def check_row(
@@ -320,7 +333,7 @@ def check_row(
 ) -> PretrainSettings:
     """What a row is pre-trained with. InputError for one that cannot be as it is asked for, before any is. Large
     models are not made for that: of them settings alone are checked."""
-    with _in_place(f"{place}: row '{row}': "):
+    with _in_place(f"{place}: row '{row}'"):
         preset, own = begun_with(recipe, row, settings)
         chosen = resolved(*asked_for(preset, None), None, own, tokenizer)
         check_length(chosen)
@@ -331,21 +344,24 @@ def check_row(
 
 @contextmanager
 def _in_place(place: str) -> Iterator[None]:
-    """An InputError inside of it tells the place."""
+    """Prefix the location of an InputError with a place."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{place}{error.sentence.removeprefix('--set: ')}", error.remedy) from None
+        error.message = error.message.removeprefix("--set: ")
+        error.location = place if error.location is None else f"{place}: {error.location}"
+        raise
 
 
 def main() -> None:
     """Measure what stdin describes, and write the figures, or what went wrong, to the file it names."""
     said = json.load(sys.stdin)
+    log_handlers.install(log_handlers.ConsoleHandler())
     hardware.prepare_process()
     try:
-        answer: dict[str, Any] = {"found": Measurement.of_json(said["work"]).measured(console.note)}
+        answer: dict[str, Any] = {"found": Measurement.of_json(said["work"]).measured()}
     except BertsmithError as error:
-        answer = {"kind": type(error).__name__, "sentence": error.sentence, "remedy": error.remedy}
+        answer = {"error": error.to_dict()}
     write_whole(Path(said["answer"]), json.dumps(answer))
 
 

@@ -8,15 +8,15 @@ same seeds.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from bertsmith import console
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.experiments.ablation import options_as_settings, refuse_seed
 from bertsmith.finetuning.data import gather
 from bertsmith.finetuning.run import finetune
@@ -37,6 +37,8 @@ from bertsmith.runs.run_folder import holds_run, keeping_runs, write_report, wri
 from bertsmith.settings import Changes
 from bertsmith.tasks.task import task_type
 
+logger = logging.getLogger(__name__)
+
 _ASKED = "adapt.json"
 _BEFORE, _AFTER = "before", "after"
 
@@ -55,7 +57,6 @@ def adapt(
     settings: Changes = (),
     task_settings: Changes = (),
     resume: bool = False,
-    tell: Callable[[str], None] = console.tell,
 ) -> Report:
     """Pre-train a model further on files of text, fine-tune it before and after, and compare.
 
@@ -73,7 +74,12 @@ def adapt(
     out, changes = Path(out), PretrainSettings.dotted(settings)
     task_changes = settings_type(task_type(task)).dotted(task_settings)
     if seeds < 1:
-        raise InputError(f"--seeds {seeds}: is less than 1", "give the number of runs of each")
+        raise InputError(
+            "seeds_too_few",
+            f"{seeds} is less than 1",
+            argument="seeds",
+            hint="give the number of runs per model",
+        )
     asked = {
         "model": str(model),
         "corpus": [str(file) for file in ([corpus] if isinstance(corpus, str | Path) else corpus)],
@@ -91,11 +97,11 @@ def adapt(
     with atomic.locked(out, "adaptation"), keeping_runs(out):
         write_whole(out / _ASKED, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
         if words and not (out / "extended" / EXTENSION).exists():
-            tell(f"words: {counted(words, 'word')} of the corpus into the vocabulary")
+            logger.info("adding %s of the corpus to the vocabulary", counted(words, "word"))
             extend_tokenizer(corpus, out / "extended", model=model, choice=Choice(words=words))
         begin = load(out / "extended") if words else base
         shards = _prepared(corpus, begin, out / "shards")
-        tell(f"pre-training: {out / 'model'}")
+        logger.info("pre-training: %s", out / "model")
         adapted = pretrain(
             shards,
             out / "model",
@@ -103,11 +109,9 @@ def adapt(
             minutes=minutes,
             settings=changes,
             resume=holds_run(out / "model"),
-            tell=tell,
+            tell=logger.info,
         )
-        rows = [
-            _scored(out, seed, base, adapted, task, train, dev, task_changes, tell) for seed in range(seeds)
-        ]
+        rows = [_scored(out, seed, base, adapted, task, train, dev, task_changes) for seed in range(seeds)]
         found = _report(asked, adapted, rows)
         write_report(out, found)
     return Report(found, ("score", "before", "after", "gain"))
@@ -132,12 +136,21 @@ def _begin(out: Path, asked: dict[str, Any], *, resume: bool) -> None:
     try:
         before = dict(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
-        raise InputError(f"{file}: is damaged", "name another --out") from None
+        raise InputError(
+            "file_damaged",
+            "the file is damaged",
+            location=file,
+            argument="out",
+            hint=f"choose another folder with {option('out')}",
+        ) from None
     for name in dict.fromkeys(name for step in made for name in _STEPS[step]):
         if before.get(name) != json.loads(json.dumps(asked[name])):
             raise InputError(
-                f"{out}: was begun with {name.replace('_', ' ')} {before.get(name)}, not {asked[name]}",
-                "resume with the same arguments, or name another --out",
+                "adaptation_differs",
+                f"this run was started with {option(name, before.get(name))}, not {asked[name]}",
+                location=out,
+                argument=name,
+                hint=f"resume with the same arguments, or choose another folder with {option('out')}",
             )
 
 
@@ -145,7 +158,7 @@ def _check_settings(base: Model, settings: Mapping[str, Any], task_settings: Map
     """InputError for settings that pre-training does not have, and for the seed of fine-tuning, which each run
     has of its own."""
     settings_from(base, {}, {}, None, settings, base.tokenizer)
-    refuse_seed(task_settings, "settings of the task")
+    refuse_seed(task_settings, None, "task_settings")
 
 
 def _read_all(
@@ -155,8 +168,8 @@ def _read_all(
     find_files(as_files(corpus), Notes())
     kind = task_type(task)
     files = {"train": str(train), "dev": str(dev)}
-    chosen = new_settings(kind, base, files, None, {}, settings, lambda _: None)
-    with options_as_settings(task, "--task-set {}=…"):
+    chosen = new_settings(kind, base, files, None, {}, settings)
+    with options_as_settings(task):
         gather(kind.variant(chosen.task), chosen.files, chosen.task)
 
 
@@ -175,17 +188,14 @@ def _scored(
     train: str | Path,
     dev: str | Path,
     settings: Mapping[str, Any],
-    tell: Callable[[str], None],
 ) -> dict[str, Any]:
     """Both models fine-tuned with a seed, and compared on dev."""
     runs = []
     for name, model in ((_BEFORE, base), (_AFTER, adapted)):
         run = out / f"{name}-{seed}"
-        tell(f"fine-tuning: {run}")
+        logger.info("fine-tuning: %s", run)
         own = {**settings, "train.seed": seed}
-        runs.append(
-            finetune(task, model, run, train=train, dev=dev, settings=own, resume=holds_run(run), tell=tell)
-        )
+        runs.append(finetune(task, model, run, train=train, dev=dev, settings=own, resume=holds_run(run)))
     before, after = runs
     score = before.task.decides
     return {

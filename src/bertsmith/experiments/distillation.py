@@ -3,11 +3,10 @@ the examples of its task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.corpus.shards import Shards
@@ -27,6 +26,8 @@ from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.task import Task
 from bertsmith.training.distributed import rank_group
 
+logger = logging.getLogger(__name__)
+
 _STUDENTS = {"bert": "distilbert"}  # of which family a teacher's student is, where it is another one
 
 
@@ -41,7 +42,6 @@ def distill(
     resume: bool = False,
     overwrite: bool = False,
     begun: float | None = None,
-    tell: Callable[[str], None] = console.tell,
     **keywords: Any,
 ) -> Model:
     """Train a student of a pre-trained model on a corpus (Sanh et al. 2019).
@@ -69,7 +69,7 @@ def distill(
             resume=resume,
             overwrite=overwrite,
             begun=begun,
-            tell=tell,
+            tell=logger.info,
         )
 
 
@@ -83,7 +83,6 @@ def distill_task(
     settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
-    tell: Callable[[str], None] = console.tell,
     **keywords: Any,
 ) -> Model:
     """Fine-tune a model for the task of a fine-tuned teacher, on examples and on the teacher's answers to them.
@@ -107,7 +106,6 @@ def distill_task(
         settings={**FinetuneSettings.dotted(own), **changes},
         resume=resume,
         overwrite=overwrite,
-        tell=tell,
     )
 
 
@@ -134,8 +132,11 @@ def student_of(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
     number = teacher.num_hidden_layers // 2 if layers is None else layers
     if not 1 <= number <= teacher.num_hidden_layers:
         raise InputError(
-            f"a student of {counted(number, 'layer')}: the teacher has {teacher.num_hidden_layers}",
-            f"give --layers from 1 to {teacher.num_hidden_layers}",
+            "layers_invalid",
+            f"a student with {counted(number, 'layer')} is impossible, because the teacher has "
+            f"{teacher.num_hidden_layers}",
+            argument="layers",
+            hint=f"give a number from 1 to {teacher.num_hidden_layers}",
         )
     kind = family(_STUDENTS.get(teacher.model_type, teacher.model_type))
     groups = min(teacher.share_groups, number)

@@ -7,13 +7,13 @@ where it reports two, the average takes their mean.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bertsmith import console
 from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
@@ -22,6 +22,8 @@ from bertsmith.io.files import bare_suffix, json_object, read_lines
 from bertsmith.notebook import Report
 from bertsmith.runs.run_folder import holds_run, write_report
 from bertsmith.settings import Changes
+
+logger = logging.getLogger(__name__)
 
 _SUFFIXES = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".txt", ".txt.gz")
 _PAIR = {"text_column": "sentence1", "second_column": "sentence2"}
@@ -118,7 +120,6 @@ def finetune_glue(
     recipe: str | Path | None = None,
     settings: Changes = (),
     resume: bool = False,
-    tell: Callable[[str], None] = console.tell,
     **keywords: Any,
 ) -> Report:
     """Fine-tune a model for GLUE's tasks, each an ordinary run in out/TASK (see `finetune`).
@@ -141,7 +142,7 @@ def finetune_glue(
     with atomic.locked(out, "run"):
         for number, (task, files) in enumerate(chosen, start=1):
             run = out / task.name
-            tell(f"task {number} of {len(chosen)}: {task.name}, {run}")
+            logger.info("task %d of %d: %s, %s", number, len(chosen), task.name, run)
             made = finetune(
                 task.verb,
                 base,
@@ -152,7 +153,6 @@ def finetune_glue(
                 recipe=recipe,
                 settings=settings,
                 resume=holds_run(run),
-                tell=tell,
                 **{**files.columns, **keywords},
             )
             rows.append(_row(task, files, made))
@@ -183,7 +183,7 @@ def _row(task: GlueTask, files: _Files, made: Model) -> dict[str, Any]:
 
 
 def _figures(task: GlueTask, scores: Mapping[str, Any]) -> dict[str, float]:
-    """A task's figures by their names. F1 is the mean of both labels' where they do not tell which is a
+    """A task's figures by their names. F1 is the mean of both labels' where they do not show which is a
     paraphrase."""
     found = {}
     for name, where in task.figures:
@@ -201,12 +201,21 @@ def _chosen(folder: Path, tasks: Sequence[str] | None) -> Iterator[tuple[GlueTas
     none at all."""
     if not folder.is_dir():
         raise InputError(
-            f"{folder}: no such folder", "name the folder that has a folder for each task: CoLA, SST-2, …"
+            "folder_not_found",
+            "there is no such folder",
+            location=folder,
+            argument="data",
+            hint="name the folder that contains a folder for each task: CoLA, SST-2, …",
         )
     known = {name: task for task in GLUE for name in (task.name.lower(), *task.folders)}
     if tasks is not None and (unknown := [name for name in tasks if name.lower() not in known]):
         listed = ", ".join(task.name for task in GLUE)
-        raise InputError(f"--tasks: '{unknown[0]}' is no task of GLUE", f"the tasks are {listed}")
+        raise InputError(
+            "task_unknown",
+            f"'{unknown[0]}' is not a task of GLUE",
+            argument="tasks",
+            hint=f"the tasks are {listed}",
+        )
     wanted = GLUE if tasks is None else [known[name.lower()] for name in dict.fromkeys(tasks)]
     here = {below.name.lower(): below for below in sorted(folder.iterdir()) if below.is_dir()}
     found = 0
@@ -215,15 +224,22 @@ def _chosen(folder: Path, tasks: Sequence[str] | None) -> Iterator[tuple[GlueTas
         if place is None:
             if tasks is not None:
                 raise InputError(
-                    f"{folder}: there is no folder {task.name} in it", f"name it {' or '.join(task.folders)}"
+                    "task_folder_missing",
+                    f"there is no folder for {task.name}",
+                    location=folder,
+                    argument="tasks",
+                    hint=f"name it {' or '.join(task.folders)}",
                 )
             continue
         found += 1
         yield task, _files(task, place)
     if not found:
         raise InputError(
-            f"{folder}: there is none of GLUE's tasks in it",
-            "it should have folders such as CoLA, SST-2, MRPC",
+            "tasks_missing",
+            "the folder contains none of GLUE's tasks",
+            location=folder,
+            argument="data",
+            hint="name a folder that contains folders such as CoLA, SST-2, and MRPC",
         )
 
 
@@ -233,7 +249,10 @@ def _files(task: GlueTask, place: Path) -> _Files:
     if train is None or dev is None:
         missing = "train" if train is None else "dev"
         raise InputError(
-            f"{place}: there is no {missing} file for {task.name}", f"name it {missing}.tsv, .csv or .jsonl"
+            "task_file_missing",
+            f"there is no {missing} file for {task.name}",
+            location=place,
+            hint=f"name it {missing}.tsv, {missing}.csv, or {missing}.jsonl",
         )
     second = None if task.second is None else _named(place, task.second)
     return _Files(train, dev, second, _columns(task, train))
@@ -263,5 +282,8 @@ def _columns(task: GlueTask, file: Path) -> Mapping[str, Any]:
             return form
     needed = ", ".join(dict.fromkeys({"label_column": "label", **task.forms[0]}.values()))
     raise InputError(
-        f"{file}: its columns ({', '.join(header)}) are not those of {task.name}", f"it needs {needed}"
+        "columns_unknown",
+        f"the columns ({', '.join(header)}) are not those of {task.name}",
+        location=file,
+        hint=f"the file needs the columns {needed}",
     )

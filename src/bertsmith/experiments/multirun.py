@@ -1,6 +1,6 @@
 """`bertsmith finetune TASK` with `--restarts N`, `--folds K`, `--grid …`: several runs, and what they come to.
 
-Each is an ordinary run in a folder of its own. What is told of them together: mean, median, best and deviation of
+Each is an ordinary run in a folder of its own. The report has for all of them mean, median, best and deviation of
 the score that decides, and which runs are degenerate, no better than an answer that never looks at the text (as
 Devlin et al. 2019 and Dodge et al. 2020 saw among restarts on small data).
 """
@@ -8,17 +8,18 @@ Devlin et al. 2019 and Dodge et al. 2020 saw among restarts on small data).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console
 from bertsmith.artifacts.run_collection import OF_RUNS, RUNS, runs_in
-from bertsmith.errors import Diverged, InputError
+from bertsmith.errors import Diverged, InputError, option
 from bertsmith.experiments.multirun_plan import Grid, Planned, planned
 from bertsmith.experiments.multirun_report import report_of
 from bertsmith.finetuning.data import parts_of
 from bertsmith.finetuning.feature_cache import FEATURES, forget_states
+from bertsmith.finetuning.repeated_logs import drop_repeated_logs
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.inference.model import Model, load
@@ -28,6 +29,8 @@ from bertsmith.notebook import Report
 from bertsmith.runs.run_folder import SETTINGS, holds_run, keeping_runs, write_report, write_whole
 from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tasks.task import Task, task_type
+
+logger = logging.getLogger(__name__)
 
 _LAYOUT = atomic.FolderLayout(
     "a folder of runs", RUNS, (RUNS, OF_RUNS, FEATURES, "seed-*", "fold-*", "run-*", "*=*")
@@ -53,7 +56,6 @@ def finetune_repeatedly(
     settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
-    tell: Callable[[str], None] = console.tell,
     **keywords: Any,
 ) -> Report:
     """Fine-tune a model several times, each an ordinary run in a folder of its own in `out`.
@@ -69,16 +71,18 @@ def finetune_repeatedly(
 
     Returns the report, which is also in out/report.json: each run with its score on dev, of all the mean, median,
     best and standard deviation (of a sample: n - 1), the names of degenerate runs; with folds the scores of all
-    held-out answers together, where the task can tell them. Raises as `finetune`; a run whose loss is no longer
-    finite is told, and the others follow.
+    held-out answers together, where the task supports it. Raises as `finetune`; a run whose loss is no longer
+    finite is reported, and the others follow.
     """
     out, kind = Path(out), task_type(task)
     own = {name: keywords.pop(name) for name in ("dev_share", "sample", "label_names") if name in keywords}
     changes = resolve(settings_type(kind), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS)
     if folds is not None and (dev is not None or own.get("dev_share") is not None):
-        given = "--dev" if dev is not None else "--dev-share"
+        given = option("dev" if dev is not None else "dev_share")
         raise InputError(
-            f"--folds and {given} exclude each other: each fold is dev once", f"leave {given} out"
+            "folds_with_dev",
+            f"{option('folds')} and {given} exclude each other, because each fold is the dev data once",
+            hint=f"omit {given}",
         )
     runs = planned(
         kind,
@@ -89,14 +93,13 @@ def finetune_repeatedly(
         grid=grid,
         function=finetune_repeatedly,
     )
-    with atomic.locked(out, "run"), keeping_runs(out):
+    with atomic.locked(out, "run"), keeping_runs(out), drop_repeated_logs() as repeat_filter:
         _begin(out, runs, [train, dev], resume=resume, overwrite=overwrite)
         base = model if isinstance(model, Model) else load(model)
         reports: dict[str, dict[str, Any] | str] = {}
-        once = _Once(tell)
         for number, run in enumerate(runs, start=1):
-            tell(f"run {number} of {len(runs)}: {out / run.name}")
-            once.in_run(number)
+            logger.info("run %d of %d: %s", number, len(runs), out / run.name)
+            repeat_filter.is_first_run = number == 1
             asked = {**changes, **_of_the_first(out / runs[0].name, changes), **run.varied}
             try:
                 made = finetune(
@@ -109,22 +112,21 @@ def finetune_repeatedly(
                     settings=asked,
                     states=out / FEATURES,
                     resume=holds_run(out / run.name),
-                    tell=once,
                     **own,
                 )
             except Diverged as error:
-                tell(f"warning: {out / run.name}: {error.sentence}")
-                reports[run.name] = error.sentence
+                reports[run.name] = error.message
+                logger.warning("%s: %s", out / run.name, error.message)
                 continue
             reports[run.name] = dict(made.report)
             decides = made.report["decided_by"]
-            tell(f"{out / run.name}: {decides} {made.report['dev'][decides]:.4f} on dev")
+            logger.info("%s: %s %.4f on dev", out / run.name, decides, made.report["dev"][decides])
         pooled = None if folds is None else _pooled(out, runs, reports, train)
         found = report_of(runs, reports, pooled)
         write_report(out, found)
         forget_states(out / FEATURES)
         for warning in found["warnings"]:
-            tell(f"warning: {warning}")
+            logger.warning("%s", warning)
     return Report(found, ("runs", "summary", "best"))
 
 
@@ -132,16 +134,28 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
     """Write down which runs there will be. InputError where the folder is another's, or its runs are others."""
     known, names = runs_in(out), [run.name for run in runs]
     if resume and overwrite:
-        raise InputError(f"{out}: runs are either continued or replaced", "give --resume or --overwrite")
+        raise InputError(
+            "resume_with_overwrite",
+            f"{option('resume', True)} and {option('overwrite', True)} exclude each other",
+            location=out,
+            hint="omit one of them",
+        )
     if holds_run(out):
         raise InputError(
-            f"{out}: there is one run in this folder, and these are {len(runs)}", "choose another --out"
+            "folder_of_single_run",
+            f"this folder contains a single run, not {len(runs)}",
+            location=out,
+            argument="out",
+            hint=f"choose another folder with {option('out')}",
         )
     if known is None:
         if resume:
             raise InputError(
-                f"{out}: there are no runs in this folder to continue",
-                "to start new ones, leave --resume out",
+                "runs_missing",
+                "this folder contains no runs to continue",
+                location=out,
+                argument="resume",
+                hint=f"to start new runs, omit {option('resume', True)}",
             )
         atomic.refuse_filled(out, in_place=True)
     elif overwrite:
@@ -150,14 +164,20 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
             atomic.clear_folder(out)
     elif not resume:
         raise InputError(
-            f"{out}: there are runs in this folder",
-            "continue them with --resume, or choose another --out",
-            python="continue them with resume=True, replace them with overwrite=True, or choose another out=…",
+            "runs_exist",
+            "this folder contains runs already",
+            location=out,
+            argument="out",
+            hint=f"continue them with {option('resume', True)}, replace them with {option('overwrite', True)}, or "
+            f"choose another folder with {option('out')}",
         )
     elif others := [name for name in known if name not in names and holds_run(out / name)]:
         raise InputError(
-            f"{out}: there is the run {others[0]}, which is none of those asked for ({names[0]}, …)",
-            "continue with the same --restarts, --folds and --grid, or with more; or choose another --out",
+            "runs_differ",
+            f"this folder contains the run {others[0]}, which is not one of the requested runs ({names[0]}, …)",
+            location=out,
+            hint=f"continue with the same {option('restarts')}, {option('folds')}, and {option('grid')}, or with "
+            f"more runs, or choose another folder with {option('out')}",
         )
     write_whole(out / RUNS, json.dumps({"runs": names}, indent=2) + "\n")
 
@@ -166,7 +186,11 @@ def _refuse_needed(out: Path, used: Sequence[Any]) -> None:
     for path in used:
         if isinstance(path, str | Path) and Path(path).resolve().is_relative_to(out.resolve()):
             raise InputError(
-                f"{path}: is needed, and is in the folder that would be replaced", "choose another --out"
+                "input_in_out",
+                f"this file is needed and is in the folder that would be replaced, {out}",
+                location=path,
+                argument="out",
+                hint=f"choose another folder with {option('out')}",
             )
 
 
@@ -176,23 +200,6 @@ def _of_the_first(run: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     kept = FinetuneSettings.dotted(read_yaml(run / SETTINGS))
     return {name: kept[name] for name in _FROM_THE_FIRST if name in kept and name not in changes}
-
-
-class _Once:
-    """Tells what the runs say, but what an earlier one said: the same data have the same tables and warnings."""
-
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell, self._said, self._first = tell, set[str](), True
-
-    def in_run(self, number: int) -> None:
-        """What comes now is of this run, from 1 on."""
-        self._first = number == 1
-
-    def __call__(self, text: str) -> None:
-        table = "\n" in text
-        if text not in self._said and (self._first or not table):
-            self._said.add(text)
-            self._tell(text)
 
 
 def _pooled(

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.settings import Function, full_name, parse_assignment, read_yaml
@@ -25,7 +25,7 @@ _BETWEEN = re.compile(r",(?![^\[({]*[\])}])")  # values; not the parts of one, s
 
 class Planned(NamedTuple):
     """One run. name: of its folder. cell: the settings that the grid gives it, by their names; varied: with these
-    all that tells it from the other runs."""
+    all that differs from the other runs."""
 
     name: str
     cell: dict[str, Any]
@@ -49,31 +49,51 @@ def planned(
     """
     if restarts is not None and folds is not None:
         raise InputError(
-            "--restarts and --folds exclude each other: one varies the seed on the same data, the other the data",
-            "give one of them; a --grid goes with either",
+            "restarts_with_folds",
+            f"{option('restarts')} and {option('folds')} exclude each other, because one varies the seed and the "
+            "other the data",
+            hint=f"omit one of them; {option('grid')} works with either",
         )
-    for option, number in (("--restarts", restarts), ("--folds", folds)):
+    for argument, number in (("restarts", restarts), ("folds", folds)):
         if number is not None and not 2 <= number <= _MOST:
             raise InputError(
-                f"{option} {number}: is not between 2 and {_MOST:,}", "give how many runs to make"
+                "number_of_runs_invalid",
+                f"{number} is not between 2 and {_MOST:,}",
+                argument=argument,
+                hint="give the number of runs",
             )
     values = {} if recipe is None else read_yaml(recipe)
     chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
     axes = _axes(chosen, grid, function)
     if twice := sorted(changes.keys() & axes.keys()):
-        raise InputError(f"{twice[0]} is set for all runs, and --grid varies it", "leave one of them out")
+        raise InputError(
+            "setting_in_grid",
+            f"{twice[0]} is set for all runs, and {option('grid')} varies it",
+            argument=twice[0],
+            hint="omit one of the two",
+        )
     cells = [dict(zip(axes, cell, strict=True)) for cell in product(*axes.values())]
     found = [_planned(cell, {}, "") for cell in cells]
     if restarts is not None:
         if "train.seed" in axes:
-            raise InputError("--restarts varies the seed, and so does --grid", "leave one of them out")
+            raise InputError(
+                "seed_in_grid",
+                f"both {option('restarts')} and {option('grid')} vary train.seed",
+                argument="grid",
+                hint="omit one of them",
+            )
         seeds = range(chosen.train.seed, chosen.train.seed + restarts)
         found = [_planned(cell, {"train.seed": seed}, f"seed-{seed}") for cell in cells for seed in seeds]
     if folds is not None:
         parts = [({"files.folds": folds, "files.fold": i}, f"fold-{i}") for i in range(1, folds + 1)]
         found = [_planned(cell, *part) for cell in cells for part in parts]
     if len(found) > _MOST:
-        raise InputError(f"these are {len(found):,} runs", f"try fewer values: {_MOST:,} runs at most")
+        raise InputError(
+            "number_of_runs_invalid",
+            f"{len(found):,} runs are too many",
+            argument="grid",
+            hint=f"use fewer values: at most {_MOST:,} runs are possible",
+        )
     for one in found:  # before the first begins
         _as_said_of_grid(chosen, one.varied)
     return _with_names_of_their_own(found)
@@ -85,13 +105,21 @@ def _axes(chosen: FinetuneSettings, grid: Grid | None, function: Function) -> di
     for name, values in _values(grid or {}):
         full = _full_name(type(chosen), name, function)
         if full in axes:
-            raise InputError(f"--grid: {name} occurs twice", "give all its values in one place")
+            raise InputError(
+                "grid_setting_repeated",
+                f"{name} occurs twice",
+                argument="grid",
+                hint="give all its values in one place",
+            )
         axes[full] = []
         for given in values:
             value = _as_said_of_grid(chosen, {full: given}).flat()[full]
             if value in axes[full]:
                 raise InputError(
-                    f"--grid {name}: the value {_shown(value)} occurs twice", "give each value once"
+                    "grid_value_repeated",
+                    f"the value {_shown(value)} of {name} occurs twice",
+                    argument="grid",
+                    hint="give each value once",
                 )
             axes[full].append(value)
     return axes
@@ -104,7 +132,9 @@ def _full_name(kind: type[FinetuneSettings], name: str, function: Function) -> s
     try:
         return full_name(kind, name, function, OWN_ARGUMENTS)
     except InputError as error:
-        raise InputError(f"--grid {name[:60]}: there is no such setting", error.remedy) from None
+        raise InputError(
+            "setting_unknown", f"there is no setting '{name[:60]}'", argument="grid", hint=error.hint
+        ) from None
 
 
 def _values(grid: Grid) -> list[tuple[str, list[Any]]]:
@@ -112,7 +142,12 @@ def _values(grid: Grid) -> list[tuple[str, list[Any]]]:
     if isinstance(grid, Mapping):
         for name, values in grid.items():
             if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
-                raise InputError(f"--grid {name}: {values!r:.60} is not a list of values", "give a list")
+                raise InputError(
+                    "grid_invalid",
+                    f"{name}: {values!r:.60} is not a list of values",
+                    argument="grid",
+                    hint="give a list",
+                )
         return [(name, list(values)) for name, values in grid.items()]
     found: list[tuple[str, list[Any]]] = []
     for word in [grid] if isinstance(grid, str) else grid:
@@ -120,7 +155,10 @@ def _values(grid: Grid) -> list[tuple[str, list[Any]]]:
         values = [value.strip() for value in _BETWEEN.split(text)]
         if not equals or not name.strip() or not all(values):
             raise InputError(
-                f"--grid {word[:60]}: is not NAME=VALUE,VALUE", "write it as --grid learning_rate=5e-5,3e-5"
+                "grid_invalid",
+                f"'{word[:60]}' is not NAME=VALUE,VALUE",
+                argument="grid",
+                hint=f"write it as {option('grid', 'learning_rate=5e-5,3e-5')}",
             )
         with _blaming_the_grid():
             found.append((name.strip(), [parse_assignment(f"{name}={value}")[1] for value in values]))
@@ -135,11 +173,14 @@ def _as_said_of_grid(chosen: FinetuneSettings, changes: Mapping[str, Any]) -> Fi
 
 @contextmanager
 def _blaming_the_grid() -> Iterator[None]:
-    """Name --grid instead of --set in an InputError."""
+    """Name `grid` as the argument at fault in an InputError."""
     try:
         yield
     except InputError as error:
-        raise InputError(error.sentence.replace("--set", "--grid", 1), error.remedy) from None
+        error.message = error.message.removeprefix("--set ").removeprefix("--set: ")
+        error.argument = "grid"
+        error.location = None if error.location == "--set" else error.location
+        raise
 
 
 def _planned(cell: dict[str, Any], more: dict[str, Any], name: str) -> Planned:

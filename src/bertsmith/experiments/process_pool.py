@@ -7,21 +7,24 @@ stop.
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith import errors, hardware
-from bertsmith.errors import BertsmithError, MachineError, Stopped
+from bertsmith import hardware
+from bertsmith.errors import MachineError, Stopped, error_from_dict, option
 from bertsmith.training.signals import stop_signals
+
+logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1  # between two looks at the processes
 
@@ -42,13 +45,12 @@ def side_by_side(
     titles: Sequence[str],
     logs: Sequence[Path],
     at_once: int,
-    tell: Callable[[str], None],
 ) -> Iterator[tuple[int, Any]]:
     """Have `python -m module` do each piece of work, `at_once` of them at a time; each one's number and answer,
     when it is there.
 
-    The module reads {"work", "answer"} as JSON on stdin and writes {"found"} to the file `answer`, or the {"kind",
-    "sentence", "remedy"} of a BertsmithError, which is raised here. Stopped where a signal asks for it.
+    The module reads {"work", "answer"} as JSON on stdin and writes {"found"} to the file `answer`, or {"error"},
+    the values of `BertsmithError.to_dict`, which is raised here. Stopped where a signal asks for it.
     """
     waiting = deque(range(len(works)))
     running: dict[int, _Running] = {}
@@ -58,7 +60,9 @@ def side_by_side(
             while waiting or running:
                 while waiting and len(running) < at_once and not stopped:
                     number = waiting.popleft()
-                    tell(f"model {number + 1} of {len(works)}: {titles[number]} ({logs[number]})")
+                    logger.info(
+                        "model %d of %d: %s (%s)", number + 1, len(works), titles[number], logs[number]
+                    )
                     answer = Path(folder) / str(number)
                     process = _begun(module, works[number], answer, logs[number], at_once)
                     running[number] = _Running(process, answer, logs[number], titles[number])
@@ -67,7 +71,7 @@ def side_by_side(
                     raise Stopped(
                         stopped[0],
                         f"stopped; {finished} of {len(works)} models are finished",
-                        "the same command with --resume goes on",
+                        f"{option('resume', True)} continues",
                     )
                 for number in [number for number, one in running.items() if one.process.poll() is not None]:
                     answered = _answer(running.pop(number))
@@ -93,7 +97,7 @@ def _begun(
             env=hardware.of_child(OMP_NUM_THREADS=str(threads), **hardware.brief_waits()),
         )
     assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has ended already: its answer is missing, which is told
+    with suppress(BrokenPipeError):  # it has ended already: `_answer` reports the missing answer
         process.stdin.write(json.dumps({"work": work, "answer": str(answer)}).encode())
         process.stdin.close()
     return process
@@ -106,20 +110,18 @@ def _answer(done: _Running) -> Any:
     except FileNotFoundError:
         code = done.process.returncode
         why = (
-            "it was killed, perhaps for its memory"
-            if code < 0
-            else f"its error stands at the end of {done.log}"
+            "it was killed, perhaps for its memory" if code < 0 else f"its error is at the end of {done.log}"
         )
         raise MachineError(
-            f"{done.title}: the process ended with {code}: {why}", "--resume goes on from what is there"
+            "process_failed",
+            f"the process ended with exit code {code}: {why}",
+            location=done.title,
+            hint=f"{option('resume', True)} continues with what is finished",
         ) from None
-    if "kind" in said:
-        kind = getattr(errors, said["kind"])
-        sentence = f"{done.title}: {said['sentence']}"
-        if issubclass(kind, Stopped):
-            raise Stopped(signal.SIGTERM, sentence, said["remedy"])
-        assert issubclass(kind, BertsmithError)
-        raise kind(sentence, said["remedy"])
+    if "error" in said:
+        error = error_from_dict(said["error"])
+        error.location = done.title if error.location is None else f"{done.title}: {error.location}"
+        raise error
     return said["found"]
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertsmith import rng
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.finetuning.folds import folds_of
 from bertsmith.finetuning.settings import FileSettings
 from bertsmith.formatting import counted
@@ -19,6 +20,8 @@ from bertsmith.runs.run_folder import write_whole
 from bertsmith.tasks.data_checks import on_both_sides
 from bertsmith.tasks.scores import Finding, Overview
 from bertsmith.tasks.task import Facts, Task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -66,27 +69,41 @@ def _check_parts(files: FileSettings) -> None:
     """InputError where it is not clear what dev is."""
     if files.folds is not None:
         if files.dev is not None or files.dev_share is not None:
-            given = "--dev" if files.dev is not None else "--dev-share"
+            given = option("dev" if files.dev is not None else "dev_share")
             raise InputError(
-                f"--folds and {given} exclude each other: each fold is dev once", f"leave {given} out"
+                "folds_with_dev",
+                f"{option('folds')} and {given} exclude each other, because each fold is the dev data once",
+                hint=f"omit {given}",
             )
         if files.fold is None or files.fold > files.folds:
             raise InputError(
-                f"files.folds={files.folds} needs the part that is held out",
-                f"name it: files.fold=1 to {files.folds}; --folds {files.folds} trains on all of them in turn",
+                "fold_invalid",
+                f"files.folds={files.folds} needs the number of the fold that is held out",
+                argument="files.fold",
+                hint=f"set files.fold to 1 … {files.folds}; {option('folds', files.folds)} uses each fold once",
             )
     elif files.fold is not None:
         raise InputError(
-            f"files.fold={files.fold} is a part of so many, and files.folds is missing", "give both"
+            "folds_missing",
+            f"files.fold={files.fold} is set without files.folds",
+            argument="files.folds",
+            hint="set both",
         )
     elif files.dev is not None:
         if files.dev_share is not None:
-            raise InputError("both a dev file and a dev share are given", "leave --dev or --dev-share out")
+            raise InputError(
+                "dev_with_dev_share",
+                f"{option('dev')} and {option('dev_share')} exclude each other",
+                hint="omit one of them",
+            )
     elif files.dev_share is None:
         raise InputError(
-            f"{files.train}: there is no dev file",
-            "give one with --dev, hold a part out with --dev-share 0.2, or each part in turn with --folds 5",
-            python="give one with dev=…, or hold a part out with dev_share=0.2",
+            "dev_missing",
+            "there is no dev file",
+            location=files.train,
+            argument="dev",
+            hint=f"give a file with {option('dev')}, hold out a part with {option('dev_share', 0.2)}, or "
+            f"cross-validate with {option('folds', 5)}",
         )
 
 
@@ -107,7 +124,12 @@ def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mappin
     """A file by its name, or the data in memory that has it."""
     data = given.get(name)
     if data is None and file == name_of(None, name):
-        raise InputError(f"the {name} examples of this run were in memory", f"give them again: {name}=…")
+        raise InputError(
+            "data_missing",
+            f"the {name} examples of this run were in memory and are not saved",
+            argument=name,
+            hint="pass the same data again",
+        )
     if data is None or is_path(data):
         return as_file(file, name)
     return as_file(data, name, lambda width: kind.columns_of_tuples(settings, width))
@@ -126,15 +148,13 @@ def _of_both_sides(
         yield found
 
 
-def write_split(
-    examples: Examples, kind: type[Task], settings: Any, folder: Path, tell: Callable[[str], None]
-) -> None:
+def write_split(examples: Examples, kind: type[Task], settings: Any, folder: Path) -> None:
     """Both parts of a split, as jsonl files that the task reads again."""
     for name, part in (("train", examples.train), ("dev", examples.dev)):
         lines = [json.dumps(kind.as_row(example, settings), ensure_ascii=False) + "\n" for example in part]
         write_whole(folder / f"{name}.jsonl", "".join(lines))
     train = counted(len(examples.train), "example")
-    tell(f"{train} to train on, {len(examples.dev):,} held out, both in {folder}")
+    logger.info("%s for training and %s for dev, both in %s", train, f"{len(examples.dev):,}", folder)
 
 
 def _split(kind: type[Task], examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
@@ -166,9 +186,11 @@ def _split(kind: type[Task], examples: Sequence[Any], share: float, seed: int) -
             else f"{len(examples):,} examples ({len(members):,} different)"
         )
         raise InputError(
-            f"{given} cannot be split at --dev-share {share:g}: "
-            f"each side needs {'one' if strata[0] is None else 'all labels'}",
-            "take another share, or add examples",
+            "split_impossible",
+            f"{given} cannot be split with {option('dev_share', f'{share:g}')}: "
+            f"each part needs {'an example' if strata[0] is None else 'all labels'}",
+            argument="dev_share",
+            hint="choose another share, or add examples",
         ) from None
     out = {i for g in held for i in members[g]}
     kept = [example for i, example in enumerate(examples) if i not in out]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from bertsmith import console, hardware
 from bertsmith.device import Place
-from bertsmith.errors import MachineError
+from bertsmith.errors import MachineError, option
 from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -38,7 +38,7 @@ class Frozen(nn.Module):
     """An encoder's hidden states, looked up by the sequence that they are of.
 
     It has no weights of its own, so that checkpoints hold the heads alone. layers: those that are asked for, by
-    number; 0 is the embeddings' output. folder: where the states lie, in a file whose name tells of what they are,
+    number; 0 is the embeddings' output. folder: where the states lie, in a file named by a digest of their inputs,
     float32 [tokens, layers, H].
     """
 
@@ -159,12 +159,14 @@ def _allocated(file: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np
         if not hardware.is_disk_full(error):
             raise
         raise MachineError(
-            f"{file.parent.parent}: the disk has no room for {size / 1e9:.1f} GB of hidden states",
-            "free some space, take fewer layers (task.layers) or fewer examples (--sample)",
+            "disk_full",
+            f"the disk has no space for {size / 1e9:.1f} GB of hidden states",
+            location=file.parent.parent,
+            hint=f"free some space, use fewer layers (task.layers), or fewer examples ({option('sample')})",
         ) from None
     return np.memmap(file, np.float32, "r+", shape=shape)
 
 
 def _key(ids: NDArray[np.integer], segments: NDArray[np.integer]) -> bytes:
-    """What tells a sequence from another: its tokens, with their segments."""
+    """Return the key of a sequence: its tokens and their segments."""
     return ids.astype(np.int32).tobytes() + segments.astype(np.uint8).tobytes()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertsmith import rng
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.tasks.task import Task
 
@@ -29,8 +29,10 @@ def folds_of(kind: type[Task], examples: Sequence[Any], folds: int, seed: int) -
     if len(members) < folds:
         different = "" if len(members) == len(examples) else f" ({len(members):,} different)"
         raise InputError(
-            f"--folds {folds}: {counted(len(examples), 'example')}{different} cannot be split into so many parts",
-            "ask for fewer folds, or add examples",
+            "folds_too_many",
+            f"{counted(len(examples), 'example')}{different} cannot be split with {option('folds', folds)}",
+            argument="folds",
+            hint="use fewer folds, or add examples",
         )
     numbers: dict[Any, int] = {}  # of the strata, in the order of the file
     strata = [numbers.setdefault(kind.stratum(examples[group[0]]), len(numbers)) for group in members]

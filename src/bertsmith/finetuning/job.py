@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,9 +19,9 @@ from bertsmith.finetuning.report import (
     chosen_on_dev,
     curve_of,
     evaluations,
-    tell_of_dropout,
-    tell_of_examples,
-    tell_of_texts,
+    log_dropout,
+    log_examples,
+    log_texts,
     told_of_learning,
 )
 from bertsmith.finetuning.second_encoder import fill_other_direction
@@ -59,6 +60,8 @@ from bertsmith.training.train_step import Trained
 from bertsmith.training.trainer import Course, fingerprint
 from bertsmith.training.training_budget import Aim
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class FineTuning:
@@ -90,7 +93,6 @@ class FineTuning:
         chosen: FinetuneSettings,
         sources: Mapping[str, Source],
         place: Place,
-        tell: Callable[[str], None],
     ) -> FineTuning:
         """Read the examples, build the model, encode."""
         steps = Steps()
@@ -98,9 +100,9 @@ class FineTuning:
             examples = gather(kind, chosen.files, chosen.task, sources)
         files = [file for file in (chosen.files.train, chosen.files.dev) if file]
         remarks = kind.remarks([*examples.train, *examples.dev])
-        tell_of_examples(examples.overview, remarks, files, tell)
+        log_examples(examples.overview, remarks, files)
         with steps.step("building the model"):
-            encoder, head = build_model(kind, base.folder, chosen, examples.facts, place, tell)
+            encoder, head = build_model(kind, base.folder, chosen, examples.facts, place)
         with steps.step("encoding"):
             items = head.items(examples.train, base.tokenizer)
             dev_items = head.items(examples.dev, base.tokenizer)
@@ -109,9 +111,9 @@ class FineTuning:
             every = [*examples.train, *examples.dev]
             texts = [text for example in every for text in kind.asked(example).values()]
             if said := base.tokenizer.told_of_doubled(texts):
-                tell(f"warning: {said}, or leave task.specials_in_text at text")
+                logger.warning("%s, or keep task.specials_in_text=text", said)
         remedy = IN_WINDOWS if isinstance(chosen.task, TextSettings) else ""
-        tell_of_texts(account, items, base.tokenizer, remedy, tell)
+        log_texts(account, items, base.tokenizer, remedy)
         return cls(chosen, base, encoder, head, examples, items, dev_items, account, remarks, place, steps)
 
     @property
@@ -124,7 +126,7 @@ class FineTuning:
         """What is trained: the task, or the task and what a teacher says."""
         return self.head if self.taught is None else self.taught
 
-    def with_teacher(self, tell: Callable[[str], None]) -> FineTuning:
+    def with_teacher(self) -> FineTuning:
         """With the teacher that the settings name, if any. InputError where it answers another question, or reads
         by another tokenizer."""
         asked = self.chosen.teacher
@@ -133,8 +135,11 @@ class FineTuning:
         teacher = load(asked.model)
         if teacher.tokenizer.digest != self.base.tokenizer.digest:
             raise InputError(
-                f"{teacher.path}: the teacher's tokenizer is another than that of {self.base.path}",
-                "take a student with the teacher's vocabulary",
+                "teacher_tokenizer_differs",
+                f"the teacher's tokenizer differs from that of {self.base.path}",
+                location=teacher.path,
+                argument="teacher.model",
+                hint="choose a student with the teacher's vocabulary",
             )
         check_teacher(self.head, teacher.task, str(teacher.path), teacher.folder.config.longest)
         taught = Taught(
@@ -174,10 +179,10 @@ class FineTuning:
         found = self.scores()[0].numbers
         return {name: found[name] for name in self.head.logged}
 
-    def with_kernels(self, tell: Callable[[str], None]) -> FineTuning:
+    def with_kernels(self) -> FineTuning:
         """At its place with the kernels that it computes with, which depend on how long it is."""
         model = self.base.folder.config
-        place = with_kernels(self.place, self.chosen.train, model, tell, updates=self.updates())
+        place = with_kernels(self.place, self.chosen.train, model, logger.info, updates=self.updates())
         place.settle(self.encoder, self.head)
         return replace(self, place=place)
 
@@ -248,8 +253,8 @@ class FineTuning:
             thaws=thaws(self.encoder, self.head, train, self.updates_per_epoch),
         )
 
-    def leave(self, out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
-        """The finished run: its model and its report. tell: what the report warns of."""
+    def leave(self, out: Path, progress: Progress) -> None:
+        """Write the finished run's model and report, and log the report's warnings."""
         steps = self.steps
         steps.moved("training", "checkpoints", progress.saving)
         dev, answers = self.scores()
@@ -260,7 +265,7 @@ class FineTuning:
             report = self._report(progress, dev, out) | self._details(dev, answers, out)
             drawn = write_figures(out, report)
         for warning in report["warnings"][len(self.examples.overview.warnings) :]:
-            tell(f"warning: {warning}")
+            logger.warning("%s", warning)
         write_report(out, report | {"wall_time": steps.document()}, drawn)
 
     def _details(self, dev: Scores, answers: Answers, out: Path) -> dict[str, Any]:
@@ -366,16 +371,15 @@ def build_model(
     chosen: FinetuneSettings,
     facts: Facts,
     place: Place,
-    tell: Callable[[str], None],
 ) -> tuple[Encoder, Task]:
     """The base's encoder, the parts that the task takes over from it, and its own head drawn from the seed."""
     drawing = place.drawing
     config = chosen.model.within(base.config)
-    tell_of_dropout(config, base.config, tell)
+    log_dropout(config, base.config)
     encoder = base.encoder(drawing, config)
     head = kind(encoder.config, drawing, facts, chosen.task)
     for term in count_parameters(config, list(head.features.parts))[len(encoder_terms(config)) :]:
-        tell(f"{term.term} below the head: {term.size:,} parameters more ({term.formula})")
+        logger.info("%s below the head: %s more parameters (%s)", term.term, f"{term.size:,}", term.formula)
     alike = not head.features.parts and BETWEEN.isdisjoint(base.parts)
     for part in kind.inherits:
         if (module := head.parts.get(part)) is None:
@@ -383,31 +387,36 @@ def build_model(
         if base.has(part) and alike:
             base.fill(part, module)
         else:
-            why = f"{part} reads other states" if base.has(part) else f"base has no {part}"
-            tell(f"{base.path}: the {why}, a new one is trained")
+            why = f"{part} of the base reads other states" if base.has(part) else f"base has no {part}"
+            logger.info("%s: the %s, so a new one is trained", base.path, why)
     for part, of_base in head.begins_as.items():
-        _begin_as(base, of_base, head, part, tell)
+        _begin_as(base, of_base, head, part)
     if beside := getattr(chosen.task, "beside", ""):
         fill_other_direction(head.features.beside, base, beside, chosen.train)
     place.settle(encoder, head)
-    settle_layers(encoder, head, chosen.train, tell)
+    settle_layers(encoder, head, chosen.train)
     return encoder, head
 
 
-def _begin_as(base: ModelFolder, of_base: str, head: Task, part: str, tell: Callable[[str], None]) -> None:
+def _begin_as(base: ModelFolder, of_base: str, head: Task, part: str) -> None:
     """Fill a head of two labels with the base's for the next sentence; InputError where it has none."""
     if not base.has(of_base) or base.sentence_task != "nsp":
-        what = f"answers {base.sentence_task}" if base.has(of_base) else "is not there"
+        what = f"has one for {base.sentence_task}" if base.has(of_base) else "has no head for sentence pairs"
         raise InputError(
-            f"{base.path}: task.init_head_from=nsp asks for the base's head for the next sentence, which {what}",
-            "take a base that was pre-trained with data.sentence_task=nsp, or leave it out",
+            "nsp_head_missing",
+            f"task.init_head_from=nsp needs the head for next sentence prediction, and this model {what}",
+            location=base.path,
+            argument="task.init_head_from",
+            hint="choose a base that was pre-trained with data.sentence_task=nsp, or omit task.init_head_from",
         )
     base.fill(of_base, head.parts[part])
     names = head.labels or []
     is_next = base.is_next_label
-    tell(
-        f"{base.path}: the head begins as its head for the next sentence: '{names[is_next]}' as IsNext, "
-        f"'{names[1 - is_next]}' as NotNext"
+    logger.info(
+        "%s: the head is initialized from its head for next sentence prediction: '%s' as IsNext, '%s' as NotNext",
+        base.path,
+        names[is_next],
+        names[1 - is_next],
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,10 +13,11 @@ from torch import nn
 
 from bertsmith import console, hardware
 from bertsmith.device import Place
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import read_training
 from bertsmith.finetuning.feature_cache import Frozen
 from bertsmith.finetuning.job import build_model
+from bertsmith.finetuning.repeated_logs import drop_repeated_logs
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, new_settings, settings_type
 from bertsmith.formatting import counted
 from bertsmith.inference.model import Model, load
@@ -32,6 +34,8 @@ from bertsmith.tasks.task import refuse_too_long, task_type
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.lr_range_test import CurveReading, range_test, rates_between, suggestion
 from bertsmith.training.train_step import Trained
+
+logger = logging.getLogger(__name__)
 
 _FEWEST = 10  # updates, below which a curve says nothing
 
@@ -96,7 +100,6 @@ def find_rate(
     label_names: str | Path | Names | None = None,
     recipe: str | Path | None = None,
     settings: Changes = (),
-    tell: Callable[[str], None] = console.tell,
     **keywords: Any,
 ) -> RateTest:
     """Try learning rates from `low` to `high`, one an update, and see where the loss falls and where it diverges
@@ -122,7 +125,7 @@ def find_rate(
         "label_names": None if label_names is None else as_listed(names_of(label_names)),
     }
     values = read_yaml(recipe) if recipe is not None else {}
-    chosen = new_settings(kind, base, given, recipe, values, changes, tell)
+    chosen = new_settings(kind, base, given, recipe, values, changes)
     kind = kind.variant(chosen.task)
     refuse_too_long(chosen.task, base.folder.config.longest)
     hardware.prepare_process(chosen.train.threads)
@@ -132,13 +135,11 @@ def find_rate(
     examples, facts = read_training(kind, chosen.files, chosen.task, {"train": train})
     rates, losses, readings = rates_between(low, high, steps), {}, {}
     items: list[Item] = []
-    with TemporaryDirectory(prefix="bertsmith-") as states:
+    with TemporaryDirectory(prefix="bertsmith-") as states, drop_repeated_logs():
         for number in range(seeds):
             seed = chosen.train.seed + number
             here = Place.of(str(place.device), place.precision, seed, trains=True)
-            encoder, head = build_model(
-                kind, base.folder, chosen, facts, here, tell if not number else _silent
-            )
+            encoder, head = build_model(kind, base.folder, chosen, facts, here)
             items = items or head.items(examples, base.tokenizer)
             read: nn.Module = encoder
             if chosen.train.frozen:  # as a run reads them: without dropout, computed for the first seed alone
@@ -155,9 +156,11 @@ def find_rate(
             readings[seed] = CurveReading.of(rates, losses[seed])
     rate, why = suggestion(list(readings.values()), high)
     passes = steps * chosen.train.batch_size * chosen.train.accumulate / len(items)
-    tell(
-        f"{counted(steps, 'update')} a seed, {passes:.2g} times through {counted(len(examples), 'example')}; "
-        "the model stays as it is"
+    logger.info(
+        "%s per seed, %.2g passes over %s; the model is not changed",
+        counted(steps, "update"),
+        passes,
+        counted(len(examples), "example"),
     )
     found = RateTest(kind.name, rates, losses, readings, rate, why)
     if plot is not None:
@@ -169,14 +172,18 @@ def find_rate(
 def _check(seeds: int, steps: int, low: float, high: float) -> None:
     """InputError for what no curve can be drawn of."""
     if seeds < 1:
-        raise InputError(f"--seeds {seeds}: there is nothing to do", "give 1 or more")
+        raise InputError("seeds_too_few", f"{seeds} is less than 1", argument="seeds", hint="give 1 or more")
     if steps < _FEWEST:
-        raise InputError(f"--steps {steps}: a curve of so few updates says nothing", "give 50 or more")
+        raise InputError(
+            "steps_too_few",
+            f"{steps} updates are too few for a curve",
+            argument="steps",
+            hint=f"give at least {_FEWEST}, better 50 or more",
+        )
     if not 0 < low < high <= 10:
         raise InputError(
-            f"--low {low:g}, --high {high:g}: rates rise from low to high", "0 < low < high <= 10"
+            "rates_invalid",
+            f"{option('low', f'{low:g}')} and {option('high', f'{high:g}')} are not a range of learning rates",
+            argument="low",
+            hint="choose them with 0 < low < high <= 10",
         )
-
-
-def _silent(text: str) -> None:
-    """What the first seed has told already."""

@@ -1,10 +1,11 @@
-"""What a fine-tuning run tells: what its examples are like, what each evaluation scored, whether it learnt."""
+"""Logs and report parts of a fine-tuning run: its examples, its evaluations, its warnings."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,21 +20,25 @@ from bertsmith.tasks.truncation import Account
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.metric_logger import LOG
 
+logger = logging.getLogger(__name__)
+
 _PLACES = 5  # that a terminal lists of a finding
 _UNKNOWN_SHARE = 0.05  # of the pieces: above, the vocabulary is hardly the one for these texts
 _POINTS = 400  # of a curve
 _LONGER = 3  # times the budget that was too small
-_OPTIONS = {"epochs": "--epochs ", "max_steps": "--steps "}
 _FEW_UPDATES = 100  # a new head hardly learns anything in fewer
 
 
-def tell_of_examples(
-    overview: Overview, remarks: Sequence[Finding], files: Sequence[str], tell: Callable[[str], None]
-) -> None:
-    """The tables, then one of all findings with their first places. remarks: on how examples were read. files:
-    what they are from; in a place only the last part of a file's name is told where these parts differ."""
+def log_examples(overview: Overview, remarks: Sequence[Finding], files: Sequence[str]) -> None:
+    """Log the overview's tables, then a table of all findings with their first locations.
+
+    Args:
+        overview: The tables and findings.
+        remarks: Findings of reading the examples.
+        files: The examples' files; locations show their names without folders where these differ.
+    """
     for table in overview.tables:
-        tell(console.table_text(table.title, table.columns, table.rows))
+        logger.info("%s", console.table_text(table.title, table.columns, table.rows))
     if not (found := [*overview.findings, *remarks]):
         return
     names = {file: Path(file).name for file in files}
@@ -50,31 +55,30 @@ def tell_of_examples(
         more = [f"and {len(where) - _PLACES:,} more"] if len(where) > _PLACES else []
         said = ": ".join(filter(None, [finding.what, finding.so]))
         rows.append([shortened(said), tuple(map(shortened, [*where[:_PLACES], *more])) or "–"])
-    tell(
-        console.table_text("checked before training: what may be wrong", ["what", "where"], rows, ruled=True)
+    logger.info(
+        "%s", console.table_text("possible problems in the examples", ["problem", "where"], rows, ruled=True)
     )
 
 
-def tell_of_dropout(config: ModelConfig, base: ModelConfig, tell: Callable[[str], None]) -> None:
-    """Say so where the dropout is not the base's."""
+def log_dropout(config: ModelConfig, base: ModelConfig) -> None:
+    """Log the dropout if it differs from the base's."""
     own, before = ((c.hidden_dropout_prob, c.attention_probs_dropout_prob) for c in (config, base))
     if own == before:
         return
     now, then = (f"{a:g}" if a == b else f"{a:g} (attention {b:g})" for a, b in (own, before))
-    tell(f"dropout is {now} in fine-tuning; the base has {then} (--set model.hidden_dropout_prob=…)")
+    logger.info("dropout is %s in fine-tuning; the base has %s (model.hidden_dropout_prob)", now, then)
 
 
-def tell_of_texts(
-    account: Account, items: Sequence[Item], tokenizer: Tokenizer, remedy: str, tell: Callable[[str], None]
-) -> None:
-    """Say what truncation costs, with `remedy`, and whether the vocabulary fits the texts."""
+def log_texts(account: Account, items: Sequence[Item], tokenizer: Tokenizer, remedy: str) -> None:
+    """Log the losses by truncation, with `remedy`, and warn if the vocabulary does not fit the texts."""
     for sentence in (*account.told_of_cuts(remedy), *account.told_of_windows()):
-        tell(sentence)
+        logger.info("%s", sentence)
     sequences = [sequence for item in items for sequence in item.sequences]
     unknown = sum(int((s.ids == tokenizer.unk_id).sum()) for s in sequences)
     if (share := unknown / max(1, sum(s.kept for s in sequences))) > _UNKNOWN_SHARE:
-        tell(
-            f"{share:.1%} of the pieces are unknown to the vocabulary: is this the right model for these texts?"
+        logger.warning(
+            "%.1f%% of the tokens are not in the vocabulary: check that this model fits these texts",
+            100 * share,
         )
 
 
@@ -140,26 +144,24 @@ def told_of_learning(
     reads: whether the baseline does look.
 
     budget: of the run, by its setting's name (`budget_of`). answers: the different ones that people gave in dev,
-    where they are labels or numbers; of one alone no score tells anything.
+    where they are labels or numbers; with a single one no score is informative.
     """
     score, beside = dev.numbers[decides], baseline.numbers[decides]
     if score > beside:
         return []
     if len(answers) == 1:
         return [
-            f"everything in dev has the answer '{next(iter(answers))}', so dev cannot tell whether the model "
-            "learnt anything: it needs examples with other answers"
+            f"all dev examples have the answer '{next(iter(answers))}', so no score on dev is informative: add "
+            "examples with other answers"
         ]
     name, value = next(iter(budget.items()))
-    option = _OPTIONS.get(name, f"--set train.{name}=")
-    number = f"{_LONGER * value:.10g}"
-    longer = f"train longer (--resume {option}{number} continues this run)"
+    longer = f"train longer (resume with train.{name}={_LONGER * value:.10g})"
     change = (
         f"only {counted(updates, 'update was', 'updates were')} made: {longer}, with more examples if you can"
         if updates < _FEW_UPDATES
-        else f"try another rate (--set train.learning_rate=2e-5), {longer}, and check the labels"
+        else f"try another learning rate (train.learning_rate=2e-5), {longer}, and check the labels"
     )
     return [
         f"the best {decides} on dev, {score:.4f}, is no better than {beside_name} ({beside:.4f}): "
-        f"{'' if reads else 'the model learnt nothing of use; '}{change}"
+        f"{'' if reads else 'the model learned nothing useful; '}{change}"
     ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console, hardware
+from bertsmith import hardware
 from bertsmith.errors import InputError
 from bertsmith.finetuning.data import write_split
 from bertsmith.finetuning.feature_cache import FEATURES, forget_states
@@ -36,6 +37,8 @@ from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import Task, refuse_too_long, task_type
 from bertsmith.training.trainer import train
 
+logger = logging.getLogger(__name__)
+
 
 @run_alone
 def finetune(
@@ -53,7 +56,6 @@ def finetune(
     states: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    tell: Callable[[str], None] = console.tell,
     **keywords: Any,
 ) -> Model:
     """Fine-tune a model for a task (`bertsmith.tasks.task.TASKS`); the weights of the best epoch on dev are kept.
@@ -74,7 +76,7 @@ def finetune(
     out, kind, begun = Path(out), task_type(task), hardware.clock()
     base = model if isinstance(model, Model) else load(model)
     changes = resolve(settings_type(kind), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
-    resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
+    resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=logger.info)
     given = {
         "train": name_of(train, "train"),
         "dev": None if dev is None else name_of(dev, "dev"),
@@ -82,23 +84,28 @@ def finetune(
         "sample": sample,
         "label_names": None if label_names is None else as_listed(names_of(label_names)),
     }
-    chosen = _settings(kind, base, out, given, recipe, changes, tell, resuming=resuming)
+    chosen = _settings(kind, base, out, given, recipe, changes, resuming=resuming)
     kind = kind.variant(chosen.task)
     if not resuming:
         if chosen.train.max_minutes:
-            raise InputError("train.max_minutes is for pre-training", "set train.epochs or train.max_steps")
+            raise InputError(
+                "minutes_in_finetuning",
+                "train.max_minutes is a setting of pre-training only",
+                argument="train.max_minutes",
+                hint="set train.epochs or train.max_steps",
+            )
         refuse_too_long(chosen.task, base.folder.config.longest)
     place = bare_place(chosen.train)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(parameters, hardware.memory_bytes(place.device))
-    work = FineTuning.of(kind, base, chosen, {"train": train, "dev": dev}, place, tell)
-    work = work.with_kernels(tell).with_teacher(tell)
+    work = FineTuning.of(kind, base, chosen, {"train": train, "dev": dev}, place)
+    work = work.with_kernels().with_teacher()
     place = work.place
     check_folders(out, work.head.folders(work.encoder))
     if not resuming:
         start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)
         if chosen.files.dev is None:
-            write_split(work.examples, kind, chosen.task, out / "split", tell)
+            write_split(work.examples, kind, chosen.task, out / "split")
         work = work.with_evaluations()
     work = work.with_states(out, None if states is None else Path(states), resuming=resuming)
     on = footing(
@@ -108,11 +115,11 @@ def finetune(
         work.chosen.train,
         place,
         work.updates,
-        tell,
+        logger.info,
         resuming=resuming,
     )
     named = with_recipe(FinetuneSettings, recipe, changes) if resuming else None
-    aim = aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
+    aim = aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=logger.info)
     if resuming:
         work = replace(work, place=on.place)
     else:
@@ -120,12 +127,12 @@ def finetune(
         write_whole(out / SETTINGS, work.chosen.to_yaml())
     with work.steps.step("training"):
         progress = _train(
-            work.read, work.objective, work.course(aim, out), on.place, resume=resume, tell=tell
+            work.read, work.objective, work.course(aim, out), on.place, resume=resume, tell=logger.info
         )
     if resuming and not progress.made and is_written(out, progress.step):
-        tell_finished(out, progress, tell)
+        tell_finished(out, progress, logger.info)
     else:
-        work.leave(out, progress, tell)
+        work.leave(out, progress)
     forget_states(out / FEATURES)
     return load(out)
 
@@ -140,7 +147,6 @@ def _settings(
     files: dict[str, Any],
     recipe: str | Path | None,
     changes: Mapping[str, Any],
-    tell: Callable[[str], None],
     *,
     resuming: bool,
 ) -> FinetuneSettings:
@@ -150,5 +156,5 @@ def _settings(
     if resuming:
         own = settings_type(kind)
         named = {**own.dotted(values), **own.dotted({"files": files}), **changes}
-        return settings_of_run(own, out, named, tell)
-    return new_settings(kind, base, files, recipe, values, without_other_budgets(changes), tell)
+        return settings_of_run(own, out, named, logger.info)
+    return new_settings(kind, base, files, recipe, values, without_other_budgets(changes))

@@ -23,16 +23,23 @@ def fill_other_direction(
     if its != {**mine, "backwards": not mine["backwards"]}:
         differing = [key for key, value in mine.items() if key != "backwards" and its[key] != value]
         why = (
-            f"model.{differing[0]} is {its[differing[0]]} there and {mine[differing[0]]} here"
+            f"model.{differing[0]} is {its[differing[0]]}, and {mine[differing[0]]} in the base"
             if differing
-            else "it reads the same way"
+            else "both read in the same direction"
         )
         raise InputError(
-            f"task.beside={name}: {why}",
-            "name a run that differs from the base in model.backwards alone",
+            "second_encoder_differs",
+            f"task.beside={name} does not match the base: {why}",
+            argument="task.beside",
+            hint="choose a run that differs from the base only in model.backwards",
         )
     if other.tokenizer().digest != base.tokenizer().digest:
-        raise InputError(f"task.beside={name}: has another tokenizer than the base", "both need the same one")
+        raise InputError(
+            "second_encoder_tokenizer_differs",
+            f"task.beside={name} has another tokenizer than the base",
+            argument="task.beside",
+            hint="choose a run with the base's tokenizer",
+        )
     asked = {
         "frozen": train.frozen,
         "freeze_embeddings": train.freeze_embeddings,
@@ -42,7 +49,9 @@ def fill_other_direction(
     }
     if apart := [key for key, is_asked in asked.items() if is_asked]:
         raise InputError(
-            f"train.{apart[0]} sets layers of the model apart, and task.beside brings a second model",
-            "leave one of them out",
+            "layers_of_two_encoders",
+            f"train.{apart[0]} treats layers differently, which is not supported with task.beside",
+            argument=f"train.{apart[0]}",
+            hint="omit one of the two settings",
         )
     other.fill("encoder", module.encoder)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, create_model
 
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
 from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
 from bertsmith.training.settings import TrainSettings
@@ -189,7 +189,6 @@ def new_settings(
     recipe: str | Path | None,
     values: Mapping[str, Any],
     changes: Mapping[str, Any],
-    tell: Callable[[str], None],
 ) -> FinetuneSettings:
     """The settings of what begins: the values of a recipe, over them the files that were given and the
     changes; what the task leaves open, as the base says it. InputError where these name another model."""
@@ -198,7 +197,12 @@ def new_settings(
     values = {**values, "base": path, "files": (values.get("files") or {}) | given}
     chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(changes)
     if chosen.base != path:
-        raise InputError(f"--set base={chosen.base}: the model is {path}", "name the model with --model")
+        raise InputError(
+            "base_differs",
+            f"base is {chosen.base} in the settings, and the model is {path}",
+            argument="base",
+            hint=f"name the model with {option('model')} only",
+        )
     task = kind.settled(chosen.task, folder.path, folder.config.longest)
     return chosen.model_copy(update={"task": task})
 

@@ -5,7 +5,7 @@ Frozen layers keep the base's weights: no gradient is computed for them and no m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 
 from torch import nn
 
@@ -15,10 +15,10 @@ from bertsmith.formatting import counted
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.task import Task
 
+logger = logging.getLogger(__name__)
 
-def settle_layers(
-    encoder: Encoder, head: Task, train: FinetuneTrainSettings, tell: Callable[[str], None]
-) -> None:
+
+def settle_layers(encoder: Encoder, head: Task, train: FinetuneTrainSettings) -> None:
     """Freeze what keeps the base's weights, and give each layer its multiple of the rate: the top layer 1, each
     one below `layer_decay` times that of the one above, the embeddings the lowest (Sun et al. 2019, after Howard
     and Ruder 2018, section 3.2). InputError where the model has no such layers.
@@ -28,12 +28,17 @@ def settle_layers(
     if train.frozen and (train.unfreeze_every is not None or train.layer_decay < 1):
         other = "unfreeze_every" if train.unfreeze_every is not None else "layer_decay"
         raise InputError(
-            f"train.frozen and train.{other} exclude each other: no layer is trained", "leave one of them out"
+            "frozen_with_layer_settings",
+            f"train.frozen and train.{other} exclude each other, because no layer is trained",
+            argument=f"train.{other}",
+            hint="omit one of them",
         )
     if first > len(layers):
         raise InputError(
-            f"train.freeze_layers={first}: the model has {counted(len(layers), 'layer')}",
-            f"give {len(layers)} or fewer",
+            "freeze_layers_too_many",
+            f"train.freeze_layers={first}, and the model has {counted(len(layers), 'layer')}",
+            argument="train.freeze_layers",
+            hint=f"give at most {len(layers)}",
         )
     _refuse_shared(encoder, train)
     frozen = [encoder.embeddings] if train.freeze_embeddings or first else []
@@ -45,13 +50,15 @@ def settle_layers(
     if not trained:
         asked = "train.frozen" if train.frozen else f"train.freeze_layers={first}"
         raise InputError(
-            f"{asked}: nothing would be trained, since the task '{head.name}' has no head",
-            "freeze fewer layers",
+            "nothing_to_train",
+            f"with {asked} nothing would be trained, because the task '{head.name}' has no head",
+            argument="train.frozen" if train.frozen else "train.freeze_layers",
+            hint="freeze fewer layers",
         )
     if frozen:
         also = "" if not first else " and the first layer" if first == 1 else f" and the first {first} layers"
         of = counted(sum(p.numel() for p in everything), "parameter")
-        tell(f"the embeddings{also} stay as the base has them: {trained:,} of {of} are trained")
+        logger.info("the embeddings%s are frozen: %s of %s are trained", also, f"{trained:,}", of)
     if train.layer_decay < 1:
         for under, module in enumerate(reversed([encoder.embeddings, *layers])):
             setattr(module, "rate", train.layer_decay**under)  # noqa: B010  (a Module's type knows no such name)
@@ -86,6 +93,8 @@ def _refuse_shared(encoder: Encoder, train: FinetuneTrainSettings) -> None:
     asked = [name for name, is_asked in apart.items() if is_asked]
     if encoder.config.share != "none" and asked:
         raise InputError(
-            f"train.{asked[0]}: the layers of this model share their weights, so none is trained by itself",
-            f"leave it out, or freeze all {len(encoder.layers)} layers with train.freeze_layers",
+            "layers_share_weights",
+            f"train.{asked[0]} is impossible, because the layers of this model share their weights",
+            argument=f"train.{asked[0].partition('=')[0]}",
+            hint=f"omit it, or freeze all {len(encoder.layers)} layers with train.freeze_layers",
         )
