@@ -262,7 +262,7 @@ def test_a_missing_text_in_memory_is_an_empty_text(
 ) -> None:
     rows = [*ROWS[:2], {"title": missing, "label": "joy"}, *ROWS[2:9]]
     predictions = moods.predict(rows)
-    assert caplog.messages == ["1 text is empty and not predicted: data row 3"]
+    assert caplog.messages == ["1 text is empty and not predicted: data (in memory):3"]
     assert predictions[2]["label"] is None
     assert [*predictions[:2], *predictions[3:]] == moods.predict(ROWS[:9])
     assert moods.predict([row["title"] for row in rows]) == predictions
@@ -413,8 +413,9 @@ def test_masks_of_several_texts(bert: bs.Model) -> None:
         == [bert.fill_mask(text, top_k=2) for text in texts]
         == bert.fill_mask(np.array(texts), top_k=2)
     )
-    with pytest.raises(bs.InputError, match=r"^top_k=0: is less than 1"):
+    with pytest.raises(bs.InputError) as caught:
         bert.fill_mask(texts[0], top_k=0)
+    assert (caught.value.code, caught.value.argument) == ("top_k_too_small", "top_k")
     with pytest.raises(bs.InputError, match=r"^3 is not a string"):
         bert.fill_mask([3])  # type: ignore[list-item]
     with pytest.raises(bs.InputError, match="this is a table"):
@@ -451,7 +452,7 @@ def test_the_suffix_of_out_sets_the_format_of_predictions(
     else:
         read = json.loads(text) if suffix == "json" else [json.loads(line) for line in text.splitlines()]
         assert read == list(moods.predict_file(rows))
-    with pytest.raises(bs.InputError, match=r"already exists\nname another out, or replace it"):
+    with pytest.raises(bs.InputError, match="already exists"):
         moods.predict_file(rows, out=out)
     assert moods.predict_file(rows[:1], out=out, overwrite=True) == out
     assert len(out.read_text()) < len(text)
@@ -566,8 +567,9 @@ def test_embeddings_are_the_pooled_hidden_states_of_each_text(bert: bs.Model) ->
     for wrong, message in (("kaba", "takes a list"), ([3], "text 1: 3 is not a string")):
         with pytest.raises(bs.InputError, match=message):
             bert.embed(wrong)
-    with pytest.raises(bs.InputError, match="no such pooling"):
+    with pytest.raises(bs.InputError) as caught:
         bert.embed(texts, pooling="sum")  # type: ignore[arg-type]
+    assert (caught.value.code, caught.value.argument) == ("unknown_pooling", "pooling")
 
 
 def test_a_saved_model_equals_the_model(moods: bs.Model, tmp_path: Path) -> None:

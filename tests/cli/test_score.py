@@ -152,7 +152,7 @@ def test_pairs_are_reported_by_phenomenon_and_ties_are_wrong_and_said(call: Call
     for part in ("of 15 pairs (chance: 50 %)", "by phenomenon", "mean over 3 groups of paradigm"):
         assert part in shown.out
     some = call(world / "bert", "--pairs", world / "pairs.jsonl", "--sample", 5)
-    assert "5 of 15 pairs, of each group its share" in some.told
+    assert "scoring a sample of 5 of 15 pairs" in some.told
     assert "of 5 pairs" in some.out
     by = call(world / "bert", "--pairs", world / "pairs.jsonl", "--group-column", "paradigm", "--json")
     assert json.loads(by.out)["mean_over"].keys() == {"paradigm"}
@@ -195,7 +195,7 @@ def test_a_file_of_pairs_that_cannot_be_read(
         (["--pairs", "p.jsonl", "--seed", "3"], ("--seed is the seed of --sample",)),
         (["kaba", "--text-column", "x"], ("--text-column is a column of --file",)),
         (["kaba", "--variant", "words"], ("--variant", "within_word")),
-        (["kaba", "--out", "scores.xlsx"], ("its name does not say how to write it",)),
+        (["kaba", "--out", "scores.xlsx"], ("this file name does not end in .csv",)),
         (["kaba", "--json", "--out", "scores.csv"], ("--json is one JSON document",)),
         (["--file", "gone.txt"], ("gone.txt: no such file",)),
         (["--pairs", "gone.jsonl"], ("gone.jsonl: no such file",)),

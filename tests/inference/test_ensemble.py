@@ -124,7 +124,7 @@ def test_messages_of_several_models_are_printed_once(
         said = err.replace("\n", " ")
         assert said.count("kernels are made") == 1, verb
         for name in "ab":
-            assert said.count(f"{folder / name}: on 40 examples of") == 1, verb
+            assert said.count(f"{folder / name}: on 30 examples of") == 1, verb
 
 
 def test_what_is_compared_must_be_the_same_texts(folder: Path, tmp_path: Path) -> None:

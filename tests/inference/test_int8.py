@@ -126,7 +126,7 @@ def test_what_is_to_be_answered_is_read_first(
     for answer in (model.predict_file, model.evaluate, Ensemble([model]).evaluate):
         with pytest.raises(InputError) as caught:
             list(answer(tmp_path / "nothing.csv"))
-        assert caught.value.code == "file_missing"
+        assert caught.value.code == "not_found"
     assert logged() == []
     Ensemble([model]).predict(["kaba"])
     model.predict(["kaba"])
@@ -220,7 +220,7 @@ def test_what_is_no_number_is_refused(run: Path) -> None:
     model = bs.load(run, precision="int8")
     with torch.no_grad():
         model.encoder.get_parameter("blocks.0.output_norm.weight")[3] = torch.nan
-    with pytest.raises(InputError, match=r"is nan, below 0.995") as caught:
+    with pytest.raises(InputError, match=r"is nan, below 0\.995") as caught:
         model.embed(TEXTS)
     assert caught.value.code == "int8_vectors_differ"
 
@@ -316,9 +316,9 @@ def test_scores_and_guesses_too_far_apart_are_refused(monkeypatch: pytest.Monkey
 def test_a_precision_that_is_not_known_or_not_given_to_load_is_refused(run: Path) -> None:
     with pytest.raises(InputError, match="known: auto, fp32, bf16, int8"):
         bs.load(run, precision="int4")
-    with pytest.raises(InputError, match="'precision' is no setting of the task") as error:
+    with pytest.raises(InputError) as caught:
         bs.load(run).predict(["kaba"], precision="int8")
-    assert "load(…, precision='int8')" in str(error.value)
+    assert (caught.value.code, caught.value.argument) == ("not_a_task_setting", "precision")
     with pytest.raises(
         InputError, match="there is no setting 'precisoin'\nknown here: text_column, second_column"
     ):

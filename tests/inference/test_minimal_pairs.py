@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,17 @@ def frequencies(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     return bs.load(folder)
 
 
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Return the messages that `bertsmith.inference` has logged so far."""
+    caplog.set_level(logging.INFO, logger="bertsmith")
+    return lambda: [r.getMessage() for r in caplog.records if r.name.startswith("bertsmith.inference")]
+
+
 def test_accuracy_by_group_ties_and_means_of_a_model_whose_answers_are_known(
-    frequencies: bs.Model, caplog: pytest.LogCaptureFixture
+    frequencies: bs.Model, logged: Callable[[], list[str]]
 ) -> None:
     """Right: lode above mizu, and two words above three. Wrong: mizu below lode; one order is the other; case."""
-    caplog.set_level(logging.INFO, logger="bertsmith")
     found = frequencies.score_pairs(ROWS)
     assert found["accuracy"] == 2 / 5
     assert found["ties"] == 2
@@ -70,7 +77,7 @@ def test_accuracy_by_group_ties_and_means_of_a_model_whose_answers_are_known(
     }
     assert found["by_paradigm"]["b1"] == {"pairs": 2, "accuracy": 0.5}
     assert found["mean_over"] == {"phenomenon": pytest.approx(5 / 12), "paradigm": pytest.approx(1.5 / 4)}
-    assert caplog.messages == ["2 pairs are ties: both sentences have the same score; ties count as wrong"]
+    assert logged() == ["2 pairs are ties: both sentences have the same score; ties count as wrong"]
     scores = [row["score"] for row in frequencies.score(["kaba", "lode", "mizu"])]
     assert np.diff(scores) == pytest.approx([-1, -1], abs=1e-5)
 
@@ -111,7 +118,7 @@ def test_columns_are_blimps_own_or_those_named(tmp_path: Path) -> None:
     assert bare.group_columns == ()
     with pytest.raises(InputError) as caught:
         read_pairs([ROWS[0], {**ROWS[1], "good": None}])
-    assert (caught.value.code, caught.value.location) == ("sentence_empty", "pairs row 2")
+    assert (caught.value.code, caught.value.location) == ("sentence_empty", "pairs (in memory):2")
 
 
 @given(
@@ -141,14 +148,13 @@ def test_other_seeds_draw_other_pairs() -> None:
 
 
 def test_a_sentence_without_a_token_is_never_the_likelier_one(
-    frequencies: bs.Model, caplog: pytest.LogCaptureFixture
+    frequencies: bs.Model, logged: Callable[[], list[str]]
 ) -> None:
     """Its sum is 0, which is above that of every other."""
-    caplog.set_level(logging.INFO, logger="bertsmith")
     rows = [{"good": "\u200b", "bad": "kaba"}, {"good": "kaba", "bad": "\u200b"}]
     report = frequencies.score_pairs(rows)
     assert (report["accuracy"], report["ties"]) == (0, 0)
-    assert caplog.messages[0].startswith("2 pairs have a sentence without tokens")
+    assert logged()[0].startswith("2 pairs have a sentence without tokens")
 
 
 def test_both_sentences_in_one_column_are_refused(frequencies: bs.Model) -> None:
@@ -168,10 +174,10 @@ def test_a_score_that_is_no_number_is_not_right() -> None:
     "column", [list, np.array, pa.array, lambda texts: pytest.importorskip("pandas").Series(texts)]
 )
 def test_texts_come_in_any_column_and_missing_ones_keep_their_place(
-    frequencies: bs.Model, column: Any, caplog: pytest.LogCaptureFixture
+    frequencies: bs.Model, column: Any, logged: Callable[[], list[str]]
 ) -> None:
     found = frequencies.score(column(["kaba lode", None, "mizu", ""]))
-    assert "2 texts are empty and not scored: text 2, text 4" in caplog.messages
+    assert "2 texts are empty and not scored: text 2, text 4" in logged()
     assert [row["score"] is None for row in found] == [False, True, False, True]
     assert found[1] == {"score": None, "tokens": 0, "words": 0, "unknown": 0, "pseudo_perplexity": None}
     assert found[0]["pseudo_perplexity"] == pytest.approx(np.exp(-found[0]["score"] / 2))
@@ -193,10 +199,9 @@ def test_what_is_no_list_of_texts_is_told(frequencies: bs.Model) -> None:
         bs.score_pairs  # noqa: B018
 
 
-def test_long_and_unknown_texts_are_logged(frequencies: bs.Model, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="bertsmith")
+def test_long_and_unknown_texts_are_logged(frequencies: bs.Model, logged: Callable[[], list[str]]) -> None:
     frequencies.score(["kaba " * 100, "zzz kaba"])
-    assert caplog.messages == [
+    assert logged() == [
         "1 of 102 tokens is not in the vocabulary and scored as the unknown token",
         "1 text is longer than the model's maximum length: each token is predicted from the text around it",
     ]

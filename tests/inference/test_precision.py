@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +47,8 @@ def moved(folder: Path, share: float, record: Mapping[str, str]) -> Path:
 
 @pytest.fixture
 def warnings_of(caplog: pytest.LogCaptureFixture) -> WarningsOf:
-    """Return a function that embeds texts and returns what is logged."""
+    """Return a function that embeds texts and returns the warnings that are logged."""
+    caplog.set_level(logging.WARNING, logger="bertsmith")
 
     def embed(folder: Path, precision: str, texts: Sequence[str] = TEXTS) -> list[str]:
         caplog.clear()
@@ -93,6 +95,7 @@ def test_a_large_effect_of_rounding_is_logged(tmp_path: Path, warnings_of: Warni
 def test_it_is_logged_once_for_the_same_weights_and_only_where_something_is_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, logger="bertsmith")
     folder = moved(tmp_path / "short", 0.9, {})
     model = bs.load(folder, "cpu", precision="bf16")
     model.embed([])

@@ -173,7 +173,7 @@ def test_any_label_and_a_single_one_can_be_scored() -> None:
 
 
 def test_one_text_alone_is_refused(moods: bs.Model) -> None:
-    with pytest.raises(InputError, match="predict takes a list, not one text alone"):
+    with pytest.raises(InputError, match="predict takes a list, not a single text"):
         moods.predict("kaba lode")
 
 

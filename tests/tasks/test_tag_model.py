@@ -161,7 +161,7 @@ def test_the_command_line(names: bs.Model, tmp_path: Path) -> None:
 
 
 def test_a_model_of_tags_asked_for_one_sentence_alone(names: bs.Model) -> None:
-    with pytest.raises(bs.InputError, match="predict takes a list, not one text alone"):
+    with pytest.raises(bs.InputError, match="predict takes a list, not a single text"):
         names.predict("kaba lode")
 
 

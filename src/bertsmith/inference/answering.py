@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from bertsmith.device import Place
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.inference.output import Answered, answered_of, told_of_unanswered
 from bertsmith.inference.text_input import texts_of_lines
 from bertsmith.io.files import bare_suffix
@@ -167,9 +167,10 @@ class Answering:
         for name in _OF_LOADING:
             if name in given and name not in known:
                 raise InputError(
-                    f"{verb}: '{name}' is no setting of the task",
-                    "give it as an option of its own: --device, --precision",
-                    python=f"give it where the model is loaded: load(…, {name}={given[name]!r})",
+                    "not_a_task_setting",
+                    f"{verb} has no setting '{name}'",
+                    argument=name,
+                    hint=f"pass it where the model is loaded: {option(name, given[name])}",
                 )
         if is_path(file) and bare_suffix(file) == ".tsv" and "delimiter" in known:
             given.setdefault("delimiter", None)

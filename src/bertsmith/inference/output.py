@@ -164,7 +164,7 @@ def refuse_existing(out: Path) -> None:
             "already exists",
             location=out,
             argument="out",
-            hint=f"choose another {option('out')}, or remove the file",
+            hint=f"choose another {option('out')}, or remove the file; in Python, overwrite=True replaces it",
         )
 
 
