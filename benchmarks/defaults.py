@@ -29,7 +29,7 @@ PAPER = {
     "model.attention_probs_dropout_prob": 0.1,
     "start.positions": "normal",
     "start.output_bias": "zero",
-    "data.mask_share": 0.15,
+    "data.mlm_probability": 0.15,
     "train.betas": [0.9, 0.999],
     "train.warmup": 0.1,
     "train.learning_rate": 1e-4,
@@ -39,7 +39,7 @@ SMALL_RUN = {
     "model.attention_probs_dropout_prob": 0.0,
     "start.positions": "sinusoidal",
     "start.output_bias": "unigram",
-    "data.mask_share": 0.15,
+    "data.mlm_probability": 0.15,
     "train.betas": [0.9, 0.98],
     "train.warmup": 0.06,
 }
@@ -115,7 +115,7 @@ def measured(size: str, settings: dict[str, Any], shards: Path, threads: int) ->
         "train.threads": threads,
         "train.precision": "fp32",
         "train.tensorboard": False,
-        "data.held_out": 0.01,
+        "data.validation_split": 0.01,
     }
     assignments = [f"{name}={value}" for name, value in (usual | settings).items()]
     held: dict[str, float] = bs.pretrain(

@@ -354,7 +354,7 @@ def electra_in_turn(shards: Path, options: argparse.Namespace) -> dict[str, Any]
                 settings={
                     **settings_for(preset(size).model_dump(), 100_000, number, options.threads),
                     **own,
-                    "data.held_out": 0,
+                    "data.validation_split": 0,
                 },
                 overwrite=True,
                 tell=lambda _: None,

@@ -32,7 +32,7 @@ STEPS = 60
 SETTINGS = [
     "model.hidden_size=32", "model.num_hidden_layers=2", "model.num_attention_heads=2",
     "model.intermediate_size=64", "model.max_position_embeddings=64", "data.sequence_length=32",
-    "data.held_out=0.1", f"train.max_steps={STEPS}", "train.batch_size=4", "train.accumulate=2",
+    "data.validation_split=0.1", f"train.max_steps={STEPS}", "train.batch_size=4", "train.accumulate=2",
     "train.learning_rate=1e-3", "train.checkpoint_every=3", "train.keep_checkpoints=2", "train.workers=2",
     "train.threads=1", "train.precision=fp32", "train.device=cpu", "train.log_every=1",
     "train.evaluate_every=20", "train.tensorboard=false",

@@ -59,7 +59,7 @@ _FIRST = [
 ]
 # What the optimiser and its schedule gain where both recipes begin from our first weights.
 _OUR_START = ["start.tokens=neighbours", "start.attention=local"]
-_TINY = ["model.num_attention_heads=4", "model.max_position_embeddings=64", "data.held_out=0.02"]
+_TINY = ["model.num_attention_heads=4", "model.max_position_embeddings=64", "data.validation_split=0.02"]
 # Parts of the tokens with which our recipe is to have come as far as the other with all of them.
 SHARES = {"ours least": 0.3, "ours short": 0.55}
 ARMS = ("before", "adamw", *SHARES, "ours")
@@ -92,7 +92,7 @@ SIZES = {
         [
             *_FIRST,
             *_TINY,
-            "data.mask_share=0.35",
+            "data.mlm_probability=0.35",
             "train.batch_size=32",
             "train.learning_rate=3e-3",
             "train.warmup=0.06",
@@ -105,7 +105,7 @@ SIZES = {
         20_000_000,
         [
             *_FIRST,
-            "data.mask_share=0.3",
+            "data.mlm_probability=0.3",
             "train.batch_size=64",
             "train.learning_rate=6e-4",
             "train.warmup=0.05",
@@ -195,7 +195,7 @@ def judged(name: str, model: bs.Model, shards: Shards) -> dict[str, float]:
     stream = instances_of(
         shards, split.held_out, chosen, chosen.data.sequence_length, kin=split.kin, seed=HELD_OUT_SEED
     )
-    last = min(stream.size(0), chosen.data.held_out_instances)
+    last = min(stream.size(0), chosen.data.max_validation_instances)
     batches = [stream.batch(0, i, min(i + 64, last)) for i in range(0, last, 64)]
     counts = token_counts(shards, split.training, shards.tokenizer.vocab_size)
     place = Place.of("cpu", "fp32", 0)

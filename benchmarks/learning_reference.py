@@ -131,7 +131,9 @@ def tuned(shards: Shards, rate: float, tokens: float, threads: int) -> float:
     """The loss after a short run at this rate, on documents beside those that are reported on."""
     chosen = settings(shards, rate, TUNING_SEED, threads)
     small = Split.of(shards, chosen.data)
-    large = Split.of(shards, chosen.data.model_copy(update={"held_out": 2 * chosen.data.held_out}))
+    large = Split.of(
+        shards, chosen.data.model_copy(update={"validation_split": 2 * chosen.data.validation_split})
+    )
     training, judging = large.training, np.setdiff1d(large.held_out, small.held_out)
     found: float = once(
         "learning_reference",
@@ -169,7 +171,7 @@ def trained(
             print(name, trainer.step, updates, losses, flush=True)
     trainer.model.save_pretrained(folder)
     shards.tokenizer.save(folder)
-    last = min(held_out.size(0), chosen.data.held_out_instances)
+    last = min(held_out.size(0), chosen.data.max_validation_instances)
     figures = trainer.measure([held_out.batch(0, i, min(i + 64, last)) for i in range(0, last, 64)])
     return figures | {"updates": updates}
 

@@ -57,7 +57,7 @@ LONG = [
     "model.initializer_range=0.06",
     "start.positions=sinusoidal",
     "start.output_bias=unigram",
-    f"data.mask_share={MASK_SHARE}",
+    f"data.mlm_probability={MASK_SHARE}",
     f"train.batch_size={LONG_BATCH}",
     "train.learning_rate=6e-4",
     "train.betas=[0.9, 0.98]",
@@ -214,7 +214,7 @@ def warm_start(shards: Shards, chosen: PretrainSettings) -> tuple[Any, Any, Any]
 
 
 def held_out_batches(held_out: Any, chosen: PretrainSettings) -> list[PairBatch]:
-    last = min(held_out.size(0), chosen.data.held_out_instances)
+    last = min(held_out.size(0), chosen.data.max_validation_instances)
     return [held_out.batch(0, at, min(at + 64, last)) for at in range(0, last, 64)]
 
 

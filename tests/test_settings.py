@@ -128,7 +128,9 @@ def test_one_budget_at_a_time() -> None:
 def test_several_numbers_are_a_yaml_list() -> None:
     from bertsmith.instances.settings import DataSettings
 
-    assert DataSettings().changed(["mask_split=[0.5, 0.3, 2e-1]"]).mask_split == (0.5, 0.3, 0.2)
+    assert DataSettings().changed(
+        ["replacement_probabilities=[0.5, 0.3, 2e-1]"]
+    ).replacement_probabilities == (0.5, 0.3, 0.2)
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ OPTIONS: list[tuple[str, type[Settings], str, Any, Any]] = [
     ("E4", PretrainSettings, "model.hidden_act", "gelu", "relu"),
     ("E7", TagSettings, "layers", "last", "sum_all"),
     ("E15", ClassSettings, "specials_in_text", "text", "parse"),
-    ("E18", PretrainSettings, "data.mask_split", (0.8, 0.1, 0.1), (1, 0, 0)),
+    ("E18", PretrainSettings, "data.replacement_probabilities", (0.8, 0.1, 0.1), (1, 0, 0)),
     ("E20", PretrainSettings, "data.masking", "token", "whole_word"),
-    ("E21", PretrainSettings, "data.corrupt", "none", "insert"),
-    ("E21", PretrainSettings, "data.corrupt", "none", "delete"),
+    ("E21", PretrainSettings, "data.corruption", "none", "insertion"),
+    ("E21", PretrainSettings, "data.corruption", "none", "deletion"),
     ("E22", PretrainSettings, "objective.reduction", "mean", "sum"),
     ("E23", PretrainSettings, "data.nsp_negatives", "other_document", "same_document"),
     ("E24", PretrainSettings, "data.is_next_label", 0, 1),
@@ -83,7 +83,7 @@ NOT_OFFERED: list[tuple[str, type[Settings], str, str]] = [
     ("E5", PretrainSettings, "model.feed_forward=narrow", "no setting 'model.feed_forward'"),
     ("E11", PretrainSettings, "model.norm=batch", "model.norm is 'batch', not 'post' or 'pre'"),
     ("E9", PretrainSettings, "model.causal=zero", "model.causal is 'zero', not true or false"),
-    ("E18", PretrainSettings, "data.mask_split=[0.8, 0.1, 0.2]", "does not sum to 1"),
+    ("E18", PretrainSettings, "data.replacement_probabilities=[0.8, 0.1, 0.2]", "does not sum to 1"),
     ("E26", PretrainSettings, "train.optimizer=adam", "train.optimizer is 'adam', not 'adamw' or 'muon'"),
     ("E27", PretrainSettings, "train.decay=step", "no setting 'train.decay'"),
     ("E27", PretrainSettings, "train.schedule=per_epoch", "train.schedule is 'per_epoch', not 'linear'"),
@@ -91,7 +91,7 @@ NOT_OFFERED: list[tuple[str, type[Settings], str, str]] = [
     ("E22", PretrainSettings, "objective.loss=binary", "no setting 'objective.loss'"),
     ("E23", PretrainSettings, "data.nsp_negatives=same_doc", "not 'other_document' or 'same_document'"),
     ("E24", PretrainSettings, "data.is_next_label=2", "data.is_next_label is 2, not 0 or 1"),
-    ("E21", PretrainSettings, "data.corrupt=shuffle", "not 'none', 'insert' or 'delete'"),
+    ("E21", PretrainSettings, "data.corruption=shuffle", "not 'none', 'insertion' or 'deletion'"),
 ]
 
 
@@ -109,7 +109,7 @@ def test_what_is_not_offered_is_refused_by_its_name(
 def test_a_name_of_the_table_leads_to_ours() -> None:
     """Settings that are called otherwise here: the nearest known name is proposed."""
     for asked, ours in (
-        ("data.mask_splits=[1,0,0]", "data.mask_split"),
+        ("data.replacement_probability=[1,0,0]", "data.replacement_probabilities"),
         ("model.hidden_activation=relu", "model.hidden_act"),
         ("start.init_token_vectors=v.txt", "start.token_vectors"),
     ):

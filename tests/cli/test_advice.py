@@ -20,8 +20,11 @@ import tiny_run
 from bertsmith.cli.main import main
 
 SMALL = [
-    word for setting in tiny_run.SETTINGS if not setting.startswith("data.held_out") for word in ("--set", setting)
-]  # fmt: skip
+    word
+    for setting in tiny_run.SETTINGS
+    if not setting.startswith("data.validation_split")
+    for word in ("--set", setting)
+]
 SMALL += ["--set", "train.max_steps=1"]
 
 Result = SimpleNamespace
@@ -146,7 +149,7 @@ def test_the_remedy_for_near_twins_works(call: Call, tmp_path: Path) -> None:
 def refused_once_at_most(call: Call, tmp_path: Path) -> int:
     """Pre-train with the usual settings, and with nothing held out; a refusal's remedy must need no second one."""
     refused = 0
-    for number, more in enumerate(([], ["--held-out", "0"])):
+    for number, more in enumerate(([], ["--validation-split", "0"])):
         command = ["pretrain", "--data", str(tmp_path / "shards"), *SMALL, *more]
         first = call(*command, "--out", tmp_path / f"first-{number}")
         if first.code == 0:
@@ -196,7 +199,9 @@ def test_wrapped_lines_are_told_and_joined_by_the_command_that_is_named(call: Ca
 
 def test_without_held_out_text_the_table_shows_the_training_loss(call: Call, tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
-    told = call("pretrain", "--data", shards.folder, "--out", tmp_path / "run", "--held-out", 0, *SMALL)
+    told = call(
+        "pretrain", "--data", shards.folder, "--out", tmp_path / "run", "--validation-split", 0, *SMALL
+    )
     assert told.code == 0, told.told
     loss = re.search(r"training loss, the last\W+(\d\.\d{3}) \(no text was held out\)", told.out)
     assert loss is not None, told.out

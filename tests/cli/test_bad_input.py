@@ -26,8 +26,8 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.training import checkpoint
 
 TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
-TINY_APART_FROM_HELD_OUT = [
-    word for setting in tiny_run.SETTINGS if "held_out" not in setting for word in ("--set", setting)
+TINY_WITHOUT_VALIDATION_SPLIT = [
+    word for setting in tiny_run.SETTINGS if "validation_split" not in setting for word in ("--set", setting)
 ]
 FEW = ["--set", "train.max_steps=4", "--set", "train.checkpoint_every=1", "--set", "train.keep_checkpoints=2"]
 TUNE = ["--set", "train.max_steps=3", "--set", "train.threads=1", "--set", "train.precision=fp32"]
@@ -101,7 +101,7 @@ def pretrain(world: Path, out: Path, *more: object) -> list[object]:
         world / "shards",
         "--out",
         out,
-        *(TINY_APART_FROM_HELD_OUT if "--held-out" in more else TINY),
+        *(TINY_WITHOUT_VALIDATION_SPLIT if "--validation-split" in more else TINY),
         *FEW,
         *more,
     ]
@@ -259,11 +259,11 @@ def test_one_document_only(call: Call, world: Path, tmp_path: Path) -> None:
         tmp_path / "s",
         "--out",
         tmp_path / "r",
-        *TINY_APART_FROM_HELD_OUT,
+        *TINY_WITHOUT_VALIDATION_SPLIT,
         *FEW,
     ]
-    refused(call(*base), 2, "two documents")
-    refused(call(*base, "--held-out", "0"), 2, "two documents")
+    refused(call(*base), 2, "documents")
+    refused(call(*base, "--validation-split", "0"), 2, "documents")
     assert not (tmp_path / "r").exists()
 
 
@@ -279,7 +279,7 @@ def test_one_document_only(call: Call, world: Path, tmp_path: Path) -> None:
         ("train.max_steps=many", ("train.max_steps", "many")),
         ("train.learning_rate=.inf", ("train.learning_rate",)),
         ("train.betas=[2, 0.9]", ("train.betas",)),
-        ("data.mask_split=[1.2, -0.2, 0]", ("data.mask_split",)),
+        ("data.replacement_probabilities=[1.2, -0.2, 0]", ("data.replacement_probabilities",)),
         ("train.batch_size={", ("not YAML",)),
         ("model=5", ("model",)),
     ],
@@ -309,17 +309,19 @@ def test_a_setting_that_does_not_exist_or_fit(
 
 
 @pytest.mark.parametrize("share", ["2%", "0.1", "10 %", "0", ".5"])
-def test_held_out_is_a_share_or_a_percentage(call: Call, world: Path, tmp_path: Path, share: str) -> None:
-    done = call(*pretrain(world, tmp_path / "r", "--held-out", share, "--json"))
+def test_the_validation_split_is_a_fraction_or_a_percentage(
+    call: Call, world: Path, tmp_path: Path, share: str
+) -> None:
+    done = call(*pretrain(world, tmp_path / "r", "--validation-split", share, "--json"))
     assert done.code == 0, done.told
     wanted = float(share.removesuffix("%")) / (100 if "%" in share else 1)
-    assert f"held_out: {wanted}" in (tmp_path / "r" / "settings.yaml").read_text()
+    assert f"validation_split: {wanted}" in (tmp_path / "r" / "settings.yaml").read_text()
     assert json.loads(done.out)["held_out"] or not wanted
 
 
 @pytest.mark.parametrize("share", ["1", "100%", "-1%", "some", "", "nan", "1%%"])
-def test_held_out_that_is_no_share(call: Call, world: Path, tmp_path: Path, share: str) -> None:
-    refused(call(*pretrain(world, tmp_path / "r", "--held-out", share)), 2, "held-out")
+def test_an_invalid_validation_split(call: Call, world: Path, tmp_path: Path, share: str) -> None:
+    refused(call(*pretrain(world, tmp_path / "r", "--validation-split", share)), 2, "validation-split")
 
 
 def test_an_unknown_preset_verb_option_and_choice(call: Call, world: Path, tmp_path: Path) -> None:

@@ -223,7 +223,10 @@ def test_a_wrong_command_line_is_an_error_like_all_others(
         (["--minutes", "3", "--set", "train.epochs=4"], ("--minutes", "--set train.epochs")),
         (["--steps", "3", "--set", "train.max_steps=3"], ("--steps", "--set train.max_steps")),
         (["--seed", "3", "--set", "train.seed=3"], ("--seed", "--set train.seed")),
-        (["--held-out", "3%", "--set", "data.held_out=3"], ("--held-out", "--set data.held_out")),
+        (
+            ["--validation-split", "3%", "--set", "data.validation_split=3"],
+            ("--validation-split", "--set data.validation_split"),
+        ),
     ],
 )
 def test_what_is_given_twice_is_refused(

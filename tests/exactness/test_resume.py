@@ -28,7 +28,7 @@ TWO_PHASES = [
     "train.max_steps=9",
     "data.sequence_length=16",
     "data.long_sequence_length=32",
-    "data.long_share=0.45",
+    "data.long_sequence_ratio=0.45",
 ]
 
 
@@ -225,8 +225,8 @@ BUDGET = [
     "train.batch_tokens=90",
     "data.masking=whole_word",
     "data.sentence_task=sop",
-    "data.masks=static",
-    "data.duplicates=2",
+    "data.dynamic_masking=false",
+    "data.dupe_factor=2",
 ]
 
 
@@ -272,14 +272,14 @@ def test_evaluations_on_the_way_do_not_touch_the_run(
 def test_a_resume_under_other_settings_or_data_is_refused(shards: Shards, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run_until_killed(shards, run, 3, *TWO_EPOCHS, "train.checkpoint_every=1", saved=True, resume=False)
-    for other in ("train.seed=1", "train.learning_rate=2e-3", "data.mask_share=0.2"):
+    for other in ("train.seed=1", "train.learning_rate=2e-3", "data.mlm_probability=0.2"):
         with pytest.raises(InputError, match="cannot continue with"):
             tiny_run.run(shards, run, *TWO_EPOCHS, other, resume=True)
     with pytest.raises(InputError, match="other settings or data"):
         tiny_run.run(tiny_run.make_shards(tmp_path / "other", seed=5), run, *TWO_EPOCHS, resume=True)
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("data:\n  mask_share: 0.3\n")
-    with pytest.raises(InputError, match="mask_share"):
+    recipe.write_text("data:\n  mlm_probability: 0.3\n")
+    with pytest.raises(InputError, match="mlm_probability"):
         tiny_run.run(shards, run, *TWO_EPOCHS, resume=True, recipe=recipe)
     with pytest.raises(InputError, match="resume=True"):
         tiny_run.run(shards, run, *TWO_EPOCHS)

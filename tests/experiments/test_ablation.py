@@ -33,7 +33,7 @@ source: a paper
 preset: bert-tiny-uncased
 rows:
   dynamic: {}
-  "static, once": {data.masks: static, data.duplicates: 1}
+  "static, once": {data.dynamic_masking: false, data.dupe_factor: 1}
 paper:
   SST-2: {dynamic: 92.9, "static, once": 92.5}
 """
@@ -206,10 +206,10 @@ def test_a_figure_is_held_against_the_papers_of_its_name() -> None:
 
 
 def test_what_would_undo_the_comparison_is_refused(world: dict[str, Any]) -> None:
-    undone = {**world, "settings": [*world["settings"], "data.masks=dynamic"]}
+    undone = {**world, "settings": [*world["settings"], "data.dynamic_masking=true"]}
     with pytest.raises(InputError) as caught:
         ablate(**undone)
-    assert (caught.value.code, caught.value.argument) == ("setting_of_row", "data.masks")
+    assert (caught.value.code, caught.value.argument) == ("setting_of_row", "data.dynamic_masking")
     with pytest.raises(InputError) as caught:
         ablate(**{**world, "settings": [*world["settings"], "train.seed=3"]})
     assert (caught.value.code, caught.value.argument) == ("seed_set", "settings")

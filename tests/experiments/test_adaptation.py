@@ -14,7 +14,7 @@ from bertsmith.errors import InputError, Stopped
 from bertsmith.experiments.adaptation import adapt
 
 FEW = [one for one in tiny_run.SETTINGS if not one.startswith(("model.", "start."))]
-PRETRAINING = (*FEW, "data.held_out=0.2", "train.max_steps=3")
+PRETRAINING = (*FEW, "data.validation_split=0.2", "train.max_steps=3")
 TASK = ("train.max_steps=4", "train.threads=1", "train.precision=fp32", "train.batch_size=4")
 
 

@@ -18,7 +18,12 @@ from bertsmith.instances.holdout_split import split_documents
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings
 
-SETTINGS = ["data.sequence_length=32", "data.masking=whole_word", "data.held_out=0.1", "data.mask_share=0.5"]
+SETTINGS = [
+    "data.sequence_length=32",
+    "data.masking=whole_word",
+    "data.validation_split=0.1",
+    "data.mlm_probability=0.5",
+]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +60,7 @@ def test_settings_seed_and_order_are_those_of_a_run(shards: Shards, tmp_path: Pa
     tiny_run.run(shards, tmp_path / "run", *settings)
     file = tmp_path / "run" / "settings.yaml"
     resolved = PretrainSettings.from_file(file)
-    training = split_documents(shards.hashes, resolved.data.held_out)[0]
+    training = split_documents(shards.hashes, resolved.data.validation_split)[0]
     for phase, length in ((1, 32), (2, 48)):
         stream = instances_of(shards, training, resolved, length, 64)
         instance = show_instance(shards.folder, 3, 1, settings_file=file, phase=phase)
@@ -109,4 +114,4 @@ def test_a_corpus_too_small_for_a_split_is_used_without_one(
     assert show_instance(folder, 0)["parts"]
     assert caplog.records
     with pytest.raises(InputError):
-        show_instance(folder, 0, settings=["data.held_out=0.5"])
+        show_instance(folder, 0, settings=["data.validation_split=0.5"])

@@ -1,4 +1,4 @@
-"""Masks: exact counts, 80/10/10, whole words, spans, no special token ever, pure in (seed, epoch, instance)."""
+"""Masking: exact counts, replacement probabilities, whole words, spans, special tokens, determinism."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.instances.masking import Masker
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.span_masking import SpanLengths
+from bertsmith.instances.span_masking import SpanLengthDistribution, Words, select_words
 
 Ints = NDArray[np.int64]
 V, MASK = 500, 4
@@ -19,12 +19,14 @@ SPECIAL = np.zeros(V, dtype=bool)
 SPECIAL[:5] = SPECIAL[499] = True
 
 
-def masker(share: float = 0.15, split: tuple[float, float, float] = (0.8, 0.1, 0.1), seed: int = 0) -> Masker:
-    return Masker(share, split, MASK, SPECIAL, seed)
+def masker(
+    mlm_probability: float = 0.15, replacement: tuple[float, float, float] = (0.8, 0.1, 0.1), seed: int = 0
+) -> Masker:
+    return Masker(mlm_probability, replacement, MASK, SPECIAL, seed)
 
 
-def framed(lengths: Ints, seed: int = 0) -> Ints:
-    """Random ordinary tokens, with a 2 in front and a 3 behind each sequence, as [CLS] and [SEP] stand."""
+def frame_sequences(lengths: Ints, seed: int = 0) -> Ints:
+    """Return random ordinary tokens; each sequence starts with 2, as [CLS], and ends with 3, as [SEP]."""
     ids = np.random.default_rng(seed).integers(5, 499, lengths.sum())
     ends = np.cumsum(lengths)
     ids[ends - lengths], ids[ends - 1] = 2, 3
@@ -32,102 +34,108 @@ def framed(lengths: Ints, seed: int = 0) -> Ints:
 
 
 def bounds(n: int, p: float) -> float:
-    """Five binomial deviations."""
+    """Return five standard deviations of a binomial distribution."""
     return 5 * (n * p * (1 - p)) ** 0.5
 
 
 @given(
     lengths=st.lists(st.integers(2, 60), min_size=1, max_size=12),
-    share=st.floats(0.01, 0.99),
+    mlm_probability=st.floats(0.01, 0.99),
     seed=st.integers(0, 2**63 - 1),
     epoch=st.integers(0, 1000),
 )
 def test_the_count_is_exact_in_every_sequence(
-    lengths: list[int], share: float, seed: int, epoch: int
+    lengths: list[int], mlm_probability: float, seed: int, epoch: int
 ) -> None:
     sizes = np.array(lengths)
-    ids = framed(sizes, seed % 2**32)
-    masked, rows = masker(share, seed=seed).apply(ids, sizes, np.arange(len(sizes)), epoch)
+    ids = frame_sequences(sizes, seed % 2**32)
+    masked, rows = masker(mlm_probability, seed=seed).apply(ids, sizes, np.arange(len(sizes)), epoch)
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    open_ = np.bincount(owner, weights=~SPECIAL[ids]).astype(int)
-    wanted = [min(n, max(1, round(share * n))) for n in open_]  # round: half to even, as numpy's
-    assert np.bincount(owner[rows], minlength=len(sizes)).tolist() == wanted
+    num_maskable = np.bincount(owner, weights=~SPECIAL[ids]).astype(int)
+    num_predictions = [
+        min(n, max(1, round(mlm_probability * n))) for n in num_maskable
+    ]  # round: half to even, as numpy's
+    assert np.bincount(owner[rows], minlength=len(sizes)).tolist() == num_predictions
     assert (np.diff(rows) > 0).all()
-    assert not SPECIAL[ids[rows]].any()  # never a special token …
+    assert not SPECIAL[ids[rows]].any()
     changed = np.flatnonzero(masked != ids)
-    assert np.isin(changed, rows).all()  # … and nothing else is touched
-    put = masked[rows]
-    assert ((put == MASK) | ~SPECIAL[put]).all()  # … nor put in place of another
+    assert np.isin(changed, rows).all()
+    replacements = masked[rows]
+    assert ((replacements == MASK) | ~SPECIAL[replacements]).all()
     assert ids.base is None
     assert (masked[SPECIAL[ids]] == ids[SPECIAL[ids]]).all()
 
 
-def test_shares_on_two_hundred_thousand_tokens() -> None:
+def test_replacement_probabilities_on_two_hundred_thousand_tokens() -> None:
     sizes = np.full(2000, 102)
-    ids = framed(sizes)
+    ids = frame_sequences(sizes)
     masked, rows = masker().apply(ids, sizes, np.arange(2000), 0)
     assert len(rows) == 2000 * 15
-    put, stood = masked[rows], ids[rows]
+    replacements, originals = masked[rows], ids[rows]
     n = len(rows)
-    assert abs((put == MASK).sum() - 0.8 * n) < bounds(n, 0.8)
-    random_again = 0.1 / (V - SPECIAL.sum())  # a random token may be the one that stood there
-    assert abs((put == stood).sum() - (0.1 + random_again) * n) < bounds(n, 0.1)
-    assert abs(((put != stood) & (put != MASK)).sum() - (0.1 - random_again) * n) < bounds(n, 0.1)
-    # Each position is as likely, and each ordinary token as likely to be put in.
+    assert abs((replacements == MASK).sum() - 0.8 * n) < bounds(n, 0.8)
+    repeat_probability = 0.1 / (V - SPECIAL.sum())  # a random token may be the original one
+    assert abs((replacements == originals).sum() - (0.1 + repeat_probability) * n) < bounds(n, 0.1)
+    assert abs(
+        ((replacements != originals) & (replacements != MASK)).sum() - (0.1 - repeat_probability) * n
+    ) < bounds(n, 0.1)
+    # All positions have the same probability, and so do all ordinary tokens as replacements.
     position = rows % 102
     times = np.bincount(position, minlength=102)[1:-1]
     assert abs(times - 300).max() < bounds(2000, 0.15)
-    drawn = put[(put != stood) & (put != MASK)]
-    expected = len(drawn) / (V - SPECIAL.sum())
-    assert (np.bincount(drawn, minlength=V)[~SPECIAL] - expected).max() < 6 * expected**0.5
-    # Kind and place are independent of each other, and of the token.
-    early = put[position < 51] == MASK
+    samples = replacements[(replacements != originals) & (replacements != MASK)]
+    expected = len(samples) / (V - SPECIAL.sum())
+    assert (np.bincount(samples, minlength=V)[~SPECIAL] - expected).max() < 6 * expected**0.5
+    # The replacement and the position are independent.
+    early = replacements[position < 51] == MASK
     assert abs(early.sum() - 0.8 * len(early)) < bounds(len(early), 0.8)
 
 
 @pytest.mark.parametrize(
-    ("split", "kind"), [((1, 0, 0), "mask"), ((0, 1, 0), "random"), ((0, 0, 1), "stays")]
+    ("replacement", "unit"), [((1, 0, 0), "mask"), ((0, 1, 0), "random"), ((0, 0, 1), "stays")]
 )
-def test_extreme_splits(split: tuple[float, float, float], kind: str) -> None:
+def test_extreme_replacement_probabilities(replacement: tuple[float, float, float], unit: str) -> None:
     sizes = np.full(100, 50)
-    ids = framed(sizes)
-    masked, rows = masker(split=split).apply(ids, sizes, np.arange(100), 0)
-    put = masked[rows]
-    assert {"mask": (put == MASK).all(), "random": (put != MASK).all(), "stays": (put == ids[rows]).all()}[
-        kind
-    ]
-    assert (put == ids[rows]).mean() < 0.05 or kind == "stays"
+    ids = frame_sequences(sizes)
+    masked, rows = masker(replacement=replacement).apply(ids, sizes, np.arange(100), 0)
+    replacements = masked[rows]
+    assert {
+        "mask": (replacements == MASK).all(),
+        "random": (replacements != MASK).all(),
+        "stays": (replacements == ids[rows]).all(),
+    }[unit]
+    assert (replacements == ids[rows]).mean() < 0.05 or unit == "stays"
 
 
-def test_an_instance_has_its_masks_alone_and_in_any_company() -> None:
+def test_masks_do_not_depend_on_the_other_sequences() -> None:
     sizes = np.array([9, 30, 5, 64, 17])
-    ids = framed(sizes)
-    instances = np.array([7, 3, 100, 8, 0])
-    whole, rows = masker().apply(ids, sizes, instances, 2)
+    ids = frame_sequences(sizes)
+    instance_ids = np.array([7, 3, 100, 8, 0])
+    all_masked, rows = masker().apply(ids, sizes, instance_ids, 2)
     starts = np.cumsum(sizes) - sizes
     for order in ([0], [3], [2, 1], [4, 0, 3], [4, 3, 2, 1, 0]):
         parts = [ids[starts[i] : starts[i] + sizes[i]] for i in order]
-        masked, _ = masker().apply(np.concatenate(parts), sizes[order], instances[order], 2)
-        expected = np.concatenate([whole[starts[i] : starts[i] + sizes[i]] for i in order])
+        masked, _ = masker().apply(np.concatenate(parts), sizes[order], instance_ids[order], 2)
+        expected = np.concatenate([all_masked[starts[i] : starts[i] + sizes[i]] for i in order])
         assert (masked == expected).all()
     assert len(rows)
 
 
-def test_masks_are_drawn_anew_for_each_epoch_seed_and_instance() -> None:
+def test_masks_differ_by_epoch_seed_and_instance() -> None:
     sizes = np.full(200, 102)
-    ids = framed(sizes)
+    ids = frame_sequences(sizes)
 
     def rows(seed: int = 0, epoch: int = 0, first: int = 0) -> set[int]:
         return set(masker(seed=seed).apply(ids, sizes, np.arange(first, first + 200), epoch)[1].tolist())
 
-    here = rows()
-    assert rows() == here
+    reference = rows()
+    assert rows() == reference
     n, p = 200 * 15, 0.15
     for other in (rows(epoch=1), rows(seed=1), rows(first=1), rows(epoch=2), rows(first=200)):
-        assert abs(len(here & other) - p * n) < bounds(n, p)  # as independent draws overlap
+        assert abs(len(reference & other) - p * n) < bounds(n, p)  # independent draws overlap this much
 
 
-def test_a_sequence_of_specials_only_has_nothing_to_predict() -> None:
+def test_a_sequence_of_special_tokens_has_no_predictions() -> None:
     masked, rows = masker().apply(np.array([2, 3, 2, 9, 3]), np.array([2, 3]), np.array([0, 1]), 0)
     assert rows.tolist() == [3]
     assert masked.tolist()[:2] == [2, 3]
@@ -136,215 +144,240 @@ def test_a_sequence_of_specials_only_has_nothing_to_predict() -> None:
 # --- whole words and spans ----------------------------------------------------------------------------------
 
 CONTINUES = np.zeros(V, dtype=bool)
-CONTINUES[300:499] = True  # about two pieces in five go on a word
+CONTINUES[300:499] = True  # about two of five pieces continue a word
 
 
-def word_masker(kind: str, share: float = 0.15, **more: object) -> Masker:
+def word_masker(unit: str, mlm_probability: float = 0.15, **options: object) -> Masker:
     return Masker(
-        share,
+        mlm_probability,
         (0.8, 0.1, 0.1),
         MASK,
         SPECIAL,
         0,
-        kind,
+        unit,
         lambda ids: ~CONTINUES[ids],
-        **more,  # type: ignore[arg-type]
+        **options,  # type: ignore[arg-type]
     )
 
 
 def words_of(ids: Ints, lengths: Ints) -> list[tuple[int, int]]:
-    """(first row, one behind the last) of each word; a special token ends one, a sequence begins one."""
+    """Return the first row of each word and the row behind it; a special token ends a word."""
     starts = set((np.cumsum(lengths) - lengths).tolist())
     words: list[tuple[int, int]] = []
-    open_ = False
+    in_word = False
     for row, token in enumerate(ids.tolist()):
         if SPECIAL[token]:
-            open_ = False
-        elif open_ and CONTINUES[token] and row not in starts:
+            in_word = False
+        elif in_word and CONTINUES[token] and row not in starts:
             words[-1] = (words[-1][0], row + 1)
         else:
             words.append((row, row + 1))
-            open_ = True
+            in_word = True
     return words
 
 
-def greedy(words: list[tuple[int, int]], order: list[int], wanted: int) -> set[int]:
-    """The original's rule, with at least one word: a word that would pass the number is skipped."""
-    chosen: set[int] = set()
+def select_greedily(words: list[tuple[int, int]], order: list[int], num_predictions: int) -> set[int]:
+    """Select words in order and skip those that would exceed the number; at least one word is selected."""
+    selected: set[int] = set()
     for i in order:
         size = words[i][1] - words[i][0]
-        if len(chosen) + size <= wanted:
-            chosen |= set(range(*words[i]))
-    return chosen or set(range(*words[order[0]]))
+        if len(selected) + size <= num_predictions:
+            selected |= set(range(*words[i]))
+    return selected or set(range(*words[order[0]]))
 
 
 @given(
     lengths=st.lists(st.integers(2, 60), min_size=1, max_size=12),
-    share=st.floats(0.01, 1.0),
+    mlm_probability=st.floats(0.01, 1.0),
     seed=st.integers(0, 2**32 - 1),
-    kind=st.sampled_from(["whole_word", "span"]),
-    most=st.sampled_from([None, 1, 5]),
+    unit=st.sampled_from(["whole_word", "span"]),
+    max_predictions=st.sampled_from([None, 1, 5]),
 )
 def test_words_are_masked_whole_and_never_too_many(
-    lengths: list[int], share: float, seed: int, kind: str, most: int | None
+    lengths: list[int], mlm_probability: float, seed: int, unit: str, max_predictions: int | None
 ) -> None:
     sizes = np.array(lengths)
-    ids = framed(sizes, seed)
-    ids[np.random.default_rng(seed).random(len(ids)) < 0.05] = 3  # specials amid the text
-    masked, rows = word_masker(kind, share, most=most).apply(ids, sizes, np.arange(len(sizes)), 1)
-    chosen = set(rows.tolist())
+    ids = frame_sequences(sizes, seed)
+    ids[np.random.default_rng(seed).random(len(ids)) < 0.05] = 3  # special tokens within the text
+    masked, rows = word_masker(unit, mlm_probability, max_predictions=max_predictions).apply(
+        ids, sizes, np.arange(len(sizes)), 1
+    )
+    selected = set(rows.tolist())
     assert (np.diff(rows) > 0).all()
     assert not SPECIAL[ids[rows]].any()
     assert np.isin(np.flatnonzero(masked != ids), rows).all()
     words = words_of(ids, sizes)
     for a, b in words:
-        assert len(chosen & set(range(a, b))) in (0, b - a)
+        assert len(selected & set(range(a, b))) in (0, b - a)
     starts = np.cumsum(sizes) - sizes
     for start, size in zip(starts.tolist(), lengths, strict=True):
-        mine = [(a, b) for a, b in words if start <= a < start + size]
-        n = sum(b - a for a, b in mine)
-        wanted = min(n, max(1, round(share * n)), most or n)
-        got = [b - a for a, b in mine if a in chosen]
-        assert sum(got) <= wanted or len(got) == 1
-        assert most is None or sum(got) <= most
-        assert bool(got) == any(b - a <= (most or n) for a, b in mine)
-        if sum(got) > wanted:
-            assert min(b - a for a, b in mine) > wanted  # only where no word fits
-        elif got:
-            left = [b - a for a, b in mine if a not in chosen]
-            assert not left or min(left) > wanted - sum(got)  # nothing that still fits is left
+        sequence_words = [(a, b) for a, b in words if start <= a < start + size]
+        n = sum(b - a for a, b in sequence_words)
+        num_predictions = min(n, max(1, round(mlm_probability * n)), max_predictions or n)
+        masked_sizes = [b - a for a, b in sequence_words if a in selected]
+        assert sum(masked_sizes) <= num_predictions or len(masked_sizes) == 1
+        assert max_predictions is None or sum(masked_sizes) <= max_predictions
+        assert bool(masked_sizes) == any(b - a <= (max_predictions or n) for a, b in sequence_words)
+        if sum(masked_sizes) > num_predictions:
+            assert min(b - a for a, b in sequence_words) > num_predictions  # only if no word fits
+        elif masked_sizes:
+            unmasked_sizes = [b - a for a, b in sequence_words if a not in selected]
+            assert not unmasked_sizes or min(unmasked_sizes) > num_predictions - sum(
+                masked_sizes
+            )  # nothing else fits
 
 
-def test_whole_words_are_chosen_as_the_plain_rule_has_it() -> None:
-    """Against the loop over words in their drawn order; the order is read off masks of everything but one."""
-    from bertsmith.instances.span_masking import WordRuns, choose_words
-
+def test_whole_words_equal_those_of_a_loop_over_the_words() -> None:
     draw = np.random.default_rng(5)
     sizes = draw.integers(2, 80, 60)
-    ids = framed(sizes, 5)
+    ids = frame_sequences(sizes, 5)
     positions = np.concatenate([np.arange(n) for n in sizes])
-    words = WordRuns.of(~CONTINUES[ids], SPECIAL[ids], positions, np.cumsum(sizes) - sizes)
-    spelled = words_of(ids, sizes)
-    assert list(zip(words.first.tolist(), (words.first + words.size).tolist(), strict=True)) == spelled
-    order = np.lexsort((draw.random(len(words.first)), words.owner))
-    wanted = draw.integers(1, 20, len(sizes))
-    chosen = choose_words(words, order, wanted)
-    rows = {row for i in chosen.tolist() for row in range(*spelled[i])}
+    words = Words.from_starts(~CONTINUES[ids], SPECIAL[ids], positions, np.cumsum(sizes) - sizes)
+    word_ranges = words_of(ids, sizes)
+    assert list(zip(words.first.tolist(), (words.first + words.size).tolist(), strict=True)) == word_ranges
+    order = np.lexsort((draw.random(len(words.first)), words.sequence))
+    num_predictions = draw.integers(1, 20, len(sizes))
+    selected = select_words(words, order, num_predictions)
+    rows = {row for i in selected.tolist() for row in range(*word_ranges[i])}
     expected: set[int] = set()
     for sequence in range(len(sizes)):
-        mine = [i for i in order.tolist() if words.owner[i] == sequence]
-        expected |= greedy(spelled, mine, int(wanted[sequence])) if mine else set()
+        sequence_words = [i for i in order.tolist() if words.sequence[i] == sequence]
+        expected |= (
+            select_greedily(word_ranges, sequence_words, int(num_predictions[sequence]))
+            if sequence_words
+            else set()
+        )
     assert rows == expected
 
 
-@pytest.mark.parametrize("kind", ["token", "whole_word", "span"])
-def test_shares_hold_for_every_kind_on_two_hundred_thousand_tokens(kind: str) -> None:
+@pytest.mark.parametrize("unit", ["token", "whole_word", "span"])
+def test_replacement_probabilities_of_every_unit_on_two_hundred_thousand_tokens(unit: str) -> None:
     sizes = np.full(2000, 102)
-    ids = framed(sizes)
-    masked, rows = word_masker(kind).apply(ids, sizes, np.arange(2000), 0)
+    ids = frame_sequences(sizes)
+    masked, rows = word_masker(unit).apply(ids, sizes, np.arange(2000), 0)
     n = len(rows)
     assert 0.14 * 200_000 < n <= 0.15 * 200_000
-    put, stood = masked[rows], ids[rows]
-    spread = 4 if kind == "span" else 1  # a span is drawn as one: fewer draws than tokens
-    assert abs((put == MASK).sum() - 0.8 * n) < spread * bounds(n, 0.8)
-    assert abs((put == stood).sum() - 0.1 * n) < spread * bounds(n, 0.1)
-    apart = np.diff(rows) == 1
-    # Tokens of one word each have a draw of their own; those of a span share it.
-    alike = ((put == MASK)[1:] == (put == MASK)[:-1])[apart].mean()
-    assert (alike > 0.85) == (kind == "span")
+    replacements, originals = masked[rows], ids[rows]
+    spread = 4 if unit == "span" else 1  # one draw per span: fewer draws than tokens
+    assert abs((replacements == MASK).sum() - 0.8 * n) < spread * bounds(n, 0.8)
+    assert abs((replacements == originals).sum() - 0.1 * n) < spread * bounds(n, 0.1)
+    is_adjacent_row = np.diff(rows) == 1
+    # Each token has a draw; the tokens of a span share one.
+    same_ratio = ((replacements == MASK)[1:] == (replacements == MASK)[:-1])[is_adjacent_row].mean()
+    assert (same_ratio > 0.85) == (unit == "span")
 
 
-def test_spans_have_the_lengths_that_were_asked_for() -> None:
-    """Few and far between, so that spans rarely touch: words in a row, counted against the shares."""
+def test_span_lengths_follow_the_distribution() -> None:
+    """Spans are so few that they rarely touch: runs of masked words are spans."""
     sizes = np.full(6000, 500)
     ids = np.random.default_rng(0).integers(5, 300, sizes.sum())  # each piece a word
-    for lengths in (SpanLengths(), SpanLengths("harmonic", longest=3), SpanLengths("geometric", 0.5, 4)):
-        made = word_masker("span", 0.02, spans=lengths)
-        _, rows = made.apply(ids, sizes, np.arange(6000), 0)
+    for lengths in (
+        SpanLengthDistribution(),
+        SpanLengthDistribution("harmonic", max_length=3),
+        SpanLengthDistribution("geometric", 0.5, 4),
+    ):
+        span_masker = word_masker("span", 0.02, span_length_distribution=lengths)
+        _, rows = span_masker.apply(ids, sizes, np.arange(6000), 0)
         first = np.flatnonzero(np.diff(rows, prepend=-9) != 1)
-        found = np.bincount(np.diff(np.append(first, len(rows))), minlength=lengths.longest + 1)
-        # Of each sequence the last span may be cut: the first spans of all sequences are whole where they fit.
-        mean = (found * np.arange(len(found))).sum() / found.sum()
-        wanted = (lengths.shares * np.arange(1, lengths.longest + 1)).sum()
-        assert abs(mean - wanted) / wanted < 0.2
-        assert found[1 : lengths.longest + 1].sum() > 0.97 * found.sum()
-    assert (SpanLengths().shares * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.01)  # the paper's mean
-    assert SpanLengths("harmonic", longest=3).shares.tolist() == pytest.approx([6 / 11, 3 / 11, 2 / 11])
-    drawn = SpanLengths().of(np.linspace(0, 1, 100_000, endpoint=False))
-    assert np.bincount(drawn, minlength=11)[1:] / 100_000 == pytest.approx(SpanLengths().shares, abs=1e-4)
+        histogram = np.bincount(np.diff(np.append(first, len(rows))), minlength=lengths.max_length + 1)
+        # The last span of each sequence may be cut.
+        mean = (histogram * np.arange(len(histogram))).sum() / histogram.sum()
+        expected_mean = (lengths.probabilities * np.arange(1, lengths.max_length + 1)).sum()
+        assert abs(mean - expected_mean) / expected_mean < 0.2
+        assert histogram[1 : lengths.max_length + 1].sum() > 0.97 * histogram.sum()
+    assert (SpanLengthDistribution().probabilities * np.arange(1, 11)).sum() == pytest.approx(
+        3.8, abs=0.01
+    )  # the mean in the paper
+    assert SpanLengthDistribution("harmonic", max_length=3).probabilities.tolist() == pytest.approx(
+        [6 / 11, 3 / 11, 2 / 11]
+    )
+    samples = SpanLengthDistribution().lengths(np.linspace(0, 1, 100_000, endpoint=False))
+    assert np.bincount(samples, minlength=11)[1:] / 100_000 == pytest.approx(
+        SpanLengthDistribution().probabilities, abs=1e-4
+    )
 
 
-@pytest.mark.parametrize("kind", ["whole_word", "span"])
-def test_words_and_spans_are_the_same_alone_and_in_company(kind: str) -> None:
+@pytest.mark.parametrize("unit", ["whole_word", "span"])
+def test_words_and_spans_do_not_depend_on_the_other_sequences(unit: str) -> None:
     sizes = np.array([9, 30, 5, 64, 17])
-    ids = framed(sizes)
-    instances = np.array([7, 3, 100, 8, 0])
-    whole, _ = word_masker(kind).apply(ids, sizes, instances, 2)
+    ids = frame_sequences(sizes)
+    instance_ids = np.array([7, 3, 100, 8, 0])
+    all_masked, _ = word_masker(unit).apply(ids, sizes, instance_ids, 2)
     starts = np.cumsum(sizes) - sizes
     for order in ([0], [3], [2, 1], [4, 3, 2, 1, 0]):
         parts = [ids[starts[i] : starts[i] + sizes[i]] for i in order]
-        masked, _ = word_masker(kind).apply(np.concatenate(parts), sizes[order], instances[order], 2)
-        expected = np.concatenate([whole[starts[i] : starts[i] + sizes[i]] for i in order])
+        masked, _ = word_masker(unit).apply(np.concatenate(parts), sizes[order], instance_ids[order], 2)
+        expected = np.concatenate([all_masked[starts[i] : starts[i] + sizes[i]] for i in order])
         assert (masked == expected).all()
 
 
-def test_predictions_have_a_cap() -> None:
+def test_predictions_have_a_limit() -> None:
     sizes = np.array([200, 20])
-    _, rows = Masker(0.5, (1, 0, 0), MASK, SPECIAL, 0, most=20).apply(framed(sizes), sizes, np.arange(2), 0)
+    _, rows = Masker(0.5, (1, 0, 0), MASK, SPECIAL, 0, max_predictions=20).apply(
+        frame_sequences(sizes), sizes, np.arange(2), 0
+    )
     assert np.bincount(rows >= 200).tolist() == [20, 9]
 
 
 @given(
     lengths=st.lists(st.integers(2, 60), min_size=1, max_size=12),
-    share=st.floats(0.01, 1.0),
+    mlm_probability=st.floats(0.01, 1.0),
     seed=st.integers(0, 2**32 - 1),
-    kind=st.sampled_from(["token", "whole_word", "span"]),
-    most=st.integers(1, 8),
+    unit=st.sampled_from(["token", "whole_word", "span"]),
+    max_predictions=st.integers(1, 8),
     released=st.booleans(),
 )
-def test_no_instance_passes_the_cap_whatever_is_masked(
-    lengths: list[int], share: float, seed: int, kind: str, most: int, released: bool
+def test_no_instance_exceeds_the_limit(
+    lengths: list[int], mlm_probability: float, seed: int, unit: str, max_predictions: int, released: bool
 ) -> None:
     sizes = np.array(lengths)
-    ids = np.random.default_rng(seed).integers(300, 499, sizes.sum())  # words as long as their sequences …
-    ids[np.random.default_rng(seed).random(len(ids)) < 0.2] = 7  # … but for a few starts
-    more = {"counts_special": released, "puts_special": released}
-    _, rows = word_masker(kind, share, most=most, **more).apply(ids, sizes, np.arange(len(sizes)), 0)
+    ids = np.random.default_rng(seed).integers(300, 499, sizes.sum())  # words as long as their sequences,
+    ids[np.random.default_rng(seed).random(len(ids)) < 0.2] = 7  # except for a few starts
+    options = {"counts_special": released, "random_includes_special": released}
+    _, rows = word_masker(unit, mlm_probability, max_predictions=max_predictions, **options).apply(
+        ids, sizes, np.arange(len(sizes)), 0
+    )
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    assert np.bincount(owner[rows], minlength=len(sizes)).max() <= most
+    assert np.bincount(owner[rows], minlength=len(sizes)).max() <= max_predictions
 
 
-# --- as BERT's release has it --------------------------------------------------------------------------------
+# --- BERT's release ------------------------------------------------------------------------------------------
 
 
 def released(settings: dict[str, object], seed: int = 0) -> Masker:
-    names = {"mask_share_of": "all", "mask_candidates": "all", "random_tokens": "all"}
-    return Masker.of(DataSettings.of(names | settings, "test"), MASK, SPECIAL, (2, 3), None, seed)
+    names = {"mlm_probability_of": "all", "maskable_tokens": "all", "random_tokens": "all"}
+    return Masker.from_settings(DataSettings.of(names | settings, "test"), MASK, SPECIAL, (2, 3), None, seed)
 
 
 @given(
     lengths=st.lists(st.integers(3, 130), min_size=1, max_size=12),
-    most=st.sampled_from([None, 1, 20]),
+    max_predictions=st.sampled_from([None, 1, 20]),
     unknown=st.floats(0, 1, allow_subnormal=False),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_the_releases_count(lengths: list[int], most: int | None, unknown: float, seed: int) -> None:
-    """num_to_predict = min(max_predictions, max(1, int(round(len(tokens) * masked_lm_prob)))), [CLS] and [SEP]
-    among the tokens but never chosen, [UNK] like any other."""
+def test_the_releases_count(
+    lengths: list[int], max_predictions: int | None, unknown: float, seed: int
+) -> None:
+    """Check min(max_predictions, max(1, int(round(len(tokens) * masked_lm_prob)))).
+
+    [CLS] and [SEP] count and are never predicted; [UNK] is a token like any other.
+    """
     sizes = np.array(lengths)
-    ids = framed(sizes, seed)
+    ids = frame_sequences(sizes, seed)
     inside = np.flatnonzero(~SPECIAL[ids])
     ids[inside[np.random.default_rng(seed).random(len(inside)) < unknown]] = 1
-    _, rows = released({"predictions_max": most}, seed).apply(ids, sizes, np.arange(len(sizes)), 0)
+    _, rows = released({"max_predictions_per_seq": max_predictions}, seed).apply(
+        ids, sizes, np.arange(len(sizes)), 0
+    )
     owner = np.repeat(np.arange(len(sizes)), sizes)
-    expected = [min(most or n, n - 2, max(1, round(n * 0.15))) for n in lengths]
+    expected = [min(max_predictions or n, n - 2, max(1, round(n * 0.15))) for n in lengths]
     assert np.bincount(owner[rows], minlength=len(sizes)).tolist() == expected
     assert not np.isin(ids[rows], [2, 3]).any()
 
 
-def test_a_full_instance_has_nineteen_predictions_as_in_the_release_not_the_ten_of_one_half_unknown() -> None:
+def test_unknown_tokens_count_as_in_the_release() -> None:
     sizes = np.array([128])
-    ids = framed(sizes)
+    ids = frame_sequences(sizes)
     ids[1:60] = 1
     assert len(released({}).apply(ids, sizes, np.arange(1), 0)[1]) == 19
     assert len(masker().apply(ids, sizes, np.arange(1), 0)[1]) == round(0.15 * 67)
@@ -352,21 +385,24 @@ def test_a_full_instance_has_nineteen_predictions_as_in_the_release_not_the_ten_
 
 def test_unknown_tokens_are_predicted_and_special_tokens_drawn_as_in_the_release() -> None:
     sizes = np.full(3000, 102)
-    ids = framed(sizes)
+    ids = frame_sequences(sizes)
     inside = np.flatnonzero(~SPECIAL[ids])
     ids[inside[::4]] = 1
-    masked, rows = released({"mask_split": [0, 1, 0]}).apply(ids, sizes, np.arange(3000), 0)
+    masked, rows = released({"replacement_probabilities": [0, 1, 0]}).apply(ids, sizes, np.arange(3000), 0)
     n = len(rows)
     assert abs((ids[rows] == 1).sum() - n / 4) < bounds(n, 0.25)
     times = np.bincount(masked[rows], minlength=V)
-    assert abs(times - n / V).max() < 6 * (n / V) ** 0.5  # each id of the vocabulary alike
-    plain = DataSettings.of({"mask_split": [0, 1, 0]}, "test")
-    masked, rows = Masker.of(plain, MASK, SPECIAL, (2, 3), None, 0).apply(ids, sizes, np.arange(3000), 0)
+    assert abs(times - n / V).max() < 6 * (n / V) ** 0.5  # all ids have the same probability
+    plain = DataSettings.of({"replacement_probabilities": [0, 1, 0]}, "test")
+    masked, rows = Masker.from_settings(plain, MASK, SPECIAL, (2, 3), None, 0).apply(
+        ids, sizes, np.arange(3000), 0
+    )
     assert not SPECIAL[ids[rows]].any()
     assert not SPECIAL[masked[rows]].any()
 
 
-def test_an_id_outside_the_vocabulary_is_refused() -> None:
+def test_an_id_outside_the_vocabulary() -> None:
     ids = np.array([2, 7, V + 3, 3])
-    with pytest.raises(InputError, match="token id 503, and its vocabulary ends at 499"):
+    with pytest.raises(InputError) as caught:
         masker().apply(ids, np.array([4]), np.array([0]), 0)
+    assert caught.value.code == "token_id_out_of_range"

@@ -1,4 +1,4 @@
-"""Instances of one text: filled to the length, in order, nothing lost, separators only between documents."""
+"""Instances of one text: filled up to the length, in order, complete, with separators between documents."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Corpus:
-    """What a plan reads of shards."""
+    """The part of shards that plans read."""
 
     sentence_ends: Ints
     document_sentences: Ints
 
     @classmethod
-    def of(cls, documents: Sequence[Sequence[int]]) -> Corpus:
+    def from_lengths(cls, documents: Sequence[Sequence[int]]) -> Corpus:
         lengths = np.array([n for document in documents for n in document], dtype=np.int64)
         counts = np.array([len(document) for document in documents], dtype=np.int64)
         return cls(np.cumsum(lengths), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
 
 
-def full(corpus: Corpus, documents: Ints, length: int, epoch: int) -> Plan:
+def plan_full(corpus: Corpus, documents: Ints, length: int, epoch: int) -> Plan:
     return plan_full_sentences(corpus, documents, length=length, seed=3, epoch=epoch)
 
 
-KINDS: dict[str, Callable[[Corpus, Ints, int, int], Plan]] = {
-    "full": full,
+FORMS: dict[str, Callable[[Corpus, Ints, int, int], Plan]] = {
+    "full": plan_full,
     "doc": lambda corpus, documents, length, _: plan_doc_sentences(corpus, documents, length=length),
     "single": lambda corpus, documents, length, _: plan_single(corpus, documents, length=length),
 }
@@ -45,75 +45,75 @@ documents_ = st.lists(st.lists(st.integers(0, 90), max_size=9), min_size=1, max_
 )
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("form", list(FORMS))
 @given(documents=documents_, length=st.integers(8, 64), epoch=st.integers(0, 9), skip=st.integers(0, 3))
-def test_each_token_stands_once_within_its_document(
-    kind: str, documents: list[list[int]], length: int, epoch: int, skip: int
+def test_each_token_is_in_one_part_of_its_document(
+    form: str, documents: list[list[int]], length: int, epoch: int, skip: int
 ) -> None:
-    corpus = Corpus.of(documents)
-    chosen = np.arange(min(skip, len(documents) - 1), len(documents))
-    plan = KINDS[kind](corpus, chosen, length, epoch)
+    corpus = Corpus.from_lengths(documents)
+    documents_used = np.arange(min(skip, len(documents) - 1), len(documents))
+    plan = FORMS[form](corpus, documents_used, length, epoch)
     before = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentences]
-    times = np.zeros(before[-1] + 1, dtype=np.int64)
-    np.add.at(times, plan.starts, 1)
-    np.add.at(times, plan.starts + plan.lengths, -1)
-    used = np.cumsum(times)[:-1]
-    assert (used == (np.arange(before[-1]) >= before[chosen[0]])).all()
+    changes = np.zeros(before[-1] + 1, dtype=np.int64)
+    np.add.at(changes, plan.starts, 1)
+    np.add.at(changes, plan.starts + plan.lengths, -1)
+    used = np.cumsum(changes)[:-1]
+    assert (used == (np.arange(before[-1]) >= before[documents_used[0]])).all()
     assert (plan.lengths >= 1).all()
     assert (plan.starts >= before[plan.documents]).all()
     assert (plan.starts + plan.lengths <= before[plan.documents + 1]).all()
     assert (plan.sizes <= length).all()
     assert plan.counts["tokens_left_out"] == 0
     assert plan.counts["instances"] == len(plan)
-    if kind != "full":
+    if form != "full":
         assert (np.diff(plan.first) == 1).all()
 
 
 @given(documents=documents_, length=st.integers(8, 64), epoch=st.integers(0, 9))
-def test_full_sentences_are_filled_as_a_walk_fills_them(
-    documents: list[list[int]], length: int, epoch: int
-) -> None:
-    """Beside a plain loop over the pieces: the next piece opens a new instance only where it does not fit."""
-    corpus = Corpus.of(documents)
-    plan = full(corpus, np.arange(len(documents)), length, epoch)
-    read = list(dict.fromkeys(plan.documents.tolist()))  # the order drawn
+def test_full_sentences_equal_those_of_a_loop(documents: list[list[int]], length: int, epoch: int) -> None:
+    """In the loop a fragment starts a new instance only if it does not fit."""
+    corpus = Corpus.from_lengths(documents)
+    plan = plan_full(corpus, np.arange(len(documents)), length, epoch)
+    order = list(dict.fromkeys(plan.documents.tolist()))  # as drawn
     begins = np.concatenate([[0], corpus.sentence_ends])
-    room, instances, last = length - 2, [[]], None  # type: ignore[var-annotated]
-    for document in read:
+    max_tokens, instances, last = length - 2, [[]], None  # type: ignore[var-annotated]
+    for document in order:
         for s in range(corpus.document_sentences[document], corpus.document_sentences[document + 1]):
             size = int(begins[s + 1] - begins[s])
-            parts = -(-size // room)
+            parts = -(-size // max_tokens)
             for k in range(parts):
-                up = s % 2 * (parts - 1)  # every other sentence has its longer parts first
-                a, b = (int(begins[s]) + (size * j + up) // parts for j in (k, k + 1))
-                held = sum(e - s_ for s_, e in instances[-1]) + max(0, len(instances[-1]) - 1)
-                opens = last != document and bool(instances[-1])
-                if held + (b - a) + opens > room:
+                round_up = s % 2 * (parts - 1)  # the longer parts of every other sentence are first
+                a, b = (int(begins[s]) + (size * j + round_up) // parts for j in (k, k + 1))
+                num_tokens = sum(e - s_ for s_, e in instances[-1]) + max(0, len(instances[-1]) - 1)
+                needs_separator = last != document and bool(instances[-1])
+                if num_tokens + (b - a) + needs_separator > max_tokens:
                     instances.append([[a, b]])
-                elif opens or not instances[-1]:
+                elif needs_separator or not instances[-1]:
                     instances[-1].append([a, b])
                 else:
                     instances[-1][-1][1] = b
                 last = document
-    found = [
+    planned = [
         [[int(s), int(s + n)] for s, n in zip(plan.starts[a:b], plan.lengths[a:b], strict=True)]
         for a, b in zip(plan.first[:-1], plan.first[1:], strict=True)
     ]
-    assert found == instances
+    assert planned == instances
 
 
-def test_documents_are_met_in_another_order_each_epoch() -> None:
-    corpus = Corpus.of([[5, 9, 7]] * 50)
-    orders = [tuple(dict.fromkeys(full(corpus, np.arange(50), 32, e).documents.tolist())) for e in range(3)]
+def test_the_order_of_documents_differs_by_epoch() -> None:
+    corpus = Corpus.from_lengths([[5, 9, 7]] * 50)
+    orders = [
+        tuple(dict.fromkeys(plan_full(corpus, np.arange(50), 32, e).documents.tolist())) for e in range(3)
+    ]
     assert len(set(orders)) == 3
     assert sorted(orders[0]) == list(range(50))
-    plan = full(corpus, np.arange(50), 32, 0)
-    assert (np.diff(plan.first) > 1).mean() > 0.5  # instances cross the ends of documents
+    plan = plan_full(corpus, np.arange(50), 32, 0)
+    assert (np.diff(plan.first) > 1).mean() > 0.5  # instances cross the ends of documents;
     doc = plan_doc_sentences(corpus, np.arange(50), length=32)
-    assert len(doc) == 50  # and these do not
+    assert len(doc) == 50  # these do not
 
 
-def test_a_long_single_text_is_parted_evenly_and_counted() -> None:
-    plan = plan_single(Corpus.of([[200, 56], [3]]), np.arange(2), length=66)
+def test_a_long_document_is_split_evenly_and_counted() -> None:
+    plan = plan_single(Corpus.from_lengths([[200, 56], [3]]), np.arange(2), length=66)
     assert plan.lengths.tolist() == [64, 64, 64, 64, 3]
     assert plan.counts["documents_parted"] == 1

@@ -22,7 +22,7 @@ from bertsmith.training import checkpoint
 
 FEW = [
     "data.sequence_length=32",
-    "data.held_out=0.1",
+    "data.validation_split=0.1",
     "train.max_steps=4",
     "train.batch_size=4",
     "train.threads=1",

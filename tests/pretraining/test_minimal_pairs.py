@@ -91,7 +91,7 @@ def test_a_fixed_sample_is_scored_on_the_way_and_all_at_the_end(
     shards: Shards, pairs: Path, tmp_path: Path
 ) -> None:
     told: list[str] = []
-    some = ("evaluate.pairs_sample=7", "data.held_out=0", "train.seed=3")
+    some = ("evaluate.pairs_sample=7", "data.validation_split=0", "train.seed=3")
     model = tiny_run.run(shards, tmp_path / "run", *STEPS, *some, evaluate_pairs=pairs, tell=told.append)
     assert (
         "each evaluation scores 7 of 20 minimal pairs, always the same ones (evaluate.pairs_sample)" in told

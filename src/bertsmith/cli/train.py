@@ -51,7 +51,10 @@ def _presets() -> list[tuple[str, list[tuple[str, str]]]]:
     "--resume the earlier parts count.",
 )
 @click.option(
-    "--held-out", type=options.Share(), metavar="SHARE", help="Documents kept for evaluation: 1%, 0.01."
+    "--validation-split",
+    type=options.Share(),
+    metavar="FRACTION",
+    help="Fraction of the documents to validate on: 1%, 0.01.",
 )
 @click.option(
     "--evaluate-pairs",
@@ -70,7 +73,7 @@ def pretrain(
     data: str,
     out: str,
     minutes: float | None,
-    held_out: float | None,
+    validation_split: float | None,
     evaluate_pairs: str | None,
     changes: dict[str, Any],
     resume: bool,
@@ -100,7 +103,7 @@ def pretrain(
     from bertsmith import console
     from bertsmith.pretraining.run import pretrain as run
 
-    given = {**options.short_of(short), "data.held_out": held_out}
+    given = {**options.short_of(short), "data.validation_split": validation_split}
     options.refuse_twice({**given, "train.max_minutes": minutes, "evaluate.pairs": evaluate_pairs}, changes)
     trained = run(
         data,

@@ -15,9 +15,9 @@ MAX_UNKNOWN_RATIO = 0.02
 """The share of unknown tokens above which the tokenizer does not fit the text."""
 MIN_DOCUMENTS = 4
 """The number of different documents that next-sentence pairs for training and validation need."""
-NO_PAIRS = {"data.sentence_task": "none", "data.held_out": "0"}
+NO_PAIRS = {"data.sentence_task": "none", "data.validation_split": "0"}
 """The settings for a single document."""
-NOT_HELD_OUT = {"data.held_out": "0"}
+NOT_HELD_OUT = {"data.validation_split": "0"}
 """The settings for two or three documents."""
 FULL_SENTENCES = {"data.sentence_task": "none", "data.instances": "full_sentences"}
 """The settings for documents of one sentence."""
@@ -46,7 +46,7 @@ def needed_settings(shards: PreparedCorpus) -> dict[str, str]:
 
 
 def as_options(settings: Mapping[str, str]) -> str:
-    """Return settings as text: "data.sentence_task=none and data.held_out=0"."""
+    """Return settings as text: "data.sentence_task=none and data.validation_split=0"."""
     return " and ".join(f"{name}={value}" for name, value in settings.items())
 
 

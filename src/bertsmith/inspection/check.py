@@ -12,7 +12,7 @@ from bertsmith import console, hardware
 from bertsmith.corpus.checks.check import CheckOptions, check
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import counted, percent
-from bertsmith.instances.settings import FILL
+from bertsmith.instances.settings import FILL, TOKEN_REPETITION
 from bertsmith.io import atomic
 from bertsmith.io.compressed import check_name
 from bertsmith.io.files import Reading, find_files
@@ -136,7 +136,7 @@ def forecast(
     documents = report["documents"]["number"] * scale
     bytes_per_token = 2 if config.vocab_size <= 1 << 16 else 4
     settings = TrainSettings()
-    instances = round(tokens / (FILL * _SEQUENCE_LENGTH - 3))
+    instances = round(TOKEN_REPETITION * tokens / (FILL * _SEQUENCE_LENGTH - 3))
     steps = (
         max(1, round(epochs * instances / (settings.batch_size * settings.accumulate))) if instances else 0
     )
@@ -226,7 +226,10 @@ def _describe_basis(has_tokenizer: bool) -> str:
         if has_tokenizer
         else f"tokens estimated: {_PIECES_PER_WORD:g} pieces per word, one per sign (--tokenizer counts them)"
     )
-    return f"{tokens}; segment pairs of {_SEQUENCE_LENGTH} tokens filled to {percent(FILL)}"
+    return (
+        f"{tokens}; segment pairs of {_SEQUENCE_LENGTH} tokens filled to {percent(FILL)}, "
+        f"{TOKEN_REPETITION:g} tokens in them for each token of the text"
+    )
 
 
 def _check_page_path(path: Path) -> None:

@@ -19,9 +19,9 @@ _PRETRAINING_DATA = (
     "instances",
     "sentence_task",
     "masking",
-    "mask_split",
-    "span_lengths",
-    "span_max",
+    "replacement_probabilities",
+    "span_length_distribution",
+    "max_span_length",
 )
 
 

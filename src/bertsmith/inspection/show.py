@@ -66,7 +66,7 @@ def show_instance(
     shards = data if isinstance(data, Shards) else Shards.open(data)
     data = shards.folder
     changes = resolve(PretrainSettings, settings, keywords, show_instance)
-    needs_split = settings_file is not None or "data.held_out" in changes
+    needs_split = settings_file is not None or "data.validation_split" in changes
     if seed is not None:
         changes["train.seed"] = seed
     resolved = _resolve_settings(settings_file, changes)
@@ -81,7 +81,7 @@ def show_instance(
             )
         length = resolved.data.long_sequence_length
     split = Split.of(shards, resolved.data, lenient=not needs_split)
-    if resolved.data.held_out and not len(split.held_out):
+    if resolved.data.validation_split and not len(split.held_out):
         logger.warning("%s documents are too few to hold some out; all are used", f"{shards.documents:,}")
     stream = instances_of(shards, split.training, resolved, length, resolved.train.batch_tokens, split.kin)
     num_instances = stream.size(epoch)
@@ -144,15 +144,15 @@ def _describe(
             "predicted": len(rows),
             "share": round(len(rows) / max(1, num_ordinary), 4),
             **{kind: replacements.count(kind) for kind in ("mask", "random", "kept")},
-            **_count_corrupted(settings.data.corrupt, len(ids), int(plan.sizes[index])),
+            **_count_corrupted(settings.data.corruption, len(ids), int(plan.sizes[index])),
         },
     }
 
 
-def _count_corrupted(corrupt: str, num_tokens: int, num_planned: int) -> dict[str, int]:
-    """Return the number of tokens that data.corrupt inserted or deleted."""
-    names = {"insert": "inserted", "delete": "deleted"}
-    return {names[corrupt]: abs(num_tokens - num_planned)} if corrupt in names else {}
+def _count_corrupted(corruption: str, num_tokens: int, num_planned: int) -> dict[str, int]:
+    """Return the number of tokens that data.corruption inserted or deleted."""
+    names = {"insertion": "inserted", "deletion": "deleted"}
+    return {names[corruption]: abs(num_tokens - num_planned)} if corruption in names else {}
 
 
 def _describe_label(batch: PairBatch, data: DataSettings) -> dict[str, Any]:

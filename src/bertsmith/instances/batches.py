@@ -1,4 +1,4 @@
-"""Plan and masks → packed batches: any batch of any epoch from two integers, so that a run resumes anywhere."""
+"""Packed, masked batches: any batch of any epoch is a function of its position, so a run resumes anywhere."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch import Tensor
 from bertsmith import rng
 from bertsmith.corpus.near_duplicates import kin_of
 from bertsmith.corpus.tokenized_corpus import Corpus, Ints
-from bertsmith.errors import InputError
-from bertsmith.instances.corruption import Corruption, Framed
+from bertsmith.errors import InputError, option
+from bertsmith.instances.corruption import Corruption, FramedInstances
 from bertsmith.instances.epoch_plan import Plan, ranges
-from bertsmith.instances.length_buckets import Filling, bucketed, check_budget, filling
-from bertsmith.instances.masking import Masker, WordStarts, unknown_id
+from bertsmith.instances.length_buckets import FillStats, check_budget, compute_fill_stats, make_buckets
+from bertsmith.instances.masking import Masker, WordStarts, unknown_id_error
 from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.settings import PAIRS, DataSettings
 from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences, plan_single
@@ -27,11 +27,12 @@ from bertsmith.packed import Packed, Unmeasured, sent
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 NO_LABEL, NO_PAIR = -1, -100
-"""The labels of a row, and of a pair, that count for nothing."""
+"""Labels of rows and of pairs that the loss ignores."""
+_DOCUMENTS_PER_PORTION = 1000
 
 
 class BatchSizes(NamedTuple):
-    """Of a batch: its sequences, tokens, rows to predict, and the tokens of its longest sequence."""
+    """Sizes of a batch: sequences, tokens, rows to predict, and tokens of the longest sequence."""
 
     sequences: int
     tokens: int
@@ -40,12 +41,12 @@ class BatchSizes(NamedTuple):
 
 
 class TokenShards(Corpus, Protocol):
-    """What batches need of token shards beyond the plan's ends."""
+    """Token shards, as far as batches need them."""
 
     hashes: NDArray[np.uint64]  # [D]
 
     def take(self, positions: Ints) -> Ints:
-        """The ids at token positions of the whole corpus."""
+        """Return the ids at token positions of the whole corpus."""
         ...
 
     def lay(self, starts: Ints, lengths: Ints, out: Ints, at: Ints) -> None:
@@ -55,9 +56,15 @@ class TokenShards(Corpus, Protocol):
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """Ids of the tokens that frame an instance, and bool [V] of every special one.
+    """Ids of special tokens.
 
-    separators: how many `sep` stand between A and B; uses_segments: whether B has segment 1, or 0 as all else.
+    Attributes:
+        cls: The id of [CLS].
+        sep: The id of [SEP].
+        mask: The id of [MASK].
+        special: bool [V], all special tokens.
+        separators: The number of [SEP] between A and B.
+        uses_segments: True if B has segment id 1, False if all segment ids are 0.
     """
 
     cls: int
@@ -72,9 +79,15 @@ class SpecialIds:
 class PairBatch:
     """Masked instances.
 
-    rows: long [M], the rows of `packed` to predict; labels: long [M], what stood there; pair_labels: long [B],
-    0 where B follows A (nsp; 1 where `data.is_next_label` is) or where both are in order (sop); [0] where nothing
-    is asked of a pair (none).
+    Attributes:
+        packed: B sequences.
+        rows: long [M], the rows of `packed` to predict.
+        labels: long [M], their original tokens.
+        pair_labels: long [B], 0 if B follows A (nsp; 1 if `data.is_next_label` is 1) or both are in order (sop);
+            [0] without a sentence task.
+        epoch: The epoch.
+        first: The index of the first instance in the epoch.
+        task: nsp, sop, or none.
     """
 
     packed: Packed
@@ -87,57 +100,66 @@ class PairBatch:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What each part of the loss is a mean over."""
+        """Return the number of labels by the name of the loss."""
         return {"mlm": len(self.rows)} | ({} if self.task == "none" else {self.task: len(self.pair_labels)})
 
     @property
     def tokens(self) -> int:
-        """Tokens in the batch, special ones included."""
+        """Return the number of tokens, special tokens included."""
         return len(self.packed.tokens)
 
     @property
     def unmasked(self) -> Packed:
-        """The instances as they were before tokens were masked."""
+        """Return the instances before tokens were masked."""
         return replace(self.packed, tokens=self.packed.tokens.index_copy(0, self.rows, self.labels))
 
     @property
     def place(self) -> str:
-        """Which instances these are, for messages."""
+        """Return the epoch and the indices of the instances, for messages."""
         return f"epoch {self.epoch}, instances {self.first} to {self.first + self.packed.sequences - 1}"
 
     @property
     def sizes(self) -> BatchSizes:
-        """How large it is."""
+        """Return the sizes of the batch."""
         return BatchSizes(self.packed.sequences, self.tokens, len(self.rows), self.packed.longest)
 
     def filled(self, sizes: BatchSizes) -> PairBatch:
-        """The same filled up to these sizes: behind its own there are sequences of the longest's length at most,
-        the empty ones first, each token the first one; and rows and pairs whose labels (-1 and -100) count for
-        nothing. ValueError where it is larger, there are too few sequences for the tokens, or none has any: the
-        first row of an empty one is that of another."""
-        packed, own = self.packed, self.sizes
-        left, spare, rows, _ = (to - of for to, of in zip(sizes, own, strict=True))
-        fits = min(left, spare, rows, sizes.longest - own.longest) >= 0 and spare <= left * sizes.longest
-        if not fits or (left and not spare):
-            raise ValueError(f"{self.place}: {own} cannot be filled to {sizes}")
-        ends = spare - np.minimum(np.arange(left, -1, -1) * sizes.longest, spare)
+        """Pad the batch to these sizes with sequences, rows, and pairs that the loss ignores.
+
+        The new sequences are behind the others, empty ones first, and have at most `sizes.longest` tokens each;
+        each new token is the first of the batch, each new label is NO_LABEL or NO_PAIR.
+
+        Raises:
+            ValueError: The batch is larger than `sizes`, there are too few new sequences for the new tokens, or
+                there are new sequences and no new token: an empty sequence needs the row of another one.
+        """
+        packed = self.packed
+        num_sequences, num_tokens, num_rows, longest = (
+            target - size for target, size in zip(sizes, self.sizes, strict=True)
+        )
+        fits = min(num_sequences, num_tokens, num_rows, longest) >= 0
+        fits = fits and num_tokens <= num_sequences * sizes.longest
+        if not fits or (num_sequences and not num_tokens):
+            raise ValueError(f"{self.place}: {self.sizes} cannot be filled to {sizes}")
+        ends = num_tokens - np.minimum(np.arange(num_sequences, -1, -1) * sizes.longest, num_tokens)
+        num_pairs = num_sequences if len(self.pair_labels) else 0
         return replace(
             self,
             packed=Packed(
-                F.pad(packed.tokens, (0, spare)),
-                F.pad(packed.segments, (0, spare)),
-                F.pad(packed.positions, (0, spare)),
-                torch.cat([packed.starts, torch.from_numpy(ends[1:] + own.tokens).int()]),
+                F.pad(packed.tokens, (0, num_tokens)),
+                F.pad(packed.segments, (0, num_tokens)),
+                F.pad(packed.positions, (0, num_tokens)),
+                torch.cat([packed.starts, torch.from_numpy(ends[1:] + self.tokens).int()]),
                 np.concatenate([packed.lengths, np.diff(ends)]),
             ),
-            rows=F.pad(self.rows, (0, rows)),
-            labels=F.pad(self.labels, (0, rows), value=NO_LABEL),
-            pair_labels=F.pad(self.pair_labels, (0, left if len(self.pair_labels) else 0), value=NO_PAIR),
+            rows=F.pad(self.rows, (0, num_rows)),
+            labels=F.pad(self.labels, (0, num_rows), value=NO_LABEL),
+            pair_labels=F.pad(self.pair_labels, (0, num_pairs), value=NO_PAIR),
         )
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All of it that computing reads."""
+        """Return all tensors that the computation reads."""
         packed = self.packed
         return [
             *(packed.tokens, packed.segments, packed.positions, packed.starts),
@@ -145,11 +167,11 @@ class PairBatch:
         ]
 
     def unmeasured(self, longest: int) -> PairBatch:
-        """The same without what the host knows of its lengths, but that none is longer than this."""
+        """Return the batch without lengths on the host, only their upper bound."""
         return replace(self, packed=Unmeasured.of(self.packed, longest))
 
     def to(self, device: torch.device | str) -> PairBatch:
-        """The same on another device; the host does not wait for the copy."""
+        """Copy the batch to another device; the host does not wait for the copy."""
         if torch.device(device) == self.rows.device:
             return self
         return PairBatch(
@@ -165,19 +187,16 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class _Epoch:
-    """A plan in the order of training, and the bounds of its batches, if a budget of tokens sets them."""
+    """A plan in the order of training, and the bounds of its batches if there is a token budget, [K + 1]."""
 
     plan: Plan
     bounds: Ints | None
 
 
 class PairStream:
-    """Every epoch's instances of some documents: plans made once an epoch, masks an instance.
+    """Batches of every epoch: plans are made once per epoch, masks once per instance.
 
-    word_starts: needed for masks of whole words and spans. batch_tokens: batches of similar lengths with at most
-    so many tokens, in place of a number of instances. With static masks an epoch's instances are those of epoch
-    (epoch mod duplicates), in an order of its own. kin: `twins.kin_of` the shards, if known: next-sentence
-    pairs need it.
+    With static masks an epoch's instances are those of epoch (epoch mod dupe_factor), in a different order.
     """
 
     def __init__(
@@ -193,165 +212,203 @@ class PairStream:
         batch_tokens: int | None = None,
         kin: Ints | None = None,
     ) -> None:
+        """Check the arguments; no plan is made yet.
+
+        Args:
+            shards: The corpus.
+            documents: The documents to use, int64 [D].
+            ids: The special tokens.
+            settings: The settings.
+            length: The maximum tokens of an instance, special tokens included.
+            seed: The seed.
+            word_starts: Needed for masks of whole words and spans.
+            batch_tokens: The token budget of a batch; None: batches have a number of instances.
+            kin: The duplicate group of each document of the corpus, from `near_duplicates.kin_of`; None: computed
+                if next-sentence pairs need it.
+
+        Raises:
+            InputError: The budget is smaller than `length`.
+        """
         self._shards, self._documents, self._ids = shards, documents, ids
         self._settings, self._length, self._seed = settings, length, seed
-        self._masker = Masker.of(settings, ids.mask, ids.special, (ids.cls, ids.sep), word_starts, seed)
+        self._masker = Masker.from_settings(
+            settings, ids.mask, ids.special, (ids.cls, ids.sep), word_starts, seed
+        )
         self._corruption = Corruption(settings, np.flatnonzero(~ids.special), seed, word_starts)
-        self._budget, self._kin = batch_tokens, kin
+        self._batch_tokens, self._duplicate_groups = batch_tokens, kin
         self._epochs: dict[int, _Epoch] = {}
         check_budget(batch_tokens, length)
 
     def drawn_epoch(self, epoch: int) -> int:
-        """The epoch by which instances and masks are drawn."""
-        return epoch % self._settings.duplicates if self._settings.masks == "static" else epoch
+        """Return the epoch that instances and masks are drawn for."""
+        return epoch if self._settings.dynamic_masking else epoch % self._settings.dupe_factor
 
     def plan(self, epoch: int) -> Plan:
-        """The epoch's plan, in the order of training."""
+        """Return the epoch's plan, in the order of training."""
         return self._epoch(epoch).plan
 
     def _epoch(self, epoch: int) -> _Epoch:
-        """The last two are kept, since workers stand on either side of an epoch's end."""
-        known = self._epochs.get(epoch)
-        if known is None:
-            plan = self._planned(self.drawn_epoch(epoch))
-            plan = plan.reordered(rng.permutation(self._seed, "order", len(plan), epoch))
-            bounds = None
-            if self._budget is not None and len(plan):
-                order, bounds = bucketed(self._corruption.sizes(plan), self._budget, self._seed, epoch)
-                plan = plan.reordered(order)
-            known = _Epoch(plan, bounds)
-            self._epochs = {k: v for k, v in self._epochs.items() if abs(k - epoch) <= 1} | {epoch: known}
-        return known
+        """Return an epoch's plan, from a cache of the last two: workers may be on both sides of an epoch's end."""
+        cached = self._epochs.get(epoch)
+        if cached is not None:
+            return cached
+        plan = self._make_plan(self.drawn_epoch(epoch))
+        plan = plan.reordered(rng.permutation(self._seed, "order", len(plan), epoch))
+        bounds = None
+        if self._batch_tokens is not None and len(plan):
+            sizes = self._corruption.corrupted_sizes(plan)
+            order, bounds = make_buckets(sizes, self._batch_tokens, self._seed, epoch)
+            plan = plan.reordered(order)
+        planned = _Epoch(plan, bounds)
+        self._epochs = {k: v for k, v in self._epochs.items() if abs(k - epoch) <= 1} | {epoch: planned}
+        return planned
 
-    def _planned(self, epoch: int) -> Plan:
-        chosen, length, seed = self._settings, self._corruption.planned(self._length), self._seed
-        if chosen.instances == "full_sentences":
+    def _make_plan(self, epoch: int) -> Plan:
+        settings, seed = self._settings, self._seed
+        length = self._corruption.planned_length(self._length)
+        if settings.instances == "full_sentences":
             return plan_full_sentences(self._shards, self._documents, length=length, seed=seed, epoch=epoch)
-        if chosen.instances == "doc_sentences":
+        if settings.instances == "doc_sentences":
             return plan_doc_sentences(self._shards, self._documents, length=length)
-        if chosen.instances == "single":
+        if settings.instances == "single":
             return plan_single(self._shards, self._documents, length=length)
-        if self._kin is None and chosen.lends:
-            self._kin = kin_of(self._shards, chosen.twin_overlap)
+        if self._duplicate_groups is None and settings.lends:
+            self._duplicate_groups = kin_of(self._shards, settings.twin_overlap)
         return plan_pairs(
             self._shards,
             self._documents,
             length=length,
             seed=seed,
             epoch=epoch,
-            short_share=chosen.short_share,
-            task=chosen.sentence_task,
-            sentences=chosen.instances == "sentence_pair",
-            separators=self._ids.separators,
-            partner=chosen.partner,
-            negatives=chosen.nsp_negatives,
-            kin=self._kin,
+            short_seq_prob=settings.short_seq_prob,
+            task=settings.sentence_task,
+            single_sentences=settings.instances == "sentence_pair",
+            num_separators=self._ids.separators,
+            negatives=settings.nsp_negatives,
+            kin=self._duplicate_groups,
         )
 
     def size(self, epoch: int) -> int:
-        """Instances in the epoch."""
+        """Return the number of instances in the epoch."""
         return len(self.plan(epoch))
 
     def stop(self, epoch: int, start: int, size: int) -> int:
-        """Behind which instance the batch ends that begins with `start`: `size` of them, or what the budget of
-        tokens allows."""
-        known = self._epoch(epoch)
-        if known.bounds is None:
-            return min(start + size, len(known.plan))
-        return int(known.bounds[np.searchsorted(known.bounds, start, side="right")])
+        """Return the end of the batch that starts at an instance: `size` instances, or up to the token budget."""
+        planned = self._epoch(epoch)
+        if planned.bounds is None:
+            return min(start + size, len(planned.plan))
+        return int(planned.bounds[np.searchsorted(planned.bounds, start, side="right")])
 
-    def filling(self, epoch: int, size: int) -> Filling:
-        """How full the epoch's batches are, of `size` instances or as the budget of tokens has them."""
-        known = self._epoch(epoch)
-        bounds = known.bounds
+    def filling(self, epoch: int, size: int) -> FillStats:
+        """Compute the fill ratios of the epoch's batches of `size` instances, or under the token budget."""
+        planned = self._epoch(epoch)
+        bounds = planned.bounds
         if bounds is None:
-            bounds = np.append(np.arange(0, len(known.plan), size), len(known.plan))
-        return filling(self._corruption.sizes(known.plan), bounds, self._budget or size * self._length)
+            bounds = np.append(np.arange(0, len(planned.plan), size), len(planned.plan))
+        sizes = self._corruption.corrupted_sizes(planned.plan)
+        return compute_fill_stats(sizes, bounds, self._batch_tokens or size * self._length)
 
     def batch(self, epoch: int, start: int, stop: int) -> PairBatch:
-        """Instances [start, stop) of the epoch, masked and packed; a pure function of its arguments."""
+        """Return instances [start, stop) of the epoch, masked and packed; a pure function of its arguments."""
         plan = self.plan(epoch)
         rows = slice(start, min(stop, len(plan)))
-        drawn, numbers = self.drawn_epoch(epoch), plan.number[rows]
-        text = self._corruption.apply(framed(self._shards, plan, rows, self._ids), numbers, drawn)
-        ids, lengths = text.ids, text.lengths
+        drawn_epoch, instance_ids = self.drawn_epoch(epoch), plan.instance_ids[rows]
+        framed = frame_instances(self._shards, plan, rows, self._ids)
+        framed = self._corruption.apply(framed, instance_ids, drawn_epoch)
+        ids, lengths = framed.ids, framed.lengths
         positions = ranges(np.zeros_like(lengths), lengths)
-        masked, predicted = self._masker.apply(
-            ids, lengths, numbers, drawn, positions, barred=text.closed, begins=text.begins
+        masked, masked_rows = self._masker.apply(
+            ids,
+            lengths,
+            instance_ids,
+            drawn_epoch,
+            positions,
+            excluded=framed.excluded,
+            word_starts=framed.word_starts,
         )
-        starts = np.zeros(len(lengths) + 1, dtype=np.int32)
-        np.cumsum(lengths, out=starts[1:])
+        cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(lengths, out=cu_seqlens[1:])
         return PairBatch(
             Packed(
                 torch.from_numpy(masked),
-                torch.from_numpy(text.segments),
+                torch.from_numpy(framed.segments),
                 torch.from_numpy(positions),
-                torch.from_numpy(starts),
+                torch.from_numpy(cu_seqlens),
                 lengths,
             ),
-            torch.from_numpy(predicted),
-            torch.from_numpy(ids[predicted]),
-            torch.from_numpy(self._labels(plan, rows)),
+            torch.from_numpy(masked_rows),
+            torch.from_numpy(ids[masked_rows]),
+            torch.from_numpy(self._pair_labels(plan, rows)),
             epoch,
             start,
             self._settings.sentence_task,
         )
 
-    def _labels(self, plan: Plan, rows: slice) -> Ints:
-        """What is asked of the pairs, as the settings number it: [B], or [0]."""
+    def _pair_labels(self, plan: Plan, rows: slice) -> Ints:
+        """Return the labels of the pairs, [B], or [0] without a sentence task."""
         if self._settings.sentence_task == "none":
             return plan.label[:0].copy()
-        label = plan.label[rows]
-        return 1 - label if self._settings.is_next_label else label.copy()
+        labels = plan.label[rows]
+        return 1 - labels if self._settings.is_next_label else labels.copy()
 
 
-def framed(shards: TokenShards, plan: Plan, rows: slice, ids: SpecialIds) -> Framed:
-    """[CLS] part [SEP] … part [SEP] for each instance of the rows, laid end to end; segments are 1 for a pair's B
-    and its [SEP]."""
-    first = plan.first[rows.start : rows.stop + 1]
-    parts = slice(int(first[0]), int(first[-1]))
-    sizes, number = plan.lengths[parts], np.diff(first)
-    begins = np.zeros(len(sizes), dtype=np.int64)  # of an instance: [CLS] stands before these parts
-    begins[first[:-1] - first[0]] = 1
-    behind = np.where(np.append(begins[1:], 1) == 1, 1, plan.between)  # separators behind each part
-    ends = np.cumsum(begins + sizes + behind)
-    at = ends - behind - sizes
-    total = int(ends[-1])
-    tokens = np.full(total, ids.sep, dtype=np.int64)
-    tokens[at[begins == 1] - 1] = ids.cls
-    shards.lay(plan.starts[parts], sizes, tokens, at)
-    segments = np.zeros(total, dtype=np.int64)
+def frame_instances(shards: TokenShards, plan: Plan, rows: slice, ids: SpecialIds) -> FramedInstances:
+    """Look up the ids of instances: [CLS] part [SEP] … part [SEP]; a pair's B and its [SEP] have segment id 1."""
+    part_offsets = plan.first[rows.start : rows.stop + 1]
+    parts = slice(int(part_offsets[0]), int(part_offsets[-1]))
+    part_lengths, num_parts = plan.lengths[parts], np.diff(part_offsets)
+    is_first = np.zeros(len(part_lengths), dtype=np.int64)  # [CLS] is before these parts
+    is_first[part_offsets[:-1] - part_offsets[0]] = 1
+    num_separators = np.where(np.append(is_first[1:], 1) == 1, 1, plan.num_separators)  # behind each part
+    framed_lengths = is_first + part_lengths + num_separators
+    ends = np.cumsum(framed_lengths)
+    starts = ends - num_separators - part_lengths
+    num_tokens = int(ends[-1])
+    tokens = np.full(num_tokens, ids.sep, dtype=np.int64)
+    tokens[starts[is_first == 1] - 1] = ids.cls
+    shards.lay(plan.starts[parts], part_lengths, tokens, starts)
+    segments = np.zeros(num_tokens, dtype=np.int64)
     if plan.pair and ids.uses_segments:
-        second = (begins == 0).astype(np.int64)
-        segments = np.repeat(second, begins + sizes + behind)
-    lasts = np.cumsum(number) - 1
-    return Framed(tokens, segments, np.diff(ends[lasts], prepend=0), at, sizes, number)
+        segments = np.repeat(1 - is_first, framed_lengths)
+    last_parts = np.cumsum(num_parts) - 1
+    instance_lengths = np.diff(ends[last_parts], prepend=0)
+    return FramedInstances(tokens, segments, instance_lengths, starts, part_lengths, num_parts)
 
 
 def token_counts(shards: TokenShards, documents: Ints, vocab_size: int) -> Ints:
-    """How often each token occurs in these documents, [V]: the unigram model of the corpus.
+    """Count each token in the documents: the unigram model of the corpus.
 
-    InputError where an id lies outside of the vocabulary.
+    Args:
+        shards: The corpus.
+        documents: int64 [D].
+        vocab_size: The size of the vocabulary.
+
+    Returns:
+        int64 [vocab_size].
+
+    Raises:
+        InputError: An id is not in the vocabulary.
     """
     counts = np.zeros(vocab_size, dtype=np.int64)
-    before = np.concatenate([[0], shards.sentence_ends])
-    bounds = before[shards.document_sentences]
-    for some in np.array_split(documents, max(1, len(documents) // 1000)):
-        starts, ends = bounds[some], bounds[some + 1]
+    bounds = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
+    for portion in np.array_split(documents, max(1, len(documents) // _DOCUMENTS_PER_PORTION)):
+        starts, ends = bounds[portion], bounds[portion + 1]
         ids = shards.take(ranges(starts, ends - starts))
-        if (largest := int(ids.max(initial=0))) >= vocab_size:
-            raise unknown_id(largest, vocab_size)
+        if (max_id := int(ids.max(initial=0))) >= vocab_size:
+            raise unknown_id_error(max_id, vocab_size)
         counts += np.bincount(ids, minlength=vocab_size)
     return counts
 
 
 def check_segments(settings: DataSettings, uses_segments: bool, segments: int) -> None:
-    """InputError where B of a pair has segment 1 (`uses_segments` of the tokenizer) and the model has 0 only."""
+    """Raise InputError if the tokenizer gives B segment id 1 and the model has fewer than two segment ids."""
     if segments < 2 and uses_segments and settings.instances in PAIRS:
         raise InputError(
-            f"model.type_vocab_size is {segments}, and the second segment of a pair needs a segment id of its own",
-            "set model.type_vocab_size=2, or train on texts that are no pairs: "
-            "data.instances=full_sentences and data.sentence_task=none",
+            "type_vocab_size_too_small",
+            f"the second segment of a pair needs a segment id of its own, and this is {segments}",
+            argument="model.type_vocab_size",
+            hint=f"set {option('model.type_vocab_size', '2')}, or train without pairs: "
+            f"{option('data.instances', 'full_sentences')} and {option('data.sentence_task', 'none')}",
         )
 
 
@@ -364,14 +421,14 @@ def special_ids(
     separators: int = 1,
     uses_segments: bool = True,
 ) -> SpecialIds:
-    """`SpecialIds` from a tokenizer's numbers."""
+    """Make `SpecialIds`; `specials` are the ids of all special tokens."""
     special = np.zeros(vocab_size, dtype=bool)
     special[list(specials)] = True
     return SpecialIds(cls, sep, mask, special, separators, uses_segments)
 
 
 def ids_of(tokenizer: Tokenizer) -> SpecialIds:
-    """`SpecialIds` of a tokenizer; `InputError` where it lacks one that instances need."""
+    """Return the special tokens of a tokenizer; raise InputError if it lacks one that instances need."""
     t = tokenizer
-    numbers = (t.cls_id, t.sep_id, t.mask_id)
-    return special_ids(*numbers, sorted(t.special_ids), t.vocab_size, max(1, t.separators), t.uses_segments)
+    frame_ids = (t.cls_id, t.sep_id, t.mask_id)
+    return special_ids(*frame_ids, sorted(t.special_ids), t.vocab_size, max(1, t.separators), t.uses_segments)

@@ -1,8 +1,8 @@
-"""Vectors of tokens from the tokens that stand near them: counted, weighted, and reduced to a model's width.
+"""Token vectors from co-occurrence counts, weighted and reduced to a model's hidden size.
 
-They are the count-based vectors of Levy, Goldberg and Dagan 2015 (positive pointwise mutual information, contexts
-smoothed by 0.75, singular values weighted by a half), learnt from some millions of tokens. That takes ten seconds
-at a width of 256, a minute at 768.
+These are the count-based vectors of Levy, Goldberg, and Dagan 2015 (positive pointwise mutual information, context
+distribution smoothed by 0.75, singular values to the power of 0.5), from some millions of tokens. They take ten
+seconds at a hidden size of 256, a minute at 768.
 """
 
 from __future__ import annotations
@@ -18,67 +18,82 @@ from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.instances.batches import TokenShards
 from bertsmith.instances.epoch_plan import ranges
 
-_WINDOW = 4  # tokens to each side; one at distance d counts 1 / d
+_WINDOW = 4  # tokens on each side; one at distance d counts 1 / d
 _SMOOTHING = 0.75
-_MOST_TOKENS = 5_000_000  # that are counted, but for documents of uneven length
-_AT_A_TIME = 500_000
-_PASSES = 3  # of the randomised decomposition over the matrix
+_MAX_TOKENS = 5_000_000  # that are counted, approximately
+_TOKENS_PER_PORTION = 500_000
+_POWER_ITERATIONS = 3  # of the randomized decomposition
 
 
 def vectors_of_neighbours(
     shards: TokenShards, documents: Ints, vocab_size: int, width: int, seed: int
 ) -> NDArray[np.float32]:
-    """A vector for each token, [V, width], zeros for tokens that do not occur; turned at random by the seed, so
-    that no column means more than another.
+    """Compute a vector for each token, rotated at random so that no column means more than another.
 
-    Of more than five million tokens about as many are counted, in documents spread evenly over those given.
+    Of more than five million tokens about as many are counted, in documents that are spread evenly.
+
+    Args:
+        shards: The corpus.
+        documents: The documents to use, int64 [D].
+        vocab_size: The size of the vocabulary.
+        width: The hidden size of the model.
+        seed: The seed.
+
+    Returns:
+        Vectors [V, width]; zeros for tokens that do not occur.
     """
     from scipy.stats import ortho_group
     from sklearn.utils.extmath import randomized_svd
 
-    random = rng.generator_seed(seed, "vectors of neighbours") % 2**32  # the libraries' seeds have 32 bits
-    information = _information(_near(shards, documents, vocab_size))
+    random_state = (
+        rng.generator_seed(seed, "vectors of neighbours") % 2**32
+    )  # the libraries' seeds have 32 bits
+    pmi = _positive_pmi(_count_cooccurrences(shards, documents, vocab_size))
     rank = min(width, vocab_size)
-    left, values, _ = randomized_svd(information, n_components=rank, n_iter=_PASSES, random_state=random)
-    found = np.zeros((vocab_size, width))
-    found[:, :rank] = left * np.sqrt(values)
-    occurs = np.diff(information.indptr) > 0
+    left_vectors, singular_values, _ = randomized_svd(
+        pmi, n_components=rank, n_iter=_POWER_ITERATIONS, random_state=random_state
+    )
+    vectors = np.zeros((vocab_size, width))
+    vectors[:, :rank] = left_vectors * np.sqrt(singular_values)
+    occurs = np.diff(pmi.indptr) > 0
     if occurs.any():
-        found[occurs] -= found[occurs].mean(0)
-    found[~occurs] = 0
-    vectors: NDArray[np.float32] = (found @ ortho_group.rvs(width, random_state=random)).astype(np.float32)
-    return vectors
+        vectors[occurs] -= vectors[occurs].mean(0)
+    vectors[~occurs] = 0
+    rotated: NDArray[np.float32] = (vectors @ ortho_group.rvs(width, random_state=random_state)).astype(
+        np.float32
+    )
+    return rotated
 
 
-def _near(shards: TokenShards, documents: Ints, vocab_size: int) -> Any:
-    """How often tokens stand near each other in a document, by the inverse of their distance: sparse [V, V]."""
+def _count_cooccurrences(shards: TokenShards, documents: Ints, vocab_size: int) -> Any:
+    """Count tokens near each other in a document, weighted by their inverse distance: sparse [V, V]."""
     from scipy.sparse import coo_array, csr_array
 
     bounds = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
     sizes = bounds[documents + 1] - bounds[documents]
-    step = max(1, math.ceil(int(sizes.sum()) / _MOST_TOKENS))
-    some, sizes = documents[::step], sizes[::step]
-    parts = np.array_split(some, max(1, int(sizes.sum()) // _AT_A_TIME))
+    step = max(1, math.ceil(int(sizes.sum()) / _MAX_TOKENS))
+    sample, sizes = documents[::step], sizes[::step]
+    portions = np.array_split(sample, max(1, int(sizes.sum()) // _TOKENS_PER_PORTION))
     total = csr_array((vocab_size, vocab_size), dtype=np.float64)
-    for part in parts:
-        starts, lengths = bounds[part], bounds[part + 1] - bounds[part]
+    for portion in portions:
+        starts, lengths = bounds[portion], bounds[portion + 1] - bounds[portion]
         ids = shards.take(ranges(starts, lengths))
-        document = np.repeat(np.arange(len(part)), lengths)
+        document = np.repeat(np.arange(len(portion)), lengths)
         for distance in range(1, _WINDOW + 1):
-            within = document[distance:] == document[:-distance]
-            pair = ids[:-distance][within], ids[distance:][within]
-            weights = np.full(len(pair[0]), 1 / distance)
-            total += coo_array((weights, pair), shape=total.shape).tocsr()
+            is_same = document[distance:] == document[:-distance]
+            pairs = ids[:-distance][is_same], ids[distance:][is_same]
+            weights = np.full(len(pairs[0]), 1 / distance)
+            total += coo_array((weights, pairs), shape=total.shape).tocsr()
     return total + total.T
 
 
-def _information(near: Any) -> Any:
-    """Positive pointwise mutual information of tokens and their smoothed contexts: sparse [V, V]."""
-    near = near.tocoo()
-    row, column = near.row, near.col
-    tokens = np.bincount(row, near.data, minlength=near.shape[0])
+def _positive_pmi(counts: Any) -> Any:
+    """Return the positive pointwise mutual information of tokens and their smoothed contexts: sparse [V, V]."""
+    counts = counts.tocoo()
+    row, column = counts.row, counts.col
+    tokens = np.bincount(row, counts.data, minlength=counts.shape[0])
     contexts = tokens**_SMOOTHING / max(float((tokens**_SMOOTHING).sum()), 1.0)
-    near.data = np.maximum(np.log(near.data / (tokens[row] * contexts[column])), 0)
-    found = near.tocsr()
-    found.eliminate_zeros()
-    return found
+    counts.data = np.maximum(np.log(counts.data / (tokens[row] * contexts[column])), 0)
+    pmi = counts.tocsr()
+    pmi.eliminate_zeros()
+    return pmi

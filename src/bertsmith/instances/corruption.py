@@ -1,11 +1,11 @@
-"""Tokens that are inserted into a text or deleted from it before masks are drawn: `data.corrupt`, off by default.
+"""Random insertion or deletion of tokens before masking: `data.corruption`, off by default.
 
-BERT substitutes tokens and nothing else; this is for who wants to compare. Of each run of text in an instance a
-share of the tokens, rounded down, gets a random token in front, or is deleted; the frame ([CLS], [SEP]) stays. An
-inserted token has no original, so it is never chosen for prediction and is no part of a word; after a deletion the
-labels are the tokens that are left. Where masks are of words, insertions stand between words, and the pieces that
-are left of a word are still one. An instance with insertions is planned shorter by what it will grow, so that it
-never exceeds its length. Draws are functions of (seed, epoch, instance, position), as those of the masks are.
+BERT only replaces tokens; this is for comparisons. In each run of text of an instance a ratio of the tokens,
+rounded down, gets a random token in front, or is deleted; [CLS] and [SEP] stay. An inserted token has no
+original, so it is never predicted and is no part of a word. After a deletion the labels are the remaining
+tokens. If masks are of words, insertions are between words, and the remaining pieces of a word are still one
+word. An instance with insertions is planned shorter by its growth, so that it never exceeds its length. Draws
+are functions of (seed, epoch, instance, position), as those of the masks.
 """
 
 from __future__ import annotations
@@ -21,111 +21,146 @@ from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.instances.epoch_plan import Plan, ranges
 from bertsmith.instances.settings import DataSettings
 
-Flags = NDArray[np.bool_]
+BoolArray = NDArray[np.bool_]
+_GROWTH = {"none": 0, "insertion": 1, "deletion": -1}  # tokens per corrupted token
+_PURPOSES = {"insertion": "insert", "deletion": "delete"}  # of the random numbers
 
 
 @dataclass(frozen=True)
-class Framed:
-    """B instances that lie end to end, N tokens, made of P runs of text between special tokens.
+class FramedInstances:
+    """B concatenated instances of N tokens: P runs of text between [CLS] and [SEP].
 
-    ids, segments: [N]; lengths: [B]; at, sizes: [P], the first row of each run and its tokens; runs: [B], of each
-    instance. closed: bool [N], inserted rows, which no mask may choose; None: none. begins: bool [N], which rows
-    begin a word, where that is no longer to be seen from the ids; None: where it is.
+    Attributes:
+        ids: int64 [N].
+        segments: int64 [N].
+        lengths: int64 [B], the tokens of each instance.
+        run_starts: int64 [P], the first row of each run.
+        run_lengths: int64 [P], the tokens of each run.
+        num_runs: int64 [B], the runs of each instance.
+        excluded: bool [N], the inserted rows, which are never predicted; None: no row.
+        word_starts: bool [N], the rows that start a word, if the ids no longer tell; None: the ids tell.
     """
 
     ids: Ints
     segments: Ints
     lengths: Ints
-    at: Ints
-    sizes: Ints
-    runs: Ints
-    closed: Flags | None = None
-    begins: Flags | None = None
+    run_starts: Ints
+    run_lengths: Ints
+    num_runs: Ints
+    excluded: BoolArray | None = None
+    word_starts: BoolArray | None = None
 
 
 @dataclass(frozen=True)
 class Corruption:
-    """What becomes of the text of instances. ordinary: tokens that may be inserted, [.]; word_starts: where words
-    begin, needed for masks of words, ids [N] → bool [N]."""
+    """Corruption of the text of instances.
+
+    Attributes:
+        settings: The settings.
+        insertable_ids: int64 [K], the ids that may be inserted.
+        seed: The seed.
+        word_starts: Needed for masks of words: ids [N] → bool [N], the pieces that start a word.
+    """
 
     settings: DataSettings
-    ordinary: Ints
+    insertable_ids: Ints
     seed: int
-    word_starts: Callable[[Ints], Flags] | None = None
+    word_starts: Callable[[Ints], BoolArray] | None = None
 
     @property
-    def _grows(self) -> int:
-        return {"none": 0, "insert": 1, "delete": -1}[self.settings.corrupt]
+    def _growth(self) -> int:
+        return _GROWTH[self.settings.corruption]
 
-    def planned(self, length: int) -> int:
-        """Tokens that an instance is planned with, so that it has `length` at most in the end."""
-        if self._grows < 1:
+    def planned_length(self, length: int) -> int:
+        """Return the maximum tokens of an instance before corruption; it has at most `length` afterwards."""
+        if self._growth < 1:
             return length
-        return 2 + int((length - 2) / (1 + self.settings.corrupt_share))
+        return 2 + int((length - 2) / (1 + self.settings.corruption_ratio))
 
-    def sizes(self, plan: Plan) -> Ints:
-        """[I]: tokens of each instance in the end, special ones included; it has fewer where there are not so many
-        words to insert tokens between."""
-        if not self._grows or not len(plan):
+    def corrupted_sizes(self, plan: Plan) -> Ints:
+        """Return the tokens of each instance after corruption, special tokens included, [I].
+
+        An instance has fewer if it has too few words to insert tokens between.
+        """
+        if not self._growth or not len(plan):
             return plan.sizes
-        sizes: Ints = plan.sizes + self._grows * np.add.reduceat(self._number(plan.lengths), plan.first[:-1])
+        num_corrupted = np.add.reduceat(self._count_corrupted(plan.lengths), plan.first[:-1])
+        sizes: Ints = plan.sizes + self._growth * num_corrupted
         return sizes
 
-    def _number(self, sizes: Ints) -> Ints:
-        """How many tokens of each run are touched: never all."""
-        number: Ints = np.floor(self.settings.corrupt_share * sizes).astype(np.int64)
-        return number
+    def _count_corrupted(self, run_lengths: Ints) -> Ints:
+        """Return how many tokens of each run are corrupted; never all."""
+        num_corrupted: Ints = np.floor(self.settings.corruption_ratio * run_lengths).astype(np.int64)
+        return num_corrupted
 
-    def apply(self, text: Framed, numbers: Ints, epoch: int) -> Framed:
-        """The instances with their tokens inserted or deleted. numbers: [B], by which the draws of each go."""
-        if not self._grows:
-            return text
-        begins = None if self.word_starts is None else self.word_starts(text.ids)
-        rows, bits = self._chosen(text, begins, numbers, epoch)
-        owner = np.searchsorted(np.cumsum(text.lengths), rows, side="right")
-        lengths = text.lengths + self._grows * np.bincount(owner, minlength=len(text.lengths))
-        changed = self._deleted if self._grows < 0 else self._inserted
-        return replace(changed(text, begins, rows, bits), lengths=lengths)
+    def apply(self, instances: FramedInstances, instance_ids: Ints, epoch: int) -> FramedInstances:
+        """Insert or delete tokens; `instance_ids` are the counters of each instance's random draws, [B]."""
+        if not self._growth:
+            return instances
+        word_starts = None if self.word_starts is None else self.word_starts(instances.ids)
+        rows, bits = self._draw_rows(instances, word_starts, instance_ids, epoch)
+        instance = np.searchsorted(np.cumsum(instances.lengths), rows, side="right")
+        num_corrupted = np.bincount(instance, minlength=len(instances.lengths))
+        if self._growth < 0:
+            corrupted = _delete_tokens(instances, word_starts, rows)
+        else:
+            corrupted = self._insert_tokens(instances, word_starts, rows, bits)
+        return replace(corrupted, lengths=instances.lengths + self._growth * num_corrupted)
 
-    def _chosen(
-        self, text: Framed, begins: Flags | None, numbers: Ints, epoch: int
+    def _draw_rows(
+        self, instances: FramedInstances, word_starts: BoolArray | None, instance_ids: Ints, epoch: int
     ) -> tuple[Ints, NDArray[np.uint64]]:
-        """Rows that are touched, ascending, and random bits for each."""
-        rows = ranges(text.at, text.sizes)
-        run = np.repeat(np.arange(len(text.at)), text.sizes)
-        instance = np.repeat(np.arange(len(text.runs)), text.runs)[run]
-        position = rows - (np.cumsum(text.lengths) - text.lengths)[instance]
-        keys = rng.bits(self.seed, self.settings.corrupt, epoch, numbers)
+        """Return the rows to corrupt in ascending order, and random bits for each."""
+        run_lengths = instances.run_lengths
+        rows = ranges(instances.run_starts, run_lengths)
+        run = np.repeat(np.arange(len(run_lengths)), run_lengths)
+        instance = np.repeat(np.arange(len(instances.num_runs)), instances.num_runs)[run]
+        position = rows - (np.cumsum(instances.lengths) - instances.lengths)[instance]
+        keys = rng.bits(self.seed, _PURPOSES[self.settings.corruption], epoch, instance_ids)
         bits = rng.further(keys[instance], position)
-        barred = np.zeros(len(rows), dtype=np.bool_)
-        if begins is not None and self._grows > 0:
-            barred = ~begins[rows]
-        order = np.lexsort((bits, barred, run))
-        rank = np.arange(len(rows)) - np.repeat(np.cumsum(text.sizes) - text.sizes, text.sizes)
-        chosen = np.sort(order[(rank < self._number(text.sizes)[run]) & ~barred[order]])
-        return rows[chosen], bits[chosen]
+        is_excluded = np.zeros(len(rows), dtype=np.bool_)
+        if word_starts is not None and self._growth > 0:
+            is_excluded = ~word_starts[rows]
+        order = np.lexsort((bits, is_excluded, run))
+        rank = np.arange(len(rows)) - np.repeat(np.cumsum(run_lengths) - run_lengths, run_lengths)
+        is_selected = (rank < self._count_corrupted(run_lengths)[run]) & ~is_excluded[order]
+        selected = np.sort(order[is_selected])
+        return rows[selected], bits[selected]
 
-    def _deleted(self, text: Framed, begins: Flags | None, rows: Ints, _: NDArray[np.uint64]) -> Framed:
-        kept = np.ones(len(text.ids), dtype=np.bool_)
-        kept[rows] = False
-        if begins is not None:  # what is left of a word begins with its first piece that is left
-            word = np.cumsum(begins)[kept]
-            begins = np.diff(word, prepend=-1) > 0
-        return replace(text, ids=text.ids[kept], segments=text.segments[kept], begins=begins)
-
-    def _inserted(self, text: Framed, begins: Flags | None, rows: Ints, bits: NDArray[np.uint64]) -> Framed:
-        times = np.ones(len(text.ids), dtype=np.int64)
-        times[rows] = 2
-        source = np.repeat(np.arange(len(text.ids)), times)
-        new = rows + np.arange(len(rows))
-        token = ((bits & np.uint64(2**32 - 1)) * np.uint64(len(self.ordinary))) >> np.uint64(32)
-        ids, closed = text.ids[source], np.zeros(len(source), dtype=np.bool_)
-        ids[new] = self.ordinary[token.view(np.int64)]
-        closed[new] = True
+    def _insert_tokens(
+        self,
+        instances: FramedInstances,
+        word_starts: BoolArray | None,
+        rows: Ints,
+        bits: NDArray[np.uint64],
+    ) -> FramedInstances:
+        """Insert a random token in front of each of the rows."""
+        repeats = np.ones(len(instances.ids), dtype=np.int64)
+        repeats[rows] = 2
+        source = np.repeat(np.arange(len(instances.ids)), repeats)
+        inserted = rows + np.arange(len(rows))
+        index = ((bits & np.uint64(2**32 - 1)) * np.uint64(len(self.insertable_ids))) >> np.uint64(32)
+        ids, excluded = instances.ids[source], np.zeros(len(source), dtype=np.bool_)
+        ids[inserted] = self.insertable_ids[index.view(np.int64)]
+        excluded[inserted] = True
         return replace(
-            text,
+            instances,
             ids=ids,
-            segments=text.segments[source],
-            closed=closed,
-            begins=None if begins is None else begins[source],
+            segments=instances.segments[source],
+            excluded=excluded,
+            word_starts=None if word_starts is None else word_starts[source],
         )
+
+
+def _delete_tokens(instances: FramedInstances, word_starts: BoolArray | None, rows: Ints) -> FramedInstances:
+    remaining = np.ones(len(instances.ids), dtype=np.bool_)
+    remaining[rows] = False
+    if word_starts is not None:  # the first remaining piece of a word starts it
+        word = np.cumsum(word_starts)[remaining]
+        word_starts = np.diff(word, prepend=-1) > 0
+    return replace(
+        instances,
+        ids=instances.ids[remaining],
+        segments=instances.segments[remaining],
+        word_starts=word_starts,
+    )

@@ -1,7 +1,7 @@
-"""An epoch's plan: which runs of the corpus make each instance, with which label.
+"""Plan of an epoch: the token ranges and the label of each instance.
 
-A plan is a table of a few integers an instance, made once an epoch by array operations; ids and masks are
-looked up and drawn when a batch is built. `segment_pairs.py` and `text_instances.py` make plans.
+A plan is a table of a few integers per instance, made once per epoch by array operations. Ids are looked up and
+masks are drawn when a batch is built. `segment_pairs.py` and `text_instances.py` make plans.
 """
 
 from __future__ import annotations
@@ -12,20 +12,26 @@ import numpy as np
 
 from bertsmith.corpus.tokenized_corpus import Corpus, Ints
 
-IS_NEXT, NOT_NEXT = 0, 1  # the reference's label ids: 0 = B follows A
-IN_ORDER, SWAPPED = 0, 1  # those of ALBERT's sentence order
+IS_NEXT, NOT_NEXT = 0, 1  # BERT's label ids: 0 = B follows A
+IN_ORDER, SWAPPED = 0, 1  # ALBERT's
 
 
 @dataclass(frozen=True)
 class Plan:
     """One epoch's instances, in the order of training.
 
-    An instance is one part or more: runs of the corpus's tokens, each within a document. Instance i has the
-    parts first[i] to first[i + 1] (int64 [I + 1]); part p is tokens [starts[p], starts[p] + lengths[p]) of
-    document documents[p] (all int64 [P]). label: [I], what is asked of a pair. number: [I], by which the draws of
-    an instance go, whatever its place in the order. pair: each instance is a segment A and a segment B, with
-    `between` separators between the two (elsewhere: between two parts). counts: what happened to the text, for
-    people.
+    An instance has one or more parts: ranges of the corpus's tokens, each within a document.
+
+    Attributes:
+        starts: int64 [P], the first token of each part.
+        lengths: int64 [P], the tokens of each part.
+        documents: int64 [P], the document of each part.
+        first: int64 [I + 1]; instance i has the parts first[i] to first[i + 1].
+        label: int64 [I], the label of each pair.
+        instance_ids: int64 [I], the counters of an instance's random draws; they do not depend on the order.
+        pair: True if each instance is a segment A and a segment B.
+        num_separators: Separator tokens between two parts.
+        counts: Counts of instances and of parted, trimmed, and omitted text, for the report.
     """
 
     starts: Ints
@@ -33,9 +39,9 @@ class Plan:
     documents: Ints
     first: Ints
     label: Ints
-    number: Ints
+    instance_ids: Ints
     pair: bool
-    between: int
+    num_separators: int
     counts: dict[str, int]
 
     def __len__(self) -> int:
@@ -43,93 +49,97 @@ class Plan:
 
     @property
     def sizes(self) -> Ints:
-        """[I]: tokens of each instance, special ones included."""
-        parts = np.diff(self.first)
-        own = np.add.reduceat(self.lengths, self.first[:-1]) if len(parts) else self.first[:0]
-        sizes: Ints = own + 2 + (parts - 1) * self.between
+        """Return the tokens of each instance, special tokens included, [I]."""
+        num_parts = np.diff(self.first)
+        text_tokens = np.add.reduceat(self.lengths, self.first[:-1]) if len(num_parts) else self.first[:0]
+        sizes: Ints = text_tokens + 2 + (num_parts - 1) * self.num_separators
         return sizes
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole epoch, special ones included."""
+        """Return the tokens of the epoch, special tokens included."""
         return int(self.sizes.sum())
 
     @property
     def a_start(self) -> Ints:
-        """Of pairs: where segment A begins, [I]. The five below likewise."""
+        """Return the first token of each pair's A, [I]."""
         return self.starts[0::2]
 
     @property
     def a_length(self) -> Ints:
-        """Tokens of A."""
+        """Return the tokens of each pair's A, [I]."""
         return self.lengths[0::2]
 
     @property
     def b_start(self) -> Ints:
-        """Where B begins."""
+        """Return the first token of each pair's B, [I]."""
         return self.starts[1::2]
 
     @property
     def b_length(self) -> Ints:
-        """Tokens of B."""
+        """Return the tokens of each pair's B, [I]."""
         return self.lengths[1::2]
 
     @property
     def document(self) -> Ints:
-        """The document of A."""
+        """Return the document of each pair's A, [I]."""
         return self.documents[0::2]
 
     @property
     def partner(self) -> Ints:
-        """The document of B."""
+        """Return the document of each pair's B, [I]."""
         return self.documents[1::2]
 
     def reordered(self, order: Ints) -> Plan:
-        """The same instances in another order: row k is the former row order[k]. Numbers stay with them."""
-        parts = np.diff(self.first)[order]
+        """Return the same instances in another order: row k is the former row order[k]."""
+        num_parts = np.diff(self.first)[order]
         if self.pair:
-            at = np.repeat(2 * order, 2)
-            at[1::2] += 1
+            parts = np.repeat(2 * order, 2)
+            parts[1::2] += 1
         else:
-            at = ranges(self.first[order], parts)
+            parts = ranges(self.first[order], num_parts)
         return replace(
             self,
-            starts=self.starts[at],
-            lengths=self.lengths[at],
-            documents=self.documents[at],
-            first=np.concatenate([[0], np.cumsum(parts)]),
+            starts=self.starts[parts],
+            lengths=self.lengths[parts],
+            documents=self.documents[parts],
+            first=np.concatenate([[0], np.cumsum(num_parts)]),
             label=self.label[order],
-            number=self.number[order],
+            instance_ids=self.instance_ids[order],
         )
 
 
-def pairs_plan(
-    a: tuple[Ints, Ints, Ints], b: tuple[Ints, Ints, Ints], label: Ints, between: int, counts: dict[str, int]
+def make_pair_plan(
+    a: tuple[Ints, Ints, Ints],
+    b: tuple[Ints, Ints, Ints],
+    labels: Ints,
+    num_separators: int,
+    counts: dict[str, int],
 ) -> Plan:
-    """A plan of pairs; a and b: start, length and document of each one's segments."""
+    """Make a plan of pairs; a and b are the starts, lengths, and documents of the segments, each [I]."""
     starts, lengths, documents = (np.stack(columns, 1).ravel() for columns in zip(a, b, strict=True))
-    n = len(label)
-    first = 2 * np.arange(n + 1)
-    return Plan(starts, lengths, documents, first, label, np.arange(n), True, between, counts)
+    n = len(labels)
+    part_offsets = 2 * np.arange(n + 1)
+    return Plan(starts, lengths, documents, part_offsets, labels, np.arange(n), True, num_separators, counts)
 
 
-def tokens_of(corpus: Corpus, documents: Ints) -> int:
-    """Tokens of these documents together."""
-    before = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentences]
-    return int((before[documents + 1] - before[documents]).sum())
+def count_document_tokens(corpus: Corpus, documents: Ints) -> int:
+    """Return the number of tokens in these documents."""
+    offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentences]
+    return int((offsets[documents + 1] - offsets[documents]).sum())
 
 
-def covered(starts: Ints, lengths: Ints) -> int:
-    """How many tokens lie in one or more of these runs."""
+def count_covered_tokens(starts: Ints, lengths: Ints) -> int:
+    """Return the number of tokens that are in one or more of these ranges."""
     order = np.argsort(starts, kind="stable")
-    begin, end = starts[order], (starts + lengths)[order]
-    seen = np.concatenate([[0], np.maximum.accumulate(end)[:-1]])
-    return int(np.maximum(end - np.maximum(begin, seen), 0).sum())
+    sorted_starts, ends = starts[order], (starts + lengths)[order]
+    covered_until = np.concatenate([[0], np.maximum.accumulate(ends)[:-1]])
+    return int(np.maximum(ends - np.maximum(sorted_starts, covered_until), 0).sum())
 
 
 def ranges(starts: Ints, lengths: Ints) -> Ints:
-    """[s, s + 1, …, s + n - 1] for each start s and length n, laid end to end."""
+    """Return the concatenated ranges s, s + 1, …, s + n - 1 of all starts s and lengths n."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    laid: Ints = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
-    return laid
+    values: Ints = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    return values

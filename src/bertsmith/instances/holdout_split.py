@@ -1,4 +1,4 @@
-"""Which documents are trained on and which are held out, so that no twin of the one side is on the other."""
+"""Split of the documents into training and validation, with all near-duplicates on one side."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from numpy.typing import NDArray
 from bertsmith import rng
 from bertsmith.corpus.near_duplicates import Documents, kin_of
 from bertsmith.corpus.tokenized_corpus import Ints
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import counted
-from bertsmith.instances.epoch_plan import tokens_of
-from bertsmith.instances.segment_pairs import check_documents
+from bertsmith.instances.epoch_plan import count_document_tokens
+from bertsmith.instances.segment_pairs import check_nsp_documents
 from bertsmith.instances.settings import DataSettings
 
 HELD_OUT_SEED = 0
-"""By what instances and masks of the held-out documents are drawn, whatever train.seed is: all runs on a corpus
-are scored on the same."""
+"""Seed of validation instances and masks for any train.seed: all runs on a corpus are scored on the same ones."""
 
-_LITTLE = 0.5  # of the tokens left to train on: below, it is said
+_MIN_TRAIN_RATIO = 0.5  # of the tokens; below it, the summary says so
 
 
 @dataclass(frozen=True)
 class Split:
-    """The two sides of a corpus, as document numbers; kin: [D], as `twins.kin_of` tells."""
+    """Documents of a corpus to train and to validate on.
+
+    Attributes:
+        training: int64 [T].
+        held_out: int64 [V], the documents to validate on.
+        kin: int64 [D], the duplicate group of each document of the corpus.
+    """
 
     training: Ints
     held_out: Ints
@@ -34,99 +39,129 @@ class Split:
 
     @classmethod
     def of(cls, shards: Documents, settings: DataSettings, *, lenient: bool = False) -> Split:
-        """The split that a user's settings ask for. InputError where there are too few documents for it; if
-        lenient, nothing is held out of so few."""
-        asked = settings.held_out > 0 or settings.lends
-        kin = kin_of(shards, settings.twin_overlap if asked else 1)
-        least, share = settings.least_documents, settings.held_out
-        if lenient and len(np.unique(kin)) < 2 * least:
-            share = 0
-        hashes = _one_of_kin(shards.hashes, kin, share)
-        training, held_out = split_documents(hashes, share, least)
-        return cls(_some(training, hashes, settings.training_share, least), held_out, kin)
+        """Split the documents as the settings say.
+
+        Args:
+            shards: The corpus.
+            settings: The settings.
+            lenient: Train on all documents if they are too few for a validation split.
+
+        Raises:
+            InputError: There are too few documents.
+        """
+        needs_groups = settings.validation_split > 0 or settings.lends
+        groups = kin_of(shards, settings.twin_overlap if needs_groups else 1)
+        min_documents, fraction = settings.min_documents, settings.validation_split
+        if lenient and len(np.unique(groups)) < 2 * min_documents:
+            fraction = 0
+        hashes = _group_hashes(shards.hashes, groups, fraction)
+        training, validation = split_documents(hashes, fraction, min_documents)
+        subset = _training_subset(training, hashes, settings.train_fraction, min_documents)
+        return cls(subset, validation, groups)
 
     def described(self, shards: Documents, settings: DataSettings) -> Iterator[str]:
-        """What a user should know of it, in sentences."""
-        documents = len(self.kin)
-        kept, out = tokens_of(shards, self.training), tokens_of(shards, self.held_out)
-        every = kept + out if settings.training_share == 1 else tokens_of(shards, np.arange(documents))
+        """Describe the split for the user, one sentence at a time."""
+        num_documents = len(self.kin)
+        num_train = count_document_tokens(shards, self.training)
+        num_validation = count_document_tokens(shards, self.held_out)
+        num_tokens = num_train + num_validation
+        if settings.train_fraction < 1:
+            num_tokens = count_document_tokens(shards, np.arange(num_documents))
         yield (
-            f"{counted(documents, 'document')}, {counted(every, 'token')}; held out: "
-            f"{counted(len(self.held_out), 'document')}, {counted(out, 'token')}"
+            f"{counted(num_documents, 'document')}, {counted(num_tokens, 'token')}; validation split: "
+            f"{counted(len(self.held_out), 'document')}, {counted(num_validation, 'token')}"
         )
-        if settings.training_share < 1:
+        if settings.train_fraction < 1:
             yield (
-                f"trained on: {counted(len(self.training), 'document')}, {counted(kept, 'token')} "
-                f"(data.training_share={settings.training_share:g})"
+                f"training on {counted(len(self.training), 'document')}, {counted(num_train, 'token')} "
+                f"(data.train_fraction={settings.train_fraction:g})"
             )
             return
-        _, size = np.unique(self.kin, return_counts=True)
-        if twins := int(size[size > 1].sum()):
-            nsp = " and lend each other no NotNext" if settings.lends else ""
+        _, sizes = np.unique(self.kin, return_counts=True)
+        if num_duplicates := int(sizes[sizes > 1].sum()):
+            nsp = " and give each other no NotNext" if settings.lends else ""
             yield (
-                f"{twins:,} documents have twins, equal or nearly (data.twin_overlap={settings.twin_overlap:g}): "
-                f"twins stay on one side{nsp}"
+                f"{num_duplicates:,} documents have exact or near-duplicates "
+                f"(data.twin_overlap={settings.twin_overlap:g}): these stay on one side of the split{nsp}"
             )
-        if kept < _LITTLE * (kept + out):
+        if num_train < _MIN_TRAIN_RATIO * num_tokens:
             yield (
-                f"only {len(self.training):,} of {counted(documents, 'document')}, with {kept:,} of "
-                f"{counted(kept + out, 'token')}, left to train on: data.held_out is {settings.held_out:g}"
+                f"only {len(self.training):,} of {counted(num_documents, 'document')}, with {num_train:,} of "
+                f"{counted(num_tokens, 'token')}, remain to train on: data.validation_split is "
+                f"{settings.validation_split:g}"
             )
 
 
-def split_documents(hashes: NDArray[np.uint64], held_out: float, least: int = 2) -> tuple[Ints, Ints]:
-    """Documents to train on and documents held out: those whose hash falls into the lowest share.
+def split_documents(
+    hashes: NDArray[np.uint64], validation_split: float, min_documents: int = 2
+) -> tuple[Ints, Ints]:
+    """Split documents by hash: those with the lowest hashes are the validation split.
 
-    Documents of one hash fall on the same side, and a document keeps its side when others come or go. With a share
-    above 0 at least those of the `least` lowest hashes are held out and those of the highest kept:
-    next-sentence pairs need two documents, all else one.
+    Documents of one hash are on the same side, and a document stays on its side if others are added or removed.
+    With a fraction above 0 both sides have documents of `min_documents` hashes or more: next-sentence pairs need
+    two documents, all else one.
+
+    Args:
+        hashes: uint64 [D].
+        validation_split: The fraction of the documents to validate on.
+        min_documents: The least number of different documents on each side, 1 or 2.
+
+    Returns:
+        The documents to train on and to validate on, int64.
+
+    Raises:
+        InputError: There are too few different documents.
     """
-    if held_out == 0:
-        if least == 2:
-            check_documents(hashes)
+    if validation_split == 0:
+        if min_documents == 2:
+            check_nsp_documents(hashes)
         return np.arange(len(hashes)), np.empty(0, dtype=np.int64)
-    different = np.unique(hashes)
-    if len(different) < 2 * least:
-        needed = "two documents to train on and two" if least == 2 else "one document to train on and one"
-        # Without held-out documents next-sentence pairs still need two: what is named works in one step.
-        settings = "data.held_out=0"
-        if len(different) < least:
-            settings = f"data.sentence_task=none and {settings}"
-        raise InputError(
-            f"different documents: {len(different)} (twins count as one, as do the parts of an over-long one); "
-            f"{needed} to hold out are needed",
-            "put a blank line between documents (or say what one is: data prepare --documents) and prepare again; "
-            f"or set {settings}",
-        )
-    out = hashes < np.uint64(min(held_out * 2.0**64, 2.0**64 - 2048))
-    out |= hashes <= different[least - 1]
-    out &= hashes < different[-least]
-    return np.flatnonzero(~out), np.flatnonzero(out)
+    unique_hashes = np.unique(hashes)
+    if len(unique_hashes) < 2 * min_documents:
+        raise _too_few_documents(len(unique_hashes), min_documents)
+    is_validation = hashes < np.uint64(min(validation_split * 2.0**64, 2.0**64 - 2048))
+    is_validation |= hashes <= unique_hashes[min_documents - 1]
+    is_validation &= hashes < unique_hashes[-min_documents]
+    return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
 
 
-def _some(training: Ints, hashes: NDArray[np.uint64], share: float, least: int) -> Ints:
-    """Of the documents to train on a share, those of the highest hashes: at least those of the `least` highest."""
-    if share == 1:
+def _too_few_documents(num_documents: int, min_documents: int) -> InputError:
+    required = "2 documents to train and 2" if min_documents == 2 else "1 document to train and 1"
+    # Without a validation split next-sentence pairs still need two documents: the hint must suffice.
+    settings = option("data.validation_split", "0")
+    if num_documents < min_documents:
+        settings = f"{option('data.sentence_task', 'none')} and {settings}"
+    return InputError(
+        "too_few_documents",
+        f"there are {counted(num_documents, 'different document')} (near-duplicates count as one, and so do the "
+        f"parts of a too long one), and {required} to validate on are required",
+        hint=f"separate documents by blank lines (or set {option('documents')} of {command('data prepare')}) and "
+        f"prepare again; or set {settings}",
+    )
+
+
+def _training_subset(training: Ints, hashes: NDArray[np.uint64], fraction: float, min_documents: int) -> Ints:
+    """Return the fraction of the documents with the highest hashes, of `min_documents` hashes or more."""
+    if fraction == 1:
         return training
-    own = hashes[training]
-    different = np.unique(own)
-    lowest = different[-max(least, round(share * len(different))) :][0]
-    kept: Ints = training[own >= lowest]
-    return kept
+    unique_hashes = np.unique(hashes[training])
+    threshold = unique_hashes[-max(min_documents, round(fraction * len(unique_hashes))) :][0]
+    subset: Ints = training[hashes[training] >= threshold]
+    return subset
 
 
-def _one_of_kin(hashes: NDArray[np.uint64], kin: Ints, share: float) -> NDArray[np.uint64]:
-    """For each document the hash by which its kin is put on a side, [D]; its own where all of its kin are equal.
+def _group_hashes(hashes: NDArray[np.uint64], groups: Ints, fraction: float) -> NDArray[np.uint64]:
+    """Return the hash by which each document is put on a side, [D]: its own if its duplicates are all equal.
 
-    Near twins are put by a hash of their least. Where they are more documents than should be held out together,
-    they are trained on: above all others, still different from each other.
+    Near-duplicates get a hash of the least one of their group. A group that is larger than the whole validation
+    split is trained on: it gets a hash above all others that no other group has.
     """
-    _, group, size = np.unique(kin, return_inverse=True, return_counts=True)
+    _, group, size = np.unique(groups, return_inverse=True, return_counts=True)
     least, greatest = np.full(len(size), np.iinfo(np.uint64).max), np.zeros(len(size), dtype=np.uint64)
     np.minimum.at(least, group, hashes)
     np.maximum.at(greatest, group, hashes)
-    near = least != greatest
-    many = near & (size > share * len(kin))
-    least[near] = rng.further(least[near], np.zeros(1))
-    least[many] = np.iinfo(np.uint64).max - np.arange(int(many.sum()), dtype=np.uint64)
+    is_near = least != greatest
+    is_large = is_near & (size > fraction * len(groups))
+    least[is_near] = rng.further(least[is_near], np.zeros(1))
+    least[is_large] = np.iinfo(np.uint64).max - np.arange(int(is_large.sum()), dtype=np.uint64)
     return least[group]

@@ -1,8 +1,8 @@
-"""Batches under a budget of tokens: instances of similar length together, the order still random.
+"""Batches under a token budget: instances of similar length per batch, in random order.
 
-Instances come in the epoch's random order; pools of them are sorted by length and cut into batches as even as
-the budget allows, and the pool's batches are shuffled. Nothing is padded; similar lengths make the work of
-attention even, and a padded batch of them would waste little.
+Instances come in the epoch's random order. Pools of them are sorted by length and divided into batches as even
+as the budget allows, and the pool's batches are shuffled. There is no padding; similar lengths make the work of
+attention even.
 """
 
 from __future__ import annotations
@@ -13,82 +13,99 @@ import numpy as np
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import Ints
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 
-_POOL = 100  # batches' worth of instances that are sorted together
+_POOL_BATCHES = 100  # batches' worth of instances that are sorted together
 
 
 @dataclass(frozen=True)
-class Filling:
-    """How full some batches are. `fill`: each batch's share of the tokens it may have. Padding is the share of a
-    rectangle's cells that hold no token: of the batches as they are, and if they were padded."""
+class FillStats:
+    """Fill ratios of batches.
+
+    Attributes:
+        tokens: int64 [K], the tokens of each batch.
+        max_tokens: The tokens that a batch may have.
+        padded_tokens: int64 [K], the tokens and padding of each batch if it were padded.
+    """
 
     tokens: Ints
-    room: int
-    padded: Ints
+    max_tokens: int
+    padded_tokens: Ints
 
     @property
     def report(self) -> dict[str, float | int]:
-        """The figures for people."""
-        fill = self.tokens / self.room
+        """Return the figures for the report."""
+        fill = self.tokens / self.max_tokens
         return {
             "number": len(self.tokens),
             "tokens_mean": round(float(self.tokens.mean()), 1),
             "fill_mean": round(float(fill.mean()), 4),
             "fill_min": round(float(fill.min()), 4),
             "fill_max": round(float(fill.max()), 4),
-            "padding": 0.0,  # in the linear layers: batches are packed
-            "padding_if_padded": round(1 - float(self.tokens.sum() / self.padded.sum()), 4),
+            "padding": 0.0,  # batches are packed
+            "padding_if_padded": round(1 - float(self.tokens.sum() / self.padded_tokens.sum()), 4),
         }
 
 
-def filling(sizes: Ints, bounds: Ints, room: int) -> Filling:
-    """sizes: [I] tokens of instances in order; bounds: [K + 1] around the batches; room: tokens in one at most."""
+def compute_fill_stats(sizes: Ints, bounds: Ints, max_tokens: int) -> FillStats:
+    """Compute the fill ratios of batches.
+
+    Args:
+        sizes: int64 [I], the tokens of the instances in order.
+        bounds: int64 [K + 1], the instances between which the batches are.
+        max_tokens: The tokens that a batch may have.
+    """
     tokens = np.add.reduceat(sizes, bounds[:-1])
-    longest = np.maximum.reduceat(sizes, bounds[:-1])
-    return Filling(tokens, room, longest * np.diff(bounds))
+    max_lengths = np.maximum.reduceat(sizes, bounds[:-1])
+    return FillStats(tokens, max_tokens, max_lengths * np.diff(bounds))
 
 
 def check_budget(budget: int | None, length: int) -> None:
-    """InputError where an instance alone may have more tokens than a batch."""
+    """Raise InputError if a single instance may have more tokens than a batch."""
     if budget is not None and budget < length:
         raise InputError(
-            f"train.batch_tokens is {budget}, and an instance alone may have {length} tokens",
-            "raise train.batch_tokens, or lower the sequence length",
+            "batch_tokens_too_small",
+            f"{budget} tokens per batch are fewer than the {length} that an instance may have",
+            argument="train.batch_tokens",
+            hint=f"raise {option('train.batch_tokens')}, or lower {option('data.sequence_length')}",
         )
 
 
-def bucketed(sizes: Ints, budget: int, seed: int, epoch: int) -> tuple[Ints, Ints]:
-    """An order of instances [I] and the bounds [K + 1] of batches in it, each of at most `budget` tokens.
+def make_buckets(sizes: Ints, budget: int, seed: int, epoch: int) -> tuple[Ints, Ints]:
+    """Return an order of the instances, [I], and the bounds of batches of at most `budget` tokens in it, [K + 1].
 
-    sizes: [I] tokens of the instances, none above the budget.
+    Args:
+        sizes: int64 [I], the tokens of the instances, each at most the budget.
+        budget: The tokens that a batch may have.
+        seed: The seed.
+        epoch: The epoch.
     """
-    pools = max(1, round(int(sizes.sum()) / (_POOL * budget)))
+    num_pools = max(1, round(int(sizes.sum()) / (_POOL_BATCHES * budget)))
     orders: list[Ints] = []
-    widths: list[Ints] = []
-    for number, pool in enumerate(np.array_split(np.arange(len(sizes)), pools)):
-        here = pool[np.argsort(sizes[pool], kind="stable")]
-        cut = _even_cut(sizes[here], budget)
-        shuffled = rng.permutation(seed, "batches", len(cut) - 1, epoch, number)
-        orders += [here[cut[k] : cut[k + 1]] for k in shuffled]
-        widths.append(np.diff(cut)[shuffled])
-    return np.concatenate(orders), np.concatenate([[0], np.cumsum(np.concatenate(widths))])
+    batch_sizes: list[Ints] = []
+    for k, pool in enumerate(np.array_split(np.arange(len(sizes)), num_pools)):
+        by_length = pool[np.argsort(sizes[pool], kind="stable")]
+        bounds = _even_bounds(sizes[by_length], budget)
+        shuffled = rng.permutation(seed, "batches", len(bounds) - 1, epoch, k)
+        orders += [by_length[bounds[j] : bounds[j + 1]] for j in shuffled]
+        batch_sizes.append(np.diff(bounds)[shuffled])
+    return np.concatenate(orders), np.concatenate([[0], np.cumsum(np.concatenate(batch_sizes))])
 
 
-def _even_cut(sizes: Ints, budget: int) -> Ints:
-    """Bounds of few batches that are as full as each other, none above the budget.
+def _even_bounds(sizes: Ints, budget: int) -> Ints:
+    """Return the bounds of few, equally full batches of at most `budget` tokens.
 
-    Every batch ends where its share of all tokens does; one batch more is tried until all hold. A budget near the
-    length of an instance leaves no such play: then each batch takes what fits.
+    Every batch ends at its proportion of all tokens; one batch more is tried until all are within the budget. If
+    the budget is near the length of an instance, no even division exists, and each batch takes what fits.
     """
-    together = np.concatenate([[0], np.cumsum(sizes)])
-    least = -(-int(together[-1]) // budget)
-    for number in range(least, 2 * least + 1):
-        ends = np.searchsorted(together, together[-1] * np.arange(number + 1) // number, side="right") - 1
-        cut = np.unique(ends)
-        if np.diff(together[cut]).max() <= budget:
-            return cut
-    bounds = [0]
-    while bounds[-1] < len(sizes):
-        bounds.append(int(np.searchsorted(together, together[bounds[-1]] + budget, side="right")) - 1)
-    return np.array(bounds, dtype=np.int64)
+    cumulative = np.concatenate([[0], np.cumsum(sizes)])
+    min_batches = -(-int(cumulative[-1]) // budget)
+    for num_batches in range(min_batches, 2 * min_batches + 1):
+        limits = cumulative[-1] * np.arange(num_batches + 1) // num_batches
+        bounds = np.unique(np.searchsorted(cumulative, limits, side="right") - 1)
+        if np.diff(cumulative[bounds]).max() <= budget:
+            return bounds
+    greedy = [0]
+    while greedy[-1] < len(sizes):
+        greedy.append(int(np.searchsorted(cumulative, cumulative[greedy[-1]] + budget, side="right")) - 1)
+    return np.array(greedy, dtype=np.int64)

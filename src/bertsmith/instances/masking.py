@@ -1,13 +1,12 @@
-"""Which positions are predicted, and what stands in their place: drawn anew for every (seed, epoch, instance).
+"""Masked tokens: positions to predict and their replacements, drawn for each (seed, epoch, instance).
 
-Devlin et al. 2019, section 3.1: a share of the tokens is chosen, exactly round(share · n) of the n that are no
-special tokens and at least one; of those 80 % become [MASK], 10 % a random token, 10 % stay. Whole words and
-spans (`span_masking.py`) choose as many or, where the next word would not fit any more, fewer. What becomes of a
-chosen token is drawn for each token, as in the original, with spans for each span (Joshi et al. 2020, section
-3.1).
+Devlin et al. 2019, section 3.1: exactly round(mlm_probability · n) of the n tokens that are not special, and at
+least one, are predicted. Of those 80 % become [MASK], 10 % a random token, 10 % stay. Whole words and spans
+(`span_masking.py`) select as many or, if the next word does not fit, fewer. The replacement is drawn for each
+token, as in the original, and for each span (Joshi et al. 2020, section 3.1).
 
-BERT's release (`create_masked_lm_predictions`) differs in three points, each a setting: n counts [CLS] and [SEP],
-any other token may be chosen, and a random token may be any of the vocabulary.
+BERT's release (`create_masked_lm_predictions`) differs in three points, each a setting: n includes [CLS] and
+[SEP], any other token may be predicted, and a random token may be any of the vocabulary.
 """
 
 from __future__ import annotations
@@ -24,199 +23,258 @@ from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.errors import InputError
 from bertsmith.instances.epoch_plan import ranges
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.span_masking import SpanLengths, WordRuns, choose_spans, choose_words
+from bertsmith.instances.span_masking import (
+    BoolArray,
+    SpanLengthDistribution,
+    Words,
+    select_spans,
+    select_words,
+)
 
-WordStarts = Callable[[Ints], NDArray[np.bool_]]
-"""ids [N] → bool [N]: which pieces in a row begin a word."""
+WordStarts = Callable[[Ints], BoolArray]
+"""ids [N] → bool [N], True for pieces that start a word."""
 
-# A sort key holds, from the top: sequence 20 bits, whether it is special, 30 random bits, position 13 bits.
+# A sort key has, from the top: sequence 20 bits, unmaskable 1 bit, random 30 bits, position 13 bits.
 _POSITION_BITS, _RANDOM_BITS = np.uint64(13), np.uint64(30)
-_SPECIAL_BIT = np.uint64(43)
+_UNMASKABLE_BIT = np.uint64(43)
 _SEQUENCE_SHIFT = np.uint64(44)
-_MOST_SEQUENCES = 1 << 20
-_LONGEST = 1 << 13  # tokens; draws with counters below it choose, those above say what becomes of the chosen
-_HALF = np.uint64(32)
-_LOW = np.uint64(2**32 - 1)
+_MAX_SEQUENCES = 1 << 20
+# Random draws with counters below the maximum length select tokens, those from it on draw replacements.
+_MAX_LENGTH = 1 << 13
+_HALF_BITS = np.uint64(32)
+_LOW_MASK = np.uint64(2**32 - 1)
 
 
 @dataclass(frozen=True)
 class Masker:
-    """How masks are drawn.
+    """Random masks of sequences.
 
-    share: of the tokens to choose; split: shares of those that become [MASK], a random token, or stay;
-    special: bool [V], tokens that are never chosen and never put in place of another; word_starts: needed for
-    whole words and spans; most: predictions an instance never has more of, if there is a limit; counts_special:
-    whether the share is one of all tokens; puts_special: whether a random token may be special, too; closed:
-    bool [V], the only tokens that are never chosen, if those are not the special ones.
+    Attributes:
+        mlm_probability: The ratio of the tokens to predict.
+        replacement_probabilities: Probabilities of [MASK], of a random token, and of no replacement.
+        mask_id: The id of [MASK].
+        is_special: bool [V]; special tokens are never predicted and replace no token.
+        seed: The seed.
+        masking: The unit that is masked.
+        word_starts: Needed for whole words and spans.
+        max_predictions: The maximum predictions per sequence.
+        span_length_distribution: The distribution of span lengths.
+        counts_special: True if `mlm_probability` is a ratio of all tokens.
+        random_includes_special: True if a random token may be special.
+        is_unmaskable: bool [V], the tokens that are never predicted, if those are not the special ones.
     """
 
-    share: float
-    split: tuple[float, float, float]
+    mlm_probability: float
+    replacement_probabilities: tuple[float, float, float]
     mask_id: int
-    special: NDArray[np.bool_]
+    is_special: BoolArray
     seed: int
-    kind: Literal["token", "whole_word", "span"] = "token"
+    masking: Literal["token", "whole_word", "span"] = "token"
     word_starts: WordStarts | None = None
-    most: int | None = None
-    spans: SpanLengths = field(default_factory=SpanLengths)
+    max_predictions: int | None = None
+    span_length_distribution: SpanLengthDistribution = field(default_factory=SpanLengthDistribution)
     counts_special: bool = False
-    puts_special: bool = False
-    closed: NDArray[np.bool_] | None = None
-    _random: Ints = field(init=False, repr=False)
+    random_includes_special: bool = False
+    is_unmaskable: BoolArray | None = None
+    _random_ids: Ints = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        random = np.arange(len(self.special)) if self.puts_special else np.flatnonzero(~self.special)
-        object.__setattr__(self, "_random", random)
-        if self.kind != "token" and self.word_starts is None:
-            raise ValueError(f"{self.kind} masks need word_starts")
+        num_tokens = len(self.is_special)
+        random_ids = (
+            np.arange(num_tokens) if self.random_includes_special else np.flatnonzero(~self.is_special)
+        )
+        object.__setattr__(self, "_random_ids", random_ids)
+        if self.masking != "token" and self.word_starts is None:
+            raise ValueError(f"{self.masking} masks need word_starts")
 
     @classmethod
-    def of(
+    def from_settings(
         cls,
         settings: DataSettings,
         mask_id: int,
-        special: NDArray[np.bool_],
-        frame: Sequence[int],
+        is_special: BoolArray,
+        cls_sep_ids: Sequence[int],
         word_starts: WordStarts | None,
         seed: int,
     ) -> Masker:
-        """The masker that a user's settings ask for; frame: the ids of [CLS] and [SEP]."""
-        framing = np.zeros_like(special)
-        framing[list(frame)] = True
+        """Make the masker of these settings; `cls_sep_ids` are the ids of [CLS] and [SEP]."""
+        is_cls_or_sep = np.zeros_like(is_special)
+        is_cls_or_sep[list(cls_sep_ids)] = True
         return cls(
-            settings.mask_share,
-            settings.mask_split,
+            settings.mlm_probability,
+            settings.replacement_probabilities,
             mask_id,
-            special,
+            is_special,
             seed,
             settings.masking,
             word_starts,
-            settings.predictions_max,
-            SpanLengths(settings.span_lengths, settings.span_p, settings.span_max),
-            settings.mask_share_of == "all",
+            settings.max_predictions_per_seq,
+            SpanLengthDistribution(
+                settings.span_length_distribution, settings.span_geometric_p, settings.max_span_length
+            ),
+            settings.mlm_probability_of == "all",
             settings.random_tokens == "all",
-            framing if settings.mask_candidates == "all" else None,
+            is_cls_or_sep if settings.maskable_tokens == "all" else None,
         )
 
     def apply(
         self,
         ids: Ints,
         lengths: Ints,
-        instances: Ints,
+        instance_ids: Ints,
         epoch: int,
         positions: Ints | None = None,
         *,
-        barred: NDArray[np.bool_] | None = None,
-        begins: NDArray[np.bool_] | None = None,
+        excluded: BoolArray | None = None,
+        word_starts: BoolArray | None = None,
     ) -> tuple[Ints, Ints]:
-        """Mask sequences that lie end to end, each of 1 to 8,192 tokens.
+        """Mask concatenated sequences of 1 to 8,192 tokens.
 
-        ids: [N]; lengths: [B]; instances: [B], each sequence's number in its epoch; positions: [N], each token's
-        place in its sequence, if known; barred: [N], rows that are never chosen and no part of any count, as
-        inserted tokens; begins: [N], which rows begin a word, where not as `word_starts` says. Returns the masked
-        copy of ids and the rows to predict [M] in ascending order; their labels are ids[rows].
+        Args:
+            ids: int64 [N].
+            lengths: int64 [B].
+            instance_ids: int64 [B], the counters of each sequence's random draws.
+            epoch: The epoch.
+            positions: int64 [N], each token's position in its sequence; None: computed here.
+            excluded: bool [N], rows that are never predicted and not counted, such as inserted tokens.
+            word_starts: bool [N], the rows that start a word; None: computed from the ids.
+
+        Returns:
+            The masked ids [N], and the rows to predict [M] in ascending order; their labels are ids[rows].
         """
-        if len(lengths) > _MOST_SEQUENCES:
-            raise ValueError(f"at most {_MOST_SEQUENCES} sequences at a time")
+        if len(lengths) > _MAX_SEQUENCES:
+            raise ValueError(f"at most {_MAX_SEQUENCES} sequences at a time")
         starts = np.cumsum(lengths) - lengths
         if positions is None:
             positions = ranges(np.zeros_like(lengths), lengths)
-        closed, wanted = self._wanted(ids, starts, lengths, barred)
-        keys = rng.bits(self.seed, "mask", epoch, instances)
-        if self.kind == "token":
-            owner, position = _chosen_tokens(keys, positions, closed, lengths, wanted)
-            rows, together = starts[owner] + position, position
+        unmaskable, num_predictions = self._count_predictions(ids, starts, lengths, excluded)
+        keys = rng.bits(self.seed, "mask", epoch, instance_ids)
+        if self.masking == "token":
+            sequence, position = _select_tokens(keys, positions, unmaskable, lengths, num_predictions)
+            rows, unit_position = starts[sequence] + position, position
         else:
-            assert self.word_starts is not None
-            words = WordRuns.of(
-                self.word_starts(ids) if begins is None else begins, closed, positions, starts
-            )
-            rows, leader, owner = self._chosen_words(words, keys, positions, wanted)
-            together = positions[leader]
-            position = positions[rows]
-        return self._put(ids, rows, keys[owner], position, together), rows
+            if word_starts is None:
+                assert self.word_starts is not None
+                word_starts = self.word_starts(ids)
+            words = Words.from_starts(word_starts, unmaskable, positions, starts)
+            rows, unit_row, sequence = self._select_words(words, keys, positions, num_predictions)
+            unit_position, position = positions[unit_row], positions[rows]
+        return self._replace(ids, rows, keys[sequence], position, unit_position), rows
 
-    def _wanted(
-        self, ids: Ints, starts: Ints, lengths: Ints, barred: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.bool_], Ints]:
-        """[N] the tokens that are never chosen; [B] how many others should be."""
+    def _count_predictions(
+        self, ids: Ints, starts: Ints, lengths: Ints, excluded: BoolArray | None
+    ) -> tuple[BoolArray, Ints]:
+        """Return the tokens that are never predicted, [N], and the number of tokens to predict, [B]."""
         try:
-            special = self.special[ids]
+            special = self.is_special[ids]
         except IndexError:
-            raise unknown_id(int(ids.max()), len(self.special)) from None
-        closed = special if self.closed is None else self.closed[ids]
-        if barred is not None:
-            special, closed = special | barred, closed | barred
-        available = lengths - np.add.reduceat(closed, starts, dtype=np.int64)
+            raise unknown_id_error(int(ids.max()), len(self.is_special)) from None
+        unmaskable = special if self.is_unmaskable is None else self.is_unmaskable[ids]
+        if excluded is not None:
+            special, unmaskable = special | excluded, unmaskable | excluded
+        num_maskable = lengths - np.add.reduceat(unmaskable, starts, dtype=np.int64)
         if self.counts_special:
-            counted = lengths if barred is None else lengths - np.add.reduceat(barred, starts, dtype=np.int64)
-        elif self.closed is None:
-            counted = available
+            num_counted = lengths
+            if excluded is not None:
+                num_counted = lengths - np.add.reduceat(excluded, starts, dtype=np.int64)
+        elif self.is_unmaskable is None:
+            num_counted = num_maskable
         else:
-            counted = lengths - np.add.reduceat(special, starts, dtype=np.int64)
-        wanted = np.minimum(np.maximum(np.rint(self.share * counted), 1), available).astype(np.int64)
-        return closed, wanted if self.most is None else np.minimum(wanted, self.most)
+            num_counted = lengths - np.add.reduceat(special, starts, dtype=np.int64)
+        num_predictions = np.maximum(np.rint(self.mlm_probability * num_counted), 1)
+        num_predictions = np.minimum(num_predictions, num_maskable).astype(np.int64)
+        if self.max_predictions is not None:
+            num_predictions = np.minimum(num_predictions, self.max_predictions)
+        return unmaskable, num_predictions
 
-    def _put(self, ids: Ints, rows: Ints, keys: NDArray[np.uint64], position: Ints, together: Ints) -> Ints:
-        """ids with something else in the chosen rows; `together`: the position whose draw decides what."""
-        draw = rng.further(keys, position + _LONGEST)
-        kind = (draw if together is position else rng.further(keys, together + _LONGEST)) >> _HALF
-        token = ((draw & _LOW) * np.uint64(len(self._random))) >> _HALF
-        to_mask, to_random = (
-            np.uint64(round(self.split[0] * 2**32)),
-            np.uint64(round(sum(self.split[:2]) * 2**32)),
+    def _replace(
+        self, ids: Ints, rows: Ints, keys: NDArray[np.uint64], position: Ints, unit_position: Ints
+    ) -> Ints:
+        """Return ids with replacements in the rows.
+
+        The draw at `unit_position` decides between [MASK], a random token, and the original token; the draw at
+        `position` selects the random token.
+        """
+        draws = rng.further(keys, position + _MAX_LENGTH)
+        unit_draws = draws if unit_position is position else rng.further(keys, unit_position + _MAX_LENGTH)
+        choices = unit_draws >> _HALF_BITS
+        random_index = ((draws & _LOW_MASK) * np.uint64(len(self._random_ids))) >> _HALF_BITS
+        mask_below, random_below = (
+            np.uint64(round(probability * 2**32))
+            for probability in (self.replacement_probabilities[0], sum(self.replacement_probabilities[:2]))
         )
-        put = np.where(kind < to_random, self._random[token.view(np.int64)], ids[rows])
-        put[kind < to_mask] = self.mask_id
+        replacements = np.where(
+            choices < random_below, self._random_ids[random_index.view(np.int64)], ids[rows]
+        )
+        replacements[choices < mask_below] = self.mask_id
         masked = ids.copy()
-        masked[rows] = put
+        masked[rows] = replacements
         return masked
 
-    def _chosen_words(
-        self, words: WordRuns, keys: NDArray[np.uint64], positions: Ints, wanted: Ints
+    def _select_words(
+        self, words: Words, keys: NDArray[np.uint64], positions: Ints, num_predictions: Ints
     ) -> tuple[Ints, Ints, Ints]:
-        """Chosen rows in ascending order; for each the row whose draw decides; its sequence."""
-        draw = rng.further(keys[words.owner], positions[words.first])
-        random = ((draw >> np.uint64(34)) << _POSITION_BITS) | positions[words.first].astype(np.uint64)
-        order = np.argsort((words.owner.astype(np.uint64) << _SEQUENCE_SHIFT) | random)
-        if self.kind == "whole_word":
-            chosen = choose_words(words, order, wanted, self.most)
-            leaders = words.first[chosen]
+        """Select words or spans.
+
+        Returns:
+            The rows to predict in ascending order; for each the row whose draw decides the replacement (its own,
+            or the first of its span); and its sequence. All int64 [M].
+        """
+        draws = rng.further(keys[words.sequence], positions[words.first])
+        random = ((draws >> np.uint64(34)) << _POSITION_BITS) | positions[words.first].astype(np.uint64)
+        order = np.argsort((words.sequence.astype(np.uint64) << _SEQUENCE_SHIFT) | random)
+        if self.masking == "whole_word":
+            selected = select_words(words, order, num_predictions, self.max_predictions)
+            size = words.size[selected]
+            rows = unit_rows = ranges(words.first[selected], size)
         else:
-            low = (draw & np.uint64(2**34 - 1)).astype(np.float64) * 2.0**-34
-            lengths_ = self.spans.of(low)
-            chosen, leaders = choose_spans(words, order, wanted, lengths_, self.spans.longest, self.most)
-        size = words.size[chosen]
-        rows = ranges(words.first[chosen], size)
-        leader = rows if self.kind == "whole_word" else np.repeat(leaders, size)
-        return rows, leader, np.repeat(words.owner[chosen], size)
+            uniform = (draws & np.uint64(2**34 - 1)).astype(np.float64) * 2.0**-34
+            selected, span_starts = select_spans(
+                words,
+                order,
+                num_predictions,
+                self.span_length_distribution.lengths(uniform),
+                self.span_length_distribution.max_length,
+                self.max_predictions,
+            )
+            size = words.size[selected]
+            rows, unit_rows = ranges(words.first[selected], size), np.repeat(span_starts, size)
+        return rows, unit_rows, np.repeat(words.sequence[selected], size)
 
 
-def _chosen_tokens(
-    keys: NDArray[np.uint64], positions: Ints, closed: NDArray[np.bool_], lengths: Ints, wanted: Ints
+def _select_tokens(
+    keys: NDArray[np.uint64],
+    positions: Ints,
+    unmaskable: BoolArray,
+    lengths: Ints,
+    num_predictions: Ints,
 ) -> tuple[Ints, Ints]:
-    """For each chosen token its sequence and its position there, in ascending order: per sequence the `wanted`
-    with the lowest random bits. One sort of one array of keys does it for all."""
+    """Return the sequence of each selected token and its position there, in ascending order, int64 [M] each.
+
+    Those of a sequence are its `num_predictions` tokens with the lowest random bits. One sort of one array of keys
+    selects them for all sequences.
+    """
     key = rng.further(np.repeat(keys, lengths), positions)
     key >>= np.uint64(64) - _RANDOM_BITS
     key <<= _POSITION_BITS
     key |= positions.view(np.uint64)
-    key |= closed.astype(np.uint64) << _SPECIAL_BIT
+    key |= unmaskable.astype(np.uint64) << _UNMASKABLE_BIT
     sequence = np.arange(len(lengths), dtype=np.uint64) << _SEQUENCE_SHIFT
     key |= np.repeat(sequence, lengths)
     key.sort()
-    key = key[ranges(np.cumsum(lengths) - lengths, wanted)]
+    key = key[ranges(np.cumsum(lengths) - lengths, num_predictions)]
     owner = key >> _SEQUENCE_SHIFT
     key &= np.uint64((1 << 13) - 1)
-    place = (owner << _POSITION_BITS) | key
-    place.sort()
-    position = (place & np.uint64((1 << 13) - 1)).view(np.int64)
-    return (place >> _POSITION_BITS).view(np.int64), position
+    combined = (owner << _POSITION_BITS) | key
+    combined.sort()
+    position = (combined & np.uint64((1 << 13) - 1)).view(np.int64)
+    return (combined >> _POSITION_BITS).view(np.int64), position
 
 
-def unknown_id(token: int, vocab_size: int) -> InputError:
-    """What to raise for a token id of the data that the vocabulary does not have."""
+def unknown_id_error(token_id: int, vocab_size: int) -> InputError:
+    """Return the error for a token id of the data that is not in the vocabulary."""
     return InputError(
-        f"the prepared data has the token id {token:,}, and its vocabulary ends at {vocab_size - 1:,}",
-        "prepare the data again, or copy the folder from its source again",
+        "token_id_out_of_range",
+        f"the prepared data has the token id {token_id:,}, and its vocabulary ends at {vocab_size - 1:,}",
+        hint="prepare the data again, or copy the folder from its source again",
     )

@@ -1,4 +1,4 @@
-"""How text becomes instances: what a user may set of the data."""
+"""Settings of training instances: sequence lengths, pairs, masks, and the validation split."""
 
 from __future__ import annotations
 
@@ -8,175 +8,172 @@ from pydantic import Field, model_validator
 
 from bertsmith.settings import ADDED_LATER, Settings
 
-_Share = Annotated[float, Field(ge=0, le=1)]
+_Probability = Annotated[float, Field(ge=0, le=1)]
 PAIRS = ("segment_pair", "sentence_pair")
-FILL = 0.83
-"""What of an instance's room is filled, as measured on encyclopedia articles."""
+"""The values of `instances` that give pairs of segments."""
+FILL = 0.91
+"""Mean tokens of next-sentence pairs at a length of 128, as a ratio of that length (English Wikipedia)."""
+TOKEN_REPETITION = 1.24
+"""Tokens in these pairs per token of the text and epoch."""
 
 
 class DataSettings(Settings):
-    """How text becomes instances."""
+    """Settings that determine how text becomes training instances."""
 
     instances: Literal["segment_pair", "sentence_pair", "full_sentences", "doc_sentences", "single"] = Field(
         "segment_pair",
         description="segment_pair, sentence_pair; full_sentences (across documents), doc_sentences (within "
-        "one); single (a document is an instance)",
+        "one); single (each document is an instance)",
     )
     sequence_length: int = Field(
-        128, ge=8, le=8192, description="tokens an instance may have, specials included"
+        128, ge=8, le=8192, description="maximum tokens per instance, special tokens included"
     )
     long_sequence_length: int | None = Field(
-        None, ge=8, le=8192, description="tokens an instance may have in the second phase; none: one phase"
+        None, ge=8, le=8192, description="maximum tokens per instance in the second phase; none: one phase"
     )
-    long_share: float = Field(0.1, gt=0, lt=1, description="share of the steps that the second phase takes")
-    short_share: float = Field(
-        0.1, ge=0, le=1, description="share of segment pairs with a random shorter target length"
+    long_sequence_ratio: float = Field(0.1, gt=0, lt=1, description="ratio of the steps in the second phase")
+    short_seq_prob: float = Field(
+        0.1, ge=0, le=1, description="probability of a random shorter target length for segment pairs"
     )
     masking: Literal["token", "whole_word", "span"] = Field(
-        "token", description="what is masked together: token, whole_word, or span (of whole words)"
+        "token", description="unit that is masked: token, whole_word, or span (of whole words)"
     )
-    mask_share: float = Field(0.15, gt=0, le=1, description="share of the tokens to predict")
-    mask_share_of: Literal["ordinary", "all"] = Field(
+    mlm_probability: float = Field(0.15, gt=0, le=1, description="ratio of the tokens that are predicted")
+    mlm_probability_of: Literal["ordinary", "all"] = Field(
         "ordinary",
-        description="of which tokens mask_share is a share: ordinary ones, or all, [CLS] and [SEP] included, as "
-        "BERT's release counts",
+        description="tokens that mlm_probability counts: ordinary ones, or all, [CLS] and [SEP] included, as in "
+        "BERT's release",
     )
-    mask_candidates: Literal["ordinary", "all"] = Field(
+    maskable_tokens: Literal["ordinary", "all"] = Field(
         "ordinary",
-        description="which tokens may be predicted: ordinary ones, or all but [CLS] and [SEP], so [UNK] too, as "
+        description="tokens that may be predicted: ordinary ones, or all except [CLS] and [SEP], and so [UNK], as "
         "in BERT's release",
     )
     random_tokens: Literal["ordinary", "all"] = Field(
         "ordinary",
-        description="what a random token is drawn from: ordinary tokens, or the whole vocabulary with its special "
-        "tokens, as in BERT's release",
+        description="tokens that random replacements are drawn from: ordinary ones, or the whole vocabulary with "
+        "its special tokens, as in BERT's release",
     )
-    mask_split: tuple[_Share, _Share, _Share] = Field(
-        (0.8, 0.1, 0.1), description="of those: share that becomes [MASK], a random token, or stays"
+    replacement_probabilities: tuple[_Probability, _Probability, _Probability] = Field(
+        (0.8, 0.1, 0.1),
+        description="probabilities that a predicted token becomes [MASK], becomes a random token, or stays",
     )
-    predictions_max: int | None = Field(
+    max_predictions_per_seq: int | None = Field(
         None,
         ge=1,
-        description="predicted tokens an instance has at most, in both phases; an instance all of whose words are "
+        description="maximum predicted tokens per instance, in both phases; an instance whose words are all "
         "longer has none; none: no limit",
     )
-    corrupt: Literal["none", "insert", "delete"] = Field(
+    corruption: Literal["none", "insertion", "deletion"] = Field(
         "none",
-        description="what becomes of training text before it is masked: nothing, as in BERT (none), random tokens "
-        "inserted (insert; never predicted), or tokens deleted (delete)",
+        description="corruption of training text before it is masked: none, as in BERT; insertion of random "
+        "tokens (never predicted); or deletion of tokens",
         json_schema_extra=ADDED_LATER,
     )
-    corrupt_share: float = Field(
+    corruption_ratio: float = Field(
         0.05,
         gt=0,
         le=0.5,
-        description="with corrupt: tokens inserted or deleted, as a share of those of each segment, rounded down",
+        description="tokens that corruption inserts or deletes, as a ratio of each segment's tokens, rounded down",
         json_schema_extra=ADDED_LATER,
     )
-    span_lengths: Literal["geometric", "harmonic"] = Field(
-        "geometric", description="words a span has: geometric (SpanBERT), or harmonic, p(n) ~ 1/n (ALBERT)"
+    span_length_distribution: Literal["geometric", "harmonic"] = Field(
+        "geometric", description="words per span: geometric (SpanBERT), or harmonic, p(n) ~ 1/n (ALBERT)"
     )
-    span_p: float = Field(0.2, gt=0, lt=1, description="p of the geometric lengths")
-    span_max: int = Field(10, ge=1, le=64, description="words in a span at most (ALBERT: 3)")
+    span_geometric_p: float = Field(0.2, gt=0, lt=1, description="p of the geometric distribution")
+    max_span_length: int = Field(10, ge=1, le=64, description="maximum words per span (ALBERT: 3)")
     word_segmenter: Literal["none", "jieba"] = Field(
-        "none", description="who joins Chinese characters into words to mask: none, or jieba (extra zh)"
+        "none",
+        description="segmenter that joins Chinese characters into words to mask: none, or jieba (extra zh)",
     )
-    masks: Literal["dynamic", "static"] = Field(
-        "dynamic",
-        description="new instances and masks each epoch, or the same again after `duplicates` epochs",
+    dynamic_masking: bool = Field(
+        True,
+        description="true: new instances and masks in each epoch; false: they repeat after dupe_factor epochs",
     )
-    duplicates: int = Field(10, ge=1, description="epochs with masks of their own, where masks are static")
+    dupe_factor: int = Field(
+        10, ge=1, description="number of epochs with different masks if dynamic_masking is false"
+    )
     sentence_task: Literal["nsp", "sop", "none"] = Field(
         "nsp",
-        description="what is asked of a pair: nsp (does B follow A), sop (are they in order), none; other tools "
-        "take a BERT's sop head for nsp, bertsmith.json says which it is",
+        description="label of a pair: nsp (does B follow A), sop (are they in order), none; other tools read a "
+        "BERT's sop head as nsp, bertsmith.json says which it is",
     )
     is_next_label: Literal[0, 1] = Field(
         0,
-        description="the label of a pair whose B follows A, in nsp; other tools take 0 for it, and a model with 1 "
-        "says so in bertsmith.json",
+        description="label of a pair whose B follows A, in nsp; other tools assume 0, and a model with 1 says so "
+        "in bertsmith.json",
         json_schema_extra=ADDED_LATER,
-    )
-    partner: Literal["matched", "random"] = Field(
-        "matched",
-        description="where NotNext's B comes from: matched (exchanged with one as alike in length as can be, so "
-        "that lengths tell nothing of the label) or random (BERT's release: any place of any other document; "
-        "lengths tell a little, with an area under the curve of 0.56)",
     )
     nsp_negatives: Literal["other_document", "same_document"] = Field(
         "other_document",
-        description="in which document NotNext's B is looked for: other_document, or same_document (A's own, but "
-        "not beside A)",
+        description="source of NotNext's B: other_document, or same_document (A's own, but not adjacent to A)",
         json_schema_extra=ADDED_LATER,
     )
     twin_overlap: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="share of all their runs of three tokens from which two documents are twins: neither lends "
-        "the other a NotNext, and they are held out together; 1: equal documents only",
+        description="ratio of shared token trigrams from which two documents are near-duplicates: neither gives "
+        "the other a NotNext, and both are on one side of the validation split; 1: equal documents only",
     )
-    held_out: float = Field(
+    validation_split: float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="share of the documents kept for evaluation, chosen by hash of their text",
+        description="fraction of the documents to validate on, selected by hash of their text",
     )
-    training_share: float = Field(
+    train_fraction: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="share of the other documents to train on, chosen by hash, so that less of them is a part of "
-        "more and what is held out stays the same",
+        description="fraction of the other documents to train on, selected by hash: a smaller fraction is a "
+        "subset of a larger one, and the validation split stays the same",
         json_schema_extra=ADDED_LATER,
     )
-    held_out_instances: int = Field(
+    max_validation_instances: int = Field(
         1024,
         ge=1,
-        description="instances of the held-out documents to evaluate on; their masks are the same for every seed",
+        description="maximum instances to validate on; their masks are the same for every seed",
     )
 
     @model_validator(mode="after")
-    def _shares_sum_to_one(self) -> DataSettings:
-        if abs(sum(self.mask_split) - 1) > 1e-6:
-            raise ValueError(f"mask_split {list(self.mask_split)} does not sum to 1")
+    def _check_probabilities(self) -> DataSettings:
+        if abs(sum(self.replacement_probabilities) - 1) > 1e-6:
+            raise ValueError(
+                f"replacement_probabilities {list(self.replacement_probabilities)} does not sum to 1"
+            )
         return self
 
     @model_validator(mode="after")
-    def _fits_together(self) -> DataSettings:
+    def _check_combinations(self) -> DataSettings:
         if self.sentence_task != "none" and self.instances not in PAIRS:
             raise ValueError(
-                f"sentence_task {self.sentence_task} asks about a pair, and instances {self.instances} are no "
-                "pairs: set data.sentence_task=none, or data.instances to segment_pair or sentence_pair"
-            )
-        if self.partner == "random" and self.sentence_task != "nsp":
-            raise ValueError(
-                f"partner random chooses NotNext's B, and sentence_task {self.sentence_task} has no NotNext: "
-                "leave data.partner out"
+                f"sentence_task {self.sentence_task} needs pairs, and instances {self.instances} are no pairs: "
+                "set data.sentence_task=none, or data.instances to segment_pair or sentence_pair"
             )
         if self.nsp_negatives != "other_document" and self.sentence_task != "nsp":
             raise ValueError(
-                f"nsp_negatives {self.nsp_negatives} chooses NotNext's B, and sentence_task {self.sentence_task} "
-                "has no NotNext: leave data.nsp_negatives out"
+                f"nsp_negatives {self.nsp_negatives} selects NotNext's B, and sentence_task {self.sentence_task} "
+                "has no NotNext: omit data.nsp_negatives"
             )
         if self.is_next_label and self.sentence_task != "nsp":
             raise ValueError(
                 f"is_next_label is a label of nsp, and sentence_task is {self.sentence_task}: "
-                "leave data.is_next_label out"
+                "omit data.is_next_label"
             )
         if self.word_segmenter != "none" and self.masking == "token":
             raise ValueError(
-                f"word_segmenter {self.word_segmenter} joins words, and masking token masks none whole: "
+                f"word_segmenter {self.word_segmenter} joins words, and masking token masks no whole words: "
                 "set data.masking to whole_word or span"
             )
         return self
 
     @property
-    def least_documents(self) -> int:
-        """How many documents instances can be made of: where a NotNext segment comes from another one, two."""
+    def min_documents(self) -> int:
+        """Return the least number of documents: 2 if NotNext segments come from another document, else 1."""
         return 2 if self.lends else 1
 
     @property
     def lends(self) -> bool:
-        """Whether a NotNext segment comes from another document."""
+        """Return True if NotNext segments come from other documents."""
         return self.sentence_task == "nsp" and self.nsp_negatives == "other_document"

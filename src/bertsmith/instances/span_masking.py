@@ -1,10 +1,11 @@
-"""Whole words and spans of them, chosen until a sequence has as many predicted tokens as it should.
+"""Selection of whole words and of spans of words to predict.
 
-Words: in random order, all pieces of a word together; a word that would pass the number is skipped and shorter
-ones are still tried, as in the original's whole-word release. Spans: at words in random order, each of a random
-number of words in a row, cut to the whole words that still fit (Joshi et al. 2020, SpanBERT, section 3.1). Where
-not even one word fits, the first one drawn is taken that does not pass the user's cap, if there is one, so that a
-sequence has something to predict. All sequences are served side by side, in a few rounds of array operations.
+Words: in random order, all pieces of a word together. A word that would exceed the number of predictions is
+skipped, and shorter ones are still tried, as in the original whole-word release. Spans: at words in random
+order, each with a random number of consecutive words, cut to the whole words that still fit (Joshi et al. 2020,
+SpanBERT, section 3.1). If not a single word fits, the first one drawn is selected that does not exceed the
+user's limit, so that a sequence has something to predict. All sequences are processed at once, in a few rounds
+of array operations.
 """
 
 from __future__ import annotations
@@ -17,119 +18,171 @@ from numpy.typing import NDArray
 
 from bertsmith.corpus.tokenized_corpus import Ints
 
-Flags = NDArray[np.bool_]
+BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class SpanLengths:
-    """How many words a span has: n from 1 to `longest`, with p(n) ~ (1 - p)^(n - 1) or p(n) ~ 1/n (ALBERT)."""
+class SpanLengthDistribution:
+    """Words per span: n from 1 to max_length with p(n) ~ (1 - p)^(n - 1), or p(n) ~ 1/n (ALBERT)."""
 
-    kind: Literal["geometric", "harmonic"] = "geometric"
+    name: Literal["geometric", "harmonic"] = "geometric"
     p: float = 0.2
-    longest: int = 10
+    max_length: int = 10
 
     @property
-    def shares(self) -> NDArray[np.float64]:
-        """p(1) … p(longest)."""
-        n = np.arange(1, self.longest + 1)
-        weight = (1 - self.p) ** (n - 1) if self.kind == "geometric" else 1.0 / n
-        shares: NDArray[np.float64] = weight / weight.sum()
-        return shares
+    def probabilities(self) -> NDArray[np.float64]:
+        """Return p(1) … p(max_length)."""
+        n = np.arange(1, self.max_length + 1)
+        weights = (1 - self.p) ** (n - 1) if self.name == "geometric" else 1.0 / n
+        probabilities: NDArray[np.float64] = weights / weights.sum()
+        return probabilities
 
-    def of(self, uniform: NDArray[np.float64]) -> Ints:
-        """Lengths from uniform numbers in [0, 1)."""
-        found = np.searchsorted(np.cumsum(self.shares)[:-1], uniform, side="right") + 1
-        return found.astype(np.int64)
+    def lengths(self, uniform: NDArray[np.float64]) -> Ints:
+        """Return lengths for uniform random numbers in [0, 1)."""
+        lengths = np.searchsorted(np.cumsum(self.probabilities)[:-1], uniform, side="right") + 1
+        return lengths.astype(np.int64)
 
 
 @dataclass(frozen=True)
-class WordRuns:
-    """W words of sequences that lie end to end: first row, number of rows, sequence (int64 [W]); whether it stands
-    right behind the word before, in one segment (bool [W]). B sequences."""
+class Words:
+    """W words of B concatenated sequences.
+
+    Attributes:
+        first: int64 [W], the first row of each word.
+        size: int64 [W], the rows of each word.
+        sequence: int64 [W], the sequence of each word.
+        is_adjacent: bool [W], True if a word is directly behind the word before, in one sequence.
+        num_sequences: B.
+    """
 
     first: Ints
     size: Ints
-    owner: Ints
-    joined: Flags
-    sequences: int
+    sequence: Ints
+    is_adjacent: BoolArray
+    num_sequences: int
 
     @classmethod
-    def of(cls, starts_word: Flags, closed: Flags, positions: Ints, starts: Ints) -> WordRuns:
-        """From where words start; special tokens (`closed`) are no words and end one. starts: [B] first rows."""
-        border = starts_word | closed
-        border[1:] |= closed[:-1]
-        border |= positions == 0
-        begin = np.flatnonzero(border)
-        end = np.append(begin[1:], len(border))
-        word = ~closed[begin]
-        begin, end = begin[word], end[word]
-        owner = np.searchsorted(starts, begin, side="right") - 1
-        joined = np.zeros(len(begin), dtype=np.bool_)
-        joined[1:] = (begin[1:] == end[:-1]) & (owner[1:] == owner[:-1])
-        return cls(begin, end - begin, owner, joined, len(starts))
+    def from_starts(
+        cls, word_starts: BoolArray, unmaskable: BoolArray, positions: Ints, sequence_starts: Ints
+    ) -> Words:
+        """Find the words; unmaskable rows are no words and end one.
+
+        Args:
+            word_starts: bool [N].
+            unmaskable: bool [N].
+            positions: int64 [N], each row's position in its sequence.
+            sequence_starts: int64 [B], the first row of each sequence.
+        """
+        is_boundary = word_starts | unmaskable
+        is_boundary[1:] |= unmaskable[:-1]
+        is_boundary |= positions == 0
+        starts = np.flatnonzero(is_boundary)
+        ends = np.append(starts[1:], len(is_boundary))
+        is_word = ~unmaskable[starts]
+        starts, ends = starts[is_word], ends[is_word]
+        sequence = np.searchsorted(sequence_starts, starts, side="right") - 1
+        is_adjacent = np.zeros(len(starts), dtype=np.bool_)
+        is_adjacent[1:] = (starts[1:] == ends[:-1]) & (sequence[1:] == sequence[:-1])
+        return cls(starts, ends - starts, sequence, is_adjacent, len(sequence_starts))
 
 
-def choose_words(words: WordRuns, order: Ints, wanted: Ints, most: int | None = None) -> Ints:
-    """Chosen words, ascending. order: all words by sequence, in each as drawn; wanted: [B] tokens to choose.
+def select_words(
+    words: Words, order: Ints, num_predictions: Ints, max_predictions: int | None = None
+) -> Ints:
+    """Select words to predict, in ascending order.
 
-    Only the one word of a sequence where none fits has more tokens than wanted, and none has more than `most`.
+    If no word of a sequence fits, one that has more tokens than `num_predictions` is selected.
+
+    Args:
+        words: The words.
+        order: int64 [W], all words by sequence, in random order within each.
+        num_predictions: int64 [B], the tokens to select in each sequence.
+        max_predictions: The limit that no selected word exceeds.
     """
-    size, owner = words.size[order], words.owner[order]
-    remaining = wanted.copy()
-    chosen = np.zeros(len(order), dtype=np.bool_)
-    live = np.arange(len(order))
-    while len(live := live[size[live] <= remaining[owner[live]]]):
-        mine, sizes = owner[live], size[live]
-        together = np.cumsum(sizes)
-        begins = np.flatnonzero(np.diff(mine, prepend=-1))
-        before = np.repeat(together[begins] - sizes[begins], np.diff(np.append(begins, len(live))))
-        fits = together - before <= remaining[mine]
-        chosen[live[fits]] = True
-        remaining -= np.bincount(mine[fits], sizes[fits], minlength=words.sequences).astype(np.int64)
-        over = np.flatnonzero(~fits)
-        over = over[np.diff(mine[over], prepend=-1) != 0]  # the first that does not fit is passed over
-        fits[over] = True
-        live = live[~fits]
-    chosen[_first_of_empty(owner, size, chosen, wanted, most)] = True
-    return np.sort(order[chosen])
+    size, sequence = words.size[order], words.sequence[order]
+    remaining = num_predictions.copy()
+    selected = np.zeros(len(order), dtype=np.bool_)
+    candidates = np.arange(len(order))
+    while len(candidates := candidates[size[candidates] <= remaining[sequence[candidates]]]):
+        owners, sizes = sequence[candidates], size[candidates]
+        cumulative = np.cumsum(sizes)
+        starts = np.flatnonzero(np.diff(owners, prepend=-1))
+        before = np.repeat(cumulative[starts] - sizes[starts], np.diff(np.append(starts, len(candidates))))
+        is_settled = cumulative - before <= remaining[owners]
+        selected[candidates[is_settled]] = True
+        remaining -= np.bincount(owners[is_settled], sizes[is_settled], minlength=words.num_sequences).astype(
+            np.int64
+        )
+        too_long = np.flatnonzero(~is_settled)
+        too_long = too_long[np.diff(owners[too_long], prepend=-1) != 0]  # the first is skipped
+        is_settled[too_long] = True
+        candidates = candidates[~is_settled]
+    selected[_first_words_of_empty(sequence, size, selected, num_predictions, max_predictions)] = True
+    return np.sort(order[selected])
 
 
-def choose_spans(
-    words: WordRuns, order: Ints, wanted: Ints, lengths: Ints, longest: int, most: int | None = None
+def select_spans(
+    words: Words,
+    order: Ints,
+    num_predictions: Ints,
+    span_lengths: Ints,
+    max_span_length: int,
+    max_predictions: int | None = None,
 ) -> tuple[Ints, Ints]:
-    """Chosen words, ascending, and for each the first row of the span it was chosen with.
+    """Select words to predict in spans; return them in ascending order, and the first row of each one's span.
 
-    order, wanted, most: as for `choose_words`; lengths: [W], the words of a span that begins at each word.
+    Args:
+        words: The words.
+        order: As in `select_words`.
+        num_predictions: As in `select_words`.
+        span_lengths: int64 [W], the words of a span that starts at each word.
+        max_span_length: The words of the longest span.
+        max_predictions: As in `select_words`.
     """
-    count = len(order)
-    begin = np.searchsorted(words.owner, np.arange(words.sequences))
-    end = np.searchsorted(words.owner, np.arange(words.sequences), side="right")
-    next_, remaining = begin.copy(), wanted.copy()
-    leader = np.full(count, -1)
-    steps = np.arange(longest)
+    num_words = len(order)
+    next_ = np.searchsorted(words.sequence, np.arange(words.num_sequences))
+    end = np.searchsorted(words.sequence, np.arange(words.num_sequences), side="right")
+    remaining = num_predictions.copy()
+    span_start = np.full(num_words, -1)
+    steps = np.arange(max_span_length)
     active = np.flatnonzero((remaining > 0) & (next_ < end))
     while len(active):
-        at = order[next_[active]]
-        span = np.minimum(at[:, None] + steps, count - 1)
-        good = (leader[span] < 0) & (steps < lengths[at][:, None]) & (at[:, None] + steps < count)
-        good[:, 1:] &= words.joined[span[:, 1:]]
-        good = np.logical_and.accumulate(good, axis=1)
-        good &= np.cumsum(words.size[span], axis=1) <= remaining[active][:, None]
-        leader[span[good]] = np.repeat(words.first[at], good.sum(1))
-        remaining[active] -= (words.size[span] * good).sum(1)
+        first = order[next_[active]]
+        span = np.minimum(first[:, None] + steps, num_words - 1)
+        fits = (
+            (span_start[span] < 0)
+            & (steps < span_lengths[first][:, None])
+            & (first[:, None] + steps < num_words)
+        )
+        fits[:, 1:] &= words.is_adjacent[span[:, 1:]]
+        fits = np.logical_and.accumulate(fits, axis=1)
+        fits &= np.cumsum(words.size[span], axis=1) <= remaining[active][:, None]
+        span_start[span[fits]] = np.repeat(words.first[first], fits.sum(1))
+        remaining[active] -= (words.size[span] * fits).sum(1)
         next_[active] += 1
         active = active[(remaining[active] > 0) & (next_[active] < end[active])]
-    extra = order[_first_of_empty(words.owner[order], words.size[order], leader[order] >= 0, wanted, most)]
-    leader[extra] = words.first[extra]
-    chosen = np.flatnonzero(leader >= 0)
-    return chosen, leader[chosen]
+    extra = order[
+        _first_words_of_empty(
+            words.sequence[order],
+            words.size[order],
+            span_start[order] >= 0,
+            num_predictions,
+            max_predictions,
+        )
+    ]
+    span_start[extra] = words.first[extra]
+    selected = np.flatnonzero(span_start >= 0)
+    return selected, span_start[selected]
 
 
-def _first_of_empty(owner: Ints, size: Ints, chosen: Flags, wanted: Ints, most: int | None) -> Ints:
-    """Of each sequence that should have a prediction and has none, the index of its first word in order that has
-    `most` tokens or fewer."""
-    may = np.arange(len(owner)) if most is None else np.flatnonzero(size <= most)
-    first = may[np.diff(owner[may], prepend=-1) != 0]
-    empty = np.bincount(owner[chosen], minlength=len(wanted)) == 0
-    found: Ints = first[empty[owner[first]] & (wanted[owner[first]] > 0)]
-    return found
+def _first_words_of_empty(
+    sequence: Ints, size: Ints, selected: BoolArray, num_predictions: Ints, max_predictions: int | None
+) -> Ints:
+    """Return, for each sequence without a prediction that should have one, its first word within the limit."""
+    candidates = np.arange(len(sequence))
+    if max_predictions is not None:
+        candidates = candidates[size <= max_predictions]
+    first = candidates[np.diff(sequence[candidates], prepend=-1) != 0]
+    is_empty = np.bincount(sequence[selected], minlength=len(num_predictions)) == 0
+    words: Ints = first[is_empty[sequence[first]] & (num_predictions[sequence[first]] > 0)]
+    return words

@@ -1,9 +1,9 @@
-"""Instances of one text, without a question about pairs: full sentences, doc sentences, single texts.
+"""Plans of instances of one text, without pairs: full sentences, doc sentences, single documents.
 
-Liu et al. 2019 (RoBERTa), section 4.2, for the first two. Full sentences: whole sentences in a row until the
-length is reached, across the ends of documents, with a separator between two. Doc sentences: the same, but
-an instance ends with its document, so some are short; a budget of tokens a batch makes up for it. Single: a
-document is an instance, in equal parts where it is longer.
+The first two are those of Liu et al. 2019 (RoBERTa), section 4.2. Full sentences: consecutive whole sentences up
+to the length, across the ends of documents, with a separator in between. Doc sentences: the same within a
+document, so that some instances are short; a token budget per batch makes up for it. Single: each document is an
+instance, in equal parts if it is longer.
 """
 
 from __future__ import annotations
@@ -12,74 +12,75 @@ import numpy as np
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import Corpus, Ints
-from bertsmith.instances.epoch_plan import Plan, covered, ranges, tokens_of
-from bertsmith.instances.segments import Fragments, followed, fragments_of
+from bertsmith.instances.epoch_plan import Plan, count_covered_tokens, count_document_tokens, ranges
+from bertsmith.instances.segments import Fragments, follow_links, split_into_fragments
 
 
 def plan_full_sentences(corpus: Corpus, documents: Ints, *, length: int, seed: int, epoch: int) -> Plan:
-    """Instances filled across documents, whose order is drawn anew for each epoch."""
-    room = length - 2
-    fragments = fragments_of(corpus, documents, room)
+    """Plan instances that are filled across documents, whose order is drawn for each epoch."""
+    max_tokens = length - 2
+    fragments = split_into_fragments(corpus, documents, max_tokens)
     order = rng.permutation(seed, "documents", len(documents), epoch)
-    # The fragments as read: document after document in the order drawn, without the borders that end them.
-    number = np.diff(fragments.offsets) - 1
-    node = ranges(fragments.offsets[:-1][order], number[order])
-    size = fragments.borders[node + 1] - fragments.borders[node]
-    opens = np.zeros(len(node), dtype=np.int64)  # a document's first fragment: a separator stands before it
-    opens[(np.cumsum(number[order]) - number[order])[number[order] > 0]] = 1
-    before = np.concatenate([[0], np.cumsum(size + opens)])
-    stop = np.searchsorted(before, before[:-1] + opens + room, side="right") - 1
-    first_fragment = followed(stop)
-    opens[first_fragment] = 1  # a part begins with an instance or with a document
-    part = np.flatnonzero(opens)
-    starts = fragments.borders[node[part]]
+    # The fragments in reading order: document after document as drawn, without the boundaries that end them.
+    num_fragments = np.diff(fragments.offsets) - 1
+    node = ranges(fragments.offsets[:-1][order], num_fragments[order])
+    size = fragments.boundaries[node + 1] - fragments.boundaries[node]
+    # A separator is before each document's first fragment.
+    starts_part = np.zeros(len(node), dtype=np.int64)
+    starts_part[(np.cumsum(num_fragments[order]) - num_fragments[order])[num_fragments[order] > 0]] = 1
+    before = np.concatenate([[0], np.cumsum(size + starts_part)])
+    stop = np.searchsorted(before, before[:-1] + starts_part + max_tokens, side="right") - 1
+    first_fragment = follow_links(stop)
+    starts_part[first_fragment] = 1  # a part starts with an instance or with a document
+    part = np.flatnonzero(starts_part)
+    starts = fragments.boundaries[node[part]]
     lengths = np.add.reduceat(size, part) if len(part) else part
-    first = np.append(np.searchsorted(part, first_fragment), len(part))
-    return _plan(corpus, fragments, starts, lengths, first, fragments.document_of(node[part]))
+    part_offsets = np.append(np.searchsorted(part, first_fragment), len(part))
+    return _make_plan(corpus, fragments, starts, lengths, part_offsets, fragments.document_of(node[part]))
 
 
 def plan_doc_sentences(corpus: Corpus, documents: Ints, *, length: int) -> Plan:
-    """Whole sentences in a row up to the length, within a document."""
-    fragments = fragments_of(corpus, documents, length - 2)
-    borders, last = fragments.borders, fragments.last
-    node = np.arange(len(borders))
-    stop = np.minimum(np.searchsorted(borders, borders + length - 2, side="right") - 1, last)
-    start = followed(np.where(node == last, node + 1, stop))
+    """Plan instances of consecutive whole sentences up to the length, within a document."""
+    fragments = split_into_fragments(corpus, documents, length - 2)
+    boundaries, last = fragments.boundaries, fragments.last
+    node = np.arange(len(boundaries))
+    stop = np.minimum(np.searchsorted(boundaries, boundaries + length - 2, side="right") - 1, last)
+    start = follow_links(np.where(node == last, node + 1, stop))
     start = start[start < last[start]]
-    lengths = borders[stop[start]] - borders[start]
-    return _plan(
-        corpus, fragments, borders[start], lengths, np.arange(len(start) + 1), fragments.document_of(start)
+    lengths = boundaries[stop[start]] - boundaries[start]
+    part_offsets = np.arange(len(start) + 1)
+    return _make_plan(
+        corpus, fragments, boundaries[start], lengths, part_offsets, fragments.document_of(start)
     )
 
 
 def plan_single(corpus: Corpus, documents: Ints, *, length: int) -> Plan:
-    """Each document an instance; one that is longer in equal parts."""
-    before = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentences]
-    start, size = before[documents], (before[1:] - before[:-1])[documents]
-    parts = -(-size // (length - 2))
-    which = np.repeat(np.arange(len(documents)), parts)
-    k = ranges(np.zeros_like(parts), parts)
-    borders = [start[which] + size[which] * (k + j) // parts[which] for j in (0, 1)]
+    """Plan one instance per document, or several in equal parts of a longer one."""
+    offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentences]
+    start, size = offsets[documents], (offsets[1:] - offsets[:-1])[documents]
+    num_parts = -(-size // (length - 2))
+    document = np.repeat(np.arange(len(documents)), num_parts)
+    k = ranges(np.zeros_like(num_parts), num_parts)
+    starts, ends = (start[document] + size[document] * (k + j) // num_parts[document] for j in (0, 1))
     fragments = Fragments(start, np.arange(len(documents) + 1), documents, 0)
-    plan = _plan(
-        corpus, fragments, borders[0], borders[1] - borders[0], np.arange(len(which) + 1), documents[which]
-    )
-    plan.counts["documents_parted"] = int((parts > 1).sum())
+    part_offsets = np.arange(len(document) + 1)
+    plan = _make_plan(corpus, fragments, starts, ends - starts, part_offsets, documents[document])
+    plan.counts["documents_parted"] = int((num_parts > 1).sum())
     return plan
 
 
-def _plan(
-    corpus: Corpus, fragments: Fragments, starts: Ints, lengths: Ints, first: Ints, documents: Ints
+def _make_plan(
+    corpus: Corpus, fragments: Fragments, starts: Ints, lengths: Ints, part_offsets: Ints, documents: Ints
 ) -> Plan:
-    n = len(first) - 1
+    n = len(part_offsets) - 1
     counts = {
         "instances": n,
         "documents": len(fragments.documents),
         "sentences": int(np.diff(corpus.document_sentences)[fragments.documents].sum()),
-        "sentences_parted": fragments.parted,
+        "sentences_parted": fragments.num_split_sentences,
         "tokens_cut": 0,
-        "tokens_left_out": tokens_of(corpus, fragments.documents) - covered(starts, lengths),
+        "tokens_left_out": count_document_tokens(corpus, fragments.documents)
+        - count_covered_tokens(starts, lengths),
     }
-    return Plan(
-        starts, lengths, documents, first, np.zeros(n, dtype=np.int64), np.arange(n), False, 1, counts
-    )
+    labels = np.zeros(n, dtype=np.int64)
+    return Plan(starts, lengths, documents, part_offsets, labels, np.arange(n), False, 1, counts)

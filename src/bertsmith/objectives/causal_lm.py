@@ -50,7 +50,7 @@ class CausalLM(Objective):
     ) -> CausalLM:
         """Build the head; raise InputError for sentence pairs and corrupted text."""
         check_no_pairs(data, cls.name)
-        check_corruption(data, cls.name, "predicts each token of the original text", "insert", "delete")
+        check_corruption(data, cls.name, "predicts each token of the original text", "insertion", "deletion")
         return cls(encoder.config, generator)
 
     def counts(self, batch: PairBatch) -> Mapping[str, int]:

@@ -65,7 +65,7 @@ class Electra(Objective):
     ) -> Electra:
         """Build the generator and both heads; raise InputError for pairs, insertions, and other families."""
         check_no_pairs(data, cls.name)
-        check_corruption(data, cls.name, "would label inserted tokens as original", "insert")
+        check_corruption(data, cls.name, "would label inserted tokens as original", "insertion")
         family(encoder.config.model_type).architecture({"encoder", "detector"})
         return cls(encoder, generator, settings)
 

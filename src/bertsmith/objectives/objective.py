@@ -207,12 +207,12 @@ def check_no_pairs(data: DataSettings, objective: str) -> None:
 
 def check_corruption(data: DataSettings, objective: str, reason: str, *unsupported: str) -> None:
     """Raise InputError if the data corrupts text in a way that the objective of this name does not support."""
-    if data.corrupt in unsupported:
+    if data.corruption in unsupported:
         raise InputError(
             "corruption_unsupported",
-            f"'{data.corrupt}' is not supported by the objective '{objective}', which {reason}",
-            argument="data.corrupt",
-            hint=f"use {option('data.corrupt', 'none')}, or another objective",
+            f"'{data.corruption}' is not supported by the objective '{objective}', which {reason}",
+            argument="data.corruption",
+            hint=f"use {option('data.corruption', 'none')}, or another objective",
         )
 
 

@@ -24,7 +24,7 @@ from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training.data_loader import Phase
 
 _EVALUATION_BATCH = 64
-_UNEVEN = 0.05  # how far the share of IsNext may be from a half before it is told
+_UNEVEN = 0.1  # how far the share of IsNext may be from a half before it is told; 0.45 is usual
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Source:
         if data.long_sequence_length is None:
             return [(data.sequence_length, 1.0)]
         return [
-            (data.sequence_length, 1 - data.long_share),
-            (data.long_sequence_length, data.long_share),
+            (data.sequence_length, 1 - data.long_sequence_ratio),
+            (data.long_sequence_length, data.long_sequence_ratio),
         ]
 
     @cached_property
@@ -99,7 +99,7 @@ class Source:
     @property
     def _as_written(self) -> PretrainSettings:
         """The settings without tokens inserted or deleted: all runs on a corpus are scored on its own text."""
-        data = self.chosen.data.model_copy(update={"corrupt": "none"})
+        data = self.chosen.data.model_copy(update={"corruption": "none"})
         return self.chosen.model_copy(update={"data": data})
 
     def held_out_batches(self) -> dict[str, list[Any]]:
@@ -117,7 +117,7 @@ class Source:
                 kin=self.split.kin,
                 seed=HELD_OUT_SEED,
             )
-            last = min(stream.size(0), self.chosen.data.held_out_instances)
+            last = min(stream.size(0), self.chosen.data.max_validation_instances)
             if last:
                 starts = range(0, last, _EVALUATION_BATCH)
                 found[prefix] = [stream.batch(0, i, min(i + _EVALUATION_BATCH, last)) for i in starts]
@@ -176,20 +176,15 @@ def tell_of_instances(source: Source, tell: Callable[[str], None]) -> dict[str, 
 
 
 def _tell_of_labels(counts: dict[str, int], lends: bool, tell: Callable[[str], None]) -> None:
-    """Say so where the corpus cannot give as many IsNext as NotNext pairs, or not without using text twice. lends:
-    whether NotNext's B is from another document."""
+    """Say so where the corpus cannot give as many IsNext as NotNext pairs. lends: whether NotNext's B is from
+    another document."""
     if "is_next" not in counts:
         return
-    if counts["added_for_balance"]:
-        tell(
-            f"one document holds most of the text: {counts['added_for_balance']:,} of {counts['instances']:,} "
-            "pairs use a segment a second time, so that half are NotNext"
-        )
     share = counts["is_next"] / max(1, counts["instances"])
     if abs(share - 0.5) > _UNEVEN and not lends:
         tell(
             f"{share:.0%} of the pairs are IsNext: many documents are too short to have a B elsewhere; "
-            "data.partner=random finds more of them, and data.nsp_negatives=other_document enough"
+            "data.nsp_negatives=other_document finds enough"
         )
     elif abs(share - 0.5) > _UNEVEN:
         tell(

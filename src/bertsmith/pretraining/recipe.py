@@ -99,6 +99,6 @@ def settings_in_minutes(sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if found is None:
         return {}
     return {
-        "data": {"sequence_length": _LENGTH, "mask_share": _MASKED},
+        "data": {"sequence_length": _LENGTH, "mlm_probability": _MASKED},
         "train": {"batch_size": found.batch},
     }

@@ -177,7 +177,7 @@ def _tell_of_learning(chosen: PretrainSettings, tell: Callable[[str], None]) -> 
     told = (
         f"{muon}AdamW at {train.learning_rate:g}, schedule {train.schedule}, "
         f"{counted(train.batch_size, 'sequence')} of {data.sequence_length} tokens a batch, "
-        f"{percent(data.mask_share)} of them predicted, dropout {chosen.model.hidden_dropout_prob:g}"
+        f"{percent(data.mlm_probability)} of them predicted, dropout {chosen.model.hidden_dropout_prob:g}"
     )
     if not usual:
         tell(f"no settings were measured for a model of this size, the defaults are used: {told}")

@@ -96,5 +96,10 @@ ALBERT = Family(
     parse_extra=_parse_groups,
     fixed={"num_hidden_groups": _groups, "inner_group_num": 1},
     heads=HeadStructure(pair_dropout=True),
-    pretraining={"sentence_task": "sop", "masking": "span", "span_lengths": "harmonic", "span_max": 3},
+    pretraining={
+        "sentence_task": "sop",
+        "masking": "span",
+        "span_length_distribution": "harmonic",
+        "max_span_length": 3,
+    },
 )

@@ -69,6 +69,10 @@ ELECTRA = Family(
     derived={"summary_last_dropout": lambda config: config.head_dropout},
     none_if_equal={"embedding_size": "hidden_size"},
     heads=HeadStructure(masked_act="gelu", dense_act="gelu", choice_act="gelu"),
-    pretraining={"instances": "full_sentences", "sentence_task": "none", "mask_split": (0.85, 0.0, 0.15)},
+    pretraining={
+        "instances": "full_sentences",
+        "sentence_task": "none",
+        "replacement_probabilities": (0.85, 0.0, 0.15),
+    },
     objective="replaced",
 )
