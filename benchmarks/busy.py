@@ -184,8 +184,8 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
     def silent(text: str) -> None:
         pass
 
-    on = footing(encoder, objective, phases, settings, place, number, silent)
-    aim = aim_of(settings, on, number, hardware.clock(), tell=silent)
+    on = footing(encoder, objective, phases, settings, place, number)
+    aim = aim_of(settings, on, number, hardware.clock())
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         done = train(encoder, objective, Course(phases, settings, Path(folder), "busy", "", aim), on.place)

@@ -166,7 +166,6 @@ def trained(name: str, teacher: bs.Model, options: argparse.Namespace) -> Path:
             preset="distilbert-mini-uncased",
             settings=settings,
             resume=holds_run(run),
-            tell=print,
         )
     return made.model_folder
 
@@ -330,7 +329,6 @@ def electra_run(
         preset=size,
         settings={**settings_for(preset(size).model_dump(), tokens, 0, options.threads), **own},
         resume=holds_run(run),
-        tell=print,
     )
     once(NAME, f"{name} seconds", lambda: made.report["seconds"])
     once(NAME, f"{name} held out", lambda: made.report["held_out"])
@@ -357,7 +355,6 @@ def electra_in_turn(shards: Path, options: argparse.Namespace) -> dict[str, Any]
                     "data.validation_split": 0,
                 },
                 overwrite=True,
-                tell=lambda _: None,
             )
             rates[side].append(made.report["tokens"] / made.report["seconds"])
     by_window = ratios(rates["ours"], rates["reference"])

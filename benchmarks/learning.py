@@ -25,7 +25,6 @@ import torch
 
 import bertsmith as bs
 from bertsmith import hardware
-from bertsmith.console import note
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import Place
 from bertsmith.instances.batches import token_counts
@@ -178,7 +177,7 @@ def run_and_judged(folder: str, name: str, chosen: PretrainSettings, shards: Sha
     recipe = run.with_suffix(".yaml")
     recipe.parent.mkdir(parents=True, exist_ok=True)
     recipe.write_text(chosen.to_yaml(), encoding="utf-8")
-    model = bs.pretrain(shards, run, recipe=recipe, resume=(run / "settings.yaml").exists(), tell=note)
+    model = bs.pretrain(shards, run, recipe=recipe, resume=(run / "settings.yaml").exists())
     kept = {key: model.report[key] for key in ("steps", "tokens", "seconds")}
     return kept | {"held_out": judged(name, model, shards)}
 

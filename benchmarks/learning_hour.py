@@ -64,7 +64,7 @@ def learnt(text: Text, minutes: float) -> Path:
     shards = shards_of(text)
     resuming = (run / "settings.yaml").exists()
     asked: dict[str, Any] = {"evaluate_pairs": PAIRS} if text.pairs and not resuming else {}
-    bs.pretrain(shards, run, minutes=minutes, resume=resuming, tell=print, **asked)
+    bs.pretrain(shards, run, minutes=minutes, resume=resuming, **asked)
     return run
 
 

@@ -67,7 +67,6 @@ def learnt(size: str, minutes: float, threads: int) -> dict[str, Any]:
         minutes=minutes,
         settings=[] if resuming else settings,
         resume=resuming,
-        tell=print,
     )
     held = model.report["held_out"]
     kept = {name: model.report[name] for name in ("steps", "tokens", "seconds", "precision")}

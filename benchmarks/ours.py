@@ -29,9 +29,7 @@ class OurTrainer:
             kernels = for_training(settings.kernels, encoder.config.hidden_size)
             self.place = replace(place, generator=encoder.generator, kernels=kernels)
         else:
-            self.place = replace(
-                place, kernels=for_gpu(settings.kernels, place.device, is_long=True, tell=print)
-            )
+            self.place = replace(place, kernels=for_gpu(settings.kernels, place.device, is_long=True))
         self.place.settle(encoder, objective)
         self.checks = Checks()
         self.trained = Trained(encoder, objective).train()

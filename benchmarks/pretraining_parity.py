@@ -108,7 +108,7 @@ def same_losses(shards: Shards, threads: int) -> dict[str, float]:
         "model.attention_probs_dropout_prob=0",
     ]
     if not (run / "report.json").exists():
-        bs.pretrain(shards, run, settings=assignments, resume=(run / "settings.yaml").exists(), tell=print)
+        bs.pretrain(shards, run, settings=assignments, resume=(run / "settings.yaml").exists())
     ours = [line for line in read_log(run) if line["kind"] == "train"]
     chosen = PretrainSettings.from_file(run / "settings.yaml")
     reference = Trainer(reference_of(chosen), chosen.train)
@@ -138,7 +138,6 @@ def long_ours(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
             run,
             settings=long_assignments(steps, threads),
             resume=(run / "settings.yaml").exists(),
-            tell=print,
         )
     ours = bs.load(run).report
     return {

@@ -62,7 +62,6 @@ def main() -> None:
             minutes=options.minutes,
             settings=[*PRETRAINING, f"train.threads={options.threads}"],
             resume=(WORK / "pays-bert" / "settings.yaml").exists(),
-            tell=print,
         )
         if not (WORK / "pays-bert" / "report.json").exists()
         else bs.load(WORK / "pays-bert")

@@ -118,14 +118,15 @@ class _ListHandler(logging.Handler):
 
 
 @contextmanager
-def logged(messages: list[str]) -> Iterator[None]:
+def logged(messages: list[str] | None = None) -> Iterator[list[str]]:
     """Collect what bertsmith logs, where pytest's caplog is not available, as in fixtures of a module."""
+    messages = [] if messages is None else messages
     logger, handler = logging.getLogger("bertsmith"), _ListHandler(messages)
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        yield
+        yield messages
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)

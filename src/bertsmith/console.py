@@ -77,12 +77,6 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def tell(text: str) -> None:
-    """Print a line of information in a notebook, and nothing in a script."""
-    if in_notebook():
-        print(visible(text))
-
-
 def with_bar(title: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Return a decorator that shows a notebook's progress bar.
 

@@ -205,26 +205,28 @@ def test_stopped_by_signals_and_resumed_is_straight(aided: Aided, tmp_path: Path
     assert_same(tmp_path / "run", aided.straight)
 
 
-def test_a_run_that_stopped_early_is_finished(material: tuple[Path, Path, Path], tmp_path: Path) -> None:
+def test_a_run_that_stopped_early_is_finished(
+    material: tuple[Path, Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     aided = Aided("early", AIDS["early"], *material, {}, [], {})
     run = tmp_path / "run"
     aided.run(run)
     before, log = outcome(run), log_of(run)
     made = before["state"]["step"]
-    told: list[str] = []
-    aided.run(run, resume=True, tell=told.append)
+    caplog.clear()
+    aided.run(run, resume=True)
     assert_same(run, before)
-    assert told[-1].startswith(
-        f"{run}: the run stopped early after update {made} of 24: 3 evaluations in a row "
-    )
-    assert told[-1].endswith(
-        "(train.patience=3); its model stays as it is. A larger budget would train it further"
+    (line,) = (message for message in caplog.messages if "its model is unchanged" in message)
+    assert line.startswith(f"{run}: the run stopped early after update {made} of 24: 3 evaluations in a row ")
+    assert line.endswith(
+        "(train.patience=3); its model is unchanged. To train it further, set a larger budget"
     )
     assert bs.info(run)["run"]["finished"]
-    told.clear()
-    aided.run(run, "train.max_steps=30", resume=True, tell=told.append)
+    caplog.clear()
+    aided.run(run, "train.max_steps=30", resume=True)
     assert any(
-        line.startswith(f"the run was finished after {made} updates; max_steps=30 adds") for line in told
+        line.startswith(f"the run was finished after {made} updates; train.max_steps=30 adds")
+        for line in caplog.messages
     )
     later = log_of(run)
     assert later[: len(log)] == log

@@ -57,13 +57,14 @@ def made(step: int) -> Checkpoint:
 
 
 def loaded(folder: Path) -> tuple[int | None, list[str]]:
-    told: list[str] = []
-    found = load_newest(folder, told.append)
+    """Return the step of the newest complete checkpoint, and what is logged."""
+    with tiny_run.logged() as messages:
+        found = load_newest(folder)
     if found is None:
-        return None, told
+        return None, messages
     assert found.state["step"] == found.step
     assert torch.equal(found.tensors["weights"]["w"], torch.arange(6.0) + found.step)
-    return found.step, told
+    return found.step, messages
 
 
 # What a save asks of the system; each call is a place where the disk can be full or fail.
@@ -215,8 +216,9 @@ def test_a_log_that_finds_no_room_is_one_sentence(tmp_path: Path) -> None:
 
     with Recorder(tmp_path, title="", steps=1, step=0, tensorboard=False) as recorder:
         recorder._log = Full(recorder._log)  # type: ignore[assignment]
-        with pytest.raises(MachineError, match=r"log\.jsonl: the log could not be written"):
+        with pytest.raises(MachineError) as caught:
             recorder.record(1, "train", {"loss": 1.0})
+        assert (caught.value.code, caught.value.location) == ("log_not_written", str(tmp_path / "log.jsonl"))
 
 
 # --- R3 -----------------------------------------------------------------------------------------------------
@@ -287,8 +289,10 @@ def test_all_torn_is_an_input_error_that_names_the_newest_fault(tmp_path: Path) 
     for step in (1, 2):
         save(tmp_path, made(step), keep=2)
         (tmp_path / f"step-{step}" / "weights.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match=r"step-2.*weights\.safetensors") as refused:
+    with pytest.raises(InputError) as refused:
         loaded(tmp_path)
+    assert refused.value.code == "no_complete_checkpoint"
+    assert refused.value.location == str(tmp_path / "step-2" / "weights.safetensors")
     assert refused.value.exit_code == 2
 
 
@@ -331,7 +335,9 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return tiny_run.make_shards(tmp_path_factory.mktemp("corpus"))
 
 
-def test_a_run_falls_back_says_so_and_ends_as_if_nothing_had_happened(shards: Shards, tmp_path: Path) -> None:
+def test_a_run_falls_back_says_so_and_ends_as_if_nothing_had_happened(
+    shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = ["train.epochs=2", "train.checkpoint_every=2", "train.keep_checkpoints=3"]
     for name in ("straight", "run"):
         tiny_run.run(shards, tmp_path / name, *settings)
@@ -341,10 +347,10 @@ def test_a_run_falls_back_says_so_and_ends_as_if_nothing_had_happened(shards: Sh
     raw = bytearray(newest.read_bytes())
     raw[len(raw) // 2] ^= 16
     newest.write_bytes(raw)
-    told: list[str] = []
-    tiny_run.run(shards, run, *settings, resume=True, tell=told.append)
-    assert any("step-8/weights.safetensors" in text for text in told)
-    assert any("step-6" in text for text in told)
+    caplog.clear()
+    tiny_run.run(shards, run, *settings, resume=True)
+    assert any("step-8/weights.safetensors" in text for text in caplog.messages)
+    assert any("step-6" in text for text in caplog.messages)
     assert (run / "log.jsonl").read_bytes() == (tmp_path / "straight" / "log.jsonl").read_bytes()
     for name in ("weights", "optimizer", "generator"):
         file = f"checkpoints/step-8/{name}.safetensors"
@@ -373,9 +379,10 @@ def test_a_full_disk_in_the_middle_of_a_run(
 
     monkeypatch.setattr(checkpoint, "save_file", no_room)
     run = tmp_path / "run"
-    with pytest.raises(MachineError, match="disk is full") as stopped:
+    with pytest.raises(MachineError) as stopped:
         tiny_run.run(shards, run, *settings)
-    assert "step-4" in (stopped.value.remedy or "")
+    assert stopped.value.code == "disk_full"
+    assert "step-4" in (stopped.value.hint or "")
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-2", "step-4"]
     monkeypatch.undo()
     tiny_run.run(shards, run, *settings, resume=True)
@@ -492,20 +499,21 @@ def test_tensors_of_another_model_with_a_fitting_manifest_fall_back(
         {"weights": parts, "optimizer": parts, "generator": {"state": torch.ones(6).byte()}},
         {"w": frozenset({"step", "exp_avg", "exp_avg_sq"})},
     )
-    told: list[str] = []
-    assert load_newest(tmp_path, told.append, expected).step == 2  # type: ignore[union-attr]
+    assert load_newest(tmp_path, expected).step == 2  # type: ignore[union-attr]
     file = tmp_path / "step-2" / f"{name}.safetensors"
     if tensors is None:
         file.write_bytes(b"\0" * 64)
     else:
         checkpoint.save_file(tensors, file)
     signed(tmp_path / "step-2")
-    found = load_newest(tmp_path, told.append, expected)
+    with tiny_run.logged() as messages:
+        found = load_newest(tmp_path, expected)
     assert found is not None
     assert found.step == 1
-    assert f"{name}.safetensors" in told[0]
-    with pytest.raises(InputError, match="other settings or data"):
-        load_newest(tmp_path, told.append, checkpoint.Expected("another", expected.tensors, expected.moments))
+    assert f"{name}.safetensors" in messages[0]
+    with pytest.raises(InputError) as caught:
+        load_newest(tmp_path, checkpoint.Expected("another", expected.tensors, expected.moments))
+    assert caught.value.code == "checkpoint_of_another_run"
 
 
 # --- what killed writers leave, and numbers that are not finite ----------------------------------------------
@@ -538,22 +546,25 @@ def test_numbers_that_are_not_finite_are_never_kept(tmp_path: Path, name: str, n
     save(tmp_path, made(1), keep=2)
     bad = made(2)
     next(iter(bad.tensors[name].values()))[3] = number
-    with pytest.raises(MachineError, match=f"step 2: the {name} are not finite any more") as refused:
+    with pytest.raises(MachineError, match=f"the {name} of step 2") as refused:
         save(tmp_path, bad, keep=2)
-    assert "step-1" in (refused.value.remedy or "")
+    assert refused.value.code == "state_not_finite"
+    assert "step-1" in (refused.value.hint or "")
     assert loaded(tmp_path) == (1, [])
-    with pytest.raises(MachineError, match="step 2: the weights are not finite"):
+    with pytest.raises(MachineError) as refused:
         checkpoint.save_weights(tmp_path, 2, bad.tensors[name])
+    assert refused.value.code == "weights_not_finite"
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 
 def test_an_epsilon_that_makes_weights_nan_leaves_no_checkpoint_of_them(
     shards: Shards, tmp_path: Path
 ) -> None:
-    with pytest.raises(MachineError, match="the weights are not finite any more"):
+    with pytest.raises(MachineError) as caught:
         tiny_run.run(
             shards, tmp_path / "run", "train.epsilon=1e-46", "train.checkpoint_every=1", "train.max_steps=8"
         )
+    assert caught.value.code == "state_not_finite"
     assert steps(tmp_path / "run" / "checkpoints") == []
 
 
@@ -578,5 +589,6 @@ def test_best_weights_stay_as_long_as_a_checkpoint_refers_to_them(tmp_path: Path
     (folder / "best-4.safetensors").write_bytes(b"torn")
     assert loaded(folder)[0] == 6  # which needs none
     (folder / "step-6" / "state.json").unlink()
-    with pytest.raises(InputError, match=r"no older checkpoint is whole"):
+    with pytest.raises(InputError) as caught:
         loaded(folder)
+    assert caught.value.code == "no_complete_checkpoint"

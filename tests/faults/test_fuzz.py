@@ -198,7 +198,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
         return show_instance(data, 0, settings=["data.sequence_length=32"])
 
     def go_on() -> object:
-        return checkpoint.load_newest(run / "checkpoints", lambda _: None)
+        return checkpoint.load_newest(run / "checkpoints")
 
     def settle() -> object:
         return settings_of_run(settings_of(run / "settings.yaml"), run, {}, print)

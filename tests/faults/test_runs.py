@@ -43,11 +43,13 @@ def test_a_folder_of_somebody_elses_files_is_refused_and_untouched(
         out = tmp_path / f"out-{name}"
         out.mkdir()
         (out / name).write_text("mine")
-        for resume, words in ((False, "already exists and is not empty"), (True, "there is no run in")):
-            with pytest.raises(InputError, match=words):
+        for resume, code in ((False, "output_exists"), (True, "run_missing")):
+            with pytest.raises(InputError) as caught:
                 tiny_run.run(shards, out, *FEW, resume=resume)
-            with pytest.raises(InputError, match=words):
+            assert caught.value.code == code
+            with pytest.raises(InputError) as caught:
                 finetune("classify", finished, out, train=rows, dev=rows, resume=resume)
+            assert caught.value.code == code
         assert content(out) == {name: b"mine"}
 
 
@@ -95,8 +97,8 @@ def empty(name: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (remove("settings.yaml"), r"settings\.yaml: is missing, and step-4 cannot be continued"),
-        (empty("settings.yaml"), r"settings\.yaml: is empty, and step-4 cannot be continued"),
+        (remove("settings.yaml"), "is missing, and step-4 cannot be continued"),
+        (empty("settings.yaml"), "is empty, and step-4 cannot be continued"),
     ],
 )
 def test_a_run_without_its_settings_says_so(
@@ -106,21 +108,28 @@ def test_a_run_without_its_settings_says_so(
     shutil.copytree(finished, run)
     harm(run)
     before = content(run)
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=words) as caught:
         tiny_run.run(shards, run, *FEW, resume=True)
+    assert (caught.value.code, caught.value.location) == ("run_settings_missing", str(run / "settings.yaml"))
     assert content(run) == before
 
 
 @pytest.mark.parametrize("harm", [remove("checkpoints"), empty("checkpoints")])
 def test_a_run_without_checkpoints_starts_again_and_says_so(
-    shards: Shards, finished: Path, tmp_path: Path, harm: Callable[[Path], None]
+    shards: Shards,
+    finished: Path,
+    tmp_path: Path,
+    harm: Callable[[Path], None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     harm(run)
-    told: list[str] = []
-    tiny_run.run(shards, run, *FEW, resume=True, tell=told.append)
-    assert any("checkpoints: there is no checkpoint; the run starts again" in text for text in told)
+    caplog.clear()
+    tiny_run.run(shards, run, *FEW, resume=True)
+    assert any(
+        "checkpoints: there is no checkpoint; the run starts again" in text for text in caplog.messages
+    )
     assert (run / "log.jsonl").read_bytes() == (finished / "log.jsonl").read_bytes()
 
 
@@ -157,10 +166,10 @@ def test_a_resume_where_there_is_no_run_names_the_run_that_is_meant(
         ("runs/moods/checkpoints/step-4", r"did you mean runs/moods\?"),
         (
             "runs/other",
-            r"the runs beside it: runs/\S+, runs/\S+, runs/\S+; to start a new run, leave resume=True out",
+            r"the runs in the parent folder are runs/\S+, runs/\S+, runs/\S+; to start a new run, remove resume",
         ),
         ("runs", r"did you mean runs/\S+ or runs/\S+ or runs/\S+\?"),
-        ("nowhere/at/all", "^nowhere/at/all: there is no run in this folder to continue\nto start a new run"),
+        ("nowhere/at/all", "^nowhere/at/all: this folder holds no run to resume\nto start a new run"),
     ):
         with pytest.raises(InputError, match=hint):
             tiny_run.run(shards, Path(out), *FEW, resume=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import logging
 import os
 import pickle
 import subprocess
@@ -348,15 +349,18 @@ def test_tiles_are_used_only_where_numba_compiles_for_them_and_the_system_lets_i
     assert amx.are_here() == used
 
 
-def test_where_kernels_cannot_be_compiled_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_kernels_cannot_be_compiled_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setitem(sys.modules, "bertsmith.kernels.cpu.training", None)  # its import fails
     with pytest.raises(InputError, match="kernels cannot be compiled here: import of"):
         backend_selection.of_name("numba")
-    told: list[str] = []
-    assert backend_selection.for_training("auto", 128, told.append) is TORCH
-    assert backend_selection.for_answers(128, told.append) is TORCH
-    assert sum("torch computes without them" in line for line in told) == 2
-    assert not any("\n" in line for line in told)
+    caplog.set_level(logging.INFO, "bertsmith")
+    caplog.clear()
+    assert backend_selection.for_training("auto", 128) is TORCH
+    assert backend_selection.for_answers(128) is TORCH
+    assert sum("torch computes without them" in line for line in caplog.messages) == 2
+    assert not any("\n" in line for line in caplog.messages)
     with pytest.raises(InputError, match="repair or remove Numba"):
         backend_selection.for_training("numba", 128)
 
@@ -564,16 +568,17 @@ def test_which_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_that_kernels_are_compiled_is_told_also_after_an_upgrade(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What Numba kept of bodies that have been written anew since is of no use."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    told: list[str] = []
+    caplog.set_level(logging.INFO, "bertsmith")
+    caplog.clear()
 
     def tells() -> bool:
-        told.clear()
-        backend_selection.of_name("numba", told.append)
-        return bool(told)
+        caplog.clear()
+        backend_selection.of_name("numba")
+        return bool(caplog.messages)
 
     assert tells()
     kept = [tmp_path / f"{name}.forward-1.py311.nbi" for name in backend_selection._BODIES]
@@ -590,14 +595,15 @@ def test_that_kernels_are_compiled_is_told_also_after_an_upgrade(
 
 @pytest.mark.parametrize("damage", [b"", b"\x80"], ids=["empty", "cut off"])
 def test_what_numba_kept_and_is_damaged_is_compiled_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a power cut; other code that lies there stays."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     kept, other = tmp_path / "compiled.gelu-1.py311.nbi", tmp_path / "theirs.f-1.py311.nbi"
     for path in (kept, other, whole := tmp_path / backend_selection._WHOLE):
         path.write_bytes(damage)
-    asked, told = [], []
+    asked = []
+    caplog.set_level(logging.INFO, "bertsmith")
 
     def load(module: str) -> None:
         asked.append(module)
@@ -605,23 +611,28 @@ def test_what_numba_kept_and_is_damaged_is_compiled_again(
             pickle.loads(kept.read_bytes())
 
     monkeypatch.setattr(backend_selection.importlib, "import_module", load)
-    backend_selection._imported("bertsmith.kernels.cpu.training", told.append)
+    backend_selection._imported("bertsmith.kernels.cpu.training")
     assert asked == ["bertsmith.kernels.cpu.training"] * 2
     assert other.exists()
     assert not whole.exists()
-    assert told == ["what was kept of compiled kernels is damaged: compiling them again, up to a minute ..."]
+    assert caplog.messages == [
+        "the cache of compiled kernels is damaged: compiling them again, up to a minute ..."
+    ]
 
 
-def test_where_no_code_can_be_kept_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_code_can_be_kept_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """No compilation is begun that could keep nothing."""
     monkeypatch.setattr(backend_selection, "_is_writable", lambda folder: False)
     monkeypatch.setattr(backend_selection, "_are_compiled", lambda: False)
     monkeypatch.setattr(
         "bertsmith.kernels.background_compile.compile_beside", lambda: pytest.fail("is begun")
     )
-    told: list[str] = []
-    assert backend_selection.for_training("auto", 128, told.append, is_long=False).name == "torch"
-    assert "name one in the environment variable NUMBA_CACHE_DIR" in told[0]
+    caplog.set_level(logging.INFO, "bertsmith")
+    caplog.clear()
+    assert backend_selection.for_training("auto", 128, is_long=False).name == "torch"
+    assert "name one in the environment variable NUMBA_CACHE_DIR" in caplog.messages[0]
 
     def refused() -> None:
         raise RuntimeError("cannot cache function: no locator available")
@@ -633,15 +644,16 @@ def test_where_no_code_can_be_kept_it_is_told(tmp_path: Path, monkeypatch: pytes
 
 
 def test_where_numba_cannot_keep_code_as_told_it_is_found_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As Numba goes on to the next place itself."""
     (tmp_path / "a file").touch()
     backend_selection.of_name("numba")  # compiled beside the code, if nowhere else
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "a file" / "kept"))
-    told: list[str] = []
-    backend_selection.of_name("numba", told.append)
-    assert told == []
+    caplog.set_level(logging.INFO, "bertsmith")
+    caplog.clear()
+    backend_selection.of_name("numba")
+    assert caplog.messages == []
 
 
 def test_who_only_reads_a_model_does_not_load_numba(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -64,7 +65,7 @@ def interpreted(exact: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "_LOW", torch.float32)
 
 
-def test_the_kernels_of_a_gpu(interpreted: None) -> None:
+def test_the_kernels_of_a_gpu(interpreted: None, caplog: pytest.LogCaptureFixture) -> None:
     for asked, is_long, name in (
         ("auto", True, "triton"),
         ("auto", False, "flash"),
@@ -72,9 +73,10 @@ def test_the_kernels_of_a_gpu(interpreted: None) -> None:
         ("triton", False, "triton"),
         ("torch", True, "torch"),
     ):
-        told: list[str] = []
-        assert backend_selection.for_gpu(asked, HERE, is_long=is_long, tell=told.append).name == name
-        assert len(told) == (name == "triton"), told
+        caplog.set_level(logging.INFO, "bertsmith")
+        caplog.clear()
+        assert backend_selection.for_gpu(asked, HERE, is_long=is_long).name == name
+        assert len(caplog.messages) == (name == "triton"), caplog.messages
     with pytest.raises(InputError, match=r"^train.kernels=numba: computes on the processor"):
         backend_selection.for_gpu("numba", HERE, is_long=True)
     for asked in ("flash", "triton"):
@@ -104,26 +106,31 @@ def test_what_does_not_work_on_a_gpu_is_done_without(
     what: str,
     why: str,
     left: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(room, part, fault)
-    told: list[str] = []
-    assert backend_selection.for_gpu("auto", HERE, is_long=True, tell=told.append).name == left
-    assert len(told) == (2 if what == "Triton" else 1)
-    assert told[-1].startswith(f"{what} does not work here ({why}")
+    caplog.set_level(logging.INFO, "bertsmith")
+    caplog.clear()
+    assert backend_selection.for_gpu("auto", HERE, is_long=True).name == left
+    assert len(caplog.messages) == (2 if what == "Triton" else 1)
+    assert caplog.messages[-1].startswith(f"{what} does not work here ({why}")
     instead = "torch computes" if left == "torch" else "flash attention and torch compute"
-    assert told[-1].endswith(f"); {instead} without it, more slowly")
+    assert caplog.messages[-1].endswith(f"); {instead} without it, more slowly")
     asked = "triton" if left == "flash" else "flash"
     with pytest.raises(InputError) as refused:
         backend_selection.for_gpu(asked, HERE, is_long=True)
     assert refused.value.sentence.startswith(f"train.kernels={asked}: {what} does not work here: {why}")
 
 
-def test_a_gpu_without_triton(interpreted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_triton(
+    interpreted: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.delattr(gpu, "by_triton")
     monkeypatch.setitem(sys.modules, "bertsmith.kernels.gpu.triton_backend", None)
-    told: list[str] = []
-    assert backend_selection.for_gpu("auto", HERE, is_long=True, tell=told.append).name == "flash"
-    assert told[-1].startswith("Triton does not work here (")
+    caplog.set_level(logging.INFO, "bertsmith")
+    caplog.clear()
+    assert backend_selection.for_gpu("auto", HERE, is_long=True).name == "flash"
+    assert caplog.messages[-1].startswith("Triton does not work here (")
 
 
 def test_what_is_tried_draws_nothing_from_the_run(interpreted: None) -> None:

@@ -170,7 +170,7 @@ def test_an_update_that_is_not_finite_changes_nothing(
 
     monkeypatch.setattr(trainer, "update", spoiled)
     few = ("train.max_steps=9", "train.log_every=100", "train.checkpoint_every=100", "train.precision=bf16")
-    with pytest.raises(Diverged, match=r"step 5: the loss is nan \(epoch"):
+    with pytest.raises(Diverged, match=r"the loss is nan at step 5 \(epoch"):
         tiny_run.run(shards, tmp_path / "run", *few, f"train.optimizer={optimizer}")
     assert max(states) == 6
     for before, after in zip(*(states[step][0] + states[step][1] for step in (5, 6)), strict=True):

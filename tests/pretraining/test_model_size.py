@@ -62,14 +62,14 @@ QUICK = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.
 
 
 def test_minutes_alone_choose_the_size_and_say_so(
-    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(model_size, "timed_on_random_text", lambda *_: (3600.0, None))
-    told: list[str] = []
-    model = bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, tell=told.append)
-    (line,) = (line for line in told if "a preset, settings or a recipe" in line)
+    caplog.clear()
+    model = bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK)
+    (line,) = (line for line in caplog.messages if "on this machine: " in line and "layers of" in line)
     assert line.startswith(
-        "for 1 min 00 s here: 2 layers of 128, as in bert-tiny-uncased, which will see about "
+        "for 1 min 00 s on this machine: 2 layers of 128, as in bert-tiny-uncased, which will see about "
     )
     assert model.encoder.config.hidden_size == 128
     assert "hidden_size: 128" in (tmp_path / "a" / "settings.yaml").read_text()
@@ -77,21 +77,21 @@ def test_minutes_alone_choose_the_size_and_say_so(
     monkeypatch.setattr(model_size, "timed_on_random_text", never)
     bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, resume=True)
     monkeypatch.setattr(model_size, "timed_on_random_text", lambda *_: (1e-9, None))
-    other = model_size.size_in_minutes({"train.max_minutes": 1}, tiny_run.tokenizer(), told.append)
+    other = model_size.size_in_minutes({"train.max_minutes": 1}, tiny_run.tokenizer())
     assert other == SIZES[-1].name
 
 
 def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them_than_asked(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(model_size, "timed_on_random_text", lambda *_: (0.5, None))
 
     def said(*more: str) -> str:
-        told: list[str] = []
+        caplog.clear()
         model_size.size_in_minutes(
-            PretrainSettings.dotted(["train.max_minutes=1", *more]), tiny_run.tokenizer(), told.append
+            PretrainSettings.dotted(["train.max_minutes=1", *more]), tiny_run.tokenizer()
         )
-        return told[0].partition("which will see about ")[2].partition(" tokens")[0]
+        return caplog.messages[0].partition("which will see about ")[2].partition(" tokens")[0]
 
     assert said() == "200,000"  # 120 updates of 32 sequences of 64, 82 % full
     assert said("train.accumulate=4") == "820,000"

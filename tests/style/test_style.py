@@ -46,25 +46,24 @@ BAD_OPENING = re.compile(r"(What|Where|Whether|Of|How|As|Those|That|Both|Who)\b"
 ERRORS = ("InputError", "MachineError", "Diverged")
 
 REMAINING: dict[str, int] = {
-    "cli": 115,
-    "console": 3,
-    "experiments": 175,
-    "explain": 12,
-    "finetuning": 110,
-    "inference": 313,
-    "instances": 107,
+    "cli": 76,
+    "console": 1,
+    "experiments": 112,
+    "explain": 7,
+    "finetuning": 69,
+    "inference": 204,
     "io": 120,
-    "kernels": 625,
+    "kernels": 613,
     "metrics": 1,
     "models": 1,
     "objectives": 5,
-    "pretraining": 147,
-    "runs": 45,
-    "settings": 23,
+    "pretraining": 98,
+    "runs": 28,
+    "settings": 12,
     "suggestions": 8,
     "tasks": 470,
     "tokenizer_training": 1,
-    "training": 183,
+    "training": 152,
 }
 """Packages that are not rewritten yet, with the number of their violations; lower a count when it falls."""
 

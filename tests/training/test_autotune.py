@@ -60,12 +60,16 @@ MACHINES: dict[str, Callable[[int, float], float]] = {
 
 
 @pytest.mark.parametrize("name", list(MACHINES))
-def test_minutes_are_kept(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_minutes_are_kept(
+    shards: Shards,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = Clock(MACHINES[name], monkeypatch)
-    told: list[str] = []
-    model = tiny_run.run(
-        shards, tmp_path / "run", "train.accumulate=1", minutes=SECONDS / 60, tell=told.append
-    )
+    caplog.clear()
+    model = tiny_run.run(shards, tmp_path / "run", "train.accumulate=1", minutes=SECONDS / 60)
     longest = 7.0 if name == "very slow" else 3.0  # an update, or 5 %
     assert abs(clock.now - SECONDS) <= longest
     made = model.report["steps"]
@@ -73,8 +77,8 @@ def test_minutes_are_kept(shards: Shards, tmp_path: Path, monkeypatch: pytest.Mo
     entries = [json.loads(line) for line in (tmp_path / "run" / PLAN).read_text().splitlines()]
     assert entries[-1]["updates"] == made
     assert len(entries) <= 40
-    assert "measuring the speed of an update ..." in told
-    short = any("learns little;" in line for line in told)
+    assert "measuring the speed of an update ..." in caplog.messages
+    short = any("a model learns little" in line for line in caplog.messages)
     assert short == (name != "a quick trial")
 
 
@@ -94,14 +98,20 @@ MACHINES_THAT_STOP: dict[str, Callable[[int, float], float]] = {
     ],
 )
 def test_a_rate_that_had_no_time_to_come_down_is_told(
-    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, schedule: str, told_of: bool
+    shards: Shards,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    schedule: str,
+    told_of: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A laptop that sleeps through the rest of the minutes: the run ends on time, with a high rate."""
     clock = Clock(MACHINES_THAT_STOP[name], monkeypatch)
-    told: list[str] = []
+    caplog.clear()
     command = ("train.accumulate=1", f"train.schedule={schedule}")
-    model = tiny_run.run(shards, tmp_path / "run", *command, minutes=1, tell=told.append)
-    said = [line for line in told if line.startswith("the time was over after")]
+    model = tiny_run.run(shards, tmp_path / "run", *command, minutes=1)
+    said = [line for line in caplog.messages if line.startswith("the time was over after")]
     assert said == [line for line in model.report["remarks"] if line.startswith("the time was")]
     assert bool(said) == told_of
     if not told_of:
@@ -116,15 +126,17 @@ def test_a_rate_that_had_no_time_to_come_down_is_told(
 
 
 def test_one_update_is_made_however_short_the_time(
-    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     Clock(lambda step, now: 100.0, monkeypatch)
-    told: list[str] = []
-    model = tiny_run.run(shards, tmp_path / "run", minutes=0.5, tell=told.append)
+    caplog.clear()
+    model = tiny_run.run(shards, tmp_path / "run", minutes=0.5)
     assert model.report["steps"] == 1
-    (line,) = (line for line in told if line.startswith("the time is over before the first update"))
-    assert line.endswith(" and 30 s were asked for; one update is made all the same")
-    assert not any("of which" in line for line in told)
+    (line,) = (
+        line for line in caplog.messages if line.startswith("the time is over before the first update")
+    )
+    assert line.endswith(" of 30 s; the run makes one update")
+    assert not any("of which" in line for line in caplog.messages)
 
 
 def test_whichever_of_minutes_and_updates_comes_first(
@@ -185,22 +197,22 @@ def test_a_killed_run_makes_its_updates_again_as_they_were_made(shards: Shards, 
 
 
 def test_time_that_was_spent_before_counts(
-    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_killed(shards, tmp_path / "run", 46)
     clock = Clock(lambda step, now: 0.5, monkeypatch)
-    told: list[str] = []
-    command = {"minutes": 1, "resume": True, "tell": told.append}
+    caplog.clear()
+    command = {"minutes": 1, "resume": True}
     model = tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command)
     spent = 39 * 0.5 + 6 * 1.0  # until the checkpoint of step 45
     assert abs(clock.now - (SECONDS - spent)) < 4
-    assert any(line.startswith("resumed after update 45 of ") for line in told)
+    assert any(line.startswith("resumed after update 45 of ") for line in caplog.messages)
     made, now = model.report["steps"], clock.now
-    told.clear()
+    caplog.clear()
     tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command)
     assert clock.now == now
-    assert not any("resumed after" in line for line in told)
-    assert any(f"the run is finished, after {made} updates" in line for line in told)
+    assert not any("resumed after" in line for line in caplog.messages)
+    assert any(f"the run is finished after {made} updates" in line for line in caplog.messages)
     more = tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command | {"minutes": 1.5})
     assert more.report["steps"] > made
     assert abs(clock.now - now - 30) < 4
@@ -227,7 +239,7 @@ SPEEDS = {Way(2, "fp32"): 0.4, Way(1, "fp32"): 0.7, Way(2, "bf16"): 0.5, Way(1, 
 
 
 def test_precision_is_that_of_the_models_own_update(
-    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """bf16 wins a large product and loses the update of a small model: fp32 is taken; and the other way round."""
     for faster in ("fp32", "bf16"):
@@ -241,11 +253,11 @@ def test_precision_is_that_of_the_models_own_update(
             patch.setattr(hardware, "clock", lambda now=now: now[0])
             patch.setattr(execution_benchmark, "update", timed)
             products_are(patch, "bf16")
-            told: list[str] = []
+            caplog.clear()
             one = ("train.max_steps=1", "train.precision=auto")
-            model = tiny_run.run(shards, tmp_path / faster, *one, tell=told.append)
+            model = tiny_run.run(shards, tmp_path / faster, *one)
         assert model.report["precision"] == faster
-        assert any(f" s in {faster} on 1 thread (" in line for line in told)
+        assert any(f" s in {faster} on 1 thread (" in line for line in caplog.messages)
 
 
 def products_are(patch: pytest.MonkeyPatch, precision: Precision) -> None:
@@ -317,28 +329,32 @@ def crowded(step: int, threads: int) -> float:
     return (0.3 if threads == 2 else 0.5) if not 40 <= step < 150 else (3.0 if threads == 2 else 0.8)
 
 
-def test_threads_step_down_in_a_crowd_and_come_back(shards: Shards, tmp_path: Path) -> None:
+def test_threads_step_down_in_a_crowd_and_come_back(
+    shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = ("train.max_steps=330", "train.threads=none", "train.accumulate=1", "train.log_every=50")
-    told: list[str] = []
+    caplog.clear()
     with pytest.MonkeyPatch.context() as patch:
         threads = Threads(crowded, patch)
-        tiny_run.run(shards, tmp_path / "run", *settings, tell=told.append)
+        tiny_run.run(shards, tmp_path / "run", *settings)
     assert threads.used[39] == 2
     assert threads.used[60] == 1
     assert threads.used[330] == 2
     entries = [json.loads(line) for line in (tmp_path / "run" / PLAN).read_text().splitlines()]
     assert [entry["threads"] for entry in entries] == [2, 1, 2]
-    assert any("computing on 1 thread, not on 2" in line for line in told)
+    assert any("computing on 1 thread from update" in line for line in caplog.messages)
 
 
-def test_threads_stay_where_few_updates_are_left(shards: Shards, tmp_path: Path) -> None:
-    told: list[str] = []
+def test_threads_stay_where_few_updates_are_left(
+    shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
     with pytest.MonkeyPatch.context() as patch:
         threads = Threads(crowded, patch)  # a collapse at update 40, noticed at update 46
         settings = ("train.max_steps=60", "train.threads=none", "train.accumulate=1")
-        tiny_run.run(shards, tmp_path / "run", *settings, tell=told.append)
+        tiny_run.run(shards, tmp_path / "run", *settings)
     assert set(threads.used.values()) == {2}
-    assert not any("not on 2" in line for line in told)
+    assert not any("not on 2" in line for line in caplog.messages)
 
 
 def test_minutes_are_counted_from_where_the_command_began(
@@ -362,14 +378,18 @@ def test_threads_that_were_asked_for_stay(shards: Shards, tmp_path: Path) -> Non
         assert set(threads.used.values()) == {2}
 
 
-def test_more_threads_than_cores_are_told(shards: Shards, tmp_path: Path) -> None:
-    told: list[str] = []
+def test_more_threads_than_cores_are_told(
+    shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
     many = hardware.allowed_cores() + 1
-    tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", f"train.threads={many}", tell=told.append)
-    assert sum(line.startswith(f"{many} threads take turns on ") for line in told) == 1
+    tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", f"train.threads={many}")
+    assert sum(line.startswith(f"this run uses {many} threads on ") for line in caplog.messages) == 1
 
 
-def test_a_resume_uses_the_threads_that_its_updates_were_made_on(shards: Shards, tmp_path: Path) -> None:
+def test_a_resume_uses_the_threads_that_its_updates_were_made_on(
+    shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = ("train.max_steps=70", "train.threads=none", "train.accumulate=1", "train.checkpoint_every=30")
     stepped = Recorder.stepped
 
@@ -388,11 +408,11 @@ def test_a_resume_uses_the_threads_that_its_updates_were_made_on(shards: Shards,
         tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
     assert {1, 2} == set(first.used.values())
     assert {n: first.used[n] for n in range(31, 59)} == {n: second.used[n] for n in range(31, 59)}
-    told: list[str] = []
+    caplog.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=90", resume=True, tell=told.append)
-    assert any("adds 20 updates" in line for line in told)
+        tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=90", resume=True)
+    assert any("adds 20 updates" in line for line in caplog.messages)
 
 
 def trial_of(

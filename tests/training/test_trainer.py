@@ -47,12 +47,12 @@ def test_stops_before_an_update_that_is_not_finite(
     straight = tiny_run.run(shards, tmp_path / "straight", *SIX)
     with monkeypatch.context() as patch:
         spoil(patch, call=10, how=how)  # the second batch of update 5
-        with pytest.raises(MachineError, match=r"step 5: .*\(epoch \d, instances \d+ to \d+") as told:
+        with pytest.raises(MachineError, match=r"step 5 \(epoch \d, instances \d+ to \d+") as caught:
             tiny_run.run(shards, tmp_path / "run", *SIX)
-    assert told.value.exit_code == 1
-    assert "the update was not made" in told.value.sentence
+    assert caught.value.code == f"{how}_not_finite"
+    assert caught.value.exit_code == 1
     assert checkpoint.steps(tmp_path / "run" / "checkpoints") == [2, 4]
-    kept = checkpoint.load_newest(tmp_path / "run" / "checkpoints", pytest.fail)
+    kept = checkpoint.load_newest(tmp_path / "run" / "checkpoints")
     assert kept is not None
     assert all(torch.isfinite(tensor).all() for tensor in kept.tensors["weights"].values())
     resumed = tiny_run.run(shards, tmp_path / "run", *SIX, resume=True)
@@ -87,7 +87,11 @@ def test_weights_stay_as_they_were_when_the_loss_is_not_finite(
 
 @pytest.mark.parametrize("change", ["longer", "torn", "shorter", "gone"])
 def test_a_log_of_another_length_goes_on_at_a_whole_line(
-    shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+    shards: Shards,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    change: str,
 ) -> None:
     straight = (tiny_run.run(shards, tmp_path / "straight", *SIX).path / "log.jsonl").read_text()
     with monkeypatch.context() as patch:
@@ -105,11 +109,11 @@ def test_a_log_of_another_length_goes_on_at_a_whole_line(
         log.write_text("".join(lines[:2]))
     else:
         log.unlink()
-    told: list[str] = []
-    tiny_run.run(shards, tmp_path / "run", *SIX, resume=True, tell=told.append)
+    caplog.clear()
+    tiny_run.run(shards, tmp_path / "run", *SIX, resume=True)
     if change == "longer":
         assert log.read_text() == straight
     else:
         steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
         assert steps[-3:] == [5, 6, 6]
-        assert any("lines are missing" in line for line in told)
+        assert any("lines are missing" in line for line in caplog.messages)

@@ -100,7 +100,6 @@ def pretrain(
     the time. Without a recipe, tiny, mini and small BERTs learn with settings measured for their size in place of
     the defaults below; they are told, and written into settings.yaml.
     """
-    from bertsmith import console
     from bertsmith.pretraining.run import pretrain as run
 
     given = {**options.short_of(short), "data.validation_split": validation_split}
@@ -117,7 +116,6 @@ def pretrain(
         settings=options.changes_of(given, changes),
         resume=resume,
         begun=click.get_current_context().obj,  # loading torch takes some of the minutes
-        tell=console.note,
     )
     show_result(trained, out, as_json=as_json)
 

@@ -190,7 +190,7 @@ def _await_kernels(begun: Sequence[PretrainSettings]) -> None:
     for chosen in begun:
         with suppress(InputError):  # the row's own run raises it
             if is_processor(chosen.train.device):
-                for_training(chosen.train.kernels, chosen.model.hidden_size, logger.info)
+                for_training(chosen.train.kernels, chosen.model.hidden_size)
 
 
 def _precision(recipe: AblationRecipe, rows: Sequence[str], settings: Mapping[str, Any]) -> str:

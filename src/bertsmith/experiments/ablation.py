@@ -192,7 +192,6 @@ class Measurement:
             preset=preset,
             settings={**own, SEED: self.seed},
             resume=holds_run(run),
-            tell=logger.info,
         )
 
     def _fine_tuned(

@@ -109,7 +109,6 @@ def adapt(
             minutes=minutes,
             settings=changes,
             resume=holds_run(out / "model"),
-            tell=logger.info,
         )
         rows = [_scored(out, seed, base, adapted, task, train, dev, task_changes) for seed in range(seeds)]
         found = _report(asked, adapted, rows)

@@ -69,7 +69,6 @@ def distill(
             resume=resume,
             overwrite=overwrite,
             begun=begun,
-            tell=logger.info,
         )
 
 

@@ -182,7 +182,7 @@ class FineTuning:
     def with_kernels(self) -> FineTuning:
         """At its place with the kernels that it computes with, which depend on how long it is."""
         model = self.base.folder.config
-        place = with_kernels(self.place, self.chosen.train, model, logger.info, updates=self.updates())
+        place = with_kernels(self.place, self.chosen.train, model, updates=self.updates())
         place.settle(self.encoder, self.head)
         return replace(self, place=place)
 

@@ -24,10 +24,10 @@ from bertsmith.runs.run_folder import (
     check_folders,
     goes_on,
     is_written,
+    log_finished,
     run_alone,
     settings_of_run,
     start_over,
-    tell_finished,
     with_recipe,
     write_whole,
 )
@@ -76,7 +76,7 @@ def finetune(
     out, kind, begun = Path(out), task_type(task), hardware.clock()
     base = model if isinstance(model, Model) else load(model)
     changes = resolve(settings_type(kind), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
-    resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=logger.info)
+    resuming = goes_on(out, resume=resume, overwrite=overwrite)
     given = {
         "train": name_of(train, "train"),
         "dev": None if dev is None else name_of(dev, "dev"),
@@ -115,22 +115,19 @@ def finetune(
         work.chosen.train,
         place,
         work.updates,
-        logger.info,
         resuming=resuming,
     )
     named = with_recipe(FinetuneSettings, recipe, changes) if resuming else None
-    aim = aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=logger.info)
+    aim = aim_of(work.chosen.train, on, work.updates, begun, named=named)
     if resuming:
         work = replace(work, place=on.place)
     else:
         work = work.settled(on.place)
         write_whole(out / SETTINGS, work.chosen.to_yaml())
     with work.steps.step("training"):
-        progress = _train(
-            work.read, work.objective, work.course(aim, out), on.place, resume=resume, tell=logger.info
-        )
+        progress = _train(work.read, work.objective, work.course(aim, out), on.place, resume=resume)
     if resuming and not progress.made and is_written(out, progress.step):
-        tell_finished(out, progress, logger.info)
+        log_finished(out, progress)
     else:
         work.leave(out, progress)
     forget_states(out / FEATURES)
@@ -156,5 +153,5 @@ def _settings(
     if resuming:
         own = settings_type(kind)
         named = {**own.dotted(values), **own.dotted({"files": files}), **changes}
-        return settings_of_run(own, out, named, logger.info)
+        return settings_of_run(own, out, named)
     return new_settings(kind, base, files, recipe, values, without_other_budgets(changes))

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 def in_int8(encoder: Encoder, tokenizer: Tokenizer) -> Encoder:
     """The encoder with its layers' products in 8 bits; the same for every call."""
     texts = random_texts(encoder, tokenizer, _SEQUENCES)
-    return quantized(encoder, texts, for_answers(encoder.config.hidden_size, logger.info))
+    return quantized(encoder, texts, for_answers(encoder.config.hidden_size))
 
 
 def check_answers(exact: Answering, quick: Answering, run: Path) -> None:

@@ -290,9 +290,9 @@ class Model(Predictor):
             self._asked.settle(encoder)
         # by name alone: they take half a second to load, and under "auto" one text is to be answered soon
         if self.precision in ("fp32", "bf16") and self._asked.uses_threads:
-            use_kernels(encoder, for_answers(encoder.config.hidden_size, logger.info))
+            use_kernels(encoder, for_answers(encoder.config.hidden_size))
         elif self._asked.runs_ahead and self._asked.precision == "bf16":
-            use_kernels(encoder, for_gpu("auto", self._asked.device, is_long=False, tell=logger.info))
+            use_kernels(encoder, for_gpu("auto", self._asked.device, is_long=False))
         encoder.eval()
         return encoder
 

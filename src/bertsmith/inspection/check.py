@@ -181,7 +181,7 @@ def _estimate_update_time(config: ModelConfig, settings: TrainSettings) -> _Upda
     from bertsmith.pretraining.speed_probe import timed_on_random_text
     from bertsmith.runs.run_folder import place_of
 
-    context = place_of(settings, config, logger.info, is_look=True)
+    context = place_of(settings, config, is_look=True)
     flops = hardware.product_rate(context.device, context.precision, _MATMUL_SIZE, _MATMUL_SECONDS)
     tokens = settings.batch_size * settings.accumulate * _SEQUENCE_LENGTH * FILL
     seconds = tokens * operations_per_token(config, _MLM_PROBABILITY) / (flops * _MATMUL_UTILIZATION)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import torch
 
 from bertsmith.errors import InputError, option
 from bertsmith.kernels.reference import TORCH, Kernels, Name
+
+logger = logging.getLogger(__name__)
 
 _HERE = Path(__file__).parent
 _BODIES = ("attending", "compiled", "embedding", "norms", "program", "rounding", "updating")
@@ -52,16 +55,16 @@ def are_here() -> bool:
     return sys.platform == "linux" and importlib.util.find_spec("numba") is not None
 
 
-def of_name(name: Name, tell: Callable[[str], None] = lambda text: None) -> Kernels:
+def of_name(name: Name) -> Kernels:
     """The kernels of this name. Those of Numba are compiled now where that has not been done on this machine.
     InputError where it cannot be, as with a NumPy that Numba does not know."""
     if name == "torch":
         return TORCH
     try:
         if not _are_compiled():
-            tell("compiling kernels for this machine, once: up to a minute ...")
+            logger.info("compiling kernels for this machine once: up to a minute ...")
             compile_all()
-        _imported("bertsmith.kernels.cpu.training", tell)  # takes Numba along
+        _imported("bertsmith.kernels.cpu.training")  # takes Numba along
         from bertsmith.kernels.cpu.training import Fast
     except Exception as error:  # Numba's are of no type that is known before it is loaded
         found = cannot_compile(error)
@@ -104,7 +107,7 @@ def compile_all() -> None:
                 kept.touch()
 
 
-def _imported(module: str, tell: Callable[[str], None] = lambda text: None) -> None:
+def _imported(module: str) -> None:
     """Import kernels. Where what Numba has kept of them is damaged, as when a machine lost its power, it is
     removed, and they are compiled again."""
     try:
@@ -112,7 +115,7 @@ def _imported(module: str, tell: Callable[[str], None] = lambda text: None) -> N
     except Exception as error:
         if type(error).__name__ not in _DAMAGED:
             raise
-        tell("what was kept of compiled kernels is damaged: compiling them again, up to a minute ...")
+        logger.warning("the cache of compiled kernels is damaged: compiling them again, up to a minute ...")
         for folder in _folders():
             (folder / _WHOLE).unlink(missing_ok=True)  # what is not imported here is not there any more
             for body in _HERE.glob("*.py"):
@@ -121,41 +124,37 @@ def _imported(module: str, tell: Callable[[str], None] = lambda text: None) -> N
         importlib.import_module(module)
 
 
-def for_training(
-    asked: str, width: int, tell: Callable[[str], None] = lambda text: None, *, is_long: bool = True
-) -> Kernels:
+def for_training(asked: str, width: int, *, is_long: bool = True) -> Kernels:
     """The kernels that a run of this width computes with. asked: as `train.kernels` has it; under "auto" torch's
-    operations compute where Numba cannot, which is told, and in a run that is not long where the kernels have not
-    been compiled yet: that is then done beside it, for the runs to come. InputError where what is asked for cannot
+    operations compute where Numba cannot, which is logged, and in a run that is not long where the kernels have
+    not been compiled yet: that is then done beside it, for the runs to come. InputError where what is asked for cannot
     be had."""
     name = chosen(asked, width)
     if asked == "auto" and name == "numba" and not is_long and not _are_compiled() and _is_whole():
         from bertsmith.kernels.background_compile import compile_beside
 
         if not _can_keep():
-            tell(
+            logger.warning(
                 "kernels are not compiled, since no folder for them can be written to: name one in the "
                 "environment variable NUMBA_CACHE_DIR; torch computes without them, more slowly"
             )
             return TORCH
         compile_beside()
-        tell(
+        logger.info(
             "kernels are being compiled for this machine, once, in the background; until then torch computes "
             "without them"
         )
         return TORCH
     try:
-        return of_name(name, tell)
+        return of_name(name)
     except InputError as error:
         if asked != "auto":
             raise
-        tell(f"{error.sentence}; torch computes without them, more slowly")
+        logger.warning("%s; torch computes without them, more slowly", error.message)
         return TORCH
 
 
-def for_gpu(
-    asked: str, device: torch.device, *, is_long: bool, tell: Callable[[str], None] = lambda text: None
-) -> Kernels:
+def for_gpu(asked: str, device: torch.device, *, is_long: bool) -> Kernels:
     """The kernels of a run in bf16 on a GPU; asked: as `train.kernels` has it. is_long: whether some seconds for
     compiling are soon won back. Under "auto" what does not work here is done without, which is told. InputError
     where what is asked for cannot be had."""
@@ -175,7 +174,9 @@ def for_gpu(
     for name in wanted:
         what, made = {"flash": ("flash attention", _flash), "triton": ("Triton", _by_triton)}[name]
         if name == "triton":
-            tell("programs of Triton are compiled for this GPU: for some twenty seconds the first time ...")
+            logger.info(
+                "programs of Triton are compiled for this GPU: for some twenty seconds the first time ..."
+            )
         try:
             kernels = made()
             self_test.check(kernels, device)
@@ -189,7 +190,7 @@ def for_gpu(
                     hint=f"leave it out, or use {option('train.kernels', 'torch')}",
                 ) from None
             instead = "torch computes" if found is TORCH else "flash attention and torch compute"
-            tell(f"{what} does not work here ({why}); {instead} without it, more slowly")
+            logger.warning("%s does not work here (%s); %s without it, more slowly", what, why, instead)
             return found
         found = kernels
     return found
@@ -213,12 +214,12 @@ def _why(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def for_answers(width: int, tell: Callable[[str], None] = lambda text: None) -> Kernels:
+def for_answers(width: int) -> Kernels:
     """The kernels of a model of this width that answers: the same, also where nothing is trained. An answer does
     not wait for kernels that have not been compiled yet: torch computes it, and they are compiled beside."""
-    if for_training("auto", width, tell, is_long=False) is TORCH:
+    if for_training("auto", width, is_long=False) is TORCH:
         return TORCH
-    _imported("bertsmith.kernels.cpu.inference", tell)
+    _imported("bertsmith.kernels.cpu.inference")
     from bertsmith.kernels.cpu.inference import FastAnswers
 
     return FastAnswers()

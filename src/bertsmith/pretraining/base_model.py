@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import CONFIG, locate
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, command, option
 from bertsmith.inference.model import Model, load
 from bertsmith.models.config import DROPOUTS, ModelConfig
 from bertsmith.models.encoder import Encoder
@@ -22,6 +23,8 @@ from bertsmith.pretraining.resolve_settings import resolved
 from bertsmith.pretraining.settings import PretrainSettings, StartSettings
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 _SHARED = [f"encoder.embeddings.{table}.weight" for table in ("token", "position", "segment")]
 _CALLED = {
@@ -35,7 +38,6 @@ def base_of(
     model: str | Path | Model | None,
     written: str | Path | None,
     shards: Shards,
-    tell: Callable[[str], None],
     *,
     resuming: bool,
 ) -> Model | None:
@@ -46,15 +48,23 @@ def base_of(
     named = read_yaml(written).get("base") if written is not None else None
     if resuming and model is not None and not named:
         raise InputError(
-            f"{written}: this run did not start from a model", "leave --model out, or choose another --out"
+            "run_without_base_model",
+            "this run did not start from a model",
+            location=written,
+            argument="model",
+            hint=f"remove {option('model')}, or choose another {option('out')}",
         )
     if model is None and not named:
         return None
     found = model if isinstance(model, Model) else load(model or str(named))
     if found.tokenizer.digest != shards.tokenizer.digest:
         raise InputError(
-            f"{shards.folder}: this data was prepared with another tokenizer than that of {found.path}",
-            f"prepare it again: bertsmith data prepare FILES --tokenizer {found.model_folder} --out SHARDS",
+            "tokenizer_mismatch",
+            f"this data was prepared with another tokenizer than that of {found.path}",
+            location=shards.folder,
+            argument="model",
+            hint="prepare the data again with "
+            f"{command('data prepare', 'FILES', tokenizer=found.model_folder, out='SHARDS')}",
         )
     return found
 
@@ -90,17 +100,27 @@ def settings_from(
     )
     chosen = _numbered_as(base.folder, chosen, given, changes)
     if chosen.base != str(base.path):
-        raise InputError(f"--set base={chosen.base}: the model is {base.path}", "name the model with --model")
+        raise InputError(
+            "base_differs_from_model",
+            f"the setting 'base' is {chosen.base}, and the model is {base.path}",
+            argument="base",
+            hint=f"give the model as {option('model')} only",
+        )
     for name in ModelConfig.model_fields:
         if name not in DROPOUTS and (asked := getattr(chosen.model, name)) != getattr(own, name):
             raise InputError(
-                f"model.{name}={asked} is asked for, and {base.path} has {getattr(own, name)}",
-                "leave it out, and --preset too: the sizes are the model's (its dropout may be set)",
+                "size_differs_from_model",
+                f"the setting is {asked}, and {base.path} has {getattr(own, name)}",
+                argument=f"model.{name}",
+                hint=f"remove it, and {option('preset')} too: the sizes are those of the model; only its dropout "
+                "can be set",
             )
     if chosen.start != StartSettings():
         raise InputError(
-            "the settings of 'start' are for new weights, and --model brings its own",
-            "leave them out, or leave --model out",
+            "start_with_model",
+            f"the settings of 'start' are for new weights, and {option('model')} gives the weights",
+            argument="start",
+            hint=f"remove the settings of 'start', or {option('model')}",
         )
     return chosen
 
@@ -110,37 +130,38 @@ def take_over(
     encoder: Encoder,
     objective: Objective,
     chosen: PretrainSettings,
-    tell: Callable[[str], None],
 ) -> None:
-    """Fill the objective's heads with the model's, where it has them; those that start anew are told."""
+    """Fill the objective's heads with the model's, where it has them; those that start anew are logged."""
     before, data = base.sentence_task, chosen.data
     for part, module in objective.folders(encoder)[MODEL].modules.items():
         if part == "encoder":
             continue
         if part == "pair" and base.has(part) and before != data.sentence_task:
-            tell(f"{base.path}: its head for sentence pairs answers {before}; a new one is trained")
+            logger.info(
+                "%s: the head for sentence pairs was trained for %s; a new one is trained", base.path, before
+            )
         elif base.has(part):
             base.fill(part, module)
             if part == "pair" and before == "nsp" and base.is_next_label != data.is_next_label:
                 exchange_answers(module)
-                tell(
-                    f"{base.path}: IsNext is {base.is_next_label} there and {data.is_next_label} here: the "
-                    "answers of its head for sentence pairs change places"
+                logger.info(
+                    "%s: IsNext is %d there and %d here: the outputs of the head for sentence pairs are exchanged",
+                    base.path,
+                    base.is_next_label,
+                    data.is_next_label,
                 )
         else:
-            tell(f"{base.path}: the model has no {_CALLED.get(part, part)}; a new one is trained")
+            logger.info("%s: the model has no %s; a new one is trained", base.path, _CALLED.get(part, part))
     for beside, parts in objective.folders(encoder).items():
         if beside != MODEL:
-            _take_over_beside(base, beside, parts, getattr(chosen.objective, beside, None), tell)
+            _take_over_beside(base, beside, parts, getattr(chosen.objective, beside, None))
 
 
-def _take_over_beside(
-    base: ModelFolder, beside: str, parts: Parts, named: str | None, tell: Callable[[str], None]
-) -> None:
+def _take_over_beside(base: ModelFolder, beside: str, parts: Parts, named: str | None) -> None:
     """Fill what stands beside the model, such as a generator: from the folder that is named, else where a run of
     the same sizes left one. InputError where the one named has other sizes, or was trained with another model."""
     place = base.path.parent / beside if named is None else _located(named, beside)
-    why = "is not there"
+    why = "the folder does not exist"
     if (place / CONFIG).is_file():
         found = read_folder(place)
         own = {name: getattr(parts.config, name) for name in ModelConfig.model_fields if name not in DROPOUTS}
@@ -150,17 +171,26 @@ def _take_over_beside(
             for part, module in parts.modules.items():
                 found.fill(part, module)
             return
-        why = f"has another {other[0]}" if other else "has other embeddings" if strange else "has no head"
+        why = (
+            f"the {beside} has another {other[0]}"
+            if other
+            else f"the {beside} has other embeddings"
+            if strange
+            else f"the {beside} has no head"
+        )
         if other and named is not None:
             name = other[0]
-            why = f"its {name} is {getattr(found.config, name)}, and this run's {beside} has {own[name]}"
+            why = f"{name} is {getattr(found.config, name)}, and the {beside} of this run has {own[name]}"
     if named is not None:
         raise InputError(
-            f"objective.{beside}={named}: {why}",
-            f"name the {beside} that this very model was trained with, and its share of the model's width "
+            "generator_mismatch",
+            why,
+            location=named,
+            argument=f"objective.{beside}",
+            hint=f"name the {beside} that the model was trained with, and its share of the width of the model "
             f"(objective.{beside}_size)",
         )
-    tell(f"{place}: {why}: the {beside} beside the model starts anew")
+    logger.info("%s: %s, so a new %s is trained", place, why, beside)
 
 
 def _located(named: str, beside: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from bertsmith.corpus.diagnostics import FULL_SENTENCES, as_options, unknown_tokens
 from bertsmith.corpus.shards import Shards
 from bertsmith.corpus.tokenized_corpus import Ints
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.instances.batches import PairStream, ids_of, token_counts
 from bertsmith.instances.cooccurrence_embeddings import vectors_of_neighbours
@@ -23,8 +24,10 @@ from bertsmith.pretraining.pretrained_vectors import token_vectors
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training.data_loader import Phase
 
+logger = logging.getLogger(__name__)
+
 _EVALUATION_BATCH = 64
-_UNEVEN = 0.1  # how far the share of IsNext may be from a half before it is told; 0.45 is usual
+_UNEVEN = 0.1  # how far the share of IsNext may be from a half before a warning is logged; 0.45 is usual
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,13 @@ class Source:
     chosen: PretrainSettings
 
     @classmethod
-    def of(cls, shards: Shards, chosen: PretrainSettings, tell: Callable[[str], None]) -> Source:
-        """Split the documents, and say so; and where the tokenizer does not know much of the text."""
+    def of(cls, shards: Shards, chosen: PretrainSettings) -> Source:
+        """Split the documents, and log how, and where the tokenizer does not know much of the text."""
         for sentence in unknown_tokens(shards.counts):
-            tell(sentence)
+            logger.warning("%s", sentence)
         split = Split.of(shards, chosen.data)
         for sentence in split.described(shards, chosen.data):
-            tell(sentence)
+            logger.info("%s", sentence)
         return cls(shards, split, chosen)
 
     @property
@@ -62,18 +65,18 @@ class Source:
         """How often each token occurs in the training documents, [V]."""
         return token_counts(self.shards, self.split.training, self.shards.tokenizer.vocab_size)
 
-    def vectors(self, tell: Callable[[str], None]) -> list[Callable[[int], NDArray[np.float32]]]:
+    def vectors(self) -> list[Callable[[int], NDArray[np.float32]]]:
         """What makes first vectors of the tokens by their width, [V, width], as the settings ask: of the tokens
         near each in the training documents, and over these a file's."""
         start, tokenizer = self.chosen.start, self.shards.tokenizer
 
         def of_neighbours(width: int) -> NDArray[np.float32]:
-            tell("counting which tokens stand near each other: their first vectors come from it")
+            logger.info("counting which tokens occur near each other: their first vectors depend on it")
             seed = self.chosen.train.seed
             return vectors_of_neighbours(self.shards, self.split.training, tokenizer.vocab_size, width, seed)
 
         def of_file(width: int) -> NDArray[np.float32]:
-            return token_vectors(start.token_vectors, tokenizer, width, tell)
+            return token_vectors(start.token_vectors, tokenizer, width)
 
         asked = {of_neighbours: start.tokens == "neighbours", of_file: bool(start.token_vectors)}
         return [made for made, wanted in asked.items() if wanted]
@@ -148,47 +151,60 @@ def instances_of(
     )
 
 
-def tell_of_instances(source: Source, tell: Callable[[str], None]) -> dict[str, float | int]:
-    """Say how the text became instances and batches, in the first epoch; the figures of the batches."""
+def log_instances(source: Source) -> dict[str, float | int]:
+    """Log how the text became instances and batches, in the first epoch; the figures of the batches."""
     chosen, stream = source.chosen, source.streams[0]
     if not stream.size(0):
         raise InputError(
-            f"{source.shards.folder}: no instance can be made of these documents",
-            "give longer documents, or set data.sentence_task=none and data.instances=full_sentences",
+            "no_instances",
+            "these documents are too short for any instance",
+            location=source.shards.folder,
+            hint=f"give longer documents, or set {option('data.sentence_task', 'none')} and "
+            f"{option('data.instances', 'full_sentences')}",
         )
     counts = stream.plan(0).counts
-    _tell_of_labels(counts, chosen.data.lends, tell)
+    _log_labels(counts, chosen.data.lends)
     if counts["tokens_left_out"]:
-        tell(f"{counted(counts['tokens_left_out'], 'token')} left out of every instance")
+        logger.info("%s left out of every instance", counted(counts["tokens_left_out"], "token"))
     found = stream.filling(0, chosen.train.batch_size).report
     limit = (
         f"{chosen.train.batch_tokens:,} tokens"
         if chosen.train.batch_tokens
         else "the longest instances' tokens"
     )
-    tell(
-        f"{counted(counts['instances'], 'instance')} per epoch in "
-        f"{counted(int(found['number']), 'batch', 'batches')}, filled to "
-        f"{found['fill_mean']:.1%} of {limit} (the emptiest to {found['fill_min']:.1%}); no padding "
-        f"(padded batches would be {found['padding_if_padded']:.1%} padding)"
+    logger.info(
+        "%s per epoch in %s, filled to %s of %s (the emptiest to %s); no padding (padded batches would be %s "
+        "padding)",
+        counted(counts["instances"], "instance"),
+        counted(int(found["number"]), "batch", "batches"),
+        f"{found['fill_mean']:.1%}",
+        limit,
+        f"{found['fill_min']:.1%}",
+        f"{found['padding_if_padded']:.1%}",
     )
     return found
 
 
-def _tell_of_labels(counts: dict[str, int], lends: bool, tell: Callable[[str], None]) -> None:
-    """Say so where the corpus cannot give as many IsNext as NotNext pairs. lends: whether NotNext's B is from
-    another document."""
+def _log_labels(counts: dict[str, int], lends: bool) -> None:
+    """Log a warning if the corpus cannot give as many IsNext as NotNext pairs.
+
+    lends: True if NotNext's B is from another document.
+    """
     if "is_next" not in counts:
         return
     share = counts["is_next"] / max(1, counts["instances"])
     if abs(share - 0.5) > _UNEVEN and not lends:
-        tell(
-            f"{share:.0%} of the pairs are IsNext: many documents are too short to have a B elsewhere; "
-            "data.nsp_negatives=other_document finds enough"
+        logger.warning(
+            "%s of the pairs are IsNext: many documents are too short to have a B elsewhere; "
+            "data.nsp_negatives=other_document finds enough",
+            f"{share:.0%}",
         )
     elif abs(share - 0.5) > _UNEVEN:
-        tell(
-            f"only {share:.0%} of the pairs are IsNext: {counts['documents_of_one_fragment']:,} of "
-            f"{counted(counts['documents'], 'document')} with one sentence only, which has no next one; "
-            f"train without pairs: {as_options(FULL_SENTENCES)}"
+        logger.warning(
+            "only %s of the pairs are IsNext: %s of %s have only one sentence, which has no next one; train "
+            "without pairs: %s",
+            f"{share:.0%}",
+            f"{counts['documents_of_one_fragment']:,}",
+            counted(counts["documents"], "document"),
+            as_options(FULL_SENTENCES),
         )

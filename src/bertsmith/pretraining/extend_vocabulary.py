@@ -18,7 +18,7 @@ from torch import Tensor
 from bertsmith import console
 from bertsmith.artifacts.folder import MODEL_FILES, ModelFolder, read_folder, write_folder
 from bertsmith.artifacts.locate import locate, locate_tokenizer
-from bertsmith.errors import InputError, MachineError
+from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
 from bertsmith.io.files import Reading
@@ -108,7 +108,9 @@ def extend_tokenizer(
             with atomic.new_folder(place, replace=replace) as part:
                 _Recorded(grown, report).save(part)
         except OSError as error:
-            raise MachineError(f"{place}: the tokenizer could not be written: {error}") from error
+            raise MachineError(
+                "tokenizer_not_written", f"the tokenizer could not be written: {error}", location=place
+            ) from error
     else:
         pieces = extension.old_pieces(old, grown)
         added = {"words": len(found.words), "vocab_size_before": folder.config.vocab_size, "init": init}
@@ -120,13 +122,23 @@ def _refuse_itself(out: Path, *names: str | Path | None) -> None:
     """InputError where what is extended is in the folder that would be replaced."""
     for name in names:
         if name is not None and Path(name).exists() and Path(name).resolve().is_relative_to(out.resolve()):
-            raise InputError(f"{name}: is extended into its own place {out}", "name another --out")
+            raise InputError(
+                "input_inside_output",
+                f"this is the input, and it is in {out}, which would be replaced",
+                location=name,
+                argument="out",
+                hint=f"choose another {option('out')}",
+            )
 
 
 def _opened(tokenizer: str | Path | None, model: str | Path | None) -> tuple[Tokenizer, ModelFolder | None]:
     """The tokenizer, and the model that it belongs to."""
     if (tokenizer is None) == (model is None):
-        raise InputError("either a tokenizer or a model is extended", "give one of --tokenizer and --model")
+        raise InputError(
+            "tokenizer_or_model",
+            "either a tokenizer or a model is extended",
+            hint=f"give one of {option('tokenizer')} and {option('model')}",
+        )
     if model is None:
         old = Tokenizer.load(locate_tokenizer(str(tokenizer)))
         return old, None
@@ -163,7 +175,12 @@ def _words(
     progress: Callable[[int], None] | None,
 ) -> _Found:
     if not files and word_list is None:
-        raise InputError("there is no file to propose words from", "name text files, or a --word-list")
+        raise InputError(
+            "no_files",
+            "there is no file to propose words from",
+            argument="files",
+            hint=f"give text files, or {option('word_list')}",
+        )
     listed, needless = extension.read_word_list(word_list, old) if word_list is not None else ([], [])
     counts = extension.count_domain_words(files, old, reading, progress) if files else None
     if word_list is not None:
@@ -183,10 +200,11 @@ def _words(
     )
     if not words:
         raise InputError(
-            f"{files[0]}: there is no word to add: none that occurs at least "
-            f"{counted(choice.min_frequency, 'time')} is cut into "
-            f"{max(2, choice.min_pieces)} pieces or more",
-            "lower --min-frequency, or name words with --word-list",
+            "no_new_words",
+            f"there is no word to add: no word that occurs at least {counted(choice.min_frequency, 'time')} is "
+            f"split into {max(2, choice.min_pieces)} pieces or more",
+            location=files[0],
+            hint=f"lower {option('min_frequency')}, or name words with {option('word_list')}",
         )
     return _Found(words, needless, counts)
 
@@ -198,7 +216,9 @@ def _grown(old: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
     for new, got in zip(words, grown.pieces([kind.text(new.word) for new in words]), strict=True):
         if [grown.tokens[i] for i in got] != [kind.token(new.word)]:
             raise InputError(
-                f"'{new.word[:60]}' would not become one token of this tokenizer", "leave it out of the list"
+                "word_not_one_token",
+                f"'{new.word[:60]}' would not become one token of this tokenizer",
+                hint="remove the word from the list",
             )
     return grown
 
@@ -235,9 +255,12 @@ def _write_model(
         if name in _OF_TOKENS:
             if len(tensor) != folder.config.vocab_size:
                 raise InputError(
-                    f"{folder.path}: the weights have {counted(len(tensor), 'row')}, the vocabulary has "
+                    "vocab_size_differs",
+                    f"the weights have {counted(len(tensor), 'row')}, and the vocabulary has "
                     f"{folder.config.vocab_size:,}",
-                    "config.json and the weights do not belong together",
+                    location=folder.path,
+                    hint="config.json and the weights do not belong together; restore them from the source of the "
+                    "model",
                 )
             tensor = grown_rows(tensor, size, pieces, added["init"])
         parts.setdefault(prefix, {})[rest] = tensor

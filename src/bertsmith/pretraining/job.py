@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective, held_out_figures
 from bertsmith.pretraining.base_model import take_over
-from bertsmith.pretraining.data import Source, tell_of_instances
+from bertsmith.pretraining.data import Source, log_instances
 from bertsmith.pretraining.minimal_pairs import (
     ACCURACY,
     PairsOnTheWay,
     expect_pairs,
+    log_sample,
     pairs_of,
     pairs_on_the_way,
-    tell_of_sample,
 )
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
@@ -42,7 +42,9 @@ from bertsmith.training.train_state import Evaluation, Progress
 from bertsmith.training.trainer import Course, fingerprint
 from bertsmith.training.training_budget import Aim
 
-_MANY_PASSES = 10.0  # over the data: from there on it is told before the run
+logger = logging.getLogger(__name__)
+
+_MANY_PASSES = 10.0  # over the data: from there on a warning is logged before the run
 _SOME_PASSES = 2.0
 _BY_HEART = 1.0  # nats by which the training text's MLM loss is below that of held-out documents
 _LAST_RECORDS = 10  # of the log: what a training loss is the mean of
@@ -72,28 +74,27 @@ class Work:
         shards: Shards,
         chosen: PretrainSettings,
         base: Model | None,
-        tell: Callable[[str], None],
         *,
         restored: bool,
     ) -> Work:
-        """Split the documents, draw or take over the first weights, cut the held-out batches; it is told.
+        """Split the documents, draw or take over the first weights, cut the held-out batches; it is logged.
 
         restored: weights will come from a checkpoint, so that what takes long to begin with is left out.
         """
         check_length(chosen)
         pairs = pairs_of(chosen.evaluate)
-        place = place_of(chosen.train, chosen.model, tell)
+        place = place_of(chosen.train, chosen.model)
         _check_memory(chosen, place)
-        source = Source.of(shards, chosen, tell)
+        source = Source.of(shards, chosen)
         folder = None if base is None else base.folder
-        vectors = [] if restored else source.vectors(tell)
+        vectors = [] if restored else source.vectors()
         encoder, objective = first_weights(chosen, place.drawing, source.counts, folder, vectors)
         objective.fits(shards.tokenizer)
         objective.bring(encoder, fresh=not restored)
         if folder is not None and not restored:
-            take_over(folder, encoder, objective, chosen, tell)
+            take_over(folder, encoder, objective, chosen)
         place.settle(encoder, objective)
-        batches, held_out = tell_of_instances(source, tell), source.held_out_batches()
+        batches, held_out = log_instances(source), source.held_out_batches()
         on_the_way = (
             None
             if pairs is None
@@ -101,9 +102,7 @@ class Work:
         )
         return cls(chosen, source, base, encoder, objective, place, batches, held_out, on_the_way)
 
-    def on_footing(
-        self, *, resuming: bool, tell: Callable[[str], None], ranks: RankGroup
-    ) -> tuple[Work, Footing]:
+    def on_footing(self, *, resuming: bool, ranks: RankGroup) -> tuple[Work, Footing]:
         """Time updates here, and expect what else will take time; the work with what was settled by that."""
         chosen, source = self.chosen, self.source
         on = footing(
@@ -113,7 +112,6 @@ class Work:
             chosen.train,
             self.place,
             self.updates,
-            tell,
             resuming=resuming,
             ranks=ranks,
         )
@@ -123,8 +121,8 @@ class Work:
             return replace(self, place=on.place), on
         if (minutes := chosen.train.max_minutes) is not None:
             budget = None if resuming else minutes
-            pairs = expect_pairs(on.speeds, pairs, self._tokens_per_update, budget, tell)
-        tell_of_sample(pairs, tell)
+            pairs = expect_pairs(on.speeds, pairs, self._tokens_per_update, budget)
+        log_sample(pairs)
         chosen = chosen.model_copy(update={"evaluate": pairs.settings})
         return replace(self, place=on.place, pairs=pairs, chosen=chosen), on
 
@@ -195,15 +193,15 @@ class Work:
 
         return Evaluation(measure)
 
-    def leave(self, out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
-        """Write the model and the report, and tell what the figures mean."""
+    def leave(self, out: Path, progress: Progress) -> None:
+        """Write the model and the report, and log what the figures mean."""
         figures = dict(progress.evaluation)
         for prefix, some in self.held_out.items():
             found = self.objective.by_frequency(self.source.counts, some)
             figures |= {f"{prefix}{name}": value for name, value in found.items()}
         report = self._report(progress, figures, out)
         for remark in report["remarks"]:
-            tell(remark)
+            logger.warning("%s", remark)
 
         def write() -> None:
             self._write(out, self._record(progress, figures))
@@ -211,7 +209,7 @@ class Work:
 
         write()
         if self.pairs is not None:  # what takes long, and may be interrupted, when the model is there
-            report["pairs"] = self.pairs.report(tell)
+            report["pairs"] = self.pairs.report()
             figures[ACCURACY] = report["pairs"]["accuracy"]
             write()
 
@@ -238,14 +236,15 @@ class Work:
             "batches": self.batches,
         }
 
-    def tell_of_passes(self, updates: int, tell: Callable[[str], None]) -> None:
-        """Say so where there is little text for so many updates."""
+    def log_passes(self, updates: int) -> None:
+        """Log a warning where there is little text for so many updates."""
         passes = updates / max(1e-9, self._updates_per_epoch)
         if passes >= _MANY_PASSES:
-            tell(
-                f"there is little text for {counted(updates, 'update')}: it will be read about {passes:,.0f} "
-                "times, and a model that learns it by heart gets worse on any other; more text helps, or a "
-                "shorter run"
+            logger.warning(
+                "there is little text for %s: the run reads it about %s times, and a model that overfits it gets "
+                "worse on other text; use more text, or a shorter run",
+                counted(updates, "update"),
+                f"{passes:,.0f}",
             )
 
     def _of_learning(self, progress: Progress, held_out: dict[str, float], out: Path) -> list[str]:
@@ -260,19 +259,19 @@ class Work:
         if learnt is not None and loss - learnt > _BY_HEART and passes >= _SOME_PASSES:
             worse = f", where word frequencies alone reach {alone:.2f}" if loss >= alone else ""
             return [
-                f"this model knows its text by heart: it has read it {passes:,.0f} times, and its MLM loss is "
-                f"{learnt:.2f} there and {loss:.2f} on held-out documents{worse}. More text helps most; else "
-                f"fewer updates (train.max_steps, --minutes; now {counted(updates, 'update')}) or a smaller "
-                f"--preset (now {counted(model.num_hidden_layers, 'layer')} of {model.hidden_size:,})"
+                f"this model overfits its text: it has read the text {passes:,.0f} times, and its MLM loss is "
+                f"{learnt:.2f} there and {loss:.2f} on held-out documents{worse}. More text helps most; otherwise "
+                f"make fewer updates (train.max_steps, train.max_minutes; now {counted(updates, 'update')}), or "
+                f"use a smaller preset (now {counted(model.num_hidden_layers, 'layer')} of {model.hidden_size:,})"
             ]
         if loss < alone:
             return []
         return [
-            f"this model has learnt nothing of the context yet: its held-out MLM loss is {loss:.2f}, and word "
-            f"frequencies alone reach {alone:.2f}. Change one of these: more updates (train.max_steps, --minutes; "
-            f"now {counted(updates, 'update')}, {passes:.2g} passes over the data); another "
+            f"this model has not learned to use the context yet: its held-out MLM loss is {loss:.2f}, and word "
+            f"frequencies alone reach {alone:.2f}. Change one of these: more updates (train.max_steps, "
+            f"train.max_minutes; now {counted(updates, 'update')}, {passes:.2g} passes over the data); another "
             f"train.learning_rate (now {train.learning_rate:g}: higher if the loss in log.jsonl still falls, "
-            f"lower if it has risen); a smaller --preset (now {counted(model.num_hidden_layers, 'layer')} of "
+            f"lower if it has risen); a smaller preset (now {counted(model.num_hidden_layers, 'layer')} of "
             f"{model.hidden_size:,})"
         ]
 
@@ -312,8 +311,10 @@ def check_length(chosen: PretrainSettings) -> None:
     longest = max(chosen.data.sequence_length, chosen.data.long_sequence_length or 0)
     if longest > chosen.model.longest:
         raise InputError(
+            "sequence_length_too_large",
             f"sequences of {longest} tokens do not fit {chosen.model.longest} positions",
-            "lower data.sequence_length"
+            argument="data.sequence_length",
+            hint="lower data.sequence_length"
             + ("" if chosen.base else ", or raise model.max_position_embeddings"),
         )
     check_budget(chosen.train.batch_tokens, longest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from bertsmith import console
 from bertsmith.device import Place
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.inference.causal_scoring import LeftToRight
 from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs, score_pairs, told_of_pairs
@@ -22,6 +22,8 @@ from bertsmith.pretraining.settings import EvaluateSettings
 from bertsmith.runs.compute_setup import forward
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.autotune import Speeds
+
+logger = logging.getLogger(__name__)
 
 ACCURACY = "pairs_accuracy"
 """The figure's name in log.jsonl and among the held-out figures."""
@@ -51,14 +53,14 @@ class PairsOnTheWay:
         """The accuracy on the sample, by its name; the modules are in evaluation."""
         return {ACCURACY: score_pairs(self.sample, self.scorer).accuracy}
 
-    def report(self, tell: Callable[[str], None]) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """All figures of the pairs after the last update."""
         pairs = self.last
-        tell(f"scoring {counted(len(pairs), 'minimal pair')} ...")
+        logger.info("scoring %s ...", counted(len(pairs), "minimal pair"))
         with console.Bar("minimal pairs", 2 * len(pairs), unit="sentences") as bar:
             scores = score_pairs(pairs, self.scorer, bar.advance_to)
         for sentence in told_of_pairs(scores):
-            tell(sentence)
+            logger.info("%s", sentence)
         return scores.document()
 
 
@@ -69,14 +71,21 @@ def pairs_of(settings: EvaluateSettings) -> MinimalPairs | None:
         return None
     if not Path(settings.pairs).exists():
         raise InputError(
-            f"{settings.pairs}: there is no such file of minimal pairs",
-            "give it with --evaluate-pairs, or go without: --set evaluate.pairs=none",
+            "not_found",
+            "there is no such file of minimal pairs",
+            location=settings.pairs,
+            argument="evaluate_pairs",
+            hint=f"check {option('evaluate_pairs')}, or set {option('evaluate.pairs', 'none')}",
         )
     try:
         return read_pairs(settings.pairs, encoding=settings.pairs_encoding)
     except InputError as error:
-        remedy = (error.remedy or "").replace("--encoding ", "--set evaluate.pairs_encoding=")
-        raise InputError(error.sentence, remedy or None) from None
+        # The encoding of this file is a setting, not the argument `encoding` that the hint refers to.
+        if error.argument == "encoding":
+            error.argument = "evaluate.pairs_encoding"
+        if error.hint is not None:
+            error.hint = error.hint.replace('"encoding"', '"evaluate.pairs_encoding"')
+        raise
 
 
 def pairs_on_the_way(
@@ -91,30 +100,31 @@ def pairs_on_the_way(
     head = objective.folders(encoder)[MODEL].modules.get("masked")
     if not isinstance(head, MaskedHead):
         raise InputError(
-            f"the objective '{objective.name}' has no masked-LM head, which minimal pairs are scored with",
-            "leave --evaluate-pairs out",
+            "objective_without_masked_head",
+            f"minimal pairs are scored with a masked-LM head, and the objective '{objective.name}' has none",
+            argument="evaluate_pairs",
+            hint=f"remove {option('evaluate_pairs')}",
         )
     kind = LeftToRight if encoder.config.causal else Scorer
     return PairsOnTheWay(pairs, settings, kind(encoder, head, tokenizer, place))
 
 
-def tell_of_sample(pairs: PairsOnTheWay, tell: Callable[[str], None]) -> None:
-    """Say which pairs an evaluation scores, where these are not all."""
+def log_sample(pairs: PairsOnTheWay) -> None:
+    """Log which pairs an evaluation scores, where these are not all."""
     number = len(pairs.sample)
     if number < len(pairs.every):
-        tell(
-            f"each evaluation scores {number:,} of {counted(len(pairs.every), 'minimal pair')}, always the same "
-            "ones (evaluate.pairs_sample)"
+        logger.info(
+            "each evaluation scores %s of %s, always the same ones (evaluate.pairs_sample)",
+            f"{number:,}",
+            counted(len(pairs.every), "minimal pair"),
         )
 
 
-def expect_pairs(
-    speeds: Speeds, pairs: PairsOnTheWay, tokens: float, minutes: float | None, tell: Callable[[str], None]
-) -> PairsOnTheWay:
+def expect_pairs(speeds: Speeds, pairs: PairsOnTheWay, tokens: float, minutes: float | None) -> PairsOnTheWay:
     """Say what scoring pairs is worth in updates of so many tokens, at each evaluation and after the last update.
 
     minutes: the budget of a run that begins; where all pairs would take more than a tenth of it, fewer are scored
-    at the end, and at most half as many at each evaluation, which is told. Returns the pairs with that settled.
+    at the end, and at most half as many at each evaluation, which is logged. Returns the pairs with that settled.
     """
     settings, number = pairs.settings, len(pairs.every)
     worth = forward(pairs.every.cost(pairs.scorer), tokens)  # of all; a sample is alike
@@ -124,15 +134,17 @@ def expect_pairs(
         sample = min(settings.pairs_sample or number, int(_EACH * some))
         bounded = settings.model_copy(update={"pairs_at_end": some, "pairs_sample": sample})
         pairs = PairsOnTheWay(pairs.every, bounded, pairs.scorer)
-        tell(
-            f"scoring all {counted(number, 'minimal pair')} would take about {console.duration(seconds)}: "
-            f"{some:,} of them are scored at the end (evaluate.pairs_at_end); bertsmith score RUN --pairs FILE "
-            "scores all"
+        logger.info(
+            "scoring all %s would take about %s: %s of them are scored at the end (evaluate.pairs_at_end); "
+            "`bertsmith score` scores all",
+            counted(number, "minimal pair"),
+            console.duration(seconds),
+            f"{some:,}",
         )
     each, last = (worth * len(some) / number for some in (pairs.sample, pairs.last))
     if minutes is not None:
         one, other = (console.duration(part * speeds.of(0)) for part in (each, last))
-        tell(f"scoring minimal pairs takes about {one} at each evaluation, and {other} at the end")
+        logger.info("scoring minimal pairs takes about %s at each evaluation, and %s at the end", one, other)
     speeds.writing *= 2  # the model is written before the last pairs are scored, and with their figures
     speeds.evaluated += each
     speeds.at_end += last / speeds.evaluated

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.corpus.tokenized_corpus import Ints
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, command, option
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.weight_init import start_from_sinusoids, start_from_vectors, start_looking_near
@@ -39,21 +39,26 @@ def first_weights(
     for name, value in kind.model.items():
         if (given := getattr(encoder.config, name)) != value:
             raise InputError(
-                f"model.{name} is {given}, and the objective '{kind.name}' is for models where it is {value}",
-                "leave it out, or choose another objective (objective.name)",
+                "objective_not_applicable",
+                f"the setting is {given}, and the objective '{kind.name}' needs {value}",
+                argument=f"model.{name}",
+                hint=f"remove it, or choose another {option('objective.name')}",
             )
     if not chosen.base and (beside := getattr(chosen.objective, GENERATOR, None)) is not None:
         raise InputError(
-            f"objective.{GENERATOR}={beside}: a generator goes on beside the model that it was trained with",
-            "leave it out, or take that model further: bertsmith pretrain --model",
+            "generator_without_model",
+            f"the generator '{beside}' can only be used with the model that it was trained with",
+            argument=f"objective.{GENERATOR}",
+            hint=f"remove it, or continue from that model with {command('pretrain', model='MODEL')}",
         )
     objective = kind.made(encoder, generator, chosen.data, chosen.objective)
     if chosen.objective.reduction == "sum":
         if any(weight != 1 for weight in objective.weights.values()):
             raise InputError(
-                f"objective.reduction=sum: the objective '{kind.name}' weighs several losses against each other, "
-                "each of them a mean",
-                "leave it out",
+                "reduction_not_applicable",
+                f"the objective '{kind.name}' weighs several losses, and each of them is a mean",
+                argument="objective.reduction",
+                hint=f"remove {option('objective.reduction', 'sum')}",
             )
         objective.summed = kind.perplexities
     table = encoder.embeddings.token.weight
@@ -75,9 +80,11 @@ def _look_near(encoder: Encoder) -> None:
     config = encoder.config
     if config.embedding_size is not None:
         raise InputError(
-            "start.attention=local: a projection stands between this model's positions and its layers "
-            f"(model.embedding_size={config.embedding_size})",
-            "set start.attention=normal",
+            "local_attention_not_applicable",
+            "the value 'local' is for models without a projection between positions and layers, and this model "
+            f"has model.embedding_size={config.embedding_size}",
+            argument="start.attention",
+            hint=f"set {option('start.attention', 'normal')}",
         )
     attention: Any = encoder.blocks[0].attention
     start_looking_near(attention.qkv.weight, config.num_attention_heads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,8 @@ from bertsmith.pretraining.speed_probe import timed_on_random_text
 from bertsmith.runs.run_folder import place_of
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 _SHARE, _LONGEST = 0.005, 2.0  # of the time, and seconds: for a look at how fast a size is here
 _DECIDED = (
     "model.num_hidden_layers",
@@ -24,10 +27,8 @@ _DECIDED = (
 )
 
 
-def size_in_minutes(
-    changes: Mapping[str, Any], tokenizer: Tokenizer, tell: Callable[[str], None]
-) -> str | None:
-    """The preset of the size that suits the minutes asked for; it is told.
+def size_in_minutes(changes: Mapping[str, Any], tokenizer: Tokenizer) -> str | None:
+    """The preset of the size that suits the minutes asked for; it is logged.
 
     None where no minutes are asked for, or the sizes are named already.
     """
@@ -36,12 +37,16 @@ def size_in_minutes(
     if (minutes := resolved({}, {}, None, changes, tokenizer).train.max_minutes) is None:
         return None
     seconds = 60 * minutes
-    found, expected = largest(lambda size: _tokens_in(size, seconds, changes, tokenizer, tell))
+    found, expected = largest(lambda size: _tokens_in(size, seconds, changes, tokenizer))
     sizes = preset(found.name)
-    tell(
-        f"for {duration(seconds)} here: {sizes.num_hidden_layers} layers of {sizes.hidden_size}, as in "
-        f"{found.name}, which will see about {_rounded(expected)} tokens; a preset, settings or a recipe choose "
-        "otherwise"
+    logger.info(
+        "for %s on this machine: %d layers of %d, as in %s, which will see about %s tokens; to change that, set a "
+        "preset, settings, or a recipe",
+        duration(seconds),
+        sizes.num_hidden_layers,
+        sizes.hidden_size,
+        found.name,
+        _rounded(expected),
     )
     return found.name
 
@@ -65,11 +70,10 @@ def _tokens_in(
     seconds: float,
     changes: Mapping[str, Any],
     tokenizer: Tokenizer,
-    tell: Callable[[str], None],
 ) -> float:
     """How many tokens a run of this size sees in so many seconds here, from a look at some updates."""
     draft = resolved(asked_for(size.name, None)[0], {}, None, changes, tokenizer)
-    place = place_of(draft.train, draft.model, tell)
+    place = place_of(draft.train, draft.model)
     update, _ = timed_on_random_text(draft, place, min(_LONGEST, _SHARE * seconds))
     updates = min(seconds / update, draft.train.max_steps or math.inf)
     return updates * draft.train.batch_size * draft.train.accumulate * draft.data.sequence_length * FILL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,11 @@ from bertsmith.formatting import counted
 from bertsmith.io.word_vectors import read_word_vectors
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
 
-def token_vectors(
-    file: str, tokenizer: Tokenizer, width: int, tell: Callable[[str], None]
-) -> NDArray[np.float32]:
-    """A vector for each token, [V, width], zeros for tokens that the file does not have; how many it has is told.
+
+def token_vectors(file: str, tokenizer: Tokenizer, width: int) -> NDArray[np.float32]:
+    """A vector for each token, [V, width], zeros for tokens that the file does not have; logs how many it has.
 
     A token has the vector of its own name (`##ing`, `Ġthe`), else of the word that it begins or is ("the").
     InputError where the file has vectors of another width, or none of the tokens.
@@ -25,9 +25,12 @@ def token_vectors(
     found = read_word_vectors(file, {name for some in names.values() for name in some})
     if found.width != width:
         raise InputError(
-            f"{file}: its vectors have {counted(found.width, 'number')}, and the token table has {width} columns",
-            f"take vectors of {width}, or a model as wide (model.hidden_size, or model.embedding_size in families "
-            "that have one)",
+            "vector_length_differs",
+            f"the vectors have {counted(found.width, 'number')}, and the token table has {width} columns",
+            location=file,
+            argument="start.token_vectors",
+            hint=f"use vectors of {width} numbers, or a model as wide as the vectors (model.hidden_size, or "
+            "model.embedding_size in families that have one)",
         )
     vectors = np.zeros((tokenizer.vocab_size, width), dtype=np.float32)
     for token, some in names.items():
@@ -35,13 +38,20 @@ def token_vectors(
             vectors[token] = known[0]
     given = int(vectors.any(1).sum())
     if not given or not np.ptp(vectors[vectors.any(1)]):
-        what = (
-            "none of its words is a token of the vocabulary" if not given else "its numbers are all the same"
+        raise InputError(
+            "no_usable_vectors",
+            "all numbers are the same" if given else "none of the words is a token of the vocabulary",
+            location=file,
+            argument="start.token_vectors",
+            hint="use vectors of the language and the case of the corpus",
         )
-        raise InputError(f"{file}: {what}", "take vectors of the corpus's language and case")
-    tell(
-        f"{file}: {given:,} of {counted(len(names), 'token')} begin with its vectors, scaled to the deviation of "
-        f"drawn ones; {len(names) - given:,} have none there, and begin as they would without it"
+    logger.info(
+        "%s: %s of %s start from the vectors of this file, scaled to the deviation of random ones; the other %s "
+        "start as without the file",
+        file,
+        f"{given:,}",
+        counted(len(names), "token"),
+        f"{len(names) - given:,}",
     )
     return vectors
 

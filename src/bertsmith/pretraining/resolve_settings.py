@@ -65,9 +65,19 @@ def asked_for(name: str | None, recipe: str | Path | None) -> tuple[dict[str, An
     values = read_yaml(recipe) if recipe is not None else {}
     named = values.pop("preset", None)
     if named is not None and not isinstance(named, str):
-        raise InputError(f"{recipe}: 'preset' is a name, not {named!r}", "bert-mini-uncased, for example")
+        raise InputError(
+            "preset_not_a_name",
+            f"'preset' is not a name: {named!r}",
+            location=recipe,
+            hint="give the name of a preset, such as bert-mini-uncased",
+        )
     if not isinstance(values.get("model", {}), dict):
-        raise InputError(f"{recipe}: 'model' is a group of settings", "write its settings below it, indented")
+        raise InputError(
+            "group_expected",
+            "'model' is a group of settings, not a value",
+            location=recipe,
+            hint="write the settings of the group below it, indented",
+        )
     asked = name or named
     sizes = preset(asked).model_dump() if asked else {}
     for name_of_data in ("vocab_size", "pad_token_id"):
@@ -116,9 +126,11 @@ def resolved(
     chosen = kind.of(values, str(recipe or "settings")).changed(changes)
     if chosen.model.vocab_size != tokenizer.vocab_size and not of_model:
         raise InputError(
-            f"model.vocab_size is {chosen.model.vocab_size}, the tokenizer has "
+            "vocab_size_differs",
+            f"the setting is {chosen.model.vocab_size}, and the tokenizer has "
             f"{counted(tokenizer.vocab_size, 'entry', 'entries')}",
-            "leave model.vocab_size out: it is taken from the tokenizer",
+            argument="model.vocab_size",
+            hint="remove it: the size comes from the tokenizer",
         )
     check_segments(chosen.data, tokenizer.uses_segments, chosen.model.type_vocab_size)
     return chosen

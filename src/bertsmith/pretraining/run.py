@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertsmith import console, hardware
+from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted, percent
 from bertsmith.inference.model import Model, load
 from bertsmith.pretraining.base_model import base_of, settings_from
@@ -26,9 +27,9 @@ from bertsmith.runs.run_folder import (
     exclusive_run,
     goes_on,
     is_written,
+    log_finished,
     settings_of_run,
     start_over,
-    tell_finished,
     with_recipe,
     write_whole,
 )
@@ -37,6 +38,8 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.distributed import rank_group
 from bertsmith.training.trainer import train
+
+logger = logging.getLogger(__name__)
 
 
 def pretrain(
@@ -53,7 +56,6 @@ def pretrain(
     resume: bool = False,
     overwrite: bool = False,
     begun: float | None = None,
-    tell: Callable[[str], None] = console.tell,
     **keywords: Any,
 ) -> Model:
     """Pre-train a BERT on prepared shards with masked LM and what is asked of pairs (next sentence).
@@ -84,7 +86,7 @@ def pretrain(
     with ExitStack() as stack:
         ranks = stack.enter_context(rank_group())
         if not ranks.is_main:
-            tell = _silent
+            stack.enter_context(_errors_only())
         shards = data if isinstance(data, Shards) else Shards.open(data)
         shards.verify()
         if tokenizer is not None:
@@ -97,25 +99,23 @@ def pretrain(
 
         def open_run() -> tuple[bool, bool]:
             stack.enter_context(exclusive_run(out, resume=resume))
-            resuming = goes_on(out, resume=resume, overwrite=overwrite, tell=tell)
+            resuming = goes_on(out, resume=resume, overwrite=overwrite)
             return resuming, resuming and newest_name(out / CHECKPOINTS) is not None
 
         resuming, restored = ranks.run_on_main(open_run)
-        base = base_of(model, out / SETTINGS if resuming else recipe, shards, tell, resuming=resuming)
+        base = base_of(model, out / SETTINGS if resuming else recipe, shards, resuming=resuming)
         if not (resuming or base or recipe or preset):
-            preset = ranks.run_on_main(lambda: size_in_minutes(changes, shards.tokenizer, tell))
-        chosen = _chosen(out, preset, recipe, changes, shards.tokenizer, base, tell, resuming=resuming)
+            preset = ranks.run_on_main(lambda: size_in_minutes(changes, shards.tokenizer))
+        chosen = _chosen(out, preset, recipe, changes, shards.tokenizer, base, resuming=resuming)
         if not resuming and base is None and recipe is None:
-            _tell_of_learning(chosen, tell)
-        work = Work.of(shards, chosen, base, tell, restored=restored)
+            _log_learning_settings(chosen)
+        work = Work.of(shards, chosen, base, restored=restored)
         check_folders(out, work.objective.folders(work.encoder))
-        work, on = work.on_footing(resuming=resuming, tell=tell, ranks=ranks)
+        work, on = work.on_footing(resuming=resuming, ranks=ranks)
         named = with_recipe(PretrainSettings, recipe, changes) if resuming else None
-        aim = ranks.run_on_main(
-            lambda: aim_of(work.chosen.train, on, work.updates, begun, named=named, tell=tell)
-        )
+        aim = ranks.run_on_main(lambda: aim_of(work.chosen.train, on, work.updates, begun, named=named))
         if not resuming:
-            work.tell_of_passes(aim.updates, tell)
+            work.log_passes(aim.updates)
             work = work.settled(on)
 
             def write_settings() -> None:
@@ -124,24 +124,30 @@ def pretrain(
 
             ranks.run_on_main(write_settings)
         course = work.course(aim, on.speeds, out)
-        progress = train(
-            work.encoder, work.objective, course, on.place, resume=resume, tell=tell, ranks=ranks
-        )
+        progress = train(work.encoder, work.objective, course, on.place, resume=resume, ranks=ranks)
 
         def write_model() -> None:
             if not resuming or progress.made or not is_written(out, progress.step):
-                work.leave(out, progress, tell)
+                work.leave(out, progress)
                 return
-            tell_finished(out, progress, tell)
+            log_finished(out, progress)
             if work.pairs is not None and "pairs" not in load(out).report:
-                tell(f"its pairs were not scored: bertsmith score {out} --pairs FILE")
+                logger.info("%s: the minimal pairs were not scored; `bertsmith score` scores them", out)
 
         ranks.run_on_main(write_model)
         return load(out)
 
 
-def _silent(text: str) -> None:
-    """Say nothing: rank 0 does."""
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    """Log nothing below an error on a rank other than 0: rank 0 logs for all."""
+    package_logger = logging.getLogger("bertsmith")
+    level = package_logger.level
+    package_logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        package_logger.setLevel(level)
 
 
 def _chosen(
@@ -151,7 +157,6 @@ def _chosen(
     changes: Mapping[str, Any],
     tokenizer: Tokenizer,
     base: Model | None,
-    tell: Callable[[str], None],
     *,
     resuming: bool,
 ) -> PretrainSettings:
@@ -163,14 +168,14 @@ def _chosen(
         settled = {**learning_settings(sizes).get("model", {}), **needed_by(kind.from_file(out / SETTINGS))}
         sizes = {name: value for name, value in sizes.items() if name not in settled}
         asked = {**kind.dotted({"model": sizes}), **kind.dotted(values), **changes}
-        return settings_of_run(kind, out, asked, tell)
+        return settings_of_run(kind, out, asked)
     if base is not None:
         return settings_from(base, sizes, values, recipe, changes, tokenizer)
     return resolved(sizes, values, recipe, changes, tokenizer)
 
 
-def _tell_of_learning(chosen: PretrainSettings, tell: Callable[[str], None]) -> None:
-    """Say what a model learns with where no recipe says it: what was measured for its size, but for what the user
+def _log_learning_settings(chosen: PretrainSettings) -> None:
+    """Log what a model learns with where no recipe says it: what was measured for its size, but for what the user
     chose; or the defaults, where nothing was."""
     usual, train, data = learning_settings(chosen.model.model_dump()), chosen.train, chosen.data
     muon = f"Muon at {train.muon_learning_rate:g}, " if train.optimizer == "muon" else ""
@@ -180,7 +185,7 @@ def _tell_of_learning(chosen: PretrainSettings, tell: Callable[[str], None]) -> 
         f"{percent(data.mlm_probability)} of them predicted, dropout {chosen.model.hidden_dropout_prob:g}"
     )
     if not usual:
-        tell(f"no settings were measured for a model of this size, the defaults are used: {told}")
+        logger.info("no settings were measured for a model of this size, so the defaults are used: %s", told)
         return
     other = [
         f"{group}.{name} (usually {value})"
@@ -188,9 +193,10 @@ def _tell_of_learning(chosen: PretrainSettings, tell: Callable[[str], None]) -> 
         for name, value in values.items()
         if getattr(getattr(chosen, group), name) != value
     ]
-    but = f"; not the usual ones: {', '.join(other)}" if other else ""
-    tell(
-        f"settings that a model of this size learns with: {told}{but}; recipes/bert-paper.yaml has the paper's"
+    logger.info(
+        "settings for a model of this size: %s%s; recipes/bert-paper.yaml has those of the paper",
+        told,
+        f"; changed: {', '.join(other)}" if other else "",
     )
 
 
@@ -198,6 +204,9 @@ def _same_tokenizer(tokenizer: Tokenizer | str | Path, own: Tokenizer, shards: S
     given = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
     if given.digest != own.digest:
         raise InputError(
-            f"{shards.folder}: this data was prepared with another tokenizer than the one given",
-            "prepare the data again with this tokenizer, or leave --tokenizer out",
+            "tokenizer_mismatch",
+            "this data was prepared with another tokenizer",
+            location=shards.folder,
+            argument="tokenizer",
+            hint=f"prepare the data again with this tokenizer, or remove {option('tokenizer')}",
         )

@@ -155,7 +155,6 @@ def _run(
         out / "bert",
         preset=_PRESET,
         settings={**PRETRAINING, "train.seed": seed, **budget},
-        tell=logger.info,
     )
     _warn_of_few_steps(bert.report["steps"], budget)
     timer.record("pretrain")
@@ -191,7 +190,7 @@ def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: 
     settings = PretrainSettings.of(values, "quickstart").changed(
         {**PRETRAINING, "train.seed": seed, **budget}
     )
-    context = place_of(settings.train, settings.model, logger.info)
+    context = place_of(settings.train, settings.model)
     seconds, _ = timed_on_random_text(settings, context, _PROBE_SECONDS)
     train = settings.train
     steps_in_time = _MAX_STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)

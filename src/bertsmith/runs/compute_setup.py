@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +22,8 @@ from bertsmith.training.execution_benchmark import Way, best_way, numbers_of_thr
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import Trained
 from bertsmith.training.training_budget import Aim
+
+logger = logging.getLogger(__name__)
 
 _BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
 _TRIAL_SHARE = 0.02  # of a run: time spent on measuring how long an update takes
@@ -63,7 +66,6 @@ def footing(
     train: TrainSettings,
     place: Place,
     updates: Callable[[], int],
-    tell: Callable[[str], None],
     *,
     resuming: bool = False,
     ranks: RankGroup = SINGLE_RANK,
@@ -77,12 +79,14 @@ def footing(
     free, among = has_free_threads(train, place), ranks.run_on_main(lambda: ways_of(train, place))
     most, several = among[0].threads, ranks.world_size
     if not resuming and place.uses_threads and most > (cores := hardware.allowed_cores()):
-        tell(
-            f"{most} threads take turns on {counted(cores, 'core')}: no more threads than cores would be faster"
+        logger.warning(
+            "this run uses %s on %s: as many threads as cores would be faster",
+            counted(most, "thread"),
+            counted(cores, "core"),
         )
     if resuming or (len(among) == 1 and train.max_minutes is None):
         return Footing(place, most, free, processes=several)
-    tell("measuring the speed of an update ...")
+    logger.info("measuring the speed of an update ...")
     trained = Trained(encoder, objective)
     minutes = train.max_minutes
     number = 0 if minutes is not None else updates()
@@ -100,7 +104,7 @@ def footing(
         for later, phase in enumerate(phases[1:], start=1):
             timed = ranks.run_on_main(partial(tried, trained, phase, train, place, [way], enough))
             speeds.updates[later] = min(timed.values())
-    tell(_told(found, way, seconds, place))
+    logger.info("%s", _told(found, way, seconds, place))
     return Footing(place, way.threads, free, speeds, several)
 
 
@@ -133,7 +137,7 @@ def _told(found: Mapping[Way, float], way: Way, seconds: float, place: Place) ->
     others = []
     for other, spent in found.items():
         why = "leave threads idle" if other.precision == way.precision else "give up digits"
-        near = f", too little faster to {why}" if spent < seconds else ""
+        near = f", not enough faster to {why}" if spent < seconds else ""
         if other != way:
             others.append(f"{said(other)}: {spent:.3g} s{near}")
     beside = f" ({'; '.join(others)})" if others else ""
@@ -147,12 +151,11 @@ def aim_of(
     begun: float,
     *,
     named: Collection[str] | None = None,
-    tell: Callable[[str], None],
 ) -> Aim:
     """What is asked of a run: of a new one, or of one that is resumed with the settings `named`.
 
     updates: how many its budget comes to, where that is not one of minutes. A budget of minutes that is too short
-    to learn anything in is told.
+    to learn anything in is logged.
     """
     budget, names = budget_of(train), set(named or ())
     asked = named is None or not names.isdisjoint({*_BUDGETS, "train.epochs"})
@@ -162,7 +165,7 @@ def aim_of(
     if train.max_minutes is None:
         number = updates()
     elif named is None:
-        number = _in_minutes(train, on.speeds, budget, hardware.clock() - begun, tell)
+        number = _in_minutes(train, on.speeds, budget, hardware.clock() - begun)
     else:
         number = _FEWEST
     return Aim(budget, number, threads, asked, on.free, _most(on, threads), begun, on.processes)
@@ -177,7 +180,6 @@ def _in_minutes(
     speeds: Speeds,
     budget: Mapping[str, float],
     spent: float,
-    tell: Callable[[str], None],
 ) -> int:
     """About how many updates there is time for, as the trial has it. spent: seconds that are gone already."""
     minutes, seconds = train.max_minutes or 0.0, speeds.of(0)
@@ -186,19 +188,24 @@ def _in_minutes(
     short = found < _FEW_TO_LEARN and (cap is None or found < cap)
     found = found if cap is None else min(found, int(cap))
     if spent < minutes * 60:
-        tell(
-            f"{duration(minutes * 60)}, of which {duration(spent)} are over, will hold about "
-            f"{counted(found, 'update')}; the number is corrected as the run goes"
+        logger.info(
+            "%s, of which %s have passed, are enough for about %s; the number is corrected during the run",
+            duration(minutes * 60),
+            duration(spent),
+            counted(found, "update"),
         )
     else:
-        tell(
-            f"the time is over before the first update: getting ready took {duration(spent)}, and "
-            f"{duration(minutes * 60)} were asked for; one update is made all the same"
+        logger.warning(
+            "the time is over before the first update: the preparation took %s of %s; the run makes one update",
+            duration(spent),
+            duration(minutes * 60),
         )
     if short:
-        tell(
-            f"this is short: in {counted(found, 'update')} a model learns little; "
-            f"{_FEW_TO_LEARN:,} updates take about {duration(_FEW_TO_LEARN * seconds + speeds.closing)} here"
+        logger.warning(
+            "a model learns little in %s; %s updates take about %s on this machine",
+            counted(found, "update"),
+            f"{_FEW_TO_LEARN:,}",
+            duration(_FEW_TO_LEARN * seconds + speeds.closing),
         )
     planned = max(found, _FEWEST)
     return planned if cap is None else min(planned, int(cap))

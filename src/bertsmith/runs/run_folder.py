@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 import json
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from bertsmith import hardware
 from bertsmith.artifacts.folder import refuse_foreign
 from bertsmith.artifacts.run_collection import runs_in
 from bertsmith.device import Place
-from bertsmith.errors import InputError, MachineError, Stopped
+from bertsmith.errors import InputError, MachineError, Stopped, option
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
 from bertsmith.kernels.backend_selection import for_gpu, for_training
@@ -30,6 +31,8 @@ from bertsmith.settings import Settings, read_yaml
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_state import Progress
+
+logger = logging.getLogger(__name__)
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
 # Settled when the run began.
@@ -102,7 +105,7 @@ def keeping_runs(out: Path) -> Iterator[None]:
         raise Stopped(
             signal.SIGINT,
             f"{out}: stopped; the runs that have finished are kept",
-            "continue with the same command and --resume",
+            f"continue with the same command and {option('resume', True)}",
         ) from None
 
 
@@ -115,25 +118,28 @@ def _no_run(out: Path) -> InputError:
     """What to say where `out` holds no run: the run that is meant is around it, in it, or has a name like it."""
     if (names := runs_in(out)) is not None:
         return InputError(
-            f"{out}: this is a folder of {counted(len(names), 'run')}, not a run itself",
-            "to continue them, give the same --restarts, --folds or --grid; to continue one, name it: "
-            f"{_shown(out / names[0])}",
-            python="to continue them, call finetune_repeatedly; to continue one, name it: out="
-            f"{_shown(out / names[0])}",
+            "folder_of_runs",
+            f"this folder holds {counted(len(names), 'run')} and is not a run itself",
+            location=out,
+            argument="out",
+            hint=f"to continue all of them, repeat {option('restarts')}, {option('folds')}, or {option('grid')} "
+            f"as before; to continue one, use {option('out', _shown(out / names[0]))}",
         )
     around = next((above for above in list(out.absolute().parents)[:3] if holds_run(above)), None)
     near, there = [around] if around else _runs_in(out), _runs_in(out.absolute().parent)
     if not near:
         close = difflib.get_close_matches(out.name, [run.name for run in there], n=2, cutoff=0.5)
         near = [run for run in there if run.name in close]
-    new = "to start a new run, leave --resume out"
+    new = f"to start a new run, remove {option('resume', True)}"
     if near:
         hint = f"did you mean {' or '.join(_shown(run) for run in near[:3])}? {new[0].upper()}{new[1:]}"
     elif there:
-        hint = f"the runs beside it: {', '.join(_shown(run) for run in there[:5])}; {new}"
+        hint = f"the runs in the parent folder are {', '.join(_shown(run) for run in there[:5])}; {new}"
     else:
         hint = new
-    return InputError(f"{out}: there is no run in this folder to continue", hint)
+    return InputError(
+        "run_missing", "this folder holds no run to resume", location=out, argument="out", hint=hint
+    )
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -151,8 +157,8 @@ def _shown(path: Path) -> str:
     return str(path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path)
 
 
-def goes_on(out: Path, *, resume: bool, tell: Callable[[str], None], overwrite: bool = False) -> bool:
-    """Whether `out` holds a run to continue, as `resume` asks; what begins anew all the same is told.
+def goes_on(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
+    """Whether `out` holds a run to continue, as `resume` asks; what begins anew all the same is logged.
 
     Raises InputError where a run is not to be continued, or cannot be without its settings, and for a folder
     that holds something else.
@@ -164,24 +170,35 @@ def goes_on(out: Path, *, resume: bool, tell: Callable[[str], None], overwrite: 
         atomic.refuse_filled(out, in_place=True)
         return False
     if overwrite and resume:
-        raise InputError(f"{out}: a run is either continued or replaced", "give --resume or --overwrite")
+        raise InputError(
+            "resume_and_overwrite",
+            f"{option('resume', True)} and {option('overwrite', True)} exclude each other",
+            location=out,
+            hint="choose one of the two",
+        )
     if overwrite:
         _LAYOUT.is_replaced(out, overwrite=True, in_place=True)
         return False
     if not resume:
         raise InputError(
-            f"{out}: there is a run in this folder",
-            "continue it with --resume, or choose another --out",
-            python="continue it with resume=True, replace it with overwrite=True, or choose another out=…",
+            "run_exists",
+            "this folder already holds a run",
+            location=out,
+            argument="out",
+            hint=f"continue the run with {option('resume', True)}, or choose another {option('out')}",
         )
     if not settings.is_file() or not settings.stat().st_size:
         raise InputError(
-            f"{settings}: is {'empty' if settings.exists() else 'missing'}, and {newest or 'the run'} cannot be "
-            "continued without it",
-            "copy it back from a backup, or start over in another --out",
+            "run_settings_missing",
+            f"the file of settings is {'empty' if settings.exists() else 'missing'}, and {newest or 'the run'} "
+            "cannot be continued without it",
+            location=settings,
+            hint=f"restore the file from a backup, or start a new run with another {option('out')}",
         )
     if newest is None:
-        tell(f"{out / CHECKPOINTS}: there is no checkpoint; the run starts again from its first update")
+        logger.warning(
+            "%s: there is no checkpoint; the run starts again from its first update", out / CHECKPOINTS
+        )
     return True
 
 
@@ -193,16 +210,18 @@ def start_over(out: Path, *used: Any) -> None:
     for path in used:
         if isinstance(path, str | Path) and Path(path).resolve().is_relative_to(out.resolve()):
             raise InputError(
-                f"{path}: is needed, and is in the run that would be replaced", "choose another --out"
+                "input_inside_output",
+                f"this is an input of the new run, and it is in {out}, which would be replaced",
+                location=path,
+                argument="out",
+                hint=f"choose another {option('out')}",
             )
     atomic.clear_folder(out)
 
 
-def settings_of_run(
-    kind: type[AnySettings], out: Path, changes: Mapping[str, Any], tell: Callable[[str], None]
-) -> AnySettings:
+def settings_of_run(kind: type[AnySettings], out: Path, changes: Mapping[str, Any]) -> AnySettings:
     """A run's own settings; changes may repeat them, or change what leaves its numbers alone, or how they are
-    computed, which is told.
+    computed, which is logged.
 
     What was settled when the run began is not compared, so that the same command with --resume continues. A budget
     among the changes stands in place of the run's own.
@@ -218,14 +237,20 @@ def settings_of_run(
     for name, value in after.items():
         if value != before[name] and name not in kind.may_change():
             raise InputError(
-                f"{out}: this run has {name}={before[name]}, it cannot continue with {value}",
-                f"leave --set {name} out, or start a new run in another --out",
+                "setting_differs_from_run",
+                f"this run has {name}={before[name]}, and it cannot continue with {name}={value}",
+                location=out,
+                argument=name,
+                hint=f"remove {option(name)}, or start a new run with another {option('out')}",
             )
         if value != before[name] and name in _HOW_COMPUTED:
             now, was = str(value).lower(), str(before[name]).lower()
-            tell(
-                f"computing with {name}={now} from here on, not {was}: numbers are rounded in another way, so the "
-                "run is no longer equal to the bit to one not interrupted"
+            logger.warning(
+                "computing with %s=%s from here on, not %s: numbers are rounded differently, so the run is no "
+                "longer bit-identical to an uninterrupted one",
+                name,
+                now,
+                was,
             )
     return changed
 
@@ -245,12 +270,12 @@ def settled(train: AnyTrainSettings, place: Place) -> AnyTrainSettings:
     return train.model_copy(update=here)
 
 
-def tell_finished(out: Path, progress: Progress, tell: Callable[[str], None]) -> None:
-    """Say that a run that was to be continued has nothing left to do."""
-    how = progress.early or f"finished, after {counted(progress.step, 'update')}"
-    tell(
-        f"{out}: the run {'' if progress.early else 'is '}{how}; its model stays as it is. "
-        "A larger budget would train it further"
+def log_finished(out: Path, progress: Progress) -> None:
+    """Log that a resumed run has no updates left."""
+    logger.info(
+        "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
+        out,
+        progress.early or f"is finished after {counted(progress.step, 'update')}",
     )
 
 
@@ -275,23 +300,24 @@ def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
     """InputError where one update takes more passes over the data than the whole run was to have."""
     if train.accumulate > 1 and train.epochs * updates_per_epoch < 0.5:
         raise InputError(
-            f"train.accumulate={train.accumulate}: one update would take {1 / updates_per_epoch:,.0f} passes over "
+            "update_longer_than_run",
+            f"with train.accumulate={train.accumulate}, one update takes {1 / updates_per_epoch:,.0f} passes over "
             f"the data, and train.epochs is {train.epochs:g}",
-            "lower train.accumulate, or say how many updates to make with train.max_steps",
+            argument="train.accumulate",
+            hint=f"lower train.accumulate, or set the number of updates with {option('train.max_steps')}",
         )
 
 
 def place_of(
     train: TrainSettings,
     model: ModelConfig,
-    tell: Callable[[str], None] = lambda text: None,
     *,
     is_look: bool = False,
 ) -> Place:
     """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet.
     is_look: only a few updates are made, to see how long they take. InputError for what is not here."""
     updates = 0 if is_look else train.max_steps
-    return with_kernels(bare_place(train), train, model, tell, updates=updates)
+    return with_kernels(bare_place(train), train, model, updates=updates)
 
 
 def bare_place(train: TrainSettings) -> Place:
@@ -305,7 +331,6 @@ def with_kernels(
     place: Place,
     train: TrainSettings,
     model: ModelConfig,
-    tell: Callable[[str], None] = lambda text: None,
     *,
     updates: int | None,
 ) -> Place:
@@ -313,11 +338,11 @@ def with_kernels(
     wait for kernels that have not been compiled yet. InputError for what is not here."""
     is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
     if place.uses_threads:
-        kernels = for_training(train.kernels, model.hidden_size, tell, is_long=is_long)
+        kernels = for_training(train.kernels, model.hidden_size, is_long=is_long)
         return replace(place, kernels=kernels)
     if train.kernels == "auto" and (train.precision == "fp32" or not place.runs_ahead):
         return place
-    return replace(place, kernels=for_gpu(train.kernels, place.device, is_long=is_long, tell=tell))
+    return replace(place, kernels=for_gpu(train.kernels, place.device, is_long=is_long))
 
 
 def is_written(out: Path, step: int) -> bool:
@@ -355,7 +380,9 @@ def write_whole(path: Path, text: str) -> None:
     try:
         atomic.write_text(path, text)
     except OSError as error:
-        raise MachineError(f"{path}: could not be written ({error.strerror})") from None
+        raise MachineError(
+            "file_not_written", f"the file could not be written ({error.strerror})", location=path
+        ) from None
 
 
 def write_report(out: Path, report: dict[str, Any]) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertsmith.errors import InputError, MachineError
+from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import counted
 from bertsmith.io import atomic
 from bertsmith.training.run_plan import Entry, follows
+
+logger = logging.getLogger(__name__)
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
 _NEEDED = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", _STATE}
@@ -112,7 +115,11 @@ class Expected:
 
 
 class _TornError(Exception):
-    """What is wrong with a checkpoint, in half a sentence with its place."""
+    """A fault of a checkpoint, with the location of the file at fault."""
+
+    def __init__(self, location: Path, message: str) -> None:
+        super().__init__(f"{location}: {message}")
+        self.location, self.message = location, message
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
@@ -137,20 +144,28 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
             (beside / _MANIFEST).write_text(json.dumps({"step": checkpoint.step, "files": files}, indent=1))
     except (OSError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            raise MachineError(f"{final}: the checkpoint could not be written ({error.strerror})") from None
+            raise MachineError(
+                "checkpoint_not_written",
+                f"the checkpoint could not be written ({error.strerror})",
+                location=final,
+            ) from None
         kept = newest_name(folder)
         raise MachineError(
-            f"{final}: the disk is full or failing, the checkpoint could not be written",
-            f"free some space and continue with --resume (the newest whole checkpoint is {kept})"
+            "disk_full",
+            "the disk is full or failing, so the checkpoint could not be written",
+            location=final,
+            hint=f"free some space and continue with {option('resume', True)}; the newest checkpoint is {kept}"
             if kept
-            else "free some space and start again",
+            else "free some space and start the run again",
         ) from None
     try:
         prune(folder, keep)
     except OSError as error:
         raise MachineError(
-            f"{folder}: old checkpoints could not be removed ({error.strerror}); {final.name} is whole",
-            "fix the disk and continue with --resume",
+            "checkpoint_not_removed",
+            f"old checkpoints could not be removed ({error.strerror}); {final.name} is complete",
+            location=folder,
+            hint=f"fix the disk and continue with {option('resume', True)}",
         ) from None
     return final
 
@@ -160,8 +175,9 @@ def _refuse_not_finite(folder: Path, checkpoint: Checkpoint) -> None:
         if (key := _not_finite(tensors)) is not None:
             kept = newest_name(folder)
             raise MachineError(
-                f"step {checkpoint.step}: the {name} are not finite any more ('{key}'); they were not kept",
-                "lower train.learning_rate, or raise train.epsilon"
+                "state_not_finite",
+                f"the {name} of step {checkpoint.step} are not finite ('{key}'), so they were not saved",
+                hint="lower train.learning_rate, or raise train.epsilon"
                 + (f"; the newest checkpoint is {kept}" if kept else ""),
             )
 
@@ -219,17 +235,15 @@ def newest_state(folder: Path) -> State | None:
     return None
 
 
-def load_newest(
-    folder: Path, tell: Callable[[str], None], expected: Expected | None = None
-) -> Checkpoint | None:
+def load_newest(folder: Path, expected: Expected | None = None) -> Checkpoint | None:
     """The newest whole checkpoint of a run; None if it has none at all. What killed writers left is removed.
 
-    Each one that does not verify, or is not of the tensors expected, is told, with its fault, and the one before
+    Each one that does not verify, or is not of the tensors expected, is logged, with its fault, and the one before
     it tried. InputError when there are checkpoints and none is whole, and for one of other settings or data.
     """
     if folder.is_dir():
         atomic.sweep(folder)
-    faults: list[str] = []
+    faults: list[_TornError] = []
     for step in reversed(steps(folder)):
         path = folder / f"step-{step}"
         try:
@@ -238,16 +252,19 @@ def load_newest(
                 _check_fit(found, expected, path)
             _check_best(path, found.state)
         except _TornError as fault:
-            tell(str(fault))
-            faults.append(str(fault))
+            logger.warning("%s", fault)
+            faults.append(fault)
             continue
         if faults:
-            tell(f"continuing from the newest whole checkpoint, {path.name}")
+            logger.info("continuing from the newest checkpoint that is complete, %s", path.name)
         return found
     if faults:
         raise InputError(
-            f"{faults[0]}, and no older checkpoint is whole",
-            "copy the checkpoints folder back from a backup, or start again without --resume in a new --out",
+            "no_complete_checkpoint",
+            f"{faults[0].message}, and no older checkpoint is complete",
+            location=faults[0].location,
+            hint="restore the folder of checkpoints from a backup, or start a new run without "
+            f"{option('resume', True)} and with another {option('out')}",
         )
     return None
 
@@ -259,7 +276,7 @@ def _read(path: Path) -> Checkpoint:
         try:
             tensors[file.stem] = load_file(file)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise _TornError(f"{file}: these are no tensors ({error})") from None
+            raise _TornError(file, f"these are no tensors ({error})") from None
     return Checkpoint(manifest.step, tensors, state.model_dump())
 
 
@@ -276,23 +293,23 @@ def _verified(path: Path) -> tuple[_Manifest, State]:
     """The manifest and the state of a checkpoint whose files are all what was written."""
     pickles = [file.name for file in path.iterdir() if file.suffix in _PICKLES]
     if pickles:
-        raise _TornError(f"{path / pickles[0]}: this is a pickle, which can run code and is never opened")
+        raise _TornError(path / pickles[0], "this is a pickle, which can run code and is never opened")
     manifest = _parsed(_Manifest, path / _MANIFEST, "manifest")
     if f"step-{manifest.step}" != path.name or _NEEDED - manifest.files.keys():
-        raise _TornError(f"{path / _MANIFEST}: the manifest is damaged")
+        raise _TornError(path / _MANIFEST, "the manifest is damaged")
     for name, entry in manifest.files.items():
         file = path / name
         if not file.is_file():
-            raise _TornError(f"{file}: the file is missing")
+            raise _TornError(file, "the file is missing")
         if (size := file.stat().st_size) != entry.bytes:
             raise _TornError(
-                f"{file}: the file has {counted(size, 'byte')} and was written with {entry.bytes:,}"
+                file, f"the file has {counted(size, 'byte')} and was written with {entry.bytes:,}"
             )
         if atomic.digest(file) != entry.sha256:
-            raise _TornError(f"{file}: the content is not what was written (its digest differs)")
+            raise _TornError(file, "the content is not what was written (its digest differs)")
     state = _state(path)
     if state.step != manifest.step or (state.best_step is None) != (state.best_sha256 is None):
-        raise _TornError(f"{path / _STATE}: the state is damaged")
+        raise _TornError(path / _STATE, "the state is damaged")
     return manifest, state
 
 
@@ -301,7 +318,7 @@ def _check_best(path: Path, state: Mapping[str, Any]) -> None:
     if state["best_step"] is not None:
         best = _best(path.parent, state["best_step"])
         if not best.is_file() or atomic.digest(best) != state["best_sha256"]:
-            raise _TornError(f"{best}: the best weights are missing, or are not what was written")
+            raise _TornError(best, "the best weights are missing, or are not what was written")
 
 
 def _state(path: Path) -> State:
@@ -311,26 +328,29 @@ def _state(path: Path) -> State:
 def _parsed(kind: type[_Parsed], file: Path, what: str) -> _Parsed:
     try:
         if file.stat().st_size > _LARGEST_JSON:
-            raise _TornError(f"{file}: the {what} is damaged (larger than any of its kind)")
+            raise _TornError(file, f"the {what} is damaged (larger than any of its kind)")
         return kind.model_validate_json(file.read_bytes())
     except FileNotFoundError:
-        raise _TornError(f"{file}: the {what} is missing") from None
+        raise _TornError(file, f"the {what} is missing") from None
     except OSError as error:
         raise _TornError(
-            f"{file}: the {what} cannot be read ({(error.strerror or str(error)).lower()})"
+            file, f"the {what} cannot be read ({(error.strerror or str(error)).lower()})"
         ) from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise _TornError(f"{file}: the {what} is damaged" + (f" ('{where}')" if where else "")) from None
+        raise _TornError(file, f"the {what} is damaged" + (f" ('{where}')" if where else "")) from None
 
 
 def _check_fit(found: Checkpoint, expected: Expected, path: Path) -> None:
     """InputError for a checkpoint of another run; a fault where its tensors are not those of this model."""
     if found.state["fingerprint"] != expected.fingerprint:
         raise InputError(
-            f"{path}: this checkpoint was made with other settings or data, or by another version",
-            "resume with the settings and data of the run (settings.yaml in its folder), or choose another --out",
+            "checkpoint_of_another_run",
+            "this checkpoint was written with other settings or data, or by another version",
+            location=path,
+            hint="resume with the settings and data of the run (settings.yaml in its folder), or choose another "
+            f"{option('out')}",
         )
     for name, wanted in expected.tensors.items():
         file, tensors = path / f"{name}.safetensors", found.tensors[name]
@@ -338,11 +358,11 @@ def _check_fit(found: Checkpoint, expected: Expected, path: Path) -> None:
             _check_moments(file, tensors, wanted, expected.moments)
         elif tensors.keys() != wanted.keys():
             odd = sorted(tensors.keys() ^ wanted.keys())[0]
-            raise _TornError(f"{file}: the tensors are not this model's ('{odd}')")
+            raise _TornError(file, f"the tensors are not this model's ('{odd}')")
         else:
             for key, tensor in tensors.items():
                 if tensor.shape != wanted[key].shape or tensor.dtype != wanted[key].dtype:
-                    raise _TornError(f"{file}: tensor '{key}' is not this model's")
+                    raise _TornError(file, f"tensor '{key}' is not this model's")
 
 
 def _check_moments(
@@ -357,9 +377,9 @@ def _check_moments(
         parts.setdefault(name, set()).add(part)
         shape = torch.Size([]) if part == "step" else getattr(parameters.get(name), "shape", None)
         if name not in parameters or tensor.shape != shape or not tensor.is_floating_point():
-            raise _TornError(f"{file}: tensor '{key}' is not of this model's parameters")
+            raise _TornError(file, f"tensor '{key}' is not of this model's parameters")
     if odd := [name for name, found in parts.items() if found != moments[name]]:
-        raise _TornError(f"{file}: the moments of '{odd[0]}' are not those of this run's optimiser")
+        raise _TornError(file, f"the moments of '{odd[0]}' are not those of this run's optimiser")
 
 
 def _best(folder: Path, step: int) -> Path:
@@ -374,8 +394,9 @@ def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
     file = _best(folder, step)
     if (key := _not_finite(tensors)) is not None:
         raise MachineError(
-            f"step {step}: the weights are not finite any more ('{key}'); they were not kept",
-            "lower train.learning_rate, or raise train.epsilon",
+            "weights_not_finite",
+            f"the weights of step {step} are not finite ('{key}'), so they were not saved",
+            hint="lower train.learning_rate, or raise train.epsilon",
         )
     try:
         with atomic.new_file(file) as beside:
@@ -383,8 +404,10 @@ def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
         return atomic.digest(file)
     except (OSError, SafetensorError) as error:
         raise MachineError(
-            f"{file}: the best weights could not be written ({error})",
-            "free some space and continue with --resume",
+            "weights_not_written",
+            f"the best weights could not be written ({error})",
+            location=file,
+            hint=f"free some space and continue with {option('resume', True)}",
         ) from None
 
 
@@ -393,8 +416,10 @@ def load_weights(folder: Path, step: int | None, sha256: str | None) -> dict[str
     file = _best(folder, step or 0)
     if not file.is_file() or atomic.digest(file) != sha256:
         raise InputError(
-            f"{file}: the best weights are missing, or are not what was written",
-            "copy the file back from a backup, or start again in a new --out",
+            "best_weights_changed",
+            "the file of the best weights is missing, or its content has changed",
+            location=file,
+            hint=f"restore the file from a backup, or start a new run with another {option('out')}",
         )
     return load_file(file)
 

@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith import hardware, rng
 from bertsmith.device import Place
-from bertsmith.errors import BertsmithError, MachineError, Stopped, error_from_dict
+from bertsmith.errors import BertsmithError, MachineError, Stopped, error_from_dict, option
 from bertsmith.hardware import RankInfo
 from bertsmith.training.data_loader import Batch, CutStream, EmptyRankBatch, Stream, Update
 from bertsmith.training.train_step import Passes, Trained
@@ -199,10 +199,12 @@ def _portable(error: BaseException, rank: int) -> BertsmithError:
         return Stopped(signal.SIGINT, "stopped")
     if _is_connection_error(error):
         return MachineError(
-            "a process of this run is lost, or does not answer; the others cannot go on without it",
-            "its own error is above, if it could write one; start all of them again, with --resume",
+            "rank_lost",
+            "a process of this run has ended or does not answer, and the others need it",
+            hint="see its own error above, if it printed one, and start all processes again with "
+            f"{option('resume', True)}",
         )
-    return MachineError(f"process {rank} has failed: {type(error).__name__}: {error}")
+    return MachineError("rank_failed", f"process {rank} failed: {type(error).__name__}: {error}")
 
 
 def _is_connection_error(error: BaseException) -> bool:

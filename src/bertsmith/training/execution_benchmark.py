@@ -60,7 +60,7 @@ def tried(
 
     Updates are made in turn on a part of a batch first, then on larger ones, then on whole batches until the time
     is spent; the median of those on the largest counts. Where that is not a whole batch, the medians of the two
-    largest tell what the rest would add: an optimiser's own work, such as Muon's, does not grow with the batch.
+    largest show what the rest would add: an optimiser's own work, such as Muon's, does not grow with the batch.
     Where the first take less than half a second, two sizes are measured however short the time: one update of each
     way is too few to choose by.
     Weights, moments and the place's generator stay as they are: the rate is 0, the moments are others, and what

@@ -46,10 +46,10 @@ def range_test(
     settings: TrainSettings,
     place: Place,
     rates: Sequence[float],
-    tell: Callable[[int, float], None] = lambda made, loss: None,
+    progress: Callable[[int, float], None] = lambda step, loss: None,
 ) -> list[float]:
     """The loss of each update's batches, before the update with that rate; ends where it is not finite any more,
-    or hopeless. tell: hears how many updates were made, and the loss.
+    or hopeless. progress: is called with the number of updates so far, and the loss.
 
     Updates are those of a run: the settings' optimiser, batch size and clipping, the phase's batches from the
     first on. Weights, buffers, gradients, the mode and the place's generator are afterwards what they were, also
@@ -76,7 +76,7 @@ def range_test(
                 except MachineError:  # not finite
                     break
                 losses.append(float(values["loss"]))
-                tell(step, losses[-1])
+                progress(step, losses[-1])
                 mean = losses[-1] if step == 1 else _MEMORY * mean + (1 - _MEMORY) * losses[-1]
                 first = sum(losses[: _first(len(rates))]) / len(losses[: _first(len(rates))])
                 if step > _first(len(rates)) and mean > _HOPELESS * first:

@@ -1,4 +1,4 @@
-"""What a run tells while it works: a bar for people, log.jsonl for programs, TensorBoard for the eye.
+"""Progress of a run: a bar for people, log.jsonl for programs, TensorBoard for the eye.
 
 log.jsonl holds only what the run computes, so that a resumed run's log equals the uninterrupted one's byte
 for byte; what a clock says (tokens a second) goes to the bar, to TensorBoard and to speed.jsonl.
@@ -101,7 +101,9 @@ class Recorder:
             )
             self._speed.flush()
         except OSError as error:
-            raise MachineError(f"{self._path}: the log could not be written ({error.strerror})") from None
+            raise MachineError(
+                "log_not_written", f"the log could not be written ({error.strerror})", location=self._path
+            ) from None
         if self._board:
             for name, value in values.items():
                 self._board.add_scalar(f"{kind}/{name}", value, step)

@@ -177,7 +177,9 @@ def write_plan(run: Path, plan: RunPlan) -> None:
     try:
         atomic.write_text(file, "".join(entry.model_dump_json() + "\n" for entry in plan.entries))
     except OSError as error:
-        raise MachineError(f"{file}: could not be written ({error.strerror})") from None
+        raise MachineError(
+            "file_not_written", f"the file could not be written ({error.strerror})", location=file
+        ) from None
 
 
 def follows(entries: Sequence[Entry]) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from bertsmith.errors import MachineError
+from bertsmith.errors import MachineError, option
 from bertsmith.formatting import counted
 from bertsmith.training.data_loader import Position
 
@@ -98,7 +98,9 @@ def evaluated(trained: nn.Module, evaluation: Evaluation, step: int) -> dict[str
     for name, value in values.items():
         if not math.isfinite(value):
             raise MachineError(
-                f"step {step}: the evaluation's {name} is {value}",
-                "lower train.learning_rate; --resume continues from the last checkpoint",
+                "evaluation_not_finite",
+                f"{name} is {value} in the evaluation after step {step}",
+                hint="lower train.learning_rate, and continue from the last checkpoint with "
+                f"{option('resume', True)}",
             )
     return values

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.device import Place, stored_tensors
-from bertsmith.errors import Diverged, InputError
+from bertsmith.errors import Diverged, InputError, option
 from bertsmith.loss import Loss, factors
 from bertsmith.training.checkpoint import optimizer_tensors
 from bertsmith.training.data_loader import EmptyRankBatch, Update
@@ -53,8 +53,9 @@ class Trained(nn.Module):
         here = self.saved()
         if different := sorted(here.keys() ^ tensors.keys()):
             raise InputError(
-                f"weights: '{different[0]}' is only on one side: this is another model than the run's",
-                "resume with the settings of the run, or choose another --out",
+                "weights_of_another_model",
+                f"the weights are those of another model: '{different[0]}' occurs only in one of the two",
+                hint=f"resume with the settings of the run, or choose another {option('out')}",
             )
         with torch.no_grad():
             for name, tensor in here.items():
@@ -211,12 +212,15 @@ def _refuse(step: int, totals: list[tuple[str, Tensor]]) -> NoReturn:
     for place, total in totals:
         if not math.isfinite(value := total.item()):
             raise Diverged(
-                f"step {step}: the loss is {value} ({place}); the update was not made",
-                "lower train.learning_rate or train.clip_norm, or look at these instances; "
-                "--resume continues from the last checkpoint",
+                "loss_not_finite",
+                f"the loss is {value} at step {step} ({place}); the update was not made",
+                hint="lower train.learning_rate or train.clip_norm, or inspect these instances; continue from the "
+                f"last checkpoint with {option('resume', True)}",
             )
     raise Diverged(
-        f"step {step}: the gradient is not finite ({'; '.join(place for place, _ in totals)}); "
+        "gradient_not_finite",
+        f"the gradient is not finite at step {step} ({'; '.join(place for place, _ in totals)}); "
         "the update was not made",
-        "lower train.learning_rate; --resume continues from the last checkpoint",
+        hint="lower train.learning_rate, and continue from the last checkpoint with "
+        f"{option('resume', True)}",
     )

@@ -6,6 +6,7 @@ What changes numbers is `step.update`.
 from __future__ import annotations
 
 import hashlib
+import logging
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from bertsmith import hardware
 from bertsmith.device import Place
-from bertsmith.errors import MachineError, Stopped
+from bertsmith.errors import MachineError, Stopped, option
 from bertsmith.formatting import counted
 from bertsmith.training import checkpoint
 from bertsmith.training.autotune import Pace, Speeds
@@ -36,6 +37,8 @@ from bertsmith.training.train_state import Evaluation, Progress, evaluated
 from bertsmith.training.train_step import Checks, Passes, Trained, update
 from bertsmith.training.training_budget import Aim
 
+logger = logging.getLogger(__name__)
+
 _FEW_LEFT, _SHARE_LEFT = 20, 0.05  # updates: with fewer left another number of threads gains nothing
 _TRIAL_UPDATES = 12  # of time, for a look at other numbers of threads
 _CLEARLY = 0.9  # what an update must take of its time to change the number of threads
@@ -47,7 +50,7 @@ class Course:
 
     run: the run folder; log.jsonl, plan.jsonl and checkpoints/ are written there. title: of the bar. fingerprint:
     of the settings and data; a resume under another one is refused. aim: how far, on how many threads. speeds:
-    what a trial said of this machine. unfinished: is told of each checkpoint but the last, and whether the run
+    what a trial said of this machine. unfinished: is called with each checkpoint but the last, and whether the run
     stops there, so that a model can be used before the run has finished. thaws: of parameters that are not trained
     from the first update on, the number of the update from which on they are.
     """
@@ -81,7 +84,6 @@ def train(
     place: Place,
     *,
     resume: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
     ranks: RankGroup = SINGLE_RANK,
 ) -> Progress:
     """Train `encoder` and `objective` (which answers `loss` and `counts`) through the course's phases, in place.
@@ -95,11 +97,11 @@ def train(
     """
     trained = Trained(encoder, objective)
     progress, log_bytes, sealed, found = Progress(), 0, list[Entry](), None
-    if resume and (found := _newest(course, trained, place, ranks, tell)) is not None:
+    if resume and (found := _newest(course, trained, place, ranks)) is not None:
         progress, log_bytes, sealed = _restore(found, trained, place)
 
     def begin() -> RunPlan:
-        plan = _planned(course, progress, sealed, tell) if resume else course.aim.first()
+        plan = _planned(course, progress, sealed) if resume else course.aim.first()
         write_plan(course.run, plan)
         return plan
 
@@ -108,7 +110,10 @@ def train(
         progress.forget_waiting()
     passes, optimizer = _shared_out(trained, course, place, ranks, found)
     if course.settings.shard and not passes.is_sharded:
-        tell("train.shard: this is one process, which keeps all of the model; torchrun starts several")
+        logger.warning(
+            "train.shard has no effect: this run has one process, which holds the whole model; start several with "
+            "torchrun"
+        )
     recorder = None
     if ranks.is_main:
         recorder = Recorder(
@@ -116,10 +121,10 @@ def train(
             title=course.title,
             steps=plan.updates,
             step=progress.step,
-            resumed_at=log_bytes if found is None else _log_end(course.run / LOG, log_bytes, tell),
+            resumed_at=log_bytes if found is None else _log_end(course.run / LOG, log_bytes),
             tensorboard=course.settings.tensorboard,
         )
-    running = _Running(course, trained, optimizer, place, progress, recorder, plan, tell, ranks, passes)
+    running = _Running(course, trained, optimizer, place, progress, recorder, plan, ranks, passes)
     exactly = place.repeating(course.settings.deterministic)
     with recorder or nullcontext(), exactly, stop_signals() as stopped:
         trained.train()
@@ -179,9 +184,7 @@ def _names(trained: Trained) -> dict[Tensor, str]:
     return {parameter: name for name, parameter in trained.named_parameters()}
 
 
-def _newest(
-    course: Course, trained: Trained, place: Place, ranks: RankGroup, tell: Callable[[str], None]
-) -> checkpoint.Checkpoint | None:
+def _newest(course: Course, trained: Trained, place: Place, ranks: RankGroup) -> checkpoint.Checkpoint | None:
     """Return the newest whole checkpoint of this run; the same on every rank.
 
     Raises MachineError where a rank sees another run folder than rank 0.
@@ -191,7 +194,7 @@ def _newest(
 
     def load() -> int | None:
         nonlocal found
-        found = checkpoint.load_newest(course.checkpoints, tell, expected)
+        found = checkpoint.load_newest(course.checkpoints, expected)
         return None if found is None else found.step
 
     step = ranks.run_on_main(load)
@@ -199,9 +202,11 @@ def _newest(
         return found
     if load() != step:
         raise MachineError(
-            f"{course.checkpoints}: rank 0 continues from step-{step}, and there is "
-            f"{'no such checkpoint' if found is None else f'step-{found.step}'} here",
-            "give all processes the same run folder, on a file system that they share",
+            "checkpoint_differs_between_ranks",
+            f"rank 0 continues from step-{step}, and another rank sees "
+            f"{'no checkpoint' if found is None else f'step-{found.step}'} here",
+            location=course.checkpoints,
+            hint="give all processes the same run folder, on a file system that they share",
         )
     return found
 
@@ -223,16 +228,12 @@ def _expected(
     )
 
 
-def _planned(
-    course: Course, progress: Progress, sealed: Sequence[Entry], tell: Callable[[str], None]
-) -> RunPlan:
+def _planned(course: Course, progress: Progress, sealed: Sequence[Entry]) -> RunPlan:
     """The plan of a resumed run: its own, and what this command changes in it."""
     entries = read_plan(course.run, sealed) or course.aim.first().entries
-    plan = course.aim.resumed(
-        course.run, entries, progress.step, progress.seconds, course.settings.schedule, tell
-    )
-    if 0 < progress.step < plan.updates:  # of a finished run its verb tells that it is
-        tell(f"resumed after update {progress.step:,} of {plan.updates:,}")
+    plan = course.aim.resumed(course.run, entries, progress.step, progress.seconds, course.settings.schedule)
+    if 0 < progress.step < plan.updates:  # the caller reports that a run is finished
+        logger.info("resumed after update %s of %s", f"{progress.step:,}", f"{plan.updates:,}")
     return plan
 
 
@@ -248,13 +249,12 @@ class _Running:
         progress: Progress,
         recorder: Recorder | None,
         plan: RunPlan,
-        tell: Callable[[str], None],
         ranks: RankGroup,
         passes: Passes,
     ) -> None:
         self.ranks, self._passes, self._names = ranks, passes, _names(trained)
         self.course, self.trained, self.optimizer, self.place = course, trained, optimizer, place
-        self.progress, self.recorder, self.plan, self.tell = progress, recorder, plan, tell
+        self.progress, self.recorder, self.plan = progress, recorder, plan
         begun = hardware.clock() if course.aim.begun is None else course.aim.begun
         self._begin = begun - progress.seconds
         self._checks = Checks()
@@ -344,7 +344,7 @@ class _Running:
             number,
             f"{course.run}: stopped by {signal.Signals(number).name} after step {self.progress.step:,} of "
             f"{self.plan.updates:,}, which is saved",
-            "continue with the same command and --resume"
+            f"continue with the same command and {option('resume', True)}"
             + (f", or use the unfinished model in {course.run}" if course.unfinished else ""),
         )
 
@@ -397,9 +397,11 @@ class _Running:
         now = found.get(Way(threads, self.place.precision))  # none where it was dropped as hopeless
         if now is not None and found[quickest] > _CLEARLY * now:
             return None
-        self.tell(
-            f"from update {progress.step + 1:,} on computing on {counted(quickest.threads, 'thread')}, not on "
-            f"{threads}: updates are faster that way at the moment"
+        logger.info(
+            "computing on %s from update %s on, not on %d: updates are faster that way now",
+            counted(quickest.threads, "thread"),
+            f"{progress.step + 1:,}",
+            threads,
         )
         return plan.last.model_copy(
             update={
@@ -506,10 +508,10 @@ def _restore(
     return Progress(position=position, **state), log_bytes, plan
 
 
-def _log_end(log: Path, expected: int, tell: Callable[[str], None]) -> int:
+def _log_end(log: Path, expected: int) -> int:
     """Where the log goes on: where the checkpoint says, or behind the last whole line of one that lost some."""
     found = log.read_bytes()[:expected] if log.is_file() else b""
     whole = found.rfind(b"\n") + 1
     if whole != expected:
-        tell(f"{log}: lines are missing at its end; it continues with what comes now")
+        logger.warning("%s: lines are missing at the end; new lines are appended", log)
     return whole

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bertsmith.console import duration
-from bertsmith.errors import InputError
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import counted
 from bertsmith.training.lr_schedule import Shape
 from bertsmith.training.run_plan import Entry, RunPlan
+
+logger = logging.getLogger(__name__)
 
 _SHAPES = {
     "linear": "falls in a line to 0",
@@ -57,23 +60,23 @@ class Aim:
         step: int,
         spent: float,
         shape: Shape,
-        tell: Callable[[str], None],
     ) -> RunPlan:
-        """The plan of a run that is resumed after `step` updates and `spent` seconds; what is new in it is told.
+        """The plan of a run that is resumed after `step` updates and `spent` seconds; what is new in it is logged.
 
         InputError for a budget that the run has used up already.
         """
         plan = RunPlan(entries)
         if self.asked and dict(self.budget) != plan.last.budget:
-            plan = self._extended(run, plan, step, spent, shape, tell)
+            plan = self._extended(run, plan, step, spent, shape)
         now, last = plan.at(step + 1), plan.last
         ahead = [entry for entry in plan.entries if entry.step >= step] + [now]
         threads = self.threads or last.threads
         if step < last.updates and any(self._changes(entry) for entry in ahead):
-            tell(
-                f"computing {_on(threads, self.processes)} from here on, not {_on(now.threads, now.processes)}: "
-                "numbers are added in another order, so the run is no longer equal to the bit to one not "
-                "interrupted"
+            logger.warning(
+                "computing %s from here on, not %s: numbers are added in another order, so the run is no longer "
+                "bit-identical to an uninterrupted one",
+                _on(threads, self.processes),
+                _on(now.threads, now.processes),
             )
             known = RunPlan(plan.entries_until(step))
             other = (
@@ -89,16 +92,16 @@ class Aim:
         """Whether this command computes otherwise than an entry says."""
         return self.threads not in (None, entry.threads) or entry.processes != self.processes
 
-    def _extended(
-        self, run: Path, plan: RunPlan, step: int, spent: float, shape: Shape, tell: Callable[[str], None]
-    ) -> RunPlan:
+    def _extended(self, run: Path, plan: RunPlan, step: int, spent: float, shape: Shape) -> RunPlan:
         """The plan with this command's budget in place of the run's own."""
         updates, finished = self._updates(run, step, spent), step >= plan.updates
         if updates < step:
             raise InputError(
-                f"{run}: the run has made {counted(step, 'update')} already; {_said(self.budget)} asks for "
+                "budget_exceeded",
+                f"the run has already made {counted(step, 'update')}, and {_said(self.budget)} means "
                 f"{updates:,}",
-                "name a larger budget, or none to continue with the run's own",
+                location=run,
+                hint="set a larger budget, or none to continue with the budget of the run",
             )
         if updates == step and finished:
             return plan
@@ -106,17 +109,26 @@ class Aim:
         threads = known.last.threads
         if finished:
             added = self._about(updates - step)
-            tell(
-                f"the run was finished after {counted(step, 'update')}; {_said(self.budget)} adds {added}: the "
-                f"learning rate warms up again, then {_SHAPES[shape]} over these"
+            logger.info(
+                "the run was finished after %s; %s adds %s: the learning rate warms up again, then %s over these",
+                counted(step, "update"),
+                _said(self.budget),
+                added,
+                _SHAPES[shape],
             )
         else:
-            tell(
-                f"the run now ends after {self._about(updates)} ({_said(self.budget)}), not after "
-                f"{plan.updates:,}: the learning rate continues from where it is and {_SHAPES[shape]} by then"
+            logger.info(
+                "the run now ends after %s (%s), not after %s: the learning rate continues at its current value "
+                "and %s until then",
+                self._about(updates),
+                _said(self.budget),
+                f"{plan.updates:,}",
+                _SHAPES[shape],
             )
         if "max_minutes" in self.budget:
-            tell("minutes count from the run's beginning; the number of updates is corrected as the run goes")
+            logger.info(
+                "minutes count from the beginning of the run; the number of updates is corrected during the run"
+            )
         progress = 0.0 if finished else known.progress(step)
         entry = self._entry(step, updates, progress, threads, self.budget, "resumed with another budget")
         entry = entry.model_copy(update={"processes": known.last.processes})
@@ -133,9 +145,13 @@ class Aim:
             return self.updates
         if minutes * 60 < spent:
             raise InputError(
-                f"{run}: the run has taken {duration(spent)} already; its minutes are counted from its beginning, "
-                f"and {minutes:g} are fewer",
-                f"name the minutes in all: --minutes {max(1, round(spent / 60)) + 10}, for example",
+                "time_exceeded",
+                f"the run has already taken {duration(spent)}, more than {minutes:g} minutes; minutes count from "
+                "the beginning of the run",
+                location=run,
+                argument="minutes",
+                hint=f"set the total number of minutes, such as "
+                f"{option('minutes', max(1, round(spent / 60)) + 10)}",
             )
         fit = step + round((minutes * 60 - spent) / max(spent / step, 1e-9))
         return int(min(fit, self.budget.get("max_steps", fit)))
@@ -162,10 +178,6 @@ def _on(threads: int, processes: int) -> str:
 
 def _said(budget: Mapping[str, float]) -> str:
     return ", ".join(
-        f"--minutes {value:g}"
-        if name == "max_minutes"
-        else f"{name}={value:g}"
-        if value < 1e6
-        else f"{name}={value:,}"
+        f"train.{name}={value:g}" if value < 1e6 else f"train.{name}={value:,}"
         for name, value in budget.items()
     )
