@@ -90,7 +90,7 @@ def told(run: Callable[[], Any]) -> int:
     try:
         run()
     except BertsmithError as error:
-        said = f"exit code {error.exit_code}" if error.is_reported else error.sentence
+        said = f"exit code {error.exit_code}" if error.is_reported else error.sentence_for("command line")
         print(f"{rank_info().rank}: {type(error).__name__}: {said}", flush=True)
         return error.exit_code
     return 0

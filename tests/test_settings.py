@@ -150,8 +150,8 @@ def test_several_numbers_are_a_yaml_list() -> None:
 def test_any_value_that_is_none_is_one_short_sentence(value: str, words: str) -> None:
     with pytest.raises(InputError, match=words) as refused:
         Outer().changed([f"inner.rate={value}"])
-    assert refused.value.sentence.startswith("--set")
-    assert len(refused.value.sentence) < 250
+    assert refused.value.sentence_for("command line").startswith("--set")
+    assert len(refused.value.sentence_for("command line")) < 250
 
 
 def test_a_number_that_is_too_large_is_named() -> None:

@@ -102,8 +102,8 @@ def test_what_is_not_offered_is_refused_by_its_name(
     """The message names the setting, and what to write instead: the choices, the nearest name, what it means."""
     with pytest.raises(InputError) as error:
         kind().changed([asked])
-    assert said in error.value.sentence
-    assert "'" in error.value.sentence or error.value.remedy
+    assert said in error.value.sentence_for("command line")
+    assert "'" in error.value.sentence_for("command line") or error.value.hint_for("command line")
 
 
 def test_a_name_of_the_table_leads_to_ours() -> None:
@@ -115,7 +115,7 @@ def test_a_name_of_the_table_leads_to_ours() -> None:
     ):
         with pytest.raises(InputError) as error:
             PretrainSettings().changed([asked])
-        assert ours in (error.value.remedy or ""), asked
+        assert ours in (error.value.hint_for("command line") or ""), asked
 
 
 def test_a_head_begins_as_another_only_where_that_is_offered() -> None:

@@ -21,8 +21,8 @@ NAMES = [name for kind in KINDS for name, _ in kind.names()]
 def remedy(kind: type[Settings], assignment: str) -> str:
     with pytest.raises(InputError, match="there is no") as refused:
         kind().changed([assignment])
-    assert refused.value.remedy is not None
-    return refused.value.remedy
+    assert refused.value.hint_for("command line") is not None
+    return refused.value.hint_for("command line")
 
 
 @pytest.mark.parametrize(

@@ -121,19 +121,15 @@ class BertsmithError(Exception):
     def __init__(
         self,
         code: str,
-        message: str | None = None,
+        message: str,
         *,
         location: object = None,
         argument: str | None = None,
         hint: str | None = None,
-        python: str | None = None,
     ) -> None:
-        if " " in code or message is None:  # TODO: delete when the last call has a code
-            code, message, hint = "uncoded", code, message
         super().__init__(code, message)
         self.code, self.message, self.argument, self.hint = code, message, argument, hint
         self.location = None if location is None else str(location)
-        self.python = python
 
     def sentence_for(self, interface: Interface) -> str:
         """Return the message behind its location, or else behind the argument at fault."""
@@ -147,17 +143,7 @@ class BertsmithError(Exception):
 
     def hint_for(self, interface: Interface) -> str | None:
         """Return the hint, if there is one."""
-        if interface == "python" and self.python:
-            return self.python
         return render(self.hint, interface) if self.hint else None
-
-    @property
-    def sentence(self) -> str:
-        return self.sentence_for("command line")
-
-    @property
-    def remedy(self) -> str | None:
-        return self.hint_for("command line")
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [self.sentence_for("python"), self.hint_for("python")]))

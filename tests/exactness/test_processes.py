@@ -313,7 +313,7 @@ def test_what_one_process_does_is_refused_to_several(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = CliRunner().invoke(bertsmith, ["finetune", "classify", "--help"])
     assert isinstance(done.exception, InputError)
-    assert "torchrun has started 2 of it" in done.exception.sentence
+    assert "torchrun has started 2 of it" in done.exception.sentence_for("command line")
     with pytest.raises(InputError, match="finetune works in one process"):
         bs.finetune("classify", "model", tmp_path / "out", train="train.csv")
     monkeypatch.setenv("RANK", "2")

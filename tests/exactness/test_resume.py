@@ -481,4 +481,4 @@ def test_a_signal_just_after_the_moment_of_saving_never_claims_a_checkpoint_that
             tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.evaluate_every=3")
     newest = checkpoint.newest_name(tmp_path / "run" / "checkpoints")
     assert newest is not None
-    assert f"after step {newest.removeprefix('step-')} of" in stopped.value.sentence
+    assert f"after step {newest.removeprefix('step-')} of" in stopped.value.sentence_for("command line")

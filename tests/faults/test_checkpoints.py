@@ -150,8 +150,8 @@ def test_a_fault_at_every_call_leaves_the_old_or_the_new(
         assert isinstance(stopped, Killed) == (error is Killed)
         if isinstance(stopped, MachineError):
             assert stopped.exit_code == 1
-            assert "\n" not in stopped.sentence
-            assert str(folder) in stopped.sentence
+            assert "\n" not in stopped.sentence_for("command line")
+            assert str(folder) in stopped.sentence_for("command line")
         if stopped is None:  # only looking at what may be pruned may fail unsaid; then nothing is pruned
             assert loaded(folder) == (3, []), (at, name)
         # Every step-N that is there is whole, and the newest of them is loaded without a word.
@@ -191,7 +191,7 @@ def test_safetensors_own_error_is_a_full_disk_too(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(checkpoint, "save_file", no_room)
     with pytest.raises(MachineError, match="full or failing") as stopped:
         save(tmp_path, made(2), keep=1)
-    assert "step-1" in (stopped.value.remedy or "")
+    assert "step-1" in (stopped.value.hint_for("command line") or "")
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
 

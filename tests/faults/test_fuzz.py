@@ -265,8 +265,8 @@ def fault(target: Target, name: str, number: int) -> str | None:
         with hurried():
             target.use()
     except (InputError, MachineError) as error:
-        if "\n" in error.sentence or len(error.sentence) > 1_000:
-            return f"{type(error).__name__} of {len(error.sentence)} characters: {error.sentence[:200]!r}"
+        if "\n" in error.sentence_for("command line") or len(error.sentence_for("command line")) > 1_000:
+            return f"{type(error).__name__} of {len(error.sentence_for('command line'))} characters: {error.sentence_for('command line')[:200]!r}"
     except BaseException as error:  # pyo3's panics are no Exception
         if isinstance(error, KeyboardInterrupt):
             raise

@@ -373,8 +373,8 @@ def test_a_malformed_file_is_refused_and_its_good_rows_remain(
     path.write_bytes(data)
     refused, remaining, rejects = both(path, reading)
     assert isinstance(refused, InputError)
-    assert refused.sentence.startswith(f"{path}{fault}")
-    assert "\n" not in refused.sentence
+    assert refused.sentence_for("command line").startswith(f"{path}{fault}")
+    assert "\n" not in refused.sentence_for("command line")
     assert remaining == good
     assert [(reject.line, reject.byte) for reject in rejects] == [(line, byte) for line, byte, _ in told]
     for reject, (_, byte, raw) in zip(rejects, told, strict=True):

@@ -125,8 +125,8 @@ def test_other_columns_are_named_on_the_call(moods: bs.Model, tmp_path: Path) ->
     assert [line.rsplit(",", 2)[0] for line in done.stdout.splitlines()] == ["1,2", "7,kaba lode", "8,migi"]
     with pytest.raises(InputError, match="column 'text' is missing") as error:
         list(moods.predict_file(file))
-    assert "--no-header --text-column 1" in str(error.value.remedy)
-    assert "--second-column" in str(error.value.remedy)
+    assert "--no-header --text-column 1" in str(error.value.hint_for("command line"))
+    assert "--second-column" in str(error.value.hint_for("command line"))
 
 
 def test_nothing_but_empty_texts(moods: bs.Model, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_what_cannot_be_written_is_refused(moods: bs.Model, tmp_path: Path) -> N
     for arguments in (["--json", "--format", "csv"], ["--json", "--out", tmp_path / "a.json"]):
         done = predict(moods.path, "kaba", *arguments)
         assert isinstance(done.exception, InputError)
-        assert "--json is one JSON document" in done.exception.sentence
+        assert "--json is one JSON document" in done.exception.sentence_for("command line")
     assert (tmp_path / "there.csv").read_text() == "x"
     assert format_of("a.CSV", None) == "csv"
     assert format_of("a.csv", "table") == "table"

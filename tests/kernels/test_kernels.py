@@ -640,7 +640,7 @@ def test_where_no_code_can_be_kept_it_is_told(
     monkeypatch.setattr(backend_selection, "compile_all", refused)
     with pytest.raises(InputError, match="no locator available") as error:
         backend_selection.of_name("numba")
-    assert error.value.remedy.startswith("name a folder with room that can be written to")
+    assert error.value.hint_for("command line").startswith("name a folder with room that can be written to")
 
 
 def test_where_numba_cannot_keep_code_as_told_it_is_found_elsewhere(

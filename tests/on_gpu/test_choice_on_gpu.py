@@ -119,7 +119,9 @@ def test_what_does_not_work_on_a_gpu_is_done_without(
     asked = "triton" if left == "flash" else "flash"
     with pytest.raises(InputError) as refused:
         backend_selection.for_gpu(asked, HERE, is_long=True)
-    assert refused.value.sentence.startswith(f"train.kernels={asked}: {what} does not work here: {why}")
+    assert refused.value.sentence_for("command line").startswith(
+        f"train.kernels={asked}: {what} does not work here: {why}"
+    )
 
 
 def test_a_gpu_without_triton(

@@ -127,8 +127,8 @@ def _imported(module: str) -> None:
 def for_training(asked: str, width: int, *, is_long: bool = True) -> Kernels:
     """The kernels that a run of this width computes with. asked: as `train.kernels` has it; under "auto" torch's
     operations compute where Numba cannot, which is logged, and in a run that is not long where the kernels have
-    not been compiled yet: that is then done beside it, for the runs to come. InputError where what is asked for cannot
-    be had."""
+    not been compiled yet: that is then done beside it, for the runs to come. InputError where what is asked for
+    cannot be had."""
     name = chosen(asked, width)
     if asked == "auto" and name == "numba" and not is_long and not _are_compiled() and _is_whole():
         from bertsmith.kernels.background_compile import compile_beside

@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _end(error: InputError) -> NoReturn:
-    print(f"error: {error.sentence}\n       {error.remedy}", file=sys.stderr)
+    print(f"error: {error.message}\n       {error.hint}", file=sys.stderr)
     sys.exit(2)
 
 
