@@ -265,8 +265,9 @@ def fault(target: Target, name: str, number: int) -> str | None:
         with hurried():
             target.use()
     except (InputError, MachineError) as error:
-        if "\n" in error.sentence_for("command line") or len(error.sentence_for("command line")) > 1_000:
-            return f"{type(error).__name__} of {len(error.sentence_for('command line'))} characters: {error.sentence_for('command line')[:200]!r}"
+        sentence = error.sentence_for("command line")
+        if "\n" in sentence or len(sentence) > 1_000:
+            return f"{type(error).__name__} of {len(sentence)} characters: {sentence[:200]!r}"
     except BaseException as error:  # pyo3's panics are no Exception
         if isinstance(error, KeyboardInterrupt):
             raise
