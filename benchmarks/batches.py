@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from bertsmith.corpus.shards import Shards
-from bertsmith.instances.batches import PairBatch, PairStream, ids_of
-from bertsmith.instances.holdout_split import Split
+from bertsmith.instances.batches import InstanceStream, MaskedBatch, special_token_ids_of
+from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.word_boundaries import word_borders
+from bertsmith.instances.word_boundaries import word_start_function
 from corpus import prepared
 from record import section, table, where
 
@@ -70,18 +70,18 @@ def main() -> None:
     section("Batches", "\n\n".join(text))
 
 
-def stream_of(shards: Shards, data: dict[str, Any]) -> PairStream:
+def stream_of(shards: Shards, data: dict[str, Any]) -> InstanceStream:
     """The training instances of the usual split."""
     settings = DataSettings.of(data, "benchmark")
-    split = Split.of(shards, settings)
-    return PairStream(
+    split = DocumentSplit.of(shards, settings)
+    return InstanceStream(
         shards,
         split.training,
-        ids_of(shards.tokenizer),
+        special_token_ids_of(shards.tokenizer),
         settings,
         length=128,
         seed=0,
-        word_starts=word_borders(shards.tokenizer, settings),
+        word_starts=word_start_function(shards.tokenizer, settings),
         kin=split.kin,
     )
 
@@ -92,7 +92,7 @@ def timed(call: Any) -> float:
     return time.perf_counter() - begin
 
 
-def beside(stream: PairStream, size: int, options: argparse.Namespace, plan: float) -> list[str]:
+def beside(stream: InstanceStream, size: int, options: argparse.Namespace, plan: float) -> list[str]:
     """One row: ours and the collator in turn. plan: seconds a token."""
     collator = collator_of(stream)
     ours, theirs = [], []
@@ -124,7 +124,7 @@ def alone(shards: Shards, data: dict[str, Any], options: argparse.Namespace) -> 
     return [", ".join(f"{name}={value}" for name, value in data.items()), spread(rates)]
 
 
-def rate_of(stream: PairStream, first: int, size: int, number: int) -> tuple[float, list[PairBatch]]:
+def rate_of(stream: InstanceStream, first: int, size: int, number: int) -> tuple[float, list[MaskedBatch]]:
     """Tokens a second over some batches in a row, and the batches."""
     stream.plan(0)
     begin = time.perf_counter()
@@ -133,14 +133,14 @@ def rate_of(stream: PairStream, first: int, size: int, number: int) -> tuple[flo
     return sum(batch.tokens for batch in batches) / seconds, batches
 
 
-def collator_of(stream: PairStream) -> Any:
+def collator_of(stream: InstanceStream) -> Any:
     from transformers import BertTokenizerFast, DataCollatorForLanguageModeling
 
     words = BertTokenizerFast.from_pretrained(prepared() / "tokenizer")
     return DataCollatorForLanguageModeling(words, mlm=True, mlm_probability=0.15, return_tensors="pt")
 
 
-def rows_of(batch: PairBatch) -> list[dict[str, list[int]]]:
+def rows_of(batch: MaskedBatch) -> list[dict[str, list[int]]]:
     """The batch's sequences before masking, as a data set of the reference gives them."""
     original = batch.packed.tokens.clone()
     original[batch.rows] = batch.labels

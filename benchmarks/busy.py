@@ -92,7 +92,7 @@ def cores() -> int:
     """Of this machine, as far as this process may use them."""
     from bertsmith import hardware
 
-    return hardware.allowed_cores()
+    return hardware.available_cores()
 
 
 def of_preset(preset: str, options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -150,12 +150,12 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
     from bertsmith import hardware
 
     if how != "spinning":
-        hardware.have_threads_wait_briefly()  # before torch is loaded, as the command line does
+        hardware.set_thread_wait_policy()  # before torch is loaded, as the command line does
     import tempfile
     from pathlib import Path
 
-    from bertsmith.device import Place
-    from bertsmith.instances.synthetic_batches import RandomPairs
+    from bertsmith.device import ComputeContext
+    from bertsmith.instances.synthetic_batches import SyntheticStream
     from bertsmith.kernels.backend_selection import for_training
     from bertsmith.models.family import preset
     from bertsmith.pretraining.model_init import first_weights
@@ -170,13 +170,13 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
         max_steps=updates, batch_size=batch, precision="fp32", tensorboard=False, **fixed
     )
     chosen = PretrainSettings(model=config, train=settings)
-    hardware.prepare_process(settings.threads)
-    place = Place.of("cpu", "fp32")
+    hardware.configure_process(settings.threads)
+    place = ComputeContext.of("cpu", "fp32")
     if how == "kernels":
         place = replace(place, kernels=for_training("auto", config.hidden_size))
     encoder, objective = first_weights(chosen, place.drawing)
     place.settle(encoder, objective)
-    phases = [Phase(RandomPairs(config.vocab_size, LENGTH, MASK_SHARE), 1.0, batch)]
+    phases = [Phase(SyntheticStream(config.vocab_size, LENGTH, MASK_SHARE), 1.0, batch)]
 
     def number() -> int:
         return updates

@@ -27,11 +27,11 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.experiments.ablate import ablate
 from bertsmith.experiments.ablation_report import told
-from bertsmith.instances.synthetic_batches import RandomPairs
+from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.parameter_count import encoder_terms
-from bertsmith.objectives.masked_lm import MlmNsp
+from bertsmith.models.parameter_count import encoder_parameter_terms
+from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.pretraining.recipe import settings_in_minutes
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.run_folder import holds_run
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     for part in options.parts:
         PARTS[part](options)
 
@@ -367,7 +367,7 @@ def electra_in_turn(shards: Path, options: argparse.Namespace) -> dict[str, Any]
 
 def parameters(config: bs.ModelConfig) -> int:
     """Of the encoder."""
-    return sum(term.size for term in encoder_terms(config))
+    return sum(term.size for term in encoder_parameter_terms(config))
 
 
 def encoder_of(folder: Path) -> Encoder:
@@ -390,7 +390,7 @@ def update_in_turn(one: Encoder, other: Encoder) -> dict[str, Any]:
     """Windows of updates of both on the same random text."""
     settings = TrainSettings(precision="fp32", batch_size=BATCH)
     trainers = {
-        id(side): OurTrainer(side, MlmNsp(side.config, side.generator), settings) for side in (one, other)
+        id(side): OurTrainer(side, MaskedLM(side.config, side.generator), settings) for side in (one, other)
     }
 
     def run(encoder: Encoder, batches: Sequence[Any]) -> None:
@@ -406,7 +406,7 @@ def windows(
     """What `in_turn` takes, of batches that both sides get."""
     for side in (one, other):
         side.eval()
-    pairs = RandomPairs(min(one.config.vocab_size, other.config.vocab_size), LENGTH, 0.15)
+    pairs = SyntheticStream(min(one.config.vocab_size, other.config.vocab_size), LENGTH, 0.15)
     for number in range(WINDOWS + 1):
         first = number * WINDOW_STEPS * BATCH
         batches = [pairs.batch(0, at, at + BATCH) for at in range(first, first + WINDOW_STEPS * BATCH, BATCH)]

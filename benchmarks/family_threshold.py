@@ -21,7 +21,7 @@ from bertsmith import hardware
 from bertsmith.models.family import preset
 from bertsmith.pretraining.recipe import settings_in_minutes
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.quickstart.quickstart import untrained
+from bertsmith.quickstart.quickstart import write_untrained_model
 from bertsmith.runs.run_folder import holds_run
 from corpus import prepared
 from learning_tasks import BENCHES, RATES, TUNING_SEED, finetuned, spread
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     for tokens in (0, *sorted(options.tokens)):
         for seed in options.seeds:
             model = pretrained(tokens, seed, options.threads)
@@ -67,7 +67,7 @@ def pretrained(tokens: int, seed: int, threads: int) -> Path:
         fresh = place / f"random-{seed}"
         if not fresh.exists():
             pretrained(min(TOKENS), seed, threads)
-            untrained(fresh, bs.load(place / f"tiny-{min(TOKENS)}-{seed}"))
+            write_untrained_model(fresh, bs.load(place / f"tiny-{min(TOKENS)}-{seed}"))
         return fresh
     run = place / f"tiny-{tokens}-{seed}"
     own = PretrainSettings.dotted(settings_in_minutes(preset(PRESET).model_dump()))

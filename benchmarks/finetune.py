@@ -30,10 +30,10 @@ from torch import Tensor, nn
 
 import bertsmith as bs
 from bertsmith import hardware, rng
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.hardware import Precision
 from bertsmith.inference.significance import compared
-from bertsmith.metrics.sufficient_statistics import Tallies
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import Layers
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.tagging.words import TagItem
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     for name in options.tasks:
         if "cheap" in options.sides and not name.startswith("features"):
             once("finetune", f"{name} cheap", partial(cheap, name))
@@ -408,7 +408,7 @@ def difference(name: str, seeds: Sequence[int]) -> dict[str, Any]:
         assert own is not None
         mine.append(own.rows)
         theirs.append(np.load(tallies_of_reference(name, seed)))
-    sides = (Tallies(np.sum(rows, axis=0), own.figures) for rows in (theirs, mine))
+    sides = (SufficientStatistics(np.sum(rows, axis=0), own.figures) for rows in (theirs, mine))
     found = compared(*sides, 0).get(bench.figure)
     return {} if found is None else dict(found._asdict())
 
@@ -521,7 +521,7 @@ def speed_of(known: dict[str, Any], name: str) -> str:
         return ""
     threads, found = max(measured.items())
     spread = f"{found['ratio']:.2f} ({min(found['ratios']):.2f} to {max(found['ratios']):.2f})"
-    return f"{found['ours']:,.0f} against {found['reference']:,.0f}: {spread}, {counted(threads, 'thread')}"
+    return f"{found['ours']:,.0f} against {found['reference']:,.0f}: {spread}, {pluralize(threads, 'thread')}"
 
 
 if __name__ == "__main__":

@@ -26,15 +26,15 @@ import torch
 import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.instances.batches import token_counts
-from bertsmith.instances.holdout_split import HELD_OUT_SEED, Split
-from bertsmith.objectives.objective import MODEL, held_out_figures, objective_type
+from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
+from bertsmith.objectives.objective import MODEL, evaluate_objective, objective_type
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.resolve_settings import asked_for, resolved
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.quickstart.quickstart import PRETRAINING, quickstart
+from bertsmith.quickstart.quickstart import PRETRAINING_SETTINGS, quickstart
 from corpus import prepared
 from ours import OurTrainer
 from record import WORK, once, recorded, section, table, where
@@ -96,7 +96,7 @@ SIZES = {
             "train.learning_rate=3e-3",
             "train.warmup=0.06",
         ],
-        [f"{name}={value}" for name, value in PRETRAINING.items()],
+        [f"{name}={value}" for name, value in PRETRAINING_SETTINGS.items()],
         [],
     ),
     "mini": Size(
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     for name in (part for part in options.parts if part in SIZES):
         for seed in options.seeds:
             for arm in (arm for arm in SIZES[name].arms if arm in options.arms):
@@ -185,22 +185,22 @@ def run_and_judged(folder: str, name: str, chosen: PretrainSettings, shards: Sha
 def judged(name: str, model: bs.Model, shards: Shards) -> dict[str, float]:
     """A model on the held-out instances of the earlier recipe, whatever it was trained to predict itself."""
     chosen = settings_of(name, "before", 0, 1, shards)
-    split, generator = Split.of(shards, chosen.data), torch.Generator()
+    split, generator = DocumentSplit.of(shards, chosen.data), torch.Generator()
     encoder = model.folder.encoder(generator)
     objective = objective_type("mlm_nsp").made(encoder, generator, chosen.data, chosen.objective)
     for part, module in objective.folders(encoder)[MODEL].modules.items():
         if part != "encoder":
             model.folder.fill(part, module)
     stream = instances_of(
-        shards, split.held_out, chosen, chosen.data.sequence_length, kin=split.kin, seed=HELD_OUT_SEED
+        shards, split.held_out, chosen, chosen.data.sequence_length, kin=split.kin, seed=VALIDATION_SEED
     )
     last = min(stream.size(0), chosen.data.max_validation_instances)
     batches = [stream.batch(0, i, min(i + 64, last)) for i in range(0, last, 64)]
     counts = token_counts(shards, split.training, shards.tokenizer.vocab_size)
-    place = Place.of("cpu", "fp32", 0)
+    place = ComputeContext.of("cpu", "fp32", 0)
     encoder.eval()
     objective.eval()
-    return held_out_figures(objective, encoder, batches, place) | objective.by_frequency(counts, batches)
+    return evaluate_objective(objective, encoder, batches, place) | objective.by_frequency(counts, batches)
 
 
 def timed(name: str, threads: int) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def timed(name: str, threads: int) -> dict[str, Any]:
     sides = {}
     for arm in ("before", "ours"):
         chosen = settings_of(name, arm, 100, threads, shards)
-        split = Split.of(shards, chosen.data)
+        split = DocumentSplit.of(shards, chosen.data)
         encoder, objective = first_weights(chosen, torch.Generator().manual_seed(100))
         stream = instances_of(shards, split.training, chosen, chosen.data.sequence_length, kin=split.kin)
         batches = batches_from(stream, chosen.train.batch_size, 0)

@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--all-pairs", action="store_true")
     parser.add_argument("--chinese", action="store_true")
     options = parser.parse_args()
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     text = CHINESE if options.chinese else ENGLISH
     run = learnt(text, options.minutes)
     if options.all_pairs and text.pairs:

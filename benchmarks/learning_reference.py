@@ -26,7 +26,7 @@ from torch import nn
 import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
-from bertsmith.instances.holdout_split import HELD_OUT_SEED, Split
+from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     shards, threads = shards_of("mini"), options.threads
     speed = once("learning_reference", "speed", partial(speeds, shards, threads))
     tokens = OURS / speed["ratio"]
@@ -102,7 +102,7 @@ def fresh(chosen: PretrainSettings) -> nn.Module:
 def speeds(shards: Shards, threads: int) -> dict[str, Any]:
     """Tokens a second of our recipe and of the reference in turn; the ratio is ours over the reference's."""
     chosen = settings_of("mini", "ours", TUNING_SEED, threads, shards)
-    split = Split.of(shards, chosen.data)
+    split = DocumentSplit.of(shards, chosen.data)
     stream = instances_of(shards, split.training, chosen, chosen.data.sequence_length, kin=split.kin)
     batches = batches_from(stream, chosen.train.batch_size, 0)
     ours = OurTrainer(*first_weights(chosen, torch.Generator().manual_seed(TUNING_SEED)), chosen.train)
@@ -130,8 +130,8 @@ def speeds(shards: Shards, threads: int) -> dict[str, Any]:
 def tuned(shards: Shards, rate: float, tokens: float, threads: int) -> float:
     """The loss after a short run at this rate, on documents beside those that are reported on."""
     chosen = settings(shards, rate, TUNING_SEED, threads)
-    small = Split.of(shards, chosen.data)
-    large = Split.of(
+    small = DocumentSplit.of(shards, chosen.data)
+    large = DocumentSplit.of(
         shards, chosen.data.model_copy(update={"validation_split": 2 * chosen.data.validation_split})
     )
     training, judging = large.training, np.setdiff1d(large.held_out, small.held_out)
@@ -146,7 +146,7 @@ def tuned(shards: Shards, rate: float, tokens: float, threads: int) -> float:
 def whole(shards: Shards, rate: float, tokens: float, seed: int, threads: int) -> dict[str, float]:
     """The held-out figures of the whole run."""
     chosen = settings(shards, rate, seed, threads)
-    split = Split.of(shards, chosen.data)
+    split = DocumentSplit.of(shards, chosen.data)
     return trained(shards, chosen, split.training, split.held_out, split.kin, tokens, f"reference-{seed}")
 
 
@@ -156,7 +156,7 @@ def trained(
     """Train the reference on so many tokens, and judge it; its model is written, and what is needed to go on."""
     length, size = chosen.data.sequence_length, chosen.train.batch_size
     stream = instances_of(shards, training, chosen, length, kin=kin)
-    held_out = instances_of(shards, judging, chosen, length, kin=kin, seed=HELD_OUT_SEED)
+    held_out = instances_of(shards, judging, chosen, length, kin=kin, seed=VALIDATION_SEED)
     updates = round(tokens / float(stream.filling(0, size).tokens.mean()))
     trainer = Trainer(fresh(chosen), chosen.train.model_copy(update={"max_steps": updates}))
     folder = WORK / "learning" / name

@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, nargs="+", default=[3, 10])
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     for minutes in sorted(options.minutes):
         for size in tried(minutes):
             once(NAME, key(size, minutes), partial(learnt, size, minutes, options.threads))

@@ -26,7 +26,7 @@ from typing import Any
 
 import bertsmith as bs
 from bertsmith import hardware, rng
-from bertsmith.quickstart.quickstart import untrained
+from bertsmith.quickstart.quickstart import write_untrained_model
 from cheap import best_cheap
 from record import DATA, WORK, once, recorded, section, table, where
 
@@ -125,12 +125,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     model = bs.load(options.run)
     name = options.run.resolve().name
     fresh = WORK / "learning" / f"{name}-random-weights"
     if not fresh.exists():
-        untrained(fresh, model)
+        write_untrained_model(fresh, model)
     folders = {"pre-trained": model.model_folder, "random": fresh}
     for task in options.tasks:
         once("learning_tasks", f"cheap {task}", partial(cheap, task))

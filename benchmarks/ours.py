@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.kernels.backend_selection import for_gpu, for_training
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
@@ -24,7 +24,7 @@ class OurTrainer:
         self, encoder: Encoder, objective: Objective, settings: TrainSettings, device: str = "cpu"
     ) -> None:
         precision = "bf16" if settings.precision == "bf16" else "fp32"
-        place = Place.of(device, precision, settings.seed, trains=True)
+        place = ComputeContext.of(device, precision, settings.seed, trains=True)
         if place.uses_threads:
             kernels = for_training(settings.kernels, encoder.config.hidden_size)
             self.place = replace(place, generator=encoder.generator, kernels=kernels)

@@ -115,7 +115,7 @@ def measured(preset: str, updates: int, batch: int, threads: int) -> dict[str, A
     import bertsmith
     from bertsmith import hardware
 
-    hardware.prepare_process(threads)
+    hardware.configure_process(threads)
     now = importlib.util.find_spec("bertsmith.training.train_step") is not None
     make, stream = (of_today if now else before_places)(preset, batch)
     seconds, loss = [], 0.0
@@ -132,17 +132,17 @@ def of_today(preset_name: str, batch: int) -> tuple[Callable[[Any], float], Any]
     """What makes an update and gives its loss, and the stream of batches."""
     import torch
 
-    from bertsmith.instances.synthetic_batches import RandomPairs
+    from bertsmith.instances.synthetic_batches import SyntheticStream
     from bertsmith.models.family import build_encoder, preset
-    from bertsmith.objectives.masked_lm import MlmNsp
+    from bertsmith.objectives.masked_lm import MaskedLM
     from bertsmith.training.settings import TrainSettings
     from ours import OurTrainer
 
     config = preset(preset_name)
     encoder = build_encoder(config, torch.Generator().manual_seed(0))
     settings = TrainSettings(precision="fp32", batch_size=batch)
-    trainer = OurTrainer(encoder, MlmNsp(config, encoder.generator), settings)
-    return lambda one: float(trainer.update(one, RATE)["loss"]), RandomPairs(
+    trainer = OurTrainer(encoder, MaskedLM(config, encoder.generator), settings)
+    return lambda one: float(trainer.update(one, RATE)["loss"]), SyntheticStream(
         config.vocab_size, LENGTH, MASK_SHARE
     )
 
@@ -154,7 +154,7 @@ def before_places(preset_name: str, batch: int) -> tuple[Callable[[Any], float],
 
     from bertsmith.models.config import preset
     from bertsmith.models.encoder import Encoder
-    from bertsmith.objectives.masked_lm import MlmNsp
+    from bertsmith.objectives.masked_lm import MaskedLM
     from bertsmith.training.optim.optimizer import make_optimizer
     from bertsmith.training.settings import TrainSettings
     from bertsmith.training.trainer import Trained, update
@@ -162,7 +162,7 @@ def before_places(preset_name: str, batch: int) -> tuple[Callable[[Any], float],
     config = preset(preset_name)
     encoder = Encoder(config, torch.Generator().manual_seed(0))
     settings = TrainSettings(precision="fp32", batch_size=batch)
-    trained = Trained(encoder, MlmNsp(config, encoder.generator)).train()
+    trained = Trained(encoder, MaskedLM(config, encoder.generator)).train()
     optimizer = make_optimizer(
         trained.named_parameters(),
         betas=settings.betas,

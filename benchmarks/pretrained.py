@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     name = options.folder.resolve().name
     once("pretrained", f"{name} pairs", lambda: bs.load(options.folder).score_pairs(PAIRS)["accuracy"])
     for task in options.tasks:

@@ -25,9 +25,9 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.corpus.shards import Shards
-from bertsmith.instances.batches import PairBatch, token_counts
-from bertsmith.instances.holdout_split import Split
-from bertsmith.models.heads import MaskedHead
+from bertsmith.instances.batches import MaskedBatch, token_counts
+from bertsmith.instances.holdout_split import DocumentSplit
+from bertsmith.models.heads import MaskedLMHead
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from corpus import prepared
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=LONG_STEPS)
     options = parser.parse_args()
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     torch.manual_seed(SEED)  # the reference's dropout draws from torch's global generator
     shards = Shards.open(prepared())
     if "same" in options.parts:
@@ -152,7 +152,7 @@ def long_reference(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     """The reference's held-out figures after the same instances, from the same first weights."""
     chosen = settings_of(shards, *long_assignments(steps, threads))
     training, held_out = streams(shards, chosen)
-    documents = Split.of(shards, chosen.data).training
+    documents = DocumentSplit.of(shards, chosen.data).training
     counts = token_counts(shards, documents, chosen.model.vocab_size)
     trainer = Trainer(reference_of(chosen, counts), chosen.train)
     train_reference(trainer, training, steps, WORK / f"parity-long-{steps}-reference.pt")
@@ -188,7 +188,7 @@ def warm_settings(shards: Shards, threads: int) -> PretrainSettings:
 def warm_start(shards: Shards, chosen: PretrainSettings) -> tuple[Any, Any, Any]:
     """Encoder and heads of the hour-long run with this vocabulary: a token's vector is that of the same token, or
     the mean of its pieces'. And the token counts of the training documents."""
-    documents = Split.of(shards, chosen.data).training
+    documents = DocumentSplit.of(shards, chosen.data).training
     counts = token_counts(shards, documents, chosen.model.vocab_size)
     encoder, heads = started(chosen, counts)
     folder = read_folder(WORK / "pays-bert" / "model")
@@ -206,13 +206,13 @@ def warm_start(shards: Shards, chosen: PretrainSettings) -> tuple[Any, Any, Any]
         bias = heads.masked.bias.clone()
         for name, module in (("pooler", heads.pooler), ("pair", heads.pair)):
             folder.fill(name, module)
-        donor = MaskedHead(folder.config, torch.Generator())
+        donor = MaskedLMHead(folder.config, torch.Generator())
         folder.fill("masked", donor)
         heads.masked.load_state_dict({**donor.state_dict(), "bias": bias})
     return encoder, heads, counts
 
 
-def held_out_batches(held_out: Any, chosen: PretrainSettings) -> list[PairBatch]:
+def held_out_batches(held_out: Any, chosen: PretrainSettings) -> list[MaskedBatch]:
     last = min(held_out.size(0), chosen.data.max_validation_instances)
     return [held_out.batch(0, at, min(at + 64, last)) for at in range(0, last, 64)]
 
@@ -266,11 +266,11 @@ def speed(shards: Shards, threads: int) -> dict[str, Any]:
     theirs = Trainer(reference_of(chosen), chosen.train)
     batches = batches_from(training, LONG_BATCH, 0)
 
-    def window_of_ours(some: list[PairBatch]) -> None:
+    def window_of_ours(some: list[MaskedBatch]) -> None:
         for batch in some:
             ours.update(batch, 1e-4)
 
-    def window_of_theirs(some: list[PairBatch]) -> None:
+    def window_of_theirs(some: list[MaskedBatch]) -> None:
         for batch in some:
             theirs.update(batch)
 

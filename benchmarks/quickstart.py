@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.finetuning.run import finetune
-from bertsmith.quickstart.quickstart import FINETUNING, quickstart
+from bertsmith.quickstart.quickstart import FINETUNING_SETTINGS, quickstart
 from record import WORK, once, section, table, where
 
 RATES = (2e-4, 5e-4, 1e-3, 2e-3)  # of fine-tuning; the quickstart's is among them
@@ -54,7 +54,7 @@ def tuned(out: Path, arm: str, seed: int, rate: float, updates: int) -> float:
     shutil.rmtree(run, ignore_errors=True)
     kept = {
         name: value
-        for name, value in FINETUNING.items()
+        for name, value in FINETUNING_SETTINGS.items()
         if not name.startswith(("train.max_steps", "train.learning_rate", "task."))
     }
     model = finetune(

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.shards import Shards
-from bertsmith.instances.batches import PairBatch, PairStream
-from bertsmith.instances.holdout_split import HELD_OUT_SEED, Split
+from bertsmith.instances.batches import InstanceStream, MaskedBatch
+from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL, Objective
@@ -60,16 +60,16 @@ def reference_from(folder: Path) -> nn.Module:
     return model
 
 
-def streams(shards: Shards, chosen: PretrainSettings) -> tuple[PairStream, PairStream]:
+def streams(shards: Shards, chosen: PretrainSettings) -> tuple[InstanceStream, InstanceStream]:
     """Training and held-out instances, as the pre-training workflow makes them."""
-    split, length = Split.of(shards, chosen.data), chosen.data.sequence_length
+    split, length = DocumentSplit.of(shards, chosen.data), chosen.data.sequence_length
     return (
         instances_of(shards, split.training, chosen, length, kin=split.kin),
-        instances_of(shards, split.held_out, chosen, length, kin=split.kin, seed=HELD_OUT_SEED),
+        instances_of(shards, split.held_out, chosen, length, kin=split.kin, seed=VALIDATION_SEED),
     )
 
 
-def padded(batch: PairBatch) -> dict[str, Tensor]:
+def padded(batch: MaskedBatch) -> dict[str, Tensor]:
     """One of our batches in the form that the reference's collators give: padded, labels -100 elsewhere."""
     packed = batch.packed
     labels = torch.full_like(packed.tokens, -100)
@@ -120,7 +120,7 @@ class Trainer:
         self.model, self.settings, self.step = model.train(), settings, 0
         self.optimizer = usual_optimizer(model, settings)
 
-    def update(self, batch: PairBatch) -> dict[str, float]:
+    def update(self, batch: MaskedBatch) -> dict[str, float]:
         """One step; the two losses before it."""
         self.step += 1
         inputs = padded(batch)
@@ -136,7 +136,7 @@ class Trainer:
             nsp = nn.functional.cross_entropy(out.seq_relationship_logits, pairs).item()
         return {"mlm": out.loss.item() - nsp, "nsp": nsp}
 
-    def measure(self, batches: Sequence[PairBatch]) -> dict[str, float]:
+    def measure(self, batches: Sequence[MaskedBatch]) -> dict[str, float]:
         """Held-out losses and accuracies, as our objective measures them."""
         self.model.eval()
         sums = dict.fromkeys(("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"), 0.0)
@@ -176,7 +176,7 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
 
 
-def batches_from(stream: PairStream, size: int, step: int) -> Iterator[PairBatch]:
+def batches_from(stream: InstanceStream, size: int, step: int) -> Iterator[MaskedBatch]:
     """The batches that follow `step` updates of `size` instances, as the loader gives them."""
     epoch, start = 0, step * size
     while start >= stream.size(epoch):

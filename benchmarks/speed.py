@@ -153,7 +153,7 @@ def peers_are_within(to: str) -> bool:
 def key_of(options: argparse.Namespace) -> str:
     """What was measured where, in a few words: the key of its record and the title of its table."""
     device = torch.device(options.device)
-    where = f"{options.threads} threads" if device.type == "cpu" else hardware.name_of(device)
+    where = f"{options.threads} threads" if device.type == "cpu" else hardware.device_name(device)
     shape = f"{options.batch} a batch, {where}; {machine_name()}; {versions()}"
     if options.what == "train":
         return f"train {options.preset}, {options.lengths}, {shape}"
@@ -168,7 +168,7 @@ class Child:
         names = ("preset", "lengths", "task", "batch", "updates", "threads", "device")
         line = [sys.executable, __file__, options.what, "--side", side]
         line += [part for name in names for part in (f"--{name}", str(getattr(options, name)))]
-        waits = hardware.brief_waits() if side.startswith("ours") else {}  # as the command line has it
+        waits = hardware.thread_wait_policy() if side.startswith("ours") else {}  # as the command line has it
         self._process = subprocess.Popen(
             line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **waits}
         )

@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=5)
     options = parser.parse_args()
     require(*PEERS, *EXPORT)
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     for name in options.sets:
         once(
             "speed_infer",

@@ -26,15 +26,15 @@ from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.shards import Shards
 from bertsmith.hardware import Precision
-from bertsmith.instances.holdout_split import Split
-from bertsmith.instances.synthetic_batches import RandomPairs
+from bertsmith.instances.holdout_split import DocumentSplit
+from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels.backend_selection import for_answers, for_training
 from bertsmith.kernels.reference import Products
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.fused_cross_entropy import parts_of
+from bertsmith.models.fused_cross_entropy import vocabulary_chunks
 from bertsmith.models.layers import ONEDNN
-from bertsmith.objectives.masked_lm import MlmNsp
+from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings
@@ -62,7 +62,7 @@ def serve(options: argparse.Namespace) -> None:
     """Answer each word on stdin with a line of JSON."""
     answers = sys.stdout
     sys.stdout = sys.stderr  # what others print
-    hardware.prepare_process(options.threads)
+    hardware.configure_process(options.threads)
     work: Work = Pretraining(options) if options.what == "train" else Finetuning(options)
     name, precision = options.side.split(", ")[:2]
     if precision == "compiled":
@@ -139,15 +139,15 @@ class Pretraining(Work):
                 },
                 "speed",
             )
-            split = Split.of(shards, chosen.data)
+            split = DocumentSplit.of(shards, chosen.data)
             self.stream = instances_of(shards, split.training, chosen, NATURAL, kin=split.kin)
             self.config = chosen.model
         else:
             self.config = preset(options.preset)
             length = int(options.lengths.removeprefix("fixed:"))
-            self.stream = RandomPairs(self.config.vocab_size, length, MASK_SHARE)
+            self.stream = SyntheticStream(self.config.vocab_size, length, MASK_SHARE)
         self.encoder = build_encoder(self.config, torch.Generator().manual_seed(0))
-        self.objective = MlmNsp(self.config, self.encoder.generator)
+        self.objective = MaskedLM(self.config, self.encoder.generator)
 
     def inputs(self, number: int) -> Inputs:
         at = number * self.size
@@ -395,7 +395,7 @@ def of_vocabulary(predicted: int, config: ModelConfig, *, whole: bool) -> list[t
     if whole:
         return [(1, predicted, width, words)]
     columns = -(-predicted // 16) * 16
-    return [(1, end - begin, width, columns) for begin, end in parts_of(words)]
+    return [(1, end - begin, width, columns) for begin, end in vocabulary_chunks(words)]
 
 
 def quickest_way(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:

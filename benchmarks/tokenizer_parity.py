@@ -68,7 +68,7 @@ def random_strings(count: int, seed: int) -> list[str]:
     from bertsmith import rng
 
     parts = rng.integers(seed, "parity parts", 8, np.arange(count)) + 1
-    choice = rng.bits(seed, "parity choice", np.arange(count)[:, None], np.arange(8))
+    choice = rng.random_bits(seed, "parity choice", np.arange(count)[:, None], np.arange(8))
     found = []
     for n, row in zip(parts.tolist(), choice.tolist(), strict=True):
         text = ""
@@ -125,10 +125,10 @@ def hf(folder: str, texts: Callable[[], list[str]]) -> dict[str, Any]:
 
 def google(lowercase: bool, texts: Callable[[], list[str]]) -> dict[str, Any]:
     from bert_basic_tokenizer import words_of
-    from bertsmith.tokenizer.normalizer import bert_borders, bert_normalizer
+    from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
 
     kinds = ("google", "hf")
-    ways = [(bert_normalizer(lowercase, reading=r), bert_borders(reading=r)) for r in kinds]
+    ways = [(bert_normalizer(lowercase, reading=r), bert_pre_tokenizer(reading=r)) for r in kinds]
     all_texts = texts()
     differ: list[str] = []
     apart: Counter[str] = Counter()

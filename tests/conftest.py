@@ -50,7 +50,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from bertsmith import hardware
 
-    monkeypatch.setattr(hardware, "allowed_cores", lambda: 1)
+    monkeypatch.setattr(hardware, "available_cores", lambda: 1)
     torch.set_num_threads(1)
 
 

@@ -16,22 +16,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.artifacts.config_schema import field_values
+from bertsmith.artifacts.config_schema import config_to_hf
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.artifacts.weight_names import to_field
+from bertsmith.artifacts.weight_names import to_hf_names
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import Family, build_encoder, family, preset
+from bertsmith.models.family import Family, build_encoder, get_family, preset
 from bertsmith.models.heads import (
-    ChoiceHead,
-    MaskedHead,
-    PairHead,
+    MaskedLMHead,
+    MultipleChoiceHead,
     Pooler,
-    ReplacedHead,
-    SentenceHead,
+    ReplacedTokenHead,
+    SentencePairHead,
+    SequenceClassificationHead,
     SpanHead,
-    TokenHead,
+    TokenClassificationHead,
 )
 from bertsmith.packed import Packed
 
@@ -91,7 +91,7 @@ WITH_OURS = [
         id=f"{case}: {name}{'' if len(parts) > 1 else ' without pooler'}{', crf' * ('crf' in parts)}",
     )
     for case in CASES
-    for parts, name in family(config_of(case).model_type).architectures.items()
+    for parts, name in get_family(config_of(case).model_type).architectures.items()
 ]
 KINDS = [case for case in WITH_OURS if "crf" not in case.values[1]]  # the reference has no CRF
 
@@ -105,19 +105,19 @@ class Ours(nn.Module):
         self.encoder, self.kinds = encoder, parts
         self.heads = nn.ModuleDict()
         if "masked" in parts:
-            self.heads["masked"] = MaskedHead(config, generator)
+            self.heads["masked"] = MaskedLMHead(config, generator)
         if "classifier" in parts:
-            self.heads["sentence"] = SentenceHead(config, generator, LABELS)
+            self.heads["sentence"] = SequenceClassificationHead(config, generator, LABELS)
         elif "chooser" in parts:
-            self.heads["choices"] = ChoiceHead(config, generator)
+            self.heads["choices"] = MultipleChoiceHead(config, generator)
         elif "pooler" in parts:
             self.heads["pooler"] = Pooler(config, generator)
         if "pair" in parts:
-            self.heads["pair"] = PairHead(config, generator)
+            self.heads["pair"] = SentencePairHead(config, generator)
         if "detector" in parts:
-            self.heads["detector"] = ReplacedHead(config, generator)
+            self.heads["detector"] = ReplacedTokenHead(config, generator)
         if "tagger" in parts:
-            self.heads["tokens"] = TokenHead(config, generator, LABELS)
+            self.heads["tokens"] = TokenClassificationHead(config, generator, LABELS)
         if "span" in parts:
             self.heads["spans"] = SpanHead(config, generator)
         if "crf" in parts:
@@ -218,8 +218,8 @@ def transformers() -> Any:
 
 
 def reference_config(config: ModelConfig) -> Any:
-    model_family = family(config.model_type)
-    values = {"num_labels": LABELS, "attn_implementation": "eager", **field_values(config)}
+    model_family = get_family(config.model_type)
+    values = {"num_labels": LABELS, "attn_implementation": "eager", **config_to_hf(config)}
     values.pop("model_type")
     return getattr(transformers(), f"{model_family.class_prefix}Config")(**values)
 
@@ -232,7 +232,7 @@ def pooling(model_family: Family, parts: frozenset[str]) -> dict[str, bool]:
 
 def reference(config: ModelConfig, parts: frozenset[str]) -> nn.Module:
     """Return the reference's model with these parts and random weights, norms and biases included."""
-    model_family = family(config.model_type)
+    model_family = get_family(config.model_type)
     hf_config = reference_config(config)
     if {"pair", "span"} & parts:
         hf_config.num_labels = 2  # the reference requires it for these heads
@@ -329,7 +329,7 @@ def compared(
         model.zero_grad()
     our_loss.backward()
     their_loss.backward()
-    model_family = family(config.model_type)
+    model_family = get_family(config.model_type)
     bare = model_family.architectures[parts] == f"{model_family.class_prefix}Model"
     weights = {
         f"{part}.{name}": torch.zeros_like(weight) if weight.grad is None else weight.grad
@@ -338,7 +338,7 @@ def compared(
     }
     parameters = dict(other.named_parameters())
     names = model_family.names(config)
-    grads = to_field(weights, names, bare=bare)
+    grads = to_hf_names(weights, names, bare=bare)
     assert grads.keys() == parameters.keys()
     for name in names.unused.keys() & grads.keys():
         assert parameters[name].grad is None
@@ -372,7 +372,7 @@ def opened_there(
     folder: Path, config: ModelConfig, parts: frozenset[str]
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Load the reference's model of a folder, with its report of missing and unexpected tensors."""
-    model_family = family(config.model_type)
+    model_family = get_family(config.model_type)
     model_class = getattr(transformers(), model_family.architectures[parts])
     loaded: tuple[nn.Module, dict[str, Any]] = model_class.from_pretrained(
         folder, output_loading_info=True, attn_implementation="eager", **pooling(model_family, parts)

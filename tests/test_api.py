@@ -26,7 +26,7 @@ from bertsmith.finetuning.settings import FinetuneSettings
 from bertsmith.io.files import read_documents
 from bertsmith.io.memory import InMemory, as_file, as_files
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.reports.loss_curve import loss_curve
+from bertsmith.reports.loss_curve import plot_loss_curve
 from bertsmith.settings import resolve
 from bertsmith.tasks.registry import TASKS
 from bertsmith.tasks.task import task_type
@@ -656,12 +656,12 @@ def test_the_loss_curve_compares_the_same_part_of_the_loss(bert: bs.Model, tmp_p
     lines.append(json.dumps({"step": 2, "kind": "evaluation", "mlm_loss": 3.5}))
     log = tmp_path / "log.jsonl"
     log.write_text("\n".join(lines))
-    assert "loss from 5.000 at update 0 to 3.000 at update 2" in str(loss_curve(log))
+    assert "loss from 5.000 at update 0 to 3.000 at update 2" in str(plot_loss_curve(log))
     log.write_text(lines[0])
-    assert loss_curve(log) is None
-    assert loss_curve(tmp_path / "none") is None
+    assert plot_loss_curve(log) is None
+    assert plot_loss_curve(tmp_path / "none") is None
     log.write_text("no json")
-    assert loss_curve(log) is None
+    assert plot_loss_curve(log) is None
 
 
 # The module

@@ -16,7 +16,7 @@ import torch
 from bertsmith import console, hardware
 from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
 from bertsmith.loss import Loss
-from bertsmith.registry import entry
+from bertsmith.registry import lookup
 
 
 def test_a_loss_is_divided_by_the_counts_of_the_whole_update() -> None:
@@ -31,10 +31,10 @@ def test_a_loss_is_divided_by_the_counts_of_the_whole_update() -> None:
 
 def test_an_unknown_name_of_a_registry_lists_its_names() -> None:
     table: dict[str, str | int] = {"one": 1, "zero": 0}
-    assert entry(table, "one", "there is no number 'one'") == 1
-    assert entry({"name": "bertsmith.loss:Loss"}, "name", "") is Loss
+    assert lookup(table, "one", "there is no number 'one'") == 1
+    assert lookup({"name": "bertsmith.loss:Loss"}, "name", "") is Loss
     with pytest.raises(InputError) as caught:
-        entry(table, "two", "there is no number 'two'", "number")
+        lookup(table, "two", "there is no number 'two'", "number")
     assert (caught.value.code, caught.value.argument) == ("unknown_name", "number")
     assert caught.value.hint == "known: one, zero"
 
@@ -47,17 +47,17 @@ def test_errors_have_exit_codes() -> None:
 
 
 def test_json_is_one_document_and_nan_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    console.result_json({"ä": [1, None]})
+    console.print_json({"ä": [1, None]})
     out, err = capsys.readouterr()
     assert (json.loads(out), out.count("\n"), err) == ({"ä": [1, None]}, 1, "")
     with pytest.raises(ValueError, match="JSON"):
-        console.result_json(float("nan"))
+        console.print_json(float("nan"))
 
 
 def test_results_go_to_stdout_and_notes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    console.note("a [note] " + "long " * 60)
-    console.result("a [result]")
-    console.result_table("title", ["name", "n"], [("[MASK]", 1), ("ünï", 1234)])
+    console.print_note("a [note] " + "long " * 60)
+    console.print_result("a [result]")
+    console.print_table("title", ["name", "n"], [("[MASK]", 1), ("ünï", 1234)])
     out, err = capsys.readouterr()
     assert err == "a [note] " + "long " * 60 + "\n"  # neither markup nor wrapping
     assert "[MASK]" in out
@@ -69,7 +69,7 @@ def test_results_go_to_stdout_and_notes_to_stderr(capsys: pytest.CaptureFixture[
     [(0, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (7620, "2 h 07 min")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert console.duration(seconds) == text
+    assert console.format_duration(seconds) == text
 
 
 def test_the_machine_is_described_and_its_precision_is_measured() -> None:
@@ -79,7 +79,7 @@ def test_the_machine_is_described_and_its_precision_is_measured() -> None:
     choice = hardware.choose_precision()
     assert choice.precision in ("fp32", "bf16")
     assert "GFLOP/s" in choice.reason
-    assert hardware.prepare_process(1) == 1
+    assert hardware.configure_process(1) == 1
     assert torch.get_num_threads() == 1
 
 
@@ -93,10 +93,10 @@ def test_load_on_the_machine_does_not_change_the_precision(monkeypatch: pytest.M
 
     monkeypatch.setattr(torch, "mm", delayed_product)
     max_rate = 2 * 256**3 / wait  # FLOP/s if the wait counts
-    assert hardware.product_rate(device, "fp32", 256, 0.0) < max_rate
-    assert hardware.product_rate(device, "fp32", 256, 0.0, time.thread_time) > max_rate
+    assert hardware.matmul_flops(device, "fp32", 256, 0.0) < max_rate
+    assert hardware.matmul_flops(device, "fp32", 256, 0.0, time.thread_time) > max_rate
     clocks: list[object] = []
-    monkeypatch.setattr(hardware, "product_rate", lambda *args: clocks.append(args[-1]) or 1e9)
+    monkeypatch.setattr(hardware, "matmul_flops", lambda *args: clocks.append(args[-1]) or 1e9)
     hardware.choose_precision.cache_clear()
     assert hardware.choose_precision().precision == "fp32"
     assert set(clocks) == {time.thread_time}
@@ -119,13 +119,13 @@ ESCAPED = r"a\x1b[31mb\x07\r\x9b2J\u202ec\xff\x7f"
 def test_control_characters_are_printed_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.text import Text
 
-    assert console.visible("blank, tab\t, ü, 字, line\n") == "blank, tab\t, ü, 字, line\n"
-    assert console.visible("one\nline\t", one_line=True) == r"one\nline\t"
-    console.note(CONTROL)
-    console.result(CONTROL)
-    console.result_text(Text("x").append(CONTROL, style="bold"))
-    console.result_table(CONTROL, [CONTROL], [(CONTROL + "\nb",)])
-    with console.Bar(CONTROL, 2) as bar:
+    assert console.escape_control_characters("blank, tab\t, ü, 字, line\n") == "blank, tab\t, ü, 字, line\n"
+    assert console.escape_control_characters("one\nline\t", one_line=True) == r"one\nline\t"
+    console.print_note(CONTROL)
+    console.print_result(CONTROL)
+    console.print_text(Text("x").append(CONTROL, style="bold"))
+    console.print_table(CONTROL, [CONTROL], [(CONTROL + "\nb",)])
+    with console.ProgressBar(CONTROL, 2) as bar:
         bar._last_note -= 60
         bar.advance_to(1, CONTROL)
     out, err = capsys.readouterr()
@@ -140,14 +140,14 @@ def test_control_characters_in_json_are_escaped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = {CONTROL: ["\u2028", "字"]}
-    console.result_json(document)
+    console.print_json(document)
     out, _ = capsys.readouterr()
     assert json.loads(out) == document
     assert not set(out[:-1]) & set(map(chr, [*range(32), *range(127, 160), 0x202E, 0x2028, 0xDCFF]))
     assert "字" in out
     ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr("sys.stdout", ascii_only)
-    console.result_json(document)
+    console.print_json(document)
     ascii_only.seek(0)
     assert json.loads(ascii_only.read()) == document
 
@@ -158,8 +158,8 @@ def test_a_closed_stderr_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("sys.stderr", Closed())
-    console.note("still there?")
-    with console.Bar("title", 2) as bar:
+    console.print_note("still there?")
+    with console.ProgressBar("title", 2) as bar:
         bar._last_note -= 60
         bar.advance_to(1, "text")
 
@@ -221,21 +221,21 @@ def test_threads_wait_briefly_unless_the_user_sets_a_policy() -> None:
 def test_omp_num_threads_sets_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, count in ("3", 3), ("4,2", 4), ("", None), ("many", None), ("0", None):
         monkeypatch.setenv("OMP_NUM_THREADS", text)
-        assert hardware.asked_threads() == count
+        assert hardware.omp_num_threads() == count
 
 
 def test_the_rank_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert hardware.rank_info() == hardware.RankInfo()
-    hardware.check_one_process("a command")
+    hardware.check_single_process("a command")
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert hardware.rank_info() == hardware.RankInfo(3, 4, 1, 2)
     with pytest.raises(InputError) as caught:
-        hardware.check_one_process("a command")
+        hardware.check_single_process("a command")
     assert caught.value.code == "single_process_only"
     monkeypatch.setenv("RANK", "4")
     with pytest.raises(InputError) as caught:

@@ -31,7 +31,7 @@ def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def render(title: str, heads: list[str], rows: list[list[object]]) -> str:
-    return console.table_text(title, heads, rows)
+    return console.format_table(title, heads, rows)
 
 
 def words(text: str) -> list[str]:

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.formatting import counted, percent, seconds, size
+from bertsmith.formatting import format_bytes, format_percent, format_seconds, pluralize
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 texts"), (1, "1 text"), (2, "2 texts"), (12_000, "12,000 texts")]
 )
 def test_a_noun_is_plural_for_all_counts_but_one(count: int, text: str) -> None:
-    assert counted(count, "text") == text
+    assert pluralize(count, "text") == text
 
 
 def test_an_irregular_plural_is_an_argument() -> None:
-    assert [counted(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]
+    assert [pluralize(n, "entry", "entries") for n in (1, 2)] == ["1 entry", "2 entries"]
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ def test_an_irregular_plural_is_an_argument() -> None:
     ],
 )  # fmt: skip
 def test_fractions_become_percentages(fraction: float | None, text: str) -> None:
-    assert percent(fraction) == text
+    assert format_percent(fraction) == text
 
 
 @given(st.floats(0, 1, allow_subnormal=False))  # other tests set this process to flush denormals to 0
 def test_only_1_is_100_percent_and_only_0_is_0(fraction: float) -> None:
-    text = percent(fraction)
+    text = format_percent(fraction)
     assert (text == "0 %") == (fraction == 0)
     assert (text == "100 %") == (fraction == 1)
     assert "e" not in text
@@ -45,12 +45,12 @@ def test_only_1_is_100_percent_and_only_0_is_0(fraction: float) -> None:
      (0.0012, "1.2 ms"), (0.00011852562311005628, "0.12 ms"), (0.000996, "1.0 ms"), (9.96, "10 s")],
 )  # fmt: skip
 def test_short_times_have_at_least_two_digits(value: float, text: str) -> None:
-    assert seconds(value) == text
+    assert format_seconds(value) == text
 
 
 @given(st.floats(0.0001, 1e6))
 def test_short_times_are_right_to_two_digits(value: float) -> None:
-    number, unit = seconds(value).split()
+    number, unit = format_seconds(value).split()
     assert float(number.replace(",", "")) * {"s": 1, "ms": 0.001}[unit] == pytest.approx(value, rel=0.051)
 
 
@@ -60,11 +60,11 @@ def test_short_times_are_right_to_two_digits(value: float) -> None:
      (2_345_678, "2.3 MB"), (5e15, "5,000 TB")],
 )  # fmt: skip
 def test_sizes_have_suitable_units(number: float, text: str) -> None:
-    assert size(number) == text
+    assert format_bytes(number) == text
 
 
 @given(st.integers(1, 10**15))
 def test_sizes_are_right_to_two_digits(number: int) -> None:
-    value, unit = size(number).split()
+    value, unit = format_bytes(number).split()
     scale = {"byte": 1, "bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
     assert float(value.replace(",", "")) * scale == pytest.approx(number, rel=0.051)

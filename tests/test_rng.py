@@ -11,7 +11,7 @@ from bertsmith import rng
 
 def test_recorded_values_never_change() -> None:
     """Old runs can be resumed only if these numbers stay: they are part of the format."""
-    assert [hex(int(n)) for n in rng.bits(0, "mask", 0, np.arange(2))] == [
+    assert [hex(int(n)) for n in rng.random_bits(0, "mask", 0, np.arange(2))] == [
         "0xef937ce98f416f59",
         "0xc1d17bd30adcdea0",
     ]
@@ -26,24 +26,24 @@ def test_recorded_values_never_change() -> None:
 def test_a_number_does_not_depend_on_the_rest_of_its_array(
     seed: int, counters: list[int], split: int
 ) -> None:
-    expected = rng.bits(seed, "purpose", 5, np.array(counters))
+    expected = rng.random_bits(seed, "purpose", 5, np.array(counters))
     parts = [
-        rng.bits(seed, "purpose", 5, np.array(part, dtype=np.int64))
+        rng.random_bits(seed, "purpose", 5, np.array(part, dtype=np.int64))
         for part in (counters[:split], counters[split:])
     ]
     assert np.concatenate(parts).tolist() == expected.tolist()
-    assert int(rng.bits(seed, "purpose", 5, counters[0])) == int(expected[0])
+    assert int(rng.random_bits(seed, "purpose", 5, counters[0])) == int(expected[0])
 
 
 def test_seed_purpose_and_each_counter_change_the_bits() -> None:
-    base = rng.bits(1, "a", 2, np.arange(1000))
+    base = rng.random_bits(1, "a", 2, np.arange(1000))
     for other in (
-        rng.bits(2, "a", 2, np.arange(1000)),
-        rng.bits(1, "b", 2, np.arange(1000)),
-        rng.bits(1, "a", 3, np.arange(1000)),
-        rng.bits(1, "a", np.arange(1000), 2),
-        rng.bits(1, "a", np.arange(1000)),
-        rng.bits(1, "a", 2, np.arange(1, 1001)),
+        rng.random_bits(2, "a", 2, np.arange(1000)),
+        rng.random_bits(1, "b", 2, np.arange(1000)),
+        rng.random_bits(1, "a", 3, np.arange(1000)),
+        rng.random_bits(1, "a", np.arange(1000), 2),
+        rng.random_bits(1, "a", np.arange(1000)),
+        rng.random_bits(1, "a", 2, np.arange(1, 1001)),
     ):
         assert (base == other).sum() <= 1  # the counters (2, 2) occur in both orders
         agreement = np.unpackbits((base ^ other).view(np.uint8)).mean()
@@ -52,7 +52,9 @@ def test_seed_purpose_and_each_counter_change_the_bits() -> None:
 
 def test_bits_and_numbers_are_uniform() -> None:
     n = 200_000
-    bits = np.unpackbits(rng.bits(3, "even", np.arange(n)).view(np.uint8).reshape(n, 8), axis=1).mean(0)
+    bits = np.unpackbits(rng.random_bits(3, "even", np.arange(n)).view(np.uint8).reshape(n, 8), axis=1).mean(
+        0
+    )
     assert abs(bits - 0.5).max() < 5 * 0.5 / n**0.5
     u = rng.uniform(3, "even", np.arange(n))
     assert u.min() >= 0
@@ -70,14 +72,16 @@ def test_a_permutation_contains_each_index_once(size: int, epoch: int) -> None:
 
 
 def test_shapes_broadcast() -> None:
-    assert rng.bits(0, "x", 1).shape == ()
-    assert rng.bits(0, "x", np.arange(3)[:, None], np.arange(4)).shape == (3, 4)
+    assert rng.random_bits(0, "x", 1).shape == ()
+    assert rng.random_bits(0, "x", np.arange(3)[:, None], np.arange(4)).shape == (3, 4)
     assert rng.integers(0, "x", np.array([1, 2, 3]), np.arange(3)).shape == (3,)
     assert 0 <= rng.generator_seed(0, "dropout") < 2**63
 
 
 def test_a_further_counter_gives_the_bits_of_all_counters() -> None:
-    state = rng.bits(3, "x", 5, np.arange(4))
-    extended = rng.further(np.repeat(state, 3), np.tile(np.arange(3), 4))
-    assert extended.tolist() == rng.bits(3, "x", 5, np.arange(4)[:, None], np.arange(3)).ravel().tolist()
-    assert state.tolist() == rng.bits(3, "x", 5, np.arange(4)).tolist()  # unchanged
+    state = rng.random_bits(3, "x", 5, np.arange(4))
+    extended = rng.extend_bits(np.repeat(state, 3), np.tile(np.arange(3), 4))
+    assert (
+        extended.tolist() == rng.random_bits(3, "x", 5, np.arange(4)[:, None], np.arange(3)).ravel().tolist()
+    )
+    assert state.tolist() == rng.random_bits(3, "x", 5, np.arange(4)).tolist()  # unchanged

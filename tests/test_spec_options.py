@@ -14,7 +14,7 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
-from bertsmith.models.parameter_count import count_parameters, terms_left_out
+from bertsmith.models.parameter_count import count_parameters, omitted_terms
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings
 from bertsmith.tasks.settings import AnswerSettings, ClassSettings, TagSettings
@@ -73,7 +73,7 @@ def test_counts_without_what_a_popular_formula_lacks_are_an_option() -> None:
         for terms in (count_parameters(base), count_parameters(base, biases=False, pooler=False))
     ]
     assert sums == [109_482_240, 108_808_704]
-    assert [term.size for term in terms_left_out(base)] == [82_944, 590_592]
+    assert [term.size for term in omitted_terms(base)] == [82_944, 590_592]
 
 
 # what somebody may ask for who has read that there is such a thing, and what the message says

@@ -11,7 +11,7 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import settings_type
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings
-from bertsmith.suggestions import absent, nearest
+from bertsmith.suggestions import not_found_error, similar_names
 from bertsmith.tasks.task import task_type
 
 KINDS: list[type[Settings]] = [PretrainSettings, settings_type(task_type("classify"))]
@@ -59,13 +59,13 @@ def test_a_long_name_is_not_compared_for_ever(monkeypatch: pytest.MonkeyPatch) -
         "get_close_matches",
         lambda word, *rest, **how: [seen.append(len(word)), compare(word, *rest, **how)][1],
     )
-    assert nearest("train." + "x" * 10**6, NAMES) == []
+    assert similar_names("train." + "x" * 10**6, NAMES) == []
     assert max(seen) <= 100
 
 
 def test_an_empty_path_and_a_missing_one_are_different_errors(tmp_path: Path) -> None:
-    assert absent("").code == absent(" ", "folder").code == "empty_path"
-    error = absent(tmp_path / "a.txt", remedy="make it")
+    assert not_found_error("").code == not_found_error(" ", "folder").code == "empty_path"
+    error = not_found_error(tmp_path / "a.txt", remedy="make it")
     assert (error.code, error.location, error.hint) == ("not_found", str(tmp_path / "a.txt"), "make it")
     (tmp_path / "b.txt").touch()
-    assert str(tmp_path / "b.txt") in str(absent(tmp_path / "a.txt").hint)
+    assert str(tmp_path / "b.txt") in str(not_found_error(tmp_path / "a.txt").hint)

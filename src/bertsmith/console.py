@@ -52,7 +52,7 @@ def _console(stderr: bool) -> Console:
     )
 
 
-def visible(text: str, *, one_line: bool = False) -> str:
+def escape_control_characters(text: str, *, one_line: bool = False) -> str:
     """Return a text with control characters replaced by escapes; line ends and tabs stay unless `one_line`."""
     unchanged = "" if one_line else "\n\t"
     return _CONTROL.sub(lambda match: match[0] if match[0] in unchanged else _escape(match[0]), text)
@@ -65,10 +65,10 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a line of information on stderr; a closed stderr is ignored."""
     with suppress(OSError):
-        _console(stderr=True).print(visible(text), markup=False)
+        _console(stderr=True).print(escape_control_characters(text), markup=False)
 
 
 def in_notebook() -> bool:
@@ -77,7 +77,7 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def with_bar(title: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+def with_progress_bar(title: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Return a decorator that shows a notebook's progress bar.
 
     The decorated function has an argument `progress`, which is called with the number of bytes processed. The bar
@@ -89,7 +89,7 @@ def with_bar(title: str) -> Callable[[Callable[Arguments, Result]], Callable[Arg
         def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
             if kwargs.get("progress") is not None or not in_notebook():
                 return function(*args, **kwargs)
-            with Bar(title, None) as bar:
+            with ProgressBar(title, None) as bar:
                 kwargs["progress"] = lambda done: bar.advance_to(done, f"{done / 1e6:,.1f} MB")
                 return function(*args, **kwargs)
 
@@ -98,36 +98,36 @@ def with_bar(title: str) -> Callable[[Callable[Arguments, Result]], Callable[Arg
     return decorate
 
 
-def result(text: str) -> None:
+def print_result(text: str) -> None:
     """Print a line of the result on stdout."""
-    _console(stderr=False).print(visible(text), markup=False)
+    _console(stderr=False).print(escape_control_characters(text), markup=False)
 
 
-def result_text(text: Text) -> None:
+def print_text(text: Text) -> None:
     """Print a paragraph of the result on stdout; its styles appear only on a terminal."""
     from rich.text import Text
 
     console = _console(stderr=False)
     escaped = Text()
     for segment in text.render(console):
-        escaped.append(visible(segment.text), segment.style)
+        escaped.append(escape_control_characters(segment.text), segment.style)
     console.print(escaped)
 
 
-def has_colours() -> bool:
+def has_colors() -> bool:
     """Return whether stdout is a terminal that shows colors (no NO_COLOR)."""
     console = _console(stderr=False)
     return console.is_terminal and not console.no_color
 
 
-def result_json(document: Any) -> None:
+def print_json(document: Any) -> None:
     """Print one JSON document in one line on stdout; control characters become JSON escapes."""
     is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
     line = json.dumps(document, ensure_ascii=not is_unicode, allow_nan=False)
     sys.stdout.write(_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line) + "\n")
 
 
-def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table on stdout with numbers aligned right; a tuple is a cell of several lines.
 
     On a terminal that is too narrow, each row becomes a paragraph. A square table, whose columns have the names of
@@ -137,7 +137,7 @@ def result_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obj
     _print_table(_console(stderr=False), title, columns, rows)
 
 
-def table_text(
+def format_table(
     title: str,
     columns: Sequence[str],
     rows: Iterable[Sequence[object]],
@@ -174,7 +174,7 @@ def _print_table(
     from rich.table import Table
 
     cells = [[_cell(cell) for cell in row] for row in rows]
-    names = [visible(column, one_line=True) for column in columns]
+    names = [escape_control_characters(column, one_line=True) for column in columns]
     if not _fits(names, cells, console.width) and len(names) > 2:
         if names[1:] != [row[0] for row in cells]:
             _print_paragraphs(console, title, names, cells)
@@ -186,7 +186,7 @@ def _print_table(
             return
         names, cells = numbers, numbered_cells
     table = Table(
-        title=visible(title, one_line=True) or None,
+        title=escape_control_characters(title, one_line=True) or None,
         title_justify="left",
         title_style="bold",
         header_style="bold",
@@ -223,7 +223,7 @@ def _print_paragraphs(
     from rich.text import Text
 
     if title:
-        console.print(Text(visible(title, one_line=True), style="bold"))
+        console.print(Text(escape_control_characters(title, one_line=True), style="bold"))
     for row in rows:
         console.print(Text(row[0] if row[0] else "–", style="bold"))
         for name, cell in zip(names[1:], row[1:], strict=True):
@@ -256,7 +256,7 @@ def _print_largest(console: Console, title: str, names: Sequence[str], rows: Seq
 
 def _cell(cell: object) -> str:
     lines = cell if isinstance(cell, tuple) else (cell,)
-    return "\n".join(visible(str(line), one_line=True) for line in lines)
+    return "\n".join(escape_control_characters(str(line), one_line=True) for line in lines)
 
 
 def _is_number(cell: str) -> bool:
@@ -267,7 +267,7 @@ def _is_number(cell: str) -> bool:
     )
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration: "42 s", "3 min 05 s", "2 h 07 min"."""
     rounded = round(seconds)
     if rounded < 60:
@@ -279,10 +279,10 @@ def duration(seconds: float) -> str:
 
 def _rough_duration(seconds: float) -> str:
     """Format a duration without seconds from one minute on: "42 s", "3 min", "2 h 07 min"."""
-    return duration(seconds) if not 60 <= round(seconds) < 3600 else f"{round(seconds / 60)} min"
+    return format_duration(seconds) if not 60 <= round(seconds) < 3600 else f"{round(seconds / 60)} min"
 
 
-class Bar:
+class ProgressBar:
     """Progress of a long task on stderr: a bar on a terminal or in a notebook, elsewhere a line every 15 s."""
 
     def __init__(
@@ -296,7 +296,7 @@ class Bar:
             begun_at: Units that were done before.
             unit: The name of a unit, for "12/60 updates"; None: a percentage is shown.
         """
-        self._title, self._total, self._unit = visible(title, one_line=True), total, unit
+        self._title, self._total, self._unit = escape_control_characters(title, one_line=True), total, unit
         self._done, self._text = begun_at, ""
         self._seconds_left: float | None = None
         self._last_note = time.monotonic()
@@ -312,7 +312,7 @@ class Bar:
             self._progress = Progress(*progress_columns(self.line, console), console=console, transient=True)
             self._task = self._progress.add_task(title, total=total)
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ProgressBar:
         if self._progress:
             self._progress.start()
         return self
@@ -336,7 +336,7 @@ class Bar:
             left: Seconds left; None: estimated from the speed.
         """
         self._total = self._total if total is None else total
-        self._done, self._text = done, visible(text, one_line=True)
+        self._done, self._text = done, escape_control_characters(text, one_line=True)
         now = time.monotonic()
         self._history.append((now, done))
         while len(self._history) > 2 and now - self._history[1][0] > _SPEED_WINDOW_SECONDS:
@@ -348,12 +348,12 @@ class Bar:
             self._progress.update(self._task, completed=done, total=self._total)
         elif now - self._last_note >= _NOTE_SECONDS:
             self._last_note = now
-            note(self.line())
+            print_note(self.line())
 
     def line(self, width: int | None = None) -> str:
         """Return the state in at most `width` characters; the least important parts are dropped first."""
         fraction, seconds_left = self._fraction(), self._seconds_left
-        time_left = "" if seconds_left is None else f"time left {duration(seconds_left)}"
+        time_left = "" if seconds_left is None else f"time left {format_duration(seconds_left)}"
         short_time_left = "" if seconds_left is None else f"{_rough_duration(seconds_left)} left"
         short_text = self._text.partition(" · ")[0]
         for parts in (
@@ -413,11 +413,11 @@ class _HtmlBar:
         size = "" if not self._total else f' max="{self._total:g}" value="{min(self._done, self._total):g}"'
         elapsed = now - self._start_time
         if ended:
-            clock = f"in {duration(elapsed)}"
+            clock = f"in {format_duration(elapsed)}"
         elif self._seconds_left is not None:
-            clock = f"time left {duration(self._seconds_left)}"
+            clock = f"time left {format_duration(self._seconds_left)}"
         else:
-            clock = duration(elapsed)
+            clock = format_duration(elapsed)
         bar = (
             "" if ended and not self._total else f"<progress{size} style='vertical-align: middle'></progress>"
         )

@@ -32,7 +32,7 @@ _DETERMINISTIC_CUBLAS = (
 )  # its products vary from call to call otherwise
 
 
-class Movable(Protocol):
+class SupportsTo(Protocol):
     """An object that can be copied to a device: a batch, or packed sequences."""
 
     def to(self, device: torch.device) -> Self:
@@ -40,7 +40,7 @@ class Movable(Protocol):
         ...
 
 
-class Replayable(Protocol):
+class CapturedGraph(Protocol):
     """A captured CUDA graph (`torch.cuda.CUDAGraph`)."""
 
     def replay(self) -> None:
@@ -52,14 +52,14 @@ class Replayable(Protocol):
         ...
 
 
-AnyMovable = TypeVar("AnyMovable", bound=Movable)
-AnyModule = TypeVar("AnyModule", bound=nn.Module)
+SupportsToT = TypeVar("SupportsToT", bound=SupportsTo)
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Place:
+class ComputeContext:
     """The device and the way to compute on it.
 
     Attributes:
@@ -78,7 +78,7 @@ class Place:
     @classmethod
     def of(
         cls, device: str = "auto", precision: str = "auto", seed: int = 0, *, trains: bool = False
-    ) -> Place:
+    ) -> ComputeContext:
         """Create the context from settings.
 
         Args:
@@ -95,7 +95,9 @@ class Place:
         if precision == "auto":
             choice = hardware.choose_precision(torch_device)
             resolved = choice.precision
-            logger.info("computing in %s on %s: %s", resolved, hardware.name_of(torch_device), choice.reason)
+            logger.info(
+                "computing in %s on %s: %s", resolved, hardware.device_name(torch_device), choice.reason
+            )
         generator = _default_generator(torch_device) if trains else torch.Generator(torch_device)
         return cls(torch_device, resolved, generator.manual_seed(seed))
 
@@ -160,7 +162,7 @@ class Place:
 
         return wait
 
-    def recorded(self, function: Callable[[], None], other: Replayable | None) -> Replayable:
+    def recorded(self, function: Callable[[], None], other: CapturedGraph | None) -> CapturedGraph:
         """Capture a function's GPU work in a CUDA graph without running it.
 
         Args:
@@ -168,7 +170,7 @@ class Place:
             other: A graph that is never replayed at the same time, whose memory pool this graph shares.
         """
         graph = torch.cuda.CUDAGraph()
-        pool, stream = None if other is None else other.pool(), _recording(self.device)
+        pool, stream = None if other is None else other.pool(), _capture_stream(self.device)
         with torch.cuda.device(self.device), torch.cuda.graph(graph, pool=pool, stream=stream):
             function()
         return graph
@@ -178,7 +180,7 @@ class Place:
         """The number of forward passes that inference runs in parallel."""
         return torch.get_num_threads() if self.uses_threads else 1
 
-    def send(self, batch: AnyMovable) -> AnyMovable:
+    def send(self, batch: SupportsToT) -> SupportsToT:
         """Copy a batch to the device; the host does not wait for the copy."""
         return batch.to(self.device)
 
@@ -197,7 +199,7 @@ class Place:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
-    def reader(self, encoder: AnyModule) -> AnyModule:
+    def reader(self, encoder: ModuleT) -> ModuleT:
         """Return the encoder with the same weights, whose forward passes run in the precision.
 
         Heads on top compute in fp32, and so does the encoder that was passed. A module without a `computing`
@@ -240,7 +242,7 @@ def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 @cache
-def _recording(device: torch.device) -> torch.cuda.Stream:
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream on which all graphs of a device are captured: memory is shared within one stream only."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
@@ -283,7 +285,7 @@ def check_precision(name: str, *others: str) -> None:
         )
 
 
-def is_processor(name: str) -> bool:
+def is_cpu(name: str) -> bool:
     """Return whether a device name means the CPU, as "auto" does on a machine without a GPU."""
     return torch.device(_device_name(name)).type == "cpu"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 _MAX_LISTED = 5
 
 
-def counted(count: int, noun: str, plural: str | None = None) -> str:
+def pluralize(count: int, noun: str, plural: str | None = None) -> str:
     """Return a count with its noun, such as "1 text" or "12,000 texts".
 
     Args:
@@ -18,14 +18,14 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
-def listed(names: Iterable[str], limit: int = _MAX_LISTED) -> str:
+def join_names(names: Iterable[str], limit: int = _MAX_LISTED) -> str:
     """Return the first names, separated by commas, and the number of the others: "a, b and 12 more"."""
     every = list(names)
     rest = f" and {len(every) - limit:,} more" if len(every) > limit else ""
     return ", ".join(every[:limit]) + rest
 
 
-def percent(fraction: float | None) -> str:
+def format_percent(fraction: float | None) -> str:
     """Format a fraction between 0 and 1: "0.04 %", "12.3 %"; "–" for None.
 
     Only exactly 0 and 1 become "0 %" and "100 %".
@@ -41,7 +41,7 @@ def percent(fraction: float | None) -> str:
     return f"{100 * fraction:.{1 if 0.1 <= fraction < 0.999 else 2}f} %"
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Format a short time in seconds with at least two digits: "25 ms", "2.3 s", "140 s"."""
     number, unit = (1000 * value, "ms") if 0 < value < 0.9995 else (value, "s")
     if number >= 9.95:
@@ -51,10 +51,10 @@ def seconds(value: float) -> str:
     return f"{number:.2f} {unit}" if 0 < number < 0.995 else f"{number:.1f} {unit}"
 
 
-def size(number: float) -> str:
+def format_bytes(number: float) -> str:
     """Format a number of bytes: "37 bytes", "12 kB", "2.3 MB"; 1 kB is 1,000 bytes."""
     if number < 999.5:
-        return counted(round(number), "byte")
+        return pluralize(round(number), "byte")
     for unit in ("kB", "MB", "GB", "TB"):
         number /= 1000
         if number < 999.5 or unit == "TB":

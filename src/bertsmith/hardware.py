@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 from bertsmith.errors import InputError, command
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 
 Precision = Literal["fp32", "bf16"]
 
@@ -39,7 +39,7 @@ _MIN_BF16_SPEEDUP = 1.2  # the conversions around each product cost a smaller ga
 
 
 @dataclass(frozen=True)
-class Machine:
+class HardwareInfo:
     """The hardware and the software below bertsmith.
 
     Attributes:
@@ -67,7 +67,7 @@ class PrecisionChoice:
     reason: str
 
 
-def allowed_cores() -> int:
+def available_cores() -> int:
     """Return the number of cores that CPU affinity and the container's quota allow this process, at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     try:  # cgroup v2: "max 100000" or "200000 100000"
@@ -79,9 +79,9 @@ def allowed_cores() -> int:
     return cores
 
 
-def own_cores() -> int:
+def cores_per_process() -> int:
     """Return the number of cores for this process if all processes of the run share them evenly, at least 1."""
-    return max(1, allowed_cores() // rank_info().local_world_size)
+    return max(1, available_cores() // rank_info().local_world_size)
 
 
 def memory_bytes(device: torch.device | None = None) -> int:
@@ -135,7 +135,7 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def describe() -> Machine:
+def describe() -> HardwareInfo:
     """Return a description of the machine; imports torch for the GPUs."""
     import torch
 
@@ -143,7 +143,7 @@ def describe() -> Machine:
         (torch.cuda.get_device_name(i), torch.cuda.get_device_properties(i).total_memory)
         for i in range(torch.cuda.device_count())
     )
-    processor = _processor()
+    processor = _cpu_info()
     flags = (processor.get("flags") or processor.get("Features", "")).split()  # the latter on Arm
     relevant = (
         "avx2",
@@ -156,11 +156,11 @@ def describe() -> Machine:
         "bf16",
         "sve",
     )
-    return Machine(
+    return HardwareInfo(
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
         f"torch {torch.__version__}",
         processor=processor.get("model name") or platform.processor() or platform.machine(),
-        cores=allowed_cores(),
+        cores=available_cores(),
         memory=memory_bytes(),
         instruction_sets=tuple(name for name in relevant if name in flags),
         gpus=gpus,
@@ -183,7 +183,7 @@ def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
     size, clock = (_CPU_PROBE_SIZE, time.thread_time) if is_cpu else (_DEVICE_PROBE_SIZE, time.perf_counter)
     with _on_one_thread():
         rates = [
-            [product_rate(device, precision, size, 0.0, clock) / 1e9 for precision in ("fp32", "bf16")]
+            [matmul_flops(device, precision, size, 0.0, clock) / 1e9 for precision in ("fp32", "bf16")]
             for _ in range(_PROBE_REPEATS)
         ]
     fp32, bf16 = (max(repeats) for repeats in zip(*rates, strict=True))
@@ -192,7 +192,7 @@ def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
     return PrecisionChoice("bf16" if bf16 > _MIN_BF16_SPEEDUP * fp32 else "fp32", reason)
 
 
-def product_rate(
+def matmul_flops(
     device: torch.device,
     precision: Precision,
     size: int,
@@ -234,7 +234,7 @@ def onednn_is_faster() -> bool:
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not has_onednn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
-    processor = _processor()
+    processor = _cpu_info()
     has_avx2 = "avx2" in processor.get("flags", "").split()
     family = processor.get("cpu family", "")
     is_amd = processor.get("vendor_id") == "AuthenticAMD" and family.isdecimal()
@@ -252,7 +252,7 @@ def has_exact_int8_matmul() -> bool:
 
 
 @cache
-def multiplies_integers() -> bool:
+def has_fast_int8_matmul() -> bool:
     """Return whether torch multiplies int8 matrices exactly, and faster than fp32 matrices, on this CPU.
 
     Without int8 instructions torch multiplies one number at a time, which takes fifty times as long. The probe
@@ -267,7 +267,7 @@ def multiplies_integers() -> bool:
     float_x, float_y = x.float(), y.float()
     products = (lambda: torch._int_mm(x, y), lambda: torch.mm(float_x, float_y))
     with torch.no_grad(), _on_one_thread():
-        seconds = [[_seconds_of(product) for product in products] for _ in range(_PROBE_REPEATS)]
+        seconds = [[_cpu_seconds(product) for product in products] for _ in range(_PROBE_REPEATS)]
     int8, fp32 = (min(repeats) for repeats in zip(*seconds[1:], strict=True))
     return bool(int8 < fp32)
 
@@ -277,21 +277,21 @@ def _on_one_thread() -> Iterator[None]:
     import torch
 
     threads = torch.get_num_threads()
-    use_threads(1)
+    set_num_threads(1)
     try:
         yield
     finally:
-        use_threads(threads)
+        set_num_threads(threads)
 
 
-def _seconds_of(function: Callable[[], Any]) -> float:
+def _cpu_seconds(function: Callable[[], Any]) -> float:
     """Return the CPU time of this thread in a function, which other load does not change."""
     start = time.thread_time()
     function()
     return time.thread_time() - start
 
 
-def name_of(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     """Return a device's name for people: the GPU's name, or the number of CPU threads."""
     import torch
 
@@ -299,7 +299,7 @@ def name_of(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     if device.type != "cpu":
         return str(device)
-    return counted(torch.get_num_threads(), "thread")
+    return pluralize(torch.get_num_threads(), "thread")
 
 
 def clock() -> float:
@@ -307,7 +307,7 @@ def clock() -> float:
     return time.perf_counter()
 
 
-def asked_threads() -> int | None:
+def omp_num_threads() -> int | None:
     """Return the number of threads that OMP_NUM_THREADS sets; None if it sets none."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     return int(first) if first.isascii() and first.isdigit() and int(first) else None
@@ -357,7 +357,7 @@ def rank_info() -> RankInfo:
     return RankInfo(rank, world_size, max(0, local_rank), max(1, local_world_size))
 
 
-def check_one_process(what: str) -> None:
+def check_single_process(what: str) -> None:
     """Check that torchrun did not start several processes of a command that runs in one.
 
     Args:
@@ -375,7 +375,7 @@ def check_one_process(what: str) -> None:
         )
 
 
-def brief_waits() -> dict[str, str]:
+def thread_wait_policy() -> dict[str, str]:
     """Return environment variables that let OpenMP threads spin for microseconds, then sleep, while they wait.
 
     Empty if the user has set a policy. By default threads spin hundreds of times as long, so that under other load
@@ -387,15 +387,15 @@ def brief_waits() -> dict[str, str]:
     return {"GOMP_SPINCOUNT": "3000"} if sys.platform == "linux" else {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
-def have_threads_wait_briefly() -> None:
+def set_thread_wait_policy() -> None:
     """Set the variables of `brief_waits` in this process, before torch is loaded.
 
     Users of Python set them themselves: once torch is loaded they have no effect.
     """
-    os.environ.update(brief_waits())
+    os.environ.update(thread_wait_policy())
 
 
-def of_child(**variables: str) -> dict[str, str]:
+def subprocess_environment(**variables: str) -> dict[str, str]:
     """Return the environment of a child process (`python -P -m …`) that imports this package.
 
     PYTHONPATH contains the package, which a new process might not have in its path, and never the current folder
@@ -409,7 +409,7 @@ def of_child(**variables: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([source, *entries]), **variables}
 
 
-def use_threads(count: int) -> None:
+def set_num_threads(count: int) -> None:
     """Set the number of threads that torch computes on."""
     import torch
 
@@ -417,7 +417,7 @@ def use_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
-def prepare_process(threads: int | None = None) -> int:
+def configure_process(threads: int | None = None) -> int:
     """Set up this process for long numeric work; to be called before the first tensor is made.
 
     Denormal numbers are flushed to zero: rows of AdamW's state that are used once decay into them, and a product
@@ -432,16 +432,16 @@ def prepare_process(threads: int | None = None) -> int:
     """
     import torch
 
-    count = threads or asked_threads() or own_cores()
+    count = threads or omp_num_threads() or cores_per_process()
     torch.set_flush_denormal(True)
-    use_threads(count)
+    set_num_threads(count)
     m_trim_threshold, m_mmap_max = -1, -4  # malloc.h
     _set_malloc_options({m_mmap_max: 0, m_trim_threshold: 2**31 - 1})
     return count
 
 
 @contextmanager
-def importing() -> Iterator[None]:
+def import_without_gc() -> Iterator[None]:
     """Import torch and what depends on it without garbage collection, and exempt what was made from it for good.
 
     The collector would traverse all objects of torch several times, which takes a sixth of the import's time.
@@ -477,7 +477,7 @@ def _set_malloc_options(options: Mapping[int, int]) -> None:
             libc.mallopt(name, value)
 
 
-def _processor() -> dict[str, str]:
+def _cpu_info() -> dict[str, str]:
     """Return the fields of the first CPU in /proc/cpuinfo; empty on other systems than Linux."""
     try:
         first, _, _ = Path("/proc/cpuinfo").read_text().partition("\n\n")

@@ -23,14 +23,14 @@ class ConsoleHandler(logging.Handler):
         self.setFormatter(_Formatter())
 
     def emit(self, record: logging.LogRecord) -> None:
-        console.note(self.format(record))
+        console.print_note(self.format(record))
 
 
 class NotebookHandler(ConsoleHandler):
     """Print records below a notebook's cell."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(console.visible(self.format(record)))
+        print(console.escape_control_characters(self.format(record)))
 
 
 class _Formatter(logging.Formatter):

@@ -40,7 +40,7 @@ class Loss:
             weights: The weight of each part; 1 by default.
             summed: Parts whose sums are not divided.
         """
-        return self.times(factors(totals, weights or {}, summed))
+        return self.times(reduction_factors(totals, weights or {}, summed))
 
     def times(self, factors: Mapping[str, float | Tensor]) -> Tensor:
         """Return the sum of all parts, each multiplied by its factor."""
@@ -51,7 +51,7 @@ class Loss:
         return total
 
 
-def factors(
+def reduction_factors(
     totals: Mapping[str, int], weights: Mapping[str, float], summed: Collection[str] = ()
 ) -> dict[str, float]:
     """Return the factors that `Loss.over` multiplies the parts' sums by."""
@@ -61,7 +61,9 @@ def factors(
     }
 
 
-def far_apart(student_logits: Tensor, teacher_logits: Tensor, temperature: float, dim: int = -1) -> Tensor:
+def distillation_kl(
+    student_logits: Tensor, teacher_logits: Tensor, temperature: float, dim: int = -1
+) -> Tensor:
     """Return the distillation loss T² · KL(teacher ‖ student), summed, in fp32 (Hinton et al. 2015, section 2).
 
     Both logits are divided by the temperature T; the factor T² keeps the size of the gradient independent of T.

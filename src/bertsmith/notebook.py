@@ -26,10 +26,10 @@ class Report(dict[str, Any]):
         self._shown = tuple(shown)
 
     def _repr_html_(self) -> str:
-        return page("", {name: self[name] for name in self._shown or self if name in self})
+        return render_page("", {name: self[name] for name in self._shown or self if name in self})
 
 
-def page(title: str, values: Mapping[str, Any], *, below: str = "") -> str:
+def render_page(title: str, values: Mapping[str, Any], *, below: str = "") -> str:
     """Return HTML with one table of the plain values and one table for each value that is a mapping or a list.
 
     Args:
@@ -38,7 +38,7 @@ def page(title: str, values: Mapping[str, Any], *, below: str = "") -> str:
         below: HTML to append.
     """
     plain = {name: value for name, value in values.items() if not isinstance(value, Mapping | list | tuple)}
-    parts = [table(title, (), plain.items())] if plain or title else []
+    parts = [render_table(title, (), plain.items())] if plain or title else []
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             parts.append(_mapping_table(name, value))
@@ -47,7 +47,7 @@ def page(title: str, values: Mapping[str, Any], *, below: str = "") -> str:
     return f"<div>{''.join(parts)}{below}</div>"
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def render_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return an HTML table with a title, numbers aligned right, and at most the first 30 rows."""
     every = list(rows)
     head = "".join(f"<th{_LEFT}>{_heading(column)}</th>" for column in columns)
@@ -61,26 +61,26 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
 def _mapping_table(name: str, values: Mapping[str, Any]) -> str:
     nested = [value for value in values.values() if isinstance(value, Mapping)]
     if len(nested) < len(values):
-        return table(
+        return render_table(
             name, (), ((key, value) for key, value in values.items() if not isinstance(value, Mapping))
         )
     columns = list(dict.fromkeys(key for value in nested for key in value))
-    return table(
+    return render_table(
         name, ("", *columns), ([key, *(row.get(c, "") for c in columns)] for key, row in values.items())
     )
 
 
 def _list_table(name: str, values: Sequence[Any]) -> str:
     if all(isinstance(value, list | tuple) for value in values):
-        return table(name, (), values)
+        return render_table(name, (), values)
     if not all(isinstance(value, Mapping) for value in values):
-        return table(name, (), ([value] for value in values))
+        return render_table(name, (), ([value] for value in values))
     columns = [
         key
         for key in dict.fromkeys(key for value in values for key in value)
         if not any(isinstance(value.get(key), Mapping | list) for value in values)
     ]
-    return table(name, columns, ([row.get(column, "") for column in columns] for row in values))
+    return render_table(name, columns, ([row.get(column, "") for column in columns] for row in values))
 
 
 def _heading(name: Any) -> str:

@@ -134,7 +134,7 @@ class Packed:
         sequence_starts = np.repeat(np.arange(self.sequences) * self.longest, self.lengths)
         first_tokens = np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
         indices = sequence_starts + np.arange(len(sequence_starts)) - first_tokens
-        out[sent(torch.from_numpy(indices), rows.device)] = rows
+        out[copy_to_device(torch.from_numpy(indices), rows.device)] = rows
         return out.view(self.sequences, self.longest, *rows.shape[1:])
 
     def to(self, device: torch.device | str) -> Packed:
@@ -142,15 +142,15 @@ class Packed:
         if self.tokens.device == torch.device(device):
             return self
         return Packed(
-            sent(self.tokens, device),
-            sent(self.segments, device),
-            sent(self.positions, device),
-            sent(self.starts, device),
+            copy_to_device(self.tokens, device),
+            copy_to_device(self.segments, device),
+            copy_to_device(self.positions, device),
+            copy_to_device(self.starts, device),
             self.lengths,
         )
 
 
-class Unmeasured(Packed):
+class DeviceLengthsPacked(Packed):
     """A batch whose lengths only the device knows, for CUDA graphs that are replayed with other lengths.
 
     `lengths` is None, so that code that needs it on the host fails.
@@ -159,16 +159,16 @@ class Unmeasured(Packed):
     at_most: int
 
     @classmethod
-    def of(cls, packed: Packed, at_most: int) -> Unmeasured:
+    def of(cls, packed: Packed, at_most: int) -> DeviceLengthsPacked:
         """Return the batch without its lengths; no sequence is longer than `at_most`."""
         unknown: Any = None
         unmeasured = cls(packed.tokens, packed.segments, packed.positions, packed.starts, unknown)
         object.__setattr__(unmeasured, "at_most", at_most)
         return unmeasured
 
-    def to(self, device: torch.device | str) -> Unmeasured:
+    def to(self, device: torch.device | str) -> DeviceLengthsPacked:
         """Copy to a device; the host does not wait for the copy."""
-        return Unmeasured.of(super().to(device), self.at_most)
+        return DeviceLengthsPacked.of(super().to(device), self.at_most)
 
     @property
     def sequences(self) -> int:
@@ -181,7 +181,7 @@ class Unmeasured(Packed):
         return self.at_most
 
 
-def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
+def copy_to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
     """Copy a tensor to a device without waiting.
 
     Memory is pinned first: a GPU copies pageable memory only after all work queued before.

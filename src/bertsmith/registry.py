@@ -11,7 +11,7 @@ from bertsmith.errors import InputError
 Entry = TypeVar("Entry")
 
 
-def entry(table: Mapping[str, str | Entry], name: str, message: str, argument: str | None = None) -> Entry:
+def lookup(table: Mapping[str, str | Entry], name: str, message: str, argument: str | None = None) -> Entry:
     """Return the registry's entry for a name, which is imported if it is given as "module:attribute".
 
     Args:

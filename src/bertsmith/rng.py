@@ -37,7 +37,7 @@ def _mix_int(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
+def random_bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
     """Return 64 random bits for each combination of counters.
 
     Args:
@@ -56,11 +56,11 @@ def bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uint64]:
         num_scalars += 1
     state = np.array([first], dtype=np.uint64)
     for counter in counters[num_scalars:]:
-        state = further(state, np.atleast_1d(np.asarray(counter)))
+        state = extend_bits(state, np.atleast_1d(np.asarray(counter)))
     return state.reshape(np.broadcast_shapes(*(np.shape(counter) for counter in counters[num_scalars:])))
 
 
-def further(state: NDArray[np.uint64], counter: NDArray[Any]) -> NDArray[np.uint64]:
+def extend_bits(state: NDArray[np.uint64], counter: NDArray[Any]) -> NDArray[np.uint64]:
     """Return bits with one more counter: `further(bits(s, p, a), b)` equals `bits(s, p, a, b)`.
 
     Many draws that share their first counters hash these only once. Both arrays broadcast.
@@ -76,7 +76,7 @@ def further(state: NDArray[np.uint64], counter: NDArray[Any]) -> NDArray[np.uint
 
 def uniform(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.float64]:
     """Return uniform numbers in [0, 1) with 53 random bits, shaped as in `bits`."""
-    return (bits(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (random_bits(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def integers(seed: int, purpose: str, high: ArrayLike, *counters: ArrayLike) -> NDArray[np.int64]:
@@ -88,9 +88,9 @@ def integers(seed: int, purpose: str, high: ArrayLike, *counters: ArrayLike) -> 
 
 def permutation(seed: int, purpose: str, size: int, *counters: int) -> NDArray[np.int64]:
     """Return a permutation of range(size), int64: the stable order of random bits."""
-    return np.argsort(bits(seed, purpose, *counters, np.arange(size)), kind="stable")
+    return np.argsort(random_bits(seed, purpose, *counters, np.arange(size)), kind="stable")
 
 
 def generator_seed(seed: int, purpose: str) -> int:
     """Return a seed in [0, 2**63) for a generator with state of its own, such as that of torch's dropout."""
-    return int(bits(seed, purpose, 0) >> np.uint64(1))
+    return int(random_bits(seed, purpose, 0) >> np.uint64(1))

@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from bertsmith.errors import InputError, option
-from bertsmith.suggestions import absent, did_you_mean, nearest
+from bertsmith.suggestions import did_you_mean, not_found_error, similar_names
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")  # text in YAML 1.1 where there is no dot
 _TWICE = "this name stands here for the second time"
@@ -252,7 +252,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     try:
         values = _parsed(Path(path).read_bytes().decode("utf-8"))
     except FileNotFoundError:
-        raise absent(path) from None
+        raise not_found_error(path) from None
     except OSError as error:
         raise InputError(
             "unreadable", f"cannot read the file ({(error.strerror or str(error)).lower()})", location=path
@@ -352,7 +352,7 @@ def with_keywords(options: Options, keywords: Mapping[str, Any], function: Funct
 
 
 def _unknown_keyword(name: str, function: Function, known: Sequence[str]) -> InputError:
-    near = nearest(name, dict.fromkeys([*_arguments(function), *known]))
+    near = similar_names(name, dict.fromkeys([*_arguments(function), *known]))
     return InputError(
         "unknown_setting",
         f"{function.__name__} has no argument or setting '{name}'",
@@ -422,11 +422,11 @@ def _meant(cls: type[Settings], full: str, value: Any, prefix: str, top: type[Se
     groups = [name for name, field in cls.model_fields.items() if _is_group(field)]
     if isinstance(value, Mapping) and groups:
         near = difflib.get_close_matches(full, groups, n=1)
-        inner = nearest(f"{near[0] if near else full}.{next(iter(value), '')}", names)
+        inner = similar_names(f"{near[0] if near else full}.{next(iter(value), '')}", names)
         near = [name for name in inner if not near or name.startswith(f"{near[0]}.")] or near
         listed = f"the groups are: {', '.join(groups)}"
         return f"{did_you_mean(near)} {listed}" if near else listed
-    if near := nearest(full, names):
+    if near := similar_names(full, names):
         return did_you_mean(near)
     here = [name for name in names if name.startswith(prefix)]
     if len(here) <= _FEW or not (groups or prefix):

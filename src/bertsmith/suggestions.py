@@ -13,7 +13,7 @@ _SHOWN = 3
 _LONGEST_PATH = 1_000  # characters of one that people type
 
 
-def nearest(wrong: str, known: Iterable[str]) -> list[str]:
+def similar_names(wrong: str, known: Iterable[str]) -> list[str]:
     """At most three of the known names, the likeliest first; [] where none is like the wrong one.
 
     Names may be dotted ("train.learning_rate"), and the wrong one may lack its group or have another.
@@ -43,7 +43,7 @@ def did_you_mean(names: list[str]) -> str:
     return f"did you mean {' or '.join(repr(name) for name in names)}?"
 
 
-def absent(
+def not_found_error(
     path: str | Path,
     what: Literal["file", "folder", "file or folder"] = "file",
     remedy: str = "check the path",
@@ -51,12 +51,12 @@ def absent(
     """Return the error for a path that does not exist; the hint names a similar path, or else is `remedy`."""
     if not str(path).strip():
         return InputError("empty_path", f"the name of a {what} is empty", hint=remedy)
-    near = nearest_here(str(path))
+    near = similar_path(str(path))
     hint = f"did you mean {near}?" if near else remedy
     return InputError("not_found", f"no such {what}", location=path, hint=hint)
 
 
-def nearest_here(name: str) -> str | None:
+def similar_path(name: str) -> str | None:
     """The path that exists and differs from this one by a little in one of its parts, None if there is none."""
     if "\0" in name or len(name) > _LONGEST_PATH:
         return None

@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save_file
 
 import bertsmith as bs
 from bertsmith.artifacts import folder as folders
-from bertsmith.artifacts.folder import read_folder, refuse_foreign, write_folder
+from bertsmith.artifacts.folder import check_replaceable, read_folder, write_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError, MachineError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import ClassHead, MaskedHead, Pooler
+from bertsmith.models.heads import LinearHead, MaskedLMHead, Pooler
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 CONFIG = ModelConfig(
@@ -73,7 +73,7 @@ def test_a_loaded_encoder_has_memory_of_its_own(tmp_path: Path) -> None:
 def test_labels_are_saved_with_the_classifier(tmp_path: Path) -> None:
     base = encoder()
     g = base.generator
-    parts = {"encoder": base, "pooler": Pooler(CONFIG, g), "classifier": ClassHead(CONFIG, g, 3)}
+    parts = {"encoder": base, "pooler": Pooler(CONFIG, g), "classifier": LinearHead(CONFIG, g, 3)}
     labels = ["froh", "traurig", "<script>"]
     path = write_folder(
         tmp_path / "m", CONFIG, parts, architecture="BertForSequenceClassification", labels=labels
@@ -81,11 +81,11 @@ def test_labels_are_saved_with_the_classifier(tmp_path: Path) -> None:
     folder = read_folder(path)
     assert folder.labels == labels
     with pytest.raises(InputError) as caught:
-        folder.fill("classifier", ClassHead(CONFIG, g, 4))
+        folder.fill("classifier", LinearHead(CONFIG, g, 4))
     assert caught.value.code == "shape_mismatch"
     assert caught.value.location == str(path / "model.safetensors")
     with pytest.raises(InputError) as caught:
-        folder.fill("masked", MaskedHead(CONFIG, g))
+        folder.fill("masked", MaskedLMHead(CONFIG, g))
     assert caught.value.code == "tensor_missing"
 
 
@@ -126,7 +126,7 @@ def test_other_folders_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     for path in (tmp_path, tmp_path / "thesis.tex"):
         with pytest.raises(InputError) as caught:
-            refuse_foreign(path)
+            check_replaceable(path)
         assert caught.value.code == "not_a_model_folder"
         assert caught.value.location == str(path)
     with pytest.raises(InputError):

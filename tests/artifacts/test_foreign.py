@@ -16,7 +16,13 @@ from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.heads import ClassHead, Pooler, SentenceHead, SpanHead, TokenHead
+from bertsmith.models.heads import (
+    LinearHead,
+    Pooler,
+    SequenceClassificationHead,
+    SpanHead,
+    TokenClassificationHead,
+)
 from bertsmith.models.layers import ACTIVATIONS
 
 SMALL: dict[str, Any] = {
@@ -35,8 +41,8 @@ def write_model(path: Path, name: str = "bert", head: str | None = None, **optio
     encoder = build_encoder(config, torch.Generator().manual_seed(0))
     g = encoder.generator
     heads = {
-        "sentence": lambda: SentenceHead(config, g, 3).parts,
-        "tokens": lambda: TokenHead(config, g, 3).parts,
+        "sentence": lambda: SequenceClassificationHead(config, g, 3).parts,
+        "tokens": lambda: TokenClassificationHead(config, g, 3).parts,
         "span": lambda: SpanHead(config, g).parts,
         None: dict,
     }[head]()
@@ -156,7 +162,7 @@ def test_parts_without_a_class_are_refused_before_anything_is_written(tmp_path: 
     parts = {
         "encoder": encoder,
         "pooler": Pooler(config, encoder.generator),
-        "classifier": ClassHead(config, encoder.generator),
+        "classifier": LinearHead(config, encoder.generator),
     }
     with pytest.raises(InputError) as caught:
         write_folder(tmp_path / "m", config, parts)
@@ -298,7 +304,7 @@ def test_half_precision_becomes_fp32(tmp_path: Path, dtype: torch.dtype) -> None
     path = write_model(tmp_path / "m", "albert", "tokens")
     change_weights(path, **{name: t.to(dtype) for name, t in load_file(path / "model.safetensors").items()})
     folder = read_folder(path)
-    head = TokenHead(folder.config, torch.Generator(), 3)
+    head = TokenClassificationHead(folder.config, torch.Generator(), 3)
     folder.fill("tagger", head.tagger)
     assert {p.dtype for m in (folder.encoder(), head) for p in m.parameters()} == {torch.float32}
 

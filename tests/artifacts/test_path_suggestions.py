@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertsmith.artifacts.locate import locate
-from bertsmith.artifacts.path_suggestions import refuse_mistyped
+from bertsmith.artifacts.path_suggestions import check_model_name
 from bertsmith.errors import InputError
 
 
@@ -54,7 +54,7 @@ def test_paths_are_not_looked_up_on_the_hub(
     hub = types.SimpleNamespace(snapshot_download=snapshot_download)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     with pytest.raises(InputError) as caught:
-        refuse_mistyped(name) if not name or "\0" in name else locate(name)
+        check_model_name(name) if not name or "\0" in name else locate(name)
     hint = caught.value.hint or ""
     assert f"{suggestion}?" in hint if suggestion else "?" not in hint
 
@@ -71,4 +71,4 @@ def test_paths_are_not_looked_up_on_the_hub(
     ],
 )
 def test_published_names_pass(name: str) -> None:
-    refuse_mistyped(name)
+    check_model_name(name)

@@ -7,11 +7,11 @@ from collections.abc import Collection
 import pytest
 import torch
 
-from bertsmith.artifacts.weight_names import canonical, checkpoint_names, from_field, to_field
+from bertsmith.artifacts.weight_names import canonical_name, checkpoint_names, from_hf_names, to_hf_names
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import FAMILIES, build_encoder, family, preset
-from bertsmith.models.heads import PARTS
+from bertsmith.models.family import FAMILIES, build_encoder, get_family, preset
+from bertsmith.models.heads import PART_BUILDERS
 from bertsmith.models.tensor_names import NameTable
 
 SMALL = {
@@ -36,13 +36,17 @@ def weights(
 ) -> dict[str, torch.Tensor]:
     """Return every tensor by bertsmith's names; a file never holds two classifiers."""
     encoder = build_encoder(config, torch.Generator().manual_seed(0))
-    parts = {part: make(config, encoder.generator, 3) for part, make in PARTS.items() if part not in without}
+    parts = {
+        part: make(config, encoder.generator, 3)
+        for part, make in PART_BUILDERS.items()
+        if part not in without
+    }
     modules = {"encoder": encoder, **parts}
     return {f"{p}.{n}": t for p, module in modules.items() for n, t in module.state_dict().items()}
 
 
 def bert() -> NameTable:
-    return family("bert").names(CONFIG).without("tagger").without("chooser")
+    return get_family("bert").names(CONFIG).without("tagger").without("chooser")
 
 
 def test_every_family_is_tested() -> None:
@@ -54,27 +58,29 @@ def test_every_family_is_tested() -> None:
 @pytest.mark.parametrize("classifier", sorted(CLASSIFIERS))
 def test_round_trip(name: str, bare: bool, classifier: str) -> None:
     config = preset(PRESETS[name], **SMALL, causal=name == "bert")
-    table = family(name).names(config)
+    table = get_family(name).names(config)
     for other in CLASSIFIERS - {classifier}:
         table = table.without(other)
-    absent = (CLASSIFIERS - {classifier}) | (PARTS.keys() - frozenset().union(*family(name).classes))
+    absent = (CLASSIFIERS - {classifier}) | (
+        PART_BUILDERS.keys() - frozenset().union(*get_family(name).classes)
+    )
     original = weights(config, absent)
     assert original.keys() == table.tensors.keys()
-    converted = to_field(original, table, bare=bare)
+    converted = to_hf_names(original, table, bare=bare)
     assert any(key.startswith(f"{table.base}.") for key in converted) != bare
-    restored = from_field(converted, table, "file")
+    restored = from_hf_names(converted, table, "file")
     assert restored.keys() == original.keys()
     assert all(torch.equal(restored[key], original[key]) for key in original)
 
 
 def test_joined_rows_are_split_in_hugging_face_files() -> None:
-    converted = to_field(weights(), bert(), bare=True)
+    converted = to_hf_names(weights(), bert(), bare=True)
     assert converted["encoder.layer.1.attention.self.key.weight"].shape == (4, 4)
 
 
 def test_old_norm_names_positions_and_tied_copies() -> None:
     original, table = weights(), bert()
-    converted = to_field(original, table, bare=False)
+    converted = to_hf_names(original, table, bare=False)
     old = {
         name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): tensor
         for name, tensor in converted.items()
@@ -83,26 +89,26 @@ def test_old_norm_names_positions_and_tied_copies() -> None:
     old["bert.embeddings.position_ids"] = torch.arange(5)[None]
     old["cls.predictions.decoder.weight"] = converted["bert.embeddings.word_embeddings.weight"].clone()
     old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
-    restored = from_field(old, table, "file")
+    restored = from_hf_names(old, table, "file")
     assert restored.keys() == original.keys()
     assert torch.equal(restored["masked.bias"], original["masked.bias"])
-    assert canonical("pooler.dense.bias", "bert") == "bert.pooler.dense.bias"
+    assert canonical_name("pooler.dense.bias", "bert") == "bert.pooler.dense.bias"
     old["cls.predictions.decoder.weight"][0, 0] += 1
     with pytest.raises(InputError) as caught:
-        from_field(old, table, "file")
+        from_hf_names(old, table, "file")
     assert caught.value.code == "tied_tensors_differ"
     del old["bert.embeddings.word_embeddings.weight"]  # a file with the copy alone
-    assert from_field(old, table, "file").keys() == original.keys()
+    assert from_hf_names(old, table, "file").keys() == original.keys()
 
 
 def test_unexpected_duplicate_and_missing_tensors_are_refused() -> None:
     table = bert()
-    tensors = to_field(weights(), table, bare=False)
-    one_layer = family("bert").names(ModelConfig(**{**SMALL, "num_hidden_layers": 1}))
+    tensors = to_hf_names(weights(), table, bare=False)
+    one_layer = get_family("bert").names(ModelConfig(**{**SMALL, "num_hidden_layers": 1}))
 
     def check_error(tensors: dict[str, torch.Tensor], table: NameTable, code: str, name: str) -> None:
         with pytest.raises(InputError) as caught:
-            from_field(tensors, table, "file")
+            from_hf_names(tensors, table, "file")
         assert caught.value.code == code
         assert caught.value.location == "file"
         assert name in caught.value.message
@@ -135,7 +141,7 @@ def test_unexpected_duplicate_and_missing_tensors_are_refused() -> None:
 def test_the_class_decides_between_heads_of_one_name(
     name: str, architecture: str | None, names: list[str], part: str
 ) -> None:
-    model_family = family(name)
+    model_family = get_family(name)
     full_table = model_family.names(preset(PRESETS[name], **SMALL))
     table = checkpoint_names(full_table, model_family, architecture, names)
     parts = {
@@ -146,7 +152,7 @@ def test_the_class_decides_between_heads_of_one_name(
 
 def test_heads_of_two_names_may_both_be_present() -> None:
     """RoBERTa's sequence classifier has its own tensor names; its tagger and its chooser share one."""
-    roberta = family("roberta")
+    roberta = get_family("roberta")
     full_table = roberta.names(preset("roberta-base", **SMALL))
     table = checkpoint_names(full_table, roberta, None, [])
     parts = {name.partition(".")[0] for name in table.tensors}

@@ -18,9 +18,9 @@ from bertsmith.errors import InputError, MachineError, Stopped
 from bertsmith.settings import read_yaml
 
 ERRORS: list[tuple[BaseException, str, int]] = [
-    (InputError("a.csv:3: it is wrong", "correct it"), "input", 2),
-    (InputError("a.csv:3: it is wrong"), "input", 2),
-    (MachineError("the disk is failing", "replace it"), "machine", 1),
+    (InputError("wrong", "it is wrong", location="a.csv:3", hint="correct it"), "input", 2),
+    (InputError("wrong", "it is wrong", location="a.csv:3"), "input", 2),
+    (MachineError("failing", "the disk is failing", hint="replace it"), "machine", 1),
     (Stopped(15, "stopped at step 3", "continue with --resume"), "stopped", 143),
     (KeyboardInterrupt(), "stopped", 130),
     (click.Abort(), "stopped", 130),

@@ -115,14 +115,16 @@ def test_every_option_and_argument_is_explained(verb: str) -> None:
 def test_the_help_of_pretrain_names_every_preset(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertsmith.models.family import FAMILIES, braced, family
+    from bertsmith.models.family import FAMILIES, abbreviate_names, get_family
 
     monkeypatch.setenv("COLUMNS", "100")
     _, out, _ = run(capsys, monkeypatch, "pretrain", "--help")
     section = out[out.index("Presets") : out.index("Settings (")]
     for name in FAMILIES:
-        shown = braced(family(name).presets)
-        assert sorted(full for short in shown for full in _expanded(short)) == sorted(family(name).presets)
+        shown = abbreviate_names(get_family(name).presets)
+        assert sorted(full for short in shown for full in _expanded(short)) == sorted(
+            get_family(name).presets
+        )
         for short in shown:
             assert re.sub(r"\s", "", short) in re.sub(r"\s", "", section)
 

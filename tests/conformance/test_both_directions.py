@@ -14,7 +14,7 @@ import torch
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.models.feature_extraction import OtherDirection
+from bertsmith.models.feature_extraction import SecondEncoder
 from bertsmith.packed import Packed
 from bertsmith.tasks import items as task_items
 from family_harness import transformers
@@ -104,7 +104,7 @@ def test_a_killed_run_resumes_to_the_bit(made: tuple[Made, bs.Model], tmp_path: 
 def test_both_models_are_trained_and_each_keeps_to_its_side(made: tuple[Made, bs.Model]) -> None:
     asked, model = made
     joined = model.task.features.beside
-    assert isinstance(joined, OtherDirection)
+    assert isinstance(joined, SecondEncoder)
     for mine, base in ((model.encoder, asked.left.encoder), (joined.encoder, asked.right.encoder)):
         before, after = base.state_dict(), mine.state_dict()
         assert any(not torch.equal(before[name], after[name]) for name in before)

@@ -12,15 +12,15 @@ import yaml
 from torch import nn
 
 import tiny_run
-from bertsmith.artifacts.config_schema import field_values
+from bertsmith.artifacts.config_schema import config_to_hf
 from bertsmith.artifacts.folder import read_folder, write_folder
-from bertsmith.artifacts.weight_names import canonical, from_field, to_field
+from bertsmith.artifacts.weight_names import canonical_name, from_hf_names, to_hf_names
 from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
-from bertsmith.models.family import build_encoder, family
-from bertsmith.models.feature_extraction import BiLstm
-from bertsmith.models.heads import RelationHead, SentenceHead, TokenHead
-from bertsmith.models.layers import Dropout, use_generator
+from bertsmith.models.family import build_encoder, get_family
+from bertsmith.models.feature_extraction import BiLSTM
+from bertsmith.models.heads import RelationHead, SequenceClassificationHead, TokenClassificationHead
+from bertsmith.models.layers import Dropout, set_generator
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.pretraining.run import pretrain
 from family_harness import (
@@ -80,10 +80,10 @@ def test_config_json_is_what_the_reference_makes_of_it(case: str, tmp_path: Path
     config = config_of(case, hidden_dropout_prob=0.2, classifier_dropout=0.3)
     write_folder(tmp_path / "m", config, {"encoder": build_encoder(config, torch.Generator())})
     loaded = transformers().AutoConfig.from_pretrained(tmp_path / "m")
-    assert type(loaded).__name__ == f"{family(config.model_type).class_prefix}Config"
+    assert type(loaded).__name__ == f"{get_family(config.model_type).class_prefix}Config"
     written = json.loads((tmp_path / "m/config.json").read_text())
-    assert all(getattr(loaded, key) == value for key, value in field_values(config).items())
-    assert written.keys() == field_values(config).keys() | {"architectures"}
+    assert all(getattr(loaded, key) == value for key, value in config_to_hf(config).items())
+    assert written.keys() == config_to_hf(config).keys() | {"architectures"}
     assert read_folder(tmp_path / "m").config == config
 
 
@@ -96,8 +96,8 @@ def test_the_padded_call_is_the_references(case: str, side: str) -> None:
     encoder = build_encoder(config, torch.Generator()).eval()
     with torch.no_grad():
         weights = {**other.state_dict()}
-        table = family(config.model_type).names(config)
-        named = from_field({canonical(n, table.base): w for n, w in weights.items()}, table, "here")
+        table = get_family(config.model_type).names(config)
+        named = from_hf_names({canonical_name(n, table.base): w for n, w in weights.items()}, table, "here")
     encoder.load_state_dict({name.removeprefix("encoder."): weight for name, weight in named.items()})
     _, batch = a_batch(config, (5, 31, 1, 8))
     if side == "left":
@@ -118,7 +118,7 @@ def test_names_and_weights_come_back_to_the_bit(case: str, parts: frozenset[str]
     ours = ours_at_random(config, parts)
     folder = read_folder(write_folder(tmp_path / "m", config, ours.parts, record={"task": "none"}))
     assert (folder.config, folder.parts) == (config, parts)
-    assert folder.architecture == family(config.model_type).architecture(parts)
+    assert folder.architecture == get_family(config.model_type).architecture(parts)
     terms = count_parameters(config, parts - {"encoder"}, LABELS)
     assert sum(term.size for term in terms) == sum(tensor.numel() for tensor in folder.weights().values())
     again = Ours(config, parts, folder.encoder())
@@ -141,7 +141,7 @@ def test_what_is_shared_is_one_tensor_everywhere(share: str, groups: int, tmp_pa
     state = ours.encoder.state_dict()
     assert len({tensor.data_ptr() for tensor in state.values()}) == len(state)
     assert state.keys() == dict(ours.encoder.named_parameters()).keys()
-    table = family("albert").names(config)
+    table = get_family("albert").names(config)
     assert {f"encoder.{name}" for name in state} == {n for n in table.tensors if n.startswith("encoder.")}
 
     path = write_folder(tmp_path / "m", config, ours.parts)
@@ -162,7 +162,7 @@ def test_what_is_shared_is_one_tensor_everywhere(share: str, groups: int, tmp_pa
     for copied, first in table.repeated.items():  # the reference has copies: the sum of theirs is ours
         wanted[first] = wanted[first] + wanted[copied]
     grads = {f"encoder.{name}": weight.grad for name, weight in ours.encoder.named_parameters()}
-    for name, grad in to_field(grads, table, bare=False).items():
+    for name, grad in to_hf_names(grads, table, bare=False).items():
         if name not in table.repeated:
             torch.testing.assert_close(
                 grad, wanted[name], atol=1e-5, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
@@ -185,13 +185,17 @@ def test_another_generator_reaches_every_dropout(case: str) -> None:
     config = config_of(
         case, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, classifier_dropout=0.4
     )
-    kind = family(config.model_type)
+    kind = get_family(config.model_type)
     ours = Ours(config, max(kind.architectures, key=len), build_encoder(config, torch.Generator()))
     tasks = nn.ModuleList(
-        [ours, SentenceHead(config, torch.Generator(), 2), TokenHead(config, torch.Generator(), 2)]
+        [
+            ours,
+            SequenceClassificationHead(config, torch.Generator(), 2),
+            TokenClassificationHead(config, torch.Generator(), 2),
+        ]
     )
     fresh = torch.Generator().manual_seed(5)
-    use_generator(tasks, fresh)
+    set_generator(tasks, fresh)
     drops = [module for module in tasks.modules() if isinstance(module, Dropout)]
     assert drops
     assert all(drop.generator is fresh for drop in drops)
@@ -234,7 +238,7 @@ def test_fine_tuning_needs_the_folder_alone(case: str, tmp_path: Path) -> None:
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     few = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.batch_size=4"]
     model = finetune("classify", base, tmp_path / "moods", train=rows, dev=rows, settings=few)
-    kind = family(config.model_type)
+    kind = get_family(config.model_type)
     assert model.folder.architecture == f"{kind.class_prefix}ForSequenceClassification"
     other, report = getattr(transformers(), model.folder.architecture).from_pretrained(
         model.model_folder, output_loading_info=True
@@ -278,18 +282,18 @@ def test_heads_that_a_family_has_no_class_for_are_refused_before_training(tmp_pa
 def test_a_head_on_a_bilstm_has_a_class_of_ours(case: str, head: str, tmp_path: Path) -> None:
     """Every tensor is there and back, and counted; the class is none of the reference's."""
     config = config_of(case)
-    kind, g = family(config.model_type), torch.Generator().manual_seed(5)
+    kind, g = get_family(config.model_type), torch.Generator().manual_seed(5)
     (plain,) = (
         parts for parts, name in kind.architectures.items() if name == f"{kind.class_prefix}For{head}"
     )
     made = ours_at_random(config, plain)
-    parts = {**made.parts, "recurrent": BiLstm(config, g, config.hidden_size)}
+    parts = {**made.parts, "recurrent": BiLSTM(config, g, config.hidden_size)}
     labels = ["a", "b", "c"] if "classifier" in plain else None
     folder = read_folder(write_folder(tmp_path / "m", config, parts, labels=labels))
     assert folder.architecture == f"{kind.class_prefix}ForBiLstm{head}"
     assert not hasattr(transformers(), folder.architecture)
     assert folder.parts == plain | {"recurrent"}
-    again = BiLstm(config, torch.Generator(), config.hidden_size)
+    again = BiLSTM(config, torch.Generator(), config.hidden_size)
     folder.fill("recurrent", again)
     mine = again.state_dict()
     assert all(torch.equal(mine[name], tensor) for name, tensor in parts["recurrent"].state_dict().items())
@@ -306,7 +310,7 @@ def test_the_encoder_under_heads_of_our_own_is_read_by_the_reference(case: str, 
     labels = ["cause", "part", "Other"]
     path = write_folder(tmp_path / "m", config, parts, labels=labels)
     folder = read_folder(path)
-    assert folder.architecture == f"{family(config.model_type).class_prefix}ForEntityPairClassification"
+    assert folder.architecture == f"{get_family(config.model_type).class_prefix}ForEntityPairClassification"
     assert (folder.parts, folder.labels) == (frozenset({"encoder", "relater"}), labels)
     again = RelationHead(config, torch.Generator(), LABELS)
     folder.fill("relater", again.relater)

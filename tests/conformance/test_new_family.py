@@ -19,15 +19,15 @@ import bertsmith
 from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Block, Encoder, block_of
+from bertsmith.models.encoder import Encoder, TransformerLayer, build_layer
 from bertsmith.models.family import FAMILIES, Family, build_encoder, preset
-from bertsmith.models.tensor_names import LAYER, TASKS, NameTable, name_table
+from bertsmith.models.tensor_names import LAYER_MODULES, TASK_MODULES, NameTable, name_table
 from family_harness import SMALL, Ours, a_batch
 
 
-def _toy_block(config: ModelConfig, generator: torch.Generator) -> Block:
+def _toy_block(config: ModelConfig, generator: torch.Generator) -> TransformerLayer:
     """BERT's, with one norm more on what attention gives: a part that no other family has."""
-    block = block_of(config, generator)
+    block = build_layer(config, generator)
     block.attention = _Normed(block.attention, nn.LayerNorm(config.hidden_size))
     return block
 
@@ -42,12 +42,14 @@ class _Normed(nn.Module):
 
 
 def _toy_names(config: ModelConfig) -> NameTable:
-    layer = {name.replace("attention.", "attention.inner.", 1): theirs for name, theirs in LAYER.items()}
+    layer = {
+        name.replace("attention.", "attention.inner.", 1): theirs for name, theirs in LAYER_MODULES.items()
+    }
     heads = {
         "masked": ("guess",),
         "masked.transform": ("guess.mix",),
         "masked.norm": ("guess.norm",),
-        **TASKS,
+        **TASK_MODULES,
     }
     return name_table(
         config,

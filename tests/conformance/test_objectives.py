@@ -21,7 +21,7 @@ import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.objective import MODEL, Objective, Parts
+from bertsmith.objectives.objective import MODEL, ModelParts, Objective
 from bertsmith.objectives.settings import OBJECTIVES
 from bertsmith.settings import Settings
 from bertsmith.training import trainer
@@ -66,10 +66,10 @@ class Toy(Objective):
         near = (second - encoder.embeddings.token(batch.labels)).square().sum()
         return Loss({"far": (ours - theirs).square().sum(), "words": near}, self.counts(batch))
 
-    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
         return {
-            MODEL: Parts(self.config, {"encoder": encoder}),
-            "second": Parts(self.config, {"encoder": self.second}),
+            MODEL: ModelParts(self.config, {"encoder": encoder}),
+            "second": ModelParts(self.config, {"encoder": self.second}),
         }
 
 

@@ -14,8 +14,8 @@ import torch
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.formatting import percent
-from bertsmith.reports.run import run_page
+from bertsmith.formatting import format_percent
+from bertsmith.reports.run import render_run_page
 from task_files import FILES, OWN
 
 SETTINGS = [
@@ -86,7 +86,7 @@ def made(request: pytest.FixtureRequest, base: bs.Model, tmp_path_factory: pytes
 
 def test_the_page_is_made_of_the_report_alone(made: Made) -> None:
     page = (made.out / "report.html").read_text(encoding="utf-8")
-    assert page == run_page(made.report)
+    assert page == render_run_page(made.report)
     chosen = made.report["chosen_on_dev"]
     for name, value in made.report["dev"].items():
         if isinstance(value, float) and name not in {"chance", *chosen}:
@@ -94,7 +94,7 @@ def test_the_page_is_made_of_the_report_alone(made: Made) -> None:
     for name, value in chosen.items():
         assert f"{value:.4g}, chosen on dev" in page, name
     if (chance := made.report["dev"].get("chance")) is not None:
-        assert f"Random choices would be right in {percent(chance)}" in page.replace("\xa0", " ")
+        assert f"Random choices would be right in {format_percent(chance)}" in page.replace("\xa0", " ")
     assert "<script" not in page
     assert not re.search(r'(?:src|href)="(?!#)|url\((?!#)|@import', page)
     assert "://" not in re.sub(r'xmlns(?::\w+)?="[^"]*"', "", page)
@@ -150,7 +150,7 @@ def test_an_evaluation_has_a_report_of_its_own(made: Made, tmp_path: Path) -> No
     assert sorted(file for file in made.out.rglob("*")) == before
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert report["scores"] == scores
-    assert (folder / "report.html").read_text(encoding="utf-8") == run_page(report)
+    assert (folder / "report.html").read_text(encoding="utf-8") == render_run_page(report)
     assert list((folder / "figures").glob("*.png"))
     assert report["answers"].keys() == made.report["answers"].keys()
     assert report["truncation"]["data"] == scores["truncation"] == made.report["truncation"]["dev"]

@@ -23,7 +23,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.loss import Loss
-from bertsmith.models.heads import ClassHead, Pooler
+from bertsmith.models.heads import LinearHead, Pooler
 from bertsmith.settings import Settings
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.registry import TASKS
@@ -58,7 +58,7 @@ class Toy(Task):
     def __init__(self, config: Any, generator: torch.Generator, facts: Any, settings: ToySettings) -> None:
         super().__init__(config, generator, facts, settings)
         self.pooler = Pooler(config, generator)
-        self.head = ClassHead(config, generator, 1)
+        self.head = LinearHead(config, generator, 1)
 
     @classmethod
     def read(cls, file: Any, settings: ToySettings, *, labelled: bool = True) -> list[Line]:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import tiny_run
-from bertsmith.corpus.near_duplicates import kin_of
+from bertsmith.corpus.near_duplicates import duplicate_groups
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.shards import Shards, hash_of
+from bertsmith.corpus.shards import Shards, document_hash
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairStream, ids_of
-from bertsmith.instances.epoch_plan import NOT_NEXT, ranges
-from bertsmith.instances.holdout_split import Split
+from bertsmith.instances.batches import InstanceStream, special_token_ids_of
+from bertsmith.instances.epoch_plan import NOT_NEXT, concat_ranges
+from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.settings import DataSettings
 
@@ -37,11 +37,11 @@ class Texts:
         starts = np.cumsum(sizes) - sizes
         self.sentence_ends = np.concatenate([np.array(e) + s for e, s in zip(ends, starts, strict=True)])
         self.document_sentences = np.concatenate([[0], np.cumsum([len(e) for e in ends])])
-        true_hashes = [hash_of(np.array(document, dtype=np.int64)) for document in documents]
+        true_hashes = [document_hash(np.array(document, dtype=np.int64)) for document in documents]
         self.hashes = np.array(hashes or true_hashes, dtype=np.uint64)
 
     def lay(self, starts: Ints, lengths: Ints, out: Ints, at: Ints) -> None:
-        out[ranges(at, lengths)] = self.ids[ranges(starts, lengths)]
+        out[concat_ranges(at, lengths)] = self.ids[concat_ranges(starts, lengths)]
 
 
 def text(size: int, seed: int, vocabulary: int = 5000) -> list[int]:
@@ -68,7 +68,7 @@ def test_near_duplicates_are_grouped_and_other_documents_are_not(size: int) -> N
     first = [text(size, seed) for seed in range(number)]
     twins = [nearly(document, 0.02, seed) for seed, document in enumerate(first)]
     assert min(overlap(a, b) for a, b in zip(first, twins, strict=True)) > 0.55
-    groups = kin_of(Texts([*first, *twins]))
+    groups = duplicate_groups(Texts([*first, *twins]))
     assert groups.tolist() == [*range(number)] * 2
 
 
@@ -79,7 +79,7 @@ def test_documents_above_the_threshold_are_grouped() -> None:
         twins = [nearly(document, share, seed) for seed, document in enumerate(first)]
         similarities.append(np.mean([overlap(a, b) for a, b in zip(first, twins, strict=True)]))
         for threshold in (0.3, 0.5, 0.7):
-            recall = (kin_of(Texts([*first, *twins]), threshold)[150:] == np.arange(150)).mean()
+            recall = (duplicate_groups(Texts([*first, *twins]), threshold)[150:] == np.arange(150)).mean()
             if similarities[-1] > threshold + 0.2:
                 assert recall > 0.99
             if similarities[-1] < threshold - 0.2:
@@ -98,13 +98,13 @@ def test_groups_are_transitive_and_contain_equal_hashes() -> None:
     parts = [text(300, 1), text(300, 2)]
     documents = [*chain, *parts, text(400, 9)]
     hashes = [*range(100, 107), 7, 7, 8]
-    assert kin_of(Texts(documents, hashes)).tolist() == [0] * 7 + [7, 7, 9]
-    assert kin_of(Texts(documents, hashes), 1).tolist() == [*range(8), 7, 9]
+    assert duplicate_groups(Texts(documents, hashes)).tolist() == [0] * 7 + [7, 7, 9]
+    assert duplicate_groups(Texts(documents, hashes), 1).tolist() == [*range(8), 7, 9]
 
 
 @given(documents=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=8))
 def test_tiny_documents_are_grouped_if_equal(documents: list[list[int]]) -> None:
-    groups = kin_of(Texts(documents))
+    groups = duplicate_groups(Texts(documents))
     for i, a in enumerate(documents):
         assert groups[i] <= i
         assert groups[groups[i]] == groups[i]
@@ -116,9 +116,9 @@ def test_tiny_documents_are_grouped_if_equal(documents: list[list[int]]) -> None
 def test_batches_do_not_change_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     first = [text(size, seed) for seed, size in enumerate((3, 50, 700, 9, 2000, 31))]
     corpus = Texts([*first, *(nearly(document, 0.02, 5) for document in first)])
-    expected = kin_of(corpus)
+    expected = duplicate_groups(corpus)
     monkeypatch.setattr("bertsmith.corpus.near_duplicates._BATCH_TOKENS", 64)
-    assert kin_of(corpus).tolist() == expected.tolist()
+    assert duplicate_groups(corpus).tolist() == expected.tolist()
 
 
 # --- The use of the groups ----------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 def test_no_not_next_comes_from_a_twin(tmp_path: Path, changed: int) -> None:
     shards = corpus_of_twins(tmp_path, changed=changed)
     half = shards.documents // 2
-    ids = ids_of(shards.tokenizer)
-    stream = PairStream(shards, np.arange(2 * half), ids, DataSettings(), length=32, seed=0)
+    ids = special_token_ids_of(shards.tokenizer)
+    stream = InstanceStream(shards, np.arange(2 * half), ids, DataSettings(), length=32, seed=0)
     not_next = 0
     for epoch in range(20):
         plan = stream.plan(epoch)
@@ -162,7 +162,7 @@ def test_no_not_next_comes_from_a_twin(tmp_path: Path, changed: int) -> None:
 def test_twins_stay_on_one_side(twins: Shards) -> None:
     half = twins.documents // 2
     for share in (0.1, 0.3, 0.6):
-        split = Split.of(twins, DataSettings.of({"validation_split": share}, "test"))
+        split = DocumentSplit.of(twins, DataSettings.of({"validation_split": share}, "test"))
         assert len(split.training)
         assert len(split.held_out)
         assert set(split.training % half).isdisjoint(split.held_out % half)
@@ -172,7 +172,7 @@ def test_more_twins_than_are_to_be_held_out_are_trained_on() -> None:
     """Else a corpus of many near copies could lose a third of itself to the held-out side."""
     near = [nearly(text(400, 0), 0.02, seed) for seed in range(30)]
     others = [text(100, seed) for seed in range(1, 71)]
-    split = Split.of(Texts([*near, *others]), DataSettings.of({"validation_split": 0.2}, "test"))
+    split = DocumentSplit.of(Texts([*near, *others]), DataSettings.of({"validation_split": 0.2}, "test"))
     assert set(range(30)) <= set(split.training.tolist())
     assert abs(len(split.held_out) - 0.2 * 70) < 14
 
@@ -180,7 +180,7 @@ def test_more_twins_than_are_to_be_held_out_are_trained_on() -> None:
 def test_the_share_held_out_of_twins_is_the_share_asked() -> None:
     pairs = [text(60, seed) for seed in range(3000)]
     corpus = Texts([*pairs, *(nearly(document, 0.02, 1) for document in pairs)])
-    split = Split.of(corpus, DataSettings.of({"validation_split": 0.2}, "test"))
+    split = DocumentSplit.of(corpus, DataSettings.of({"validation_split": 0.2}, "test"))
     assert np.unique(split.kin).size < 3100
     assert abs(len(split.held_out) - 0.2 * 6000) < 5 * 2 * (3000 * 0.2 * 0.8) ** 0.5
 
@@ -189,23 +189,27 @@ def test_where_all_documents_are_twins_it_is_said() -> None:
     near = Texts([nearly(text(400, 0), 0.02, seed) for seed in range(5)])
     for data, code in (({}, "too_few_documents"), ({"validation_split": 0.0}, "only_duplicates")):
         with pytest.raises(InputError) as caught:
-            Split.of(near, DataSettings.of(data, "test"))
+            DocumentSplit.of(near, DataSettings.of(data, "test"))
         assert caught.value.code == code
     with pytest.raises(InputError) as caught:
         plan_pairs(near, np.arange(5), length=32, seed=0, epoch=0, kin=np.zeros(5, dtype=np.int64))
     assert caught.value.code == "only_duplicates"
     assert (
-        len(Split.of(near, DataSettings.of({"twin_overlap": 1.0, "validation_split": 0.2}, "test")).held_out)
+        len(
+            DocumentSplit.of(
+                near, DataSettings.of({"twin_overlap": 1.0, "validation_split": 0.2}, "test")
+            ).held_out
+        )
         >= 2
     )
     with pytest.raises(InputError) as caught:
-        Split.of(near, DataSettings(), lenient=True)
+        DocumentSplit.of(near, DataSettings(), lenient=True)
     assert caught.value.code == "only_duplicates"
 
 
 def test_the_summary_of_a_split(twins: Shards) -> None:
     settings = DataSettings.of({"validation_split": 0.9}, "test")
-    split = Split.of(twins, settings)
+    split = DocumentSplit.of(twins, settings)
     lines = list(split.described(twins, settings))
     assert f"validation split: {len(split.held_out)} documents" in lines[0]
     assert f"{twins.documents} documents have exact or near-duplicates" in lines[1]
@@ -213,13 +217,15 @@ def test_the_summary_of_a_split(twins: Shards) -> None:
     assert f"only {len(split.training)} of {twins.documents} documents" in lines[2]
     assert "data.validation_split is 0.9" in lines[2]
     plain = DataSettings.of({"sentence_task": "none"}, "test")
-    assert len(list(Split.of(twins, plain).described(twins, plain))) == 2
+    assert len(list(DocumentSplit.of(twins, plain).described(twins, plain))) == 2
 
 
 def test_less_text_is_a_part_of_more_and_the_held_out_side_stays() -> None:
     corpus = Texts([[i, i + 1, i + 2, i + 3] for i in range(0, 1000, 4)])
     splits = {
-        share: Split.of(corpus, DataSettings.of({"validation_split": 0.2, "train_fraction": share}, "test"))
+        share: DocumentSplit.of(
+            corpus, DataSettings.of({"validation_split": 0.2, "train_fraction": share}, "test")
+        )
         for share in (1.0, 0.5, 0.1, 1e-6)
     }
     every = splits[1.0].training

@@ -19,7 +19,7 @@ from bertsmith.corpus import prepare as prepare_module
 from bertsmith.corpus import worker_process
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.prepare_state import PrepareState
-from bertsmith.corpus.shards import Shards, hash_of, write_shard
+from bertsmith.corpus.shards import Shards, document_hash, write_shard
 from bertsmith.corpus.workers import encode_locally
 from bertsmith.errors import InputError, MachineError
 from bertsmith.io import files
@@ -469,7 +469,7 @@ def test_all_parts_of_a_document_have_one_hash(tmp_path: Path, tokenizer: Tokeni
     assert len(groups) == 5  # Each document has one hash, and its neighbors have others.
     assert groups[0] == groups[3]  # Equal documents have equal hashes, split or not.
     assert groups[1] == groups[4]
-    assert groups[1] == hash_of(shards.take(np.arange(*token_range(shards, 1))))
+    assert groups[1] == document_hash(shards.take(np.arange(*token_range(shards, 1))))
     if workers > 1:
         assert contents(tmp_path / "out") == prepared([file], tokenizer, tmp_path / "one", workers=1)
 

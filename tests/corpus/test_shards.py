@@ -15,8 +15,8 @@ import pytest
 
 from bertsmith.corpus import prepare as prepare_module
 from bertsmith.corpus.prepare import prepare
-from bertsmith.corpus.sentence_splitter import split
-from bertsmith.corpus.shards import EncodedDocuments, Shards, hash_of, id_dtype, write_shard
+from bertsmith.corpus.sentence_splitter import split_sentences
+from bertsmith.corpus.shards import EncodedDocuments, Shards, document_hash, id_dtype, write_shard
 from bertsmith.errors import InputError
 from bertsmith.io.files import read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ def folder(corpus: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pyte
 
 
 def expected(corpus: Path, tokenizer: Tokenizer) -> list[list[list[int]]]:
-    return [tokenizer.pieces(split(document.text)) for document in read_documents([corpus])]
+    return [tokenizer.pieces(split_sentences(document.text)) for document in read_documents([corpus])]
 
 
 def test_take_returns_each_token_by_position(folder: Path, corpus: Path, tokenizer: Tokenizer) -> None:
@@ -75,7 +75,7 @@ def test_hashes_locations_and_tokenizer(folder: Path, corpus: Path, tokenizer: T
     shards = Shards.open(folder)
     ids = [np.array([i for s in document for i in s]) for document in expected(corpus, tokenizer)]
     assert shards.hashes.dtype == np.uint64
-    assert shards.hashes.tolist() == [hash_of(document) for document in ids]
+    assert shards.hashes.tolist() == [document_hash(document) for document in ids]
     locations = [document.place for document in read_documents([corpus])]
     assert [shards.place(i) for i in range(60)] == locations
     assert shards.tokenizer.digest == shards.tokenizer_digest == tokenizer.digest

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.models.family import build_encoder
 from bertsmith.models.layers import Linear, linear
 from bertsmith.packed import Packed
@@ -74,7 +74,7 @@ def test_hidden_states(case: str, precision: str, lengths: list[int], seed: int)
     if (width := config_of(case).embedding_size) is not None:
         sizes["embedding_size"] = 32 if width == config_of(case).hidden_size else 16
     encoder = build_encoder(config_of(case, **sizes), torch.Generator().manual_seed(1)).eval()
-    reader = Place.of("cpu", precision).reader(encoder)
+    reader = ComputeContext.of("cpu", precision).reader(encoder)
     draw = torch.Generator().manual_seed(seed)
     rows = [torch.randint(5, 97, (n,), generator=draw).tolist() for n in lengths]
 
@@ -95,7 +95,7 @@ def test_sequences_of_every_length_by_the_hundred(heads: int, width: int, precis
     """torch computes small products in another way, whose sums differ in a bit once in ten thousand."""
     sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "intermediate_size": 64}
     encoder = build_encoder(config_of("bert", **sizes), torch.Generator().manual_seed(1)).eval()
-    reader = Place.of("cpu", precision).reader(encoder)
+    reader = ComputeContext.of("cpu", precision).reader(encoder)
     draw = torch.Generator().manual_seed(2)
     for length in range(1, 19):
         rows = torch.randint(5, 97, (160, length), generator=draw).tolist()

@@ -14,12 +14,12 @@ from torch import Tensor
 
 import tiny_run
 from bertsmith.corpus.shards import Shards
-from bertsmith.device import Place
-from bertsmith.instances.batches import PairBatch, PairStream, special_ids
+from bertsmith.device import ComputeContext
+from bertsmith.instances.batches import InstanceStream, MaskedBatch, make_special_token_ids
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MlmNsp
+from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.packed import Packed
 from bertsmith.training.data_loader import Position, Update
 from bertsmith.training.optim.optimizer import make_optimizer
@@ -40,22 +40,22 @@ CONFIG = ModelConfig(
 
 
 @pytest.fixture(scope="module")
-def stream(tmp_path_factory: pytest.TempPathFactory) -> PairStream:
+def stream(tmp_path_factory: pytest.TempPathFactory) -> InstanceStream:
     shards: Shards = tiny_run.make_shards(tmp_path_factory.mktemp("corpus"), documents=60)
     tokenizer = tiny_run.tokenizer()
-    ids = special_ids(
+    ids = make_special_token_ids(
         tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, sorted(tokenizer.special_ids), 46
     )
     documents = np.arange(shards.documents)
-    return PairStream(shards, documents, ids, DataSettings(), length=48, seed=0)
+    return InstanceStream(shards, documents, ids, DataSettings(), length=48, seed=0)
 
 
-def model() -> tuple[Encoder, MlmNsp]:
+def model() -> tuple[Encoder, MaskedLM]:
     generator = torch.Generator().manual_seed(3)
-    return Encoder(CONFIG, generator), MlmNsp(CONFIG, generator)
+    return Encoder(CONFIG, generator), MaskedLM(CONFIG, generator)
 
 
-def gradient(batches: Sequence[PairBatch]) -> dict[str, Tensor]:
+def gradient(batches: Sequence[MaskedBatch]) -> dict[str, Tensor]:
     """Of the mean loss over all batches together, as the loop takes it."""
     encoder, objective = model()
     totals = {part: sum(batch.counts[part] for batch in batches) for part in batches[0].counts}
@@ -73,14 +73,14 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("cuts", [[0, 20, 40], [0, 1, 40], [0, 3, 10, 11, 40], list(range(41))], ids=len)
-def test_accumulated_batches_are_one_large_batch(stream: PairStream, cuts: list[int]) -> None:
+def test_accumulated_batches_are_one_large_batch(stream: InstanceStream, cuts: list[int]) -> None:
     """Uneven in sequences, in tokens and in predicted tokens: a mean of means would be off."""
     parts = [stream.batch(0, a, b) for a, b in itertools.pairwise(cuts)]
     assert len({len(part.rows) for part in parts}) > 1
     assert_close(gradient(parts), gradient([stream.batch(0, 0, 40)]))
 
 
-def test_a_mean_of_means_would_be_noticed(stream: PairStream) -> None:
+def test_a_mean_of_means_would_be_noticed(stream: InstanceStream) -> None:
     parts = [stream.batch(0, 0, 1), stream.batch(0, 1, 40)]
     alone = [gradient([part]) for part in parts]
     whole = gradient([stream.batch(0, 0, 40)])
@@ -88,12 +88,12 @@ def test_a_mean_of_means_would_be_noticed(stream: PairStream) -> None:
     assert max(float((mean[name] - whole[name]).abs().max()) for name in whole) > 1e-3
 
 
-def test_the_order_of_sequences_does_not_matter(stream: PairStream) -> None:
+def test_the_order_of_sequences_does_not_matter(stream: InstanceStream) -> None:
     some = [stream.batch(0, i, i + 1) for i in range(12)]
     assert_close(gradient(some[::-1]), gradient(some))
 
 
-def test_one_update_from_any_cut_of_its_batches(stream: PairStream) -> None:
+def test_one_update_from_any_cut_of_its_batches(stream: InstanceStream) -> None:
     settings = TrainSettings(threads=1)
 
     def updated(cuts: list[int]) -> tuple[dict[str, float], list[Tensor]]:
@@ -104,7 +104,7 @@ def test_one_update_from_any_cut_of_its_batches(stream: PairStream) -> None:
         micro = [stream.batch(0, a, b) for a, b in itertools.pairwise(cuts)]
         counts = {part: sum(batch.counts[part] for batch in micro) for part in micro[0].counts}
         work = Update(counts, sum(batch.tokens for batch in micro), 0, micro, Position())
-        values = update(trained, optimizer, work, 1e-3, settings, Place.of("cpu", "fp32"), 1)
+        values = update(trained, optimizer, work, 1e-3, settings, ComputeContext.of("cpu", "fp32"), 1)
         return {name: float(value) for name, value in values.items()}, [
             p.detach().clone() for p in trained.parameters()
         ]

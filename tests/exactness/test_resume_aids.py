@@ -260,7 +260,10 @@ def test_a_checkpoint_of_before_these_settings_continues(
         (step / "state.json").write_text(json.dumps(state, indent=1))
         manifest = json.loads((step / "manifest.json").read_text())
         size = (step / "state.json").stat().st_size
-        manifest["files"]["state.json"] = {"bytes": size, "sha256": atomic.digest(step / "state.json")}
+        manifest["files"]["state.json"] = {
+            "bytes": size,
+            "sha256": atomic.sha256_of_file(step / "state.json"),
+        }
         (step / "manifest.json").write_text(json.dumps(manifest, indent=1))
     plain.run(tmp_path / "run", resume=True)
     newest = checkpoint.newest_name(tmp_path / "run" / "checkpoints")

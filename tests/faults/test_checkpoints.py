@@ -397,7 +397,7 @@ def test_a_full_disk_in_the_middle_of_a_run(
 def signed(folder: Path, manifest: dict[str, Any] | None = None) -> None:
     """Write the manifest that fits the files as they are now, with what is given in place of its own."""
     files = {
-        file.name: {"bytes": file.stat().st_size, "sha256": atomic.digest(file)}
+        file.name: {"bytes": file.stat().st_size, "sha256": atomic.sha256_of_file(file)}
         for file in folder.iterdir()
         if file.name != "manifest.json"
     }
@@ -462,7 +462,7 @@ def test_a_manifest_names_files_of_its_own_folder_only(tmp_path: Path, name: str
     shutil.copy(tmp_path / "step-1" / "weights.safetensors", outside)
     signed(tmp_path / "step-2")
     files = json.loads((tmp_path / "step-2" / "manifest.json").read_text())["files"]
-    files[name] = {"bytes": outside.stat().st_size, "sha256": atomic.digest(outside)}
+    files[name] = {"bytes": outside.stat().st_size, "sha256": atomic.sha256_of_file(outside)}
     signed(tmp_path / "step-2", {"files": files})
     step, told = loaded(tmp_path)
     assert step == 1

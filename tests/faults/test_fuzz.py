@@ -152,7 +152,7 @@ def resigned(
     for name, entry in entries(document):
         entry[size], entry["sha256"] = (
             (manifest.parent / name).stat().st_size,
-            atomic.digest(manifest.parent / name),
+            atomic.sha256_of_file(manifest.parent / name),
         )
     manifest.write_text(json.dumps(document))
 
@@ -181,7 +181,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
 
     def sign_model() -> None:
         record = json.loads((model / "bertsmith.json").read_bytes())
-        record["weights_sha256"] = atomic.digest(model / "model.safetensors")
+        record["weights_sha256"] = atomic.sha256_of_file(model / "model.safetensors")
         (model / "bertsmith.json").write_text(json.dumps(record))
 
     def sign_data() -> None:

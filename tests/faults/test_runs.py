@@ -59,7 +59,7 @@ def test_a_second_run_or_preparation_in_the_same_folder_is_refused(
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
     (tmp_path / "corpus.txt").write_text(tiny_run.corpus())
     before = content(finished)
-    with atomic.locked(finished, "run"):
+    with atomic.folder_lock(finished, "run"):
         for resume in (False, True):
             with pytest.raises(InputError, match="another run is writing here"):
                 tiny_run.run(shards, finished, *FEW, resume=resume)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.tokenizer.byte_level_bpe import byte_of
+from bertsmith.tokenizer.byte_level_bpe import byte_decoder
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer_training.unigram_training import piece_model
+from bertsmith.tokenizer_training.unigram_training import train_sentencepiece
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VALUES: list[Any] = [
@@ -32,13 +32,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     Tokenizer.of_vocabulary([*SPECIALS, "the", "cat", "##s", "sat", ",", "a", "b"], lowercase=True).save(
         place / "wordpiece"
     )
-    letters = [*("<s>", "<pad>", "</s>", "<unk>"), *byte_of(), "th", "the", "<mask>"]
+    letters = [*("<s>", "<pad>", "</s>", "<unk>"), *byte_decoder(), "th", "the", "<mask>"]
     (place / "bpe").mkdir()
     (place / "bpe/vocab.json").write_text(json.dumps({token: i for i, token in enumerate(letters)}))
     (place / "bpe/merges.txt").write_text("#version: 0.2\nt h\nth e\n")
     Tokenizer.load(place / "bpe").save(place / "bpe")
     (place / "unigram").mkdir()
-    model = piece_model({"▁the": 9, "▁cats": 4, "▁sat": 5, "▁cat,": 3, "中国": 2}, 40)
+    model = train_sentencepiece({"▁the": 9, "▁cats": 4, "▁sat": 5, "▁cat,": 3, "中国": 2}, 40)
     (place / "unigram/spiece.model").write_bytes(model)
     Tokenizer.load(place / "unigram").save(place / "unigram")
     return {folder.name: folder for folder in place.iterdir()}

@@ -13,7 +13,7 @@ import torch
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, MachineError
 from bertsmith.finetuning.feature_cache import Frozen, forget_states
 from bertsmith.models.config import ModelConfig
@@ -31,7 +31,7 @@ CONFIG = ModelConfig(
     intermediate_size=32,
     max_position_embeddings=16,
 )
-PLACE = Place.of("cpu", "fp32")
+PLACE = ComputeContext.of("cpu", "fp32")
 
 
 def sequence(*ids: int, second: int = 0) -> Encoded:

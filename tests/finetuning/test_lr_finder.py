@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.finetuning.data import read_training
 from bertsmith.finetuning.job import build_model
@@ -96,7 +96,7 @@ class Made:
         values = {"base": str(base.path), "files": {"train": str(file)}}
         chosen = settings_type(kind).of(values, "test").changed(settings)
         self.settings = chosen.train
-        self.place = Place.of("auto", "fp32", 3)
+        self.place = ComputeContext.of("auto", "fp32", 3)
         examples, facts = read_training(kind, chosen.files, chosen.task)
         encoder, head = build_model(kind, base.folder, chosen, facts, self.place, lambda text: None)
         self.trained = Trained(encoder, head)

@@ -12,7 +12,7 @@ import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.heads import MaskedHead
+from bertsmith.models.heads import MaskedLMHead
 from bertsmith.tasks import items
 from family_harness import transformers
 
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         causal=True,
     )
     generator = torch.Generator().manual_seed(3)
-    parts = {"encoder": build_encoder(config, generator), "masked": MaskedHead(config, generator)}
+    parts = {"encoder": build_encoder(config, generator), "masked": MaskedLMHead(config, generator)}
     folder = tmp_path_factory.mktemp("causal") / "m"
     return bs.load(write_folder(folder, config, parts, tokenizer=tokenizer), precision="fp32")
 

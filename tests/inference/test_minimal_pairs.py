@@ -24,7 +24,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs, Pair, PairScores, read_pairs
 from bertsmith.inference.pseudo_likelihood import PseudoLikelihood
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedHead
+from bertsmith.models.heads import MaskedLMHead
 
 ROWS = [
     {"good": "kaba lode", "bad": "kaba mizu", "phenomenon": "a", "paradigm": "a1"},
@@ -46,7 +46,7 @@ def frequencies(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         intermediate_size=8,
         max_position_embeddings=64,
     )
-    encoder, head = Encoder(config), MaskedHead(config, torch.Generator().manual_seed(0))
+    encoder, head = Encoder(config), MaskedLMHead(config, torch.Generator().manual_seed(0))
     with torch.no_grad():
         head.norm.weight.zero_()
         head.norm.bias.zero_()

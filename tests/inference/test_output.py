@@ -236,7 +236,7 @@ def test_what_answers_do_not_need_is_not_loaded(moods: bs.Model) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", program],
-        env=hardware.of_child(),
+        env=hardware.subprocess_environment(),
         capture_output=True,
         text=True,
         check=True,

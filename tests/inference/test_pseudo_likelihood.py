@@ -18,13 +18,13 @@ from torch import Tensor
 import bertsmith as bs
 import tiny_run
 from bertsmith.artifacts.folder import write_folder
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.inference import pseudo_likelihood
 from bertsmith.inference.pseudo_likelihood import Scorer, Variant, pseudo_perplexity
 from bertsmith.inference.scoring import ranked
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedHead
+from bertsmith.models.heads import MaskedLMHead
 
 PIECES = [
     "[PAD]",
@@ -43,7 +43,7 @@ PIECES = [
     "##fo",
 ]
 TOKENIZER = bs.Tokenizer.of_vocabulary(PIECES, lowercase=True, max_length=24)
-PLACE = Place.of("cpu", "fp32")
+PLACE = ComputeContext.of("cpu", "fp32")
 TEXTS = st.lists(
     st.lists(
         st.sampled_from(["ka", "kaba", "kabadegi", "lofo", "mi", ".", "mideba,", "zzz"]), max_size=30
@@ -53,7 +53,7 @@ TEXTS = st.lists(
 BOTH: tuple[Variant, Variant] = ("within_word", "token")
 
 
-def modules(tokenizer: bs.Tokenizer, positions: int = 24) -> tuple[Encoder, MaskedHead]:
+def modules(tokenizer: bs.Tokenizer, positions: int = 24) -> tuple[Encoder, MaskedLMHead]:
     """An encoder and a head with weights large enough that each token of a text has its say in each logit."""
     config = bs.ModelConfig(
         vocab_size=tokenizer.vocab_size,
@@ -65,7 +65,7 @@ def modules(tokenizer: bs.Tokenizer, positions: int = 24) -> tuple[Encoder, Mask
         initializer_range=0.4,
     )
     generator = torch.Generator().manual_seed(5)
-    encoder, head = Encoder(config, generator), MaskedHead(config, generator)
+    encoder, head = Encoder(config, generator), MaskedLMHead(config, generator)
     with torch.no_grad():
         for part in (*encoder.parameters(), *head.parameters()):
             if part.dim() == 1:

@@ -11,12 +11,12 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 from bertsmith.inference.significance import compared, compared_slowly, rounds_for, slow_rounds_for
 from bertsmith.metrics.sufficient_statistics import (
-    count_tallies,
+    count_statistics,
     f1,
     matthews,
-    mean_tallies,
-    number_tallies,
+    mean_statistics,
     one_hot,
+    regression_statistics,
 )
 
 LABELS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=40)
@@ -24,7 +24,7 @@ LABELS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, m
 
 def of_classes(truth: list[int], guess: list[int]):  # type: ignore[no-untyped-def]
     gold, found = one_hot(truth, 3), one_hot(guess, 3)
-    return count_tallies(
+    return count_statistics(
         gold * found,
         gold,
         found,
@@ -51,7 +51,7 @@ def test_scores_of_sums_are_those_of_the_library(pairs: list[tuple[int, int]]) -
 @given(st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=2, max_size=30))
 def test_a_correlation_is_one_of_sums(pairs: list[tuple[int, int]]) -> None:
     truth, guess = (np.array(side) / 7 + 1000 for side in zip(*pairs, strict=True))
-    found = number_tallies(truth, guess).scores()
+    found = regression_statistics(truth, guess).scores()
     assert found["mean_squared_error"] == pytest.approx(((truth - guess) ** 2).mean())
     if np.ptp(truth) and np.ptp(guess):
         assert found["pearson"] == pytest.approx(pearsonr(truth, guess)[0], abs=1e-6)
@@ -65,10 +65,10 @@ def test_numbers_that_hardly_vary_keep_their_correlation() -> None:
     truth = draw.integers(1, 50, 40) / 10
     for spread in (1, 1e-3, 1e-6):
         guess = 0.3 + spread * draw.random(40)
-        assert number_tallies(truth, guess).scores()["pearson"] == pytest.approx(
+        assert regression_statistics(truth, guess).scores()["pearson"] == pytest.approx(
             pearsonr(truth, guess)[0], abs=1e-9
         )
-    assert number_tallies(truth, np.full(40, 0.1)).scores()["pearson"] == 0
+    assert regression_statistics(truth, np.full(40, 0.1)).scores()["pearson"] == 0
 
 
 @given(LABELS, st.integers(0, 99))
@@ -84,7 +84,7 @@ def hits(number: int, share: float, seed: int) -> np.ndarray:
 
 def test_interval_and_p_are_scipy_s() -> None:
     a, b = hits(200, 0.7, 0), hits(200, 0.8, 1)
-    found = compared(mean_tallies({"accuracy": a}), mean_tallies({"accuracy": b}), 0)["accuracy"]
+    found = compared(mean_statistics({"accuracy": a}), mean_statistics({"accuracy": b}), 0)["accuracy"]
     draw = np.random.default_rng(5)
     own = bootstrap((b - a,), np.mean, method="percentile", n_resamples=20_000, rng=draw).confidence_interval
     assert (found.low, found.high) == pytest.approx((own.low, own.high), abs=0.011)
@@ -119,7 +119,7 @@ def test_of_few_examples_p_is_the_share_of_all_exchanges() -> None:
 
 def test_a_score_computed_anew_gives_what_sums_give() -> None:
     a, b = hits(60, 0.5, 0), hits(60, 0.8, 1)
-    quick = compared(mean_tallies({"accuracy": a}), mean_tallies({"accuracy": b}), 7, 300)["accuracy"]
+    quick = compared(mean_statistics({"accuracy": a}), mean_statistics({"accuracy": b}), 7, 300)["accuracy"]
     slow = compared_slowly(
         lambda some: float(a[some].mean()),
         lambda some: float(b[some].mean()),
@@ -132,7 +132,7 @@ def test_a_score_computed_anew_gives_what_sums_give() -> None:
 
 
 def test_the_seed_gives_the_figures_and_exchanged_systems_the_same_with_another_sign() -> None:
-    a, b = (mean_tallies({"f1": hits(90, share, seed)}) for seed, share in enumerate((0.6, 0.7)))
+    a, b = (mean_statistics({"f1": hits(90, share, seed)}) for seed, share in enumerate((0.6, 0.7)))
     first, again, other = (compared(a, b, seed, 400)["f1"] for seed in (1, 1, 2))
     assert first == again != other
     turned = compared(b, a, 1, 400)["f1"]
@@ -142,7 +142,7 @@ def test_the_seed_gives_the_figures_and_exchanged_systems_the_same_with_another_
 
 def test_what_is_not_of_the_same_examples_is_refused() -> None:
     with pytest.raises(ValueError, match="not of the same examples"):
-        compared(mean_tallies({"f1": [1.0]}), mean_tallies({"f1": [1.0, 0.0]}), 0)
+        compared(mean_statistics({"f1": [1.0]}), mean_statistics({"f1": [1.0, 0.0]}), 0)
 
 
 def test_rounds_take_seconds() -> None:

@@ -10,7 +10,7 @@ import torch
 import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
-from bertsmith.inspection.diff import difference
+from bertsmith.inspection.diff import compare_models
 from bertsmith.models.family import build_encoder, preset
 
 
@@ -21,7 +21,7 @@ def rows(document: dict[str, object], part: str) -> dict[str, tuple[object, obje
 
 
 def test_two_presets() -> None:
-    document = difference("bert-base-uncased", "roberta-base")
+    document = compare_models("bert-base-uncased", "roberta-base")
     assert rows(document, "settings") == {
         "model_type": ("bert", "roberta"),
         "vocab_size": (30_522, 50_265),
@@ -49,7 +49,7 @@ def test_a_folder_and_a_preset(tmp_path: Path) -> None:
     sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     config = preset("distilbert-base-cased", vocab_size=50, **sizes)
     folder = write_folder(tmp_path / "m", config, {"encoder": build_encoder(config, torch.Generator())})
-    document = difference(folder, "distilbert-base-cased")
+    document = compare_models(folder, "distilbert-base-cased")
     assert rows(document, "settings")["num_hidden_layers"] == (1, 6)
     assert document["family"] == []
     assert rows(document, "parameters")["the layers' LayerNorms"] == (4 * 16, 6 * 4 * 768)
@@ -60,14 +60,14 @@ def test_two_runs(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
     for name, steps in (("a", 2), ("b", 3)):
         tiny_run.run(shards, tmp_path / name, f"train.max_steps={steps}")
-    document = difference(tmp_path / "a", tmp_path / "b")
+    document = compare_models(tmp_path / "a", tmp_path / "b")
     assert rows(document, "runs") == {"train.max_steps": (2, 3)}
     assert document["settings"] == document["family"] == []
-    assert difference(tmp_path / "a", "bert-tiny-uncased")["runs"] == []
+    assert compare_models(tmp_path / "a", "bert-tiny-uncased")["runs"] == []
 
 
 def test_a_model_does_not_differ_from_itself() -> None:
-    document = difference("electra-small-generator", "electra-small-generator")
+    document = compare_models("electra-small-generator", "electra-small-generator")
     assert document["settings"] == document["family"] == []
     assert [row["what"] for row in document["parameters"]] == ["sum"]
 
@@ -75,8 +75,8 @@ def test_a_model_does_not_differ_from_itself() -> None:
 def test_a_mistyped_name_gets_a_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(InputError) as caught:
-        difference("bert-base-uncased", "robreta-base")
+        compare_models("bert-base-uncased", "robreta-base")
     assert (caught.value.code, caught.value.location) == ("model_not_found", "robreta-base")
     assert "roberta-base" in str(caught.value.hint)
     with pytest.raises(InputError):
-        difference("nothing/like-it", "roberta-base")
+        compare_models("nothing/like-it", "roberta-base")

@@ -15,12 +15,18 @@ from hypothesis import strategies as st
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairStream, SpecialIds, check_segments, special_ids, token_counts
+from bertsmith.instances.batches import (
+    InstanceStream,
+    SpecialTokenIds,
+    check_type_vocab_size,
+    make_special_token_ids,
+    token_counts,
+)
 from bertsmith.instances.holdout_split import split_documents
 from bertsmith.instances.settings import DataSettings
 
 TOKENIZER = tiny_run.tokenizer()
-IDS = special_ids(
+IDS = make_special_token_ids(
     TOKENIZER.cls_id,
     TOKENIZER.sep_id,
     TOKENIZER.mask_id,
@@ -34,12 +40,12 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return tiny_run.make_shards(tmp_path_factory.mktemp("corpus"), documents=80)
 
 
-def stream_of(shards: Shards, seed: int = 0, length: int = 32, **data: object) -> PairStream:
+def stream_of(shards: Shards, seed: int = 0, length: int = 32, **data: object) -> InstanceStream:
     settings = DataSettings.of(data, "test")
-    return PairStream(shards, np.arange(shards.documents), IDS, settings, length=length, seed=seed)
+    return InstanceStream(shards, np.arange(shards.documents), IDS, settings, length=length, seed=seed)
 
 
-def sequences(stream: PairStream, epoch: int = 0, size: int = 7) -> Iterator[tuple[list[int], ...]]:
+def sequences(stream: InstanceStream, epoch: int = 0, size: int = 7) -> Iterator[tuple[list[int], ...]]:
     """Yield the masked ids, segments, positions, and original ids of each instance of an epoch."""
     for start in range(0, stream.size(epoch), size):
         batch = stream.batch(epoch, start, start + size)
@@ -102,7 +108,7 @@ def test_a_batch_is_a_slice_of_its_epoch(start: int, size: int, epoch: int) -> N
 _CACHE: list = []
 
 
-def _cached() -> tuple[PairStream, dict]:
+def _cached() -> tuple[InstanceStream, dict]:
     if not _CACHE:
         import tempfile
 
@@ -220,8 +226,8 @@ FORMS: list[dict[str, object]] = [
 ]
 
 
-def stream_with(shards: Shards, data: dict[str, object], batch_tokens: int | None = None) -> PairStream:
-    return PairStream(
+def stream_with(shards: Shards, data: dict[str, object], batch_tokens: int | None = None) -> InstanceStream:
+    return InstanceStream(
         shards,
         np.arange(shards.documents),
         IDS,
@@ -288,8 +294,8 @@ def test_special_tokens_segments_and_counts_of_all_instances(shards: Shards, dat
 def test_a_tokenizer_with_two_separators_and_no_segments(shards: Shards) -> None:
     special = np.zeros(TOKENIZER.vocab_size, dtype=bool)
     special[[2, 3, 4]] = True
-    ids = SpecialIds(2, 3, 4, special, separators=2, uses_segments=False)
-    stream = PairStream(shards, np.arange(shards.documents), ids, DataSettings(), length=32, seed=0)
+    ids = SpecialTokenIds(2, 3, 4, special, separators=2, uses_segments=False)
+    stream = InstanceStream(shards, np.arange(shards.documents), ids, DataSettings(), length=32, seed=0)
     batch = stream.batch(0, 0, stream.size(0))
     assert not batch.packed.segments.any()
     plan = stream.plan(0)
@@ -300,7 +306,7 @@ def test_a_tokenizer_with_two_separators_and_no_segments(shards: Shards) -> None
 
 
 def test_static_masks_repeat_in_another_order(shards: Shards) -> None:
-    def rows(stream: PairStream, epoch: int) -> list[tuple[int, ...]]:
+    def rows(stream: InstanceStream, epoch: int) -> list[tuple[int, ...]]:
         return [tuple(masked) for masked, *_ in sequences(stream, epoch)]
 
     static = stream_of(shards, dynamic_masking=False, dupe_factor=3)
@@ -336,9 +342,11 @@ def test_pairs_need_two_segment_ids_if_the_tokenizer_uses_them() -> None:
     for instances in ("segment_pair", "sentence_pair"):
         pairs = DataSettings.of({"instances": instances}, "test")
         with pytest.raises(InputError) as caught:
-            check_segments(pairs, True, 1)
+            check_type_vocab_size(pairs, True, 1)
         assert caught.value.code == "type_vocab_size_too_small"
-        check_segments(pairs, True, 2)
-        check_segments(pairs, False, 1)  # as RoBERTa's: all segment ids are 0
+        check_type_vocab_size(pairs, True, 2)
+        check_type_vocab_size(pairs, False, 1)  # as RoBERTa's: all segment ids are 0
     for instances in ("full_sentences", "doc_sentences", "single"):
-        check_segments(DataSettings.of({"instances": instances, "sentence_task": "none"}, "test"), True, 1)
+        check_type_vocab_size(
+            DataSettings.of({"instances": instances, "sentence_task": "none"}, "test"), True, 1
+        )

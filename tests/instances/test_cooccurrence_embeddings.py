@@ -13,8 +13,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.instances import cooccurrence_embeddings
-from bertsmith.instances.cooccurrence_embeddings import vectors_of_neighbours
-from bertsmith.models.weight_init import start_from_vectors
+from bertsmith.instances.cooccurrence_embeddings import compute_cooccurrence_embeddings
+from bertsmith.models.weight_init import init_token_embeddings
 from bertsmith.pretraining import data
 from run_equality import assert_same, outcome
 
@@ -44,7 +44,9 @@ def cosine(first: np.ndarray, second: np.ndarray) -> float:
 
 @pytest.mark.parametrize("width", [4, 32, 64])
 def test_tokens_with_the_same_neighbors_have_similar_vectors(shards: Shards, width: int) -> None:
-    vectors = vectors_of_neighbours(shards, all_documents(shards), len(tiny_run.TOKENS), width, seed=0)
+    vectors = compute_cooccurrence_embeddings(
+        shards, all_documents(shards), len(tiny_run.TOKENS), width, seed=0
+    )
     assert vectors.shape == (len(tiny_run.TOKENS), width)
     kade, kagi, mifo, migi = vectors[ids("kade", "kagi", "mifo", "migi")]
     assert cosine(kade, kagi) > 0.9
@@ -87,7 +89,7 @@ def test_pmi_equals_the_formula(shards: Shards) -> None:
 def test_the_same_seed_gives_the_same_vectors(shards: Shards) -> None:
     size = len(tiny_run.TOKENS)
     first, again, second = (
-        vectors_of_neighbours(shards, all_documents(shards), size, 16, seed) for seed in (0, 0, 1)
+        compute_cooccurrence_embeddings(shards, all_documents(shards), size, 16, seed) for seed in (0, 0, 1)
     )
     assert np.array_equal(first, again)
     assert not np.allclose(first, second)
@@ -95,7 +97,9 @@ def test_the_same_seed_gives_the_same_vectors(shards: Shards) -> None:
 
 
 def test_the_largest_seed(shards: Shards) -> None:
-    vectors = vectors_of_neighbours(shards, all_documents(shards), len(tiny_run.TOKENS), 8, seed=2**63 - 1)
+    vectors = compute_cooccurrence_embeddings(
+        shards, all_documents(shards), len(tiny_run.TOKENS), 8, seed=2**63 - 1
+    )
     assert np.isfinite(vectors).all()
     assert vectors.any()
 
@@ -104,7 +108,9 @@ def test_text_without_cooccurrences_has_no_vectors(tmp_path: Path) -> None:
     file = tmp_path / "corpus.txt"
     file.write_text("kaba\n\nkade\n\nloba\n")
     words = bs.prepare([file], tiny_run.tokenizer(), tmp_path / "shards")
-    assert not vectors_of_neighbours(words, all_documents(words), len(tiny_run.TOKENS), 8, seed=0).any()
+    assert not compute_cooccurrence_embeddings(
+        words, all_documents(words), len(tiny_run.TOKENS), 8, seed=0
+    ).any()
 
 
 def test_only_embeddings_with_vectors_change() -> None:
@@ -112,11 +118,11 @@ def test_only_embeddings_with_vectors_change() -> None:
     before = embeddings.clone()
     vectors = np.zeros((6, 4), dtype=np.float32)
     vectors[2:5] = np.random.default_rng(0).standard_normal((3, 4)) * 7
-    start_from_vectors(embeddings, vectors, 0.06)
+    init_token_embeddings(embeddings, vectors, 0.06)
     assert torch.equal(embeddings[[0, 1, 5]], before[[0, 1, 5]])
     assert float(embeddings[2:5].numpy().std()) == pytest.approx(0.06, rel=1e-5)
     assert np.allclose(embeddings[2:5].numpy() / 0.06, vectors[2:5] / vectors[2:5].std(), atol=1e-5)
-    start_from_vectors(embeddings, np.zeros((6, 4), dtype=np.float32), 0.06)
+    init_token_embeddings(embeddings, np.zeros((6, 4), dtype=np.float32), 0.06)
     assert torch.isfinite(embeddings).all()
 
 
@@ -149,6 +155,8 @@ def test_a_resumed_run_does_not_count_again(
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=3", resume=True)
     assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
-    monkeypatch.setattr(data, "vectors_of_neighbours", lambda *_: pytest.fail("cooccurrences were counted"))
+    monkeypatch.setattr(
+        data, "compute_cooccurrence_embeddings", lambda *_: pytest.fail("cooccurrences were counted")
+    )
     tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=5", resume=True)
     assert not any("counting" in line for line in caplog.messages)

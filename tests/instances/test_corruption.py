@@ -16,9 +16,9 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairStream, ids_of
+from bertsmith.instances.batches import InstanceStream, special_token_ids_of
 from bertsmith.instances.corruption import Corruption, FramedInstances
-from bertsmith.instances.epoch_plan import ranges
+from bertsmith.instances.epoch_plan import concat_ranges
 from bertsmith.instances.masking import Masker
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.span_masking import SpanLengthDistribution
@@ -49,12 +49,12 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     return tiny_run.make_shards(tmp_path_factory.mktemp("corpus"), documents=80)
 
 
-def stream_of(shards: Shards, batch_tokens: int | None = None, **data: Any) -> PairStream:
+def stream_of(shards: Shards, batch_tokens: int | None = None, **data: Any) -> InstanceStream:
     settings = DataSettings.of({"corruption_ratio": 0.2, **data}, "test")
-    return PairStream(
+    return InstanceStream(
         shards,
         np.arange(shards.documents),
-        ids_of(shards.tokenizer),
+        special_token_ids_of(shards.tokenizer),
         settings,
         length=LENGTH,
         seed=4,
@@ -62,7 +62,7 @@ def stream_of(shards: Shards, batch_tokens: int | None = None, **data: Any) -> P
     )
 
 
-def instances_of(stream: PairStream, epoch: int = 0, size: int = 7) -> Iterator[Instance]:
+def instances_of(stream: InstanceStream, epoch: int = 0, size: int = 7) -> Iterator[Instance]:
     for start in range(0, stream.size(epoch), size):
         batch = stream.batch(epoch, start, start + size)
         ends = batch.packed.starts.tolist()
@@ -77,7 +77,7 @@ def instances_of(stream: PairStream, epoch: int = 0, size: int = 7) -> Iterator[
             )
 
 
-def parts_of(stream: PairStream, shards: Shards, i: int) -> list[list[int]]:
+def parts_of(stream: InstanceStream, shards: Shards, i: int) -> list[list[int]]:
     """Return the runs of text of an instance."""
     plan = stream.plan(0)
     parts = range(int(plan.first[i]), int(plan.first[i + 1]))
@@ -165,7 +165,9 @@ def test_an_inserted_token_is_never_predicted(shards: Shards) -> None:
         "test",
     )
     documents = np.arange(shards.documents)
-    stream = PairStream(shards, documents, ids_of(tokenizer), settings, length=LENGTH, seed=1)
+    stream = InstanceStream(
+        shards, documents, special_token_ids_of(tokenizer), settings, length=LENGTH, seed=1
+    )
     inserted = 0
     for i, instance in enumerate(instances_of(stream)):
         parts = parts_of(stream, shards, i)
@@ -185,7 +187,7 @@ def test_words_are_masked_whole(
     random = np.random.default_rng(7)
     runs, sizes = 400, random.integers(1, 30, 400)
     at = np.cumsum(sizes + 1) - sizes + np.arange(runs) // 2  # two runs per instance: [CLS] A [SEP] B [SEP]
-    rows = ranges(at, sizes)
+    rows = concat_ranges(at, sizes)
     total = int(at[-1] + sizes[-1]) + 1
     word_starts, special = np.ones(total, dtype=bool), np.ones(total + 1, dtype=bool)
     special[rows] = special[total] = False

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.instances.length_buckets import check_budget, compute_fill_stats, make_buckets
+from bertsmith.instances.length_buckets import check_batch_tokens, compute_fill_stats, make_buckets
 
 
 @given(
@@ -46,9 +46,9 @@ def test_batches_are_full_similar_and_in_random_order() -> None:
 
 
 def test_a_budget_below_one_instance() -> None:
-    check_budget(None, 128)
-    check_budget(128, 128)
+    check_batch_tokens(None, 128)
+    check_batch_tokens(128, 128)
     with pytest.raises(InputError) as caught:
-        check_budget(127, 128)
+        check_batch_tokens(127, 128)
     assert caught.value.code == "batch_tokens_too_small"
     assert caught.value.argument == "train.batch_tokens"

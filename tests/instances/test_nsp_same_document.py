@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, Plan
+from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, EpochPlan
 from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.settings import DataSettings
 
@@ -35,7 +35,7 @@ def draw_documents(
     return [list(random.integers(2, 30, n)) for n in random.integers(min_sentences, max_sentences, number)]
 
 
-def plan_documents(documents: list[list[int]], *, sentences: bool) -> Plan:
+def plan_documents(documents: list[list[int]], *, sentences: bool) -> EpochPlan:
     return plan_pairs(
         Lengths(documents),
         np.arange(len(documents)),

@@ -15,7 +15,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
-from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, SWAPPED, Plan
+from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, SWAPPED, EpochPlan
 from bertsmith.instances.segment_pairs import SentenceTask, plan_pairs
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -43,7 +43,9 @@ class Corpus:
         return np.repeat(np.arange(len(ends) - 1), np.diff(ends))
 
 
-def plan_of(documents: Sequence[Sequence[int]], length: int = 32, **arguments: float) -> tuple[Corpus, Plan]:
+def plan_of(
+    documents: Sequence[Sequence[int]], length: int = 32, **arguments: float
+) -> tuple[Corpus, EpochPlan]:
     corpus = Corpus.from_lengths(documents)
     settings = {"seed": 0, "epoch": 0, **arguments}
     return corpus, plan_pairs(corpus, np.arange(len(documents)), length=length, **settings)  # type: ignore[arg-type]
@@ -56,7 +58,7 @@ def draw_documents(number: int, one_sentence: float, seed: int) -> list[list[int
     return [list(np.clip(random.lognormal(2.2, 0.7, n).astype(int), 1, 80)) for n in sizes]
 
 
-def count_uses(corpus: Corpus, plan: Plan) -> Ints:
+def count_uses(corpus: Corpus, plan: EpochPlan) -> Ints:
     """Return how often each token of the corpus is used."""
     changes = np.zeros(len(corpus.owner) + 1, dtype=np.int64)
     for start, length in ((plan.a_start, plan.a_length), (plan.b_start, plan.b_length)):
@@ -65,7 +67,7 @@ def count_uses(corpus: Corpus, plan: Plan) -> Ints:
     return np.cumsum(changes)[:-1]
 
 
-def check_plan(corpus: Corpus, plan: Plan, length: int) -> None:
+def check_plan(corpus: Corpus, plan: EpochPlan, length: int) -> None:
     """Assert the properties of every plan of next-sentence pairs."""
     assert len(plan) > 0
     assert plan.a_length.min() >= 1
@@ -89,7 +91,7 @@ def check_plan(corpus: Corpus, plan: Plan, length: int) -> None:
     assert plan.counts["documents_left_out"] == 0
 
 
-def count_broken_sentences(corpus: Corpus, plan: Plan, max_tokens: int) -> int:
+def count_broken_sentences(corpus: Corpus, plan: EpochPlan, max_tokens: int) -> int:
     """Count sentences of at most `max_tokens` tokens that are in no part as a whole."""
     if not len(plan):
         return len(corpus.sentence_ends)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bertsmith.instances.epoch_plan import Plan
-from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences, plan_single
+from bertsmith.instances.epoch_plan import EpochPlan
+from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences, plan_single_documents
 
 Ints = NDArray[np.int64]
 
@@ -31,14 +31,14 @@ class Corpus:
         return cls(np.cumsum(lengths), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
 
 
-def plan_full(corpus: Corpus, documents: Ints, length: int, epoch: int) -> Plan:
+def plan_full(corpus: Corpus, documents: Ints, length: int, epoch: int) -> EpochPlan:
     return plan_full_sentences(corpus, documents, length=length, seed=3, epoch=epoch)
 
 
-FORMS: dict[str, Callable[[Corpus, Ints, int, int], Plan]] = {
+FORMS: dict[str, Callable[[Corpus, Ints, int, int], EpochPlan]] = {
     "full": plan_full,
     "doc": lambda corpus, documents, length, _: plan_doc_sentences(corpus, documents, length=length),
-    "single": lambda corpus, documents, length, _: plan_single(corpus, documents, length=length),
+    "single": lambda corpus, documents, length, _: plan_single_documents(corpus, documents, length=length),
 }
 documents_ = st.lists(st.lists(st.integers(0, 90), max_size=9), min_size=1, max_size=12).filter(
     lambda documents: any(map(any, documents))
@@ -114,6 +114,6 @@ def test_the_order_of_documents_differs_by_epoch() -> None:
 
 
 def test_a_long_document_is_split_evenly_and_counted() -> None:
-    plan = plan_single(Corpus.from_lengths([[200, 56], [3]]), np.arange(2), length=66)
+    plan = plan_single_documents(Corpus.from_lengths([[200, 56], [3]]), np.arange(2), length=66)
     assert plan.lengths.tolist() == [64, 64, 64, 64, 3]
     assert plan.counts["documents_parted"] == 1

@@ -9,7 +9,7 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.instances.settings import DataSettings
-from bertsmith.instances.word_boundaries import ChineseWordStarts, word_borders
+from bertsmith.instances.word_boundaries import ChineseWordStarts, word_start_function
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 TEXT = "地球是太阳系八大行星之一"
@@ -38,11 +38,13 @@ def test_characters_become_words() -> None:
 
 def test_the_settings_select_the_function() -> None:
     pytest.importorskip("rjieba")
-    assert word_borders(TOKENIZER, DataSettings()) is None
-    plain = word_borders(TOKENIZER, DataSettings.of({"masking": "whole_word"}, "test"))
+    assert word_start_function(TOKENIZER, DataSettings()) is None
+    plain = word_start_function(TOKENIZER, DataSettings.of({"masking": "whole_word"}, "test"))
     assert plain is not None
     assert plain(np.array([8, 9])).tolist() == [True, True]
-    chinese = word_borders(TOKENIZER, DataSettings.of({"masking": "span", "word_segmenter": "jieba"}, "test"))
+    chinese = word_start_function(
+        TOKENIZER, DataSettings.of({"masking": "span", "word_segmenter": "jieba"}, "test")
+    )
     assert isinstance(chinese, ChineseWordStarts)
     assert chinese(np.array([8, 9])).tolist() == [True, False]
 

@@ -49,7 +49,7 @@ def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> Non
     atomic.write_text(file, "one\r\n")
 
     def fail_while_writing() -> None:
-        with atomic.new_file(file) as part:
+        with atomic.atomic_file(file) as part:
             part.write_text("half")
             assert file.read_bytes() == b"one\r\n"
             raise KeyError
@@ -72,7 +72,7 @@ def test_files_get_the_mode_of_the_umask(tmp_path: Path) -> None:
     for bits, expected in ((0o022, 0o644), (0o077, 0o600), (0o002, 0o664)):
         with umask(bits):
             target = tmp_path / f"{bits:o}"
-            with atomic.new_folder(target) as folder:
+            with atomic.atomic_folder(target) as folder:
                 (folder / "inner").mkdir()
                 save_file({"w": torch.ones(2)}, folder / "inner" / "w.safetensors")  # writes mode 0600
             atomic.write_text(target / "b.txt", "b")
@@ -82,7 +82,7 @@ def test_files_get_the_mode_of_the_umask(tmp_path: Path) -> None:
 def test_temporary_names_are_random_and_follow_no_link(tmp_path: Path) -> None:
     names = set()
     for _ in range(3):
-        with atomic.new_file(tmp_path / "a.txt") as part:
+        with atomic.atomic_file(tmp_path / "a.txt") as part:
             part.write_text("x")
             names.add(part.parent.name)
     assert len(names) == 3
@@ -123,7 +123,7 @@ def test_a_new_folder_may_be_missing_empty_or_a_link(tmp_path: Path, monkeypatch
     (tmp_path / "dangling").symlink_to(tmp_path / "later")
     monkeypatch.chdir(tmp_path)
     for name in ("missing/deep", "empty", "link", "dangling", "empty/../relative"):
-        with atomic.new_folder(Path(name)) as folder:
+        with atomic.atomic_folder(Path(name)) as folder:
             (folder / "a").write_text("a")
         assert (tmp_path / name / "a").read_text() == "a"
     assert (tmp_path / "link").is_symlink()
@@ -149,13 +149,13 @@ def test_an_unusable_output_folder_is_an_error_before_the_work(
         "/proc": "output_exists",
     }.items():
         with pytest.raises(InputError) as caught:
-            atomic.refuse_filled(Path(out))
+            atomic.check_output_folder(Path(out))
         assert (caught.value.code, caught.value.location) == (code, out)
-        with pytest.raises(InputError), atomic.new_folder(Path(out)):
+        with pytest.raises(InputError), atomic.atomic_folder(Path(out)):
             raise AssertionError("the work began")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
     with pytest.raises(InputError) as caught:
-        atomic.refuse_filled(Path("new"))
+        atomic.check_output_folder(Path("new"))
     assert caught.value.code == "permission_denied"
 
 
@@ -187,38 +187,38 @@ def test_a_folder_is_replaced_completely(
         monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: None)
     target = tmp_path / "model"
     for content in ("one", "two"):
-        with atomic.replace_folder(target) as folder:
+        with atomic.atomic_replacement(target) as folder:
             (folder / content).write_text(content)
-    with pytest.raises(KeyError), atomic.replace_folder(target) as folder:
+    with pytest.raises(KeyError), atomic.atomic_replacement(target) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
     target.rename(tmp_path / ".model.old")  # the state between the two renames
-    with pytest.raises(KeyError), atomic.replace_folder(target) as folder:
+    with pytest.raises(KeyError), atomic.atomic_replacement(target) as folder:
         raise KeyError
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "two"]
 
 
 def test_one_writer_at_a_time_and_a_killed_one_blocks_nobody(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with atomic.locked(run, "run"):
-        with pytest.raises(InputError) as caught, atomic.locked(run, "run"):
+    with atomic.folder_lock(run, "run"):
+        with pytest.raises(InputError) as caught, atomic.folder_lock(run, "run"):
             pass
         assert (caught.value.code, caught.value.location) == ("folder_locked", str(run))
         assert run.is_dir()
     assert not run.exists()  # nothing was written
     run_and_kill(f"with atomic.locked(Path(sys.argv[1]), 'run'):\n {WAIT}", run)
     (tmp_path / "link").symlink_to(run)
-    with atomic.locked(tmp_path / "link", "run"):
-        with pytest.raises(InputError), atomic.locked(run, "run"):
+    with atomic.folder_lock(tmp_path / "link", "run"):
+        with pytest.raises(InputError), atomic.folder_lock(run, "run"):
             pass
         (run / "log").write_text("x")
     assert [path.name for path in run.iterdir()] == ["log"]
     (run / "log").unlink()
     (tmp_path / ".hidden").symlink_to(run)
-    with pytest.raises(InputError) as caught, atomic.locked(tmp_path / ".hidden", "run"):
+    with pytest.raises(InputError) as caught, atomic.folder_lock(tmp_path / ".hidden", "run"):
         pass
     assert caught.value.code == "symbolic_link"
-    with atomic.locked(run, "run"):
+    with atomic.folder_lock(run, "run"):
         pass
     assert run.is_dir()  # it existed before
 
@@ -231,7 +231,7 @@ def test_a_lock_excludes_other_processes(tmp_path: Path) -> None:
         "    with atomic.locked(Path(sys.argv[1]), 'preparation', Path('shards')): pass\n"
         "except InputError as error: print(error.code, error.location)"
     )
-    with atomic.locked(tmp_path / "run", "preparation"):
+    with atomic.folder_lock(tmp_path / "run", "preparation"):
         done = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path / "run")],
             capture_output=True,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import bertsmith as bs
-from bertsmith.corpus.checks.check import check
-from bertsmith.corpus.checks.tokenizer_comparison import measure
+from bertsmith.corpus.checks.check import check_files
+from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.corpus.manifest import read_manifest
 from bertsmith.errors import InputError, option
 from bertsmith.io.files import Notes, Reading, find_files, read_documents
@@ -97,7 +97,7 @@ def test_every_reader_of_a_corpus_counts_and_logs_the_same(
     assert (shards.skipped, shards.counts["files_empty"]) == (SKIPPED, 2)
     assert next(iter(read_manifest(tmp_path / "shards").skipped)) == ".png"
 
-    report = check([folder])
+    report = check_files([folder])
     assert report["left_out"]["skipped"] == SKIPPED
     assert report["left_out"]["empty"] == [str(folder / "blank.jsonl"), str(folder / "empty.txt")]
     said = {finding["what"]: finding["number"] for finding in report["findings"]}
@@ -105,7 +105,7 @@ def test_every_reader_of_a_corpus_counts_and_logs_the_same(
     assert any(what.startswith("files of other kinds in the folders") for what in said)
     assert report["unreadable"]["number"] == 0
 
-    assert measure([folder], {"t": tokenizer})["notes"] == expected
+    assert compare_tokenizers([folder], {"t": tokenizer})["notes"] == expected
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
@@ -117,25 +117,25 @@ def test_files_without_text_are_refused_where_all_are(tmp_path: Path, on_error: 
     with pytest.raises(InputError, match="there is no text in the files"):
         bs.prepare(files, tokenizer, tmp_path / "shards", on_error=on_error)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="there is no text in the files"):
-        measure(files, {"t": tokenizer})
+        compare_tokenizers(files, {"t": tokenizer})
     with pytest.raises(InputError) as caught:
         bs.train_tokenizer(files, tmp_path / "tokenizer", vocab_size=100)
     assert caught.value.code == "no_words"
     with pytest.raises(InputError) as caught:
         list(read_documents(files))
     assert (caught.value.code, caught.value.location) == ("no_text", f"{files[0]}:1")
-    assert check(files)["findings"][0]["what"] == "there is no text"
+    assert check_files(files)["findings"][0]["what"] == "there is no text"
 
 
 def test_a_preparation_in_another_encoding_is_another_one(tmp_path: Path) -> None:
     """Both leave shards; what a killed one left is not taken for the other's."""
-    from bertsmith.corpus.prepare import Choices, _request
+    from bertsmith.corpus.prepare import PrepareSettings, request_key
 
     file = tmp_path / "a.txt"
     file.write_bytes("Der Käse fällt über die Brücke.\n".encode("cp1252"))
     tokenizer = bs.train_tokenizer([file], tmp_path / "t", vocab_size=90, reading=Reading(encoding="cp1252"))
     requests = [
-        _request([file], tokenizer, Choices(reading=Reading(encoding=encoding)))
+        request_key([file], tokenizer, PrepareSettings(reading=Reading(encoding=encoding)))
         for encoding in (None, "cp1252", "latin1", "cp1250")
     ]
     assert requests[1] == requests[2]

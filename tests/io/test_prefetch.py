@@ -8,12 +8,12 @@ from contextlib import closing
 
 import pytest
 
-from bertsmith.io.prefetch import ahead, in_parts
+from bertsmith.io.prefetch import growing_batches, prefetch
 
 
 def test_items_keep_their_order() -> None:
-    assert list(ahead(range(20), lambda n: n * n)) == [(n, n * n) for n in range(20)]
-    assert list(ahead([], str)) == []
+    assert list(prefetch(range(20), lambda n: n * n)) == [(n, n * n) for n in range(20)]
+    assert list(prefetch([], str)) == []
 
 
 def test_exactly_one_item_is_computed_ahead() -> None:
@@ -24,7 +24,7 @@ def test_exactly_one_item_is_computed_ahead() -> None:
         computed[index].set()
         return index
 
-    with closing(ahead(range(3), compute)) as results:
+    with closing(prefetch(range(3), compute)) as results:
         assert next(results) == (0, 0)
         assert computed[1].wait(10)
         assert not computed[2].is_set()
@@ -41,7 +41,7 @@ def test_the_iterable_is_advanced_on_the_main_thread_one_ahead() -> None:
             yielded.append(index)
             yield index
 
-    with closing(ahead(items(), str)) as results:
+    with closing(prefetch(items(), str)) as results:
         assert next(results) == (0, "0")
         assert yielded == [0, 1]
     assert yielded == [0, 1]
@@ -49,7 +49,7 @@ def test_the_iterable_is_advanced_on_the_main_thread_one_ahead() -> None:
 
 
 def test_an_error_of_the_function_is_raised_in_its_turn() -> None:
-    with closing(ahead([2, 1, 0, 5], lambda n: 1 / n)) as results:
+    with closing(prefetch([2, 1, 0, 5], lambda n: 1 / n)) as results:
         assert [next(results), next(results)] == [(2, 0.5), (1, 1.0)]
         with pytest.raises(ZeroDivisionError):
             next(results)
@@ -60,14 +60,14 @@ def test_an_error_of_the_iterable_is_raised_after_the_items_before_it() -> None:
         yield from (1, 2)
         raise ValueError("line 3")
 
-    with closing(ahead(items(), str)) as results:
+    with closing(prefetch(items(), str)) as results:
         assert [next(results), next(results)] == [(1, "1"), (2, "2")]
         with pytest.raises(ValueError, match="line 3"):
             next(results)
 
 
 def test_batch_sizes_double_up_to_the_maximum() -> None:
-    assert [len(batch) for batch in in_parts(range(5000), 2048)] == [512, 1024, 2048, 1416]
-    assert [len(batch) for batch in in_parts(range(25), 10)] == [10, 10, 5]
-    assert [item for batch in in_parts(range(5000), 2048) for item in batch] == list(range(5000))
-    assert list(in_parts([], 7)) == []
+    assert [len(batch) for batch in growing_batches(range(5000), 2048)] == [512, 1024, 2048, 1416]
+    assert [len(batch) for batch in growing_batches(range(25), 10)] == [10, 10, 5]
+    assert [item for batch in growing_batches(range(5000), 2048) for item in batch] == list(range(5000))
+    assert list(growing_batches([], 7)) == []

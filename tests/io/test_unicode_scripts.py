@@ -6,7 +6,7 @@ import sys
 import unicodedata
 from itertools import pairwise
 
-from bertsmith.corpus.sentence_splitter import guessed_language
+from bertsmith.corpus.sentence_splitter import detect_language
 from bertsmith.io.unicode_scripts import HAN, IDEOGRAPHS, UNSPACED, word_pattern
 
 
@@ -45,7 +45,7 @@ def test_all_that_unicode_calls_an_ideograph_is_one() -> None:
 
 def test_an_ideograph_is_a_word_and_a_fifth_of_them_is_chinese() -> None:
     assert word_pattern().findall("他saw 3人\U000323af") == ["他", "saw", "3", "人", "\U000323af"]
-    assert guessed_language(["四个字"]) == "zh"
-    assert guessed_language(["一abcd"]) == "en"
-    assert guessed_language(["一abc", "d", "二"]) == "zh"
-    assert guessed_language([]) == "en"
+    assert detect_language(["四个字"]) == "zh"
+    assert detect_language(["一abcd"]) == "en"
+    assert detect_language(["一abc", "d", "二"]) == "zh"
+    assert detect_language([]) == "en"

@@ -17,7 +17,7 @@ import pytest
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.experiments.ablate import _await_kernels
 from bertsmith.kernels import backend_selection, background_compile
 from bertsmith.kernels.reference import TORCH, Kernels
@@ -84,7 +84,9 @@ def test_which_runs_are_long(
     begun: list[str], updates: int | None, minutes: float | None, waits: bool
 ) -> None:
     train = PretrainTrainSettings(max_minutes=minutes)
-    run_folder.with_kernels(Place.of("cpu", "fp32"), train, preset("bert-tiny-uncased"), updates=updates)
+    run_folder.with_kernels(
+        ComputeContext.of("cpu", "fp32"), train, preset("bert-tiny-uncased"), updates=updates
+    )
     assert begun == ["numba" if waits else "beside"]
 
 
@@ -97,7 +99,7 @@ def test_fine_tuning_is_as_long_as_its_examples(tmp_path: Path, monkeypatch: pyt
     class Other(Kernels):
         name = "numba"
 
-    def with_kernels(place: Place, *given: Any, updates: int | None) -> Place:
+    def with_kernels(place: ComputeContext, *given: Any, updates: int | None) -> ComputeContext:
         asked.append(updates)
         return replace(place, kernels=Other())
 

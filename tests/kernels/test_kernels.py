@@ -21,17 +21,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.instances.synthetic_batches import RandomPairs
+from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import TORCH, AdamWStep, Bounds, Kernels, Moved
-from bertsmith.models.attention import attention_by_sequence
-from bertsmith.models.attention_layout import Layout
-from bertsmith.models.config import Sees
+from bertsmith.models.attention import reference_attention
+from bertsmith.models.attention_layout import AttentionLayout
+from bertsmith.models.config import AttentionDirection
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Dropout
-from bertsmith.objectives.masked_lm import MlmNsp
+from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.packed import Packed
 
 if not backend_selection.are_here():
@@ -71,7 +71,7 @@ def packed_of(lengths: list[int]) -> Packed:
 
 def bounds_of(lengths: list[int]) -> Bounds:
     """Of such sequences, whose tokens see each other."""
-    return Layout(packed_of(lengths)).bounds
+    return AttentionLayout(packed_of(lengths)).bounds
 
 
 def drawn_next(dropout: Dropout) -> tuple[int, int, int, int]:
@@ -167,7 +167,7 @@ def attended(
     lengths: list[int],
     heads: int,
     width: int,
-    sees: Sees,
+    sees: AttentionDirection,
     kind: torch.dtype,
     p: float,
     more: int = 0,
@@ -180,7 +180,7 @@ def attended(
     upstream = normal(rows + more, heads * width, seed=2, kind=kind)
     dropout = Dropout(p, torch.Generator().manual_seed(7))
     drawn = drawn_next(dropout) if p else None
-    found = kernels.attention(qkv, Layout(packed, sees).bounds, heads, dropout if p else None)
+    found = kernels.attention(qkv, AttentionLayout(packed, sees).bounds, heads, dropout if p else None)
     assert found is not None
     (slopes,) = torch.autograd.grad(found, qkv, upstream)
 
@@ -192,7 +192,7 @@ def attended(
         if drawn and start < end
     )
     exact = qkv.detach()[:rows].float().requires_grad_()
-    wanted = attention_by_sequence(exact, packed, heads, (lambda _: next(masks)) if p else None, sees=sees)
+    wanted = reference_attention(exact, packed, heads, (lambda _: next(masks)) if p else None, sees=sees)
     (expected,) = torch.autograd.grad(wanted, exact, upstream[:rows].float())
     return found.detach(), slopes, wanted.detach(), expected
 
@@ -214,7 +214,7 @@ def test_attention_over_packed_sequences_and_its_slopes(
     lengths: list[int],
     heads: int,
     width: int,
-    sees: Sees,
+    sees: AttentionDirection,
     kind: torch.dtype,
     p: float,
     more: int,
@@ -246,7 +246,7 @@ def test_attention_over_packed_sequences_and_its_slopes(
 def test_attention_of_some_tokens_is_what_attention_of_all_has_there(
     lengths: list[int],
     width: int,
-    sees: Sees,
+    sees: AttentionDirection,
     kind: torch.dtype,
     p: float,
     chosen: int,
@@ -263,7 +263,7 @@ def test_attention_of_some_tokens_is_what_attention_of_all_has_there(
     def dropout() -> Dropout | None:
         return Dropout(p, torch.Generator().manual_seed(7)) if p else None
 
-    bounds = Layout(packed_of(lengths), sees).bounds
+    bounds = AttentionLayout(packed_of(lengths), sees).bounds
     whole = qkv.clone().requires_grad_()
     wanted = kernels.attention(whole, bounds, heads, dropout())
     assert wanted is not None
@@ -322,7 +322,7 @@ def test_attention_that_the_kernel_does_not_serve_goes_by_buckets() -> None:
 
 
 @pytest.mark.parametrize("sees", ["all", "before", "behind"])
-def test_attention_of_long_sequences_by_the_processors_products_of_bf16(sees: Sees) -> None:
+def test_attention_of_long_sequences_by_the_processors_products_of_bf16(sees: AttentionDirection) -> None:
     from bertsmith.kernels.cpu import training
 
     if training.HALF is None:
@@ -424,11 +424,11 @@ def test_dropout_drops_its_share_anew_at_each_call_and_the_same_from_the_same_st
 def test_a_model_has_the_same_loss_and_gradients(name: str) -> None:
     config = preset(name, vocab_size=300, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     encoder = build_encoder(config, torch.Generator().manual_seed(0))
-    objective = MlmNsp(config, encoder.generator)
-    batch = RandomPairs(300, 24, 0.3).batch(0, 0, 5)
+    objective = MaskedLM(config, encoder.generator)
+    batch = SyntheticStream(300, 24, 0.3).batch(0, 0, 5)
     found = []
     for kernels in (TORCH, FAST):
-        place = Place(torch.device("cpu"), "fp32", torch.Generator(), kernels)
+        place = ComputeContext(torch.device("cpu"), "fp32", torch.Generator(), kernels)
         sides = copy.deepcopy(encoder), copy.deepcopy(objective)
         place.settle(*sides)
         assert {part.kernels for one in sides for part in one.modules() if hasattr(part, "kernels")} == {

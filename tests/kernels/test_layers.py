@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import TORCH, Kernels, use_kernels
-from bertsmith.models.attention_layout import Layout
-from bertsmith.models.config import Sees
-from bertsmith.models.encoder import Block, block_of
+from bertsmith.models.attention_layout import AttentionLayout
+from bertsmith.models.config import AttentionDirection
+from bertsmith.models.encoder import TransformerLayer, build_layer
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.layers import use_generator
+from bertsmith.models.layers import set_generator
 from bertsmith.models.quantization import quantized
 from bertsmith.packed import Packed
 
@@ -71,14 +71,14 @@ def in_kind(kind: torch.dtype) -> Any:
     return torch.autocast("cpu", torch.bfloat16) if kind == HALF else nullcontext()
 
 
-def block(p: float = 0.1, **changes: Any) -> Block:
+def block(p: float = 0.1, **changes: Any) -> TransformerLayer:
     config = preset(
         "bert-tiny-uncased",
         **{"hidden_size": WIDTH, "intermediate_size": 100, "num_attention_heads": 2, **changes},
         hidden_dropout_prob=p,
         attention_probs_dropout_prob=p,
     )
-    made = block_of(config, torch.Generator())
+    made = build_layer(config, torch.Generator())
     draw = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in made.parameters():
@@ -86,17 +86,17 @@ def block(p: float = 0.1, **changes: Any) -> Block:
     return made
 
 
-def layout_of(lengths: list[int], sees: Sees = "all") -> Layout:
+def layout_of(lengths: list[int], sees: AttentionDirection = "all") -> AttentionLayout:
     ids = np.zeros(sum(lengths), dtype=np.int64)
-    return Layout(Packed.of_arrays(ids, ids, np.array(lengths, dtype=np.int64)), sees)
+    return AttentionLayout(Packed.of_arrays(ids, ids, np.array(lengths, dtype=np.int64)), sees)
 
 
 def computed(
-    made: Block, kernels: Kernels, x: Tensor, layout: Layout, rows: Tensor | None
+    made: TransformerLayer, kernels: Kernels, x: Tensor, layout: AttentionLayout, rows: Tensor | None
 ) -> tuple[Any, list[Tensor]]:
     """What made its result; it and all slopes."""
     use_kernels(made, kernels)
-    use_generator(made, torch.Generator().manual_seed(5))
+    set_generator(made, torch.Generator().manual_seed(5))
     x = x.clone().requires_grad_()
     with in_kind(x.dtype):
         found = made(x, layout, rows)
@@ -114,7 +114,7 @@ def computed(
     threads=st.integers(1, 3),
 )
 def test_a_whole_layer_is_its_parts_to_the_bit(
-    lengths: list[int], sees: Sees, kind: torch.dtype, p: float, chosen: int, threads: int
+    lengths: list[int], sees: AttentionDirection, kind: torch.dtype, p: float, chosen: int, threads: int
 ) -> None:
     lengths = [*lengths, 16]
     draw = torch.Generator().manual_seed(1)
@@ -147,24 +147,24 @@ def test_a_whole_layer_is_torchs(kind: torch.dtype) -> None:
         assert (one.float() - other.float()).square().mean().sqrt().item() < near
 
 
-def relu(made: Block) -> None:
+def relu(made: TransformerLayer) -> None:
     made.feed_forward.activation = torch.relu  # type: ignore[assignment]
 
 
-def frozen(made: Block) -> None:
+def frozen(made: TransformerLayer) -> None:
     made.attention_norm.weight.requires_grad_(requires_grad=False)
 
 
-def watched(made: Block) -> None:
+def watched(made: TransformerLayer) -> None:
     made.attention.qkv.register_forward_hook(lambda *_: None)  # type: ignore[union-attr]
 
 
-def another_norm(made: Block) -> None:
+def another_norm(made: TransformerLayer) -> None:
     made.output_norm = nn.Identity()
 
 
 @pytest.mark.parametrize("change", [relu, frozen, watched, another_norm])
-def test_what_is_not_such_a_layer_is_made_by_parts(change: Callable[[Block], None]) -> None:
+def test_what_is_not_such_a_layer_is_made_by_parts(change: Callable[[TransformerLayer], None]) -> None:
     made, layout = block(), layout_of([40])
     change(made)
     use_kernels(made, FAST)
@@ -275,7 +275,7 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
         with mock.patch.multiple(matmul_int8, NATIVE=NATIVES.get(way), INTEGERS=gemm_int8_avx2):
             for kernels in (Answers(whole=True), Answers(whole=False)):
                 use_kernels(encoder, kernels)
-                with mock.patch.object(hardware, "multiplies_integers", return_value=way in NATIVES):
+                with mock.patch.object(hardware, "has_fast_int8_matmul", return_value=way in NATIVES):
                     own = encoder if way == "numbers" else quantized(encoder, packed, kernels)
                 kernels.made.clear()
                 with torch.inference_mode(), in_kind(kind):
@@ -353,7 +353,9 @@ def test_answers_with_slopes_are_made_as_in_training() -> None:
 
 
 @pytest.mark.parametrize("change", [relu, watched, another_norm])
-def test_answers_of_what_is_not_such_a_layer_are_made_by_parts(change: Callable[[Block], None]) -> None:
+def test_answers_of_what_is_not_such_a_layer_are_made_by_parts(
+    change: Callable[[TransformerLayer], None],
+) -> None:
     made, kernels = block(0.0), Answers(whole=True)
     change(made)
     use_kernels(made, kernels)

@@ -14,7 +14,7 @@ from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import TORCH, use_kernels
 from bertsmith.models.encoder import FeedForward
 from bertsmith.models.family import preset
-from bertsmith.models.layers import Linear, way_of
+from bertsmith.models.layers import Linear, matmul_backend
 
 if not backend_selection.are_here():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
@@ -243,22 +243,22 @@ def test_what_is_small_or_of_another_kind_is_left_to_torch() -> None:
 
 def test_where_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(20, 30)
-    assert way_of(x, FAST) is FAST
-    assert way_of(x, ANSWERS) is ANSWERS
+    assert matmul_backend(x, FAST) is FAST
+    assert matmul_backend(x, ANSWERS) is ANSWERS
     with torch.no_grad():
-        assert way_of(x, FAST) is not FAST  # what a run is judged by, it answers as its folder will
-        assert way_of(x, ANSWERS) is ANSWERS
-    assert way_of(x.double(), FAST) is TORCH
-    assert way_of(x.bfloat16(), FAST) is FAST
+        assert matmul_backend(x, FAST) is not FAST  # what a run is judged by, it answers as its folder will
+        assert matmul_backend(x, ANSWERS) is ANSWERS
+    assert matmul_backend(x.double(), FAST) is TORCH
+    assert matmul_backend(x.bfloat16(), FAST) is FAST
     monkeypatch.setattr(matmul, "BODIES", None)
-    assert way_of(x, FAST) is not FAST
+    assert matmul_backend(x, FAST) is not FAST
     with torch.autocast("cpu", torch.bfloat16):
-        assert way_of(x, FAST) is FAST
+        assert matmul_backend(x, FAST) is FAST
         with torch.no_grad():
-            assert way_of(x.bfloat16(), ANSWERS) is ANSWERS
+            assert matmul_backend(x.bfloat16(), ANSWERS) is ANSWERS
         monkeypatch.setattr(matmul, "HALF_BODIES", None)
-        assert way_of(x, FAST) is TORCH
-    assert way_of(x.bfloat16(), FAST) is TORCH
+        assert matmul_backend(x, FAST) is TORCH
+    assert matmul_backend(x.bfloat16(), FAST) is TORCH
 
 
 def in_kind(kind: torch.dtype) -> torch.autocast:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertsmith import hardware
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.hardware import Precision
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import TORCH, Integers, IntegerWeights, Kernels
@@ -206,13 +206,13 @@ def test_in_which_form_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -
 def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_any_company(
     precision: Precision, is_native: bool, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    monkeypatch.setattr(hardware, "multiplies_integers", lambda: is_native)
+    monkeypatch.setattr(hardware, "has_fast_int8_matmul", lambda: is_native)
     config = preset("bert-mini-uncased", vocab_size=300)
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     lengths = [7, 60, 200, 1, 128, 33, 129, 16]
     ids = torch.randint(5, 300, (sum(lengths),), generator=torch.Generator().manual_seed(1)).numpy()
     texts = Packed.of_arrays(ids, np.zeros_like(ids), np.array(lengths))
-    place = Place(torch.device("cpu"), precision, torch.Generator())
+    place = ComputeContext(torch.device("cpu"), precision, torch.Generator())
     quick, plain = (quantized(encoder, texts, kernels) for kernels in (FAST, TORCH))
     if native and is_native:
         assert not quick.in_integers  # by torch's own products

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.metrics.entities import Entity, count, entities, total
+from bertsmith.metrics.entities import Entity, count_entities, extract_entities, sum_counts
 from bertsmith.metrics.precision_recall import Counts
-from bertsmith.metrics.tagging_schemes import scheme_of
+from bertsmith.metrics.tagging_schemes import infer_scheme
 
 # The script's tables: a chunk ends, or starts, between a tag and the next.
 ENDS = {("B", "B"), ("B", "O"), ("I", "B"), ("I", "O"), ("E", "E"), ("E", "I"), ("E", "O")}
@@ -54,7 +54,7 @@ IOB = ["O", *(f"{prefix}-{kind}" for prefix in "BI" for kind in ("PER", "LOC"))]
 def test_counts_equal_conlleval_for_valid_and_invalid_iob(pairs: list) -> None:
     references = [[a for a, _ in row] for row in pairs]
     predictions = [[b for _, b in row] for row in pairs]
-    counts = total(count(references, predictions))
+    counts = sum_counts(count_entities(references, predictions))
     assert (counts.gold, counts.found, counts.right) == conlleval_counts(references, predictions)
 
 
@@ -76,21 +76,21 @@ def test_counts_equal_conlleval_for_valid_and_invalid_iob(pairs: list) -> None:
     ],
 )
 def test_entities(tags: str, expected: list[str]) -> None:
-    result = entities(tags.split())
+    result = extract_entities(tags.split())
     assert [f"{e.type} {e.start} {e.end}" for e in result] == expected
     assert all(isinstance(e, Entity) for e in result)
 
 
 def test_an_entity_ends_with_its_sentence() -> None:
-    assert count([["I-PER"], ["I-PER"]], [["I-PER"], ["I-PER"]]) == {"PER": Counts(2, 2, 2)}
+    assert count_entities([["I-PER"], ["I-PER"]], [["I-PER"], ["I-PER"]]) == {"PER": Counts(2, 2, 2)}
 
 
 def test_correct_entities_have_the_same_type_start_and_end() -> None:
     references = [["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]]
     predictions = [["B-PER", "O", "O", "B-ORG", "B-LOC"]]
-    types = count(references, predictions)
+    types = count_entities(references, predictions)
     assert types == {"LOC": Counts(2, 1, 1), "ORG": Counts(0, 1, 0), "PER": Counts(1, 1, 0)}
-    counts = total(types)
+    counts = sum_counts(types)
     assert (counts.precision, counts.recall, counts.f1) == (1 / 3, 1 / 3, 1 / 3)
     assert (types["ORG"].recall, types["PER"].f1) == (0.0, 0.0)
 
@@ -110,4 +110,4 @@ def test_correct_entities_have_the_same_type_start_and_end() -> None:
     ],
 )
 def test_scheme_is_inferred_from_tags(rows: list[str], scheme: str | None) -> None:
-    assert scheme_of(row.split() for row in rows) == scheme
+    assert infer_scheme(row.split() for row in rows) == scheme

@@ -8,7 +8,7 @@ import random
 import pytest
 from sklearn.metrics import ndcg_score
 
-from bertsmith.metrics.ranking import ndcg, ranking_figures, recall, reciprocal_rank
+from bertsmith.metrics.ranking import ndcg, ranking_metrics, recall, reciprocal_rank
 
 
 def test_small_case() -> None:
@@ -37,8 +37,8 @@ def test_ndcg_equals_scikit_learns() -> None:
 
 
 def test_means_are_over_queries_with_relevant_passages() -> None:
-    metrics = ranking_figures([[1, 2], [2, 1], [1, 2]], [{1}, {1}, set()])
+    metrics = ranking_metrics([[1, 2], [2, 1], [1, 2]], [{1}, {1}, set()])
     assert metrics["recall@1"] == 0.5
     assert metrics["mrr@10"] == 0.75
     assert metrics["recall@10"] == 1
-    assert ranking_figures([[1]], [set()]) == {"ndcg@10": 0, "mrr@10": 0, "recall@1": 0, "recall@10": 0}
+    assert ranking_metrics([[1]], [set()]) == {"ndcg@10": 0, "mrr@10": 0, "recall@1": 0, "recall@10": 0}

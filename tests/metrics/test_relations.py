@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
-from bertsmith.metrics.relations import count, has_direction, macro_f1, micro_f1, relation_of
+from bertsmith.metrics.relations import count_relations, has_direction, macro_f1, micro_f1, relation_name
 
 CE, EC, PW, WP, O = "C-E(e1,e2)", "C-E(e2,e1)", "P-W(e1,e2)", "P-W(e2,e1)", "Other"  # noqa: E741
 
@@ -17,7 +17,7 @@ CE, EC, PW, WP, O = "C-E(e1,e2)", "C-E(e2,e1)", "P-W(e1,e2)", "P-W(e2,e1)", "Oth
 def test_small_case() -> None:
     references = [CE, CE, EC, PW, PW, O, O]
     predictions = [CE, EC, EC, PW, O, PW, O]
-    counts = count(references, predictions, O)
+    counts = count_relations(references, predictions, O)
     assert counts.keys() == {"C-E", "P-W"}
     cause, part = counts["C-E"], counts["P-W"]
     # Three predictions of Cause-Effect, one in the wrong direction: wrong for precision and for recall.
@@ -30,18 +30,18 @@ def test_small_case() -> None:
 
 
 def test_macro_f1_excludes_relations_without_references() -> None:
-    counts = count([CE, CE], [CE, PW], O)
+    counts = count_relations([CE, CE], [CE, PW], O)
     assert macro_f1(counts) == pytest.approx(2 / 3)  # Cause-Effect only
     assert micro_f1(counts) == pytest.approx(2 * 1 / (2 + 2))  # all predictions count
 
 
 def test_scores_are_0_without_relations() -> None:
-    assert macro_f1(count([O, O], [O, O], O)) == micro_f1(count([O, O], [O, O], O)) == 0.0
-    assert count([O, O], [O, CE], O)["C-E"].f1 == 0.0
+    assert macro_f1(count_relations([O, O], [O, O], O)) == micro_f1(count_relations([O, O], [O, O], O)) == 0.0
+    assert count_relations([O, O], [O, CE], O)["C-E"].f1 == 0.0
 
 
 def test_labels_without_direction_are_separate_relations() -> None:
-    assert [relation_of(label) for label in (CE, EC, O, "per:title", "f(x)")] == [
+    assert [relation_name(label) for label in (CE, EC, O, "per:title", "f(x)")] == [
         "C-E",
         "C-E",
         O,
@@ -57,7 +57,7 @@ def official_scores(references: Sequence[str], predictions: Sequence[str]) -> tu
     proposed: Counter[str] = Counter()
     actual: Counter[str] = Counter()
     for reference, prediction in zip(references, predictions, strict=True):
-        a, b = relation_of(reference), relation_of(prediction)
+        a, b = relation_name(reference), relation_name(prediction)
         column = "WRONG_DIR" if a == b and reference != prediction else b
         matrix[column, a] += 1
         proposed[column] += 1
@@ -86,7 +86,7 @@ def test_scores_equal_the_official_scorer(seed: int) -> None:
     ] + [O]
     references = [*labels, *rng.choices(labels, k=80)]
     predictions = [label if rng.random() < 0.5 else rng.choice(labels) for label in references]
-    counts = count(references, predictions, O)
+    counts = count_relations(references, predictions, O)
     macro, micro = official_scores(references, predictions)
     assert macro_f1(counts) == pytest.approx(macro)
     assert micro_f1(counts) == pytest.approx(micro)
@@ -100,4 +100,4 @@ def test_micro_f1_equals_scikit_learns_over_all_but_no_relation() -> None:
     expected = precision_recall_fscore_support(
         references, predictions, labels=relations, average="micro", zero_division=0
     )[2]
-    assert micro_f1(count(references, predictions, "no_relation")) == pytest.approx(expected)
+    assert micro_f1(count_relations(references, predictions, "no_relation")) == pytest.approx(expected)

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.metrics.entities import Entity, entities, written
-from bertsmith.metrics.tagging_schemes import Break, Scheme, allowed, breaks_of, letters_of, scheme_of
+from bertsmith.metrics.entities import Entity, entities_to_tags, extract_entities
+from bertsmith.metrics.tagging_schemes import (
+    Scheme,
+    SchemeViolation,
+    find_violations,
+    infer_letters,
+    infer_scheme,
+    is_allowed_transition,
+)
 
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 LETTERS = {"BILOU": {"E": "L", "S": "U"}, "BMES": {"I": "M"}, "IOBES": {}}
@@ -34,54 +41,62 @@ def sentences(draw: st.DrawFn) -> tuple[list[Entity], int]:
 def test_entities_survive_conversion_to_tags(scheme: Scheme, sentence: tuple[list[Entity], int]) -> None:
     spans, size = sentence
     for letters in LETTERS.values() if scheme == "iobes" else ({},):
-        tags = written(spans, size, scheme, letters)
+        tags = entities_to_tags(spans, size, scheme, letters)
         assert len(tags) == size
-        assert breaks_of(tags, scheme) == []
-        assert entities(tags) == entities(tags, scheme) == spans
+        assert find_violations(tags, scheme) == []
+        assert extract_entities(tags) == extract_entities(tags, scheme) == spans
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(st.lists(st.sampled_from(["O", *(f"{p}-{k}" for p in "BIES" for k in "XY")]), max_size=8))
 def test_tags_are_valid_if_and_only_if_conversion_reproduces_them(scheme: Scheme, tags: list[str]) -> None:
     """The function that checks transitions and the one that writes tags agree."""
-    valid = not breaks_of(tags, scheme)
-    assert valid == (written(entities(tags), len(tags), scheme) == tags)
+    valid = not find_violations(tags, scheme)
+    assert valid == (entities_to_tags(extract_entities(tags), len(tags), scheme) == tags)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_strict_entities_are_a_subset(scheme: Scheme) -> None:
     for tags in product(["O", "B-X", "I-X", "E-X", "S-X", "I-Y"], repeat=4):
-        assert set(entities(tags, scheme)) <= set(entities(tags))
+        assert set(extract_entities(tags, scheme)) <= set(extract_entities(tags))
 
 
 @pytest.mark.parametrize(
     ("scheme", "tags", "violations"),
     [
-        ("iob2", "O I-X", [Break(1, "O", "I-X")]),
-        ("iob2", "B-X I-Y", [Break(1, "B-X", "I-Y")]),
+        ("iob2", "O I-X", [SchemeViolation(1, "O", "I-X")]),
+        ("iob2", "B-X I-Y", [SchemeViolation(1, "B-X", "I-Y")]),
         ("iob2", "B-X B-X I-X", []),
         ("iob1", "I-X B-X", []),
-        ("iob1", "O B-X", [Break(1, "O", "B-X")]),
-        ("iobes", "B-X", [Break(1, "B-X", None)]),
-        ("iobes", "E-X", [Break(0, None, "E-X")]),
-        ("iobes", "B-X O S-X I-X", [Break(1, "B-X", "O"), Break(3, "S-X", "I-X"), Break(4, "I-X", None)]),
+        ("iob1", "O B-X", [SchemeViolation(1, "O", "B-X")]),
+        ("iobes", "B-X", [SchemeViolation(1, "B-X", None)]),
+        ("iobes", "E-X", [SchemeViolation(0, None, "E-X")]),
+        (
+            "iobes",
+            "B-X O S-X I-X",
+            [
+                SchemeViolation(1, "B-X", "O"),
+                SchemeViolation(3, "S-X", "I-X"),
+                SchemeViolation(4, "I-X", None),
+            ],
+        ),
         ("iobes", "U-X B-X L-X", []),
     ],
 )
-def test_violations(scheme: Scheme, tags: str, violations: list[Break]) -> None:
-    assert breaks_of(tags.split(), scheme) == violations
+def test_violations(scheme: Scheme, tags: str, violations: list[SchemeViolation]) -> None:
+    assert find_violations(tags.split(), scheme) == violations
 
 
 def test_a_few_invalid_tags_do_not_change_the_inferred_scheme() -> None:
     rows = [["B-X", "I-X", "O", "B-Y"]] * 20 + [["O", "I-X"]]
-    assert scheme_of(rows) == "iob2"
-    assert scheme_of([["I-X", "I-X", "O", "I-Y"]] * 20 + [["O", "B-X"]]) == "iob1"
-    assert scheme_of([["B-X", "E-X", "O", "S-Y"]] * 20 + [["B-X", "O"], ["I-X"]]) == "iobes"
+    assert infer_scheme(rows) == "iob2"
+    assert infer_scheme([["I-X", "I-X", "O", "I-Y"]] * 20 + [["O", "B-X"]]) == "iob1"
+    assert infer_scheme([["B-X", "E-X", "O", "S-Y"]] * 20 + [["B-X", "O"], ["I-X"]]) == "iobes"
 
 
 def test_letters_of_a_file() -> None:
-    assert letters_of(["O", "B-X", "I-X", "L-X", "U-X"]) == {"E": "L", "S": "U"}
-    assert letters_of(["B", "M", "E", "S"]) == {"I": "M"}
-    assert letters_of(["O", "B-X", "I-X"]) == {}
-    assert allowed("B", "M", "iobes")
-    assert not allowed("B", "S", "iobes")
+    assert infer_letters(["O", "B-X", "I-X", "L-X", "U-X"]) == {"E": "L", "S": "U"}
+    assert infer_letters(["B", "M", "E", "S"]) == {"I": "M"}
+    assert infer_letters(["O", "B-X", "I-X"]) == {}
+    assert is_allowed_transition("B", "M", "iobes")
+    assert not is_allowed_transition("B", "S", "iobes")

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.metrics.squad import (
-    Asking,
-    best_threshold,
+    QuestionScores,
     exact_match,
-    exact_or_none,
+    exact_match_v2,
     f1,
-    f1_or_none,
-    normalised,
+    f1_v2,
+    find_best_threshold,
+    normalize_answer,
 )
 
 
@@ -36,7 +36,7 @@ from bertsmith.metrics.squad import (
     ],
 )
 def test_normalize(answer: str, expected: str) -> None:
-    assert normalised(answer) == expected
+    assert normalize_answer(answer) == expected
 
 
 def test_small_cases() -> None:
@@ -113,8 +113,8 @@ def reference_scores_v2(answer: str, references: list[str]) -> tuple[bool, float
 @given(TEXTS | st.just(""), st.lists(TEXTS, min_size=1, max_size=4) | st.just([""]))
 def test_scores_equal_the_reference_v2(answer: str, references: list[str]) -> None:
     exact, score = reference_scores_v2(answer, references)
-    assert exact_or_none(answer, references) == exact
-    assert f1_or_none(answer, references) == pytest.approx(score)
+    assert exact_match_v2(answer, references) == exact
+    assert f1_v2(answer, references) == pytest.approx(score)
 
 
 QUESTIONS = st.lists(
@@ -133,15 +133,15 @@ def test_best_threshold_equals_the_scripts(questions: list[tuple[int, bool, floa
     for _, answerable, score in sorted(questions):
         total += score if answerable else -1
         best = max(best, total)
-    scores = [Asking(value, score if has else 0.0, float(not has)) for value, has, score in questions]
-    best_score, threshold = best_threshold(scores)
+    scores = [QuestionScores(value, score if has else 0.0, float(not has)) for value, has, score in questions]
+    best_score, threshold = find_best_threshold(scores)
     assert best_score == pytest.approx(best / len(questions))
     achieved = [s.unanswered if s.for_none > threshold else s.answered for s in scores]
     assert sum(achieved) / len(achieved) == pytest.approx(best_score)
 
 
 def test_questions_of_equal_value_are_on_the_same_side_of_the_threshold() -> None:
-    scores = [Asking(1.0, 1.0, 0.0), Asking(1.0, 0.0, 1.0), Asking(3.0, 0.0, 1.0)]
-    assert best_threshold(scores) == (pytest.approx(2 / 3), 0.0)  # never answer: 1 below the lowest
-    assert best_threshold([Asking(1.0, 1.0, 0.0), Asking(3.0, 0.0, 1.0)]) == (1.0, 2.0)
-    assert best_threshold([Asking(1.0, 1.0, 0.0), Asking(3.0, 1.0, 0.0)]) == (1.0, 4.0)
+    scores = [QuestionScores(1.0, 1.0, 0.0), QuestionScores(1.0, 0.0, 1.0), QuestionScores(3.0, 0.0, 1.0)]
+    assert find_best_threshold(scores) == (pytest.approx(2 / 3), 0.0)  # never answer: 1 below the lowest
+    assert find_best_threshold([QuestionScores(1.0, 1.0, 0.0), QuestionScores(3.0, 0.0, 1.0)]) == (1.0, 2.0)
+    assert find_best_threshold([QuestionScores(1.0, 1.0, 0.0), QuestionScores(3.0, 1.0, 0.0)]) == (1.0, 4.0)

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.models.attention import attention_by_bucket, attention_by_sequence
-from bertsmith.models.attention_layout import Layout
-from bertsmith.models.config import Sees
+from bertsmith.models.attention import bucket_attention, reference_attention
+from bertsmith.models.attention_layout import AttentionLayout
+from bertsmith.models.config import AttentionDirection
 from bertsmith.models.layers import Dropout
 from bertsmith.packed import Packed
 
@@ -35,7 +35,12 @@ class FixedDropout(Dropout):
 
 
 def run_both(
-    lengths: list[int], heads: int, size: int, drop: bool = False, sees: Sees = "all", seed: int = 0
+    lengths: list[int],
+    heads: int,
+    size: int,
+    drop: bool = False,
+    sees: AttentionDirection = "all",
+    seed: int = 0,
 ):
     """Return outputs and gradients of reference and bucketed attention."""
     g = torch.Generator().manual_seed(seed)
@@ -45,8 +50,8 @@ def run_both(
     results = []
     dropout = FixedDropout(lambda w: torch.full_like(w, 0.5)) if drop else None
     for attend in (
-        lambda qkv: attention_by_sequence(qkv, packed, heads, dropout and dropout.mask, sees=sees),
-        lambda qkv: attention_by_bucket(qkv, Layout(packed, sees=sees), heads, dropout),
+        lambda qkv: reference_attention(qkv, packed, heads, dropout and dropout.mask, sees=sees),
+        lambda qkv: bucket_attention(qkv, AttentionLayout(packed, sees=sees), heads, dropout),
     ):
         qkv = x.clone().requires_grad_()
         out = attend(qkv)
@@ -64,7 +69,7 @@ def run_both(
     sees=st.sampled_from(["all", "before", "behind"]),
 )
 def test_buckets_equal_the_reference(
-    lengths: list[int], heads: int, size: int, drop: bool, sees: Sees
+    lengths: list[int], heads: int, size: int, drop: bool, sees: AttentionDirection
 ) -> None:
     (expected, expected_grad), (output, output_grad) = run_both(lengths, heads, size, drop, sees)
     torch.testing.assert_close(output, expected, atol=1e-6, rtol=1e-6)
@@ -73,25 +78,25 @@ def test_buckets_equal_the_reference(
     check_forward(lengths, heads, size, sees)
 
 
-def check_forward(lengths: list[int], heads: int, size: int, sees: Sees) -> None:
+def check_forward(lengths: list[int], heads: int, size: int, sees: AttentionDirection) -> None:
     g = torch.Generator().manual_seed(0)
     packed = packed_of(lengths)
     qkv = torch.randn(sum(lengths), 3 * heads * size, generator=g)
-    expected = attention_by_sequence(qkv, packed, heads, sees=sees)
-    layout = Layout(packed, sees=sees)
-    torch.testing.assert_close(attention_by_bucket(qkv, layout, heads), expected, atol=2e-6, rtol=1e-6)
+    expected = reference_attention(qkv, packed, heads, sees=sees)
+    layout = AttentionLayout(packed, sees=sees)
+    torch.testing.assert_close(bucket_attention(qkv, layout, heads), expected, atol=2e-6, rtol=1e-6)
 
 
 def test_long_sequences_are_split_into_several_buckets() -> None:
     lengths = [200, 195, 193, 130, 196]
-    layout = Layout(packed_of(lengths))
+    layout = AttentionLayout(packed_of(lengths))
     assert len(layout.buckets) == 5
     assert sum(b.sequences for b in layout.buckets) == 5
     (expected, expected_grad), (output, output_grad) = run_both(lengths, 2, 8, drop=True)
     torch.testing.assert_close(output, expected, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(output_grad, expected_grad, atol=2e-6, rtol=1e-5)
     check_forward(lengths, 2, 8, sees="all")
-    equal = Layout(packed_of([100] * 13))
+    equal = AttentionLayout(packed_of([100] * 13))
     assert [b.sequences for b in equal.buckets] == [5, 5, 3]
     assert equal.cells is not None
 
@@ -99,8 +104,8 @@ def test_long_sequences_are_split_into_several_buckets() -> None:
 def test_empty_batches_and_empty_sequences() -> None:
     for lengths in ([], [0], [0, 0, 0]):
         packed = packed_of(lengths)
-        out = attention_by_bucket(torch.zeros(0, 12), Layout(packed), 2)
-        assert out.shape == attention_by_sequence(torch.zeros(0, 12), packed, 2).shape == (0, 4)
+        out = bucket_attention(torch.zeros(0, 12), AttentionLayout(packed), 2)
+        assert out.shape == reference_attention(torch.zeros(0, 12), packed, 2).shape == (0, 4)
 
 
 def test_worked_example() -> None:
@@ -111,8 +116,8 @@ def test_worked_example() -> None:
     value = torch.eye(2, d)
     qkv = torch.stack([torch.cat([q, k1, value[0]]), torch.cat([q, k2, value[1]])])
     for out in (
-        attention_by_sequence(qkv, packed_of([2]), 1),
-        attention_by_bucket(qkv, Layout(packed_of([2])), 1),
+        reference_attention(qkv, packed_of([2]), 1),
+        bucket_attention(qkv, AttentionLayout(packed_of([2])), 1),
     ):
         weights = out[0, :2]
         assert weights.tolist() == pytest.approx([0.8808, 0.1192], abs=5e-5)
@@ -132,7 +137,7 @@ def test_a_double_loop_gives_the_same_result() -> None:
     t, d = 5, 4
     qkv = torch.randn(t, 3 * d, generator=g)
     q, k, v = qkv[:, :d], qkv[:, d : 2 * d], qkv[:, 2 * d :]
-    out = attention_by_bucket(qkv, Layout(packed_of([t])), 1)
+    out = bucket_attention(qkv, AttentionLayout(packed_of([t])), 1)
     for i in range(t):
         scores = [math.exp(float(q[i] @ k[j]) / math.sqrt(d)) for j in range(t)]
         row = sum(s / sum(scores) * v[j] for j, s in enumerate(scores))
@@ -147,7 +152,7 @@ def test_dropout_is_applied_once_to_each_attention_weight() -> None:
         shapes.append(tuple(weights.shape))
         return torch.ones_like(weights)
 
-    attention_by_bucket(torch.zeros(9, 12), Layout(packed_of([4, 5])), 2, FixedDropout(mask))
+    bucket_attention(torch.zeros(9, 12), AttentionLayout(packed_of([4, 5])), 2, FixedDropout(mask))
     assert shapes == [(2, 2, 5, 5)]
 
 
@@ -158,20 +163,20 @@ def test_inputs_without_gradients_take_any_layout(dtype: torch.dtype, *, grad: b
     qkv = torch.randn(9, 12, generator=torch.Generator().manual_seed(0))
     for sees in ("all", "before"):
         packed = packed_of([4, 5])
-        exact = attention_by_sequence(qkv, packed, 2, sees=sees)
+        exact = reference_attention(qkv, packed, 2, sees=sees)
         for mask in (None, FixedDropout(torch.ones_like)):
             for alike in (False, True):
-                layout = Layout(packed, sees=sees, alike=alike)
+                layout = AttentionLayout(packed, sees=sees, alike=alike)
                 with torch.set_grad_enabled(grad):
-                    output = attention_by_bucket(qkv.to(dtype), layout, 2, mask)
+                    output = bucket_attention(qkv.to(dtype), layout, 2, mask)
                 torch.testing.assert_close(output.float(), exact, atol=0.05, rtol=0.05)
 
 
 def test_bf16_inputs_approximate_fp32() -> None:
     g = torch.Generator().manual_seed(1)
     qkv = torch.randn(30, 48, generator=g)
-    exact = attention_by_bucket(qkv, Layout(packed_of([13, 17])), 4)
-    output = attention_by_bucket(qkv.bfloat16(), Layout(packed_of([13, 17])), 4)
+    exact = bucket_attention(qkv, AttentionLayout(packed_of([13, 17])), 4)
+    output = bucket_attention(qkv.bfloat16(), AttentionLayout(packed_of([13, 17])), 4)
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output.float(), exact, atol=0.05, rtol=0.05)
 
@@ -180,7 +185,7 @@ def test_only_weights_and_their_mask_are_saved_for_backward() -> None:
     saved = []
     qkv = torch.randn(40, 48, generator=torch.Generator().manual_seed(2)).bfloat16().requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda x: (saved.append(x), x)[1], lambda x: x):
-        attention_by_bucket(qkv, Layout(packed_of([20, 20])), 4, FixedDropout(torch.ones_like))
+        bucket_attention(qkv, AttentionLayout(packed_of([20, 20])), 4, FixedDropout(torch.ones_like))
     scores = [x for x in saved if x.shape == (2, 4, 20, 20)]
     assert [x.dtype for x in scores] == [torch.bfloat16] * 2
     assert len(saved) == 5

@@ -10,9 +10,9 @@ import torch
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import family, preset, presets
-from bertsmith.models.heads import PARTS
-from bertsmith.models.parameter_count import count_parameters, terms_left_out
+from bertsmith.models.family import get_family, preset, presets
+from bertsmith.models.heads import PART_BUILDERS
+from bertsmith.models.parameter_count import count_parameters, omitted_terms
 
 # spec 2.8: embeddings, one layer, encoder without pooler, with pooler, with pre-training heads
 PUBLISHED = {
@@ -120,7 +120,7 @@ def test_a_popular_formula_lacks_the_biases_of_the_layers_and_the_pooler() -> No
     assert (30_522 + 512 + 2 + 2) * h + 12 * (4 * h * h + 8 * h * h + 4 * h) == 108_808_704
     popular = count_parameters(base, biases=False, pooler=False)
     assert sum(term.size for term in popular) == 108_808_704
-    omitted = terms_left_out(base)
+    omitted = omitted_terms(base)
     assert [(term.term, term.formula, term.size) for term in omitted] == [
         ("biases of the layers", "12·4H + 12(F + H)", 82_944),
         ("pooler", "H² + H", 590_592),
@@ -134,7 +134,7 @@ def test_a_popular_formula_lacks_the_biases_of_the_layers_and_the_pooler() -> No
 def test_omitted_terms_are_listed(name: str, *, biases: bool, pooler: bool) -> None:
     config = preset(name)
     terms = count_parameters(config, biases=biases, pooler=pooler)
-    omitted = terms_left_out(config, biases=biases, pooler=pooler)
+    omitted = omitted_terms(config, biases=biases, pooler=pooler)
     assert sum(term.size for term in [*terms, *omitted]) == total(config, ("pooler",))
     assert {term.term for term in omitted} == {
         *["biases of the layers"] * (not biases),
@@ -196,9 +196,9 @@ def test_classifier_on_base_has_the_published_count() -> None:
 )
 def test_modules_have_the_counted_parameters(name: str) -> None:
     config = preset(name, max_position_embeddings=100, type_vocab_size=3, num_hidden_layers=3)
-    if "causal" not in family(config.model_type).structure:
+    if "causal" not in get_family(config.model_type).structure:
         config = config.model_copy(update={"causal": True})
-    builders = {part: build for part, build in PARTS.items() if part != "beside" or config.causal}
+    builders = {part: build for part, build in PART_BUILDERS.items() if part != "beside" or config.causal}
     with torch.device("meta"):
         encoder = Encoder(config, torch.Generator())
         modules = {part: build(config, encoder.generator, 7) for part, build in builders.items()}

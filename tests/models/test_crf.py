@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertsmith.models.crf import (
-    FORBIDDEN,
-    Chain,
+    FORBIDDEN_SCORE,
+    ChainScores,
     Crf,
-    best_paths,
     log_partitions,
     marginals,
     path_scores,
+    viterbi_decode,
 )
 
 SIZES = st.tuples(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(1, 4), st.integers(0, 99))
 
 
-def random_inputs(lengths: list[int], tags: int, seed: int) -> tuple[Tensor, Tensor, Chain]:
+def random_inputs(lengths: list[int], tags: int, seed: int) -> tuple[Tensor, Tensor, ChainScores]:
     """Return emissions with conspicuous padding, lengths, and a chain, in fp64."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -33,10 +33,10 @@ def random_inputs(lengths: list[int], tags: int, seed: int) -> tuple[Tensor, Ten
     emissions = normal(len(lengths), max(lengths), tags)
     for i, length in enumerate(lengths):
         emissions[i, length:] = 1e3
-    return emissions, torch.tensor(lengths), Chain(normal(tags), normal(tags, tags), normal(tags))
+    return emissions, torch.tensor(lengths), ChainScores(normal(tags), normal(tags, tags), normal(tags))
 
 
-def score(path: tuple[int, ...], emissions: Tensor, chain: Chain) -> Tensor:
+def score(path: tuple[int, ...], emissions: Tensor, chain: ChainScores) -> Tensor:
     total = chain.start[path[0]] + chain.end[path[-1]]
     for t, tag in enumerate(path):
         total = total + emissions[t, tag]
@@ -55,7 +55,7 @@ def test_partitions_best_paths_and_marginals_equal_the_enumeration(sizes: tuple[
     lengths, tags, seed = sizes
     emissions, ends, chain = random_inputs(lengths, tags, seed)
     partitions = log_partitions(emissions, ends, chain)
-    best, probabilities = best_paths(emissions, ends, chain), marginals(emissions, ends, chain)
+    best, probabilities = viterbi_decode(emissions, ends, chain), marginals(emissions, ends, chain)
     for i, length in enumerate(lengths):
         all_paths = paths(length, tags)
         scores = torch.stack([score(path, emissions[i], chain) for path in all_paths])
@@ -83,7 +83,7 @@ def test_gradients_equal_those_of_the_enumeration(seed: int) -> None:
         return list(torch.autograd.grad(total, leaves))
 
     leaves = [part.clone().requires_grad_() for part in (emissions, *chain)]
-    leaf_chain = Chain(*leaves[1:])
+    leaf_chain = ChainScores(*leaves[1:])
     partitions = log_partitions(leaves[0], ends, leaf_chain)
     loss = (partitions - path_scores(leaves[0], labels, ends, leaf_chain)).sum()
     loss_gradients = gradients(loss, leaves)
@@ -102,9 +102,9 @@ def test_forbidden_transitions_have_no_probability_and_no_gradient() -> None:
     generator = torch.Generator().manual_seed(0)
     emissions = torch.randn(2, 30, 3, generator=generator)
     crf = Crf(3)
-    legal = Chain(
-        torch.tensor([0.0, FORBIDDEN, 0.0]), torch.zeros(3, 3).index_put(
-            (torch.tensor(0), torch.tensor(1)), torch.tensor(FORBIDDEN)
+    legal = ChainScores(
+        torch.tensor([0.0, FORBIDDEN_SCORE, 0.0]), torch.zeros(3, 3).index_put(
+            (torch.tensor(0), torch.tensor(1)), torch.tensor(FORBIDDEN_SCORE)
         ), torch.zeros(3),
     )  # fmt: skip
     lengths = torch.tensor([30, 7])
@@ -114,17 +114,17 @@ def test_forbidden_transitions_have_no_probability_and_no_gradient() -> None:
         assert torch.isfinite(parameter.grad).all()
     assert crf.start_transitions.grad[1] == 0
     assert crf.transitions.grad[0, 1] == 0
-    for path in best_paths(emissions, lengths, chain):
+    for path in viterbi_decode(emissions, lengths, chain):
         assert path[0] != 1
         assert (0, 1) not in list(pairwise(path))
 
 
 def test_a_sentence_does_not_depend_on_the_batch() -> None:
     emissions, ends, chain = random_inputs([4, 2, 3, 1, 4], 4, 7)
-    best = best_paths(emissions, ends, chain)
+    best = viterbi_decode(emissions, ends, chain)
     probabilities = marginals(emissions, ends, chain)
     for i, length in enumerate(ends.tolist()):
         single = emissions[i : i + 1, :length]
-        assert best_paths(single, ends[i : i + 1], chain) == [best[i]]
+        assert viterbi_decode(single, ends[i : i + 1], chain) == [best[i]]
         single_marginals = marginals(single, ends[i : i + 1], chain)
         torch.testing.assert_close(single_marginals[0], probabilities[i, :length])

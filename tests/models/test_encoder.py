@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import ClassHead, MaskedHead, PairHead, Pooler
+from bertsmith.models.heads import LinearHead, MaskedLMHead, Pooler, SentencePairHead
 from bertsmith.models.layers import ACTIVATIONS, Dropout
 from bertsmith.packed import Packed
 
@@ -99,7 +99,7 @@ def test_a_copy_has_its_own_generator() -> None:
 def test_initial_weights_are_those_of_the_paper() -> None:
     config = tiny(vocab_size=2000, hidden_size=64, intermediate_size=256)
     encoder = Encoder(config)
-    heads = [cls(config, encoder.generator) for cls in (Pooler, MaskedHead, PairHead, ClassHead)]
+    heads = [cls(config, encoder.generator) for cls in (Pooler, MaskedLMHead, SentencePairHead, LinearHead)]
     for name, weight in [p for m in (encoder, *heads) for p in m.named_parameters()]:
         if name.endswith("norm.weight"):
             assert (weight == 1).all(), name
@@ -117,9 +117,9 @@ def test_initial_losses_are_those_of_chance() -> None:
     encoder, packed = Encoder(config), random_text()
     g = encoder.generator
     hidden = encoder(packed)
-    logits = MaskedHead(config, g)(hidden, encoder.embeddings.token.weight)
+    logits = MaskedLMHead(config, g)(hidden, encoder.embeddings.token.weight)
     assert F.cross_entropy(logits, packed.tokens).item() == pytest.approx(math.log(500), abs=0.2)
-    pairs = PairHead(config, g)(Pooler(config, g)(hidden[packed.first_rows]))
+    pairs = SentencePairHead(config, g)(Pooler(config, g)(hidden[packed.first_rows]))
     assert F.cross_entropy(pairs, torch.tensor([0, 1, 0])).item() == pytest.approx(math.log(2), abs=0.02)
 
 
@@ -218,7 +218,7 @@ def test_bf16_autocast_approximates_fp32() -> None:
 def test_fused_masked_loss_equals_cross_entropy(rows: int) -> None:
     config = tiny(vocab_size=101)
     g = torch.Generator().manual_seed(4)
-    head = MaskedHead(config, g).double()
+    head = MaskedLMHead(config, g).double()
     table = torch.randn(101, 16, generator=g).double().mul_(200).requires_grad_()  # probabilities underflow
     hidden = torch.randn(rows, 16, generator=g).double().requires_grad_()
     labels = torch.randint(0, 101, (rows,), generator=g)
@@ -236,7 +236,7 @@ def test_fused_masked_loss_equals_cross_entropy(rows: int) -> None:
 
 def test_fused_masked_loss_in_bf16_approximates_fp32() -> None:
     config = tiny(vocab_size=101)
-    head = MaskedHead(config, torch.Generator().manual_seed(4))
+    head = MaskedLMHead(config, torch.Generator().manual_seed(4))
     table = torch.randn(101, 16, generator=torch.Generator().manual_seed(5), requires_grad=True)
     hidden, labels = torch.randn(20, 16, generator=torch.Generator().manual_seed(6)), torch.arange(20)
     exact, _ = head.loss(hidden, table, labels)

@@ -9,13 +9,18 @@ import torch.nn.functional as F
 
 from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import FAMILIES, build_encoder, family, preset, presets
-from bertsmith.models.heads import PairHead, SentenceHead, SpanHead, TokenHead
+from bertsmith.models.family import FAMILIES, build_encoder, get_family, preset, presets
+from bertsmith.models.heads import (
+    SentencePairHead,
+    SequenceClassificationHead,
+    SpanHead,
+    TokenClassificationHead,
+)
 from bertsmith.models.weight_init import (
-    sinusoids,
-    start_from_sinusoids,
-    start_from_unigrams,
-    start_looking_near,
+    init_local_attention,
+    init_output_bias,
+    init_sinusoidal_positions,
+    sinusoidal_positions,
 )
 from bertsmith.packed import Packed
 
@@ -46,7 +51,7 @@ def test_a_name_without_its_version_is_the_newest_preset() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_preset_is_a_model_of_its_family(name: str) -> None:
-    model_family = family(name)
+    model_family = get_family(name)
     assert model_family.model_type == name
     for preset_name in model_family.presets:
         config = preset(preset_name)
@@ -104,9 +109,9 @@ def test_positions_that_start_after_the_last_one_are_refused() -> None:
 
 def test_heads_without_a_class_are_refused() -> None:
     parts = ["encoder", "pooler", "masked", "pair"]
-    assert family("albert").architecture(parts) == "AlbertForPreTraining"
+    assert get_family("albert").architecture(parts) == "AlbertForPreTraining"
     with pytest.raises(InputError) as caught:
-        family("roberta").architecture(parts)
+        get_family("roberta").architecture(parts)
     assert caught.value.code == "no_class_for_heads"
 
 
@@ -124,12 +129,16 @@ def test_heads_list_their_parts_and_return_their_shapes(name: str) -> None:
     encoder = build_encoder(config, torch.Generator().manual_seed(1)).eval()
     batch, g = packed(), encoder.generator
     hidden = encoder(batch)
-    sentence, tokens, span = SentenceHead(config, g, 5), TokenHead(config, g, 4), SpanHead(config, g)
+    sentence, tokens, span = (
+        SequenceClassificationHead(config, g, 5),
+        TokenClassificationHead(config, g, 4),
+        SpanHead(config, g),
+    )
     assert sentence(hidden[batch.first_rows]).shape == (2, 5)
     assert tokens(hidden).shape == (6, 4)
     assert span(hidden).shape == (6, 2)
     for head in (sentence, tokens, span):
-        assert family(name).architecture(["encoder", *head.parts])
+        assert get_family(name).architecture(["encoder", *head.parts])
         named = {id(p) for part in head.parts.values() for p in part.parameters()}
         assert named == {id(p) for p in head.parameters()}
 
@@ -140,13 +149,13 @@ def test_initial_losses_are_those_of_chance(name: str) -> None:
     g = torch.Generator().manual_seed(1)
     encoder = build_encoder(config, g)
     batch = packed()
-    logits = SentenceHead(config, g, 4)(encoder(batch)[batch.first_rows])
+    logits = SequenceClassificationHead(config, g, 4)(encoder(batch)[batch.first_rows])
     assert F.cross_entropy(logits, torch.tensor([0, 3])).item() == pytest.approx(np.log(4), abs=0.1)
 
 
 def test_only_albert_has_dropout_in_the_pair_head() -> None:
     probabilities = {
-        name: PairHead(preset(preset_name, classifier_dropout=0.3), torch.Generator()).dropout.p
+        name: SentencePairHead(preset(preset_name, classifier_dropout=0.3), torch.Generator()).dropout.p
         for name, preset_name in PRESETS.items()
     }
     assert {name: p for name, p in probabilities.items() if p} == {"albert": 0.3}
@@ -157,16 +166,16 @@ def test_sinusoids_start_where_positions_do() -> None:
     encoder = build_encoder(config, torch.Generator().manual_seed(1))
     table = encoder.embeddings.position.weight
     before = table[:2].detach().clone()
-    start_from_sinusoids(table, 0.02, config.position_offset)
+    init_sinusoidal_positions(table, 0.02, config.position_offset)
     assert torch.equal(table[:2], before)
-    torch.testing.assert_close(table[2:].detach(), sinusoids(22, 16) * 0.02 * 2**0.5)
+    torch.testing.assert_close(table[2:].detach(), sinusoidal_positions(22, 16) * 0.02 * 2**0.5)
     assert table[2].tolist() == pytest.approx([0, 0.02 * 2**0.5] * 8)
     assert table[2:].std().item() == pytest.approx(0.02, rel=0.2)
 
 
 def test_an_output_bias_from_counts_gives_unigram_probabilities() -> None:
     bias = torch.zeros(4)
-    start_from_unigrams(bias, np.array([5, 0, 2, 1]))
+    init_output_bias(bias, np.array([5, 0, 2, 1]))
     torch.testing.assert_close(bias.exp(), torch.tensor([6.0, 1, 3, 2]) / 12)
 
 
@@ -175,16 +184,16 @@ def test_an_output_bias_from_counts_gives_unigram_probabilities() -> None:
 def test_modules_are_on_the_device_of_their_generator(name: str) -> None:
     config = preset(PRESETS[name], **SMALL)
     g = torch.Generator("cuda").manual_seed(1)
-    encoder, head = build_encoder(config, g), SentenceHead(config, g, 2)
+    encoder, head = build_encoder(config, g), SequenceClassificationHead(config, g, 2)
     batch = packed().to("cuda")
     assert head(encoder(batch)[batch.first_rows]).device.type == "cuda"
     assert {p.device.type for p in [*encoder.parameters(), *head.parameters()]} == {"cuda"}
 
 
 def test_default_settings_are_the_familys() -> None:
-    assert (family("albert").setting("share"), family("bert").setting("share")) == ("all", "none")
-    assert family("roberta").setting("pad_token_id") == 1
-    assert family("bert").setting("hidden_size") == ModelConfig().hidden_size
+    assert (get_family("albert").setting("share"), get_family("bert").setting("share")) == ("all", "none")
+    assert get_family("roberta").setting("pad_token_id") == 1
+    assert get_family("bert").setting("hidden_size") == ModelConfig().hidden_size
 
 
 @pytest.mark.parametrize(("heads", "family"), [(2, "bert"), (4, "bert"), (8, "bert"), (4, "roberta")])
@@ -196,10 +205,12 @@ def test_heads_with_local_initialization_attend_to_neighbors(heads: int, family:
         name, **small, num_attention_heads=heads, max_position_embeddings=66, initializer_range=0.06
     )
     encoder = build_encoder(config, torch.Generator().manual_seed(0))
-    start_from_sinusoids(encoder.embeddings.position.weight, config.initializer_range, config.position_offset)
+    init_sinusoidal_positions(
+        encoder.embeddings.position.weight, config.initializer_range, config.position_offset
+    )
     qkv = encoder.blocks[0].attention.qkv
     before = qkv.weight.detach().clone()
-    start_looking_near(qkv.weight, heads)
+    init_local_attention(qkv.weight, heads)
     changed = (qkv.weight.detach() - before).view(3, heads, -1)
     assert not changed[2].any()  # values are unchanged
     assert not changed[:, 4:].any()

@@ -14,8 +14,8 @@ from bertsmith.errors import InputError
 from bertsmith.inference.model import Model
 from bertsmith.models.config import Layers, ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.feature_extraction import Features, layer_indices
-from bertsmith.models.heads import PARTS
+from bertsmith.models.feature_extraction import FeatureExtractor, layer_indices
+from bertsmith.models.heads import PART_BUILDERS
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.packed import Packed
 
@@ -35,8 +35,8 @@ PACKED = Packed.of_lists([[2, 7, 8, 3], [2, 9, 3], [2, 11, 12, 13, 14, 3]], [[0]
 CHOICES = [*get_args(Layers)]
 
 
-def features(layers: Any, *, recurrent: bool = False, seed: int = 0) -> Features:
-    return Features(CONFIG, torch.Generator().manual_seed(seed), layers, recurrent=recurrent)
+def features(layers: Any, *, recurrent: bool = False, seed: int = 0) -> FeatureExtractor:
+    return FeatureExtractor(CONFIG, torch.Generator().manual_seed(seed), layers, recurrent=recurrent)
 
 
 def test_each_choice_uses_its_layers() -> None:
@@ -110,7 +110,9 @@ def test_sequence_features_are_one_token_of_the_encoder_and_both_ends_of_a_bilst
     """The ends equal torch's final states `h_n` of the top layer's two directions."""
     config = CONFIG.model_copy(update={"causal": causal})
     encoder = Encoder(config, torch.Generator().manual_seed(0)).eval()
-    plain, recurrent = (Features(config, torch.Generator(), "last", recurrent=r) for r in (False, True))
+    plain, recurrent = (
+        FeatureExtractor(config, torch.Generator(), "last", recurrent=r) for r in (False, True)
+    )
     states = encoder(PACKED)
     rows = [3, 6, 12] if causal else [0, 4, 7]
     assert torch.equal(plain.of_sequences(encoder, PACKED), states[rows])
@@ -138,7 +140,7 @@ def test_parameter_counts_equal_the_parts() -> None:
             count = sum(term.size for term in count_parameters(CONFIG, list(extractor.parts))) - plain
             assert count == sum(p.numel() for p in extractor.parameters())
             for name, part in extractor.parts.items():
-                rebuilt = PARTS[name](CONFIG, torch.Generator(), 1)
+                rebuilt = PART_BUILDERS[name](CONFIG, torch.Generator(), 1)
                 shapes = {key: value.shape for key, value in part.state_dict().items()}
                 assert shapes == {key: value.shape for key, value in rebuilt.state_dict().items()}
 
@@ -146,7 +148,7 @@ def test_parameter_counts_equal_the_parts() -> None:
 def test_four_layers_need_a_model_of_four_layers() -> None:
     config = CONFIG.model_copy(update={"num_hidden_layers": 3})
     with pytest.raises(InputError) as caught:
-        Features(config, torch.Generator(), "sum_last_four")
+        FeatureExtractor(config, torch.Generator(), "sum_last_four")
     assert caught.value.code == "too_few_layers"
     assert caught.value.argument == "layers"
 

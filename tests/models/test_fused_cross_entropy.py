@@ -14,7 +14,7 @@ from torch import Tensor
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import TORCH, Kernels
 from bertsmith.models import layers
-from bertsmith.models.fused_cross_entropy import table_loss
+from bertsmith.models.fused_cross_entropy import fused_cross_entropy
 
 
 class _ChunkedReference(Kernels):
@@ -54,7 +54,7 @@ def test_loss_and_gradients_equal_cross_entropy(backend: str, rows: int, words: 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        loss, num_correct = table_loss(*leaves, labels, BACKENDS[backend])
+        loss, num_correct = fused_cross_entropy(*leaves, labels, BACKENDS[backend])
         gradients = torch.autograd.grad(loss * 0.25, leaves)
     finally:
         torch.set_num_threads(before)
@@ -67,9 +67,9 @@ def test_loss_and_gradients_equal_cross_entropy(backend: str, rows: int, words: 
 @backends
 def test_the_loss_without_gradients_is_equal_bit_for_bit(backend: str) -> None:
     x, table, bias, labels = random_inputs(40, 5000)
-    trained, num_correct = table_loss(x.requires_grad_(), table, bias, labels, BACKENDS[backend])
+    trained, num_correct = fused_cross_entropy(x.requires_grad_(), table, bias, labels, BACKENDS[backend])
     with torch.no_grad():
-        evaluated, num_correct_evaluated = table_loss(x, table, bias, labels, BACKENDS[backend])
+        evaluated, num_correct_evaluated = fused_cross_entropy(x, table, bias, labels, BACKENDS[backend])
     assert torch.equal(trained.detach(), evaluated)
     assert torch.equal(num_correct, num_correct_evaluated)
     assert not evaluated.requires_grad
@@ -79,19 +79,19 @@ def test_the_loss_without_gradients_is_equal_bit_for_bit(backend: str) -> None:
 def test_extreme_logits_and_nan(backend: str) -> None:
     table = torch.tensor([[200.0], [-200.0], [0.0]]).repeat(2000, 1)
     x, bias = torch.tensor([[1.0], [-1.0], [3.0]]).requires_grad_(), torch.zeros(6000)
-    loss, num_correct = table_loss(x, table, bias, torch.tensor([0, 0, 5998]), BACKENDS[backend])
+    loss, num_correct = fused_cross_entropy(x, table, bias, torch.tensor([0, 0, 5998]), BACKENDS[backend])
     expected = F.cross_entropy(x.double() @ table.double().T, torch.tensor([0, 0, 5998]), reduction="sum")
     torch.testing.assert_close(loss.double(), expected, atol=1e-3, rtol=1e-5)
     assert num_correct == 1
     assert torch.autograd.grad(loss, x)[0].isfinite().all()
     table[5000] = torch.nan
-    assert table_loss(x, table, bias, torch.tensor([0, 1, 2]), BACKENDS[backend])[0].isnan()
+    assert fused_cross_entropy(x, table, bias, torch.tensor([0, 1, 2]), BACKENDS[backend])[0].isnan()
 
 
 @backends
 def test_a_second_backward_pass_is_refused(backend: str) -> None:
     x, table, bias, labels = random_inputs(8, 50)
-    loss, _ = table_loss(x.requires_grad_(), table, bias, labels, BACKENDS[backend])
+    loss, _ = fused_cross_entropy(x.requires_grad_(), table, bias, labels, BACKENDS[backend])
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
@@ -104,7 +104,7 @@ def test_onednn_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> Non
     results = []
     for by_onednn in (False, True):
         monkeypatch.setattr(layers, "machine", SimpleNamespace(onednn_is_faster=lambda by=by_onednn: by))
-        loss, _ = table_loss(*leaves, labels, BACKENDS["torch"])
+        loss, _ = fused_cross_entropy(*leaves, labels, BACKENDS["torch"])
         results.append([loss.detach(), *torch.autograd.grad(loss, leaves)])
     for first, second in zip(*results, strict=True):
         torch.testing.assert_close(first, second, atol=2e-5, rtol=1e-4)
@@ -129,7 +129,7 @@ def test_the_chunked_loss_in_bf16(rows: int, words: int, bf16_kernels: Kernels) 
     for kernels in (bf16_kernels, TORCH):
         leaves = [t.detach().clone().requires_grad_() for t in inputs]
         with torch.autocast("cpu", torch.bfloat16):
-            loss, num_correct = table_loss(*leaves, labels, kernels)
+            loss, num_correct = fused_cross_entropy(*leaves, labels, kernels)
         is_chunked = loss.grad_fn is not None and type(loss.grad_fn).__name__ == "_ChunkedLogitsBackward"
         assert is_chunked is (kernels is bf16_kernels)
         gradients = torch.autograd.grad(loss * 0.25, leaves)
@@ -149,7 +149,7 @@ def test_gradients_of_nearly_certain_predictions_are_rounded_once_in_bf16(bf16_k
     table.requires_grad_()
     x, bias = torch.eye(16)[:1].repeat(16, 1).requires_grad_(), torch.zeros(200).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        loss, _ = table_loss(x, table, bias, labels, bf16_kernels)
+        loss, _ = fused_cross_entropy(x, table, bias, labels, bf16_kernels)
     table_grad, bias_grad = torch.autograd.grad(loss, [table, bias])
     probability = torch.softmax(torch.tensor([10.0, *[0.0] * 199], dtype=torch.float64), 0)[0]
     torch.testing.assert_close(table_grad[3, 0].double(), -16 * (1 - probability), rtol=5e-3, atol=0)

@@ -16,8 +16,8 @@ from bertsmith.models import encoder as encoder_module
 from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.layers import Linear, Table, linear
-from bertsmith.objectives.masked_lm import MlmNsp
+from bertsmith.models.layers import Embedding, Linear, linear
+from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.packed import Packed
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -86,8 +86,8 @@ def test_only_the_processor_decides_about_onednn(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], expected: bool
 ) -> None:
     """A timed probe could differ on a busy machine, and a resumed run would then have other numbers."""
-    monkeypatch.setattr(hardware, "_processor", lambda: ZEN_5 | changes)
-    monkeypatch.setattr(hardware, "_seconds_of", lambda work: pytest.fail("nothing is timed"))
+    monkeypatch.setattr(hardware, "_cpu_info", lambda: ZEN_5 | changes)
+    monkeypatch.setattr(hardware, "_cpu_seconds", lambda work: pytest.fail("nothing is timed"))
     hardware.onednn_is_faster.cache_clear()
     assert hardware.onednn_is_faster() is (expected and HAS_ONEDNN)
     monkeypatch.undo()
@@ -95,7 +95,7 @@ def test_only_the_processor_decides_about_onednn(
 
 
 def test_a_machine_without_processor_details(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "_processor", dict)
+    monkeypatch.setattr(hardware, "_cpu_info", dict)
     hardware.onednn_is_faster.cache_clear()
     assert not hardware.onednn_is_faster()
     assert hardware.describe().processor  # Python's description
@@ -113,10 +113,10 @@ def test_embedding_gradients_are_added_to_the_decoders_gradient(monkeypatch: pyt
     gradients = []
     for joined in (True, False):
         if not joined:
-            monkeypatch.setattr(Table, "_joins", property(lambda self: False, lambda self, value: None))
+            monkeypatch.setattr(Embedding, "_joins", property(lambda self: False, lambda self, value: None))
         generator = torch.Generator().manual_seed(0)
         encoder: Encoder = build_encoder(config, generator).eval()
-        objective = MlmNsp(config, generator, "none").eval()
+        objective = MaskedLM(config, generator, "none").eval()
         objective.loss(encoder, batch).sums["mlm"].backward()  # type: ignore[arg-type]
         grad = encoder.embeddings.token.weight.grad
         assert grad is not None
@@ -143,7 +143,7 @@ def test_embedding_gradients_are_added_in_place() -> None:
             addresses.append(table_grad.data_ptr())
             return grad @ table, table_grad
 
-    table = Table(50, 8)
+    table = Embedding(50, 8)
     with torch.no_grad():
         table.weight.copy_(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)))
     ids = torch.tensor([3, 3, 7])

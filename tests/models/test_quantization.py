@@ -51,12 +51,12 @@ def test_native_integer_products_are_timed_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(hardware, "has_exact_int8_matmul", lambda: True)
     for seconds, expected in ((0.010, False), (0.0009, True)):
         times = iter([seconds, 0.001] * 6)
-        monkeypatch.setattr(hardware, "_seconds_of", lambda work, times=times: next(times))
-        hardware.multiplies_integers.cache_clear()
-        assert hardware.multiplies_integers() is expected
-        assert hardware.multiplies_integers() is expected
+        monkeypatch.setattr(hardware, "_cpu_seconds", lambda work, times=times: next(times))
+        hardware.has_fast_int8_matmul.cache_clear()
+        assert hardware.has_fast_int8_matmul() is expected
+        assert hardware.has_fast_int8_matmul() is expected
     monkeypatch.undo()
-    hardware.multiplies_integers.cache_clear()
+    hardware.has_fast_int8_matmul.cache_clear()
 
 
 def test_channels_are_smoothed() -> None:

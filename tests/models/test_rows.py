@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith import hardware
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.hardware import Precision
 from bertsmith.kernels.backend_selection import are_here, of_name
 from bertsmith.kernels.reference import Name, use_kernels
@@ -54,7 +54,7 @@ def test_states_of_selected_tokens(
     packed = texts(sizes, seed)
     if precision == "int8":
         encoder = quantized(encoder, texts([20, 30]))
-    reader = Place.of("cpu", "fp32" if precision == "fp32" else "bf16").reader(encoder)
+    reader = ComputeContext.of("cpu", "fp32" if precision == "fp32" else "bf16").reader(encoder)
     rows = random_rows(len(packed.tokens), ratio, seed)
     with torch.inference_mode():
         states, all_states = reader(packed, rows=rows), reader(packed)

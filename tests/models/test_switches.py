@@ -18,9 +18,9 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.heads import MaskedHead
+from bertsmith.models.heads import MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.models.weight_init import sinusoids
+from bertsmith.models.weight_init import sinusoidal_positions
 from bertsmith.packed import Packed
 from bertsmith.training import checkpoint
 from family_harness import SMALL, transformers
@@ -62,7 +62,9 @@ def test_sinusoids_start_at_the_first_position() -> None:
     config = preset("roberta-base", **{**SMALL, "position": "sinusoidal"})
     table = build_encoder(config, torch.Generator().manual_seed(3)).embeddings.position.weight
     assert not table[: config.position_offset].any()
-    assert torch.equal(table[config.position_offset :], sinusoids(config.longest, config.embedding_width))
+    assert torch.equal(
+        table[config.position_offset :], sinusoidal_positions(config.longest, config.embedding_width)
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_without_positions_outputs_are_shuffled_as_tokens_are(position: str, is_
 def test_a_tied_decoder_shares_the_token_embeddings(tied: bool) -> None:
     config = preset("bert-base-uncased", **{**SMALL, "tie_word_embeddings": tied})
     encoder = build_encoder(config, torch.Generator().manual_seed(3))
-    head = MaskedHead(config, encoder.generator)
+    head = MaskedLMHead(config, encoder.generator)
     tokens = encoder.embeddings.token.weight
     assert (head.table(tokens).data_ptr() == tokens.data_ptr()) == tied
     num_parameters = sum(weight.numel() for part in (encoder, head) for weight in part.parameters())
@@ -117,7 +119,7 @@ def test_a_run_resumes_bit_for_bit_and_its_model_is_loaded(
     assert str(getattr(model.encoder.config, setting)).lower() == value
     if setting == "position":
         table = read_folder(locate(model.path)).weights()["encoder.embeddings.position.weight"]
-        expected = sinusoids(*table.shape) if value == "sinusoidal" else torch.zeros_like(table)
+        expected = sinusoidal_positions(*table.shape) if value == "sinusoidal" else torch.zeros_like(table)
         assert torch.equal(table, expected)
     texts = ["kaba lode [MASK] soba", "mide nugi"]
     assert len(model.fill_mask(texts[0])[0]) > 0
@@ -136,7 +138,7 @@ def test_the_reference_loads_the_same_model(switch: str, tmp_path: Path) -> None
     expected = reference.eval()(ids, output_hidden_states=True)
     hidden = model.encoder(Packed.of_lists(ids.tolist(), [[0] * 6]))
     torch.testing.assert_close(hidden, expected.hidden_states[-1][0], atol=1e-5, rtol=0)
-    head = MaskedHead(model.encoder.config, torch.Generator())
+    head = MaskedLMHead(model.encoder.config, torch.Generator())
     read_folder(locate(model.path)).fill("masked", head)
     logits = head(hidden, model.encoder.embeddings.token.weight)
     torch.testing.assert_close(logits, expected.prediction_logits[0], atol=1e-5, rtol=1e-5)

@@ -14,12 +14,12 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairBatch
+from bertsmith.instances.batches import MaskedBatch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.heads import SentenceHead
+from bertsmith.models.heads import SequenceClassificationHead
 from bertsmith.objectives.causal_lm import CausalLM
-from bertsmith.objectives.objective import objective_of
+from bertsmith.objectives.objective import infer_objective
 from bertsmith.packed import Packed
 from family_harness import transformers
 
@@ -44,14 +44,14 @@ def build_model() -> tuple[Encoder, CausalLM]:
     return build_encoder(config, generator), CausalLM(config, generator)
 
 
-def make_batch(lengths: tuple[int, ...] = (7, 13, 1, 29, 13)) -> PairBatch:
+def make_batch(lengths: tuple[int, ...] = (7, 13, 1, 29, 13)) -> MaskedBatch:
     generator = torch.Generator().manual_seed(1)
     token_lists = [torch.randint(5, 60, (n,), generator=generator).tolist() for n in lengths]
     packed = Packed.of_lists(token_lists, [[0] * n for n in lengths])
     rows = torch.arange(2, sum(lengths), 5)
     labels = packed.tokens[rows].clone()
     packed.tokens[rows] = 4  # [MASK]
-    return PairBatch(packed, rows, labels, labels[:0], 0, 0, "none")
+    return MaskedBatch(packed, rows, labels, labels[:0], 0, 0, "none")
 
 
 def test_loss_and_gradients_equal_the_references(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_backwards_model_equals_a_forward_model_on_reversed_sequences() -> Non
     torch.testing.assert_close(backwards(reversed_)[order], encoder(packed), atol=1e-5, rtol=0)
     loss = objective.loss(encoder, batch)
     empty = torch.empty(0, dtype=torch.long)
-    backwards_loss = head.loss(backwards, PairBatch(reversed_, empty, empty, empty, 0, 0, "none"))
+    backwards_loss = head.loss(backwards, MaskedBatch(reversed_, empty, empty, empty, 0, 0, "none"))
     assert backwards_loss.counts == loss.counts
     torch.testing.assert_close(backwards_loss.sums["lm"], loss.sums["lm"], atol=1e-3, rtol=1e-6)
     loss.sums["lm"].backward()
@@ -155,7 +155,7 @@ def test_a_causal_run(tmp_path: Path) -> None:
     metrics = model.report["held_out"]
     assert metrics["lm_perplexity"] == pytest.approx(math.exp(metrics["lm_loss"]))
     assert metrics["unigram_lm_loss"] > 0
-    assert objective_of(model.folder.config, model.folder.parts) == "causal"
+    assert infer_objective(model.folder.config, model.folder.parts) == "causal"
     again = tiny_run.run(shards, tmp_path / "run", *CAUSAL_SETTINGS, "train.max_steps=6", resume=True)
     assert again.folder.weights_digest() == model.folder.weights_digest()
     with pytest.raises(InputError):
@@ -194,7 +194,7 @@ def test_a_causal_model_with_a_head_on_the_first_token_is_refused(tmp_path: Path
     """transformers writes such models; their outputs depend only on that token."""
     encoder, _ = build_model()
     config = encoder.config
-    head = SentenceHead(config, torch.Generator(), 2)
+    head = SequenceClassificationHead(config, torch.Generator(), 2)
     parts = {"encoder": encoder, **head.parts}
     path = write_folder(tmp_path / "m", config, parts, architecture="BertForSequenceClassification")
     with pytest.raises(InputError):

@@ -12,10 +12,10 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.artifacts.folder import read_folder, write_folder
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairBatch
-from bertsmith.models.encoder import Borrowed, Encoder, owner
+from bertsmith.instances.batches import MaskedBatch
+from bertsmith.models.encoder import Encoder, SharedModule, unwrap_shared
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.heads import MaskedHead
+from bertsmith.models.heads import MaskedLMHead
 from bertsmith.objectives.distillation import Distillation, copied_layers, init_from_teacher
 from bertsmith.objectives.settings import DistillationSettings
 from bertsmith.packed import Packed
@@ -37,7 +37,7 @@ SIZES = {
 def write_teacher(folder: Path, layers: int = 4) -> Path:
     config = preset("bert-tiny-uncased", **SIZES, num_hidden_layers=layers)
     generator = torch.Generator().manual_seed(5)
-    parts = {"encoder": build_encoder(config, generator), "masked": MaskedHead(config, generator)}
+    parts = {"encoder": build_encoder(config, generator), "masked": MaskedLMHead(config, generator)}
     return write_folder(folder, config, parts)
 
 
@@ -51,14 +51,14 @@ def build_student(teacher: Path, layers: int = 2, **settings: object) -> tuple[E
     return encoder, objective
 
 
-def make_batch() -> PairBatch:
+def make_batch() -> MaskedBatch:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(6, 30, (5,), generator=generator).tolist()
     tokens = [torch.randint(5, 60, (n,), generator=generator).tolist() for n in lengths]
     packed = Packed.of_lists(tokens, [[0] * n for n in lengths])
     rows = torch.randperm(sum(lengths), generator=generator)[: sum(lengths) // 4].sort().values
     labels = torch.randint(5, 60, (len(rows),), generator=generator)
-    return PairBatch(packed, rows, labels, labels[:0], 0, 0, "none")
+    return MaskedBatch(packed, rows, labels, labels[:0], 0, 0, "none")
 
 
 @pytest.mark.parametrize("soft_on", ["masked", "all"])
@@ -69,7 +69,7 @@ def test_losses_equal_their_definitions(soft_on: str, tmp_path: Path) -> None:
     batch = make_batch()
     with torch.no_grad():
         loss = objective.loss(encoder, batch)
-        teacher, head = read_folder(folder), MaskedHead(read_folder(folder).config, torch.Generator())
+        teacher, head = read_folder(folder), MaskedLMHead(read_folder(folder).config, torch.Generator())
         teacher_encoder = teacher.encoder().eval()
         teacher.fill("masked", head)
         teacher_hidden, hidden = teacher_encoder(batch.packed), encoder(batch.packed)
@@ -236,10 +236,10 @@ def test_students_with_shared_layers_start_with_the_teachers(share: str, groups:
     generator = torch.Generator().manual_seed(0)
     configs = [preset("albert-mini", **sizes, **shared, num_hidden_layers=layers) for layers in (4, 3)]
     teacher, student = (build_encoder(config, generator) for config in configs)
-    heads = [MaskedHead(config, generator) for config in configs]
+    heads = [MaskedLMHead(config, generator) for config in configs]
     init_from_teacher(student, heads[1], teacher, heads[0])
     for block, layer in zip(student.blocks, copied_layers(4, 3), strict=True):
         for name, part in block.named_children():
-            if not isinstance(part, Borrowed):
-                teacher_part = owner(getattr(teacher.blocks[layer], name)).state_dict()
+            if not isinstance(part, SharedModule):
+                teacher_part = unwrap_shared(getattr(teacher.blocks[layer], name)).state_dict()
                 assert all(torch.equal(value, teacher_part[key]) for key, value in part.state_dict().items())

@@ -14,14 +14,14 @@ import torch.nn.functional as F
 import bertsmith as bs
 import tiny_run
 from bertsmith.artifacts.folder import write_folder
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairBatch
+from bertsmith.instances.batches import MaskedBatch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.objectives.electra import Electra, generator_config
-from bertsmith.objectives.objective import GENERATOR, MODEL, held_out_figures, objective_of
+from bertsmith.objectives.objective import GENERATOR, MODEL, evaluate_objective, infer_objective
 from bertsmith.objectives.settings import ElectraSettings
 from bertsmith.packed import Packed
 from family_harness import transformers
@@ -50,14 +50,14 @@ def build_model(size: float = 0.5, **sizes: object) -> tuple[Encoder, Electra]:
     return encoder, Electra(encoder, generator, ElectraSettings(generator_size=size))
 
 
-def make_batch(sequences: int = 5, first: int = 0) -> PairBatch:
+def make_batch(sequences: int = 5, first: int = 0) -> MaskedBatch:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(6, 30, (sequences,), generator=generator).tolist()
     tokens = [torch.randint(5, 60, (n,), generator=generator).tolist() for n in lengths]
     packed = Packed.of_lists(tokens, [[0] * n for n in lengths])
     rows = torch.randperm(sum(lengths), generator=generator)[: sum(lengths) // 4].sort().values
     labels = torch.randint(5, 60, (len(rows),), generator=generator)
-    return PairBatch(packed, rows, labels, labels[:0], 0, first, "none")
+    return MaskedBatch(packed, rows, labels, labels[:0], 0, first, "none")
 
 
 def test_generators_have_the_published_sizes() -> None:
@@ -152,11 +152,11 @@ def test_tokens_are_sampled_from_the_generators_distribution() -> None:
 def test_evaluation_changes_no_training_state() -> None:
     encoder, objective = build_model(hidden_dropout_prob=0.1)
     before = encoder.generator.get_state()
-    context = Place.of("cpu", "fp32")
+    context = ComputeContext.of("cpu", "fp32")
     objective.eval(), encoder.eval()
-    first = held_out_figures(objective, encoder, [make_batch()], context)
+    first = evaluate_objective(objective, encoder, [make_batch()], context)
     assert torch.equal(encoder.generator.get_state(), before)
-    assert first == held_out_figures(objective, encoder, [make_batch()], context)
+    assert first == evaluate_objective(objective, encoder, [make_batch()], context)
     assert first.keys() >= {"mlm_loss", "mlm_perplexity", "replaced_loss", "replaced_accuracy"}
 
 
@@ -218,7 +218,7 @@ def test_the_objective_is_inferred_from_a_model(tmp_path: Path, caplog: pytest.L
     settings = [*tiny_run.SETTINGS, *TINY]
     model = bs.pretrain(shards, tmp_path / "run", preset=PRESET, settings=settings)
     generator = bs.load(tmp_path / "run" / GENERATOR)
-    assert [objective_of(m.folder.config, m.folder.parts) for m in (model, generator)] == [
+    assert [infer_objective(m.folder.config, m.folder.parts) for m in (model, generator)] == [
         "replaced",
         "mlm_nsp",
     ]

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
-from bertsmith.device import Place
-from bertsmith.instances.batches import PairBatch
+from bertsmith.device import ComputeContext
+from bertsmith.instances.batches import MaskedBatch
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MlmNsp
-from bertsmith.objectives.objective import held_out_figures
+from bertsmith.objectives.masked_lm import MaskedLM
+from bertsmith.objectives.objective import evaluate_objective
 from bertsmith.packed import Packed
 
 CONFIG = ModelConfig(
@@ -28,7 +28,7 @@ CONFIG = ModelConfig(
 )
 
 
-def make_batch(sequences: int = 5, task: str = "nsp") -> PairBatch:
+def make_batch(sequences: int = 5, task: str = "nsp") -> MaskedBatch:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(6, 30, (sequences,), generator=generator).tolist()
     tokens = [torch.randint(5, 50, (n,), generator=generator).tolist() for n in lengths]
@@ -37,21 +37,21 @@ def make_batch(sequences: int = 5, task: str = "nsp") -> PairBatch:
     rows = torch.randperm(sum(lengths), generator=generator)[: sum(lengths) // 4].sort().values
     labels = torch.randint(5, 50, (len(rows),), generator=generator)
     pair_labels = torch.randint(0, 2, (sequences,), generator=generator)
-    return PairBatch(packed, rows, labels, pair_labels if task != "none" else pair_labels[:0], 0, 0, task)
+    return MaskedBatch(packed, rows, labels, pair_labels if task != "none" else pair_labels[:0], 0, 0, task)
 
 
-def evaluate(encoder: Encoder, objective: MlmNsp, batches: list[PairBatch]) -> dict[str, float]:
-    return held_out_figures(objective, encoder, batches, Place.of("cpu", "fp32"))
+def evaluate(encoder: Encoder, objective: MaskedLM, batches: list[MaskedBatch]) -> dict[str, float]:
+    return evaluate_objective(objective, encoder, batches, ComputeContext.of("cpu", "fp32"))
 
 
 @pytest.fixture(scope="module")
-def model() -> tuple[Encoder, MlmNsp]:
+def model() -> tuple[Encoder, MaskedLM]:
     generator = torch.Generator().manual_seed(0)
-    return Encoder(CONFIG, generator), MlmNsp(CONFIG, generator)
+    return Encoder(CONFIG, generator), MaskedLM(CONFIG, generator)
 
 
 def test_losses_and_label_ids_equal_the_references(
-    model: tuple[Encoder, MlmNsp], tmp_path_factory: pytest.TempPathFactory
+    model: tuple[Encoder, MaskedLM], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Label 0 means that B follows A; the loss of BertForPreTraining is the sum of both means."""
     transformers = pytest.importorskip("transformers")
@@ -84,10 +84,10 @@ def test_losses_and_label_ids_equal_the_references(
     assert abs(mlm + nsp - swapped) > 1e-2
 
 
-def test_a_batch_without_masked_tokens_has_a_finite_loss(model: tuple[Encoder, MlmNsp]) -> None:
+def test_a_batch_without_masked_tokens_has_a_finite_loss(model: tuple[Encoder, MaskedLM]) -> None:
     encoder, objective = model
     batch = make_batch()
-    empty = PairBatch(batch.packed, batch.rows[:0], batch.labels[:0], batch.pair_labels, 0, 0)
+    empty = MaskedBatch(batch.packed, batch.rows[:0], batch.labels[:0], batch.pair_labels, 0, 0)
     total = objective.loss(encoder, empty).over(empty.counts)
     assert math.isfinite(total.item())
     torch.autograd.backward(total)
@@ -98,14 +98,14 @@ def test_losses_of_an_untrained_model() -> None:
     """The losses start at ln V and ln 2."""
     config = CONFIG.model_copy(update={"initializer_range": 0.02})
     generator = torch.Generator().manual_seed(0)
-    encoder, objective = Encoder(config, generator).eval(), MlmNsp(config, generator).eval()
+    encoder, objective = Encoder(config, generator).eval(), MaskedLM(config, generator).eval()
     with torch.inference_mode():
         values = evaluate(encoder, objective, [make_batch(), make_batch(3)])
     assert values["mlm_loss"] == pytest.approx(math.log(50), abs=0.05)
     assert values["nsp_loss"] == pytest.approx(math.log(2), abs=0.01)
 
 
-def test_metrics_are_means_over_all_batches(model: tuple[Encoder, MlmNsp]) -> None:
+def test_metrics_are_means_over_all_batches(model: tuple[Encoder, MaskedLM]) -> None:
     encoder, objective = model
     batches = [make_batch(2), make_batch(9)]
     with torch.inference_mode():
@@ -123,7 +123,7 @@ def test_metrics_are_means_over_all_batches(model: tuple[Encoder, MlmNsp]) -> No
 
 def test_without_a_sentence_task_there_is_no_pair_head() -> None:
     generator = torch.Generator().manual_seed(0)
-    encoder, objective = Encoder(CONFIG, generator), MlmNsp(CONFIG, generator, "none")
+    encoder, objective = Encoder(CONFIG, generator), MaskedLM(CONFIG, generator, "none")
     assert set(objective.folders(encoder)["model"].modules) == {"encoder", "masked"}
     batch = make_batch(task="none")
     loss = objective.loss(encoder, batch)
@@ -134,9 +134,9 @@ def test_without_a_sentence_task_there_is_no_pair_head() -> None:
         assert set(evaluate(encoder, objective, [batch])) == {"mlm_loss", "mlm_accuracy", "mlm_perplexity"}
 
 
-def test_sop_uses_the_pair_head(model: tuple[Encoder, MlmNsp]) -> None:
+def test_sop_uses_the_pair_head(model: tuple[Encoder, MaskedLM]) -> None:
     encoder, objective = model
-    order = MlmNsp(CONFIG, torch.Generator().manual_seed(0), "sop")
+    order = MaskedLM(CONFIG, torch.Generator().manual_seed(0), "sop")
     order.load_state_dict(objective.state_dict())
     with torch.inference_mode():
         nsp, sop = objective.loss(encoder, make_batch()), order.loss(encoder, make_batch(task="sop"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.kernels import backend_selection, gpu
 from bertsmith.kernels.gpu import self_test, torch_flash_attention
@@ -145,9 +145,9 @@ def test_what_is_tried_draws_nothing_from_the_run(interpreted: None) -> None:
 def test_a_model_that_answers_leaves_the_run_its_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default generator is a run's alone."""
     monkeypatch.setattr("bertsmith.device._default_generator", lambda _: torch.default_generator)
-    run = Place.of("cpu", "bf16", 5, trains=True)
+    run = ComputeContext.of("cpu", "bf16", 5, trains=True)
     assert run.generator is torch.default_generator
     state = run.generator.get_state()
-    assert Place.of("cpu", "bf16", 0).generator is not torch.default_generator
+    assert ComputeContext.of("cpu", "bf16", 0).generator is not torch.default_generator
     assert run.generator.get_state().equal(state)
     assert run.generator.initial_seed() == 5

@@ -16,10 +16,10 @@ from torch import Tensor
 
 import tiny_run
 from bertsmith import device
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import Diverged
 from bertsmith.instances.batches import BatchSizes
-from bertsmith.instances.synthetic_batches import RandomPairs
+from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels.gpu.torch_flash_attention import Flash
 from bertsmith.kernels.reference import Kernels
 from bertsmith.runs import run_folder as run_of_workflows
@@ -53,12 +53,12 @@ class Again:
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
     """Runs compute with these kernels, draw from the default generator, do not wait for the device, and record
     their updates; a batch is filled up far enough that few shapes are met."""
-    monkeypatch.setattr(Place, "recorded", lambda _, work, __: Again(work))
+    monkeypatch.setattr(ComputeContext, "recorded", lambda _, work, __: Again(work))
     monkeypatch.setattr(cuda_graphs, "_STEPS", 1)
     monkeypatch.setattr(cuda_graphs, "_ROW_STEPS", 1)
     monkeypatch.setattr(Again, "replayed", 0)
     monkeypatch.setattr("bertsmith.device._default_generator", lambda _: torch.default_generator)
-    monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
+    monkeypatch.setattr(ComputeContext, "runs_ahead", property(lambda _: True))
     monkeypatch.setattr(run_of_workflows, "for_training", lambda *_, **__: kernels)
 
 
@@ -218,7 +218,7 @@ def test_a_batch_is_filled_up_to_one_of_few_sizes(tokens: int, rows: int, longes
 
 
 def test_a_batch_is_filled_up_to_what_it_has_room_in() -> None:
-    batch = RandomPairs(50, 12, 0.3).batch(0, 0, 2)
+    batch = SyntheticStream(50, 12, 0.3).batch(0, 0, 2)
     own = batch.sizes
     assert batch.filled(own._replace(sequences=own.sequences + 2, tokens=own.tokens + 20)).sizes == (
         *(own.sequences + 2, own.tokens + 20),
@@ -254,11 +254,11 @@ def test_work_is_recorded_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: ("stream", device, object()))
     monkeypatch.setattr(torch.cuda, "device", moved)
     monkeypatch.setattr(torch.cuda, "graph", graph)
-    device._recording.cache_clear()
+    device._capture_stream.cache_clear()
     asked = []
     for _ in range(2):
-        Place(second, "bf16", torch.Generator()).recorded(lambda: asked.append(at[-1]), None)
-    device._recording.cache_clear()
+        ComputeContext(second, "bf16", torch.Generator()).recorded(lambda: asked.append(at[-1]), None)
+    device._capture_stream.cache_clear()
     assert asked == [second] * 2
     assert seen[0] == seen[1]
     assert seen[0][0] == seen[0][1][1] == second

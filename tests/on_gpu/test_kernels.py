@@ -14,19 +14,19 @@ from torch import Tensor, nn
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.instances.batches import BatchSizes
-from bertsmith.instances.synthetic_batches import RandomPairs
+from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels.gpu import torch_flash_attention
 from bertsmith.kernels.gpu.torch_flash_attention import Flash
 from bertsmith.kernels.reference import TORCH, Kernels, use_kernels
-from bertsmith.models.attention import attention_by_sequence
-from bertsmith.models.attention_layout import Layout
+from bertsmith.models.attention import reference_attention
+from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.fused_cross_entropy import table_loss
+from bertsmith.models.fused_cross_entropy import fused_cross_entropy
 from bertsmith.models.layers import Dropout
-from bertsmith.objectives.masked_lm import MlmNsp
+from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.packed import Packed
 from bertsmith.training.train_step import Trained
 
@@ -97,11 +97,11 @@ def test_flash_attention_is_attention(
     numbers = torch.Generator().manual_seed(seed)
     qkv = torch.randn(sum(lengths), 3 * heads * width, generator=numbers).bfloat16().requires_grad_()
     grad = torch.randn(sum(lengths), heads * width, generator=numbers)
-    found = Flash().attention(qkv, Layout(packed, sees).bounds, heads, None)
+    found = Flash().attention(qkv, AttentionLayout(packed, sees).bounds, heads, None)
     assert found is not None
     (slope,) = torch.autograd.grad(found, qkv, grad.bfloat16())
     exact = qkv.detach().float().requires_grad_()
-    wanted = attention_by_sequence(exact, packed, heads, sees=sees)
+    wanted = reference_attention(exact, packed, heads, sees=sees)
     (slope_wanted,) = torch.autograd.grad(wanted, exact, grad)
     assert torch.allclose(found.float(), wanted, atol=2e-2, rtol=2e-2)
     assert torch.allclose(slope.float(), slope_wanted, atol=5e-2, rtol=5e-2)
@@ -174,8 +174,8 @@ def test_the_loss_over_a_vocabulary(dtype: torch.dtype, count: int) -> None:
     x, table = (torch.randn(n, 16, generator=draw).to(dtype).requires_grad_() for n in (count, 50))
     bias = torch.randn(50, generator=draw, requires_grad=True)
     labels = torch.randint(50, (count,), generator=draw)
-    found = table_loss(x, table, bias, labels, Flash())
-    wanted = table_loss(x, table, bias, labels, TORCH)
+    found = fused_cross_entropy(x, table, bias, labels, Flash())
+    wanted = fused_cross_entropy(x, table, bias, labels, TORCH)
     assert found[1] == wanted[1]
     assert torch.allclose(found[0].float(), wanted[0].float(), rtol=1e-5)
     if count:
@@ -191,7 +191,7 @@ def test_the_loss_over_a_vocabulary_by_triton(exact: None, count: int) -> None:
     x, table = (torch.randn(n, 16, generator=draw).requires_grad_() for n in (count, 50))
     bias = torch.randn(50, generator=draw, requires_grad=True)
     labels = torch.randint(50, (count,), generator=draw)
-    found, wanted = (table_loss(x, table, bias, labels, kernels) for kernels in (ByTriton(), TORCH))
+    found, wanted = (fused_cross_entropy(x, table, bias, labels, kernels) for kernels in (ByTriton(), TORCH))
     assert found[1] == wanted[1]
     slopes = (torch.autograd.grad(loss, (x, table, bias)) for loss, _ in (found, wanted))
     for own, other in zip(*slopes, strict=True):
@@ -238,10 +238,10 @@ def test_a_batch_that_is_filled_up_is_the_same(
     exact: None, sequences: int, more: tuple[int, int, int]
 ) -> None:
     """Its losses, how many are right, and all gradients."""
-    batch = RandomPairs(CONFIG.vocab_size, 12, 0.3).batch(0, 0, sequences)
+    batch = SyntheticStream(CONFIG.vocab_size, 12, 0.3).batch(0, 0, sequences)
     sizes = BatchSizes(*(own + n for own, n in zip(batch.sizes, (*more, 2), strict=True)))
     encoder = Encoder(CONFIG, torch.Generator().manual_seed(0))
-    objective = MlmNsp(CONFIG, encoder.generator)
+    objective = MaskedLM(CONFIG, encoder.generator)
     trained = Trained(encoder, objective).train()
     use_kernels(trained, ByTriton())
     found = []
@@ -281,20 +281,20 @@ def test_tables_that_are_looked_up(exact: None) -> None:
 def test_more_sequences_than_a_grid_has_are_left_to_flash_attention(exact: None) -> None:
     qkv, many = torch.randn(4, 48), torch.zeros(2**16 + 1, dtype=torch.long)
     many[-1] = 4
-    bounds = Layout(packed_of([4])).bounds._replace(starts=many)
+    bounds = AttentionLayout(packed_of([4])).bounds._replace(starts=many)
     assert triton_backend._takes(torch.float32, 16, 2, bounds._replace(starts=many[1:]))
     assert not triton_backend._takes(torch.float32, 16, 2, bounds)
     assert ByTriton().attention(qkv, bounds._replace(starts=many[-2:]), 2, None) is not None
 
 
 def test_what_flash_attention_does_not_take() -> None:
-    five = Layout(packed_of([5])).bounds
+    five = AttentionLayout(packed_of([5])).bounds
     low = torch.randn(5, 48).bfloat16()
     assert Flash().attention(low, five, 2, None) is not None
     assert Flash().attention(low.float(), five, 2, None) is None
     assert Flash().attention(low, five._replace(sees="behind"), 2, None) is None
     assert Flash().attention(torch.randn(5, 36).bfloat16(), five, 2, None) is None
-    assert Flash().attention(low[:0], Layout(packed_of([0])).bounds, 2, None) is None
+    assert Flash().attention(low[:0], AttentionLayout(packed_of([0])).bounds, 2, None) is None
     encoder, packed = Encoder(CONFIG), packed_of([3, 8])
     plain = passed(encoder, packed, TORCH, None, low=False)[0]
     assert passed(encoder, packed, ByTriton(), None, low=False)[0].equal(plain)
@@ -302,8 +302,8 @@ def test_what_flash_attention_does_not_take() -> None:
 
 def test_buckets_are_larger_on_a_device() -> None:
     packed = packed_of([40] * 100)
-    assert len(Layout(packed).buckets) > 1
-    assert len(Layout(packed.to("meta")).buckets) == 1
+    assert len(AttentionLayout(packed).buckets) > 1
+    assert len(AttentionLayout(packed.to("meta")).buckets) == 1
 
 
 def test_answers_are_by_flash_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,8 +318,8 @@ def test_answers_are_by_flash_attention(tmp_path: Path, monkeypatch: pytest.Monk
         return kernel(qkv, starts, *more, **named)
 
     monkeypatch.setattr(torch_flash_attention, "attended", attended)
-    monkeypatch.setattr(Place, "uses_threads", property(lambda _: False))
-    monkeypatch.setattr(Place, "runs_ahead", property(lambda _: True))
+    monkeypatch.setattr(ComputeContext, "uses_threads", property(lambda _: False))
+    monkeypatch.setattr(ComputeContext, "runs_ahead", property(lambda _: True))
     exactly = bs.load(run.path, precision="fp32")
     assert exactly.encoder.kernels.name == "torch"
     model = bs.load(run.path, precision="bf16")

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.artifacts.config_schema import field_values
+from bertsmith.artifacts.config_schema import config_to_hf
 from bertsmith.artifacts.folder import read_folder
-from bertsmith.artifacts.weight_names import to_field
+from bertsmith.artifacts.weight_names import to_hf_names
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.families.bert import BERT
-from bertsmith.models.heads import ClassHead, MaskedHead, PairHead, Pooler
+from bertsmith.models.heads import LinearHead, MaskedLMHead, Pooler, SentencePairHead
 from bertsmith.packed import Packed
 
 transformers = pytest.importorskip("transformers")
@@ -52,9 +52,9 @@ def ours(config: ModelConfig) -> nn.ModuleDict:
     parts = {
         "encoder": Encoder(config, g),
         "pooler": Pooler(config, g),
-        "masked": MaskedHead(config, g),
-        "pair": PairHead(config, g),
-        "classifier": ClassHead(config, g, labels=3),
+        "masked": MaskedLMHead(config, g),
+        "pair": SentencePairHead(config, g),
+        "classifier": LinearHead(config, g, labels=3),
     }
     with torch.no_grad():  # biases and norms away from 0 and 1, or the test would not see them exchanged
         for part in parts.values():
@@ -66,10 +66,12 @@ def ours(config: ModelConfig) -> nn.ModuleDict:
 
 def reference(config: ModelConfig, model: nn.ModuleDict, cls: str, prefixes: tuple[str, ...], **more):
     other = getattr(transformers, cls)(
-        transformers.BertConfig(**field_values(config), attn_implementation="eager", **more)
+        transformers.BertConfig(**config_to_hf(config), attn_implementation="eager", **more)
     )
     state = {n: p for n, p in model.state_dict().items() if n.split(".")[0] in prefixes}
-    missing, unexpected = other.load_state_dict(to_field(state, BERT.names(config), bare=False), strict=False)
+    missing, unexpected = other.load_state_dict(
+        to_hf_names(state, BERT.names(config), bare=False), strict=False
+    )
     assert not unexpected
     assert set(missing) <= {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
     return other
@@ -135,7 +137,7 @@ def test_layers_losses_and_all_gradients(shape: str, batch_name: str) -> None:
         if not n.startswith("classifier")
     }
     wanted = dict(other.named_parameters())
-    mine = to_field(grads, BERT.names(config), bare=False)
+    mine = to_hf_names(grads, BERT.names(config), bare=False)
     assert mine.keys() == wanted.keys()
     for name, grad in mine.items():
         their = wanted[name].grad

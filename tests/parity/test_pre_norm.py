@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from bertsmith.artifacts.config_schema import field_values
+from bertsmith.artifacts.config_schema import config_to_hf
 from bertsmith.artifacts.folder import read_folder, write_folder
-from bertsmith.artifacts.weight_names import to_field
+from bertsmith.artifacts.weight_names import to_hf_names
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.families.roberta import ROBERTA
 from bertsmith.models.family import build_encoder
-from bertsmith.models.heads import MaskedHead
+from bertsmith.models.heads import MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
 from family_harness import a_batch, config_of, transformers
 
@@ -30,7 +30,7 @@ THEIRS = (
 
 def ours(config: ModelConfig) -> nn.ModuleDict:
     g = torch.Generator().manual_seed(5)
-    parts = nn.ModuleDict({"encoder": build_encoder(config, g), "masked": MaskedHead(config, g)})
+    parts = nn.ModuleDict({"encoder": build_encoder(config, g), "masked": MaskedLMHead(config, g)})
     with torch.no_grad():
         for weight in parts.parameters():
             if weight.dim() == 1:
@@ -47,11 +47,11 @@ def renamed(name: str) -> str:
 def test_states_loss_and_gradients() -> None:
     config = config_of("roberta", norm="pre")
     model = ours(config)
-    values = {**field_values(config), "attn_implementation": "eager"}
+    values = {**config_to_hf(config), "attn_implementation": "eager"}
     values.pop("model_type")
     library = transformers()
     other = library.RobertaPreLayerNormForMaskedLM(library.RobertaPreLayerNormConfig(**values))
-    fields = to_field(model.state_dict(), ROBERTA.names(config), bare=False)
+    fields = to_hf_names(model.state_dict(), ROBERTA.names(config), bare=False)
     missing, unexpected = other.load_state_dict({renamed(n): w for n, w in fields.items()}, strict=False)
     assert not unexpected
     assert {*missing} <= {"lm_head.decoder.weight", "lm_head.decoder.bias"}
@@ -80,7 +80,7 @@ def test_states_loss_and_gradients() -> None:
     theirs.loss.backward()
     grads = {name: torch.zeros_like(w) if w.grad is None else w.grad for name, w in model.named_parameters()}
     wanted_grads = dict(other.named_parameters())
-    for name, grad in to_field(grads, ROBERTA.names(config), bare=False).items():
+    for name, grad in to_hf_names(grads, ROBERTA.names(config), bare=False).items():
         their = wanted_grads[renamed(name)].grad
         torch.testing.assert_close(
             grad, torch.zeros_like(grad) if their is None else their, atol=1e-5, rtol=1e-5

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import bertsmith as bs
-from bertsmith.artifacts.sentence_transformers import SentenceVectors, sentence_vectors
+from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig, read_sentence_embedding_config
 from bertsmith.errors import InputError
 
 TEXTS = [
@@ -41,7 +41,7 @@ def theirs(path: Path) -> Any:
 
 def test_its_folder_gives_the_same_vectors_here(folder: Path) -> None:
     model = bs.load(folder, precision="fp32")
-    assert sentence_vectors(folder) == SentenceVectors("mean", True, 256)
+    assert read_sentence_embedding_config(folder) == SentenceEmbeddingConfig("mean", True, 256)
     np.testing.assert_allclose(model.embed(TEXTS), theirs(folder).encode(TEXTS), atol=1e-5, rtol=0)
     raw = model.embed(TEXTS[:1], normalize=False)
     assert np.linalg.norm(raw) > 1.5
@@ -105,7 +105,7 @@ def test_settings_of_the_base_are_taken_over(
     how |= {"learning_rate": 1e-12, "hidden_dropout_prob": 0, "precision": "fp32"}
     caplog.set_level("INFO", "bertsmith")
     run = bs.finetune("embed", base, tmp_path / "run", **how)
-    assert sentence_vectors(run.model_folder) == SentenceVectors("cls", False, 24)
+    assert read_sentence_embedding_config(run.model_folder) == SentenceEmbeddingConfig("cls", False, 24)
     values = "task.pooling=cls, task.normalize=False, task.max_length=24"
     assert [text for text in caplog.messages if values in text] == [
         f"settings taken from the base model: {values}"
@@ -114,7 +114,7 @@ def test_settings_of_the_base_are_taken_over(
     other = bs.finetune(
         "embed", base, tmp_path / "other", **how, pooling="mean", normalize=True, max_length=9
     )
-    assert sentence_vectors(other.model_folder) == SentenceVectors("mean", True, 9)
+    assert read_sentence_embedding_config(other.model_folder) == SentenceEmbeddingConfig("mean", True, 9)
 
 
 def test_a_folder_that_sentence_transformers_saved_is_read(folder: Path, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_folder_that_sentence_transformers_saved_is_read(folder: Path, tmp_pat
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         other.save(str(tmp_path / "saved"))
-    assert sentence_vectors(tmp_path / "saved") == SentenceVectors("mean", True, 256)
+    assert read_sentence_embedding_config(tmp_path / "saved") == SentenceEmbeddingConfig("mean", True, 256)
     np.testing.assert_allclose(
         bs.load(tmp_path / "saved", precision="fp32").embed(TEXTS), other.encode(TEXTS), atol=1e-5, rtol=0
     )

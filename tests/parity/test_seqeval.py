@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertsmith.metrics.entities import count, entities, total
+from bertsmith.metrics.entities import count_entities, extract_entities, sum_counts
 from bertsmith.metrics.precision_recall import Counts
-from bertsmith.metrics.tagging_schemes import breaks_of
+from bertsmith.metrics.tagging_schemes import find_violations
 
 metrics = pytest.importorskip("seqeval.metrics", reason="seqeval is not installed: pip install -e '.[dev]'")
 scheme = pytest.importorskip("seqeval.scheme")
@@ -41,11 +41,11 @@ def ours_of(found: Counts) -> tuple[float, ...]:
 def test_its_default_mode_counts_as_conlleval_does(pairs: list[list[tuple[str, str]]]) -> None:
     """For any tags, broken ones among them."""
     truth, guess = halves(pairs)
-    found = total(count(truth, guess))
+    found = sum_counts(count_entities(truth, guess))
     assert ours_of(found) == pytest.approx(theirs(truth, guess))
     for row in (*truth, *guess):
         wanted = metrics.sequence_labeling.get_entities(row)
-        assert [(e.type, e.start, e.end - 1) for e in entities(row)] == wanted
+        assert [(e.type, e.start, e.end - 1) for e in extract_entities(row)] == wanted
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,10 @@ def test_its_strict_mode_counts_the_same_whole_entities(name: str, tags: list[st
         truth, guess = halves(pairs)
         for row in (*truth, *guess):
             wanted = scheme.Tokens(row, getattr(scheme, name)).entities
-            assert [tuple(e) for e in entities(row, ours)] == [(e.tag, e.start, e.end) for e in wanted]
-        found = total(count(truth, guess, ours))
+            assert [tuple(e) for e in extract_entities(row, ours)] == [
+                (e.tag, e.start, e.end) for e in wanted
+            ]
+        found = sum_counts(count_entities(truth, guess, ours))
         score = (
             theirs(truth, guess, mode="strict", scheme=getattr(scheme, name))
             if found.gold
@@ -73,12 +75,12 @@ def test_its_strict_mode_counts_the_same_whole_entities(name: str, tags: list[st
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(IOB), min_size=1, max_size=9))
 def test_in_iob1_the_strict_modes_agree_on_legal_rows(row: list[str]) -> None:
-    if not breaks_of(row, "iob1"):
+    if not find_violations(row, "iob1"):
         wanted = scheme.Tokens(row, scheme.IOB1).entities
-        assert [tuple(e) for e in entities(row, "iob1")] == [(e.tag, e.start, e.end) for e in wanted]
+        assert [tuple(e) for e in extract_entities(row, "iob1")] == [(e.tag, e.start, e.end) for e in wanted]
 
 
 def test_in_iob1_they_differ_where_b_follows_nothing() -> None:
     row = ["O", "B-PER", "I-PER"]
-    assert entities(row, "iob1") == []
+    assert extract_entities(row, "iob1") == []
     assert [(e.start, e.end) for e in scheme.Tokens(row, scheme.IOB1).entities] == [(2, 3)]

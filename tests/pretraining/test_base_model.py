@@ -16,7 +16,7 @@ import tiny_run
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.models.config import DROPOUTS
+from bertsmith.models.config import DROPOUT_SETTINGS
 from bertsmith.pretraining.extend_vocabulary import extend_tokenizer
 from bertsmith.training import checkpoint
 
@@ -123,9 +123,9 @@ def test_sizes_are_the_models_and_dropout_may_be_set(bert: bs.Model, shards: Sha
     one = ["train.max_steps=1", "data.sequence_length=32", "train.threads=1", "train.tensorboard=false"]
     usual = bs.pretrain(tiny, tmp_path / "tiny", preset="bert-tiny-uncased", settings=one)
     bs.pretrain(tiny, tmp_path / "on", model=usual, preset="bert-tiny-uncased", settings=one)
-    settings = [*FEW, *(f"model.{name}=0.2" for name in DROPOUTS)]
+    settings = [*FEW, *(f"model.{name}=0.2" for name in DROPOUT_SETTINGS)]
     model = bs.pretrain(shards, tmp_path / "run", model=bert, settings=settings)
-    assert [getattr(model.folder.config, name) for name in DROPOUTS] == [0.2] * 3
+    assert [getattr(model.folder.config, name) for name in DROPOUT_SETTINGS] == [0.2] * 3
 
 
 def test_it_resumes_to_the_bit_and_only_on_the_same_model(
@@ -177,7 +177,7 @@ def test_any_family_and_more_rows_than_tokens(family: str, shards: Shards, tmp_p
     """A folder of no record, with a table that is larger than its vocabulary, as published ones are."""
     from bertsmith.models.encoder import Encoder
     from bertsmith.models.family import build_encoder, preset
-    from bertsmith.models.heads import MaskedHead
+    from bertsmith.models.heads import MaskedLMHead
 
     pad = {"pad_token_id": shards.tokenizer.pad_id}
     small: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
@@ -185,7 +185,7 @@ def test_any_family_and_more_rows_than_tokens(family: str, shards: Shards, tmp_p
     config = preset(family, **small, **pad, **({"embedding_size": 8} if "albert" in family else {}))
     draw = torch.Generator().manual_seed(3)
     encoder: Encoder = build_encoder(config, draw)
-    parts = {"encoder": encoder, "masked": MaskedHead(config, draw)}
+    parts = {"encoder": encoder, "masked": MaskedLMHead(config, draw)}
     write_folder(tmp_path / "published", config, parts, tokenizer=shards.tokenizer)
     model = bs.pretrain(shards, tmp_path / "run", model=tmp_path / "published", settings=FEW)
     assert model.folder.config == config

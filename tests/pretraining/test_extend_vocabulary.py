@@ -21,13 +21,19 @@ from bertsmith.errors import InputError
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset
-from bertsmith.models.heads import ClassHead, MaskedHead, PairHead, Pooler
+from bertsmith.models.heads import LinearHead, MaskedLMHead, Pooler, SentencePairHead
 from bertsmith.packed import Packed
 from bertsmith.pretraining.extend_vocabulary import Choice, extend_tokenizer, grown_rows
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training import extend as extension
-from bertsmith.tokenizer_training.added_words import KINDS
-from bertsmith.tokenizer_training.extend import WordCounts, count_domain_words, effect, propose, with_words
+from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS
+from bertsmith.tokenizer_training.extend import (
+    WordCounts,
+    add_words,
+    compare_tokenizations,
+    count_domain_words,
+    propose_words,
+)
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -63,11 +69,11 @@ def model(path: Path, kind: str = "BertForPreTraining", **more: int) -> Path:
     if kind != "BertModel":
         modules["pooler"] = Pooler(c, g)
     if kind == "BertForPreTraining":
-        head = MaskedHead(c, g)
+        head = MaskedLMHead(c, g)
         torch.nn.init.normal_(head.bias, generator=g)
-        modules |= {"masked": head, "pair": PairHead(c, g)}
+        modules |= {"masked": head, "pair": SentencePairHead(c, g)}
     if kind == "BertForSequenceClassification":
-        modules["classifier"] = ClassHead(c, g, 3)
+        modules["classifier"] = LinearHead(c, g, 3)
         labels, record = ["froh", "traurig", "<b>"], {"task": "classify", "numbered": False}
     return write_folder(path, c, modules, architecture=kind, tokenizer=small(), labels=labels, record=record)
 
@@ -96,34 +102,37 @@ def test_words_are_counted_as_the_tokenizer_reads_them(tmp_path: Path) -> None:
 
 def test_proposals_are_ranked_by_what_they_save() -> None:
     words = counted("cardio " * 3 + "gram " * 5 + "37 " * 9 + "the " * 9 + "ab")
-    rows = propose(words, small(), min_frequency=2)
+    rows = propose_words(words, small(), min_frequency=2)
     assert [(r.word, r.count, r.pieces, r.saved) for r in rows] == [
         ("gram", 5, ["g", "##r", "##a", "##m"], 15),
         ("cardio", 3, ["card", "##io"], 3),
     ]
-    assert [r.word for r in propose(words, small(), min_frequency=1)] == ["gram", "cardio", "ab"]
-    assert [r.word for r in propose(words, small(), min_frequency=1, number=1)] == ["gram"]
-    assert [r.word for r in propose(words, small(), min_frequency=1, min_pieces=3)] == ["gram"]
-    assert propose(counted("猫 the . 狗 狗狗"), small(), min_frequency=1) == []  # whole, or unknown
+    assert [r.word for r in propose_words(words, small(), min_frequency=1)] == ["gram", "cardio", "ab"]
+    assert [r.word for r in propose_words(words, small(), min_frequency=1, number=1)] == ["gram"]
+    assert [r.word for r in propose_words(words, small(), min_frequency=1, min_pieces=3)] == ["gram"]
+    assert propose_words(counted("猫 the . 狗 狗狗"), small(), min_frequency=1) == []  # whole, or unknown
 
 
 def test_a_comparison_leaves_out_what_is_common_everywhere() -> None:
     here, there = counted("cardio " * 4 + "gram " * 4 + "the " * 92), counted("gram " * 40 + "the " * 60)
-    rows = propose(here, small(), against=there)
+    rows = propose_words(here, small(), against=there)
     assert [r.word for r in rows] == []
-    rows = propose(here, small(), min_frequency=1, against=there)
+    rows = propose_words(here, small(), min_frequency=1, against=there)
     assert [r.word for r in rows] == ["cardio"]
     assert rows[0].commoner == pytest.approx((4 / 100) / (1 / 101))
 
 
 def test_others_are_kept_on_request() -> None:
     words = counted("cardio " * 9 + "cardiogram " + "gram " * 5 + "grams")
-    free = propose(words, small(), min_frequency=2)
-    kept = propose(words, small(), min_frequency=2, keep_others=True)
+    free = propose_words(words, small(), min_frequency=2)
+    kept = propose_words(words, small(), min_frequency=2, keep_others=True)
     assert [r.word for r in free] == ["gram", "cardio"]
     assert kept == []
     words = counted("cardio " * 9 + "gram " * 5 + "the")
-    assert [r.word for r in propose(words, small(), min_frequency=2, keep_others=True)] == ["gram", "cardio"]
+    assert [r.word for r in propose_words(words, small(), min_frequency=2, keep_others=True)] == [
+        "gram",
+        "cardio",
+    ]
 
 
 word = st.text(st.sampled_from("abc"), min_size=1, max_size=5)
@@ -133,8 +142,8 @@ word = st.text(st.sampled_from("abc"), min_size=1, max_size=5)
 @given(st.lists(word, min_size=1, max_size=40), st.booleans())
 def test_new_words_are_one_token_and_texts_without_them_keep_their_ids(found: list[str], keep: bool) -> None:
     old, words = small(), counted(" ".join(found))
-    chosen = [r.word for r in propose(words, old, number=4, min_frequency=1, keep_others=keep)]
-    new = with_words(old, chosen)
+    chosen = [r.word for r in propose_words(words, old, number=4, min_frequency=1, keep_others=keep)]
+    new = add_words(old, chosen)
     assert new.tokens == [*old.tokens, *chosen]
     changed = 0
     for text in set(found):
@@ -147,7 +156,7 @@ def test_new_words_are_one_token_and_texts_without_them_keep_their_ids(found: li
             changed += after != before
             assert new.decode(after) == text
     assert not (keep and changed)
-    told = effect(words, old, new, chosen)
+    told = compare_tokenizations(words, old, new, chosen)
     assert told["other_words"]["distinct"] == changed
     both = [sum(map(len, t.pieces(found))) for t in (old, new)]
     assert [told["tokens_before"], told["tokens_after"]] == both
@@ -155,7 +164,7 @@ def test_new_words_are_one_token_and_texts_without_them_keep_their_ids(found: li
 
 def test_the_effect_tells_which_other_words_change(tmp_path: Path) -> None:
     words = count_domain_words([corpus(tmp_path)], small())
-    told = effect(words, small(), with_words(small(), ["cardio"]), ["cardio"])
+    told = compare_tokenizations(words, small(), add_words(small(), ["cardio"]), ["cardio"])
     assert told["tokens_before"] - told["tokens_after"] == 4 + 1
     assert told["other_words"] == {
         "distinct": 1, "times": 1, "longer": 0, "become_unknown": 0,
@@ -166,7 +175,7 @@ def test_the_effect_tells_which_other_words_change(tmp_path: Path) -> None:
     # A longest match can also lose: "abcd" = ab ##cd, but abc has no ##d to go on with.
     tokens = [*SPECIALS, "a", "ab", "##c", "##cd"]
     narrow = Tokenizer.of_vocabulary(tokens, lowercase=True)
-    told = effect(counted("abc abcd abcd"), narrow, with_words(narrow, ["abc"]), ["abc"])
+    told = compare_tokenizations(counted("abc abcd abcd"), narrow, add_words(narrow, ["abc"]), ["abc"])
     assert told["other_words"]["become_unknown"] == 1
     assert (told["unknown_before"], told["unknown_after"]) == (0, 2)
 
@@ -181,7 +190,7 @@ def test_memory_is_bounded_and_what_is_forgotten_is_said(
     assert len(found.counts) == 50
     assert found.forgotten == 676 - 49
     assert found.total == 736
-    told = effect(found, small(), small(), [])
+    told = compare_tokenizations(found, small(), small(), [])
     assert told["words_forgotten"] == 627
 
 
@@ -223,7 +232,7 @@ def test_special_tokens_behind_the_vocabulary_keep_their_ids(tmp_path: Path) -> 
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
     old = Tokenizer.load(tmp_path)
     assert old.vocab_size == size + 1
-    new = with_words(old, ["cardio"])
+    new = add_words(old, ["cardio"])
     assert new.tokens == [*TOKENS, "[E1]", "cardio"]
     new.save(tmp_path / "again")
     again = Tokenizer.load(tmp_path / "again")
@@ -233,7 +242,7 @@ def test_special_tokens_behind_the_vocabulary_keep_their_ids(tmp_path: Path) -> 
     definition["added_tokens"][-1] |= {"content": "zoo", "special": False}
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
     with pytest.raises(InputError) as caught:
-        with_words(Tokenizer.load(tmp_path), ["cardio"])
+        add_words(Tokenizer.load(tmp_path), ["cardio"])
     assert caught.value.code == "added_token_is_word"
 
 
@@ -292,9 +301,9 @@ letters = st.lists(st.text(st.sampled_from("abc"), min_size=1, max_size=12), min
 def test_whatever_words_are_added_each_is_one_token(
     words: list[str], text: list[str], trained: Tokenizer
 ) -> None:
-    kind = KINDS[trained.kind]
+    kind = VOCABULARY_KINDS[trained.kind]
     new_ones = [word for word in dict.fromkeys(words) if kind.token(word) not in trained.tokens]
-    new = with_words(trained, new_ones)
+    new = add_words(trained, new_ones)
     assert new.tokens[: trained.vocab_size] == trained.tokens
     for word in new_ones:
         assert [new.tokens[i] for i in new.pieces([kind.text(word)])[0]] == [kind.token(word)]
@@ -310,7 +319,7 @@ def test_a_model_of_another_kind_grows(shared_data: Path, tmp_path: Path) -> Non
     sizes = ("hidden_size=8", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=12")
     c = preset("roberta-mini", vocab_size=tokenizer.vocab_size).changed(sizes)
     g = torch.Generator().manual_seed(3)
-    parts = {"encoder": Encoder(c, g), "masked": MaskedHead(c, g)}
+    parts = {"encoder": Encoder(c, g), "masked": MaskedLMHead(c, g)}
     old = write_folder(tmp_path / "old", c, parts, architecture="RobertaForMaskedLM", tokenizer=tokenizer)
     (tmp_path / "list.txt").write_text("troponin\n")
     report = extend_tokenizer([], tmp_path / "new", model=old, word_list=tmp_path / "list.txt")
@@ -529,11 +538,11 @@ def test_bad_calls(tmp_path: Path) -> None:
     fails("not_a_model", model=tmp_path / "t")
     old = model(tmp_path / "m")
     shutil.copy(tmp_path / "t" / "vocab.txt", tmp_path / "more.txt")
-    with_words(small(), ["zoo"]).save(old)
+    add_words(small(), ["zoo"]).save(old)
     fails("vocab_size_differs", model=old)
     for words in (["the"], ["zoo", "zoo"]):
         with pytest.raises(InputError) as caught:
-            with_words(small(), words)
+            add_words(small(), words)
         assert caught.value.code == "word_not_new"
 
 

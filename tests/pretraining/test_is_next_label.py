@@ -12,10 +12,10 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairBatch, PairStream, ids_of
+from bertsmith.instances.batches import InstanceStream, MaskedBatch, special_token_ids_of
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MlmNsp
+from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.pretraining.base_model import exchange_answers
 
 STILL = [
@@ -42,10 +42,12 @@ def other(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     return tiny_run.run(shards, out, "data.is_next_label=1", "train.max_steps=4")
 
 
-def batch(shards: Shards, **settings: object) -> PairBatch:
+def batch(shards: Shards, **settings: object) -> MaskedBatch:
     chosen = DataSettings(**settings)  # type: ignore[arg-type]
     documents = torch.arange(shards.documents).numpy()
-    stream = PairStream(shards, documents, ids_of(shards.tokenizer), chosen, length=32, seed=3)
+    stream = InstanceStream(
+        shards, documents, special_token_ids_of(shards.tokenizer), chosen, length=32, seed=3
+    )
     return stream.batch(0, 0, 40)
 
 
@@ -60,7 +62,7 @@ def test_data_and_head_change_together(shards: Shards) -> None:
         intermediate_size=16, max_position_embeddings=32, hidden_dropout_prob=0, attention_probs_dropout_prob=0,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(1)
-    encoder, objective = Encoder(config, generator), MlmNsp(config, generator)
+    encoder, objective = Encoder(config, generator), MaskedLM(config, generator)
     torch.nn.init.normal_(objective.pair.linear.weight, generator=generator)
     with torch.no_grad():
         before = objective.loss(encoder, plain)

@@ -14,7 +14,7 @@ import tiny_run
 from bertsmith import hardware
 from bertsmith.cli.main import main
 from bertsmith.corpus.shards import Shards
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs
 from bertsmith.inference.pseudo_likelihood import Scorer
@@ -170,7 +170,7 @@ class Costly(Scorer):
 def on_the_way(straight: Path, pairs: Path, **settings: Any) -> PairsOnTheWay:
     model = bs.load(straight)
     of = model.scorer()
-    scorer = Costly(of.encoder, of.head, of.tokenizer, Place.of("cpu", "fp32"))
+    scorer = Costly(of.encoder, of.head, of.tokenizer, ComputeContext.of("cpu", "fp32"))
     return PairsOnTheWay(read_pairs(pairs), EvaluateSettings(pairs=str(pairs), **settings), scorer)
 
 

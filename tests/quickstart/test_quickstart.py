@@ -17,7 +17,7 @@ from bertsmith.io.documentation import Library, documents, installed
 from bertsmith.io.files import Document
 from bertsmith.quickstart import quickstart as quickstart_module
 from bertsmith.quickstart.pairs import make_pairs, score_bigram_model
-from bertsmith.quickstart.quickstart import quickstart, show
+from bertsmith.quickstart.quickstart import print_report, quickstart
 from bertsmith.quickstart.task import QuickstartTask, make_task, sentences_of
 
 LIBRARIES = ("python", "networkx", "numpy", "scikit-learn")  # fast to read, and large enough for classes
@@ -120,7 +120,7 @@ def test_the_table_has_a_row_for_each_model(
     assert [score["model"] for score in report["scores"]] == MODELS
     assert report["scores"][0]["accuracy"] == pytest.approx(1 / 3)
     monkeypatch.setenv("COLUMNS", "80")
-    show(report)
+    print_report(report)
     printed = capsys.readouterr().out
     for score in report["scores"]:
         line = next(line for line in printed.split("\n") if f"│ {score['model']}" in line)
@@ -160,7 +160,7 @@ def test_lower_scores_and_punctuation_are_printed(
         for score, accuracy in zip(report["scores"], (0.2, 0.4, 0.3, 0.35), strict=True)
     ]
     masks = [{"text": "[MASK]", "answers": [{"token": t, "score": 0.5} for t in ("the", ",", "##s")]}]
-    show({**report, "scores": scores, "masks": masks})
+    print_report({**report, "scores": scores, "masks": masks})
     printed = capsys.readouterr().out
     assert "Pre-training: +5.0 points over random weights, 5.0 points below TF-IDF + linear." in printed
     assert 'the 50%, "," 50%, ##s 50%' in printed

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tiny_run
-from bertsmith.corpus.checks.tokenizer_comparison import measure
+from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.inspection.check import check_corpus
 from bertsmith.reports.corpus import corpus_page
 from bertsmith.reports.tokenizers import PARTS, tokenizers_page, tokenizers_plot, word_shares
@@ -72,8 +72,8 @@ def pages(tmp_path: Path) -> dict[str, str]:
         "one": render_check([one])[0],
         "empty": render_check([empty])[0],
         "chinese": render_check([chinese], tokenizer=tokenizer)[0],
-        "many tokenizers": tokenizers_page(measure([prose, chinese], many)),
-        "one tokenizer": tokenizers_page(measure([chinese], {"it": tokenizer})),
+        "many tokenizers": tokenizers_page(compare_tokenizers([prose, chinese], many)),
+        "one tokenizer": tokenizers_page(compare_tokenizers([chinese], {"it": tokenizer})),
     }
 
 
@@ -186,7 +186,7 @@ def test_seconds_have_two_digits(tmp_path: Path) -> None:
 
 def test_unknown_words_are_a_separate_part(tmp_path: Path) -> None:
     (text := tmp_path / "a.txt").write_text("kaba κ κ κ\n", encoding="utf-8")
-    report = measure([text], {"knows little": tiny_run.tokenizer()})
+    report = compare_tokenizers([text], {"knows little": tiny_run.tokenizer()})
     assert word_shares(report["tokenizers"]["knows little"]) == [0.25, 0, 0, 0, 0.75]
     page = tokenizers_page(report)
     assert "one piece 25.0\u00a0%" in page
@@ -198,7 +198,7 @@ def test_unknown_words_are_a_separate_part(tmp_path: Path) -> None:
 def test_the_plot_has_a_bar_for_each_tokenizer_and_part(tmp_path: Path) -> None:
     (text := tmp_path / "a.txt").write_text("kaba κ $x$ _y\n", encoding="utf-8")
     few = Tokenizer.of_vocabulary(SPECIALS, lowercase=True)
-    report = measure([text], {"_few$x$": few, "words": tiny_run.tokenizer()})
+    report = compare_tokenizers([text], {"_few$x$": few, "words": tiny_run.tokenizer()})
     (axes,) = tokenizers_plot(report).axes
     assert len(axes.patches) == 2 * len(PARTS)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["words", r"_few\$x\$"]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bertsmith.metrics.calibration import bins_of
+from bertsmith.metrics.calibration import reliability_bins
 from bertsmith.reports.page import score_name
-from bertsmith.reports.run import run_page, write_figures, write_report
+from bertsmith.reports.run import render_run_page, write_figures, write_report
 from bertsmith.reports.run_figures import drawings
-from bertsmith.reports.step_times import Steps
+from bertsmith.reports.step_times import StepTimer
 from bertsmith.tasks.error_analysis import confusion, numbers, reliability, shortened
 
 NASTY = "<script>alert(1)</script> & \u202eevil\u202c \x1b[31m"
@@ -161,7 +161,7 @@ def test_figures_of_an_earlier_report_are_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [NASTY, "مرحبا بالعالم", "x" * 10_000, "$\\alpha$ _a_ {{ 1 }}", "我们"])
 def test_text_from_files_is_escaped(text: str) -> None:
-    page = run_page(report(text=text))
+    page = render_run_page(report(text=text))
     assert "<script" not in page
     assert "\u202e" not in page
     assert "\x1b" not in page
@@ -175,7 +175,7 @@ def test_text_from_files_is_escaped(text: str) -> None:
 
 def test_the_size_of_a_page_is_bounded() -> None:
     document = report(labels=1500, examples=100_000, text="word " * 80)
-    page = run_page(document)
+    page = render_run_page(document)
     assert len(page) < 600_000
     assert len(json.dumps(document)) < 600_000
     words = page_text(page)
@@ -198,7 +198,9 @@ def test_a_confusion_matrix_has_a_cell_for_each_pair() -> None:
 
 def test_reliability_has_the_bins_of_the_calibration_error() -> None:
     result = reliability("texts", [0.9, 0.95, 0.1], [True, False, False])
-    assert result["bins"] == [bin_._asdict() for bin_ in bins_of([0.9, 0.95, 0.1], [True, False, False])]
+    assert result["bins"] == [
+        bin_._asdict() for bin_ in reliability_bins([0.9, 0.95, 0.1], [True, False, False])
+    ]
     assert result["error"] == pytest.approx((abs(0.9 - 1) + 0.95 + 0.1) / 3)
     assert result["number"] == 3
 
@@ -212,17 +214,17 @@ def test_a_scatter_plot_is_evenly_sampled() -> None:
 
 def test_writing_a_figure_does_not_change_it() -> None:
     document = report()
-    expected = run_page(document)
+    expected = render_run_page(document)
     figures = drawings(document)
     for figure in figures:
         figure.figure.savefig("/dev/null", format="png")
-    assert run_page(document, figures) == expected
+    assert render_run_page(document, figures) == expected
 
 
 def test_a_nested_step_pauses_the_outer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("bertsmith.hardware.clock", lambda: now[0])
-    steps = Steps()
+    steps = StepTimer()
     now[0] = 5.0  # outside of all steps
     with steps.step("training"):
         now[0] = 15.0
@@ -252,7 +254,9 @@ def test_no_page_is_wider_than_its_window(tmp_path: Path, width: int) -> None:
 
     if browser.chromium() is None:
         pytest.skip("there is no Chromium on this machine")
-    (tmp_path / "page.html").write_text(run_page(report(labels=20, text="x" * 10_000)), encoding="utf-8")
+    (tmp_path / "page.html").write_text(
+        render_run_page(report(labels=20, text="x" * 10_000)), encoding="utf-8"
+    )
     with browser.Browser() as shown:
         for scheme in browser.SCHEMES:
             shown.open(tmp_path / "page.html", width, scheme)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bertsmith.retrieval.exact import nearest_vectors, unit_length
+from bertsmith.retrieval.exact import normalize_vectors, search_vectors
 
 
 def sort_all_products(
@@ -28,9 +28,9 @@ def test_results_do_not_depend_on_the_block_size(seed: int, k: int, block_size: 
         vectors = rng.integers(-1, 2, (size, 4)).astype(np.float32)
         queries = rng.integers(-1, 2, (5, 4)).astype(np.float32)
     else:
-        vectors = unit_length(rng.standard_normal((size, 33)).astype(np.float32))
-        queries = unit_length(rng.standard_normal((5, 33)).astype(np.float32))
-    indices, products = nearest_vectors(queries, vectors, k, block_size=block_size)
+        vectors = normalize_vectors(rng.standard_normal((size, 33)).astype(np.float32))
+        queries = normalize_vectors(rng.standard_normal((5, 33)).astype(np.float32))
+    indices, products = search_vectors(queries, vectors, k, block_size=block_size)
     expected_indices, expected_products = sort_all_products(queries, vectors, k)
     np.testing.assert_array_equal(indices, expected_indices)
     np.testing.assert_array_equal(products, expected_products)
@@ -42,14 +42,14 @@ def test_products_equal_in_single_precision_are_ordered_exactly() -> None:
     vectors[:, 0] += np.arange(40)[::-1] * np.float32(2.0**-20)
     query = np.ones((1, 256), dtype=np.float32)
     for block_size in (1, 7, 40):
-        assert nearest_vectors(query, vectors, 40, block_size=block_size)[0][0].tolist() == list(range(40))
+        assert search_vectors(query, vectors, 40, block_size=block_size)[0][0].tolist() == list(range(40))
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 4)])
 def test_fewer_vectors_than_k(shape: tuple[int, int]) -> None:
-    indices, products = nearest_vectors(np.ones((2, 4), np.float32), np.ones(shape, np.float32), 10)
+    indices, products = search_vectors(np.ones((2, 4), np.float32), np.ones(shape, np.float32), 10)
     assert indices.shape == products.shape == (2, shape[0])
 
 
 def test_a_zero_vector_stays_zero() -> None:
-    assert unit_length(np.zeros((1, 3), np.float32)).tolist() == [[0, 0, 0]]
+    assert normalize_vectors(np.zeros((1, 3), np.float32)).tolist() == [[0, 0, 0]]

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
 from bertsmith.retrieval.approximate import GRAPH
-from bertsmith.retrieval.index import Index, TextRow, Whose, write_index
-from bertsmith.retrieval.vector_file import map_vectors, vector_file
+from bertsmith.retrieval.index import EmbeddingSource, Index, TextRow, write_index
+from bertsmith.retrieval.vector_file import map_vectors, open_vector_file
 
-SOURCE = Whose(model="/somewhere", digest="d" * 64, pooling="mean")
+SOURCE = EmbeddingSource(model="/somewhere", digest="d" * 64, pooling="mean")
 
 
 def embed(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -113,7 +113,7 @@ def test_a_manifest_cannot_name_files_outside_the_folder(index: Index, tmp_path:
     path = index.folder / "index.json"
     (tmp_path / "x").write_text("")
     manifest = json.loads(path.read_text())
-    manifest["files"]["../x"] = {"size": 0, "sha256": atomic.digest(tmp_path / "x")}
+    manifest["files"]["../x"] = {"size": 0, "sha256": atomic.sha256_of_file(tmp_path / "x")}
     path.write_text(json.dumps(manifest))
     with pytest.raises(InputError) as caught:
         Index(index.folder)
@@ -173,7 +173,7 @@ def test_approximate_search_reports_its_recall(tmp_path: Path) -> None:
     assert np.mean([len({*a} & {*b}) / 10 for a, b in zip(exact, approximate, strict=True)]) > 0.95
     np.testing.assert_array_equal(cosines[exact == approximate], approximate_cosines[exact == approximate])
     other = write_index(tmp_path / "j", rows(500), embed, SOURCE, approximately=True)
-    assert atomic.digest(other.folder / GRAPH) == atomic.digest(index.folder / GRAPH)
+    assert atomic.sha256_of_file(other.folder / GRAPH) == atomic.sha256_of_file(index.folder / GRAPH)
 
 
 def test_fewer_vectors_than_k(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_fewer_vectors_than_k(tmp_path: Path) -> None:
 def test_vectors_are_written_in_parts(tmp_path: Path) -> None:
     for count in (0, 1, 12345):
         vectors = np.arange(3 * count, dtype=np.float32).reshape(-1, 3)
-        with vector_file(tmp_path / "v.npy", 3) as writer:
+        with open_vector_file(tmp_path / "v.npy", 3) as writer:
             for start in range(0, count, 1000):
                 writer.write(vectors[start : start + 1000])
         np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), vectors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import listed
+from bertsmith.formatting import join_names
 from bertsmith.tasks.classification.classify import Classify, label_names
 from bertsmith.tasks.classification.regress import Regress
 from bertsmith.tasks.classification.texts import TextExample
@@ -183,8 +183,8 @@ def test_an_unknown_label_is_compared_with_the_known_ones() -> None:
 
 
 def test_lists_and_texts_are_cut_for_a_sentence() -> None:
-    assert listed("abc", 2) == "a, b and 1 more"
-    assert listed("ab", 2) == "a, b"
+    assert join_names("abc", 2) == "a, b and 1 more"
+    assert join_names("ab", 2) == "a, b"
     assert excerpt("two\n lines") == "'two lines'"
     assert len(excerpt("x" * 90)) == 42
 

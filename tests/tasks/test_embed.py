@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.embedding.contrastive_losses import contrastive, cosent, cosine_errors, in_batch
@@ -267,7 +267,7 @@ def test_the_loss_of_a_batch_is_that_of_its_vectors(settings: dict[str, Any]) ->
         loss = embed.loss(encoder, embed.collate(items))
     vectors = [
         torch.from_numpy(answer.vectors)
-        for answer in embed.answers(encoder, items, found, Place.of("cpu", "fp32"))
+        for answer in embed.answers(encoder, items, found, ComputeContext.of("cpu", "fp32"))
     ]
     queries = F.normalize(torch.stack([v[0] for v in vectors]), dim=1)
     others = F.normalize(torch.stack([*(v[1] for v in vectors), vectors[1][2]]), dim=1)
@@ -287,7 +287,7 @@ def test_a_vector_does_not_depend_on_what_else_is_read() -> None:
     found = [pair("kaba lode migi nude pe"), pair("so"), pair("tuba ride"), pair("kaba " * 40)]
     embed = task([pair("a", "b")])
     encoder = build_encoder(embed.config, torch.Generator().manual_seed(1)).eval()
-    place = Place.of("cpu", "fp32")
+    place = ComputeContext.of("cpu", "fp32")
 
     def vectors(some: list[Match]) -> list[Any]:
         return [

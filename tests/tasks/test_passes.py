@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.tasks.items import within_budget
 
 MOST = 1024  # tokens of a pass on a processor
@@ -21,9 +21,9 @@ MOST = 1024  # tokens of a pass on a processor
 
 def cut(sizes: Sequence[int], threads: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     with monkeypatch.context() as patch:
-        patch.setattr(Place, "threads", property(lambda _: threads))
+        patch.setattr(ComputeContext, "threads", property(lambda _: threads))
         order = sorted(range(len(sizes)), key=sizes.__getitem__)
-        passes = list(within_budget(order, sizes, Place.of("cpu", "fp32")))
+        passes = list(within_budget(order, sizes, ComputeContext.of("cpu", "fp32")))
     assert [i for some in passes for i in some] == order
     return passes
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.metrics.entities import count, total
+from bertsmith.metrics.entities import count_entities, sum_counts
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.tag import Tag, first_tokens
@@ -56,7 +56,7 @@ def tagger(facts: dict[str, Any] | None = None, settings: TagSettings = PLAIN) -
 
 def answers(examples: Sequence[TagExample], task: Tag, encoder: Encoder) -> list[dict[str, Any]]:
     items = task.encode(examples, tiny_run.tokenizer())
-    return task.answers(encoder, items, examples, Place.of("cpu", "fp32"))
+    return task.answers(encoder, items, examples, ComputeContext.of("cpu", "fp32"))
 
 
 # Files
@@ -371,7 +371,7 @@ def test_the_words_are_a_list_or_a_string_and_entities_are_spans_of_words() -> N
     some = Tag.of_inputs({"words": ["kaba lode  migi", ["nufo", "New York"], ""]}, PLAIN, ["1", "2", "3"])
     assert [e.words for e in some] == [("kaba", "lode", "migi"), ("nufo", "New York"), ()]
     for answer in answers(some, task, encoder):
-        assert total(count([answer["tags"]], [answer["tags"]])).gold == len(answer["entities"])
+        assert sum_counts(count_entities([answer["tags"]], [answer["tags"]])).gold == len(answer["entities"])
         for entity in answer["entities"]:
             assert (
                 entity["text"].split() == " ".join(answer["words"][entity["start"] : entity["end"]]).split()

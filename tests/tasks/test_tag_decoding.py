@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.metrics.entities import entities
-from bertsmith.metrics.tagging_schemes import breaks_of
-from bertsmith.models.crf import best_paths
+from bertsmith.metrics.entities import extract_entities
+from bertsmith.metrics.tagging_schemes import find_violations
+from bertsmith.models.crf import viterbi_decode
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.scores import Overview
 from bertsmith.tasks.settings import TagSettings
@@ -63,7 +63,7 @@ def tagger(chosen: TagSettings, rows: Sequence[str] = ROWS) -> tuple[Tag, Encode
 
 def answers(examples: Sequence[TagExample], task: Tag, encoder: Encoder) -> list[dict[str, Any]]:
     items = task.encode(examples, tiny_run.tokenizer())
-    return task.answers(encoder, items, examples, Place.of("cpu", "fp32"))
+    return task.answers(encoder, items, examples, ComputeContext.of("cpu", "fp32"))
 
 
 CHOICES = [TagSettings(decoder=decoder, max_length=12) for decoder in ("softmax", "crf")]
@@ -76,7 +76,7 @@ def test_every_word_has_a_tag_and_all_of_them_are_legal(chosen: TagSettings, wor
     task, encoder = tagger(chosen)
     first, second = answers([example(words), example(["kaba"])], task, encoder)
     assert len(first["tags"]) == len(first["scores"]) == len(words)
-    assert breaks_of(first["tags"], "iob2") == []
+    assert find_violations(first["tags"], "iob2") == []
     assert all(0 <= score <= 1 + 1e-5 for score in first["scores"])
     assert len(second["tags"]) == 1
 
@@ -88,10 +88,10 @@ def test_answers_are_in_the_file_s_scheme_whatever_was_learnt(scheme: Any, rows:
     letters = {tag[0] for row in rows for tag in row.split()}
     draw = [tiny_run.WORDS[i * 7 % 40] for i in range(40)]
     for answer in answers([example(draw[:n]) for n in (1, 2, 7, 40)], task, encoder):
-        assert breaks_of(answer["tags"], task.facts["scheme"]) == []
+        assert find_violations(answer["tags"], task.facts["scheme"]) == []
         if scheme != "as_written":
             assert {tag[0] for tag in answer["tags"]} <= letters | {"O"}
-        assert [e["type"] for e in answer["entities"]] == [e.type for e in entities(answer["tags"])]
+        assert [e["type"] for e in answer["entities"]] == [e.type for e in extract_entities(answer["tags"])]
 
 
 @pytest.mark.parametrize("chosen", CHOICES, ids=lambda chosen: chosen.decoder)
@@ -116,7 +116,7 @@ def test_a_sentence_of_several_windows_is_stitched_and_then_decoded_once(chosen:
     emissions = torch.zeros(1, 33, len(task.labels or ()))
     for logits, item in zip(outputs, items, strict=True):
         emissions[0, list(item.words)] = logits[list(item.rows)].log_softmax(-1).detach()
-    (path,) = best_paths(emissions, torch.tensor([33]), task._chain(torch.device("cpu")))
+    (path,) = viterbi_decode(emissions, torch.tensor([33]), task._chain(torch.device("cpu")))
     (answer,) = answers([whole], task, encoder)
     assert answer["tags"] == task._tagging.answered([task._tagging.labels[tag] for tag in path])
 

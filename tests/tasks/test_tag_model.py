@@ -15,8 +15,8 @@ from click.testing import CliRunner
 import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
-from bertsmith.metrics.entities import count, entities, total, written
-from bertsmith.metrics.tagging_schemes import breaks_of
+from bertsmith.metrics.entities import count_entities, entities_to_tags, extract_entities, sum_counts
+from bertsmith.metrics.tagging_schemes import find_violations
 
 SHORT = ["train.learning_rate=3e-3", "train.threads=1", "train.tensorboard=false", "train.precision=fp32"]
 
@@ -73,7 +73,7 @@ def test_it_learns_to_find_entities(names: bs.Model, tmp_path: Path) -> None:
     scores = names.evaluate(names.path / "split" / "dev.jsonl")
     assert scores["f1"] == pytest.approx(report["dev"]["f1"])
     answers = names.predict([row["words"] for row in split])
-    whole = total(count([row["tags"] for row in split], [answer["tags"] for answer in answers]))
+    whole = sum_counts(count_entities([row["tags"] for row in split], [answer["tags"] for answer in answers]))
     assert scores["f1"] == pytest.approx(whole.f1)
 
 
@@ -98,11 +98,11 @@ def test_the_reference_library_gives_the_same_probabilities(names: bs.Model, tmp
         first = [inputs.word_ids(i).index(number) for number in range(len(words[i]))]
         best = shares[i][first].max(-1)
         likeliest = [label[number] for number in best.indices.tolist()]
-        if breaks_of(likeliest, "iobes"):
-            assert breaks_of(answer["tags"], "iob2") == []
+        if find_violations(likeliest, "iobes"):
+            assert find_violations(answer["tags"], "iob2") == []
             continue
         same += 1
-        assert entities(answer["tags"]) == entities(likeliest)
+        assert extract_entities(answer["tags"]) == extract_entities(likeliest)
         assert answer["scores"] == pytest.approx(best.values.tolist(), abs=1e-5)
     assert same > 5
 
@@ -171,7 +171,7 @@ def test_the_folder_without_its_record_is_a_tagger_still(names: bs.Model, tmp_pa
     words = [row[0] for row in sentences(3, seed=7)]
     foreign = bs.load(tmp_path / "bare", precision="fp32")
     for bare, own in zip(foreign.predict(words), names.predict(words), strict=True):
-        assert own["tags"] == written(entities(bare["tags"]), len(bare["tags"]), "iob2")
+        assert own["tags"] == entities_to_tags(extract_entities(bare["tags"]), len(bare["tags"]), "iob2")
         assert {**own, "tags": 0} == {**bare, "tags": 0}
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.loss import far_apart
+from bertsmith.loss import distillation_kl
 from bertsmith.tasks.classification.multilabel import ManyLabels
 from bertsmith.tasks.classification.regress import Regress
 from bertsmith.tasks.items import TaskBatch
@@ -41,10 +41,10 @@ def kl(wanted: torch.Tensor, own: torch.Tensor) -> float:
 def test_shares_are_compared_softened() -> None:
     own, wanted = drawn(5, 3, seed=0), drawn(5, 3, seed=1)
     expected = 9 * kl((wanted / 3).softmax(-1), (own / 3).softmax(-1))
-    assert float(far_apart(own, wanted, 3.0)) == pytest.approx(expected, abs=1e-4)
+    assert float(distillation_kl(own, wanted, 3.0)) == pytest.approx(expected, abs=1e-4)
     of_task = Task.apart(None, own.split(1), wanted.split(1), rows([]), 3.0)
     assert float(of_task) == pytest.approx(expected, abs=1e-4)
-    assert float(far_apart(own, own, 2.0)) == pytest.approx(0, abs=1e-6)
+    assert float(distillation_kl(own, own, 2.0)) == pytest.approx(0, abs=1e-6)
 
 
 def test_tags_are_compared_at_words() -> None:

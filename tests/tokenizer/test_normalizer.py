@@ -12,7 +12,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from bert_basic_tokenizer import words_of
 from bertsmith.tokenizer import unicode_classes
-from bertsmith.tokenizer.normalizer import bert_borders, bert_normalizer
+from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
 
 pytestmark = pytest.mark.skipif(
     unicodedata.unidata_version != unicode_classes.UNICODE_VERSION,
@@ -26,7 +26,7 @@ SAMPLE = [c for c in SCALARS if unicodedata.category(c) not in ("Cn", "Co", "Lo"
 @pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
 def google(request: pytest.FixtureRequest) -> tuple[bool, Callable[[str], list[str]]]:
     normalizer = bert_normalizer(request.param, reading="google")
-    pre_tokenizer = bert_borders(reading="google")
+    pre_tokenizer = bert_pre_tokenizer(reading="google")
     return request.param, lambda text: [
         word for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
     ]
@@ -93,13 +93,13 @@ def test_sigma_and_its_neighbours_follow_the_rules(
 def test_variants_differ(text: str, hf: list[str], google: list[str]) -> None:
     for variant, expected in (("hf", hf), ("google", google)):
         normalizer = bert_normalizer(True, reading=variant)  # type: ignore[arg-type]
-        pre_tokenizer = bert_borders(reading=variant)  # type: ignore[arg-type]
+        pre_tokenizer = bert_pre_tokenizer(reading=variant)  # type: ignore[arg-type]
         assert [w for w, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))] == expected
     assert words_of(text, lowercase=True) == google
 
 
 def test_ideographs_are_not_isolated_without_chinese() -> None:
-    assert [w for w, _ in bert_borders(chinese=False, reading="google").pre_tokenize_str("中国!")] == [
+    assert [w for w, _ in bert_pre_tokenizer(chinese=False, reading="google").pre_tokenize_str("中国!")] == [
         "中国",
         "!",
     ]
@@ -107,7 +107,7 @@ def test_ideographs_are_not_isolated_without_chinese() -> None:
 
 def test_steps_are_the_librarys() -> None:
     assert isinstance(bert_normalizer(True, reading="google"), normalizers.Sequence)
-    assert isinstance(bert_borders(reading="google"), pre_tokenizers.Sequence)
+    assert isinstance(bert_pre_tokenizer(reading="google"), pre_tokenizers.Sequence)
     assert isinstance(bert_normalizer(True), normalizers.BertNormalizer)
 
 

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from bertsmith.tokenizer.script_coverage import fitting_options, misfit, script_of_tokenizer, script_shares
+from bertsmith.tokenizer.script_coverage import (
+    describe_script_mismatch,
+    recommended_options,
+    script_ratios,
+    tokenizer_script,
+)
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training.train import train_tokenizer
 
@@ -31,7 +36,7 @@ RECOMMENDED = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_recommended_options(name: str) -> None:
-    recommendation = fitting_options(script_shares(Counter(TEXTS[name])))
+    recommendation = recommended_options(script_ratios(Counter(TEXTS[name])))
     assert (recommendation[0] if recommendation else None) == RECOMMENDED.get(name)
 
 
@@ -40,15 +45,15 @@ def test_recommended_options_give_no_warning(name: str, tmp_path: Path) -> None:
     options = RECOMMENDED.get(name, "").split()
     kind = "unigram" if "unigram" in options else "wordpiece"
     settings = {"lowercase": "--cased" not in options, "chinese": "--chinese" in options}
-    scripts = script_shares(Counter(TEXTS[name]))
-    assert misfit(scripts, kind, **settings) is None
-    assert misfit(scripts, "byte_level_bpe", lowercase=False, chinese=False) is None
-    warning = misfit(scripts, "wordpiece", lowercase=True, chinese=False)
+    scripts = script_ratios(Counter(TEXTS[name]))
+    assert describe_script_mismatch(scripts, kind, **settings) is None
+    assert describe_script_mismatch(scripts, "byte_level_bpe", lowercase=False, chinese=False) is None
+    warning = describe_script_mismatch(scripts, "wordpiece", lowercase=True, chinese=False)
     assert (warning is not None) == bool(options)
     if warning is not None:
         assert all(option in warning for option in options)
     if name not in ("zh", "ja"):
-        chinese = misfit(scripts, "wordpiece", lowercase=True, chinese=True)
+        chinese = describe_script_mismatch(scripts, "wordpiece", lowercase=True, chinese=True)
         assert (chinese is not None and "leave --chinese out" in chinese) == (name != "en with some Chinese")
 
 
@@ -80,9 +85,9 @@ def test_lower_casing_damages_these_scripts(name: str, tmp_path: Path) -> None:
 def test_script_of_a_vocabulary(text: str, options: dict[str, Any], script: str, tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text((TEXTS[text] + "\n") * 8, encoding="utf-8")
-    assert script_of_tokenizer(train_tokenizer([file], tmp_path / "out", vocab_size=600, **options)) == script
+    assert tokenizer_script(train_tokenizer([file], tmp_path / "out", vocab_size=600, **options)) == script
 
 
 def test_a_vocabulary_without_letters_has_no_script() -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "1", "."]
-    assert script_of_tokenizer(Tokenizer.of_vocabulary(tokens, lowercase=True)) == ""
+    assert tokenizer_script(Tokenizer.of_vocabulary(tokens, lowercase=True)) == ""

@@ -34,7 +34,7 @@ from bertsmith.tokenizer_training.unigram_training import (
     _MAX_CHARACTERS,
     _MAX_WORD_LENGTH,
     _training_words,
-    piece_model,
+    train_sentencepiece,
 )
 
 _SCRIPT = """
@@ -212,8 +212,8 @@ WORDS = st.dictionaries(st.text("ab▁é中1,", min_size=1, max_size=40), st.int
 @settings(max_examples=30)
 @given(words=WORDS, size=st.integers(13, 60))
 def test_pieces_come_from_the_words(words: dict[str, int], size: int) -> None:
-    data = piece_model(words, size)
-    assert piece_model(dict(reversed(words.items())), size) == data
+    data = train_sentencepiece(words, size)
+    assert train_sentencepiece(dict(reversed(words.items())), size) == data
     model = parse_model(data, "model")
     names = [name for name, _ in model.pieces]
     assert names[:5] == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
@@ -332,7 +332,7 @@ print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_level_bpe", "unigram"])
 def test_memory_stays_below_the_limit(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "large.txt"
-    words = rng.bits(0, "words", np.arange(100_000)[:, None], np.arange(60))
+    words = rng.random_bits(0, "words", np.arange(100_000)[:, None], np.arange(60))
     with open(file, "w") as out:
         for row in words.tolist():
             out.write(
@@ -350,7 +350,7 @@ def test_memory_stays_below_the_limit(tmp_path: Path, kind: str) -> None:
 def test_memory_with_a_file_of_one_word(tmp_path: Path) -> None:
     file = tmp_path / "word.txt"
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
-    file.write_text("".join(letters[rng.bits(0, "letters", np.arange(50_000_000)) % 26]) + "\n")
+    file.write_text("".join(letters[rng.random_bits(0, "letters", np.arange(50_000_000)) % 26]) + "\n")
     command = [sys.executable, "-c", _MEMORY, str(file), str(tmp_path / "out"), "unigram", str(10**12)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert int(printed) < 450_000_000

@@ -13,7 +13,7 @@ import torch
 import tiny_run
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.hardware import Precision
 from bertsmith.runs.compute_setup import _told, ways_of
 from bertsmith.training import checkpoint, execution_benchmark, trainer
@@ -270,9 +270,9 @@ def test_bf16_is_not_tried_where_its_products_are_slower(monkeypatch: pytest.Mon
     """A busy machine had runs choose it by chance."""
     for precision, expected in (("fp32", ["fp32"]), ("bf16", ["fp32", "bf16"])):
         products_are(monkeypatch, precision)
-        found = ways_of(TrainSettings(threads=1), Place.of("cpu", "fp32"))
+        found = ways_of(TrainSettings(threads=1), ComputeContext.of("cpu", "fp32"))
         assert [way.precision for way in found] == expected
-        asked = ways_of(TrainSettings(threads=1, precision="bf16"), Place.of("cpu", "bf16"))
+        asked = ways_of(TrainSettings(threads=1, precision="bf16"), ComputeContext.of("cpu", "bf16"))
         assert [way.precision for way in asked] == ["bf16"]
 
 
@@ -307,10 +307,10 @@ class Threads:
     def __init__(self, cost: Callable[[int, int], float], patch: pytest.MonkeyPatch) -> None:
         self.now, self.number, self.used = 0.0, 2, dict[int, int]()
         patch.delenv("OMP_NUM_THREADS", raising=False)
-        patch.setattr(hardware, "allowed_cores", lambda: 2)
+        patch.setattr(hardware, "available_cores", lambda: 2)
         patch.setattr(hardware, "clock", lambda: self.now)
-        patch.setattr(hardware, "prepare_process", lambda threads=None: 2)
-        patch.setattr(hardware, "use_threads", lambda count: setattr(self, "number", count))
+        patch.setattr(hardware, "configure_process", lambda threads=None: 2)
+        patch.setattr(hardware, "set_num_threads", lambda count: setattr(self, "number", count))
         patch.setattr(torch, "get_num_threads", lambda: self.number)
         for module in (trainer, execution_benchmark):
 
@@ -382,7 +382,7 @@ def test_more_threads_than_cores_are_told(
     shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
-    many = hardware.allowed_cores() + 1
+    many = hardware.available_cores() + 1
     tiny_run.run(shards, tmp_path / "run", "train.max_steps=1", f"train.threads={many}")
     assert sum(line.startswith(f"this run uses {many} threads on ") for line in caplog.messages) == 1
 
@@ -442,7 +442,7 @@ def trial_of(
         now[0] += seconds[way.threads, way.precision] * work.tokens / 32
         seen.append((way, work.tokens))
 
-    from bertsmith.device import Place
+    from bertsmith.device import ComputeContext
     from bertsmith.training.data_loader import Phase
     from bertsmith.training.train_step import Trained
 
@@ -452,13 +452,13 @@ def trial_of(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "clock", lambda: now[0])
-        patch.setattr(hardware, "use_threads", lambda count: threads.__setitem__(0, count))
+        patch.setattr(hardware, "set_num_threads", lambda count: threads.__setitem__(0, count))
         patch.setattr(execution_benchmark, "update", timed)
         found = tried(
             Trained(torch.nn.Linear(1, 1), Counting(1, 1)),
             Phase(Stream(), 1.0, 32),
             TrainSettings(),
-            Place.of("cpu", "fp32"),
+            ComputeContext.of("cpu", "fp32"),
             ways([2, 1], ["fp32", "bf16"]),
             lambda seconds: enough * seconds,
         )
@@ -505,7 +505,7 @@ def test_what_an_update_takes_whatever_its_size_is_counted_once(
 
 
 def test_the_measured_speeds_say_why_one_is_taken() -> None:
-    here = Place.of("cpu", "fp32")
+    here = ComputeContext.of("cpu", "fp32")
     found = {Way(2, "fp32"): 0.122, Way(1, "fp32"): 0.113, Way(2, "bf16"): 4.07}
     assert _told(found, Way(2, "fp32"), 0.122, here) == (
         "an update takes about 0.122 s in fp32 on 2 threads (fp32 on 1 thread: 0.113 s, too little faster to "

@@ -12,12 +12,12 @@ from torch import Tensor
 
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.instances.batches import PairBatch
-from bertsmith.instances.synthetic_batches import RandomPairs
+from bertsmith.instances.batches import MaskedBatch
+from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MlmNsp
+from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.objectives.objective import objective_type
 from bertsmith.objectives.settings import OBJECTIVES
 from bertsmith.pretraining.run import pretrain
@@ -28,7 +28,7 @@ CONFIG = ModelConfig(
 )  # fmt: skip
 
 
-def logits_of(encoder: Encoder, objective: MlmNsp, batch: PairBatch) -> tuple[Tensor, Tensor]:
+def logits_of(encoder: Encoder, objective: MaskedLM, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
     hidden = encoder(batch.packed)
     pairs = objective.pair(objective.pooler(hidden[batch.packed.first_rows]))
     return objective.masked(hidden[batch.rows], encoder.embeddings.token.weight), pairs
@@ -37,8 +37,8 @@ def logits_of(encoder: Encoder, objective: MlmNsp, batch: PairBatch) -> tuple[Te
 def test_the_sum_is_the_mean_times_the_number_of_predicted_tokens() -> None:
     """Over all batches of an update; what is asked of pairs stays a mean. Gradients are cross-entropy's own."""
     generator = torch.Generator().manual_seed(0)
-    encoder, objective = Encoder(CONFIG, generator), MlmNsp(CONFIG, generator)
-    stream = RandomPairs(50, 12, 0.3)
+    encoder, objective = Encoder(CONFIG, generator), MaskedLM(CONFIG, generator)
+    stream = SyntheticStream(50, 12, 0.3)
     batches = [stream.batch(0, 0, 3), stream.batch(0, 3, 8)]
     totals = {part: sum(batch.counts[part] for batch in batches) for part in ("mlm", "nsp")}
     assert totals["mlm"] != totals["nsp"]

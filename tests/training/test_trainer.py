@@ -14,7 +14,7 @@ import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import MachineError
 from bertsmith.loss import Loss
-from bertsmith.objectives.masked_lm import MlmNsp
+from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.training import checkpoint
 
 SIX = ("train.max_steps=6", "train.checkpoint_every=2", "train.accumulate=2")
@@ -27,9 +27,9 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 
 def spoil(monkeypatch: pytest.MonkeyPatch, call: int, how: str) -> None:
     """From the call-th batch on the loss is not a number, or only its gradient is not."""
-    loss, calls = MlmNsp.loss, [0]
+    loss, calls = MaskedLM.loss, [0]
 
-    def spoiled(self: MlmNsp, encoder: Any, batch: Any) -> Loss:
+    def spoiled(self: MaskedLM, encoder: Any, batch: Any) -> Loss:
         found = loss(self, encoder, batch)
         calls[0] += 1
         if calls[0] < call:
@@ -37,7 +37,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, call: int, how: str) -> None:
         wrong = float("nan") * found.sums["nsp"] if how == "loss" else (found.sums["nsp"] * 0).sqrt()
         return Loss({**found.sums, "nsp": wrong}, found.counts)
 
-    monkeypatch.setattr(MlmNsp, "loss", spoiled)
+    monkeypatch.setattr(MaskedLM, "loss", spoiled)
 
 
 @pytest.mark.parametrize("how", ["loss", "gradient"])

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from bertsmith.errors import InputError
 from bertsmith.hardware import Precision
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import FAMILIES, Family, family
+from bertsmith.models.family import FAMILIES, Family, get_family
 from bertsmith.models.heads import ProblemType
-from bertsmith.suggestions import absent
+from bertsmith.suggestions import not_found_error
 
 _MAX_JSON_BYTES = 16 * 2**20  # a config with a hundred thousand labels is far smaller
 _HINT = "Correct the file, or copy it again from its source."
@@ -108,7 +108,7 @@ class WeightIndex(_Typed):
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def typed(model_class: type[ModelT], values: Mapping[str, Any], location: str) -> ModelT:
+def validate(model_class: type[ModelT], values: Mapping[str, Any], location: str) -> ModelT:
     """Validate values strictly; the first wrong one is an InputError that names its key."""
     try:
         return model_class.model_validate(dict(values), strict=True)
@@ -150,7 +150,7 @@ def _read(path: Path) -> Any:
         values = json.loads(path.read_bytes().decode("utf-8"))
         key = _non_finite_key(values)
     except FileNotFoundError:
-        raise absent(path, remedy="a model folder has one") from None
+        raise not_found_error(path, remedy="a model folder has one") from None
     except OSError as error:
         raise InputError(
             "unreadable_file", f"cannot read the file: {error.strerror}", location=path
@@ -181,7 +181,7 @@ def config_from_hf(raw: Mapping[str, Any], model_family: Family, location: str) 
     for name, other in model_family.none_if_equal.items():
         if values.get(name) == values.get(other, ModelConfig.model_fields[other].default):
             values[name] = None
-    config = typed(ModelConfig, values, location)
+    config = validate(ModelConfig, values, location)
     switches = {_KEYS[name]: value for name, value in model_family.structure.items() if name in _KEYS}
     for key, value in (_FIXED | switches | _fixed_values(model_family, config)).items():
         if raw.get(key) not in (value, None):
@@ -194,9 +194,9 @@ def config_from_hf(raw: Mapping[str, Any], model_family: Family, location: str) 
     return config
 
 
-def field_values(config: ModelConfig) -> dict[str, Any]:
+def config_to_hf(config: ModelConfig) -> dict[str, Any]:
     """Return a config by Hugging Face's keys, without the settings that the family implies."""
-    model_family = family(config.model_type)
+    model_family = get_family(config.model_type)
     values: dict[str, Any] = {}
     for name, value in config.model_dump().items():
         is_default = name in _OMITTED_DEFAULTS and value == model_family.setting(name)
@@ -223,8 +223,10 @@ def family_from_hf(hf_config: HFConfig, names: list[str], location: str) -> Fami
                 location=location,
                 hint=f"Supported: {', '.join(FAMILIES)}.",
             )
-        model_family = family(model_type)
-        other_prefixes = {other.class_prefix for other in map(family, FAMILIES)} - {model_family.class_prefix}
+        model_family = get_family(model_type)
+        other_prefixes = {other.class_prefix for other in map(get_family, FAMILIES)} - {
+            model_family.class_prefix
+        }
         if hf_config.architecture is not None and _class_prefix(hf_config.architecture) in other_prefixes:
             raise InputError(
                 "model_type_mismatch",
@@ -235,7 +237,7 @@ def family_from_hf(hf_config: HFConfig, names: list[str], location: str) -> Fami
         return model_family
     matching = [
         model_family
-        for model_family in map(family, FAMILIES)
+        for model_family in map(get_family, FAMILIES)
         if _matches(model_family, hf_config.architecture, names)
     ]
     if len(matching) != 1:

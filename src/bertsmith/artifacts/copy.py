@@ -6,14 +6,14 @@ import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 
-from bertsmith.artifacts.locate import CONFIG
+from bertsmith.artifacts.locate import CONFIG_FILE
 from bertsmith.artifacts.sentence_transformers import POOLING_CONFIG, POOLING_FOLDER
 from bertsmith.errors import MachineError
 from bertsmith.io import atomic
 
 _LAYOUT = atomic.FolderLayout(
     "a model",
-    CONFIG,
+    CONFIG_FILE,
     ("*.safetensors", "*.json", "vocab.txt", "merges.txt", "spiece.model", POOLING_FOLDER),
     "folder",
 )
@@ -29,7 +29,7 @@ def copy_model(folder: Path, out: Path, *, overwrite: bool) -> Path:
     """
     replace = _LAYOUT.is_replaced(out, overwrite=overwrite)
     try:
-        with atomic.new_folder(out, replace=replace) as new_folder:
+        with atomic.atomic_folder(out, replace=replace) as new_folder:
             for file in folder.iterdir():
                 if file.is_file() and any(fnmatch(file.name, name) for name in _LAYOUT.names):
                     shutil.copyfile(file, new_folder / file.name)

@@ -23,36 +23,36 @@ from bertsmith.artifacts.config_schema import (
     HFConfig,
     Record,
     config_from_hf,
+    config_to_hf,
     family_from_hf,
-    field_values,
     json_safe,
     read_json,
-    typed,
+    validate,
 )
-from bertsmith.artifacts.locate import CONFIG
-from bertsmith.artifacts.safetensors_io import WEIGHTS, WeightFiles, open_weights
+from bertsmith.artifacts.locate import CONFIG_FILE
+from bertsmith.artifacts.safetensors_io import WEIGHTS_FILE, WeightFiles, open_weights
 from bertsmith.artifacts.weight_names import (
     check_names,
     checkpoint_names,
     describe_tensors,
-    from_field,
+    from_hf_names,
     merge_tensors,
-    to_field,
+    to_hf_names,
 )
 from bertsmith.device import stored_tensors
 from bertsmith.errors import InputError, MachineError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import family
-from bertsmith.models.heads import PARTS, ProblemType
+from bertsmith.models.family import get_family
+from bertsmith.models.heads import PART_BUILDERS, ProblemType
 from bertsmith.models.tensor_names import NameTable
-from bertsmith.suggestions import absent
+from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-RECORD = "bertsmith.json"
-MODEL_FILES = (CONFIG, WEIGHTS, RECORD)
+RECORD_FILE = "bertsmith.json"
+MODEL_FILES = (CONFIG_FILE, WEIGHTS_FILE, RECORD_FILE)
 """The files that `write_folder` writes, except for the tokenizer's."""
 _LABELED_PARTS = ("classifier", "tagger", "relater")
 _SEQUENCE_PARTS = {"classifier", "chooser"}  # heads that read one token of each sequence
@@ -121,7 +121,7 @@ class ModelFolder:
         if tokenizer.vocab_size > self.config.vocab_size:
             raise InputError(
                 "tokenizer_too_large",
-                f"the tokenizer has {counted(tokenizer.vocab_size, 'entry', 'entries')}, the model "
+                f"the tokenizer has {pluralize(tokenizer.vocab_size, 'entry', 'entries')}, the model "
                 f"{self.config.vocab_size:,}",
                 location=self.path,
                 hint="They belong to different models: copy the folder again from its source.",
@@ -132,7 +132,7 @@ class ModelFolder:
     def sentence_task(self) -> str:
         """Return the task of the sentence-pair head, by its record or else by its family."""
         task: str | None = self.record.get("sentence_task")
-        return task or family(self.config.model_type).pretraining.get("sentence_task", "nsp")
+        return task or get_family(self.config.model_type).pretraining.get("sentence_task", "nsp")
 
     @property
     def is_next_label(self) -> int:
@@ -191,7 +191,7 @@ class ModelFolder:
                 )
             position_ids = frozenset(name for name in self._files.shapes if name.endswith("position_ids"))
             tensors = self._files.read(skip=position_ids)
-            self._weights = from_field(tensors, self._table, str(self._files.location))
+            self._weights = from_hf_names(tensors, self._table, str(self._files.location))
         return self._weights
 
     def weights_digest(self) -> str:
@@ -210,9 +210,9 @@ def read_folder(path: str | Path) -> ModelFolder:
     """
     path = Path(path)
     if not path.is_dir():
-        raise absent(path, "folder", "Name a run, a model folder, or a published model.")
-    raw, location = read_json(path / CONFIG), str(path / CONFIG)
-    hf_config = typed(HFConfig, raw, location)
+        raise not_found_error(path, "folder", "Name a run, a model folder, or a published model.")
+    raw, location = read_json(path / CONFIG_FILE), str(path / CONFIG_FILE)
+    hf_config = validate(HFConfig, raw, location)
     files = open_weights(path)
     weights_location = str(files.location)
     names = list(files.shapes)
@@ -239,8 +239,8 @@ def read_folder(path: str | Path) -> ModelFolder:
         module = _meta_encoder(config) if part == "encoder" else _meta_part(part, config, num_labels or 1)
         expected = {f"{part}.{name}": tuple(tensor.shape) for name, tensor in module.state_dict().items()}
         _check_shapes(expected, shapes, table, weights_location, architecture)
-    record = read_json(path / RECORD) if (path / RECORD).exists() else {}
-    typed(Record, record, str(path / RECORD))
+    record = read_json(path / RECORD_FILE) if (path / RECORD_FILE).exists() else {}
+    validate(Record, record, str(path / RECORD_FILE))
     labels = _labels(hf_config.id2label, num_labels, location)
     return ModelFolder(
         path, config, architecture, parts, labels, hf_config.problem_type, record, files, table
@@ -279,11 +279,11 @@ def write_folder(
         InputError: The family has no class with these parts, or the folder is not empty and not bertsmith's.
         MachineError: The folder cannot be written.
     """
-    folder, model_family = Path(folder), family(config.model_type)
-    refuse_foreign(folder)
+    folder, model_family = Path(folder), get_family(config.model_type)
+    check_replaceable(folder)
     model_family.check(config)
     architecture = architecture or model_family.architecture(parts, causal=config.sees == "before")
-    values: dict[str, Any] = {"architectures": [architecture], **field_values(config)}
+    values: dict[str, Any] = {"architectures": [architecture], **config_to_hf(config)}
     if labels is not None:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
         values["label2id"] = {label: i for i, label in enumerate(labels)}
@@ -296,10 +296,10 @@ def write_folder(
     }
     bare = architecture == f"{model_family.class_prefix}Model"
     try:
-        with atomic.replace_folder(folder) as new_folder:
-            tensors = to_field(state, model_family.names(config), bare=bare)
-            save_file(tensors, new_folder / WEIGHTS, {"format": "pt"})
-            _write_json(new_folder / CONFIG, values)
+        with atomic.atomic_replacement(folder) as new_folder:
+            tensors = to_hf_names(state, model_family.names(config), bare=bare)
+            save_file(tensors, new_folder / WEIGHTS_FILE, {"format": "pt"})
+            _write_json(new_folder / CONFIG_FILE, values)
             for name, content in (files or {}).items():
                 (new_folder / name).parent.mkdir(exist_ok=True)
                 _write_json(new_folder / name, content)
@@ -308,9 +308,9 @@ def write_folder(
             complete_record = {
                 **json_safe(record or {}),
                 "version": version("bertsmith"),
-                "weights_sha256": atomic.digest(new_folder / WEIGHTS),
+                "weights_sha256": atomic.sha256_of_file(new_folder / WEIGHTS_FILE),
             }
-            _write_json(new_folder / RECORD, complete_record)
+            _write_json(new_folder / RECORD_FILE, complete_record)
     except (OSError, SafetensorError) as error:
         raise MachineError(
             "model_not_written", f"cannot write the model: {error}", location=folder
@@ -318,10 +318,10 @@ def write_folder(
     return folder
 
 
-def refuse_foreign(folder: Path) -> None:
+def check_replaceable(folder: Path) -> None:
     """Raise an InputError for an existing folder that bertsmith did not write; long jobs call it first, too."""
     if folder.exists() and not (
-        folder.is_dir() and ((folder / RECORD).is_file() or not any(folder.iterdir()))
+        folder.is_dir() and ((folder / RECORD_FILE).is_file() or not any(folder.iterdir()))
     ):
         raise InputError(
             "not_a_model_folder",
@@ -333,7 +333,7 @@ def refuse_foreign(folder: Path) -> None:
 
 def _meta_encoder(config: ModelConfig, generator: torch.Generator | None = None) -> Encoder:
     """Build an encoder on the meta device."""
-    model_family = family(config.model_type)
+    model_family = get_family(config.model_type)
     model_family.check(config)
     with torch.device("meta"):
         return model_family.build(config, generator or torch.Generator())
@@ -342,7 +342,7 @@ def _meta_encoder(config: ModelConfig, generator: torch.Generator | None = None)
 def _meta_part(part: str, config: ModelConfig, num_labels: int) -> nn.Module:
     generator = torch.Generator()
     with torch.device("meta"):
-        return PARTS[part](config, generator, num_labels)
+        return PART_BUILDERS[part](config, generator, num_labels)
 
 
 def _merged_shapes(files: WeightFiles, table: NameTable) -> dict[str, tuple[int, ...]]:

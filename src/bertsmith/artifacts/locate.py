@@ -6,16 +6,16 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from bertsmith.artifacts.path_suggestions import refuse_mistyped
-from bertsmith.artifacts.run_collection import refuse_several
+from bertsmith.artifacts.path_suggestions import check_model_name
+from bertsmith.artifacts.run_collection import check_single_run
 from bertsmith.errors import InputError
-from bertsmith.suggestions import nearest_here
+from bertsmith.suggestions import similar_path
 
-CONFIG = "config.json"
+CONFIG_FILE = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLES = "*.bin"
 _PRETRAINED = Path(str(files("bertsmith") / "pretrained"))
-_DOWNLOADED_FILES = [CONFIG, "*.safetensors", "*.json", "vocab.txt", "merges.txt", "*.model"]
+_DOWNLOADED_FILES = [CONFIG_FILE, "*.safetensors", "*.json", "vocab.txt", "merges.txt", "*.model"]
 
 
 def locate(name: str | Path) -> Path:
@@ -30,24 +30,24 @@ def locate(name: str | Path) -> Path:
     """
     path = Path(name)
     for candidate in (path / "model", path):
-        if (candidate / CONFIG).is_file():
+        if (candidate / CONFIG_FILE).is_file():
             return candidate
-    refuse_several(path)
+    check_single_run(path)
     if path.exists():
         raise InputError(
             "not_a_model",
-            f"this is neither a run nor a model folder ({CONFIG} is missing)",
+            f"this is neither a run nor a model folder ({CONFIG_FILE} is missing)",
             location=name,
             hint="Name a folder that training wrote, or one with config.json and model.safetensors.",
         )
-    if path.name == str(name) and (_PRETRAINED / path.name / CONFIG).is_file():
+    if path.name == str(name) and (_PRETRAINED / path.name / CONFIG_FILE).is_file():
         return _PRETRAINED / path.name
-    refuse_mistyped(str(name))
+    check_model_name(str(name))
     return _from_hub(str(name))
 
 
 def _from_hub(name: str) -> Path:
-    suggestion = f"Did you mean {near}? Otherwise: " if (near := nearest_here(name)) else ""
+    suggestion = f"Did you mean {near}? Otherwise: " if (near := similar_path(name)) else ""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -69,12 +69,12 @@ def _from_hub(name: str) -> Path:
             has_response = getattr(error, "response", None) is not None
             reached = has_response or not isinstance(error, OSError) or error.errno is not None
             continue
-        if (snapshot / CONFIG).is_file():
+        if (snapshot / CONFIG_FILE).is_file():
             if any((snapshot / weights).is_file() for weights in _WEIGHTS):
                 return snapshot
             if any(snapshot.glob(_PICKLES)):
                 return snapshot  # opening it explains why pickles are not read
-        reason, reached = f"its snapshot has no {CONFIG} or no {_WEIGHTS[0]}", True
+        reason, reached = f"its snapshot has no {CONFIG_FILE} or no {_WEIGHTS[0]}", True
     if not reached and not offline:
         raise InputError(
             "hub_unreachable",

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from bertsmith.suggestions import absent, nearest_here
+from bertsmith.suggestions import not_found_error, similar_path
 
 # owner/name, or a name of one part that has a hyphen or a digit in it: bert-base-uncased, gpt2
 _PUBLISHED = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*|(?=.*[-\d])[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -15,13 +15,13 @@ _FILE = re.compile(
 )
 
 
-def refuse_mistyped(name: str) -> None:
+def check_model_name(name: str) -> None:
     """Raise an InputError for a name that looks like a path, since no such path exists.
 
     A path has two separators, starts with ~, . or /, has a file's extension, is a single word, starts with an
     existing folder, or differs by one letter from an existing path. The error suggests the nearest existing path.
     """
-    near = nearest_here(name)
+    near = similar_path(name)
     parts = Path(name).parts
     is_path = (
         not _PUBLISHED.fullmatch(name)
@@ -31,4 +31,4 @@ def refuse_mistyped(name: str) -> None:
         or (near is not None and abs(len(near) - len(name)) <= 1)
     )
     if is_path:
-        raise absent(name, "folder", "Name a run, a model folder, or a published model.")
+        raise not_found_error(name, "folder", "Name a run, a model folder, or a published model.")

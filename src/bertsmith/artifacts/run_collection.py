@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 
-RUNS = "runs.json"
+RUNS_FILE = "runs.json"
 """The file with the names of the runs, finished or not."""
-OF_RUNS = "report.json"
+RUNS_REPORT_FILE = "report.json"
 """The file with their results, written when all runs are finished."""
 
 
-def runs_in(folder: Path) -> list[str] | None:
+def run_names(folder: Path) -> list[str] | None:
     """Return the names of a folder's runs in order, None if it is not a folder of runs."""
-    names = _read(folder / RUNS).get("runs")
+    names = _read(folder / RUNS_FILE).get("runs")
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
-def refuse_several(folder: Path) -> None:
+def check_single_run(folder: Path) -> None:
     """Raise an InputError for a folder of runs; its hint names the best run on the validation set."""
-    names = runs_in(folder)
+    names = run_names(folder)
     if names is None:
         return
-    report = _read(folder / OF_RUNS)
+    report = _read(folder / RUNS_REPORT_FILE)
     best, metric = report.get("best"), report.get("decided_by")
     started = [name for name in names if (folder / name / "model").is_dir()]
     resume = option("resume", True)
@@ -36,7 +36,7 @@ def refuse_several(folder: Path) -> None:
         hint = f"Name one run, such as {folder / started[0]}. Not all runs are finished; {resume} continues them."
     else:
         hint = f"Continue the runs: repeat the command that started them with {resume}."
-    message = f"this folder holds {counted(len(names), 'run')}; it is not a run itself"
+    message = f"this folder holds {pluralize(len(names), 'run')}; it is not a run itself"
     raise InputError("folder_of_runs", message, location=folder, hint=hint)
 
 

@@ -14,12 +14,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from bertsmith.artifacts.config_schema import WeightIndex, read_json, typed
+from bertsmith.artifacts.config_schema import WeightIndex, read_json, validate
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
 
-WEIGHTS = "model.safetensors"
-INDEX = f"{WEIGHTS}.index.json"
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = f"{WEIGHTS_FILE}.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _FLOAT_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 _COPY_AGAIN = "Copy the folder again."
@@ -51,7 +51,7 @@ class WeightFiles:
 
     def digest(self) -> str:
         """Return the SHA-256 of the file, or of the files' digests in order."""
-        digests = [atomic.digest(path) for path in self.files]
+        digests = [atomic.sha256_of_file(path) for path in self.files]
         return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
@@ -62,10 +62,10 @@ def open_weights(folder: Path) -> WeightFiles:
         InputError: The file is damaged or a pickle, or an index names files outside of the folder or does not
             match its files.
     """
-    if (folder / WEIGHTS).is_file():
-        shapes = _shapes(folder / WEIGHTS)
-        return WeightFiles(folder / WEIGHTS, {folder / WEIGHTS: list(shapes)}, shapes)
-    if (folder / INDEX).is_file():
+    if (folder / WEIGHTS_FILE).is_file():
+        shapes = _shapes(folder / WEIGHTS_FILE)
+        return WeightFiles(folder / WEIGHTS_FILE, {folder / WEIGHTS_FILE: list(shapes)}, shapes)
+    if (folder / INDEX_FILE).is_file():
         return _open_sharded(folder)
     for pattern in _PICKLES:
         for pickle in sorted(folder.glob(pattern)):
@@ -77,15 +77,15 @@ def open_weights(folder: Path) -> WeightFiles:
             )
     raise InputError(
         "weights_missing",
-        f"the folder has no {WEIGHTS}",
+        f"the folder has no {WEIGHTS_FILE}",
         location=folder,
         hint="Copy the whole folder again, or name the one that has the weights.",
     )
 
 
 def _open_sharded(folder: Path) -> WeightFiles:
-    index = folder / INDEX
-    weight_map = typed(WeightIndex, read_json(index), str(index)).weight_map
+    index = folder / INDEX_FILE
+    weight_map = validate(WeightIndex, read_json(index), str(index)).weight_map
     if not weight_map:
         raise InputError("weight_index_empty", "the index names no tensor", location=index, hint=_COPY_AGAIN)
     file_names = sorted(set(weight_map.values()))
@@ -108,7 +108,7 @@ def _open_sharded(folder: Path) -> WeightFiles:
         if set(file_shapes) != {tensor for tensor, file in weight_map.items() if file == name}:
             raise InputError(
                 "weight_index_mismatch",
-                f"the file does not hold the tensors that {INDEX} lists",
+                f"the file does not hold the tensors that {INDEX_FILE} lists",
                 location=folder / name,
                 hint=_COPY_AGAIN,
             )

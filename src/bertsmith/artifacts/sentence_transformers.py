@@ -32,7 +32,7 @@ _UNSUPPORTED_MODES = (
 )
 
 
-class SentenceVectors(NamedTuple):
+class SentenceEmbeddingConfig(NamedTuple):
     """The computation of a folder's sentence embeddings.
 
     Attributes:
@@ -46,7 +46,7 @@ class SentenceVectors(NamedTuple):
     max_length: int | None = None
 
 
-def sentence_files(hidden_size: int, config: SentenceVectors) -> dict[str, Any]:
+def sentence_transformers_files(hidden_size: int, config: SentenceEmbeddingConfig) -> dict[str, Any]:
     """Return the contents of the files by their paths, as every version of sentence-transformers reads them."""
     classes = _MODULE_CLASSES if config.normalize else _MODULE_CLASSES[:2]
     folders = ("", POOLING_FOLDER, "2_Normalize")
@@ -69,7 +69,7 @@ def sentence_files(hidden_size: int, config: SentenceVectors) -> dict[str, Any]:
     }
 
 
-def sentence_vectors(folder: Path) -> SentenceVectors | None:
+def read_sentence_embedding_config(folder: Path) -> SentenceEmbeddingConfig | None:
     """Read the computation of a model folder's embeddings, None if the folder has no modules.json.
 
     Raises:
@@ -92,7 +92,7 @@ def sentence_vectors(folder: Path) -> SentenceVectors | None:
         )
     path = str(modules[1].get("path") or "")
     config = read_json(folder / POOLING_CONFIG if path == POOLING_FOLDER else _pooling_config(folder, path))
-    return SentenceVectors(_pooling(config, folder), len(classes) > 2, _max_length(folder))
+    return SentenceEmbeddingConfig(_pooling(config, folder), len(classes) > 2, _max_length(folder))
 
 
 def _max_length(folder: Path) -> int | None:

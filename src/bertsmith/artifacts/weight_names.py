@@ -41,7 +41,7 @@ def checkpoint_names(
         marked = (part for part, mark in _CLASSIFIERS.items() if mark in architecture)
         classifier = next(marked, "classifier")
     else:
-        canonical_names = {canonical(name, table.base) for name in names}
+        canonical_names = {canonical_name(name, table.base) for name in names}
         pooler = [name for name in table.tensors if name.startswith(("pooler.", "classifier.dense."))]
         has_pooler = any(hf_name in canonical_names for name in pooler for hf_name in table.tensors[name])
         classifier = "classifier" if has_pooler else "tagger"
@@ -63,7 +63,7 @@ def _hf_names(table: NameTable, part: str) -> set[str]:
     }
 
 
-def canonical(name: str, base: str) -> str:
+def canonical_name(name: str, base: str) -> str:
     """Return a tensor's name as Hugging Face writes it today.
 
     Old `gamma` and `beta` of LayerNorm are renamed, and a base model's names get the prefix `base`.
@@ -76,7 +76,7 @@ def _new_norm_name(match: re.Match[str]) -> str:
     return "LayerNorm." + {"gamma": "weight", "beta": "bias"}[match[1]]
 
 
-def to_field(weights: Mapping[str, Tensor], table: NameTable, *, bare: bool) -> dict[str, Tensor]:
+def to_hf_names(weights: Mapping[str, Tensor], table: NameTable, *, bare: bool) -> dict[str, Tensor]:
     """Convert weights to Hugging Face's names; `bare` drops the base model's prefix, as its own class does."""
     tensors: dict[str, Tensor] = {}
     for name, tensor in weights.items():
@@ -95,17 +95,17 @@ def check_names(names: Iterable[str], table: NameTable, location: str) -> None:
     seen: set[str] = set()
     unexpected = []
     for name in names:
-        canonical_name = canonical(name, table.base)
-        if canonical_name not in expected:
+        standard_name = canonical_name(name, table.base)
+        if standard_name not in expected:
             unexpected.append(name)
-        elif canonical_name in seen:
+        elif standard_name in seen:
             raise InputError(
                 "duplicate_tensor",
-                f"tensor '{canonical_name}' occurs under two names",
+                f"tensor '{standard_name}' occurs under two names",
                 location=location,
                 hint=_COPY_AGAIN,
             )
-        seen.add(canonical_name)
+        seen.add(standard_name)
     if unexpected:
         raise InputError(
             "unexpected_tensors",
@@ -123,7 +123,7 @@ def merge_tensors(tensors: Mapping[str, Tensor], table: NameTable, location: str
     Raises:
         InputError: Some parts of a joined tensor are missing, or their shapes differ.
     """
-    by_name = {canonical(name, table.base): tensor for name, tensor in tensors.items()}
+    by_name = {canonical_name(name, table.base): tensor for name, tensor in tensors.items()}
     for duplicate, original in {**table.tied, **table.unused}.items():
         if duplicate in by_name:  # a file may hold the duplicate alone
             by_name.setdefault(original, by_name[duplicate])
@@ -157,10 +157,10 @@ def _concatenate(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(tensors))
 
 
-def from_field(weights: Mapping[str, Tensor], table: NameTable, location: str) -> dict[str, Tensor]:
+def from_hf_names(weights: Mapping[str, Tensor], table: NameTable, location: str) -> dict[str, Tensor]:
     """Convert weights from Hugging Face's names; a tied copy that differs from its original is an InputError."""
     check_names(weights, table, location)
-    by_name = {canonical(name, table.base): tensor for name, tensor in weights.items()}
+    by_name = {canonical_name(name, table.base): tensor for name, tensor in weights.items()}
     for duplicate, original in {**table.tied, **table.repeated}.items():
         if (
             duplicate in by_name

@@ -9,7 +9,7 @@ import click
 
 from bertsmith.cli import options
 from bertsmith.cli.verbs import Verb
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 
 
 @click.command(cls=Verb)
@@ -89,10 +89,10 @@ def ablate(
         resume=resume,
     )
     if as_json:
-        console.result_json({"out": out, **report})
+        console.print_json({"out": out, **report})
         return
     show(report)
-    console.result(told(report))
+    console.print_result(told(report))
 
 
 def show(report: Mapping[str, Any]) -> None:
@@ -111,8 +111,8 @@ def show(report: Mapping[str, Any]) -> None:
             )
             for row, one in rows.items()
         ]
-        console.result_table(
-            f"{name}, {counted(report['seeds'], 'seed')}",
+        console.print_table(
+            f"{name}, {pluralize(report['seeds'], 'seed')}",
             ["row", "mean", f"against {report['baseline']}", *(["in the paper"] if its else [])],
             cells,
         )
@@ -121,14 +121,14 @@ def show(report: Mapping[str, Any]) -> None:
         every = dict.fromkeys(row for of in report["paper"].values() for row in of)
         cells = [(row, *(str(report["paper"][name].get(row, "")) for name in columns)) for row in every]
         source = f" ({report['source']})" if report["source"] else ""
-        console.result_table(f"in the paper{source}", ["row", *columns], cells)
+        console.print_table(f"in the paper{source}", ["row", *columns], cells)
     if report["orderings"]:
         cells = [
             (one["better"], one["worse"], one["figure"], one["verdict"], _p(one))
             for one in report["orderings"]
         ]
         columns = ["better in the paper", "than", "figure", "here that", "p, adjusted"]
-        console.result_table("the paper's orderings", columns, cells)
+        console.print_table("the paper's orderings", columns, cells)
 
 
 def _spread(one: Mapping[str, Any]) -> str:

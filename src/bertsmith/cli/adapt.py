@@ -100,7 +100,7 @@ def adapt(
         resume=resume,
     )
     if as_json:
-        console.result_json({"out": out, **report})
+        console.print_json({"out": out, **report})
         return
     rows = [
         (str(row["seed"]), *(f"{row[name]:.4f}" for name in ("before", "after")), _apart(row))
@@ -109,12 +109,12 @@ def adapt(
     if len(rows) > 1:
         gain = f"{report['gain']:+.4f} ± {report['deviation']:.4f}"
         rows.append(("mean", f"{report['before']:.4f}", f"{report['after']:.4f}", gain))
-    console.result_table(
+    console.print_table(
         f"{out}: {report['score']} on dev", ["seed", "before", "after", "gain, 95 % interval"], rows
     )
     beside = report["runs"][0]["baseline"]
     if beside is not None:
-        console.note(f"{report['baseline_name']}: {beside:.4f}")
+        console.print_note(f"{report['baseline_name']}: {beside:.4f}")
 
 
 def _apart(row: dict[str, Any]) -> str:

@@ -68,17 +68,17 @@ def attention(
             argument="out",
             hint="name a file that ends in .png",
         )
-    hardware.prepare_process()
+    hardware.configure_process()
     found = load(model, device).attention(text, second).of(layers or None, heads or None)
     if out is not None:
         found.plot(out)
     if as_json:
-        console.result_json({"tokens": found.tokens, "heads": found.as_rows()})
+        console.print_json({"tokens": found.tokens, "heads": found.as_rows()})
         return
     rows = [tuple(_cell(name, row[name]) for name in _COLUMNS) for row in found.habits()]
-    console.result_table(" ".join(found.tokens), _COLUMNS, rows)
+    console.print_table(" ".join(found.tokens), _COLUMNS, rows)
     if out is not None:
-        console.note(f"the weights are drawn in {out}")
+        console.print_note(f"the weights are drawn in {out}")
 
 
 def _cell(name: str, value: Any) -> str:

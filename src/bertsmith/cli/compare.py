@@ -51,20 +51,20 @@ def compare(
     coin says whose answer is whose.
     """
     from bertsmith import console
-    from bertsmith.formatting import counted
+    from bertsmith.formatting import pluralize
     from bertsmith.inference.compare import compare as run
     from bertsmith.inference.compare import told
     from bertsmith.inference.model import load
 
-    hardware.prepare_process()
+    hardware.configure_process()
     models = [load(name, **on) for name in (a, b)]
     changes = task_options.task_changes(own, changes)
     report = run(models[0], models[1], data, seed=seed, rounds=rounds, **changes)
     if as_json:
-        console.result_json(report)
+        console.print_json(report)
         return
-    console.result_table(
-        f"A: {a}, B: {b}, on {data} ({counted(report['examples'], 'example')})",
+    console.print_table(
+        f"A: {a}, B: {b}, on {data} ({pluralize(report['examples'], 'example')})",
         ["score", "A", "B", "B - A", "95 % interval", "p"],
         [
             (
@@ -78,8 +78,8 @@ def compare(
             for name, score in report["scores"].items()
         ],
     )
-    console.result(told(report))
+    console.print_result(told(report))
     rounds_of = " and ".join(
         f"{number:,}" for number in sorted({s["rounds"] for s in report["scores"].values()})
     )
-    console.note(f"{rounds_of} rounds of resampling, seed {seed}")
+    console.print_note(f"{rounds_of} rounds of resampling, seed {seed}")

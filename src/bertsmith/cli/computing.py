@@ -33,7 +33,7 @@ def computed(verb: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(verb)
     def with_both(*args: Any, device: str, precision: str, **given: Any) -> None:
-        with hardware.importing():
+        with hardware.import_without_gc():
             import_module("bertsmith.inference.model")  # as the verbs do
 
         verb(*args, on=On(device=device, precision=precision, mapped=True), **given)

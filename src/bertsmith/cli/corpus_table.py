@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from bertsmith import console
-from bertsmith.formatting import counted, percent, seconds, size
+from bertsmith.formatting import format_bytes, format_percent, format_seconds, pluralize
 
 _ROWS = 10
 _PLACES = 3  # of a fault in a file
@@ -18,15 +18,15 @@ def print_check(report: dict[str, Any]) -> None:
     """Print the report of `look.check.check_corpus`."""
     found = report["findings"]
     if found:
-        console.result_table(
+        console.print_table(
             "findings", ["", "what, where first, and what to do", "number"], map(_finding, found)
         )
     else:
-        console.result("nothing was found")
+        console.print_result("nothing was found")
     _print_faults(report["faults_by_file"])
     _print_corpus(report)
     structure = report["structure"]
-    console.result_table(
+    console.print_table(
         "fit for",
         ["", "objective, why, and what to do"],
         [
@@ -45,7 +45,7 @@ def print_check(report: dict[str, Any]) -> None:
         _print_leakage(report["against"])
     _print_forecast(report["forecast"])
     for limit in report["limits"]:
-        console.note(f"limit: {limit}")
+        console.print_note(f"limit: {limit}")
 
 
 def _finding(finding: dict[str, Any]) -> tuple[object, ...]:
@@ -54,7 +54,7 @@ def _finding(finding: dict[str, Any]) -> tuple[object, ...]:
         told.append(f"first at {finding['first']}")
     number = [f"{finding['number']:,}"]
     if finding["share"] is not None:
-        number.append(percent(finding["share"]))
+        number.append(format_percent(finding["share"]))
     return finding["severity"], (*told, *_remedy(finding["remedy"])), tuple(number)
 
 
@@ -68,10 +68,10 @@ def _print_faults(found: dict[str, Any]) -> None:
     if not files:
         return
     rows = [((entry["file"], *map(_fault, entry["faults"])),) for entry in files[:_ROWS]]
-    console.result_table("faults by file", ["file; faults at line:column, or line of a record"], rows)
+    console.print_table("faults by file", ["file; faults at line:column, or line of a record"], rows)
     if more := len(files) - len(rows) + found["files_not_listed"]:
-        console.note(
-            f"{counted(more, 'more file has', 'more files have')} faults: --html and --json list them"
+        console.print_note(
+            f"{pluralize(more, 'more file has', 'more files have')} faults: --html and --json list them"
         )
 
 
@@ -92,18 +92,18 @@ def _print_corpus(report: dict[str, Any]) -> None:
     boilerplate = report["lines"]["boilerplate"]["any"]
     rows = [
         ("files", f"{len(report['files']):,}"),
-        ("text", size(report["bytes"])),
+        ("text", format_bytes(report["bytes"])),
         ("documents", f"{documents['number']:,}{_spread(lengths, ' of', ' characters')}"),
         ("documents of one line", f"{documents['one_line']['number']:,}"),
         ("documents without a word", f"{documents['empty']['number']:,}"),
         ("sentences", f"{documents['sentences']:,}{_spread(sentences, ',', ' per document')}"),
         ("lines", f"{lines['number']:,}{_spread(lines, ' of', ' characters')}"),
         ("words", f"{report['words']:,}"),
-        ("lines not like prose", f"{percent(boilerplate['share_of_characters'])} of the characters"),
+        ("lines not like prose", f"{format_percent(boilerplate['share_of_characters'])} of the characters"),
         ("scripts", _shares(report["scripts"])),
         ("languages (a guess)", _shares(report["languages"])),
     ]
-    console.result_table("the corpus", ["what", "how much"], rows)
+    console.print_table("the corpus", ["what", "how much"], rows)
 
 
 def _print_repetitions(report: dict[str, Any]) -> None:
@@ -113,10 +113,10 @@ def _print_repetitions(report: dict[str, Any]) -> None:
         for cluster in report["duplicates"][kind]["clusters"][: _ROWS // 2]
     ]
     if rows:
-        console.result_table("repeated documents", ["", "first", "times more"], rows)
+        console.print_table("repeated documents", ["", "first", "times more"], rows)
     lines = report["lines"]["repeated"]["examples"][:_ROWS]
     if lines:
-        console.result_table(
+        console.print_table(
             "repeated lines",
             ["line, and where first", "times", "documents"],
             [
@@ -129,17 +129,17 @@ def _print_repetitions(report: dict[str, Any]) -> None:
 def _print_tokenizer(found: dict[str, Any]) -> None:
     rows = [
         ("tokens", f"{found['tokens']:,}"),
-        ("unknown tokens", f"{found['unknown_tokens']:,} ({percent(found['unknown_token_share'])})"),
-        ("unknown words", f"{found['unknown_words']:,} ({percent(found['unknown_word_share'])})"),
+        ("unknown tokens", f"{found['unknown_tokens']:,} ({format_percent(found['unknown_token_share'])})"),
+        ("unknown words", f"{found['unknown_words']:,} ({format_percent(found['unknown_word_share'])})"),
         (
             "pieces per known word",
             "–" if found["pieces_per_word"] is None else f"{found['pieces_per_word']:.3f}",
         ),
-        ("words of one piece", percent(found["words_kept_whole"])),
+        ("words of one piece", format_percent(found["words_kept_whole"])),
     ]
-    console.result_table("with this tokenizer", ["what", "how much"], rows)
+    console.print_table("with this tokenizer", ["what", "how much"], rows)
     if found["falling_apart"]:
-        console.result_table(
+        console.print_table(
             "words that fall apart most",
             ["word", "times", "pieces"],
             [(w["word"], f"{w['times']:,}", " ".join(w["pieces"])) for w in found["falling_apart"][:_ROWS]],
@@ -147,44 +147,44 @@ def _print_tokenizer(found: dict[str, Any]) -> None:
 
 
 def _print_leakage(found: dict[str, Any]) -> None:
-    console.result_table(
+    console.print_table(
         f"task rows in the corpus (runs of {found['ngram']} words)",
         ["file", "rows found", "share"],
         [
             (
-                (f["file"], f"{counted(f['rows'], 'row')}, {f['too_short']:,} too short to compare"),
+                (f["file"], f"{pluralize(f['rows'], 'row')}, {f['too_short']:,} too short to compare"),
                 f"{f['hit']:,}",
-                percent(f["share"]),
+                format_percent(f["share"]),
             )
             for f in found["files"]
         ],
     )
     if found["rows"]:
-        console.result_table(
+        console.print_table(
             "",
             ["row, where in the corpus, text", "share of it"],
             [
-                ((r["row"], f"= {r['corpus']}", r["text"]), percent(r["share"]))
+                ((r["row"], f"= {r['corpus']}", r["text"]), format_percent(r["share"]))
                 for r in found["rows"][: 2 * _ROWS]
             ],
         )
         if found["hit"] > 2 * _ROWS:
-            console.note(f"{counted(found['hit'] - 2 * _ROWS, 'more row')}: --json lists them")
+            console.print_note(f"{pluralize(found['hit'] - 2 * _ROWS, 'more row')}: --json lists them")
 
 
 def _print_forecast(found: dict[str, Any]) -> None:
     rows = [
         (f"tokens ({found['tokens_are']})", f"{found['tokens']:,}"),
-        ("shards on disk", size(found["shard_bytes"])),
+        ("shards on disk", format_bytes(found["shard_bytes"])),
         (f"updates of {found['batch_size']} × {found['sequence_length']} tokens", f"{found['steps']:,}"),
         ("parameters", f"{found['parameters']:,}"),
     ]
     if found["seconds"] is not None:
-        each = f"{seconds(found['seconds_per_update'])} per update"
-        rows.append(("time on this machine", f"{console.duration(found['seconds'])}, {each}"))
+        each = f"{format_seconds(found['seconds_per_update'])} per update"
+        rows.append(("time on this machine", f"{console.format_duration(found['seconds'])}, {each}"))
     epochs = f"{found['epochs']:g} epoch{'' if found['epochs'] == 1 else 's'}"
-    console.result_table(f"forecast: {found['preset']}, {epochs}", ["what", "estimate"], rows)
-    console.result(f"an estimate of {found['covers']}; it rests on: {found['rests_on']}")
+    console.print_table(f"forecast: {found['preset']}, {epochs}", ["what", "estimate"], rows)
+    console.print_result(f"an estimate of {found['covers']}; it rests on: {found['rests_on']}")
 
 
 def _spread(summary: dict[str, Any], before: str, behind: str) -> str:
@@ -197,6 +197,6 @@ def _spread(summary: dict[str, Any], before: str, behind: str) -> str:
 
 
 def _shares(found: dict[str, Any]) -> str:
-    top = [f"{name} {percent(entry['share'])}" for name, entry in list(found.items())[:5]]
+    top = [f"{name} {format_percent(entry['share'])}" for name, entry in list(found.items())[:5]]
     rest = len(found) - len(top)
     return ", ".join(top) + (f", {rest} more" if rest > 0 else "") or "none"

@@ -93,14 +93,14 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
     """
     from bertsmith import console
     from bertsmith.cli.hints import pretrain_hint
-    from bertsmith.corpus.diagnostics import needed_settings
+    from bertsmith.corpus.diagnostics import required_settings
     from bertsmith.corpus.prepare import prepare
-    from bertsmith.inspection.check import wrapped_lines
+    from bertsmith.inspection.check import hard_wrap_warning
 
     if how["address"] and how["engine"] != "ray":
         raise click.UsageError("--address belongs to --engine ray")
     reading = reading_of(how)
-    with console.Bar("encoding", bytes_of(files)) as bar:
+    with console.ProgressBar("encoding", bytes_of(files)) as bar:
         shards = prepare(
             files,
             tokenizer,
@@ -109,18 +109,18 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
             progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
             **how,
         )
-    if (wrapped := wrapped_lines(files, reading, how["language"])) is not None:
-        console.note(wrapped)
+    if (wrapped := hard_wrap_warning(files, reading, how["language"])) is not None:
+        console.print_note(wrapped)
     counts: dict[str, Any] = {"data": out, **shards.counts}
     if as_json:
-        console.result_json({**counts, "files_skipped": shards.skipped})
+        console.print_json({**counts, "files_skipped": shards.skipped})
         return
-    console.result_table(
+    console.print_table(
         f"{out}", ["what", "number"], [(k.replace("_", " "), f"{v:,}") for k, v in shards.counts.items()]
     )
     if shards.counts.get("rejected"):
-        console.note(f"what could not be read is in {out}/rejects.jsonl")
-    console.note(pretrain_hint(out, needed_settings(shards)))
+        console.print_note(f"what could not be read is in {out}/rejects.jsonl")
+    console.print_note(pretrain_hint(out, required_settings(shards)))
 
 
 class _ManyAgainst(Verb):
@@ -205,7 +205,7 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
 
     reading = reading_of(how)
     sample = how["sample"]
-    with console.Bar("looking", sample or bytes_of(files)) as bar:
+    with console.ProgressBar("looking", sample or bytes_of(files)) as bar:
         begin = time.monotonic()
 
         def progress(done: int) -> None:
@@ -224,11 +224,11 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
             progress=progress,
         )
     if as_json:
-        console.result_json(report)
+        console.print_json(report)
     else:
         print_check(report)
     if html is not None:
-        console.note(f"the report as a page: {html}")
+        console.print_note(f"the report as a page: {html}")
 
 
 @data.command("show")
@@ -285,6 +285,6 @@ def data_show(
         phase=phase,
     )
     if as_json:
-        console.result_json(found)
+        console.print_json(found)
     else:
         print_instance(found)

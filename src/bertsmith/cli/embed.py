@@ -13,7 +13,7 @@ from bertsmith.cli.computing import On, computed
 from bertsmith.cli.text_input import ID_COLUMN, rows_of, texts_of
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
     from bertsmith.inference.model import Model
@@ -91,7 +91,7 @@ def embed(
             "--json is one JSON document",
             hint="leave it out to get a JSON object per text",
         )
-    hardware.prepare_process()
+    hardware.configure_process()
     loaded = load(model, **on)
     if index is not None:
         source = file if file is not None else texts_of(texts)
@@ -104,18 +104,18 @@ def embed(
     if target is None:
         objects = embed_file.as_objects(embed_file.embedded_rows(rows, embedder))
         if as_json:
-            console.result_json(list(objects))
+            console.print_json(list(objects))
         else:
             for row in objects:
-                console.result_json(row)
+                console.print_json(row)
         return
     number = embed_file.write_vectors(embed_file.embedded_rows(rows, embedder), embedder.size, target)
     if as_json:
-        console.result_json(
+        console.print_json(
             {"out": out, "vectors": number, "numbers": embedder.size, **embedder.made._asdict()}
         )
         return
-    console.note(f"{out}: {counted(number, 'vector')} of {embedder.size} numbers")
+    console.print_note(f"{out}: {pluralize(number, 'vector')} of {embedder.size} numbers")
 
 
 def _check_embed(
@@ -165,9 +165,9 @@ def _index(model: Model, source: Any, out: str, how: dict[str, Any], *, as_json:
     built = model.index(source, out, **how)
     if as_json:
         said = None if built.approximate is None else built.approximate.model_dump()
-        console.result_json(
+        console.print_json(
             {"index": out, "texts": len(built), "numbers": built.dimension, "approximate": said}
         )
         return
-    console.note(f"{out}: {counted(len(built), 'text')}, {built.dimension} numbers each")
-    console.note(f'next: bertsmith search {out} "a query"')
+    console.print_note(f"{out}: {pluralize(len(built), 'text')}, {built.dimension} numbers each")
+    console.print_note(f'next: bertsmith search {out} "a query"')

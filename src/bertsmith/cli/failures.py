@@ -13,9 +13,9 @@ import click
 
 from bertsmith import console, hardware
 from bertsmith.cli.verbs import Unknown, Verb
-from bertsmith.console import visible
+from bertsmith.console import escape_control_characters
 from bertsmith.errors import BertsmithError, InputError, MachineError, Stopped
-from bertsmith.suggestions import did_you_mean, nearest
+from bertsmith.suggestions import did_you_mean, similar_names
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Failure:
         """Print message and hint on stderr and, if asked, {"error": {…}} on stdout."""
         if self.is_reported:
             return
-        message = visible(self.message, one_line=True)
-        hint = visible(self.hint, one_line=True) if self.hint else None
+        message = escape_control_characters(self.message, one_line=True)
+        hint = escape_control_characters(self.hint, one_line=True) if self.hint else None
         label = "" if self.kind == "stopped" else "error: "
         with suppress(OSError):  # the terminal was closed
             click.echo(_wrapped(label + message, len(label)), err=True)
@@ -70,7 +70,7 @@ class Failure:
         if as_json:
             values = {name: value for name, value in asdict(self).items() if name != "is_reported"}
             with suppress(OSError, ValueError):  # stdout is full or closed
-                console.result_json({"error": values | {"message": message, "hint": hint}})
+                console.print_json({"error": values | {"message": message, "hint": hint}})
 
 
 def _wrapped(line: str, indent: int) -> str:
@@ -157,10 +157,10 @@ def _option_meant(error: click.NoSuchOption) -> str | None:
     name = error.option_name.lstrip("-")
     settings = command.settings() if isinstance(command, Verb) else None
     options = [flag[2:] for param in command.get_params(error.ctx) for flag in param.opts if flag[:2] == "--"]
-    found = nearest(name, (option.replace("-", "_") for option in options))
+    found = similar_names(name, (option.replace("-", "_") for option in options))
     if found:
         return did_you_mean([f"--{option.replace('_', '-')}" for option in found])
-    if settings and (meant := nearest(name, (setting for setting, _ in settings.names()))):
+    if settings and (meant := similar_names(name, (setting for setting, _ in settings.names()))):
         return did_you_mean([f"--set {setting}=…" for setting in meant])
     return None
 

@@ -241,33 +241,33 @@ def show_report(
 
     if as_json:
         told = {name: value for name, value in report.items() if name not in _OF_THE_PAGE}
-        console.result_json({"run": out, **told, "report": str(Path(out) / "report.json")})
+        console.print_json({"run": out, **told, "report": str(Path(out) / "report.json")})
     else:
         (show or _show_run)(out, report)
 
 
 def _show_run(out: str, report: dict[str, Any]) -> None:
     from bertsmith import console
-    from bertsmith.formatting import counted
+    from bertsmith.formatting import pluralize
 
     _show_evaluations(report)
     if report.get("stopped_early"):
-        console.result(f"{out}: {report['stopped_early']}")
+        console.print_result(f"{out}: {report['stopped_early']}")
     decided, dev_scores, beside = report["decided_by"], report["dev"], report["baseline"]
     shown = [name for name, value in beside.items() if isinstance(value, float)]
-    console.result_table(
+    console.print_table(
         f"{out}: dev, the best epoch by {decided}",
         ["score", "this model", report.get("baseline_name", "without looking at the text")],
         [(name, f"{dev_scores[name]:.4f}", f"{beside[name]:.4f}") for name in shown],
     )
     for name, value in report.get("chosen_on_dev", {}).items():
-        console.note(f"{name.replace('_', ' ')} {value:.4g}, chosen on dev and kept with the model")
-    console.note(
-        f"{counted(report['train_examples'], 'example')} trained on, {dev_scores['examples']:,} of dev, "
-        f"{console.duration(report['seconds'])}"
+        console.print_note(f"{name.replace('_', ' ')} {value:.4g}, chosen on dev and kept with the model")
+    console.print_note(
+        f"{pluralize(report['train_examples'], 'example')} trained on, {dev_scores['examples']:,} of dev, "
+        f"{console.format_duration(report['seconds'])}"
     )
-    console.note(f"{Path(out) / 'report.html'}: all of it with plots; open it in a browser")
-    console.note(f"next: bertsmith evaluate {out} --data FILE")
+    console.print_note(f"{Path(out) / 'report.html'}: all of it with plots; open it in a browser")
+    console.print_note(f"next: bertsmith evaluate {out} --data FILE")
 
 
 def _show_evaluations(report: dict[str, Any]) -> None:
@@ -288,4 +288,4 @@ def _show_evaluations(report: dict[str, Any]) -> None:
         for row in shown
     ]
     more = f" ({len(shown)} of {len(every):,}; all are in report.json)" if len(shown) < len(every) else ""
-    console.result_table(f"evaluations on dev{more}", ["epoch", "step", "loss", *scores, ""], rows)
+    console.print_table(f"evaluations on dev{more}", ["epoch", "step", "loss", *scores, ""], rows)

@@ -60,7 +60,7 @@ def glue(
         resume=resume,
     )
     if as_json:
-        console.result_json({"out": out, **report})
+        console.print_json({"out": out, **report})
         return
     rows = [
         (
@@ -71,5 +71,5 @@ def glue(
         )
         for row in report["tasks"]
     ]
-    console.result_table(f"{out}: GLUE, on dev", ["task", "examples", "scores", "most frequent"], rows)
-    console.result(f"average: {report['average']:.1f}")
+    console.print_table(f"{out}: GLUE, on dev", ["task", "examples", "scores", "most frequent"], rows)
+    console.print_result(f"average: {report['average']:.1f}")

@@ -38,7 +38,7 @@ def pretrain_hint(data: str, settings: Mapping[str, str]) -> str:
 
 def fill_mask_hint(run: str, tokenizer: Tokenizer) -> str:
     """`fill-mask` of a sentence in the script of the vocabulary."""
-    from bertsmith.tokenizer.script_coverage import script_of_tokenizer
+    from bertsmith.tokenizer.script_coverage import tokenizer_script
 
-    example = _EXAMPLES.get(script_of_tokenizer(tokenizer), "TEXT WITH A {mask}")
+    example = _EXAMPLES.get(tokenizer_script(tokenizer), "TEXT WITH A {mask}")
     return f'next: bertsmith fill-mask {shlex.quote(run)} "{example.format(mask=tokenizer.mask_token)}"'

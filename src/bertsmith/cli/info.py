@@ -8,7 +8,7 @@ import click
 
 from bertsmith.cli import options
 from bertsmith.cli.verbs import Verb
-from bertsmith.formatting import counted, percent
+from bertsmith.formatting import format_percent, pluralize
 
 _SHORT = ("mlm", "nsp", "sop", "lm", "f1")  # said in capitals
 _FIELDS = {"base": "began from", "held_out": "scores on what was held out", "steps": "updates"}
@@ -46,32 +46,32 @@ def info(folder: str | None, diff: tuple[str, str] | None, as_json: bool) -> Non
 
     document = read(folder)
     if as_json:
-        console.result_json(document)
+        console.print_json(document)
         return
     if document["kind"] == "runs":
         _show_runs(document)
         return
     if document["kind"] == "machine":
         rows = [(name, _line(value)) for name, value in document.items() if name != "kind"]
-        console.result_table("this machine", ["what", "is"], rows)
+        console.print_table("this machine", ["what", "is"], rows)
     if "run" in document:
         _show_run(document["path"], document["run"])
     if "terms" in document:
         _show_model(document, of_run="run" in document)
     if document["kind"] == "tokenizer":
         rows = _tokenizer_rows(document)
-        console.result_table(f"{document['path']}: a tokenizer", ["what", "is"], rows)
+        console.print_table(f"{document['path']}: a tokenizer", ["what", "is"], rows)
     if document["kind"] == "data":
         _show_data(document)
 
 
 def _show_difference(a: str, b: str, as_json: bool) -> None:
     from bertsmith import console
-    from bertsmith.inspection.diff import difference
+    from bertsmith.inspection.diff import compare_models
 
-    document = difference(a, b)
+    document = compare_models(a, b)
     if as_json:
-        console.result_json(document)
+        console.print_json(document)
         return
     titles = {
         "settings": "settings that differ",
@@ -82,9 +82,9 @@ def _show_difference(a: str, b: str, as_json: bool) -> None:
     for part, title in titles.items():
         rows = [(row["what"], *(_line(row[side]) for side in "ab")) for row in document[part]]
         if rows:
-            console.result_table(title, ["", document["a"], document["b"]], rows)
+            console.print_table(title, ["", document["a"], document["b"]], rows)
     if not any(document[part] for part in ("settings", "family", "runs")):
-        console.note("they have the same settings")
+        console.print_note("they have the same settings")
 
 
 def _show_runs(document: dict[str, Any]) -> None:
@@ -98,9 +98,9 @@ def _show_runs(document: dict[str, Any]) -> None:
         (row["run"], f"{row['step']:,}", "finished" if row["finished"] else "not finished")
         for row in document["unfinished"]
     ]
-    title = f"{document['path']}: {counted(len(rows), 'run')}, not all finished"
-    console.result_table(title, ["run", "updates", ""], rows)
-    console.note("continue them: the command they were started with, and --resume")
+    title = f"{document['path']}: {pluralize(len(rows), 'run')}, not all finished"
+    console.print_table(title, ["run", "updates", ""], rows)
+    console.print_note("continue them: the command they were started with, and --resume")
 
 
 def _show_run(path: str, run: dict[str, Any]) -> None:
@@ -110,22 +110,22 @@ def _show_run(path: str, run: dict[str, Any]) -> None:
     state = "finished" if run["finished"] else f"not finished: step {run['step']:,}{of}"
     rows = [("updates", f"{run['step']:,}{of}"), ("tokens", _line(run["tokens"] or 0))]
     if run["seconds"] is not None:
-        rows.append(("time", console.duration(run["seconds"])))
+        rows.append(("time", console.format_duration(run["seconds"])))
     if run["best_step"] is not None:
         rows.append(("best step", f"{run['best_step']:,}"))
     marked = f" (of step {run['model_of_step']:,})" if run["model_of_step"] is not None else ""
     rows.append(("model", f"{run['model']}{marked}" if run["model"] else "none yet"))
-    console.result_table(f"{path}: {run['verb']}, {state}", ["what", "is"], rows)
+    console.print_table(f"{path}: {run['verb']}, {state}", ["what", "is"], rows)
     if run["scores"]:
         scores = [(_score_name(name), _score(name, value)) for name, value in run["scores"].items()]
-        console.result_table("scores on what was held out", ["score", "value"], scores)
+        console.print_table("scores on what was held out", ["score", "value"], scores)
     if run["settings"]:
         settings = [(name, _line(value)) for name, value in run["settings"].items()]
-        console.result_table("settings that are not the defaults", ["setting", "value"], settings)
+        console.print_table("settings that are not the defaults", ["setting", "value"], settings)
     for remark in run["remarks"]:
-        console.note(remark)
+        console.print_note(remark)
     if not run["finished"]:
-        console.note("continue it: the command it was started with, and --resume")
+        console.print_note("continue it: the command it was started with, and --resume")
 
 
 def _score_name(name: str) -> str:
@@ -142,7 +142,7 @@ def _score(name: str, value: float) -> str:
     """A figure, rounded: losses to three digits, shares as percentages."""
     if name.endswith("loss") or not 0 <= value <= 1:
         return f"{value:.3f}" if name.endswith("loss") else f"{value:,.1f}"
-    return percent(value)
+    return format_percent(value)
 
 
 def _show_data(document: dict[str, Any]) -> None:
@@ -155,16 +155,16 @@ def _show_data(document: dict[str, Any]) -> None:
     dropped = [(k.replace("_", " "), _line(v)) for k, v in document.items() if k.endswith("_dropped") and v]
     rows += dropped
     rows += [
-        ("from", f"{counted(len(files), 'file')}: {listed}"),
+        ("from", f"{pluralize(len(files), 'file')}: {listed}"),
         ("made", document["made"]),
         (
             "on disk",
-            f"{counted(document['bytes_on_disk'], 'byte')} in {counted(document['shards'], 'shard')}",
+            f"{pluralize(document['bytes_on_disk'], 'byte')} in {pluralize(document['shards'], 'shard')}",
         ),
         ("language", document["language"]),
     ]
-    console.result_table(f"{document['path']}: prepared data", ["what", "is"], rows)
-    console.result_table("its tokenizer", ["what", "is"], _tokenizer_rows(document["tokenizer"]))
+    console.print_table(f"{document['path']}: prepared data", ["what", "is"], rows)
+    console.print_table("its tokenizer", ["what", "is"], _tokenizer_rows(document["tokenizer"]))
 
 
 def _tokenizer_rows(of: dict[str, Any]) -> list[tuple[str, str]]:
@@ -173,7 +173,7 @@ def _tokenizer_rows(of: dict[str, Any]) -> list[tuple[str, str]]:
         ("entries", f"{of['vocab_size']:,}"),
         ("letters", "lower-cased" if of["lowercase"] else "case is kept"),
         ("special tokens", ", ".join(f"{s['token']} {s['id']}" for s in of["specials"].values())),
-        ("longest input", counted(of["max_length"], "token")),
+        ("longest input", pluralize(of["max_length"], "token")),
         ("digest", of["digest"]),
     ]
 
@@ -182,13 +182,13 @@ def _show_model(document: dict[str, Any], *, of_run: bool) -> None:
     from bertsmith import console
 
     config = document["config"]
-    console.result_table(
+    console.print_table(
         f"{'the model' if of_run else document['path']}: {document['architecture']}, "
-        f"{counted(document['parameters'], 'parameter')}",
+        f"{pluralize(document['parameters'], 'parameter')}",
         ["setting", "value"],
         [(name, _line(value)) for name, value in config.items()],
     )
-    console.result_table("parameters", ["term", "formula", "number"], _grouped(document["terms"]))
+    console.print_table("parameters", ["term", "formula", "number"], _grouped(document["terms"]))
     hidden = ("weights_sha256", "settings", "facts", "numbered")
     record = {k: v for k, v in document["record"].items() if k not in hidden and v is not None}
     if held := record.pop("held_out", None):  # a run's table has them
@@ -198,7 +198,7 @@ def _show_model(document: dict[str, Any], *, of_run: bool) -> None:
         record = {"labels": ", ".join(document["labels"]), **record}
     if record:
         rows = [(_FIELDS.get(k, k.replace("_", " ")), _line(v)) for k, v in record.items()]
-        console.result_table("record", ["what", "is"], rows)
+        console.print_table("record", ["what", "is"], rows)
 
 
 def _grouped(terms: list[dict[str, Any]]) -> list[tuple[str, str, str]]:

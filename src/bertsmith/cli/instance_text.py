@@ -7,7 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from bertsmith import console
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 
 # kind → (style, how it is written without colours, what it means)
 _KINDS = {
@@ -19,42 +19,42 @@ _KINDS = {
 
 def print_instance(found: dict[str, Any]) -> None:
     """The instance as `look.show` describes it, on stdout."""
-    colours = console.has_colours()
+    colours = console.has_colors()
     drawn = found["drawn_as_epoch"]
     static = (
         f" (the instances and masks of epoch {drawn}, in an order of their own)"
         if drawn != found["epoch"]
         else ""
     )
-    console.result(
+    console.print_result(
         f"{found['data']}: epoch {found['epoch']}{static}, instance {found['index']:,} of "
         f"{found['instances_of_epoch']:,}; {found['instances']}, {found['masking']} masks, seed {found['seed']}"
     )
     if found["label"] is not None:
-        console.result(
+        console.print_result(
             f"label ({found['sentence_task']}): {found['label']} {found['label_name']}: {found['label_means']}"
         )
-    console.result("")
-    console.result_text(_tokens(found, colours))
-    console.result("")
+    console.print_result("")
+    console.print_text(_tokens(found, colours))
+    console.print_result("")
     for kind, (style, form, meaning) in _KINDS.items():
         example = _Form(form, colours, "[MASK]" if kind == "mask" else "token", "original")
         line = example.text(style)
         line.append(f"  {meaning}: {found['counts'][kind]}")
-        console.result_text(line)
+        console.print_text(line)
     counts = found["counts"]
-    console.result(
-        f"{counts['predicted']} of {counted(counts['ordinary'], 'token')} predicted ({counts['share']:.1%}); "
+    console.print_result(
+        f"{counts['predicted']} of {pluralize(counts['ordinary'], 'token')} predicted ({counts['share']:.1%}); "
         f"{counts['tokens']} with the special ones"
     )
-    console.result("")
+    console.print_result("")
     for part in found["parts"]:
-        console.result(
+        console.print_result(
             f"{part['name']}: document {part['document']:,}, {part['place']}, "
-            f"{counted(part['tokens'], 'token')} from its "
+            f"{pluralize(part['tokens'], 'token')} from its "
             f"token {part['first_token']:,} on"
         )
-        console.result(f"   {part['text']}")
+        console.print_result(f"   {part['text']}")
 
 
 class _Form:

@@ -141,11 +141,11 @@ def _find(
         settings=options.changes_of(given, changes),
     )
     if as_json:
-        console.result_json({**found.document(), "plot": out})
+        console.print_json({**found.document(), "plot": out})
         return
     _show(found)
     if out is not None:
-        console.note(f"plot: {out}")
+        console.print_note(f"plot: {out}")
 
 
 def _show(found: RateTest) -> None:
@@ -161,5 +161,5 @@ def _show(found: RateTest) -> None:
         for i in every
     ]
     columns = ["rate", *(f"seed {seed}" for seed in found.readings)]
-    console.result_table("training loss by learning rate, smoothed", columns, rows)
-    console.result(found.said)
+    console.print_table("training loss by learning rate, smoothed", columns, rows)
+    console.print_result(found.said)

@@ -22,7 +22,7 @@ import click
 from bertsmith import hardware, log_handlers
 from bertsmith.cli.failures import failure_of, stopped
 from bertsmith.cli.verbs import Verbs
-from bertsmith.suggestions import nearest
+from bertsmith.suggestions import similar_names
 
 # verb → (module of cli/, command in it, what it does)
 _VERBS = {
@@ -75,7 +75,7 @@ class _TopVerbs(Verbs):
             command = self.get_command(ctx, group)
             assert isinstance(command, click.Group)
             below = command.list_commands(ctx)
-            found += [f"{group} {verb}" for verb in nearest(name, below) if verb == name or not found]
+            found += [f"{group} {verb}" for verb in similar_names(name, below) if verb == name or not found]
         return found
 
     def summary(self, ctx: click.Context, verb: str) -> str:
@@ -103,13 +103,13 @@ def bertsmith(context: click.Context) -> None:
     """
     log_handlers.install(log_handlers.ConsoleHandler())
     if (verb := context.invoked_subcommand) not in _SHARED:
-        hardware.check_one_process(f"bertsmith {verb}")
+        hardware.check_single_process(f"bertsmith {verb}")
 
 
 def main() -> NoReturn:
     """Run the command line and exit."""
     begun = hardware.clock()
-    hardware.have_threads_wait_briefly()  # torch, which reads this when it is loaded, is imported by the verbs
+    hardware.set_thread_wait_policy()  # torch, which reads this when it is loaded, is imported by the verbs
     _open_closed_streams()
     as_json = "--json" in takewhile(lambda word: word != "--", sys.argv[1:])
     with suppress(ValueError):  # not in the main thread

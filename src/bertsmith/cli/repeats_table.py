@@ -8,7 +8,7 @@ from typing import Any
 def show_repeats(out: str, report: dict[str, Any]) -> None:
     """Each run with its score; what all come to, by cells of the grid where there are several."""
     from bertsmith import console
-    from bertsmith.formatting import counted
+    from bertsmith.formatting import pluralize
 
     decides = report["decided_by"]
     rows = [
@@ -16,32 +16,34 @@ def show_repeats(out: str, report: dict[str, Any]) -> None:
             row["run"],
             _number(row["score"]),
             _number(row["baseline"]),
-            "–" if row["score"] is None else console.duration(row["seconds"]),
+            "–" if row["score"] is None else console.format_duration(row["seconds"]),
             "degenerate" if row["degenerate"] else "← best" if row["run"] == report["best"] else "",
         )
         for row in report["runs"]
     ]
-    console.result_table(f"{out}: {decides} on dev", ["run", decides, "baseline", "time", ""], rows)
+    console.print_table(f"{out}: {decides} on dev", ["run", decides, "baseline", "time", ""], rows)
     figures = ("mean", "median", "best", "deviation")
     cells = [cell for cell in report.get("cells", ()) if cell["scores"] > 1]
     named = [(_cell_name(cell["settings"]), cell) for cell in cells]
     summed = named or [("all", report["summary"])]
-    of_what = "by cell of the grid" if named else f"of {counted(report['summary']['scores'], 'run')}"
-    console.result_table(
+    of_what = "by cell of the grid" if named else f"of {pluralize(report['summary']['scores'], 'run')}"
+    console.print_table(
         f"{decides}, {of_what}",
         ["", *figures, "degenerate"],
         [(name, *(_number(of[figure]) for figure in figures), len(of["degenerate"])) for name, of in summed],
     )
     if "mean_without_degenerate" in report["summary"]:
-        console.result(f"mean without the degenerate: {report['summary']['mean_without_degenerate']:.4f}")
+        console.print_result(
+            f"mean without the degenerate: {report['summary']['mean_without_degenerate']:.4f}"
+        )
     for name, of in [*named, ("", report)]:
         if "pooled" in of:
-            console.result(
+            console.print_result(
                 f"{name}{': ' if name else ''}all answers on held-out parts together: {decides} "
                 f"{of['pooled'][decides]:.4f} ({of['pooled']['examples']:,} examples)"
             )
     if report["best"] is not None:
-        console.note(f"next: bertsmith evaluate {out}/{report['best']} --data FILE")
+        console.print_note(f"next: bertsmith evaluate {out}/{report['best']} --data FILE")
 
 
 def _cell_name(settings: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from bertsmith.cli import options
 from bertsmith.cli.computing import On, computed
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted, percent
+from bertsmith.formatting import format_percent, pluralize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,7 +106,7 @@ def score(
         raise InputError(
             "single_json_document", "--json is one JSON document on standard output", hint="leave one out"
         )
-    hardware.prepare_process()
+    hardware.configure_process()
     scorer = load(model, **on).scorer(variant)
     if pairs is not None:
         _score_pairs(scorer, pairs, out, form, as_json=as_json, encoding=encoding, **of_pairs)
@@ -175,15 +175,15 @@ def _score_texts(
     from bertsmith import console
     from bertsmith.inference.scoring import as_table, ranked, write_rows
 
-    with console.Bar("scoring", len(placed), unit="texts") as bar:
+    with console.ProgressBar("scoring", len(placed), unit="texts") as bar:
         rows = ranked(placed, scorer, bar.advance_to)
     if as_json:
-        console.result_json(rows)
+        console.print_json(rows)
     elif out is not None:
         write_rows(rows, form, Path(out))
-        console.note(f"{out}: {counted(len(rows), 'score')}")
+        console.print_note(f"{out}: {pluralize(len(rows), 'score')}")
     elif rows:
-        console.result_table("", *as_table(rows, shutil.get_terminal_size((100, 24)).columns))
+        console.print_table("", *as_table(rows, shutil.get_terminal_size((100, 24)).columns))
 
 
 def _score_pairs(
@@ -202,30 +202,30 @@ def _score_pairs(
     from bertsmith.inference.scoring import write_rows
 
     pairs = read_pairs(file, **how).sampled(sample, seed or 0)
-    with console.Bar("scoring", 2 * len(pairs), unit="sentences") as bar:
+    with console.ProgressBar("scoring", 2 * len(pairs), unit="sentences") as bar:
         scores = score_pairs(pairs, scorer, bar.advance_to)
     for sentence in told_of_pairs(scores):
-        console.note(sentence)
+        console.print_note(sentence)
     if out is not None:
         write_rows(list(scores.rows()), form, Path(out))
-        console.note(f"{out}: {counted(len(pairs), 'pair')}")
+        console.print_note(f"{out}: {pluralize(len(pairs), 'pair')}")
     document = scores.document()
     if as_json:
-        console.result_json(document)
+        console.print_json(document)
         return
     rows = [("accuracy", accuracy_of_pairs(document)), ("ties, counted as wrong", f"{document['ties']:,}")]
     rows += [
-        (f"mean over {counted(len(document[f'by_{column}']), 'group')} of {column}", percent(mean))
+        (f"mean over {pluralize(len(document[f'by_{column}']), 'group')} of {column}", format_percent(mean))
         for column, mean in document["mean_over"].items()
     ]
-    console.result_table(f"minimal pairs, {scorer.variant}", ["what", "figure"], rows)
+    console.print_table(f"minimal pairs, {scorer.variant}", ["what", "figure"], rows)
     show_groups(document)
 
 
 def accuracy_of_pairs(document: Mapping[str, Any]) -> str:
     """The accuracy of a report on minimal pairs in words: "61.2 % of 33,500 pairs (chance: 50 %)"."""
     chance = f"chance: {100 * document['chance']:.0f} %"
-    return f"{percent(document['accuracy'])} of {counted(document['pairs'], 'pair')} ({chance})"
+    return f"{format_percent(document['accuracy'])} of {pluralize(document['pairs'], 'pair')} ({chance})"
 
 
 def show_groups(document: Mapping[str, Any]) -> None:
@@ -236,8 +236,8 @@ def show_groups(document: Mapping[str, Any]) -> None:
     if column is None:
         return
     groups = sorted(document[f"by_{column}"].items(), key=lambda item: -item[1]["accuracy"])
-    console.result_table(
+    console.print_table(
         f"accuracy on minimal pairs by {column}",
         [column, "pairs", "accuracy"],
-        [(name or "–", f"{group['pairs']:,}", percent(group["accuracy"])) for name, group in groups],
+        [(name or "–", f"{group['pairs']:,}", format_percent(group["accuracy"])) for name, group in groups],
     )

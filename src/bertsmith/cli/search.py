@@ -15,7 +15,7 @@ from bertsmith.cli.computing import On, computed
 from bertsmith.cli.text_input import ID_COLUMN, texts_of
 from bertsmith.cli.verbs import Verb
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
     from bertsmith.inference.search_file import Query, Searched
@@ -93,7 +93,7 @@ def search(
     _check(queries, file, {"--qrels": qrels, "--text-column": text_column}, rerank, rerank_label)
     if out is not None:
         _check_out(out)
-    hardware.prepare_process()
+    hardware.configure_process()
     asked = read_search(file, text_column, id_column, qrels) if file is not None else _typed(queries)
     searched = _searched(
         Searched,
@@ -110,7 +110,7 @@ def search(
     if approximate:
         from bertsmith.inference.indexing import told_of_recall
 
-        console.note(told_of_recall(searched.searcher.index))
+        console.print_note(told_of_recall(searched.searcher.index))
     _show(searched, out, as_json=as_json, plain=bool(queries))
 
 
@@ -210,20 +210,20 @@ def _show(searched: Searched, out: str | None, *, as_json: bool, plain: bool) ->
             elif plain:
                 _table(answer)
             elif not searched.has_gold:
-                console.result_json(answer)
+                console.print_json(answer)
     searched.log_unscored()
     scores = searched.figures() if searched.has_gold else None
     if as_json:
-        console.result_json(
+        console.print_json(
             {
                 **({} if scores is None else {"scores": scores}),
                 **({"queries": answers} if out is None else {"out": out}),
             }
         )
     elif scores is not None:
-        number = counted(int(scores.pop("queries")), "query", "queries")
+        number = pluralize(int(scores.pop("queries")), "query", "queries")
         rows = [(name, f"{value:.4f}") for name, value in scores.items()]
-        console.result_table(number, ["score", "value"], rows)
+        console.print_table(number, ["score", "value"], rows)
 
 
 def _write(searched: Searched, out: str) -> None:
@@ -233,9 +233,9 @@ def _write(searched: Searched, out: str) -> None:
     from bertsmith import console
     from bertsmith.io import atomic
 
-    with atomic.new_file(Path(out)) as path, path.open("w", encoding="utf-8") as file:
+    with atomic.atomic_file(Path(out)) as path, path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in searched)
-    console.note(f"{out}: the results of {counted(len(searched.queries), 'query', 'queries')}")
+    console.print_note(f"{out}: the results of {pluralize(len(searched.queries), 'query', 'queries')}")
 
 
 def _table(answer: dict[str, Any]) -> None:
@@ -256,4 +256,4 @@ def _table(answer: dict[str, Any]) -> None:
         for one in answer["results"]
     ]
     columns = ["rank", *(("re-ranked",) if ranked else ()), "cosine", "text", "place"]
-    console.result_table(shortened(answer["query"], most + 30), columns, rows)
+    console.print_table(shortened(answer["query"], most + 30), columns, rows)

@@ -10,7 +10,7 @@ import click
 
 from bertsmith.cli.options import Size, as_json, bytes_of, reading_of, reading_options
 from bertsmith.cli.verbs import Verbs
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 
 
 @click.group(cls=Verbs)
@@ -90,7 +90,7 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
     from bertsmith import console
     from bertsmith.cli.hints import prepare_hint
     from bertsmith.errors import InputError
-    from bertsmith.tokenizer.script_coverage import misfit
+    from bertsmith.tokenizer.script_coverage import describe_script_mismatch
     from bertsmith.tokenizer_training.train import train_tokenizer
 
     how["reading"] = reading_of(how)
@@ -103,7 +103,7 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
         )
     if how["kind"] == "byte_level_bpe" and not how["cased"]:
         how["cased"] = None  # it keeps case whether asked or not
-    with console.Bar("reading", bytes_of(files)) as bar:
+    with console.ProgressBar("reading", bytes_of(files)) as bar:
         trained = train_tokenizer(
             files,
             out,
@@ -112,18 +112,20 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
         )
     record = json.loads((Path(out) / "training.json").read_text(encoding="utf-8"))
     if as_json:
-        console.result_json({"tokenizer": out, "vocab_size": trained.vocab_size, **record})
+        console.print_json({"tokenizer": out, "vocab_size": trained.vocab_size, **record})
     else:
-        console.result(
-            f"{out}: {counted(trained.vocab_size, 'entry', 'entries')} from {counted(record['words'], 'word')}"
+        console.print_result(
+            f"{out}: {pluralize(trained.vocab_size, 'entry', 'entries')} from {pluralize(record['words'], 'word')}"
         )
     for note in _left_out(record, how["max_ram"], how["kind"]):
-        console.note(note)
-    fits_not = misfit(record["scripts"], how["kind"], lowercase=trained.lowercase, chinese=how["chinese"])
+        console.print_note(note)
+    fits_not = describe_script_mismatch(
+        record["scripts"], how["kind"], lowercase=trained.lowercase, chinese=how["chinese"]
+    )
     if fits_not is not None:
-        console.note(fits_not if as_json else f"{fits_not}; or, with this one as it is:")
+        console.print_note(fits_not if as_json else f"{fits_not}; or, with this one as it is:")
     if not as_json:
-        console.note(prepare_hint(files, how["reading"], out))
+        console.print_note(prepare_hint(files, how["reading"], out))
 
 
 def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[str]:
@@ -141,12 +143,12 @@ def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[st
     if record["characters_cut"]:
         first = " ".join(record["characters_cut_first"])
         notes.append(
-            f"the vocabulary is full without the {counted(record['characters_cut'], 'rarest character')} "
+            f"the vocabulary is full without the {pluralize(record['characters_cut'], 'rarest character')} "
             f"({record['characters_cut_share']:.3%} of the text; most often {first}): what holds one will be "
             "unknown; ask for a larger --vocab-size"
         )
     if record["words_cut"]:
-        share = f"{counted(record['words_cut'], 'word')} ({record['words_cut'] / record['words']:.3%})"
+        share = f"{pluralize(record['words_cut'], 'word')} ({record['words_cut'] / record['words']:.3%})"
         too_long = {
             "wordpiece": "too long and will be unknown",
             "byte_level_bpe": "too long to be learnt from",
@@ -184,7 +186,7 @@ def tokenizer_inspect(tokenizers: tuple[str, ...], files: tuple[str, ...], as_js
     from bertsmith.cli.tokenizer_table import print_inspection
     from bertsmith.inspection.inspect import inspect_tokenizers
 
-    with console.Bar("reading", how["limit"]) as bar:
+    with console.ProgressBar("reading", how["limit"]) as bar:
         report = inspect_tokenizers(
             tokenizers,
             files,
@@ -193,12 +195,12 @@ def tokenizer_inspect(tokenizers: tuple[str, ...], files: tuple[str, ...], as_js
             **how,
         )
     if as_json:
-        console.result_json(report)
+        console.print_json(report)
     else:
         print_inspection(report)
     for file in (how["html"], how["plot"]):
         if file is not None:
-            console.note(f"written: {file}")
+            console.print_note(f"written: {file}")
 
 
 @tokenizer.command("extend")
@@ -274,7 +276,7 @@ def tokenizer_extend(
         raise click.UsageError(f"{option} chooses among proposed words; --word-list names them")
     if not files and not how["word_list"]:
         raise click.UsageError("name the domain's text FILES, or a --word-list")
-    with console.Bar("reading", None) as bar:
+    with console.ProgressBar("reading", None) as bar:
         report = extend_tokenizer(
             files,
             out,
@@ -286,12 +288,14 @@ def tokenizer_extend(
             **how,
         )
     if as_json:
-        console.result_json(report)
+        console.print_json(report)
         return
     print_extension(report)
     if not how["word_list"] and report["added"] < (wanted := given.get("words", Choice().words)):
-        console.note(f"the files have no more such words: {report['added']:,} of the {wanted:,} asked for")
+        console.print_note(
+            f"the files have no more such words: {report['added']:,} of the {wanted:,} asked for"
+        )
     if out is not None:
-        console.note(
-            f"{out}: {report['vocab_size_before']:,} → {counted(report['vocab_size'], 'entry', 'entries')}"
+        console.print_note(
+            f"{out}: {report['vocab_size_before']:,} → {pluralize(report['vocab_size'], 'entry', 'entries')}"
         )

@@ -7,7 +7,7 @@ import unicodedata
 from typing import Any
 
 from bertsmith import console
-from bertsmith.formatting import counted, percent, size
+from bertsmith.formatting import format_bytes, format_percent, pluralize
 
 _ROWS = 10  # of a list
 _LINE = 60  # characters of joined words in a cell
@@ -21,16 +21,17 @@ def print_inspection(report: dict[str, Any]) -> None:
     rows = {name: report["tokenizers"][name] for name in report["order"]}
     text = report["text"]
     title = (
-        f"{size(text['bytes'])}, {counted(text['characters'], 'character')}, {counted(text['words'], 'word')}"
+        f"{format_bytes(text['bytes'])}, {pluralize(text['characters'], 'character')}, "
+        f"{pluralize(text['words'], 'word')}"
     )
     if len(rows) == 1 or shutil.get_terminal_size().columns < _NARROW:
-        console.result(title)
+        console.print_result(title)
         for name, row in rows.items():
             told = [(what, show(row)) for measures in _MEASURES for what, show in measures.items()]
-            console.result_table(name + _mark(row), ["what", "figure"], told)
+            console.print_table(name + _mark(row), ["what", "figure"], told)
     else:
         for measures in _MEASURES:
-            console.result_table(
+            console.print_table(
                 title,
                 ["tokenizer", *measures],
                 [
@@ -40,12 +41,12 @@ def print_inspection(report: dict[str, Any]) -> None:
             )
             title = ""
     if any(row["many_unknown"] for row in rows.values()):
-        console.result("* knows less than 99.5 % of the words: few tokens are no merit here")
+        console.print_result("* knows less than 99.5 % of the words: few tokens are no merit here")
     _print_scripts(text["scripts"], rows)
     listed = _ROWS if len(rows) <= _FEW else _FEW
     for name, row in rows.items():
         if row["falling_apart"]:
-            console.result_table(
+            console.print_table(
                 f"{name}: words that fall apart most",
                 ["word", "times", "pieces"],
                 [
@@ -53,13 +54,13 @@ def print_inspection(report: dict[str, Any]) -> None:
                     for e in row["falling_apart"][:listed]
                 ],
             )
-    console.result_table(
+    console.print_table(
         "",
         ["tokenizer", "words"],
         [((name, what), told) for name, row in rows.items() for what, told in _lists(row) if told],
     )
     for note in report["notes"]:
-        console.note(note)
+        console.print_note(note)
 
 
 def _mark(row: dict[str, Any]) -> str:
@@ -69,19 +70,19 @@ def _mark(row: dict[str, Any]) -> str:
 # Some tables of a few columns each, the ones that decide first.
 _MEASURES: list[dict[str, Any]] = [
     {
-        "unknown words": lambda row: percent(row["unknown_word_share"]),
-        "words kept whole": lambda row: percent(row["words_kept_whole"]),
+        "unknown words": lambda row: format_percent(row["unknown_word_share"]),
+        "words kept whole": lambda row: format_percent(row["words_kept_whole"]),
         "pieces per known word": lambda row: _two_digits(row["pieces_per_word"]),
     },
     {
         "tokens": lambda row: f"{row['tokens']:,}",
-        "unknown tokens": lambda row: percent(row["unknown_token_share"]),
+        "unknown tokens": lambda row: format_percent(row["unknown_token_share"]),
         "characters per token": lambda row: _two_digits(row["characters_per_token"]),
     },
     {
         "vocabulary": lambda row: f"{row['vocab_size']:,}",
-        "used here": lambda row: percent(row["pieces_used_share"]),
-        "unknown characters": lambda row: percent(row["unknown_character_share"]),
+        "used here": lambda row: format_percent(row["pieces_used_share"]),
+        "unknown characters": lambda row: format_percent(row["unknown_character_share"]),
     },
     {"kind": lambda row: row["kind"], "lower-cased": lambda row: "yes" if row["lowercase"] else "no"},
 ]
@@ -97,14 +98,14 @@ def _print_scripts(scripts: dict[str, Any], rows: dict[str, Any]) -> None:
     told: list[tuple[str, str, str]] = []
     for script, counts in shown:
         if not one:
-            told.append((f"{script}, {counted(counts['letters'], 'letter')}:", "", ""))
+            told.append((f"{script}, {pluralize(counts['letters'], 'letter')}:", "", ""))
         for name, row in rows.items():
             found = row["scripts"][script]
-            figures = (percent(found["letters_known"]), percent(found["words_kept_whole"]))
+            figures = (format_percent(found["letters_known"]), format_percent(found["words_kept_whole"]))
             told.append((script if one else name, *figures))
-    console.result_table("by script", ["script", "letters known", "words kept whole"], told)
+    console.print_table("by script", ["script", "letters known", "words kept whole"], told)
     if more := len(scripts) - len(shown):
-        console.note(f"{counted(more, 'more script')}: --html and --json list them")
+        console.print_note(f"{pluralize(more, 'more script')}: --html and --json list them")
 
 
 def _lists(row: dict[str, Any]) -> list[tuple[str, str]]:
@@ -142,8 +143,8 @@ def print_extension(report: dict[str, Any]) -> None:
     """The words that save most, what they save together, and which other words they change."""
     words, effect = report["words"], report["effect"]
     compared = any("commoner" in word for word in words)
-    console.result_table(
-        counted(report["added"], "word") + (f", the first {2 * _ROWS}" if len(words) > 2 * _ROWS else ""),
+    console.print_table(
+        pluralize(report["added"], "word") + (f", the first {2 * _ROWS}" if len(words) > 2 * _ROWS else ""),
         ["word", "count", "pieces now", "tokens saved", *(["times commoner"] if compared else [])],
         [
             [
@@ -157,20 +158,20 @@ def print_extension(report: dict[str, Any]) -> None:
         ],
     )
     if report["already_whole"]:
-        console.note(
+        console.print_note(
             f"no entry needed (one token already, or named before) for "
-            f"{counted(len(report['already_whole']), 'word')} of the list: {_joined(report['already_whole'])}"
+            f"{pluralize(len(report['already_whole']), 'word')} of the list: {_joined(report['already_whole'])}"
         )
     if effect is None:
         return
-    console.result(
+    console.print_result(
         f"tokens of the files: {effect['tokens_before']:,} → {effect['tokens_after']:,} "
-        f"({percent(effect['saved_share'])} saved)"
+        f"({format_percent(effect['saved_share'])} saved)"
     )
     others = effect["other_words"]
     if others["distinct"]:
-        console.result_table(
-            f"{counted(others['distinct'], 'other word')} ({counted(others['times'], 'occurrence')}) cut "
+        console.print_table(
+            f"{pluralize(others['distinct'], 'other word')} ({pluralize(others['times'], 'occurrence')}) cut "
             f"in another "
             f"way: {others['longer']:,} into more tokens, {others['become_unknown']:,} now unknown",
             ["word", "times", "before", "after"],
@@ -180,9 +181,9 @@ def print_extension(report: dict[str, Any]) -> None:
             ],
         )
     else:
-        console.result("no other word of the files is split differently")
+        console.print_result("no other word of the files is split differently")
     if effect["words_forgotten"]:
-        console.note(
-            f"{counted(effect['words_forgotten'], 'occurrence')} of rare words not remembered: "
+        console.print_note(
+            f"{pluralize(effect['words_forgotten'], 'occurrence')} of rare words not remembered: "
             "each counts as one token before and after"
         )

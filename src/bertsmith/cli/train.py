@@ -12,7 +12,7 @@ from bertsmith import hardware
 from bertsmith.cli import options
 from bertsmith.cli.score import accuracy_of_pairs, show_groups
 from bertsmith.cli.verbs import Verb
-from bertsmith.formatting import percent
+from bertsmith.formatting import format_percent
 
 if TYPE_CHECKING:
     from bertsmith.inference.model import Model
@@ -26,9 +26,9 @@ def _pretrain_settings() -> type[Settings]:
 
 
 def _presets() -> list[tuple[str, list[tuple[str, str]]]]:
-    from bertsmith.models.family import FAMILIES, braced, family
+    from bertsmith.models.family import FAMILIES, abbreviate_names, get_family
 
-    listed = [(name, ", ".join(braced(family(name).presets))) for name in FAMILIES]
+    listed = [(name, ", ".join(abbreviate_names(get_family(name).presets))) for name in FAMILIES]
     return [("Presets (--preset NAME), by family", listed)]
 
 
@@ -127,7 +127,7 @@ def show_result(trained: Model, out: str, *, as_json: bool) -> None:
     if not hardware.rank_info().is_main:
         return
     if as_json:
-        console.result_json({"run": out, **trained.report})
+        console.print_json({"run": out, **trained.report})
     else:
         _show_run(trained, out)
 
@@ -141,20 +141,22 @@ def _show_run(trained: Model, out: str) -> None:
     rows = [
         ("updates", f"{report['steps']:,}"),
         ("tokens", f"{report['tokens']:,}"),
-        ("time", console.duration(report["seconds"])),
+        ("time", console.format_duration(report["seconds"])),
         ("tokens/s, all in all", f"{report['tokens_per_second']:,.0f}"),
     ]
     rows += _held_out_rows(held) or _last_training_loss(out)
     batches = report["batches"]
-    filled = f"{percent(batches['fill_mean'])} (least {percent(batches['fill_min'])}), no padding"
+    filled = (
+        f"{format_percent(batches['fill_mean'])} (least {format_percent(batches['fill_min'])}), no padding"
+    )
     rows.append(("batches filled to", filled))
     if pairs := report.get("pairs"):
         rows.append(("accuracy on minimal pairs", accuracy_of_pairs(pairs)))
-    console.result_table(out, ["what", "figure"], rows)
+    console.print_table(out, ["what", "figure"], rows)
     if pairs:
         show_groups(pairs)
     if trained.folder.has("masked") and not trained.folder.config.causal:
-        console.note(fill_mask_hint(out, trained.tokenizer))
+        console.print_note(fill_mask_hint(out, trained.tokenizer))
 
 
 def _last_training_loss(out: str) -> list[tuple[str, str]]:
@@ -183,7 +185,7 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
         elif what in ("loss", "perplexity"):
             rows.append((title, f"{value:.3f}" if what == "loss" else f"{value:,.1f}"))
         else:
-            rows.append((title, percent(value)))
+            rows.append((title, format_percent(value)))
     return rows
 
 
@@ -213,12 +215,12 @@ def quickstart(out: str, seed: int, minutes: float | None, as_json: bool) -> Non
     was measured, and with the commands to continue with files of your own.
     """
     from bertsmith import console
+    from bertsmith.quickstart.quickstart import print_report
     from bertsmith.quickstart.quickstart import quickstart as run
-    from bertsmith.quickstart.quickstart import show
 
     report = run(out, seed=seed, minutes=minutes)
     if as_json:
-        console.result_json(report)
+        console.print_json(report)
     else:
-        show(report)
+        print_report(report)
     sys.stdout.flush()

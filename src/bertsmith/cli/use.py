@@ -15,7 +15,7 @@ from bertsmith import hardware, log_handlers
 from bertsmith.cli import options, task_options
 from bertsmith.cli.computing import On, computed
 from bertsmith.cli.verbs import Verb
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
     from bertsmith.inference.output import Answered
@@ -55,7 +55,7 @@ def evaluate(
     from bertsmith.inference.evaluation import evaluate as evaluated
     from bertsmith.inference.model import load
 
-    hardware.prepare_process()
+    hardware.configure_process()
     changes = task_options.task_changes(own, changes)
     if len(runs) > 1:
         if report is not None:
@@ -69,7 +69,7 @@ def evaluate(
     model = load(runs[0], **on)
     scores = evaluated(model.answering, data, changes, report, runs[0])
     if as_json:
-        console.result_json(scores.document())
+        console.print_json(scores.document())
     else:
         _show_scores(runs[0], data, scores)
 
@@ -86,7 +86,7 @@ def _evaluate_together(
     scores = together.scores(data, **changes)
     if as_json:
         alone = [{"run": run, **own.document()} for run, own in zip(runs, scores.alone, strict=True)]
-        console.result_json({**scores.together.document(), "runs": alone})
+        console.print_json({**scores.together.document(), "runs": alone})
         return
     names = list(dict.fromkeys((together.task.decides, *together.task.logged)))
     numbers = [own.numbers for own in scores.alone]
@@ -95,22 +95,22 @@ def _evaluate_together(
         ("mean", *(f"{sum(own[name] for own in numbers) / len(numbers):.4f}" for name in names)),
         ("ensemble", *(f"{scores.together.numbers[name]:.4f}" for name in names)),
     ]
-    console.result_table("each run, and all together", ["run", *names], rows)
+    console.print_table("each run, and all together", ["run", *names], rows)
     _show_scores(f"ensemble of {len(runs)}", data, scores.together)
 
 
 def _show_scores(what: str, data: str, scores: Scores) -> None:
     from bertsmith import console
 
-    console.result_table(
-        f"{what} on {data} ({counted(int(scores.numbers['examples']), 'example')})",
+    console.print_table(
+        f"{what} on {data} ({pluralize(int(scores.numbers['examples']), 'example')})",
         ["score", "value"],
         [(name, f"{value:.4f}") for name, value in scores.numbers.items() if isinstance(value, float)],
     )
     for table in scores.tables:
-        console.result_table(table.title, table.columns, [tuple(row) for row in table.rows])
+        console.print_table(table.title, table.columns, [tuple(row) for row in table.rows])
     for note in scores.notes:
-        console.note(note)
+        console.print_note(note)
 
 
 @click.command(cls=task_options.RunCommand)
@@ -175,7 +175,7 @@ def predict(
             "there is no text to predict",
             hint="give texts, --file FILE, or pipe lines in: … | bertsmith predict",
         )
-    hardware.prepare_process()
+    hardware.configure_process()
     model = load(run, **on)
     form = output.format_of(out, chosen, model.task.answer_form)
     changes = task_options.task_changes(own, changes)
@@ -186,7 +186,7 @@ def predict(
     else:
         answered = model.answering.of_lines(sys.stdin.buffer, "standard input", changes)
     if as_json:
-        console.result_json(list(output.as_json(model.task, answered)))
+        console.print_json(list(output.as_json(model.task, answered)))
         return
     delimiter = model.answering.delimiter_of(file, changes) if file else ","
     if out is None:
@@ -195,7 +195,7 @@ def predict(
         )
     else:
         number = output.write_answers(model.task, answered, form, delimiter, Path(out))
-        console.note(f"{out}: {counted(number, 'prediction')}")
+        console.print_note(f"{out}: {pluralize(number, 'prediction')}")
 
 
 def _is_marked(file: Path) -> bool:
@@ -214,16 +214,16 @@ def _show_answers(
 
     if form == "table":
         width = shutil.get_terminal_size((100, 24)).columns
-        console.result_table("", *output.as_table(task, answered, width))
+        console.print_table("", *output.as_table(task, answered, width))
     elif form == "json":
         for answer in output.as_json(task, answered):
-            console.result_json(answer)
+            console.print_json(answer)
     elif form != "csv":  # for the field's scripts: as it is
         sys.stdout.buffer.writelines(piece.encode("utf-8") for piece in task.answer_file(answered))
         sys.stdout.buffer.flush()
     elif sys.stdout.isatty():
         for line in output.as_csv(task, answered, delimiter):
-            console.result(line.removesuffix("\n"))
+            console.print_result(line.removesuffix("\n"))
     else:  # for a file or another program: as it is
         sys.stdout.buffer.write(codecs.BOM_UTF8 if marked else b"")
         for line in output.as_csv(task, answered, delimiter):
@@ -261,13 +261,13 @@ def fill_mask(run: str, text: str, on: On, top_k: int, max_length: int | None, a
     from bertsmith import console
     from bertsmith.inference.model import load
 
-    hardware.prepare_process()
+    hardware.configure_process()
     answers = load(run, **on).fill_mask(text, top_k, max_length)
     if as_json:
-        console.result_json(answers)
+        console.print_json(answers)
         return
     for number, answer in enumerate(answers, 1):
         title = text if len(answers) == 1 else f"{text} ({number} of {len(answers)})"
-        console.result_table(
+        console.print_table(
             title, ["token", "probability"], [(row["token"], f"{row['score']:.4f}") for row in answer]
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from bertsmith.suggestions import did_you_mean, nearest
+from bertsmith.suggestions import did_you_mean, similar_names
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -176,4 +176,4 @@ class Verbs(click.Group, Verb):
         """The verbs, of this group or below it, that a wrong name may stand for."""
         word = name[:60].lower().replace("_", "-")
         known = self.list_commands(ctx)
-        return nearest(word, known)
+        return similar_names(word, known)

@@ -8,18 +8,18 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.formatting import counted
-from bertsmith.tokenizer.script_coverage import fitting_options, script_shares
+from bertsmith.formatting import pluralize
+from bertsmith.tokenizer.script_coverage import recommended_options, script_ratios
 
 MAX_UNKNOWN_RATIO = 0.02
 """The share of unknown tokens above which the tokenizer does not fit the text."""
 MIN_DOCUMENTS = 4
 """The number of different documents that next-sentence pairs for training and validation need."""
-NO_PAIRS = {"data.sentence_task": "none", "data.validation_split": "0"}
+NO_PAIR_SETTINGS = {"data.sentence_task": "none", "data.validation_split": "0"}
 """The settings for a single document."""
-NOT_HELD_OUT = {"data.validation_split": "0"}
+NO_VALIDATION_SETTINGS = {"data.validation_split": "0"}
 """The settings for two or three documents."""
-FULL_SENTENCES = {"data.sentence_task": "none", "data.instances": "full_sentences"}
+FULL_SENTENCE_SETTINGS = {"data.sentence_task": "none", "data.instances": "full_sentences"}
 """The settings for documents of one sentence."""
 _MAX_ONE_SENTENCE_RATIO = (
     0.5  # with more documents of one sentence, next-sentence pairs are too few to learn from
@@ -35,17 +35,17 @@ class PreparedCorpus(Protocol):
     counts: dict[str, int]
 
 
-def needed_settings(shards: PreparedCorpus) -> dict[str, str]:
+def required_settings(shards: PreparedCorpus) -> dict[str, str]:
     """Return the settings that pre-training on this corpus needs; {} if the defaults work."""
     num_different = len(np.unique(shards.hashes))
     if num_different < 2:
-        return NO_PAIRS
+        return NO_PAIR_SETTINGS
     if _one_sentence_ratio(shards) > _MAX_ONE_SENTENCE_RATIO:
-        return FULL_SENTENCES
-    return NOT_HELD_OUT if num_different < MIN_DOCUMENTS else {}
+        return FULL_SENTENCE_SETTINGS
+    return NO_VALIDATION_SETTINGS if num_different < MIN_DOCUMENTS else {}
 
 
-def as_options(settings: Mapping[str, str]) -> str:
+def format_settings(settings: Mapping[str, str]) -> str:
     """Return settings as text: "data.sentence_task=none and data.validation_split=0"."""
     return " and ".join(f"{name}={value}" for name, value in settings.items())
 
@@ -57,12 +57,12 @@ def corpus_warnings(shards: PreparedCorpus, characters: Mapping[str, int]) -> It
         shards: The corpus.
         characters: Counts of each character, at least at the start of the text.
     """
-    yield from unknown_tokens(shards.counts, characters)
+    yield from unknown_token_warnings(shards.counts, characters)
     num_different, num_sentences = len(np.unique(shards.hashes)), int(shards.counts.get("sentences", 0))
-    settings = as_options(needed_settings(shards))
+    settings = format_settings(required_settings(shards))
     if num_different < 2:
         units = "chapters" if num_sentences >= _BOOK_SENTENCES else "documents"
-        fault = f"all the text is one document of {counted(num_sentences, 'sentence')}"
+        fault = f"all the text is one document of {pluralize(num_sentences, 'sentence')}"
         if len(shards.hashes) > 1:
             fault = f"all {len(shards.hashes):,} documents are equal, or parts of one"
         yield (
@@ -71,21 +71,23 @@ def corpus_warnings(shards: PreparedCorpus, characters: Mapping[str, int]) -> It
         )
     elif _one_sentence_ratio(shards) > _MAX_ONE_SENTENCE_RATIO:
         yield (
-            f"{_one_sentence_ratio(shards):.0%} of the {counted(len(shards.hashes), 'document')} have one "
+            f"{_one_sentence_ratio(shards):.0%} of the {pluralize(len(shards.hashes), 'document')} have one "
             f"sentence, which has no next one: train with {settings}"
         )
     elif num_different < MIN_DOCUMENTS:
         yield (
-            f"{counted(num_different, 'different document')}: too few to hold some out. Put blank lines between "
+            f"{pluralize(num_different, 'different document')}: too few to hold some out. Put blank lines between "
             f"documents and prepare again, or train with {settings}"
         )
 
 
-def unknown_tokens(counts: Mapping[str, int], characters: Mapping[str, int] | None = None) -> Iterator[str]:
+def unknown_token_warnings(
+    counts: Mapping[str, int], characters: Mapping[str, int] | None = None
+) -> Iterator[str]:
     """Yield a warning if many tokens of a corpus with these counts are unknown to its tokenizer."""
     ratio = counts.get("unknown", 0) / max(1, counts.get("tokens", 0))
     if ratio > MAX_UNKNOWN_RATIO:
-        needed = fitting_options(script_shares(characters or {}))
+        needed = recommended_options(script_ratios(characters or {}))
         options = f" with {needed[0]}" if needed else ""
         yield (
             f"{ratio:.1%} of the tokens are unknown to this tokenizer, and the model learns nothing about them: "

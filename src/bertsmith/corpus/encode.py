@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.sentence_splitter import split
-from bertsmith.corpus.shards import EncodedDocuments, hash_of, id_dtype
+from bertsmith.corpus.sentence_splitter import split_sentences
+from bertsmith.corpus.shards import EncodedDocuments, document_hash, id_dtype
 from bertsmith.io.files import Document
 from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ class PortionEncoder:
 
     def encode(self, documents: Sequence[Document]) -> tuple[EncodedDocuments, Counter[str]]:
         """Return the encoded documents and counts; documents and sentences without a token are dropped."""
-        sentences = [split(document.text, self._language) for document in documents]
+        sentences = [split_sentences(document.text, self._language) for document in documents]
         if self._tokenizer.kind == "byte_level_bpe":  # whose pieces include the space before a word
             sentences = [[*texts[:1], *(f" {sentence}" for sentence in texts[1:])] for texts in sentences]
         num_bytes = [len(document.text.encode("utf-8")) for document in documents]
@@ -51,7 +51,9 @@ class PortionEncoder:
             sentence_ends=ends.astype(np.int32),
             sentence_counts=counts[has_tokens].astype(np.int64),
             locations=[document.place for document in encoded],
-            hashes=np.array([hash_of(part) for part in np.split(ids, document_ends)[:-1]], dtype=np.uint64),
+            hashes=np.array(
+                [document_hash(part) for part in np.split(ids, document_ends)[:-1]], dtype=np.uint64
+            ),
             continuations={
                 row: document.head for row, document in enumerate(encoded) if document.head is not None
             },

@@ -16,10 +16,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from bertsmith.errors import InputError, command
 from bertsmith.io import atomic
-from bertsmith.suggestions import absent
+from bertsmith.suggestions import not_found_error
 
 FORMAT = 1
-MANIFEST = "manifest.json"
+MANIFEST_FILE = "manifest.json"
 PREPARE_AGAIN = "prepare the data again, or copy the folder from its source again"
 _MAX_INT = 1 << 62  # bytes, tokens: NumPy counts in int64
 _FILE_NAME = re.compile(r"(?:tokenizer/)?[^/\\\x00-\x1f\x7f]{1,255}")
@@ -92,12 +92,12 @@ _AnySchema = TypeVar("_AnySchema", bound=_Schema)
 
 def file_entry(path: Path, name: str | None = None) -> FileEntry:
     """Return the manifest entry of a file."""
-    return FileEntry(name=name or path.name, size=path.stat().st_size, sha256=atomic.digest(path))
+    return FileEntry(name=name or path.name, size=path.stat().st_size, sha256=atomic.sha256_of_file(path))
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `manifest.json` atomically; it is the last file of a data folder."""
-    atomic.write_text(folder / MANIFEST, manifest.model_dump_json(indent=1) + "\n")
+    atomic.write_text(folder / MANIFEST_FILE, manifest.model_dump_json(indent=1) + "\n")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -106,13 +106,13 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         InputError: There is no manifest, or it is invalid.
     """
-    path = folder / MANIFEST
+    path = folder / MANIFEST_FILE
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         hint = f"make it with {command('data prepare')}"
         if not os.path.lexists(folder):
-            raise absent(folder, "folder", hint) from None
+            raise not_found_error(folder, "folder", hint) from None
         raise InputError(
             "not_prepared_data",
             "there is no manifest.json, so this is no prepared data",

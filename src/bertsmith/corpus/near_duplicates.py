@@ -48,7 +48,7 @@ class Documents(Corpus, Protocol):
         ...
 
 
-def kin_of(shards: Documents, overlap: float = 0.5) -> Ints:
+def duplicate_groups(shards: Documents, overlap: float = 0.5) -> Ints:
     """Group exact and near-duplicate documents.
 
     It reads all ids once and takes about 140 bytes per document. On one core, 36 million ids in 25,000 documents
@@ -134,7 +134,7 @@ def _bin_minima(shards: Documents, offsets: Ints) -> Hashes:
     ids = np.full(int(lengths.sum()) + 2 * len(lengths), _PAD, dtype=np.int64)
     shards.lay(offsets[:-1], lengths, ids, starts)
     x = ids.view(np.uint64)
-    hashes = rng.further(x[:-2] * _FIRST_MULTIPLIER + x[1:-1] * _SECOND_MULTIPLIER, ids[2:])
+    hashes = rng.extend_bits(x[:-2] * _FIRST_MULTIPLIER + x[1:-1] * _SECOND_MULTIPLIER, ids[2:])
     # Trigrams above the limit are not needed; the last two tokens of a document begin none.
     limit = np.minimum(_MAX_TRIGRAMS / np.maximum(num_trigrams, 1) * 2.0**64, 2.0**64 - 2048).astype(
         np.uint64

@@ -31,11 +31,11 @@ from bertsmith.corpus.manifest import (
 )
 from bertsmith.corpus.prepare_state import LAYOUT, PrepareState
 from bertsmith.corpus.rejected_rows import RejectFile
-from bertsmith.corpus.sentence_splitter import guessed_language
+from bertsmith.corpus.sentence_splitter import detect_language
 from bertsmith.corpus.shards import EncodedDocuments, Shards, write_shard
 from bertsmith.corpus.workers import EncodedPortion, encode_locally, encode_with_ray
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.compressed import check_name
 from bertsmith.io.files import Document, Notes, Reading, find_files, read_documents
 from bertsmith.io.lines import LineFault
@@ -52,7 +52,7 @@ _MAX_WORKERS = 8  # One reading process keeps no more busy.
 
 
 @dataclass(frozen=True)
-class Choices:
+class PrepareSettings:
     """The settings that determine the bytes of the shards, besides the files and the tokenizer."""
 
     language: str | None = None
@@ -62,7 +62,7 @@ class Choices:
     deduplicate: Literal["no", "exact", "near"] = "no"
 
 
-@console.with_bar("encoding")
+@console.with_progress_bar("encoding")
 def prepare(
     files: Sources,
     tokenizer: Tokenizer | str | Path,
@@ -125,11 +125,11 @@ def prepare(
         )
     tokenizer = _load_tokenizer(tokenizer)
     hardware.return_freed_memory()
-    settings = Choices(language, reading, on_error, max_rejects, deduplicate)
+    settings = PrepareSettings(language, reading, on_error, max_rejects, deduplicate)
     encode = _encoder(engine, tokenizer, _num_workers(workers, max_ram, engine), address)
     notes = Notes()
     paths = find_files(files, notes)
-    with PrepareState.open(out, _request(paths, tokenizer, settings), replace=replace) as state:
+    with PrepareState.open(out, request_key(paths, tokenizer, settings), replace=replace) as state:
         preparation = _Preparation(state, tokenizer, settings, notes)
         preparation.run(paths, encode, progress or (lambda _: None))
     shards = Shards.open(out)
@@ -159,7 +159,9 @@ class _Preparation:
         first_characters: Counts of each character in the first portion.
     """
 
-    def __init__(self, state: PrepareState, tokenizer: Tokenizer, settings: Choices, notes: Notes) -> None:
+    def __init__(
+        self, state: PrepareState, tokenizer: Tokenizer, settings: PrepareSettings, notes: Notes
+    ) -> None:
         self._state, self._tokenizer, self._settings = state, tokenizer, settings
         self._notes = notes
         self._dropped: Counter[str] = Counter()
@@ -175,7 +177,7 @@ class _Preparation:
         """Read, encode, and write the remaining portions, then finish the folder."""
         done, folder = self._state.progress, self._state.folder  # as they were at the start
         if done.portions:
-            shards, megabytes = counted(len(done.shards), "finished shard"), done.counts["bytes"] / 1e6
+            shards, megabytes = pluralize(len(done.shards), "finished shard"), done.counts["bytes"] / 1e6
             logger.info("resuming after %s (%s MB)", shards, f"{megabytes:,.0f}")
         with closing(RejectFile(folder / "rejects.jsonl", self._settings.max_rejects)) as rejects:
             reject = rejects if self._settings.on_error == "skip" else None
@@ -183,7 +185,7 @@ class _Preparation:
             portions = _portions(self._drop_duplicates(self._count_parts(documents)))
             first = next(portions, [])
             texts = [document.text for document in first]
-            language = self._settings.language or guessed_language(texts)
+            language = self._settings.language or detect_language(texts)
             self.first_characters.update("".join(texts))
             # Finished portions are read again, for their rejects and duplicates, but not encoded again.
             remaining = islice(chain([first], portions), done.portions, None)
@@ -332,7 +334,7 @@ def _encoder(
 def _num_workers(workers: int | None, max_ram: int | None, engine: str) -> int | None:
     if engine == "ray":
         return workers
-    workers = workers or min(hardware.allowed_cores(), _MAX_WORKERS)
+    workers = workers or min(hardware.available_cores(), _MAX_WORKERS)
     if max_ram is None:
         return workers
     affordable = (max_ram - _BASE_BYTES) // _WORKER_BYTES
@@ -347,7 +349,9 @@ def _num_workers(workers: int | None, max_ram: int | None, engine: str) -> int |
     return min(workers, affordable)
 
 
-def _request(files: Sequence[str | Path], tokenizer: Tokenizer, choices: Choices) -> dict[str, object]:
+def request_key(
+    files: Sequence[str | Path], tokenizer: Tokenizer, choices: PrepareSettings
+) -> dict[str, object]:
     """Return everything that must be equal for an interrupted preparation to resume."""
     return {
         "files": [state for file in files if (state := _file_state(file)) is not None],

@@ -19,7 +19,7 @@ from pathlib import Path
 from bertsmith import hardware
 from bertsmith.corpus.manifest import PreparationProgress, read_progress
 from bertsmith.errors import InputError, MachineError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class PrepareState:
         LAYOUT.is_replaced(out, overwrite=replace)
         target = Path(os.path.realpath(out))
         folder = target.parent / f".{target.name}.unfinished"
-        with atomic.locked(folder, "preparation", shown=out):
+        with atomic.folder_lock(folder, "preparation", shown=out):
             # Another preparation may have finished before the lock was free.
             LAYOUT.is_replaced(out, overwrite=replace)
             state = cls(target, folder, request, replace=replace)
@@ -85,20 +85,20 @@ class PrepareState:
 
     def save(self, progress: PreparationProgress) -> None:
         """Write the progress to the disk; its shards must be complete."""
-        atomic.synchronise(self.folder)
+        atomic.fsync(self.folder)
         atomic.write_text(self.folder / "progress.json", progress.model_dump_json())
         self.progress = progress
 
     def finish(self) -> None:
         """Rename the hidden folder to the output folder."""
         (self.folder / "progress.json").unlink(missing_ok=True)
-        atomic.finish_folder(self.folder, self._out, replace=self._replace)
+        atomic.commit_folder(self.folder, self._out, replace=self._replace)
 
     def _close(self, error: BaseException) -> None:
         num_shards = len(self.progress.shards)
         if num_shards and not isinstance(error, InputError):
-            documents = counted(self.progress.counts.get("documents", 0), "document")
-            shards = counted(num_shards, "finished shard")
+            documents = pluralize(self.progress.counts.get("documents", 0), "document")
+            shards = pluralize(num_shards, "finished shard")
             logger.info("%s in %s are kept; the same command resumes after them", documents, shards)
             return
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -116,7 +116,11 @@ class PrepareState:
             return None
         for entry in progress.shards:
             path = self.folder / entry.name
-            if not path.is_file() or path.stat().st_size != entry.size or atomic.digest(path) != entry.sha256:
+            if (
+                not path.is_file()
+                or path.stat().st_size != entry.size
+                or atomic.sha256_of_file(path) != entry.sha256
+            ):
                 logger.warning("%s: its contents changed since it was written; starting over", path)
                 return None
         return progress

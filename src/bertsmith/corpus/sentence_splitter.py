@@ -27,7 +27,7 @@ _WINDOW_SIZE = 8192  # characters of a line that are split at once
 _WINDOW_OVERLAP = 1024
 
 
-def split(text: str, language: str = "en") -> list[str]:
+def split_sentences(text: str, language: str = "en") -> list[str]:
     """Split a text into sentences, in order, without white space at their ends; none is empty.
 
     Args:
@@ -43,7 +43,7 @@ def split(text: str, language: str = "en") -> list[str]:
     return sentences
 
 
-def guessed_language(texts: Iterable[str]) -> str:
+def detect_language(texts: Iterable[str]) -> str:
     """Return "zh" if more than a fifth of the characters are ideographs, else "en", for sentence splitting."""
     num_characters = num_han = 0
     for text in texts:

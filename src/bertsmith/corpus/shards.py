@@ -31,7 +31,7 @@ from bertsmith.corpus.manifest import (
     read_manifest,
 )
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -65,7 +65,7 @@ def id_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
     return np.uint16 if vocab_size < 65_536 else np.uint32
 
 
-def hash_of(ids: NDArray[Any]) -> int:
+def document_hash(ids: NDArray[Any]) -> int:
     """Return the hash of a document: the first 8 bytes (little-endian) of blake2b over its ids as uint32."""
     return int.from_bytes(hashlib.blake2b(ids.astype("<u4").tobytes()).digest()[:8], "little")
 
@@ -102,7 +102,7 @@ def write_shard(path: Path, parts: Sequence[EncodedDocuments]) -> ShardEntry:
     batch = to_record_batch(parts)
     with open(path, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
-    atomic.synchronise(path)
+    atomic.fsync(path)
     counts = {"documents": batch.num_rows, "sentences": len(_values(batch, "sentence_ends"))}
     return ShardEntry(**file_entry(path).model_dump(), **counts, tokens=len(_values(batch, "ids")))
 
@@ -158,7 +158,7 @@ class Shards:
 
     def _repr_html_(self) -> str:
         rows = {"folder": str(self.folder), "language": self.language, "vocabulary": self.vocab_size}
-        return notebook.page("Token shards", {**rows, **self.counts})
+        return notebook.render_page("Token shards", {**rows, **self.counts})
 
     @classmethod
     def open(cls, folder: str | Path) -> Shards:
@@ -188,7 +188,7 @@ class Shards:
         for entry in self._files:
             path = self.folder / entry.name
             _check_size(self.folder, entry)
-            if atomic.digest(path) != entry.sha256:
+            if atomic.sha256_of_file(path) != entry.sha256:
                 raise InputError(
                     "file_changed",
                     "its contents changed since it was written (the SHA-256 differs)",
@@ -400,7 +400,7 @@ def _check_size(folder: Path, entry: FileEntry) -> None:
     if path.stat().st_size != entry.size:
         raise InputError(
             "file_size",
-            f"it has {counted(path.stat().st_size, 'byte')} and should have {entry.size:,}",
+            f"it has {pluralize(path.stat().st_size, 'byte')} and should have {entry.size:,}",
             location=path,
             hint=PREPARE_AGAIN,
         )

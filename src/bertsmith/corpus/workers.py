@@ -94,7 +94,7 @@ class _Process:
             [sys.executable, "-P", "-m", worker_process.__name__, str(tokenizer), language],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=hardware.of_child(**environment),
+            env=hardware.subprocess_environment(**environment),
         )
         self._writer: Any = None
         self._reader: Any = None

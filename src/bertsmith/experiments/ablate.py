@@ -16,7 +16,7 @@ from typing import Any
 
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
-from bertsmith.device import Place, is_processor
+from bertsmith.device import ComputeContext, is_cpu
 from bertsmith.errors import InputError, command, option
 from bertsmith.experiments.ablation import (
     PAIRS,
@@ -40,12 +40,12 @@ from bertsmith.experiments.process_pool import side_by_side
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.io import atomic
 from bertsmith.kernels.backend_selection import for_training
-from bertsmith.models.config import encoder_terms
+from bertsmith.models.config import encoder_parameter_terms
 from bertsmith.models.family import preset
 from bertsmith.notebook import Report
 from bertsmith.pretraining.resolve_settings import USUAL_PRESET
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.reports.ablation import paper_plot, seeds_plot
+from bertsmith.reports.ablation import plot_paper_values, plot_seeds
 from bertsmith.runs.run_folder import keeping_runs, write_report, write_whole
 from bertsmith.settings import Changes, read_yaml
 
@@ -103,7 +103,7 @@ def ablate(
         "tasks": {name: task.model_dump(mode="json") for name, task in named.items()},
         "pairs": scored_on,
         "settings": changes,
-        "data": atomic.digest(shards.folder / "manifest.json"),
+        "data": atomic.sha256_of_file(shards.folder / "manifest.json"),
     }
     before = _begin(out, asked, resume=resume)
     precision = before.get("precision") or _precision(chosen, wanted, changes)
@@ -116,7 +116,7 @@ def ablate(
         for some in _together(chosen, wanted)
     ]
     at_once = min(jobs or _jobs(chosen, wanted, changes), len(works))
-    with atomic.locked(out, "ablation"), keeping_runs(out):
+    with atomic.folder_lock(out, "ablation"), keeping_runs(out):
         written = {**asked, "precision": precision}
         write_whole(out / _ASKED, json.dumps(written, indent=2, ensure_ascii=False) + "\n")
         found: dict[str, dict[int, dict[str, float]]] = {row: {} for row in wanted}
@@ -158,7 +158,7 @@ def _together(recipe: AblationRecipe, rows: Sequence[str]) -> list[list[str]]:
 def _jobs(recipe: AblationRecipe, rows: Sequence[str], settings: Mapping[str, Any]) -> int:
     """As many models at a time as there are cores where all are small and computed on them, else one."""
     every = [begun_with(recipe, row, settings) for row in rows]
-    if not all(is_processor(_device(of_row)) for _, of_row in every):
+    if not all(is_cpu(_device(of_row)) for _, of_row in every):
         return 1
     sizes = (
         preset(name or USUAL_PRESET).changed(
@@ -166,8 +166,8 @@ def _jobs(recipe: AblationRecipe, rows: Sequence[str], settings: Mapping[str, An
         )
         for name, of_row in every
     )
-    largest = max(sum(term.size for term in encoder_terms(size)) for size in sizes)
-    return hardware.allowed_cores() if largest <= SMALL else 1
+    largest = max(sum(term.size for term in encoder_parameter_terms(size)) for size in sizes)
+    return hardware.available_cores() if largest <= SMALL else 1
 
 
 def _device(settings: Mapping[str, Any]) -> str:
@@ -189,7 +189,7 @@ def _await_kernels(begun: Sequence[PretrainSettings]) -> None:
     they are, and rows would differ by when they were trained."""
     for chosen in begun:
         with suppress(InputError):  # the row's own run raises it
-            if is_processor(chosen.train.device):
+            if is_cpu(chosen.train.device):
                 for_training(chosen.train.kernels, chosen.model.hidden_size)
 
 
@@ -197,7 +197,7 @@ def _precision(recipe: AblationRecipe, rows: Sequence[str], settings: Mapping[st
     """One for all runs, so that none differs from another by rounding: what each would choose for itself depends
     on what else the machine does. "auto" where rows are on several devices."""
     devices = {_device(begun_with(recipe, row, settings)[1]) for row in rows}
-    return Place.of(devices.pop()).precision if len(devices) == 1 else "auto"
+    return ComputeContext.of(devices.pop()).precision if len(devices) == 1 else "auto"
 
 
 def _refuse_what_rows_change(recipe: AblationRecipe, settings: Mapping[str, Any], place: str | Path) -> None:
@@ -233,14 +233,16 @@ def _plot(folder: Path, report: Mapping[str, Any]) -> None:
     """A PNG of each figure, and of each of the paper's."""
     folder.mkdir(exist_ok=True)
     pictures = {
-        name: seeds_plot(name, rows, report["paper"].get(report["beside"].get(name)))
+        name: plot_seeds(name, rows, report["paper"].get(report["beside"].get(name)))
         for name, rows in report["figures"].items()
     }
     pictures |= {
-        f"paper {name}": paper_plot(name, rows) for name, rows in report["paper"].items() if len(rows) > 1
+        f"paper {name}": plot_paper_values(name, rows)
+        for name, rows in report["paper"].items()
+        if len(rows) > 1
     }
     for name, picture in pictures.items():
-        with atomic.new_file(folder / f"{folder_of(name)}.png") as beside:
+        with atomic.atomic_file(folder / f"{folder_of(name)}.png") as beside:
             beside.write_bytes(picture)
 
 
@@ -331,7 +333,7 @@ def _begin(out: Path, asked: Mapping[str, Any], *, resume: bool) -> dict[str, An
     something else, or models that were pre-trained otherwise. Tasks, pairs and rows may come and go."""
     file = out / _ASKED
     if not (resume and file.exists()):
-        atomic.refuse_filled(out, in_place=True)
+        atomic.check_output_folder(out, in_place=True)
         return {}
     try:
         before = dict(json.loads(file.read_text(encoding="utf-8")))

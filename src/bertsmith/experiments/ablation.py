@@ -31,7 +31,7 @@ from bertsmith.finetuning.data import gather
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.inference.model import Model
-from bertsmith.models.config import encoder_terms
+from bertsmith.models.config import encoder_parameter_terms
 from bertsmith.pretraining.job import check_length
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.resolve_settings import asked_for, resolved
@@ -336,7 +336,7 @@ def check_row(
         preset, own = begun_with(recipe, row, settings)
         chosen = resolved(*asked_for(preset, None), None, own, tokenizer)
         check_length(chosen)
-        if sum(term.size for term in encoder_terms(chosen.model)) <= SMALL:
+        if sum(term.size for term in encoder_parameter_terms(chosen.model)) <= SMALL:
             first_weights(chosen, torch.Generator())[1].fits(tokenizer)
     return chosen
 
@@ -356,7 +356,7 @@ def main() -> None:
     """Measure what stdin describes, and write the figures, or what went wrong, to the file it names."""
     said = json.load(sys.stdin)
     log_handlers.install(log_handlers.ConsoleHandler())
-    hardware.prepare_process()
+    hardware.configure_process()
     try:
         answer: dict[str, Any] = {"found": Measurement.of_json(said["work"]).measured()}
     except BertsmithError as error:

@@ -11,7 +11,7 @@ from typing import Any
 from scipy.stats import false_discovery_control, ttest_rel
 
 from bertsmith.experiments.ablation import AblationRecipe
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 
 _APART = 0.05  # the largest adjusted p at which two rows are said to be told apart
 
@@ -143,8 +143,9 @@ def told(report: Mapping[str, Any]) -> str:
     times = Counter(one["verdict"] for one in orderings)
     pairs = {(one["better"], one["worse"]) for one in orderings}
     return (
-        f"{counted(len(pairs), 'pair')} of rows that the paper orders, {counted(len(orderings), 'comparison')} "
-        f"with {counted(report['seeds'], 'seed')}: {times['holds']} held, {times['is reversed']} reversed, "
+        f"{pluralize(len(pairs), 'pair')} of rows that the paper orders, "
+        f"{pluralize(len(orderings), 'comparison')} "
+        f"with {pluralize(report['seeds'], 'seed')}: {times['holds']} held, {times['is reversed']} reversed, "
         f"{times['cannot be told']} not to be told from chance (paired t-tests, p < {_APART} when adjusted for "
         "their number)"
     )

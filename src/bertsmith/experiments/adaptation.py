@@ -21,7 +21,7 @@ from bertsmith.experiments.ablation import options_as_settings, refuse_seed
 from bertsmith.finetuning.data import gather
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import new_settings, settings_type
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.inference.compare import compare
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
@@ -94,10 +94,10 @@ def adapt(
     base = load(model)
     _check_settings(base, changes, task_changes)
     _read_all(corpus, task, train, dev, base, task_changes)
-    with atomic.locked(out, "adaptation"), keeping_runs(out):
+    with atomic.folder_lock(out, "adaptation"), keeping_runs(out):
         write_whole(out / _ASKED, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
         if words and not (out / "extended" / EXTENSION).exists():
-            logger.info("adding %s of the corpus to the vocabulary", counted(words, "word"))
+            logger.info("adding %s of the corpus to the vocabulary", pluralize(words, "word"))
             extend_tokenizer(corpus, out / "extended", model=model, choice=Choice(words=words))
         begin = load(out / "extended") if words else base
         shards = _prepared(corpus, begin, out / "shards")
@@ -130,7 +130,7 @@ def _begin(out: Path, asked: dict[str, Any], *, resume: bool) -> None:
     file = out / _ASKED
     made = [step for step in _STEPS if (out / step).exists()]
     if not file.exists() or (made and not resume):
-        atomic.refuse_filled(out, in_place=True)
+        atomic.check_output_folder(out, in_place=True)
         return
     try:
         before = dict(json.loads(file.read_text(encoding="utf-8")))

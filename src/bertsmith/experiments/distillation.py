@@ -14,10 +14,10 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import FinetuneSettings
 from bertsmith.finetuning.settings import settings_type as finetune_settings
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import family
+from bertsmith.models.family import get_family
 from bertsmith.objectives.distillation import check_tokenizer
 from bertsmith.pretraining.resolve_settings import settings_type
 from bertsmith.pretraining.run import pretrain
@@ -122,7 +122,7 @@ def student_settings(teacher: ModelFolder, layers: int | None = None) -> tuple[s
     """A preset of the student's family and the settings that make it this teacher's; these set all sizes."""
     sizes = student_of(teacher.config, layers)
     objective = {"name": "distil", "teacher": str(teacher.path)}
-    preset = next(iter(family(sizes["model_type"]).presets))
+    preset = next(iter(get_family(sizes["model_type"]).presets))
     return preset, PretrainSettings.dotted({"objective": objective, "model": sizes, "data": _data_of(sizes)})
 
 
@@ -132,12 +132,12 @@ def student_of(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
     if not 1 <= number <= teacher.num_hidden_layers:
         raise InputError(
             "layers_invalid",
-            f"a student with {counted(number, 'layer')} is impossible, because the teacher has "
+            f"a student with {pluralize(number, 'layer')} is impossible, because the teacher has "
             f"{teacher.num_hidden_layers}",
             argument="layers",
             hint=f"give a number from 1 to {teacher.num_hidden_layers}",
         )
-    kind = family(_STUDENTS.get(teacher.model_type, teacher.model_type))
+    kind = get_family(_STUDENTS.get(teacher.model_type, teacher.model_type))
     groups = min(teacher.share_groups, number)
     own = {"model_type": kind.model_type, "num_hidden_layers": number, "share_groups": groups}
     return {**teacher.model_dump(), **kind.structure, **own}
@@ -146,4 +146,4 @@ def student_of(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
 def _data_of(sizes: dict[str, Any]) -> dict[str, Any]:
     """What the student's family is trained on, and nothing asked of pairs."""
     usual = {"instances": "full_sentences", "sentence_task": "none"}
-    return {**family(sizes["model_type"]).pretraining, **usual}
+    return {**get_family(sizes["model_type"]).pretraining, **usual}

@@ -136,10 +136,10 @@ def finetune_glue(
     out, folder = Path(out), Path(data)
     chosen = list(_chosen(folder, tasks))
     if not resume:
-        atomic.refuse_filled(out, in_place=True)
+        atomic.check_output_folder(out, in_place=True)
     base = model if isinstance(model, Model) else load(model)
     rows = []
-    with atomic.locked(out, "run"):
+    with atomic.folder_lock(out, "run"):
         for number, (task, files) in enumerate(chosen, start=1):
             run = out / task.name
             logger.info("task %d of %d: %s, %s", number, len(chosen), task.name, run)

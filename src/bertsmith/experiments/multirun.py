@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertsmith.artifacts.run_collection import OF_RUNS, RUNS, runs_in
+from bertsmith.artifacts.run_collection import RUNS_FILE, RUNS_REPORT_FILE, run_names
 from bertsmith.errors import Diverged, InputError, option
 from bertsmith.experiments.multirun_plan import Grid, Planned, planned
 from bertsmith.experiments.multirun_report import report_of
@@ -33,7 +33,7 @@ from bertsmith.tasks.task import Task, task_type
 logger = logging.getLogger(__name__)
 
 _LAYOUT = atomic.FolderLayout(
-    "a folder of runs", RUNS, (RUNS, OF_RUNS, FEATURES, "seed-*", "fold-*", "run-*", "*=*")
+    "a folder of runs", RUNS_FILE, (RUNS_FILE, RUNS_REPORT_FILE, FEATURES, "seed-*", "fold-*", "run-*", "*=*")
 )
 _FROM_THE_FIRST = (
     "train.precision",
@@ -93,7 +93,7 @@ def finetune_repeatedly(
         grid=grid,
         function=finetune_repeatedly,
     )
-    with atomic.locked(out, "run"), keeping_runs(out), drop_repeated_logs() as repeat_filter:
+    with atomic.folder_lock(out, "run"), keeping_runs(out), drop_repeated_logs() as repeat_filter:
         _begin(out, runs, [train, dev], resume=resume, overwrite=overwrite)
         base = model if isinstance(model, Model) else load(model)
         reports: dict[str, dict[str, Any] | str] = {}
@@ -132,7 +132,7 @@ def finetune_repeatedly(
 
 def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: bool, overwrite: bool) -> None:
     """Write down which runs there will be. InputError where the folder is another's, or its runs are others."""
-    known, names = runs_in(out), [run.name for run in runs]
+    known, names = run_names(out), [run.name for run in runs]
     if resume and overwrite:
         raise InputError(
             "resume_with_overwrite",
@@ -157,7 +157,7 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
                 argument="resume",
                 hint=f"to start new runs, omit {option('resume', True)}",
             )
-        atomic.refuse_filled(out, in_place=True)
+        atomic.check_output_folder(out, in_place=True)
     elif overwrite:
         _refuse_needed(out, used)
         if _LAYOUT.is_replaced(out, overwrite=True, in_place=True):
@@ -179,7 +179,7 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
             hint=f"continue with the same {option('restarts')}, {option('folds')}, and {option('grid')}, or with "
             f"more runs, or choose another folder with {option('out')}",
         )
-    write_whole(out / RUNS, json.dumps({"runs": names}, indent=2) + "\n")
+    write_whole(out / RUNS_FILE, json.dumps({"runs": names}, indent=2) + "\n")
 
 
 def _refuse_needed(out: Path, used: Sequence[Any]) -> None:

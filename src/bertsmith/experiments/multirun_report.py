@@ -8,7 +8,7 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from bertsmith.experiments.multirun_plan import Planned
-from bertsmith.formatting import counted, listed
+from bertsmith.formatting import join_names, pluralize
 
 
 def report_of(
@@ -94,6 +94,7 @@ def _warnings(rows: Sequence[Mapping[str, Any]], decides: str, beside: str) -> l
         return []
     are, their = ("is", "its") if len(found) == 1 else ("are", "their")
     return [
-        f"{len(found)} of {counted(len(rows), 'run')} {are} degenerate ({listed(found)}): {their} {decides} is no "
+        f"{len(found)} of {pluralize(len(rows), 'run')} {are} degenerate "
+        f"({join_names(found)}): {their} {decides} is no "
         f"better than {beside or 'the baseline'}, or there is none"
     ]

@@ -86,7 +86,7 @@ def _begun(
     module: str, work: Mapping[str, Any], answer: Path, log: Path, at_once: int
 ) -> subprocess.Popen[bytes]:
     """A new process at this work."""
-    threads = max(1, (hardware.asked_threads() or hardware.allowed_cores()) // at_once)
+    threads = max(1, (hardware.omp_num_threads() or hardware.available_cores()) // at_once)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as said:
         process = subprocess.Popen(
@@ -94,7 +94,9 @@ def _begun(
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=said,
-            env=hardware.of_child(OMP_NUM_THREADS=str(threads), **hardware.brief_waits()),
+            env=hardware.subprocess_environment(
+                OMP_NUM_THREADS=str(threads), **hardware.thread_wait_policy()
+            ),
         )
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has ended already: `_answer` reports the missing answer

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, MachineError
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
@@ -82,7 +82,7 @@ class AttentionMaps:
     def plot(self, file: str | Path) -> Path:
         """Draw the weights into a PNG, a square for each head, a row for each layer, and return its path. Tokens
         are named where there is one head. InputError for more than 64 of them."""
-        from bertsmith.reports.attention import attention_plot
+        from bertsmith.reports.attention import plot_attention
 
         if len(self.tokens) > _PLOTTED:
             raise InputError(
@@ -92,7 +92,7 @@ class AttentionMaps:
             )
         file = Path(file)
         try:
-            atomic.write_bytes(file, attention_plot(self.tokens, self.weights, self.layers, self.heads))
+            atomic.write_bytes(file, plot_attention(self.tokens, self.weights, self.layers, self.heads))
         except OSError as error:
             raise MachineError(
                 "plot_not_written", f"the plot could not be written: {error}", location=file
@@ -116,7 +116,7 @@ def _places(asked: Sequence[int] | None, known: Sequence[int], what: str) -> lis
 
 
 def attention_of(
-    encoder: Encoder, tokenizer: Tokenizer, place: Place, text: str, second: str | None = None
+    encoder: Encoder, tokenizer: Tokenizer, place: ComputeContext, text: str, second: str | None = None
 ) -> AttentionMaps:
     """The attention weights of a text, or of a pair, without dropout. InputError where it is too long to be read
     at once."""

@@ -14,7 +14,7 @@ from bertsmith import rng
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.folds import folds_of
 from bertsmith.finetuning.settings import FileSettings
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.memory import Source, as_file, is_path, name_of
 from bertsmith.runs.run_folder import write_whole
 from bertsmith.tasks.data_checks import on_both_sides
@@ -153,7 +153,7 @@ def write_split(examples: Examples, kind: type[Task], settings: Any, folder: Pat
     for name, part in (("train", examples.train), ("dev", examples.dev)):
         lines = [json.dumps(kind.as_row(example, settings), ensure_ascii=False) + "\n" for example in part]
         write_whole(folder / f"{name}.jsonl", "".join(lines))
-    train = counted(len(examples.train), "example")
+    train = pluralize(len(examples.train), "example")
     logger.info("%s for training and %s for dev, both in %s", train, f"{len(examples.dev):,}", folder)
 
 

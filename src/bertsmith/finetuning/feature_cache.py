@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertsmith import console, hardware
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError, option
 from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
@@ -42,7 +42,7 @@ class Frozen(nn.Module):
     float32 [tokens, layers, H].
     """
 
-    def __init__(self, encoder: Encoder, layers: Sequence[int], place: Place, folder: Path) -> None:
+    def __init__(self, encoder: Encoder, layers: Sequence[int], place: ComputeContext, folder: Path) -> None:
         super().__init__()
         self._encoder = (encoder,)  # in a tuple, so that torch does not count it among this module's own
         self._layers, self._place, self._folder = list(layers), place, folder
@@ -80,7 +80,7 @@ class Frozen(nn.Module):
             whole.update(key)
         file = self._folder / f"{whole.hexdigest()[:32]}{_SUFFIX}"
         if not file.is_file() or file.stat().st_size != _BYTES * math.prod(shape):
-            with atomic.new_file(file) as beside:
+            with atomic.atomic_file(file) as beside:
                 self._write(_allocated(beside, shape), [different[key] for key in keys])
         self._states = np.memmap(file, np.float32, "r", shape=shape)
 
@@ -127,7 +127,7 @@ class Frozen(nn.Module):
     def _write(self, states: np.memmap[Any, np.dtype[np.float32]], different: Sequence[Encoded]) -> None:
         """The states of all sequences, one after the other. states: [tokens, layers, H]."""
         row = done = 0
-        with console.Bar("hidden states", len(different), unit="texts") as bar:
+        with console.ProgressBar("hidden states", len(different), unit="texts") as bar:
             passes = list(
                 within_budget(range(len(different)), [len(one.ids) for one in different], self._place)
             )
@@ -144,7 +144,7 @@ def forget_states(folder: Path) -> None:
     for file in folder.glob(f"*{_SUFFIX}"):
         file.unlink()
     with suppress(OSError):  # it was never made, or somebody put something else there
-        atomic.sweep(folder)
+        atomic.remove_abandoned(folder)
         folder.rmdir()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertsmith import rng
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.tasks.task import Task
 
 
@@ -30,7 +30,7 @@ def folds_of(kind: type[Task], examples: Sequence[Any], folds: int, seed: int) -
         different = "" if len(members) == len(examples) else f" ({len(members):,} different)"
         raise InputError(
             "folds_too_many",
-            f"{counted(len(examples), 'example')}{different} cannot be split with {option('folds', folds)}",
+            f"{pluralize(len(examples), 'example')}{different} cannot be split with {option('folds', folds)}",
             argument="folds",
             hint="use fewer folds, or add examples",
         )

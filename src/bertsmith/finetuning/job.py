@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bertsmith.artifacts.folder import ModelFolder, write_folder
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.finetuning.data import Examples, gather
 from bertsmith.finetuning.feature_cache import FEATURES, Frozen
@@ -29,13 +29,13 @@ from bertsmith.finetuning.settings import FinetuneSettings, FinetuneTrainSetting
 from bertsmith.finetuning.trainable_layers import settle_layers, thaws
 from bertsmith.inference.model import Model, load
 from bertsmith.io.memory import Source
-from bertsmith.models.config import encoder_terms
+from bertsmith.models.config import encoder_parameter_terms
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.feature_extraction import BETWEEN
+from bertsmith.models.feature_extraction import FEATURE_PARTS
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import write_figures, write_report
-from bertsmith.reports.step_times import Steps
+from bertsmith.reports.step_times import StepTimer
 from bertsmith.runs.compute_setup import budget_of
 from bertsmith.runs.run_folder import (
     CHECKPOINTS,
@@ -79,8 +79,8 @@ class FineTuning:
     dev_items: list[Item]
     account: Account
     remarks: list[Finding]
-    place: Place
-    steps: Steps = field(default_factory=Steps)
+    place: ComputeContext
+    steps: StepTimer = field(default_factory=StepTimer)
     frozen: Frozen | None = None
     taught: Taught | None = None
     teacher_weights: str = ""
@@ -92,10 +92,10 @@ class FineTuning:
         base: Model,
         chosen: FinetuneSettings,
         sources: Mapping[str, Source],
-        place: Place,
+        place: ComputeContext,
     ) -> FineTuning:
         """Read the examples, build the model, encode."""
-        steps = Steps()
+        steps = StepTimer()
         with steps.step("reading the files"):
             examples = gather(kind, chosen.files, chosen.task, sources)
         files = [file for file in (chosen.files.train, chosen.files.dev) if file]
@@ -209,7 +209,7 @@ class FineTuning:
         every = train.evaluate_every or max(1, round(self.updates_per_epoch))
         return self._training(train.model_copy(update={"evaluate_every": every}))
 
-    def settled(self, place: Place) -> FineTuning:
+    def settled(self, place: ComputeContext) -> FineTuning:
         """At a place, whose device, precision and threads are the run's from now on."""
         return replace(self._training(settled(self.chosen.train, place)), place=place)
 
@@ -370,7 +370,7 @@ def build_model(
     base: ModelFolder,
     chosen: FinetuneSettings,
     facts: Facts,
-    place: Place,
+    place: ComputeContext,
 ) -> tuple[Encoder, Task]:
     """The base's encoder, the parts that the task takes over from it, and its own head drawn from the seed."""
     drawing = place.drawing
@@ -378,9 +378,9 @@ def build_model(
     log_dropout(config, base.config)
     encoder = base.encoder(drawing, config)
     head = kind(encoder.config, drawing, facts, chosen.task)
-    for term in count_parameters(config, list(head.features.parts))[len(encoder_terms(config)) :]:
+    for term in count_parameters(config, list(head.features.parts))[len(encoder_parameter_terms(config)) :]:
         logger.info("%s below the head: %s more parameters (%s)", term.term, f"{term.size:,}", term.formula)
-    alike = not head.features.parts and BETWEEN.isdisjoint(base.parts)
+    alike = not head.features.parts and FEATURE_PARTS.isdisjoint(base.parts)
     for part in kind.inherits:
         if (module := head.parts.get(part)) is None:
             continue

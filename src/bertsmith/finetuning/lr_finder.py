@@ -12,20 +12,20 @@ from typing import Any
 from torch import nn
 
 from bertsmith import console, hardware
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import read_training
 from bertsmith.finetuning.feature_cache import Frozen
 from bertsmith.finetuning.job import build_model
 from bertsmith.finetuning.repeated_logs import drop_repeated_logs
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, new_settings, settings_type
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.output import refuse_existing
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source, name_of
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.reports.lr_range_plot import rate_plot
+from bertsmith.reports.lr_range_plot import plot_lr_range_test
 from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.label_names import as_listed, names_of
@@ -78,7 +78,7 @@ class RateTest:
     def plot(self) -> bytes:
         """The curves as a PNG."""
         curves = {seed: (self.losses[seed], reading.smoothed) for seed, reading in self.readings.items()}
-        return rate_plot(self.rates, curves, self.suggestion)
+        return plot_lr_range_test(self.rates, curves, self.suggestion)
 
     def _repr_png_(self) -> bytes:
         """What a notebook shows."""
@@ -128,8 +128,8 @@ def find_rate(
     chosen = new_settings(kind, base, given, recipe, values, changes)
     kind = kind.variant(chosen.task)
     refuse_too_long(chosen.task, base.folder.config.longest)
-    hardware.prepare_process(chosen.train.threads)
-    place = Place.of(chosen.train.device, chosen.train.precision, chosen.train.seed, trains=True)
+    hardware.configure_process(chosen.train.threads)
+    place = ComputeContext.of(chosen.train.device, chosen.train.precision, chosen.train.seed, trains=True)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(parameters, hardware.memory_bytes(place.device))
     examples, facts = read_training(kind, chosen.files, chosen.task, {"train": train})
@@ -138,7 +138,7 @@ def find_rate(
     with TemporaryDirectory(prefix="bertsmith-") as states, drop_repeated_logs():
         for number in range(seeds):
             seed = chosen.train.seed + number
-            here = Place.of(str(place.device), place.precision, seed, trains=True)
+            here = ComputeContext.of(str(place.device), place.precision, seed, trains=True)
             encoder, head = build_model(kind, base.folder, chosen, facts, here)
             items = items or head.items(examples, base.tokenizer)
             read: nn.Module = encoder
@@ -147,9 +147,9 @@ def find_rate(
                 sequences = (one for item in items for one in item.sequences)
                 read.remember(sequences, base.folder.weights_digest())
             phase = Phase(ItemStream(head, items, seed), 1.0, chosen.train.batch_size)
-            with console.Bar(f"lr-find {kind.name}, seed {seed}", steps, unit="updates") as bar:
+            with console.ProgressBar(f"lr-find {kind.name}, seed {seed}", steps, unit="updates") as bar:
 
-                def shown(made: int, loss: float, bar: console.Bar = bar) -> None:
+                def shown(made: int, loss: float, bar: console.ProgressBar = bar) -> None:
                     bar.advance_to(made, f"rate {rates[made - 1]:.1e} · loss {loss:.2f}")
 
                 losses[seed] = range_test(Trained(read, head), phase, chosen.train, here, rates, shown)
@@ -158,9 +158,9 @@ def find_rate(
     passes = steps * chosen.train.batch_size * chosen.train.accumulate / len(items)
     logger.info(
         "%s per seed, %.2g passes over %s; the model is not changed",
-        counted(steps, "update"),
+        pluralize(steps, "update"),
         passes,
-        counted(len(examples), "example"),
+        pluralize(len(examples), "example"),
     )
     found = RateTest(kind.name, rates, losses, readings, rate, why)
     if plot is not None:

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from bertsmith import console
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.scores import Finding, Overview, Scores
@@ -38,7 +38,7 @@ def log_examples(overview: Overview, remarks: Sequence[Finding], files: Sequence
         files: The examples' files; locations show their names without folders where these differ.
     """
     for table in overview.tables:
-        logger.info("%s", console.table_text(table.title, table.columns, table.rows))
+        logger.info("%s", console.format_table(table.title, table.columns, table.rows))
     if not (found := [*overview.findings, *remarks]):
         return
     names = {file: Path(file).name for file in files}
@@ -56,7 +56,8 @@ def log_examples(overview: Overview, remarks: Sequence[Finding], files: Sequence
         said = ": ".join(filter(None, [finding.what, finding.so]))
         rows.append([shortened(said), tuple(map(shortened, [*where[:_PLACES], *more])) or "–"])
     logger.info(
-        "%s", console.table_text("possible problems in the examples", ["problem", "where"], rows, ruled=True)
+        "%s",
+        console.format_table("possible problems in the examples", ["problem", "where"], rows, ruled=True),
     )
 
 
@@ -157,7 +158,7 @@ def told_of_learning(
     name, value = next(iter(budget.items()))
     longer = f"train longer (resume with train.{name}={_LONGER * value:.10g})"
     change = (
-        f"only {counted(updates, 'update was', 'updates were')} made: {longer}, with more examples if you can"
+        f"only {pluralize(updates, 'update was', 'updates were')} made: {longer}, with more examples if you can"
         if updates < _FEW_UPDATES
         else f"try another learning rate (train.learning_rate=2e-5), {longer}, and check the labels"
     )

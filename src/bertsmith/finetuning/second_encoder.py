@@ -6,18 +6,18 @@ from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneTrainSettings
-from bertsmith.models.config import DROPOUTS
-from bertsmith.models.feature_extraction import OtherDirection
+from bertsmith.models.config import DROPOUT_SETTINGS
+from bertsmith.models.feature_extraction import SecondEncoder
 
 
 def fill_other_direction(
-    module: OtherDirection, base: ModelFolder, name: str, train: FinetuneTrainSettings
+    module: SecondEncoder, base: ModelFolder, name: str, train: FinetuneTrainSettings
 ) -> None:
     """Give the other direction the weights of a run or folder. InputError where it is no mirror of the base, or
     where layers of the base are to be set apart, which then are two models' layers."""
     other = read_folder(locate(name))
     mine, its = (
-        {key: value for key, value in folder.config.model_dump().items() if key not in DROPOUTS}
+        {key: value for key, value in folder.config.model_dump().items() if key not in DROPOUT_SETTINGS}
         for folder in (base, other)
     )
     if its != {**mine, "backwards": not mine["backwards"]}:

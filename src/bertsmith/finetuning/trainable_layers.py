@@ -11,7 +11,7 @@ from torch import nn
 
 from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneTrainSettings
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.task import Task
 
@@ -36,7 +36,7 @@ def settle_layers(encoder: Encoder, head: Task, train: FinetuneTrainSettings) ->
     if first > len(layers):
         raise InputError(
             "freeze_layers_too_many",
-            f"train.freeze_layers={first}, and the model has {counted(len(layers), 'layer')}",
+            f"train.freeze_layers={first}, and the model has {pluralize(len(layers), 'layer')}",
             argument="train.freeze_layers",
             hint=f"give at most {len(layers)}",
         )
@@ -57,7 +57,7 @@ def settle_layers(encoder: Encoder, head: Task, train: FinetuneTrainSettings) ->
         )
     if frozen:
         also = "" if not first else " and the first layer" if first == 1 else f" and the first {first} layers"
-        of = counted(sum(p.numel() for p in everything), "parameter")
+        of = pluralize(sum(p.numel() for p in everything), "parameter")
         logger.info("the embeddings%s are frozen: %s of %s are trained", also, f"{trained:,}", of)
     if train.layer_decay < 1:
         for under, module in enumerate(reversed([encoder.embeddings, *layers])):

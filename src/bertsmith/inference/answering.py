@@ -11,13 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.inference.output import Answered, answered_of, told_of_unanswered
 from bertsmith.inference.text_input import texts_of_lines
 from bertsmith.io.files import bare_suffix
 from bertsmith.io.memory import Source, as_file, column_of, is_missing, is_path, is_table
-from bertsmith.io.prefetch import ahead, in_parts
+from bertsmith.io.prefetch import growing_batches, prefetch
 from bertsmith.io.tables import table_delimiter
 from bertsmith.models.encoder import Encoder
 from bertsmith.settings import Settings
@@ -27,7 +27,7 @@ from bertsmith.tasks.items import Item
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Task, refuse_too_long
 from bertsmith.tasks.truncation import Account
-from bertsmith.tokenizer.tokenizer import Tokenizer, whole_texts
+from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
 
 _OF_LOADING = ("device", "precision")  # what people give to a verb, and `load` takes
 _CHUNK = 1024  # examples that are encoded and answered at a time, so that memory does not grow with the file
@@ -46,7 +46,7 @@ class Answering:
     task: Task
     encoder: Encoder
     tokenizer: Tokenizer
-    place: Place
+    place: ComputeContext
     _: KW_ONLY
     check: Callable[[], None] | None = None
 
@@ -148,7 +148,7 @@ class Answering:
             )
         for values in columns.values():
             if all(isinstance(value, str) for value in values):
-                list(whole_texts(values))  # refuses what is none, with its number among all
+                list(validate_texts(values))  # refuses what is none, with its number among all
         return task.of_inputs(columns, task.settings, places or [f"text {i + 1}" for i in range(number)])
 
     def _in_chunks(self, lines: Iterator[tuple[str, str]]) -> Iterator[list[Any]]:
@@ -205,7 +205,7 @@ class Answering:
         """The same of many examples, some at a time; the next are encoded while these are answered. account:
         counts how much of them is read."""
         task = self.task.under(settings)
-        with closing(ahead(in_chunks(examples), lambda some: self.read(some, settings))) as parts:
+        with closing(prefetch(in_chunks(examples), lambda some: self.read(some, settings))) as parts:
             for some, read in parts:
                 answers = self._made(some, read, settings)
                 if account is not None:
@@ -231,4 +231,4 @@ class Answering:
 
 def in_chunks(examples: Iterable[Any]) -> Iterator[Sequence[Any]]:
     """As many at a time as are encoded and answered together."""
-    return in_parts(examples, _CHUNK)
+    return growing_batches(examples, _CHUNK)

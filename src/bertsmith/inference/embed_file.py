@@ -16,7 +16,7 @@ from bertsmith.inference.embedding import Embedder
 from bertsmith.inference.output import refuse_existing
 from bertsmith.io import atomic
 from bertsmith.retrieval.index import TextRow
-from bertsmith.retrieval.vector_file import vector_file
+from bertsmith.retrieval.vector_file import open_vector_file
 
 FORMATS = (".npy", ".parquet", ".jsonl")
 _CHUNK = 4096
@@ -54,9 +54,9 @@ def write_vectors(parts: Iterable[Part], size: int, out: Path) -> int:
     """Vectors into a file that is whole or not there; how many. .npy: float32 [n, H], a row a text; .parquet: id,
     text and vector; .jsonl: the same, a text a line."""
     number = 0
-    with atomic.new_file(out) as path:
+    with atomic.atomic_file(out) as path:
         if out.suffix.lower() == ".npy":
-            with vector_file(path, size) as writer:
+            with open_vector_file(path, size) as writer:
                 for _, vectors in parts:
                     writer.write(vectors)
             return writer.rows

@@ -12,15 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.artifacts.sentence_transformers import SentenceVectors
-from bertsmith.device import Place
+from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.io.prefetch import ahead, in_parts
+from bertsmith.io.prefetch import growing_batches, prefetch
 from bertsmith.models.config import Pooling
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.pooling import pooled
+from bertsmith.models.pooling import pool
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, pack, run_over
-from bertsmith.tokenizer.tokenizer import Tokenizer, whole_texts
+from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
 
 _CHUNK = 4096  # texts encoded at a time
 
@@ -33,8 +33,8 @@ class Embedder:
 
     encoder: Encoder
     tokenizer: Tokenizer
-    place: Place
-    made: SentenceVectors
+    place: ComputeContext
+    made: SentenceEmbeddingConfig
     check: Callable[[Sequence[str]], None] | None = None
 
     @property
@@ -55,7 +55,7 @@ class Embedder:
             encodings = self.tokenizer.encode_many(some, max_length=limit, located=False)
             return [Item(i, (Encoded.of(one),)) for i, one in enumerate(encodings)]
 
-        with closing(ahead(in_parts(whole_texts(texts), _CHUNK), read)) as parts:
+        with closing(prefetch(growing_batches(validate_texts(texts), _CHUNK), read)) as parts:
             for some, items in parts:
                 if self.check is not None:
                     self.check(some)
@@ -65,7 +65,7 @@ class Embedder:
         reader = self.place.reader(self.encoder)
 
         def forward(batch: TaskBatch) -> Sequence[Tensor]:
-            return torch.split(pooled(reader, batch.packed, self.made.pooling), 1)
+            return torch.split(pool(reader, batch.packed, self.made.pooling), 1)
 
         rows = run_over(
             items, lambda some: TaskBatch(pack(some), (1,) * len(some), {}, {}), forward, self.place
@@ -77,11 +77,11 @@ class Embedder:
 
 
 def made_so(
-    known: SentenceVectors | None,
+    known: SentenceEmbeddingConfig | None,
     pooling: Pooling | None = None,
     normalize: bool | None = None,
     max_length: int | None = None,
-) -> SentenceVectors:
+) -> SentenceEmbeddingConfig:
     """How vectors are made: as it is asked, else as the folder says, else by the mean of all that the model reads.
 
     InputError for an unknown pooling."""
@@ -92,8 +92,8 @@ def made_so(
             argument="pooling",
             hint=f"use one of {', '.join(get_args(Pooling))}",
         )
-    known = known or SentenceVectors("mean", False)
-    return SentenceVectors(
+    known = known or SentenceEmbeddingConfig("mean", False)
+    return SentenceEmbeddingConfig(
         known.pooling if pooling is None else pooling,
         known.normalize if normalize is None else normalize,
         known.max_length if max_length is None else max_length,

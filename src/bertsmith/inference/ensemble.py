@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted, listed
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.answering import Answering, Changes, in_chunks
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.predictor import Predictor
 from bertsmith.io.memory import Source
-from bertsmith.io.prefetch import ahead
+from bertsmith.io.prefetch import prefetch
 from bertsmith.settings import Settings
 from bertsmith.tasks.error_analysis import Answers
 from bertsmith.tasks.items import Item
@@ -140,7 +140,7 @@ class Ensemble(Predictor):
         settings, examples = answering.labelled(file, columns)
         together: list[dict[str, Any]] = []
         alone: list[list[dict[str, Any]]] = [[] for _ in self.models]
-        with closing(ahead(in_chunks(examples), lambda some: answering.read(some, settings))) as parts:
+        with closing(prefetch(in_chunks(examples), lambda some: answering.read(some, settings))) as parts:
             for some, read in parts:
                 answers, each = answering.all_of(some, read, settings)
                 together += answers.predictions
@@ -216,7 +216,8 @@ def told_of_labels(first: Model, other: Model) -> InputError:
     has, lacks = ("has", "lacks") if strange[0] in b else ("lacks", "has")
     return InputError(
         "labels_mismatch",
-        f"this model {has} {counted(len(strange), 'label')} that {first.path} {lacks}: {listed(strange, _SHOWN)}",
+        f"this model {has} {pluralize(len(strange), 'label')} that {first.path} "
+        f"{lacks}: {join_names(strange, _SHOWN)}",
         location=other.path,
         hint="use models with the same labels",
     )

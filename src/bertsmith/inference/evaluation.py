@@ -11,7 +11,7 @@ from bertsmith.inference.answering import Answering, Changes
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source, name_of
 from bertsmith.reports.run import write_figures, write_report
-from bertsmith.reports.step_times import Steps
+from bertsmith.reports.step_times import StepTimer
 from bertsmith.tasks.data_checks import empty_texts
 from bertsmith.tasks.error_analysis import Answers, judged
 from bertsmith.tasks.scores import Finding, Scores
@@ -33,8 +33,8 @@ def evaluate(
     """
     folder = None if report is None else Path(report)
     if folder is not None:
-        atomic.refuse_filled(folder, in_place=True, argument="report")
-    steps = Steps()
+        atomic.check_output_folder(folder, in_place=True, argument="report")
+    steps = StepTimer()
     with steps.step("reading the file"):
         settings, examples = answering.labelled(file, changes)
     task = answering.task.under(settings)

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.inference.mask_windows import MaskWindow, mask_windows
-from bertsmith.io.prefetch import ahead, in_parts
+from bertsmith.io.prefetch import growing_batches, prefetch
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedHead
-from bertsmith.packed import Packed, sent
+from bertsmith.models.heads import MaskedLMHead
+from bertsmith.packed import Packed, copy_to_device
 from bertsmith.tasks.items import within_budget
 from bertsmith.tasks.windows import UNCUT
-from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer, whole_texts
+from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer, validate_texts
 
 _CHUNK = 1024  # texts that are encoded at a time
 
@@ -32,9 +32,9 @@ class MaskFiller:
     check: sees texts before their masks are filled."""
 
     encoder: Encoder
-    head: MaskedHead
+    head: MaskedLMHead
     tokenizer: Tokenizer
-    place: Place
+    place: ComputeContext
     max_length: int | None
     check: Callable[[Sequence[str]], None] | None = None
 
@@ -47,7 +47,9 @@ class MaskFiller:
 
         answers = []
         limit = min(self.encoder.config.longest, self.max_length or self.encoder.config.longest)
-        with closing(ahead(in_parts(whole_texts(map(self._checked, texts)), _CHUNK), read)) as parts:
+        with closing(
+            prefetch(growing_batches(validate_texts(map(self._checked, texts)), _CHUNK), read)
+        ) as parts:
             for some, encodings in parts:
                 if self.check is not None:
                     self.check(some)
@@ -107,7 +109,7 @@ class MaskFiller:
             begins = np.cumsum(packed.lengths) - packed.lengths
             rows = [begin + row for begin, window in zip(begins, own, strict=True) for row, _ in window.masks]
             with torch.inference_mode():
-                wanted = sent(torch.tensor(rows), self.place.device)
+                wanted = copy_to_device(torch.tensor(rows), self.place.device)
                 hidden = self.place.reader(self.encoder)(self.place.send(packed), rows=wanted)
                 shares = self.head(hidden, self.encoder.embeddings.token.weight).softmax(-1)
                 best = shares[:, : self.tokenizer.vocab_size].topk(min(top_k, self.tokenizer.vocab_size))

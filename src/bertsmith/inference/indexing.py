@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bertsmith.formatting import counted, listed
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.embedding import Embedder
 from bertsmith.inference.text_rows import text_rows
 from bertsmith.io.memory import Source
-from bertsmith.retrieval.index import Index, TextRow, Whose, write_index
+from bertsmith.retrieval.index import EmbeddingSource, Index, TextRow, write_index
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def build_index(
 ) -> Index:
     """Vectors of texts with the texts, in a new folder; see `Model.index`. model: where the embedder's model is;
     digest: distinguishes its vectors from those of another model."""
-    whose = Whose(
+    whose = EmbeddingSource(
         model=model, digest=digest, pooling=embedder.made.pooling, max_length=embedder.made.max_length
     )
     empty: list[str] = []
@@ -48,7 +48,7 @@ def build_index(
     )
     if empty:
         logger.warning(
-            "%s empty and not indexed: %s", counted(len(empty), "text is", "texts are"), listed(empty)
+            "%s empty and not indexed: %s", pluralize(len(empty), "text is", "texts are"), join_names(empty)
         )
     if index.approximate is not None:
         logger.info("%s", told_of_recall(index))
@@ -61,5 +61,5 @@ def told_of_recall(index: Index) -> str:
     share, number = index.approximate.recall_at_10, index.approximate.queries
     return (
         f"{index.folder}: approximate search has a recall@10 of {share:.1%}, measured on "
-        f"{counted(number, 'text')} of the index when it was built"
+        f"{pluralize(number, 'text')} of the index when it was built"
     )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.inference.answering import Answering
 from bertsmith.inference.precision import random_texts
 from bertsmith.kernels.backend_selection import for_answers
@@ -58,7 +58,8 @@ def check_answers(exact: Answering, quick: Answering, run: Path) -> None:
         task.score(one.answers_of(some, settings), some).numbers[task.decides] for one in (exact, quick)
     )
     comparison = (
-        f"on {counted(len(some), 'example')} of {file}, {task.decides} is {after:.4f} in int8 and {before:.4f} in "
+        f"on {pluralize(len(some), 'example')} of {file}, {task.decides} is "
+        f"{after:.4f} in int8 and {before:.4f} in "
         f"fp32 ({round(after - before, 4) + 0.0:+.4f})"  # adding 0.0 turns -0.0 into 0.0
     )
     if not after >= before - _FALL:  # also where one of them is not a number
@@ -110,7 +111,7 @@ def check_vectors(
     a, b = exact(some).astype(np.float64), quick(some).astype(np.float64)
     lengths = np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-12)
     least = float(((a * b).sum(1) / lengths).min())
-    texts_shown = counted(len(some), "text")
+    texts_shown = pluralize(len(some), "text")
     comparison = f"on {texts_shown}, the smallest cosine between vectors in int8 and fp32 is {least:.4f}"
     if not least >= _COSINE:  # also where it is not a number
         raise InputError(
@@ -129,7 +130,7 @@ def check_scores(exact: Scorer, quick: Scorer, texts: Sequence[str], run: Path) 
     if not tokens:
         return False
     apart = sum(abs(a.score - b.score) for a, b in zip(before, after, strict=True)) / tokens
-    texts_shown = counted(len(some), "text")
+    texts_shown = pluralize(len(some), "text")
     comparison = f"on {texts_shown}, scores in int8 and fp32 differ by {apart:.4f} nats per token on average"
     if not apart <= _NATS:  # also where it is not a number
         raise InputError(
@@ -154,7 +155,7 @@ def check_guesses(exact: MaskFiller, quick: MaskFiller, texts: Sequence[str], ru
         share = next((one["score"] for one in guesses if one["token"] == best["token"]), 0.0)
         apart += abs(best["score"] - share) / len(before)
     comparison = (
-        f"on {counted(len(before), 'mask')}, the likeliest token in int8 and fp32 is the same for {same:,}, "
+        f"on {pluralize(len(before), 'mask')}, the likeliest token in int8 and fp32 is the same for {same:,}, "
         f"and its probability differs by {apart:.4f} on average"
     )
     if not apart <= _SHARE:  # also where it is not a number

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
-from bertsmith.artifacts.config_schema import typed
+from bertsmith.artifacts.config_schema import validate
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, command
-from bertsmith.models.feature_extraction import BETWEEN
+from bertsmith.models.feature_extraction import FEATURE_PARTS
 from bertsmith.tasks.registry import TASKS
 from bertsmith.tasks.task import Facts, Task, task_of, task_type
 
@@ -19,7 +19,7 @@ _MISMATCH_HINT = "one of the files was changed: copy both again from their sourc
 _HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
 
 
-def loaded_task(name: Path, folder: ModelFolder, place: Place) -> Task:
+def loaded_task(name: Path, folder: ModelFolder, place: ComputeContext) -> Task:
     """The task with its weights, in evaluation. name: what the model was loaded as. InputError where it was
     fine-tuned for none, or its files do not belong together."""
     kind, facts = _kind_of(name, folder)
@@ -35,7 +35,7 @@ def loaded_task(name: Path, folder: ModelFolder, place: Place) -> Task:
                 location=written,
                 hint="the file is damaged or was changed: copy it again",
             ) from None
-        if strange := sorted(BETWEEN & folder.parts - task.parts.keys()):
+        if strange := sorted(FEATURE_PARTS & folder.parts - task.parts.keys()):
             raise InputError(
                 "weights_settings_mismatch",
                 f"the weights contain '{strange[0]}', which the settings do not mention",
@@ -63,7 +63,7 @@ def _kind_of(path: Path, folder: ModelFolder) -> tuple[type[Task], Facts]:
             )
         settings = kind.settings_type.of(record.get("settings", {}), str(own / "bertsmith.json"))
         kind = kind.variant(settings, facts)
-        typed(kind.facts_type, facts, f"{own / 'bertsmith.json'}: facts")
+        validate(kind.facts_type, facts, f"{own / 'bertsmith.json'}: facts")
         if facts.get("labels", folder.labels) != folder.labels:
             raise InputError(
                 "labels_mismatch",

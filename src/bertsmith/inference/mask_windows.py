@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.tokenizer.tokenizer import Encoding
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def mask_windows(encoding: Encoding, mask_id: int, limit: int) -> list[MaskWindo
         )
     logger.info(
         "the text has %s, of which %s are read at a time: each mask is predicted from the text around it",
-        counted(len(encoding.ids), "token"),
+        pluralize(len(encoding.ids), "token"),
         f"{limit:,}",
     )
     found = []

@@ -14,7 +14,7 @@ from typing import Any
 
 from bertsmith import rng
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted, listed
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.pseudo_likelihood import PseudoLikelihood, Scorer
 from bertsmith.io.memory import Source, as_file
 from bertsmith.io.tables import TabularFile, read_table
@@ -214,17 +214,20 @@ def told_of_pairs(scores: PairScores) -> Iterator[str]:
     pairs = scores.pairs
     if len(pairs) < pairs.of:
         yield (
-            f"{pairs.path}: scoring a sample of {len(pairs):,} of {counted(pairs.of, 'pair')}, stratified by group"
+            f"{pairs.path}: scoring a sample of {len(pairs):,} of "
+            f"{pluralize(pairs.of, 'pair')}, stratified by group"
         )
     if scores.ties:
         yield (
-            f"{counted(scores.ties, 'pair is a tie', 'pairs are ties')}: both sentences have the same score; ties "
+            f"{pluralize(scores.ties, 'pair is a tie', 'pairs are ties')}: both "
+            "sentences have the same score; ties "
             "count as wrong"
         )
     if scores.unread:
-        places = listed(f"{pairs.path}:{line}" for line in scores.unread)
+        places = join_names(f"{pairs.path}:{line}" for line in scores.unread)
         yield (
-            f"{counted(len(scores.unread), 'pair has', 'pairs have')} a sentence without tokens, which counts as "
+            f"{pluralize(len(scores.unread), 'pair has', 'pairs have')} a sentence "
+            "without tokens, which counts as "
             f"wrong: {places}"
         )
     yield from told_of_scores([*scores.good, *scores.bad])
@@ -235,11 +238,11 @@ def told_of_scores(found: Sequence[PseudoLikelihood]) -> Iterator[str]:
     tokens, unknown = sum(one.tokens for one in found), sum(one.unknown for one in found)
     if unknown:
         yield (
-            f"{unknown:,} of {counted(tokens, 'token')} {'is' if unknown == 1 else 'are'} not in the vocabulary "
+            f"{unknown:,} of {pluralize(tokens, 'token')} {'is' if unknown == 1 else 'are'} not in the vocabulary "
             "and scored as the unknown token"
         )
     if long := sum(not one.whole for one in found):
         yield (
-            f"{counted(long, 'text is', 'texts are')} longer than the model's maximum length: each token is "
+            f"{pluralize(long, 'text is', 'texts are')} longer than the model's maximum length: each token is "
             "predicted from the text around it"
         )

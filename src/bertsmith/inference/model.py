@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from bertsmith.artifacts.copy import copy_model
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
-from bertsmith.artifacts.sentence_transformers import sentence_vectors
-from bertsmith.device import Place, check_device, check_precision, is_processor
+from bertsmith.artifacts.sentence_transformers import read_sentence_embedding_config
+from bertsmith.device import ComputeContext, check_device, check_precision, is_cpu
 from bertsmith.errors import InputError, command, option
 from bertsmith.inference.answering import Answering
 from bertsmith.inference.embedding import Embedder, made_so
@@ -33,7 +33,7 @@ from bertsmith.kernels.backend_selection import for_answers, for_gpu
 from bertsmith.kernels.reference import Written, use_kernels
 from bertsmith.models.config import Pooling
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import PARTS, MaskedHead
+from bertsmith.models.heads import PART_BUILDERS, MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.notebook import Report
 from bertsmith.objectives.objective import GENERATOR
@@ -115,19 +115,19 @@ class Model(Predictor):
         vars(self).update(state, _once=RLock())
 
     @cached_property
-    def _asked(self) -> Place:
+    def _asked(self) -> ComputeContext:
         """Where it computes, and in the precision that its settings and the device ask for."""
         if self.precision in ("auto", INT8):
             trained_in = self.folder.record.get("precision")
-            return Place.of(self.device, "fp32" if trained_in == "fp32" else "auto")
-        return Place.of(self.device, self.precision)
+            return ComputeContext.of(self.device, "fp32" if trained_in == "fp32" else "auto")
+        return ComputeContext.of(self.device, self.precision)
 
     @cached_property
-    def _in_full(self) -> Place:
-        return Place.of(self.device, "fp32")
+    def _in_full(self) -> ComputeContext:
+        return ComputeContext.of(self.device, "fp32")
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ComputeContext:
         """Where it computes, and in what precision; in int8, all but the products. Under "auto" in fp32 where
         bf16 would make another model of it."""
         return self._asked if self.precision != "auto" or self._is_near_in_bf16() else self._in_full
@@ -216,7 +216,7 @@ class Model(Predictor):
                 hint="the special tokens need two tokens",
             )
         try:
-            known = sentence_vectors(self.folder.path)
+            known = read_sentence_embedding_config(self.folder.path)
         except InputError:
             if pooling is None:
                 raise
@@ -307,7 +307,7 @@ class Model(Predictor):
                 self._quick, self._checked = quick, set()
             return quick.encoder
 
-    def _compared(self, made: Callable[[Encoder, Place], _Reads], check: _Check[_Reads]) -> _Reads:
+    def _compared(self, made: Callable[[Encoder, ComputeContext], _Reads], check: _Check[_Reads]) -> _Reads:
         """What is made of the encoder and where it computes. In int8 `check` compares it with the same in single
         precision on the first texts that there is something to compare of; once for these weights."""
         if self.precision != INT8:
@@ -326,7 +326,7 @@ class Model(Predictor):
         return "from right to left" if self.folder.config.backwards else "from left to right"
 
     @cached_property
-    def _masked(self) -> MaskedHead:
+    def _masked(self) -> MaskedLMHead:
         if self.folder.config.causal:
             raise InputError(
                 "model_is_causal",
@@ -337,7 +337,7 @@ class Model(Predictor):
         return self._vocabulary_head
 
     @cached_property
-    def _vocabulary_head(self) -> MaskedHead:
+    def _vocabulary_head(self) -> MaskedLMHead:
         """What makes logits over the vocabulary of hidden states."""
         if not self.folder.has("masked"):
             generator = self.path / GENERATOR
@@ -350,7 +350,7 @@ class Model(Predictor):
                 else f"use a pre-trained run ({command('pretrain')})",
             )
         with torch.inference_mode(False):
-            head = MaskedHead(self.folder.config, torch.Generator())
+            head = MaskedLMHead(self.folder.config, torch.Generator())
             self.folder.fill("masked", head)
             self._asked.settle(head)
         return head.eval()
@@ -446,7 +446,7 @@ class Model(Predictor):
         from bertsmith.inference.causal_scoring import LeftToRight
         from bertsmith.inference.pseudo_likelihood import Scorer
 
-        def made(encoder: Encoder, place: Place) -> Scorer:
+        def made(encoder: Encoder, place: ComputeContext) -> Scorer:
             if self.folder.config.causal:
                 return LeftToRight(
                     encoder, self._vocabulary_head, self.tokenizer, place, variant or "left_to_right"
@@ -525,7 +525,7 @@ class Model(Predictor):
     def info(self) -> dict[str, Any]:
         """What the model is: sizes, parameters term by term, labels, training record."""
         config = self.folder.config
-        heads = [name for name in PARTS if self.folder.has(name)]
+        heads = [name for name in PART_BUILDERS if self.folder.has(name)]
         terms = count_parameters(config, heads, labels=len(self.folder.labels or []))
         return {
             "path": str(self.folder.path),
@@ -574,7 +574,7 @@ def load(
     folder = read_folder(locate(name))
     check_device(device)
     check_precision(precision, INT8)
-    if precision == INT8 and not is_processor(device):
+    if precision == INT8 and not is_cpu(device):
         raise InputError(
             "int8_needs_cpu",
             "int8 runs on a CPU only",

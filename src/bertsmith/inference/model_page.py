@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.models.heads import PARTS
+from bertsmith.models.heads import PART_BUILDERS
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.notebook import page
-from bertsmith.reports.loss_curve import loss_curve
+from bertsmith.notebook import render_page
+from bertsmith.reports.loss_curve import plot_loss_curve
 
 
 def model_page(path: Path, folder: ModelFolder) -> str:
     """HTML of a model that was loaded as `path`, which may be a run with a log."""
     config, record = folder.config, folder.record
-    heads = [name for name in PARTS if folder.has(name)]
+    heads = [name for name in PART_BUILDERS if folder.has(name)]
     terms = count_parameters(config, heads, labels=len(folder.labels or []))
     facts: dict[str, Any] = {
         "path": str(path),
@@ -30,4 +30,4 @@ def model_page(path: Path, folder: ModelFolder) -> str:
     }
     facts = {name: value for name, value in facts.items() if value is not None}
     scores = {name: record[name] for name in ("held_out", "dev") if isinstance(record.get(name), dict)}
-    return page("Model", facts | scores, below=loss_curve(path / "log.jsonl") or "")
+    return render_page("Model", facts | scores, below=plot_loss_curve(path / "log.jsonl") or "")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bertsmith import console
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted, listed
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import atomic
 from bertsmith.tasks.registry import AnswerForm
 from bertsmith.tasks.task import Prediction, Task
@@ -56,14 +56,14 @@ def answered_of(
     if cut:
         logger.warning(
             "%s truncated; %s not read",
-            counted(cut, "text was", "texts were"),
-            counted(lost, "token was", "tokens were"),
+            pluralize(cut, "text was", "texts were"),
+            pluralize(lost, "token was", "tokens were"),
         )
 
 
 def told_of_unanswered(places: Sequence[str]) -> str:
     """A sentence on examples that have no answer since there is nothing to read."""
-    return f"{counted(len(places), 'text is', 'texts are')} empty and not predicted: {listed(places)}"
+    return f"{pluralize(len(places), 'text is', 'texts are')} empty and not predicted: {join_names(places)}"
 
 
 def format_of(out: str | Path | None, chosen: str | None, own: AnswerForm | None = None) -> str:
@@ -179,13 +179,13 @@ def write_answers(task: Task, answered: Iterable[Answered], form: str, delimiter
             number += one.prediction is not None
             yield one
 
-    with atomic.new_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
+    with atomic.atomic_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
         if form == "csv":
             file.write("\ufeff")
             file.writelines(as_csv(task, counting(), delimiter))
         elif form == "table":
             columns, rows = as_table(task, counting(), _FILE_WIDTH)
-            file.write(console.table_text("", columns, rows, width=_FILE_WIDTH) + "\n")
+            file.write(console.format_table("", columns, rows, width=_FILE_WIDTH) + "\n")
         elif form != "json":
             file.writelines(task.answer_file(counting()))
         elif out.suffix.lower() == ".json":

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from bertsmith import rng
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.models.encoder import Encoder, unwatched
+from bertsmith.models.encoder import Encoder, copy_without_hooks
 from bertsmith.packed import Packed
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -39,12 +39,12 @@ def random_texts(encoder: Encoder, tokenizer: Tokenizer, sequences: int) -> Pack
     return Packed.of_arrays(ids.reshape(-1), np.zeros(ids.size, np.int64), np.full(sequences, length))
 
 
-def cosine_in_bf16(encoder: Encoder, tokenizer: Tokenizer, place: Place) -> float:
+def cosine_in_bf16(encoder: Encoder, tokenizer: Tokenizer, place: ComputeContext) -> float:
     """The least cosine of a random text's hidden state in bf16 with that in fp32.
 
     A short fine-tuning of weights that were stored in bf16 moves most of them by less than half a step. Rounding
     takes that back, from all of them alike, so that it does not cancel out as it does elsewhere."""
-    texts, alone = random_texts(encoder, tokenizer, _SEQUENCES).to(place.device), unwatched(encoder)
+    texts, alone = random_texts(encoder, tokenizer, _SEQUENCES).to(place.device), copy_without_hooks(encoder)
     with torch.inference_mode():
         exact, rounded = (one(texts).double() for one in (alone, place.reader(alone)))
         return float(torch.cosine_similarity(exact, rounded, dim=1).min())

@@ -22,17 +22,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.inference.mask_windows import window_starts
-from bertsmith.io.prefetch import ahead, in_parts
+from bertsmith.io.prefetch import growing_batches, prefetch
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedHead
+from bertsmith.models.heads import MaskedLMHead
 from bertsmith.models.layers import linear
 from bertsmith.packed import Packed
 from bertsmith.tasks.windows import UNCUT
-from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer, whole_texts
+from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer, validate_texts
 
 Variant = Literal["within_word", "token", "left_to_right"]
 """What is masked together: a token and the later ones of its word, or the token alone; or nothing, for a model
@@ -80,9 +80,9 @@ class Scorer:
     """
 
     encoder: Encoder
-    head: MaskedHead
+    head: MaskedLMHead
     tokenizer: Tokenizer
-    place: Place
+    place: ComputeContext
     variant: Variant = "within_word"
     check: Callable[[Sequence[str]], None] | None = None
 
@@ -113,7 +113,8 @@ class Scorer:
         if self.room < 1:
             raise InputError(
                 "model_too_short",
-                f"the model reads {counted(self.encoder.config.longest, 'token')}, too few for the special tokens "
+                f"the model reads {pluralize(self.encoder.config.longest, 'token')}, "
+                "too few for the special tokens "
                 "and a text",
                 hint="use a model that reads longer texts",
             )
@@ -144,7 +145,7 @@ class Scorer:
         def read(some: Sequence[str]) -> list[Encoding]:
             return self.tokenizer.encode_many(some, max_length=UNCUT)
 
-        with closing(ahead(in_parts(whole_texts(texts), _CHUNK), read)) as parts:
+        with closing(prefetch(growing_batches(validate_texts(texts), _CHUNK), read)) as parts:
             for some, encodings in parts:
                 if self.check is not None:
                     self.check(some)

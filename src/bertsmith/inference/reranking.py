@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import listed
+from bertsmith.formatting import join_names
 from bertsmith.inference.model import Model
 from bertsmith.tasks.embedding.matches import SAME
 
@@ -46,7 +46,7 @@ class Reranker:
                 f"there is no label '{label}'" if label else "the label of relevant texts is unknown",
                 location=model.path,
                 argument="rerank_label",
-                hint=f"set {option('rerank_label')} to one of {listed(labels)}",
+                hint=f"set {option('rerank_label')} to one of {join_names(labels)}",
             )
 
     def ordered(self, query: str, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

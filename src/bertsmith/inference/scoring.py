@@ -11,7 +11,7 @@ from typing import Any
 
 from bertsmith import console
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted, listed
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.minimal_pairs import told_of_scores
 from bertsmith.inference.output import refuse_existing, shortened
 from bertsmith.inference.pseudo_likelihood import PseudoLikelihood, Scorer, pseudo_perplexity
@@ -94,7 +94,7 @@ def ranked(
             "all %s texts: pseudo-perplexity %s over %s",
             f"{len(order):,}",
             f"{together:,.2f}",
-            counted(tokens, "token"),
+            pluralize(tokens, "token"),
         )
     return [
         {**_line_of(place), "text": text, "rank": ranks[one.score], **as_row(one)}
@@ -105,7 +105,7 @@ def ranked(
 
 def told_of_unscored(places: Sequence[str]) -> str:
     """A sentence on texts that have no score since there is nothing to read."""
-    return f"{counted(len(places), 'text is', 'texts are')} empty and not scored: {listed(places)}"
+    return f"{pluralize(len(places), 'text is', 'texts are')} empty and not scored: {join_names(places)}"
 
 
 def as_table(rows: Iterable[dict[str, Any]], width: int) -> tuple[Sequence[str], list[tuple[object, ...]]]:
@@ -127,7 +127,7 @@ def write_rows(rows: Sequence[dict[str, Any]], form: str, out: Path) -> None:
     order mark, as a spreadsheet wants it. InputError where something is at its place."""
     refuse_existing(out)
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    with atomic.new_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
+    with atomic.atomic_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
         if form == "csv":
             file.write("\ufeff")
             table = csv.DictWriter(file, columns, lineterminator="\n")
@@ -137,7 +137,7 @@ def write_rows(rows: Sequence[dict[str, Any]], form: str, out: Path) -> None:
             cells = [
                 tuple(shortened(row.get(name, ""), _FILE_WIDTH // 3) for name in columns) for row in rows
             ]
-            file.write(console.table_text("", columns, cells, width=_FILE_WIDTH) + "\n")
+            file.write(console.format_table("", columns, cells, width=_FILE_WIDTH) + "\n")
         elif out.suffix.lower() == ".json":
             file.write(json.dumps(list(rows), ensure_ascii=False) + "\n")
         else:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted, listed
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.search import Searcher, Wanted
 from bertsmith.inference.text_rows import text_rows
 from bertsmith.io.lines import read_lines
-from bertsmith.metrics.ranking import ranking_figures
+from bertsmith.metrics.ranking import ranking_metrics
 from bertsmith.tasks.retrieval_queries import holds_queries, read_queries
 
 _DEEPEST = 10  # of the figures
@@ -128,7 +128,7 @@ class Searched:
     def figures(self) -> dict[str, float]:
         """ndcg@10, mrr@10, recall@1 and @10 over the queries of which it is known; how many these are."""
         gold = [query.texts or query.gold for query in self.queries]
-        return {**ranking_figures(self._rankings, gold), "queries": sum(map(bool, gold))}
+        return {**ranking_metrics(self._rankings, gold), "queries": sum(map(bool, gold))}
 
     def log_unscored(self) -> None:
         """Log which queries have no relevant texts, if others have."""
@@ -136,9 +136,9 @@ class Searched:
         if unknown and self.has_gold:
             logger.warning(
                 "%s no relevant texts and %s not scored: %s",
-                counted(len(unknown), "query has", "queries have"),
+                pluralize(len(unknown), "query has", "queries have"),
                 "is" if len(unknown) == 1 else "are",
-                listed(unknown),
+                join_names(unknown),
             )
 
 

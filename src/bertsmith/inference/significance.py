@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.metrics.sufficient_statistics import Tallies
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 
 LEVEL = 0.95
 _MOST_ROUNDS, _FEWEST_ROUNDS = 10_000, 1_000
@@ -52,7 +52,9 @@ def slow_rounds_for(examples: int) -> int:
     return min(_SLOW_ROUNDS, max(_FEWEST_SLOW, _SLOW_DRAWS // max(1, examples)))
 
 
-def compared(a: Tallies, b: Tallies, seed: int, rounds: int | None = None) -> dict[str, Difference]:
+def compared(
+    a: SufficientStatistics, b: SufficientStatistics, seed: int, rounds: int | None = None
+) -> dict[str, Difference]:
     """Each score of two systems that answered the same examples, in the same order. ValueError where they are not
     as many."""
     if a.rows.shape != b.rows.shape:
@@ -121,7 +123,7 @@ def _resamples(examples: int, rounds: int, seed: int) -> Iterator[NDArray[np.flo
 def _coins(examples: int, rounds: int, seed: int) -> Iterator[NDArray[np.float64]]:
     """Whose answer is whose: 0 or 1, float64 [some rounds, examples]."""
     for some in _some_rounds(examples, rounds):
-        drawn = rng.bits(seed, "randomization", some[:, None], np.arange(examples)) >> np.uint64(63)
+        drawn = rng.random_bits(seed, "randomization", some[:, None], np.arange(examples)) >> np.uint64(63)
         yield drawn.astype(np.float64)
 
 

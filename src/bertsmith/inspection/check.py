@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import console, hardware
-from bertsmith.corpus.checks.check import CheckOptions, check
+from bertsmith.corpus.checks.check import CheckOptions, check_files
 from bertsmith.errors import InputError, MachineError, option
-from bertsmith.formatting import counted, percent
-from bertsmith.instances.settings import FILL, TOKEN_REPETITION
+from bertsmith.formatting import format_percent, pluralize
+from bertsmith.instances.settings import MEAN_FILL_RATIO, TOKEN_REPETITION
 from bertsmith.io import atomic
 from bertsmith.io.compressed import check_name
 from bertsmith.io.files import Reading, find_files
 from bertsmith.io.memory import Sources, as_files, size_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
-from bertsmith.models.parameter_count import count_parameters, operations_per_token
+from bertsmith.models.parameter_count import count_parameters, flops_per_token
 from bertsmith.notebook import Report
 from bertsmith.settings import with_keywords
-from bertsmith.suggestions import absent
+from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 
@@ -42,7 +42,7 @@ _COMPRESSED = (".gz", ".zst", ".bz2", ".xz", ".parquet")
 logger = logging.getLogger(__name__)
 
 
-@console.with_bar("looking")
+@console.with_progress_bar("looking")
 def check_corpus(
     files: Sources,
     options: CheckOptions | None = None,
@@ -92,7 +92,7 @@ def check_corpus(
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     options, files = with_keywords(options or CheckOptions(), keywords, check_corpus), as_files(files)
-    report = check(
+    report = check_files(
         files, options, tokenizer=tokenizer, against=as_files(against, "against"), progress=progress
     )
     if preset_name is None:
@@ -111,10 +111,10 @@ def check_corpus(
     return Report(report, shown=("findings", "forecast"))
 
 
-def wrapped_lines(files: Sequence[str | Path], reading: Reading, language: str | None) -> str | None:
+def hard_wrap_warning(files: Sequence[str | Path], reading: Reading, language: str | None) -> str | None:
     """Return a warning if lines at the beginning of the first files are hard-wrapped, else None."""
     options = CheckOptions(reading, language, sample=_SAMPLE_BYTES)
-    for fault in check(find_files(files)[:_SAMPLE_FILES], options)["structure"]["faults"]:
+    for fault in check_files(find_files(files)[:_SAMPLE_FILES], options)["structure"]["faults"]:
         if fault["fault"] == "hard_wrapped":
             return f"{fault['what']}; {fault['remedy']}"
     return None
@@ -136,7 +136,7 @@ def forecast(
     documents = report["documents"]["number"] * scale
     bytes_per_token = 2 if config.vocab_size <= 1 << 16 else 4
     settings = TrainSettings()
-    instances = round(TOKEN_REPETITION * tokens / (FILL * _SEQUENCE_LENGTH - 3))
+    instances = round(TOKEN_REPETITION * tokens / (MEAN_FILL_RATIO * _SEQUENCE_LENGTH - 3))
     steps = (
         max(1, round(epochs * instances / (settings.batch_size * settings.accumulate))) if instances else 0
     )
@@ -182,22 +182,22 @@ def _estimate_update_time(config: ModelConfig, settings: TrainSettings) -> _Upda
     from bertsmith.runs.run_folder import place_of
 
     context = place_of(settings, config, is_look=True)
-    flops = hardware.product_rate(context.device, context.precision, _MATMUL_SIZE, _MATMUL_SECONDS)
-    tokens = settings.batch_size * settings.accumulate * _SEQUENCE_LENGTH * FILL
-    seconds = tokens * operations_per_token(config, _MLM_PROBABILITY) / (flops * _MATMUL_UTILIZATION)
+    flops = hardware.matmul_flops(context.device, context.precision, _MATMUL_SIZE, _MATMUL_SECONDS)
+    tokens = settings.batch_size * settings.accumulate * _SEQUENCE_LENGTH * MEAN_FILL_RATIO
+    seconds = tokens * flops_per_token(config, _MLM_PROBABILITY) / (flops * _MATMUL_UTILIZATION)
     if seconds > _MAX_PROBED_SECONDS:
         return _UpdateTime(
             seconds,
             f"seconds per update computed from a matrix product of {flops / 1e9:,.0f} GFLOP/s, of which training "
-            f"reaches about {percent(_MATMUL_UTILIZATION)}, in {context.precision} on "
-            f"{hardware.name_of(context.device)} under its current load",
+            f"reaches about {format_percent(_MATMUL_UTILIZATION)}, in {context.precision} on "
+            f"{hardware.device_name(context.device)} under its current load",
         )
     logger.info("measuring the speed of an update ...")
     seconds, execution = timed_on_random_text(PretrainSettings(model=config), context, _PROBE_SECONDS)
     return _UpdateTime(
         seconds,
         f"seconds per update measured for {_PROBE_SECONDS:g} s on random text, in {execution.precision} on "
-        f"{counted(execution.threads, 'thread')} of this machine under its current load",
+        f"{pluralize(execution.threads, 'thread')} of this machine under its current load",
     )
 
 
@@ -227,7 +227,7 @@ def _describe_basis(has_tokenizer: bool) -> str:
         else f"tokens estimated: {_PIECES_PER_WORD:g} pieces per word, one per sign (--tokenizer counts them)"
     )
     return (
-        f"{tokens}; segment pairs of {_SEQUENCE_LENGTH} tokens filled to {percent(FILL)}, "
+        f"{tokens}; segment pairs of {_SEQUENCE_LENGTH} tokens filled to {format_percent(MEAN_FILL_RATIO)}, "
         f"{TOKEN_REPETITION:g} tokens in them for each token of the text"
     )
 
@@ -244,4 +244,4 @@ def _check_page_path(path: Path) -> None:
             hint=f"name a file: {option('html', 'report.html')}",
         )
     if not path.parent.is_dir():
-        raise absent(path.parent, "folder", "make it first")
+        raise not_found_error(path.parent, "folder", "make it first")

@@ -10,8 +10,8 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError
 from bertsmith.instances.settings import DataSettings
-from bertsmith.models.config import ModelConfig, encoder_terms
-from bertsmith.models.family import Family, family, known_as, near_presets, preset
+from bertsmith.models.config import ModelConfig, encoder_parameter_terms
+from bertsmith.models.family import Family, get_family, preset, resolve_preset, similar_presets
 from bertsmith.settings import read_yaml
 from bertsmith.training.settings import TrainSettings
 
@@ -25,7 +25,7 @@ _PRETRAINING_DATA = (
 )
 
 
-def difference(a: str | Path, b: str | Path) -> dict[str, Any]:
+def compare_models(a: str | Path, b: str | Path) -> dict[str, Any]:
     """Compare two models.
 
     Args:
@@ -42,7 +42,7 @@ def difference(a: str | Path, b: str | Path) -> dict[str, Any]:
     """
     configs = [_config(name) for name in (a, b)]
     run_settings = [_run_settings(name) for name in (a, b)]
-    families = [family(config.model_type) for config in configs]
+    families = [get_family(config.model_type) for config in configs]
     settings = [config.model_dump(mode="json") for config in configs]
     counts = [_parameter_counts(config) for config in configs]
     parameters = _differing_rows(*counts)
@@ -61,9 +61,9 @@ def difference(a: str | Path, b: str | Path) -> dict[str, Any]:
 def _config(name: str | Path) -> ModelConfig:
     if Path(name).exists():
         return read_folder(locate(name)).config
-    if known_as(str(name)):
+    if resolve_preset(str(name)):
         return preset(str(name))
-    if suggestions := near_presets(str(name), alike=0.8):
+    if suggestions := similar_presets(str(name), alike=0.8):
         raise InputError(
             "model_not_found",
             "there is no preset, run, or model folder of this name",
@@ -114,7 +114,7 @@ def _head_input(activation: str | None) -> str:
 def _parameter_counts(config: ModelConfig) -> dict[str, int]:
     """Return the encoder's parameters by part, summed over the layers."""
     counts: dict[str, int] = {}
-    for term in encoder_terms(config):
+    for term in encoder_parameter_terms(config):
         first, _, rest = term.term.partition(" ")
         name = f"the layers' {rest.partition(' ')[2]}" if first == "layer" else term.term
         counts[name] = counts.get(name, 0) + term.size

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import hardware
-from bertsmith.artifacts.locate import CONFIG
-from bertsmith.artifacts.run_collection import OF_RUNS, runs_in
-from bertsmith.corpus.manifest import MANIFEST
+from bertsmith.artifacts.locate import CONFIG_FILE
+from bertsmith.artifacts.run_collection import RUNS_REPORT_FILE, run_names
+from bertsmith.corpus.manifest import MANIFEST_FILE
 from bertsmith.corpus.shards import Shards
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.inference.model import load
-from bertsmith.models.family import family, known_as, preset
+from bertsmith.models.family import get_family, preset, resolve_preset
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.objectives.objective import MODEL
 from bertsmith.pretraining.resolve_settings import settings_of
@@ -65,7 +65,7 @@ def info(name: str | Path | None = None) -> dict[str, Any]:
         return _describe_run(path)
     if kind == "data":
         shards = Shards.open(path)
-        modified = datetime.fromtimestamp((path / MANIFEST).stat().st_mtime, UTC)
+        modified = datetime.fromtimestamp((path / MANIFEST_FILE).stat().st_mtime, UTC)
         return {"kind": kind, **shards.info(), "made": modified.isoformat(timespec="seconds")}
     if kind == "tokenizer":
         return {"kind": kind, "path": str(path), **Tokenizer.load(path).info()}
@@ -76,7 +76,7 @@ def info(name: str | Path | None = None) -> dict[str, Any]:
     try:
         return {"kind": "model", **load(name).info()}
     except InputError:
-        if preset_name := known_as(str(name)):
+        if preset_name := resolve_preset(str(name)):
             return _describe_preset(preset_name)
         raise
 
@@ -84,7 +84,7 @@ def info(name: str | Path | None = None) -> dict[str, Any]:
 def _describe_preset(name: str) -> dict[str, Any]:
     """Describe a published model without its weights, with the pooler if its family has one."""
     config = preset(name)
-    classes = family(config.model_type).architectures
+    classes = get_family(config.model_type).architectures
     heads = ["pooler"] if frozenset({"encoder", "pooler"}) in classes else []
     terms = count_parameters(config, heads)
     return {
@@ -100,9 +100,9 @@ def _describe_preset(name: str) -> dict[str, Any]:
 
 
 def _describe_machine() -> dict[str, Any]:
-    hardware.prepare_process()
+    hardware.configure_process()
     machine = hardware.describe()
-    context = Place.of()
+    context = ComputeContext.of()
     choice = hardware.choose_precision(context.device)
     return {
         "kind": "machine",
@@ -124,11 +124,11 @@ def kind_of(path: Path) -> str | None:
         return None
     if holds_run(path):
         return "run"
-    if runs_in(path) is not None:
+    if run_names(path) is not None:
         return "runs"
-    if (path / CONFIG).is_file() or (path / MODEL / CONFIG).is_file():
+    if (path / CONFIG_FILE).is_file() or (path / MODEL / CONFIG_FILE).is_file():
         return "model"
-    if (path / MANIFEST).is_file():
+    if (path / MANIFEST_FILE).is_file():
         return "checkpoint" if (path / "state.json").is_file() else "data"
     return "tokenizer" if any((path / file).is_file() for file in _TOKENIZER_FILES) else None
 
@@ -158,11 +158,11 @@ def _not_describable(path: Path, kind: str | None) -> InputError:
 
 def _describe_runs(path: Path) -> dict[str, Any]:
     """Return the report of several runs of a task, or the progress of each if some are unfinished."""
-    report = _read_json(path / OF_RUNS)
+    report = _read_json(path / RUNS_REPORT_FILE)
     if report:
         return {"kind": "runs", "path": str(path), **report}
     rows = []
-    for name in runs_in(path) or ():
+    for name in run_names(path) or ():
         run = (
             _describe_run(path / name)["run"]
             if holds_run(path / name)
@@ -176,7 +176,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
     """Return the progress, settings, scores, and model of a run."""
     values = read_yaml(path / SETTINGS) if (path / SETTINGS).is_file() else {}
     state = newest_state(path / CHECKPOINTS)
-    model = load(path) if (path / MODEL / CONFIG).is_file() else None
+    model = load(path) if (path / MODEL / CONFIG_FILE).is_file() else None
     record = model.folder.record if model is not None else {}
     report = _read_json(path / REPORT) if model is not None and model.unfinished is None else {}
     plan = read_plan(path, [])

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertsmith import console
 from bertsmith.artifacts.locate import locate_tokenizer
-from bertsmith.corpus.checks.tokenizer_comparison import measure
+from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.io import atomic
 from bertsmith.io.files import Reading
@@ -21,7 +21,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 _PLOT_SUFFIXES = (".png", ".svg")
 
 
-@console.with_bar("reading")
+@console.with_progress_bar("reading")
 def inspect_tokenizers(
     tokenizers: str | Path | Sequence[str | Path],
     files: Sources,
@@ -77,7 +77,9 @@ def inspect_tokenizers(
         for label, name in zip(_short_names(names), names, strict=True)
     }
     reading = with_keywords(reading, keywords, inspect_tokenizers)
-    report = measure(as_files(files), loaded, reading=reading, limit=limit, listed=listed, progress=progress)
+    report = compare_tokenizers(
+        as_files(files), loaded, reading=reading, limit=limit, listed=listed, progress=progress
+    )
     _write_outputs(report, html, plot)
     return Report(report, shown=("text", "tokenizers", "notes"))
 
@@ -124,7 +126,7 @@ def _write_outputs(report: dict[str, Any], html: str | Path | None, plot: str | 
         if html is not None:
             atomic.write_text(Path(html), tokenizers_page(report))
         if plot is not None:
-            with atomic.new_file(Path(plot)) as file:
+            with atomic.atomic_file(Path(plot)) as file:
                 tokenizers_plot(report).savefig(file, format=file.suffix[1:].lower(), dpi=150)
     except OSError as error:
         raise MachineError(

@@ -11,9 +11,9 @@ import numpy as np
 
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, option
-from bertsmith.instances.batches import PairBatch, PairStream
-from bertsmith.instances.epoch_plan import Plan
-from bertsmith.instances.holdout_split import Split
+from bertsmith.instances.batches import InstanceStream, MaskedBatch
+from bertsmith.instances.epoch_plan import EpochPlan
+from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.settings import DataSettings
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings
@@ -80,7 +80,7 @@ def show_instance(
                 hint=f"set {option('data.long_sequence_length')}",
             )
         length = resolved.data.long_sequence_length
-    split = Split.of(shards, resolved.data, lenient=not needs_split)
+    split = DocumentSplit.of(shards, resolved.data, lenient=not needs_split)
     if resolved.data.validation_split and not len(split.held_out):
         logger.warning("%s documents are too few to hold some out; all are used", f"{shards.documents:,}")
     stream = instances_of(shards, split.training, resolved, length, resolved.train.batch_tokens, split.kin)
@@ -114,7 +114,7 @@ def _resolve_settings(file: str | Path | None, changes: Mapping[str, Any]) -> Pr
 
 
 def _describe(
-    stream: PairStream, epoch: int, index: int, shards: Shards, settings: PretrainSettings
+    stream: InstanceStream, epoch: int, index: int, shards: Shards, settings: PretrainSettings
 ) -> dict[str, Any]:
     batch, plan, tokenizer = stream.batch(epoch, index, index + 1), stream.plan(epoch), shards.tokenizer
     ids, rows, labels = (x.tolist() for x in (batch.packed.tokens, batch.rows, batch.labels))
@@ -155,7 +155,7 @@ def _count_corrupted(corruption: str, num_tokens: int, num_planned: int) -> dict
     return {names[corruption]: abs(num_tokens - num_planned)} if corruption in names else {}
 
 
-def _describe_label(batch: PairBatch, data: DataSettings) -> dict[str, Any]:
+def _describe_label(batch: MaskedBatch, data: DataSettings) -> dict[str, Any]:
     task = data.sentence_task
     if task == "none":
         return {"sentence_task": task, "label": None, "label_name": None, "label_means": None}
@@ -166,7 +166,9 @@ def _describe_label(batch: PairBatch, data: DataSettings) -> dict[str, Any]:
     return {"sentence_task": task, "label": label, "label_name": name, "label_means": meaning}
 
 
-def _describe_parts(plan: Plan, index: int, shards: Shards, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def _describe_parts(
+    plan: EpochPlan, index: int, shards: Shards, tokenizer: Tokenizer
+) -> list[dict[str, Any]]:
     """Return the segments of an instance with their documents and positions."""
     document_starts = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
     descriptions = []

@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith import rng
-from bertsmith.corpus.near_duplicates import kin_of
+from bertsmith.corpus.near_duplicates import duplicate_groups
 from bertsmith.corpus.tokenized_corpus import Corpus, Ints
 from bertsmith.errors import InputError, option
 from bertsmith.instances.corruption import Corruption, FramedInstances
-from bertsmith.instances.epoch_plan import Plan, ranges
-from bertsmith.instances.length_buckets import FillStats, check_budget, compute_fill_stats, make_buckets
+from bertsmith.instances.epoch_plan import EpochPlan, concat_ranges
+from bertsmith.instances.length_buckets import FillStats, check_batch_tokens, compute_fill_stats, make_buckets
 from bertsmith.instances.masking import Masker, WordStarts, unknown_id_error
 from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.settings import PAIRS, DataSettings
-from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences, plan_single
-from bertsmith.packed import Packed, Unmeasured, sent
+from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences, plan_single_documents
+from bertsmith.packed import DeviceLengthsPacked, Packed, copy_to_device
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-NO_LABEL, NO_PAIR = -1, -100
+IGNORED_LABEL, IGNORED_PAIR_LABEL = -1, -100
 """Labels of rows and of pairs that the loss ignores."""
 _DOCUMENTS_PER_PORTION = 1000
 
@@ -55,7 +55,7 @@ class TokenShards(Corpus, Protocol):
 
 
 @dataclass(frozen=True)
-class SpecialIds:
+class SpecialTokenIds:
     """Ids of special tokens.
 
     Attributes:
@@ -76,7 +76,7 @@ class SpecialIds:
 
 
 @dataclass(frozen=True)
-class PairBatch:
+class MaskedBatch:
     """Masked instances.
 
     Attributes:
@@ -123,7 +123,7 @@ class PairBatch:
         """Return the sizes of the batch."""
         return BatchSizes(self.packed.sequences, self.tokens, len(self.rows), self.packed.longest)
 
-    def filled(self, sizes: BatchSizes) -> PairBatch:
+    def filled(self, sizes: BatchSizes) -> MaskedBatch:
         """Pad the batch to these sizes with sequences, rows, and pairs that the loss ignores.
 
         The new sequences are behind the others, empty ones first, and have at most `sizes.longest` tokens each;
@@ -153,8 +153,8 @@ class PairBatch:
                 np.concatenate([packed.lengths, np.diff(ends)]),
             ),
             rows=F.pad(self.rows, (0, num_rows)),
-            labels=F.pad(self.labels, (0, num_rows), value=NO_LABEL),
-            pair_labels=F.pad(self.pair_labels, (0, num_pairs), value=NO_PAIR),
+            labels=F.pad(self.labels, (0, num_rows), value=IGNORED_LABEL),
+            pair_labels=F.pad(self.pair_labels, (0, num_pairs), value=IGNORED_PAIR_LABEL),
         )
 
     @property
@@ -166,19 +166,19 @@ class PairBatch:
             *(self.rows, self.labels, self.pair_labels),
         ]
 
-    def unmeasured(self, longest: int) -> PairBatch:
+    def unmeasured(self, longest: int) -> MaskedBatch:
         """Return the batch without lengths on the host, only their upper bound."""
-        return replace(self, packed=Unmeasured.of(self.packed, longest))
+        return replace(self, packed=DeviceLengthsPacked.of(self.packed, longest))
 
-    def to(self, device: torch.device | str) -> PairBatch:
+    def to(self, device: torch.device | str) -> MaskedBatch:
         """Copy the batch to another device; the host does not wait for the copy."""
         if torch.device(device) == self.rows.device:
             return self
-        return PairBatch(
+        return MaskedBatch(
             self.packed.to(device),
-            sent(self.rows, device),
-            sent(self.labels, device),
-            sent(self.pair_labels, device),
+            copy_to_device(self.rows, device),
+            copy_to_device(self.labels, device),
+            copy_to_device(self.pair_labels, device),
             self.epoch,
             self.first,
             self.task,
@@ -189,11 +189,11 @@ class PairBatch:
 class _Epoch:
     """A plan in the order of training, and the bounds of its batches if there is a token budget, [K + 1]."""
 
-    plan: Plan
+    plan: EpochPlan
     bounds: Ints | None
 
 
-class PairStream:
+class InstanceStream:
     """Batches of every epoch: plans are made once per epoch, masks once per instance.
 
     With static masks an epoch's instances are those of epoch (epoch mod dupe_factor), in a different order.
@@ -203,7 +203,7 @@ class PairStream:
         self,
         shards: TokenShards,
         documents: Ints,
-        ids: SpecialIds,
+        ids: SpecialTokenIds,
         settings: DataSettings,
         *,
         length: int,
@@ -237,13 +237,13 @@ class PairStream:
         self._corruption = Corruption(settings, np.flatnonzero(~ids.special), seed, word_starts)
         self._batch_tokens, self._duplicate_groups = batch_tokens, kin
         self._epochs: dict[int, _Epoch] = {}
-        check_budget(batch_tokens, length)
+        check_batch_tokens(batch_tokens, length)
 
     def drawn_epoch(self, epoch: int) -> int:
         """Return the epoch that instances and masks are drawn for."""
         return epoch if self._settings.dynamic_masking else epoch % self._settings.dupe_factor
 
-    def plan(self, epoch: int) -> Plan:
+    def plan(self, epoch: int) -> EpochPlan:
         """Return the epoch's plan, in the order of training."""
         return self._epoch(epoch).plan
 
@@ -263,7 +263,7 @@ class PairStream:
         self._epochs = {k: v for k, v in self._epochs.items() if abs(k - epoch) <= 1} | {epoch: planned}
         return planned
 
-    def _make_plan(self, epoch: int) -> Plan:
+    def _make_plan(self, epoch: int) -> EpochPlan:
         settings, seed = self._settings, self._seed
         length = self._corruption.planned_length(self._length)
         if settings.instances == "full_sentences":
@@ -271,9 +271,9 @@ class PairStream:
         if settings.instances == "doc_sentences":
             return plan_doc_sentences(self._shards, self._documents, length=length)
         if settings.instances == "single":
-            return plan_single(self._shards, self._documents, length=length)
+            return plan_single_documents(self._shards, self._documents, length=length)
         if self._duplicate_groups is None and settings.lends:
-            self._duplicate_groups = kin_of(self._shards, settings.twin_overlap)
+            self._duplicate_groups = duplicate_groups(self._shards, settings.twin_overlap)
         return plan_pairs(
             self._shards,
             self._documents,
@@ -308,7 +308,7 @@ class PairStream:
         sizes = self._corruption.corrupted_sizes(planned.plan)
         return compute_fill_stats(sizes, bounds, self._batch_tokens or size * self._length)
 
-    def batch(self, epoch: int, start: int, stop: int) -> PairBatch:
+    def batch(self, epoch: int, start: int, stop: int) -> MaskedBatch:
         """Return instances [start, stop) of the epoch, masked and packed; a pure function of its arguments."""
         plan = self.plan(epoch)
         rows = slice(start, min(stop, len(plan)))
@@ -316,7 +316,7 @@ class PairStream:
         framed = frame_instances(self._shards, plan, rows, self._ids)
         framed = self._corruption.apply(framed, instance_ids, drawn_epoch)
         ids, lengths = framed.ids, framed.lengths
-        positions = ranges(np.zeros_like(lengths), lengths)
+        positions = concat_ranges(np.zeros_like(lengths), lengths)
         masked, masked_rows = self._masker.apply(
             ids,
             lengths,
@@ -328,7 +328,7 @@ class PairStream:
         )
         cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=cu_seqlens[1:])
-        return PairBatch(
+        return MaskedBatch(
             Packed(
                 torch.from_numpy(masked),
                 torch.from_numpy(framed.segments),
@@ -344,7 +344,7 @@ class PairStream:
             self._settings.sentence_task,
         )
 
-    def _pair_labels(self, plan: Plan, rows: slice) -> Ints:
+    def _pair_labels(self, plan: EpochPlan, rows: slice) -> Ints:
         """Return the labels of the pairs, [B], or [0] without a sentence task."""
         if self._settings.sentence_task == "none":
             return plan.label[:0].copy()
@@ -352,7 +352,9 @@ class PairStream:
         return 1 - labels if self._settings.is_next_label else labels.copy()
 
 
-def frame_instances(shards: TokenShards, plan: Plan, rows: slice, ids: SpecialIds) -> FramedInstances:
+def frame_instances(
+    shards: TokenShards, plan: EpochPlan, rows: slice, ids: SpecialTokenIds
+) -> FramedInstances:
     """Look up the ids of instances: [CLS] part [SEP] … part [SEP]; a pair's B and its [SEP] have segment id 1."""
     part_offsets = plan.first[rows.start : rows.stop + 1]
     parts = slice(int(part_offsets[0]), int(part_offsets[-1]))
@@ -393,14 +395,14 @@ def token_counts(shards: TokenShards, documents: Ints, vocab_size: int) -> Ints:
     bounds = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
     for portion in np.array_split(documents, max(1, len(documents) // _DOCUMENTS_PER_PORTION)):
         starts, ends = bounds[portion], bounds[portion + 1]
-        ids = shards.take(ranges(starts, ends - starts))
+        ids = shards.take(concat_ranges(starts, ends - starts))
         if (max_id := int(ids.max(initial=0))) >= vocab_size:
             raise unknown_id_error(max_id, vocab_size)
         counts += np.bincount(ids, minlength=vocab_size)
     return counts
 
 
-def check_segments(settings: DataSettings, uses_segments: bool, segments: int) -> None:
+def check_type_vocab_size(settings: DataSettings, uses_segments: bool, segments: int) -> None:
     """Raise InputError if the tokenizer gives B segment id 1 and the model has fewer than two segment ids."""
     if segments < 2 and uses_segments and settings.instances in PAIRS:
         raise InputError(
@@ -412,7 +414,7 @@ def check_segments(settings: DataSettings, uses_segments: bool, segments: int) -
         )
 
 
-def special_ids(
+def make_special_token_ids(
     cls: int,
     sep: int,
     mask: int,
@@ -420,15 +422,17 @@ def special_ids(
     vocab_size: int,
     separators: int = 1,
     uses_segments: bool = True,
-) -> SpecialIds:
+) -> SpecialTokenIds:
     """Make `SpecialIds`; `specials` are the ids of all special tokens."""
     special = np.zeros(vocab_size, dtype=bool)
     special[list(specials)] = True
-    return SpecialIds(cls, sep, mask, special, separators, uses_segments)
+    return SpecialTokenIds(cls, sep, mask, special, separators, uses_segments)
 
 
-def ids_of(tokenizer: Tokenizer) -> SpecialIds:
+def special_token_ids_of(tokenizer: Tokenizer) -> SpecialTokenIds:
     """Return the special tokens of a tokenizer; raise InputError if it lacks one that instances need."""
     t = tokenizer
     frame_ids = (t.cls_id, t.sep_id, t.mask_id)
-    return special_ids(*frame_ids, sorted(t.special_ids), t.vocab_size, max(1, t.separators), t.uses_segments)
+    return make_special_token_ids(
+        *frame_ids, sorted(t.special_ids), t.vocab_size, max(1, t.separators), t.uses_segments
+    )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.instances.batches import TokenShards
-from bertsmith.instances.epoch_plan import ranges
+from bertsmith.instances.epoch_plan import concat_ranges
 
 _WINDOW = 4  # tokens on each side; one at distance d counts 1 / d
 _SMOOTHING = 0.75
@@ -25,7 +25,7 @@ _TOKENS_PER_PORTION = 500_000
 _POWER_ITERATIONS = 3  # of the randomized decomposition
 
 
-def vectors_of_neighbours(
+def compute_cooccurrence_embeddings(
     shards: TokenShards, documents: Ints, vocab_size: int, width: int, seed: int
 ) -> NDArray[np.float32]:
     """Compute a vector for each token, rotated at random so that no column means more than another.
@@ -77,7 +77,7 @@ def _count_cooccurrences(shards: TokenShards, documents: Ints, vocab_size: int) 
     total = csr_array((vocab_size, vocab_size), dtype=np.float64)
     for portion in portions:
         starts, lengths = bounds[portion], bounds[portion + 1] - bounds[portion]
-        ids = shards.take(ranges(starts, lengths))
+        ids = shards.take(concat_ranges(starts, lengths))
         document = np.repeat(np.arange(len(portion)), lengths)
         for distance in range(1, _WINDOW + 1):
             is_same = document[distance:] == document[:-distance]

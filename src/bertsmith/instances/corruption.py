@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import Ints
-from bertsmith.instances.epoch_plan import Plan, ranges
+from bertsmith.instances.epoch_plan import EpochPlan, concat_ranges
 from bertsmith.instances.settings import DataSettings
 
 BoolArray = NDArray[np.bool_]
@@ -77,7 +77,7 @@ class Corruption:
             return length
         return 2 + int((length - 2) / (1 + self.settings.corruption_ratio))
 
-    def corrupted_sizes(self, plan: Plan) -> Ints:
+    def corrupted_sizes(self, plan: EpochPlan) -> Ints:
         """Return the tokens of each instance after corruption, special tokens included, [I].
 
         An instance has fewer if it has too few words to insert tokens between.
@@ -112,12 +112,12 @@ class Corruption:
     ) -> tuple[Ints, NDArray[np.uint64]]:
         """Return the rows to corrupt in ascending order, and random bits for each."""
         run_lengths = instances.run_lengths
-        rows = ranges(instances.run_starts, run_lengths)
+        rows = concat_ranges(instances.run_starts, run_lengths)
         run = np.repeat(np.arange(len(run_lengths)), run_lengths)
         instance = np.repeat(np.arange(len(instances.num_runs)), instances.num_runs)[run]
         position = rows - (np.cumsum(instances.lengths) - instances.lengths)[instance]
-        keys = rng.bits(self.seed, _PURPOSES[self.settings.corruption], epoch, instance_ids)
-        bits = rng.further(keys[instance], position)
+        keys = rng.random_bits(self.seed, _PURPOSES[self.settings.corruption], epoch, instance_ids)
+        bits = rng.extend_bits(keys[instance], position)
         is_excluded = np.zeros(len(rows), dtype=np.bool_)
         if word_starts is not None and self._growth > 0:
             is_excluded = ~word_starts[rows]

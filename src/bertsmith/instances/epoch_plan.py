@@ -17,7 +17,7 @@ IN_ORDER, SWAPPED = 0, 1  # ALBERT's
 
 
 @dataclass(frozen=True)
-class Plan:
+class EpochPlan:
     """One epoch's instances, in the order of training.
 
     An instance has one or more parts: ranges of the corpus's tokens, each within a document.
@@ -90,14 +90,14 @@ class Plan:
         """Return the document of each pair's B, [I]."""
         return self.documents[1::2]
 
-    def reordered(self, order: Ints) -> Plan:
+    def reordered(self, order: Ints) -> EpochPlan:
         """Return the same instances in another order: row k is the former row order[k]."""
         num_parts = np.diff(self.first)[order]
         if self.pair:
             parts = np.repeat(2 * order, 2)
             parts[1::2] += 1
         else:
-            parts = ranges(self.first[order], num_parts)
+            parts = concat_ranges(self.first[order], num_parts)
         return replace(
             self,
             starts=self.starts[parts],
@@ -115,12 +115,14 @@ def make_pair_plan(
     labels: Ints,
     num_separators: int,
     counts: dict[str, int],
-) -> Plan:
+) -> EpochPlan:
     """Make a plan of pairs; a and b are the starts, lengths, and documents of the segments, each [I]."""
     starts, lengths, documents = (np.stack(columns, 1).ravel() for columns in zip(a, b, strict=True))
     n = len(labels)
     part_offsets = 2 * np.arange(n + 1)
-    return Plan(starts, lengths, documents, part_offsets, labels, np.arange(n), True, num_separators, counts)
+    return EpochPlan(
+        starts, lengths, documents, part_offsets, labels, np.arange(n), True, num_separators, counts
+    )
 
 
 def count_document_tokens(corpus: Corpus, documents: Ints) -> int:
@@ -137,7 +139,7 @@ def count_covered_tokens(starts: Ints, lengths: Ints) -> int:
     return int(np.maximum(ends - np.maximum(sorted_starts, covered_until), 0).sum())
 
 
-def ranges(starts: Ints, lengths: Ints) -> Ints:
+def concat_ranges(starts: Ints, lengths: Ints) -> Ints:
     """Return the concatenated ranges s, s + 1, …, s + n - 1 of all starts s and lengths n."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0

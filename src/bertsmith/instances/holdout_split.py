@@ -9,22 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.near_duplicates import Documents, kin_of
+from bertsmith.corpus.near_duplicates import Documents, duplicate_groups
 from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.instances.epoch_plan import count_document_tokens
 from bertsmith.instances.segment_pairs import check_nsp_documents
 from bertsmith.instances.settings import DataSettings
 
-HELD_OUT_SEED = 0
+VALIDATION_SEED = 0
 """Seed of validation instances and masks for any train.seed: all runs on a corpus are scored on the same ones."""
 
 _MIN_TRAIN_RATIO = 0.5  # of the tokens; below it, the summary says so
 
 
 @dataclass(frozen=True)
-class Split:
+class DocumentSplit:
     """Documents of a corpus to train and to validate on.
 
     Attributes:
@@ -38,7 +38,7 @@ class Split:
     kin: Ints
 
     @classmethod
-    def of(cls, shards: Documents, settings: DataSettings, *, lenient: bool = False) -> Split:
+    def of(cls, shards: Documents, settings: DataSettings, *, lenient: bool = False) -> DocumentSplit:
         """Split the documents as the settings say.
 
         Args:
@@ -50,7 +50,7 @@ class Split:
             InputError: There are too few documents.
         """
         needs_groups = settings.validation_split > 0 or settings.lends
-        groups = kin_of(shards, settings.twin_overlap if needs_groups else 1)
+        groups = duplicate_groups(shards, settings.twin_overlap if needs_groups else 1)
         min_documents, fraction = settings.min_documents, settings.validation_split
         if lenient and len(np.unique(groups)) < 2 * min_documents:
             fraction = 0
@@ -68,12 +68,12 @@ class Split:
         if settings.train_fraction < 1:
             num_tokens = count_document_tokens(shards, np.arange(num_documents))
         yield (
-            f"{counted(num_documents, 'document')}, {counted(num_tokens, 'token')}; validation split: "
-            f"{counted(len(self.held_out), 'document')}, {counted(num_validation, 'token')}"
+            f"{pluralize(num_documents, 'document')}, {pluralize(num_tokens, 'token')}; validation split: "
+            f"{pluralize(len(self.held_out), 'document')}, {pluralize(num_validation, 'token')}"
         )
         if settings.train_fraction < 1:
             yield (
-                f"training on {counted(len(self.training), 'document')}, {counted(num_train, 'token')} "
+                f"training on {pluralize(len(self.training), 'document')}, {pluralize(num_train, 'token')} "
                 f"(data.train_fraction={settings.train_fraction:g})"
             )
             return
@@ -86,8 +86,8 @@ class Split:
             )
         if num_train < _MIN_TRAIN_RATIO * num_tokens:
             yield (
-                f"only {len(self.training):,} of {counted(num_documents, 'document')}, with {num_train:,} of "
-                f"{counted(num_tokens, 'token')}, remain to train on: data.validation_split is "
+                f"only {len(self.training):,} of {pluralize(num_documents, 'document')}, with {num_train:,} of "
+                f"{pluralize(num_tokens, 'token')}, remain to train on: data.validation_split is "
                 f"{settings.validation_split:g}"
             )
 
@@ -133,7 +133,7 @@ def _too_few_documents(num_documents: int, min_documents: int) -> InputError:
         settings = f"{option('data.sentence_task', 'none')} and {settings}"
     return InputError(
         "too_few_documents",
-        f"there are {counted(num_documents, 'different document')} (near-duplicates count as one, and so do the "
+        f"there are {pluralize(num_documents, 'different document')} (near-duplicates count as one, and so do the "
         f"parts of a too long one), and {required} to validate on are required",
         hint=f"separate documents by blank lines (or set {option('documents')} of {command('data prepare')}) and "
         f"prepare again; or set {settings}",
@@ -162,6 +162,6 @@ def _group_hashes(hashes: NDArray[np.uint64], groups: Ints, fraction: float) -> 
     np.maximum.at(greatest, group, hashes)
     is_near = least != greatest
     is_large = is_near & (size > fraction * len(groups))
-    least[is_near] = rng.further(least[is_near], np.zeros(1))
+    least[is_near] = rng.extend_bits(least[is_near], np.zeros(1))
     least[is_large] = np.iinfo(np.uint64).max - np.arange(int(is_large.sum()), dtype=np.uint64)
     return least[group]

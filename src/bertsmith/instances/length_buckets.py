@@ -60,7 +60,7 @@ def compute_fill_stats(sizes: Ints, bounds: Ints, max_tokens: int) -> FillStats:
     return FillStats(tokens, max_tokens, max_lengths * np.diff(bounds))
 
 
-def check_budget(budget: int | None, length: int) -> None:
+def check_batch_tokens(budget: int | None, length: int) -> None:
     """Raise InputError if a single instance may have more tokens than a batch."""
     if budget is not None and budget < length:
         raise InputError(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.errors import InputError
-from bertsmith.instances.epoch_plan import ranges
+from bertsmith.instances.epoch_plan import concat_ranges
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.span_masking import (
     BoolArray,
@@ -146,9 +146,9 @@ class Masker:
             raise ValueError(f"at most {_MAX_SEQUENCES} sequences at a time")
         starts = np.cumsum(lengths) - lengths
         if positions is None:
-            positions = ranges(np.zeros_like(lengths), lengths)
+            positions = concat_ranges(np.zeros_like(lengths), lengths)
         unmaskable, num_predictions = self._count_predictions(ids, starts, lengths, excluded)
-        keys = rng.bits(self.seed, "mask", epoch, instance_ids)
+        keys = rng.random_bits(self.seed, "mask", epoch, instance_ids)
         if self.masking == "token":
             sequence, position = _select_tokens(keys, positions, unmaskable, lengths, num_predictions)
             rows, unit_position = starts[sequence] + position, position
@@ -195,8 +195,10 @@ class Masker:
         The draw at `unit_position` decides between [MASK], a random token, and the original token; the draw at
         `position` selects the random token.
         """
-        draws = rng.further(keys, position + _MAX_LENGTH)
-        unit_draws = draws if unit_position is position else rng.further(keys, unit_position + _MAX_LENGTH)
+        draws = rng.extend_bits(keys, position + _MAX_LENGTH)
+        unit_draws = (
+            draws if unit_position is position else rng.extend_bits(keys, unit_position + _MAX_LENGTH)
+        )
         choices = unit_draws >> _HALF_BITS
         random_index = ((draws & _LOW_MASK) * np.uint64(len(self._random_ids))) >> _HALF_BITS
         mask_below, random_below = (
@@ -220,13 +222,13 @@ class Masker:
             The rows to predict in ascending order; for each the row whose draw decides the replacement (its own,
             or the first of its span); and its sequence. All int64 [M].
         """
-        draws = rng.further(keys[words.sequence], positions[words.first])
+        draws = rng.extend_bits(keys[words.sequence], positions[words.first])
         random = ((draws >> np.uint64(34)) << _POSITION_BITS) | positions[words.first].astype(np.uint64)
         order = np.argsort((words.sequence.astype(np.uint64) << _SEQUENCE_SHIFT) | random)
         if self.masking == "whole_word":
             selected = select_words(words, order, num_predictions, self.max_predictions)
             size = words.size[selected]
-            rows = unit_rows = ranges(words.first[selected], size)
+            rows = unit_rows = concat_ranges(words.first[selected], size)
         else:
             uniform = (draws & np.uint64(2**34 - 1)).astype(np.float64) * 2.0**-34
             selected, span_starts = select_spans(
@@ -238,7 +240,7 @@ class Masker:
                 self.max_predictions,
             )
             size = words.size[selected]
-            rows, unit_rows = ranges(words.first[selected], size), np.repeat(span_starts, size)
+            rows, unit_rows = concat_ranges(words.first[selected], size), np.repeat(span_starts, size)
         return rows, unit_rows, np.repeat(words.sequence[selected], size)
 
 
@@ -254,7 +256,7 @@ def _select_tokens(
     Those of a sequence are its `num_predictions` tokens with the lowest random bits. One sort of one array of keys
     selects them for all sequences.
     """
-    key = rng.further(np.repeat(keys, lengths), positions)
+    key = rng.extend_bits(np.repeat(keys, lengths), positions)
     key >>= np.uint64(64) - _RANDOM_BITS
     key <<= _POSITION_BITS
     key |= positions.view(np.uint64)
@@ -262,7 +264,7 @@ def _select_tokens(
     sequence = np.arange(len(lengths), dtype=np.uint64) << _SEQUENCE_SHIFT
     key |= np.repeat(sequence, lengths)
     key.sort()
-    key = key[ranges(np.cumsum(lengths) - lengths, num_predictions)]
+    key = key[concat_ranges(np.cumsum(lengths) - lengths, num_predictions)]
     owner = key >> _SEQUENCE_SHIFT
     key &= np.uint64((1 << 13) - 1)
     combined = (owner << _POSITION_BITS) | key

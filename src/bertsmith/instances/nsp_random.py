@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import Ints
-from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, ranges
+from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, concat_ranges
 from bertsmith.instances.segments import Fragments, follow_links
 
 
@@ -146,6 +146,8 @@ def _other_documents(
 def _draw_front_cuts(num_cut: Ints, seed: int, purpose: str, epoch: int, counter: Ints) -> Ints:
     """Return how many of the tokens that each segment loses are at its front: a fair coin for each."""
     segment = np.repeat(np.arange(len(num_cut)), num_cut)
-    tosses = rng.uniform(seed, purpose, epoch, counter[segment], ranges(np.zeros_like(num_cut), num_cut))
+    tosses = rng.uniform(
+        seed, purpose, epoch, counter[segment], concat_ranges(np.zeros_like(num_cut), num_cut)
+    )
     cuts: Ints = np.bincount(segment[tosses < 0.5], minlength=len(num_cut)).astype(np.int64)
     return cuts

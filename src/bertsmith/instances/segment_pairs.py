@@ -22,7 +22,7 @@ from bertsmith.instances.epoch_plan import (
     IS_NEXT,
     NOT_NEXT,
     SWAPPED,
-    Plan,
+    EpochPlan,
     count_covered_tokens,
     count_document_tokens,
     make_pair_plan,
@@ -53,7 +53,7 @@ def plan_pairs(
     num_separators: int = 1,
     negatives: NspNegatives = "other_document",
     kin: Ints | None = None,
-) -> Plan:
+) -> EpochPlan:
     """Plan the pairs of one epoch; a pure function of its arguments.
 
     Args:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import Corpus, Ints
-from bertsmith.instances.epoch_plan import ranges
+from bertsmith.instances.epoch_plan import concat_ranges
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def split_into_fragments(
         halve_single: Split the fragment of a document with only one into two.
     """
     first, last = corpus.document_sentences[documents], corpus.document_sentences[documents + 1]
-    sentences = ranges(first, last - first)
+    sentences = concat_ranges(first, last - first)
     ends = corpus.sentence_ends[sentences]
     starts = np.where(sentences > 0, corpus.sentence_ends[sentences - 1], 0)
     sizes = ends - starts
@@ -72,7 +72,7 @@ def split_into_fragments(
         num_fragments = np.bincount(document, num_parts, minlength=len(documents))
         num_parts[(num_fragments[document] == 1) & (num_parts == 1) & (sizes > 1)] = 2
     sentence = np.repeat(np.arange(len(sentences)), num_parts)
-    k = ranges(np.zeros_like(num_parts), num_parts) + 1
+    k = concat_ranges(np.zeros_like(num_parts), num_parts) + 1
     # A remainder makes the early parts longer in every other sentence, so that lengths do not tell the order.
     round_up = (sentences % 2)[sentence] * (num_parts[sentence] - 1)
     fragment_ends = starts[sentence] + (sizes[sentence] * k + round_up) // num_parts[sentence]
@@ -125,7 +125,7 @@ def make_segment_chunks(
     boundaries, last = fragments.boundaries, fragments.last
     node = np.arange(len(boundaries))
     target = np.full(len(boundaries), max_tokens)
-    short = np.flatnonzero(rng.bits(seed, "short", epoch, node) < _threshold(short_seq_prob))
+    short = np.flatnonzero(rng.random_bits(seed, "short", epoch, node) < _threshold(short_seq_prob))
     if short_seq_prob >= 1:
         short = node
     target[short] = 2 + rng.integers(seed, "target", max(1, max_tokens - 1), epoch, short)
@@ -156,7 +156,7 @@ def make_bidirectional_chunks(
         fragments.boundaries[fragments.offsets[1:] - 1],
     )
     index = np.arange(len(first))
-    backwards = rng.bits(seed, "backwards", epoch, index) < _threshold(0.5)
+    backwards = rng.random_bits(seed, "backwards", epoch, index) < _threshold(0.5)
     document = np.repeat(index, np.diff(fragments.offsets))
     mirrored = (fragments.offsets[:-1] + fragments.offsets[1:] - 1)[document] - np.arange(len(document))
     mirror_sum = first + last
@@ -187,9 +187,9 @@ def make_sentence_chunks(fragments: Fragments, seed: int, epoch: int) -> Chunks:
     offsets = fragments.offsets
     num_fragments = np.diff(offsets) - 1
     num_pairs = (num_fragments + 1) // 2
-    k = ranges(np.zeros_like(num_pairs), num_pairs)
+    k = concat_ranges(np.zeros_like(num_pairs), num_pairs)
     document = np.repeat(np.arange(len(num_fragments)), num_pairs)
-    shares_first = rng.bits(seed, "odd pair", epoch, np.arange(len(num_fragments))) < _threshold(0.5)
+    shares_first = rng.random_bits(seed, "odd pair", epoch, np.arange(len(num_fragments))) < _threshold(0.5)
     is_odd = (num_fragments % 2 == 1) & (num_fragments > 1)
     shift = is_odd[document] & np.where(shares_first[document], k > 0, k == num_pairs[document] - 1)
     start = offsets[document] + 2 * k - shift

@@ -11,7 +11,7 @@ from bertsmith.settings import ADDED_LATER, Settings
 _Probability = Annotated[float, Field(ge=0, le=1)]
 PAIRS = ("segment_pair", "sentence_pair")
 """The values of `instances` that give pairs of segments."""
-FILL = 0.91
+MEAN_FILL_RATIO = 0.91
 """Mean tokens of next-sentence pairs at a length of 128, as a ratio of that length (English Wikipedia)."""
 TOKEN_REPETITION = 1.24
 """Tokens in these pairs per token of the text and epoch."""

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from bertsmith import rng
-from bertsmith.instances.batches import PairBatch
+from bertsmith.instances.batches import MaskedBatch
 from bertsmith.packed import Packed
 
 
-class RandomPairs:
+class SyntheticStream:
     """An endless stream of pairs of `length` tokens; the ratio `mlm_probability` of them is predicted."""
 
     def __init__(self, vocab_size: int, length: int, mlm_probability: float, task: str = "nsp") -> None:
@@ -21,14 +21,14 @@ class RandomPairs:
         """Return the number of instances in the epoch."""
         return 1 << 20
 
-    def batch(self, epoch: int, start: int, stop: int) -> PairBatch:
+    def batch(self, epoch: int, start: int, stop: int) -> MaskedBatch:
         """Return instances [start, stop), a pure function of its arguments."""
         num_instances, length = stop - start, self._length
         counters = np.arange(start * length, stop * length)
         ids = rng.integers(0, "probe", self._vocab_size, epoch, counters)
         segments = (np.arange(num_instances * length) % length >= length // 2).astype(np.int64)
         rows = np.arange(0, num_instances * length, max(1, round(1 / self._mlm_probability)))
-        return PairBatch(
+        return MaskedBatch(
             Packed.of_arrays(ids, segments, np.full(num_instances, length)),
             torch.from_numpy(rows),
             torch.from_numpy(ids[rows]),

@@ -12,18 +12,23 @@ import numpy as np
 
 from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import Corpus, Ints
-from bertsmith.instances.epoch_plan import Plan, count_covered_tokens, count_document_tokens, ranges
+from bertsmith.instances.epoch_plan import (
+    EpochPlan,
+    concat_ranges,
+    count_covered_tokens,
+    count_document_tokens,
+)
 from bertsmith.instances.segments import Fragments, follow_links, split_into_fragments
 
 
-def plan_full_sentences(corpus: Corpus, documents: Ints, *, length: int, seed: int, epoch: int) -> Plan:
+def plan_full_sentences(corpus: Corpus, documents: Ints, *, length: int, seed: int, epoch: int) -> EpochPlan:
     """Plan instances that are filled across documents, whose order is drawn for each epoch."""
     max_tokens = length - 2
     fragments = split_into_fragments(corpus, documents, max_tokens)
     order = rng.permutation(seed, "documents", len(documents), epoch)
     # The fragments in reading order: document after document as drawn, without the boundaries that end them.
     num_fragments = np.diff(fragments.offsets) - 1
-    node = ranges(fragments.offsets[:-1][order], num_fragments[order])
+    node = concat_ranges(fragments.offsets[:-1][order], num_fragments[order])
     size = fragments.boundaries[node + 1] - fragments.boundaries[node]
     # A separator is before each document's first fragment.
     starts_part = np.zeros(len(node), dtype=np.int64)
@@ -39,7 +44,7 @@ def plan_full_sentences(corpus: Corpus, documents: Ints, *, length: int, seed: i
     return _make_plan(corpus, fragments, starts, lengths, part_offsets, fragments.document_of(node[part]))
 
 
-def plan_doc_sentences(corpus: Corpus, documents: Ints, *, length: int) -> Plan:
+def plan_doc_sentences(corpus: Corpus, documents: Ints, *, length: int) -> EpochPlan:
     """Plan instances of consecutive whole sentences up to the length, within a document."""
     fragments = split_into_fragments(corpus, documents, length - 2)
     boundaries, last = fragments.boundaries, fragments.last
@@ -54,13 +59,13 @@ def plan_doc_sentences(corpus: Corpus, documents: Ints, *, length: int) -> Plan:
     )
 
 
-def plan_single(corpus: Corpus, documents: Ints, *, length: int) -> Plan:
+def plan_single_documents(corpus: Corpus, documents: Ints, *, length: int) -> EpochPlan:
     """Plan one instance per document, or several in equal parts of a longer one."""
     offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentences]
     start, size = offsets[documents], (offsets[1:] - offsets[:-1])[documents]
     num_parts = -(-size // (length - 2))
     document = np.repeat(np.arange(len(documents)), num_parts)
-    k = ranges(np.zeros_like(num_parts), num_parts)
+    k = concat_ranges(np.zeros_like(num_parts), num_parts)
     starts, ends = (start[document] + size[document] * (k + j) // num_parts[document] for j in (0, 1))
     fragments = Fragments(start, np.arange(len(documents) + 1), documents, 0)
     part_offsets = np.arange(len(document) + 1)
@@ -71,7 +76,7 @@ def plan_single(corpus: Corpus, documents: Ints, *, length: int) -> Plan:
 
 def _make_plan(
     corpus: Corpus, fragments: Fragments, starts: Ints, lengths: Ints, part_offsets: Ints, documents: Ints
-) -> Plan:
+) -> EpochPlan:
     n = len(part_offsets) - 1
     counts = {
         "instances": n,
@@ -83,4 +88,4 @@ def _make_plan(
         - count_covered_tokens(starts, lengths),
     }
     labels = np.zeros(n, dtype=np.int64)
-    return Plan(starts, lengths, documents, part_offsets, labels, np.arange(n), False, 1, counts)
+    return EpochPlan(starts, lengths, documents, part_offsets, labels, np.arange(n), False, 1, counts)

@@ -20,7 +20,9 @@ from bertsmith.io.unicode_scripts import IDEOGRAPHS
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
-def word_borders(tokenizer: Tokenizer, settings: DataSettings) -> Callable[[Ints], NDArray[np.bool_]] | None:
+def word_start_function(
+    tokenizer: Tokenizer, settings: DataSettings
+) -> Callable[[Ints], NDArray[np.bool_]] | None:
     """Return a function ids [N] → bool [N], the pieces that start a word, or None for token masks."""
     if settings.masking == "token":
         return None

@@ -30,12 +30,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file; the old file stays until the new one is on the disk."""
-    with new_file(path) as part:
+    with atomic_file(path) as part:
         part.write_bytes(content)
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a path to write to with any library; if no error occurs, the file written there becomes `path`.
 
     The file gets the mode that the umask allows, whatever the library set.
@@ -52,7 +52,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
+def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a hidden folder to write into; if no error occurs, it becomes `target`.
 
     Args:
@@ -63,18 +63,18 @@ def new_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
         InputError: As `refuse_filled` does, before anything is written.
     """
     if replace:
-        with replace_folder(target) as folder:
+        with atomic_replacement(target) as folder:
             yield folder
         return
-    refuse_filled(target)
+    check_output_folder(target)
     target = _resolve(target)
     with _part_folder(target) as folder:
         yield folder
-        finish_folder(folder, target)
+        commit_folder(folder, target)
 
 
 @contextmanager
-def replace_folder(target: Path) -> Iterator[Path]:
+def atomic_replacement(target: Path) -> Iterator[Path]:
     """Yield a hidden folder to write into; if no error occurs, it replaces `target` atomically."""
     target = _resolve(target)
     backup = _backup_name(target)
@@ -83,14 +83,14 @@ def replace_folder(target: Path) -> Iterator[Path]:
     with _part_folder(target) as folder:
         yield folder
         if not target.exists():
-            finish_folder(folder, target)
+            commit_folder(folder, target)
             return
         _flush(folder)
         _exchange(folder, target, backup)
-        synchronise(target.parent)
+        fsync(target.parent)
 
 
-def finish_folder(folder: Path, target: Path, *, replace: bool = False) -> None:
+def commit_folder(folder: Path, target: Path, *, replace: bool = False) -> None:
     """Flush a folder to the disk and rename it to `target`.
 
     Args:
@@ -104,7 +104,7 @@ def finish_folder(folder: Path, target: Path, *, replace: bool = False) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     else:
         os.replace(folder, target)
-    synchronise(target.parent)
+    fsync(target.parent)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class FolderLayout:
         """
         target = _resolve(out)
         if not overwrite or not target.is_dir() or not any(target.iterdir()):
-            refuse_filled(out, in_place=in_place, argument=self.argument)
+            check_output_folder(out, in_place=in_place, argument=self.argument)
             return False
         names = sorted(os.listdir(target))
         others = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.names)]
@@ -157,7 +157,7 @@ def clear_folder(folder: Path) -> None:
             path.unlink()
 
 
-def refuse_filled(out: Path, *, in_place: bool = False, argument: str = "out") -> None:
+def check_output_folder(out: Path, *, in_place: bool = False, argument: str = "out") -> None:
     """Check that a new folder can become `out`.
 
     Args:
@@ -203,7 +203,7 @@ def _refuse_unwritable(out: Path, ancestors: Iterable[Path]) -> None:
 
 
 @contextmanager
-def locked(folder: Path, what: str, shown: Path | None = None) -> Iterator[None]:
+def folder_lock(folder: Path, what: str, shown: Path | None = None) -> Iterator[None]:
     """Hold a folder for one writer at a time.
 
     The lock is the kernel's and on the folder itself, so it ends with the process and leaves no file. On a file
@@ -246,7 +246,7 @@ def locked(folder: Path, what: str, shown: Path | None = None) -> Iterator[None]
         os.close(handle)
 
 
-def sweep(folder: Path) -> None:
+def remove_abandoned(folder: Path) -> None:
     """Remove the hidden folders that killed writers left in `folder`."""
     for path in [Path(entry.path) for entry in os.scandir(folder) if _HIDDEN.fullmatch(entry.name)]:
         with suppress(OSError):  # a link, another user's, just removed, or on a file system without locks
@@ -265,7 +265,7 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(hidden)
 
 
-def synchronise(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Flush a file or a folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -274,7 +274,7 @@ def synchronise(path: Path) -> None:
         os.close(handle)
 
 
-def digest(path: Path) -> str:
+def sha256_of_file(path: Path) -> str:
     """Return the SHA-256 of a file in hex."""
     import hashlib  # takes milliseconds, which --help saves
 
@@ -286,7 +286,7 @@ def digest(path: Path) -> str:
 def _part_folder(target: Path) -> Iterator[Path]:
     """Make and lock a hidden folder next to `target`; remove it at the end if it is still there."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    sweep(target.parent)
+    remove_abandoned(target.parent)
     while True:
         folder = _hidden_name(target)
         folder.mkdir()  # fails if the name exists, and follows no link
@@ -317,7 +317,7 @@ def _flush(folder: Path) -> None:
     for path in [*folder.rglob("*"), folder]:
         if path.is_file() and not path.is_symlink():
             path.chmod(mode)
-        synchronise(path)
+        fsync(path)
 
 
 def _exchange(new: Path, old: Path, backup: Path) -> None:

@@ -19,7 +19,7 @@ import zstandard
 
 from bertsmith.errors import InputError
 from bertsmith.io.memory import InMemory
-from bertsmith.suggestions import absent
+from bertsmith.suggestions import not_found_error
 
 BLOCK = 1 << 18
 _PACKED = 1 << 14  # bytes unpacked at a time: where text repeats itself they become a thousand times as many
@@ -87,7 +87,7 @@ def opened(path: str | Path) -> BinaryIO:
     try:
         return open(path, "rb")
     except (FileNotFoundError, NotADirectoryError):
-        raise absent(path) from None
+        raise not_found_error(path) from None
     except IsADirectoryError:
         raise InputError(
             "is_a_folder",

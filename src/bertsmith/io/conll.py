@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.files import bare_suffix, read_lines
 
 UNIVERSAL = ["ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC"]
@@ -210,4 +210,4 @@ def _is_there(wanted: str, names: Sequence[str], width: int, others: Sequence[in
 
 
 def _columns(number: int) -> str:
-    return counted(number, "column")
+    return pluralize(number, "column")

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.binary_files import not_text
 from bertsmith.io.compressed import FileFault, bare_suffix, check_name, is_compressed, read_blocks
 from bertsmith.io.encodings import encoding_of, wide_encoding
 from bertsmith.io.memory import InMemory
-from bertsmith.suggestions import absent
+from bertsmith.suggestions import not_found_error
 
 _TEXTS = {".txt", ".text", ".md", ".markdown", ".rst"}
 _FORMS = {*_TEXTS, ".jsonl", ".csv", ".tsv", ".parquet"}
@@ -48,7 +48,7 @@ class Notes:
         """For people; hidden files are no news."""
         told = []
         if self.skipped:
-            told.append(f"skipped {counted(self.skipped.total(), 'file')}: {self.kinds()}")
+            told.append(f"skipped {pluralize(self.skipped.total(), 'file')}: {self.kinds()}")
         if self.empty:
             number = "1 file has" if len(self.empty) == 1 else f"{len(self.empty):,} files have"
             told.append(f"{number} no text: {_some(list(self.empty))}")
@@ -61,7 +61,7 @@ class Notes:
         """The files skipped: "7 .png, 5 .py"."""
         ordered = self.by_number().items()
         return _some(
-            [f"{n:,} {kind}" if kind[0] == "." else counted(n, kind) for kind, n in ordered], "kinds more"
+            [f"{n:,} {kind}" if kind[0] == "." else pluralize(n, kind) for kind, n in ordered], "kinds more"
         )
 
     def record(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _absent(path: str | Path, of_pattern: str = "") -> InputError:
     name = str(path)
     if len(name.split()) < _WORDS and "\n" not in name and len(name) <= _LONGEST_NAME:
         if not of_pattern:
-            return absent(path)
+            return not_found_error(path)
         return InputError("no_match", of_pattern, location=name, hint="check the pattern")
     line = " ".join(name.split())
     shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"

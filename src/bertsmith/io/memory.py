@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.hub_datasets import PREFIX, published
 
 Source = Any
@@ -324,9 +324,9 @@ def _of_rows(
     if len(names) != len(rows[0]):
         raise InputError(
             "field_count",
-            f"a tuple of {counted(len(rows[0]), 'value')}, where {', '.join(names)} are expected",
+            f"a tuple of {pluralize(len(rows[0]), 'value')}, where {', '.join(names)} are expected",
             location=f"{name} row 1",
-            hint=f"give {counted(len(names), 'value')}, or {_KNOWN}",
+            hint=f"give {pluralize(len(names), 'value')}, or {_KNOWN}",
         )
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, list | tuple) or len(row) != len(names):

@@ -13,7 +13,7 @@ Output = TypeVar("Output")
 _FIRST_BATCH_SIZE = 512  # small, so that the first results arrive early
 
 
-def ahead(items: Iterable[Item], function: Callable[[Item], Output]) -> Generator[tuple[Item, Output]]:
+def prefetch(items: Iterable[Item], function: Callable[[Item], Output]) -> Generator[tuple[Item, Output]]:
     """Yield each item with the function's result, which a background thread computes one item ahead.
 
     The iterable is advanced on the caller's thread. An error of the function or of the iterable is raised when its
@@ -40,7 +40,7 @@ def ahead(items: Iterable[Item], function: Callable[[Item], Output]) -> Generato
             raise failure
 
 
-def in_parts(items: Iterable[Item], max_size: int) -> Iterator[list[Item]]:
+def growing_batches(items: Iterable[Item], max_size: int) -> Iterator[list[Item]]:
     """Yield the items in order in batches whose size doubles up to `max_size`."""
     iterator, size = iter(items), min(_FIRST_BATCH_SIZE, max_size)
     while batch := list(islice(iterator, size)):

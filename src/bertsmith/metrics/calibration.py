@@ -25,7 +25,7 @@ class Bin(NamedTuple):
     right: float
 
 
-def bins_of(confidence: Sequence[float], correct: Sequence[bool]) -> list[Bin]:
+def reliability_bins(confidence: Sequence[float], correct: Sequence[bool]) -> list[Bin]:
     """Group predictions by confidence (0 to 1) into 15 bins of equal width, without the empty ones."""
     confidences, correctness = np.asarray(confidence), np.asarray(correct, dtype=np.float64)
     bin_ids = np.clip(np.ceil(confidences * _NUM_BINS).astype(np.int64) - 1, 0, _NUM_BINS - 1)
@@ -36,13 +36,13 @@ def bins_of(confidence: Sequence[float], correct: Sequence[bool]) -> list[Bin]:
     ]
 
 
-def calibration_error(bins: Sequence[Bin]) -> float:
+def expected_calibration_error(bins: Sequence[Bin]) -> float:
     """Return the mean distance, weighted by bin size, between confidence and accuracy of a bin, 0 to 1."""
     total = sum(bin_.number for bin_ in bins)
     return sum(bin_.number * abs(bin_.confidence - bin_.right) for bin_ in bins) / max(1, total)
 
 
-def temperature_of(logits: Sequence[NDArray[np.float32]], labels: Sequence[int]) -> float:
+def fit_temperature(logits: Sequence[NDArray[np.float32]], labels: Sequence[int]) -> float:
     """Return the temperature, 0.05 to 20, by which dividing logits minimizes the negative log-likelihood.
 
     Args:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bertsmith.metrics.precision_recall import Counts
-from bertsmith.metrics.tagging_schemes import OUTSIDE, Scheme, parted, spelt, tag_of
+from bertsmith.metrics.tagging_schemes import OUTSIDE, Scheme, entity_prefixes, format_tag, split_tag
 
 
 class Entity(NamedTuple):
@@ -28,13 +28,13 @@ class Entity(NamedTuple):
     end: int
 
 
-def entities(tags: Sequence[str], strict: Scheme | None = None) -> list[Entity]:
+def extract_entities(tags: Sequence[str], strict: Scheme | None = None) -> list[Entity]:
     """Return the entities of one sentence in order; with `strict`, only those that are valid in this scheme."""
     result: list[Entity] = []
     start: int | None = None
     previous = (OUTSIDE, "")
     for i, tag in enumerate([*tags, OUTSIDE]):
-        current = parted(tag)
+        current = split_tag(tag)
         starts = _starts_entity(previous, current)
         if start is not None and (starts or current[0] == OUTSIDE or previous[0] in ("E", "S")):
             result.append(Entity(previous[1], start, i))
@@ -44,12 +44,12 @@ def entities(tags: Sequence[str], strict: Scheme | None = None) -> list[Entity]:
         previous = current
     if strict is None:
         return result
-    valid = [parted(tag) for tag in written(result, len(tags), strict)]
-    actual = [parted(tag) for tag in tags]
+    valid = [split_tag(tag) for tag in entities_to_tags(result, len(tags), strict)]
+    actual = [split_tag(tag) for tag in tags]
     return [e for e in result if actual[e.start : e.end] == valid[e.start : e.end]]
 
 
-def written(
+def entities_to_tags(
     spans: Sequence[Entity], size: int, scheme: Scheme, letters: Mapping[str, str] | None = None
 ) -> list[str]:
     """Return the tags of a sentence of `size` words from its entities in order; letters: see `letters_of`."""
@@ -57,13 +57,15 @@ def written(
     previous: Entity | None = None
     for entity in spans:
         touches = previous is not None and (previous.type, previous.end) == (entity.type, entity.start)
-        prefixes = spelt(entity.end - entity.start, scheme, touches=touches)
-        tags[entity.start : entity.end] = [tag_of(prefix, entity.type, letters or {}) for prefix in prefixes]
+        prefixes = entity_prefixes(entity.end - entity.start, scheme, touches=touches)
+        tags[entity.start : entity.end] = [
+            format_tag(prefix, entity.type, letters or {}) for prefix in prefixes
+        ]
         previous = entity
     return tags
 
 
-def count(
+def count_entities(
     references: Iterable[Sequence[str]], predictions: Iterable[Sequence[str]], strict: Scheme | None = None
 ) -> dict[str, Counts]:
     """Count entities by type over pairs of tag sequences; correct ones have the same type, start, and end.
@@ -74,7 +76,10 @@ def count(
     num_predictions: Counter[str] = Counter()
     num_correct: Counter[str] = Counter()
     for reference_tags, predicted_tags in zip(references, predictions, strict=True):
-        reference, predicted = set(entities(reference_tags, strict)), set(entities(predicted_tags, strict))
+        reference, predicted = (
+            set(extract_entities(reference_tags, strict)),
+            set(extract_entities(predicted_tags, strict)),
+        )
         num_references.update(e.type for e in reference)
         num_predictions.update(e.type for e in predicted)
         num_correct.update(e.type for e in reference & predicted)
@@ -84,7 +89,7 @@ def count(
     }
 
 
-def total(types: dict[str, Counts]) -> Counts:
+def sum_counts(types: dict[str, Counts]) -> Counts:
     """Sum the counts of all types."""
     counts = types.values()
     return Counts(sum(c.gold for c in counts), sum(c.found for c in counts), sum(c.right for c in counts))

@@ -28,10 +28,10 @@ def ndcg(ranked: Sequence[Hashable], relevant: Collection[Hashable], k: int) -> 
     return dcg / sum(1 / math.log2(rank + 1) for rank in range(1, min(len(relevant), k) + 1))
 
 
-FIGURES = ("ndcg@10", "mrr@10", "recall@1", "recall@10")
+METRIC_NAMES = ("ndcg@10", "mrr@10", "recall@1", "recall@10")
 
 
-def figures_of(ranked: Sequence[Hashable], relevant: Collection[Hashable]) -> tuple[float, ...]:
+def query_metrics(ranked: Sequence[Hashable], relevant: Collection[Hashable]) -> tuple[float, ...]:
     """Return the metrics named in `FIGURES` of a query that has relevant passages."""
     return (
         ndcg(ranked, relevant, 10),
@@ -41,7 +41,7 @@ def figures_of(ranked: Sequence[Hashable], relevant: Collection[Hashable]) -> tu
     )
 
 
-def ranking_figures(
+def ranking_metrics(
     rankings: Sequence[Sequence[Hashable]], relevant: Sequence[Collection[Hashable]]
 ) -> dict[str, float]:
     """Return the metrics named in `FIGURES` as means over the queries that have relevant passages, or 0.
@@ -51,6 +51,8 @@ def ranking_figures(
         relevant: The relevant passages of each query.
     """
     rows = [
-        figures_of(ranked, passages) for ranked, passages in zip(rankings, relevant, strict=True) if passages
+        query_metrics(ranked, passages)
+        for ranked, passages in zip(rankings, relevant, strict=True)
+        if passages
     ]
-    return {name: sum(row[i] for row in rows) / max(1, len(rows)) for i, name in enumerate(FIGURES)}
+    return {name: sum(row[i] for row in rows) / max(1, len(rows)) for i, name in enumerate(METRIC_NAMES)}

@@ -19,7 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith.metrics.precision_recall import Counts
-from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, one_hot, ratio
+from bertsmith.metrics.sufficient_statistics import (
+    FloatArray,
+    SufficientStatistics,
+    count_statistics,
+    f1,
+    one_hot,
+    safe_divide,
+)
 
 _DIRECTION = re.compile(r"\((e1,e2|e2,e1)\)$")
 
@@ -31,7 +38,7 @@ class RelationCounts(Counts):
     turned: int = 0
 
 
-def relation_of(label: str) -> str:
+def relation_name(label: str) -> str:
     """Return a label without its direction."""
     return _DIRECTION.sub("", label)
 
@@ -41,19 +48,19 @@ def has_direction(label: str) -> bool:
     return _DIRECTION.search(label) is not None
 
 
-def count(
+def count_relations(
     references: Sequence[str], predictions: Sequence[str], none: str | None = None
 ) -> dict[str, RelationCounts]:
     """Count relations by name, except `none`, the label that means no relation."""
     num_references, num_predictions = Counter[str](), Counter[str]()
     num_correct, num_reversed = Counter[str](), Counter[str]()
     for reference, prediction in zip(references, predictions, strict=True):
-        num_references[relation_of(reference)] += 1
-        num_predictions[relation_of(prediction)] += 1
+        num_references[relation_name(reference)] += 1
+        num_predictions[relation_name(prediction)] += 1
         if reference == prediction:
-            num_correct[relation_of(reference)] += 1
-        elif relation_of(reference) == relation_of(prediction):
-            num_reversed[relation_of(reference)] += 1
+            num_correct[relation_name(reference)] += 1
+        elif relation_name(reference) == relation_name(prediction):
+            num_reversed[relation_name(reference)] += 1
     return {
         name: RelationCounts(
             num_references[name], num_predictions[name], num_correct[name], num_reversed[name]
@@ -63,29 +70,31 @@ def count(
     }
 
 
-def tallied(
+def relation_statistics(
     references: Sequence[str], predictions: Sequence[str], labels: Sequence[str], none: str | None = None
-) -> Tallies:
+) -> SufficientStatistics:
     """Return sufficient statistics of macro F1, micro F1, and accuracy; `labels` may be predicted."""
-    names = sorted({relation_of(label) for label in (*labels, *references)} - {none})
+    names = sorted({relation_name(label) for label in (*labels, *references)} - {none})
     ids = {name: i for i, name in enumerate(names)}
     reference_matrix, prediction_matrix = (
-        one_hot([ids.get(relation_of(label), -1) for label in row], len(names))
+        one_hot([ids.get(relation_name(label), -1) for label in row], len(names))
         for row in (references, predictions)
     )
     hits = np.array([a == b for a, b in zip(references, predictions, strict=True)], dtype=np.float64)
     hits_and_ones = np.stack([hits, np.ones(len(hits))], axis=1)
 
-    def scores(correct: Rows, references: Rows, predictions: Rows, accuracy_sums: Rows) -> dict[str, Rows]:
+    def scores(
+        correct: FloatArray, references: FloatArray, predictions: FloatArray, accuracy_sums: FloatArray
+    ) -> dict[str, FloatArray]:
         occurs = (references > 0).astype(np.float64)
         return {
-            "macro_f1": ratio((f1(correct, references, predictions) * occurs).sum(-1), occurs.sum(-1)),
+            "macro_f1": safe_divide((f1(correct, references, predictions) * occurs).sum(-1), occurs.sum(-1)),
             "micro_f1": f1(correct.sum(-1), references.sum(-1), predictions.sum(-1)),
-            "accuracy": ratio(accuracy_sums[..., 0], accuracy_sums[..., 1]),
+            "accuracy": safe_divide(accuracy_sums[..., 0], accuracy_sums[..., 1]),
         }
 
     correct_matrix = reference_matrix * hits[:, None]
-    return count_tallies(correct_matrix, reference_matrix, prediction_matrix, hits_and_ones, scores)
+    return count_statistics(correct_matrix, reference_matrix, prediction_matrix, hits_and_ones, scores)
 
 
 def macro_f1(relations: dict[str, RelationCounts]) -> float:

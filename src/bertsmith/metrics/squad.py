@@ -17,7 +17,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalised(answer: str) -> str:
+def normalize_answer(answer: str) -> str:
     """Return an answer in lower case, without ASCII punctuation and English articles, with single spaces.
 
     Other punctuation („“, 。, –) stays, as in the script.
@@ -27,7 +27,7 @@ def normalised(answer: str) -> str:
 
 def exact_match(answer: str, references: Iterable[str]) -> bool:
     """Return True if the normalized answer equals a normalized reference."""
-    return normalised(answer) in {normalised(text) for text in references}
+    return normalize_answer(answer) in {normalize_answer(text) for text in references}
 
 
 def f1(answer: str, references: Iterable[str]) -> float:
@@ -36,24 +36,24 @@ def f1(answer: str, references: Iterable[str]) -> float:
     Raises:
         ValueError: There is no reference.
     """
-    words = Counter(normalised(answer).split())
-    return max(_overlap(words, Counter(normalised(text).split())) for text in references)
+    words = Counter(normalize_answer(answer).split())
+    return max(_overlap(words, Counter(normalize_answer(text).split())) for text in references)
 
 
-def f1_or_none(answer: str, references: Sequence[str]) -> float:
+def f1_v2(answer: str, references: Sequence[str]) -> float:
     """Return F1 by the rules of SQuAD 2.0, where a question may have no answer.
 
     An answer that is empty once normalized scores 1 if no reference has a word, and else 0.
     """
-    non_empty = [text for text in references if normalised(text)]
-    if not non_empty or not normalised(answer):
-        return float(not non_empty and not normalised(answer))
+    non_empty = [text for text in references if normalize_answer(text)]
+    if not non_empty or not normalize_answer(answer):
+        return float(not non_empty and not normalize_answer(answer))
     return f1(answer, non_empty)
 
 
-def exact_or_none(answer: str, references: Sequence[str]) -> bool:
+def exact_match_v2(answer: str, references: Sequence[str]) -> bool:
     """Return the exact match by the rules of SQuAD 2.0."""
-    return exact_match(answer, [text for text in references if normalised(text)] or [""])
+    return exact_match(answer, [text for text in references if normalize_answer(text)] or [""])
 
 
 def _overlap(answer: Counter[str], reference: Counter[str]) -> float:
@@ -64,7 +64,7 @@ def _overlap(answer: Counter[str], reference: Counter[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-class Asking(NamedTuple):
+class QuestionScores(NamedTuple):
     """Scores of one question of SQuAD 2.0.
 
     Attributes:
@@ -78,7 +78,7 @@ class Asking(NamedTuple):
     unanswered: float
 
 
-def best_threshold(questions: Iterable[Asking]) -> tuple[float, float]:
+def find_best_threshold(questions: Iterable[QuestionScores]) -> tuple[float, float]:
     """Return the highest mean score over thresholds of `for_none`, and the threshold above which to not answer.
 
     The score is that of SQuAD 2.0's script (`find_best_thresh`). The script returns the last value that is

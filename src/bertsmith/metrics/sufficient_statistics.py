@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Rows = NDArray[np.float64]
-Figures = Callable[[Rows], dict[str, Rows]]
+FloatArray = NDArray[np.float64]
+ScoreFunction = Callable[[FloatArray], dict[str, FloatArray]]
 
 
 @dataclass(frozen=True)
-class Tallies:
+class SufficientStatistics:
     """Sufficient statistics of scores.
 
     Attributes:
@@ -26,36 +26,36 @@ class Tallies:
         figures: Function from sums [..., S] to scores [...] by name; 0 for a score that divides by 0.
     """
 
-    rows: Rows
-    figures: Figures
+    rows: FloatArray
+    figures: ScoreFunction
 
     def scores(self) -> dict[str, float]:
         """Return the scores over all examples."""
         return {name: float(value) for name, value in self.figures(self.rows.sum(0)).items()}
 
 
-def mean_tallies(values: Mapping[str, ArrayLike]) -> Tallies:
+def mean_statistics(values: Mapping[str, ArrayLike]) -> SufficientStatistics:
     """Return the statistics of scores that are means over examples, from the values of each score [examples]."""
     names = list(values)
     columns = [np.asarray(values[name], dtype=np.float64) for name in names]
     rows = np.stack([*columns, np.ones(len(columns[0]))], axis=1)
 
-    def means(sums: Rows) -> dict[str, Rows]:
-        return {name: ratio(sums[..., i], sums[..., -1]) for i, name in enumerate(names)}
+    def means(sums: FloatArray) -> dict[str, FloatArray]:
+        return {name: safe_divide(sums[..., i], sums[..., -1]) for i, name in enumerate(names)}
 
-    return Tallies(rows, means)
-
-
-_CountScores = Callable[[Rows, Rows, Rows, Rows], dict[str, Rows]]
+    return SufficientStatistics(rows, means)
 
 
-def count_tallies(
+_CountScores = Callable[[FloatArray, FloatArray, FloatArray, FloatArray], dict[str, FloatArray]]
+
+
+def count_statistics(
     correct: ArrayLike,
     references: ArrayLike,
     predictions: ArrayLike,
     extra: ArrayLike,
     scores: _CountScores,
-) -> Tallies:
+) -> SufficientStatistics:
     """Return the statistics of scores that are functions of counts by class.
 
     Args:
@@ -68,25 +68,25 @@ def count_tallies(
     parts = [np.asarray(part, dtype=np.float64) for part in (correct, references, predictions, extra)]
     split_points = np.cumsum([part.shape[1] for part in parts])[:-1]
 
-    def scores_from_sums(sums: Rows) -> dict[str, Rows]:
+    def scores_from_sums(sums: FloatArray) -> dict[str, FloatArray]:
         return scores(*np.split(sums, split_points, axis=-1))
 
-    return Tallies(np.concatenate(parts, axis=1), scores_from_sums)
+    return SufficientStatistics(np.concatenate(parts, axis=1), scores_from_sums)
 
 
-def ratio(numerator: Rows, denominator: Rows) -> Rows:
+def safe_divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
     """Divide; 0 where the denominator is 0."""
     shape = np.broadcast(numerator, denominator).shape
-    quotient: Rows = np.divide(numerator, denominator, out=np.zeros(shape), where=denominator != 0)
+    quotient: FloatArray = np.divide(numerator, denominator, out=np.zeros(shape), where=denominator != 0)
     return quotient
 
 
-def f1(correct: Rows, references: Rows, predictions: Rows) -> Rows:
+def f1(correct: FloatArray, references: FloatArray, predictions: FloatArray) -> FloatArray:
     """Return F1 from counts; 0 without references and predictions."""
-    return ratio(2 * correct, references + predictions)
+    return safe_divide(2 * correct, references + predictions)
 
 
-def one_hot(ids: Sequence[int], size: int) -> Rows:
+def one_hot(ids: Sequence[int], size: int) -> FloatArray:
     """Return one-hot rows [len(ids), size]; all 0 for the id -1."""
     rows = np.zeros((len(ids), size))
     valid = np.flatnonzero(np.asarray(ids) >= 0)
@@ -94,34 +94,34 @@ def one_hot(ids: Sequence[int], size: int) -> Rows:
     return rows
 
 
-def matthews(correct: Rows, references: Rows, predictions: Rows) -> Rows:
+def matthews(correct: FloatArray, references: FloatArray, predictions: FloatArray) -> FloatArray:
     """Return Matthews' correlation from counts [..., K] (Gorodkin 2004); 0 if a side has one class."""
     total, hits = references.sum(-1), correct.sum(-1)
     covariance = hits * total - (references * predictions).sum(-1)
     variances = (total**2 - (predictions**2).sum(-1)) * (total**2 - (references**2).sum(-1))
-    return ratio(covariance, np.sqrt(np.maximum(variances, 0)))
+    return safe_divide(covariance, np.sqrt(np.maximum(variances, 0)))
 
 
 _MIN_RELATIVE_VARIANCE = 1e-12  # of the squares: the rounding error of numbers that do not vary
 
 
-def number_tallies(references: ArrayLike, predictions: ArrayLike) -> Tallies:
+def regression_statistics(references: ArrayLike, predictions: ArrayLike) -> SufficientStatistics:
     """Return the statistics of Pearson's correlation, mean squared error, and mean absolute error."""
     x, y = (np.asarray(values, dtype=np.float64) for values in (references, predictions))
     error = y - x
     x, y = x - x.mean(), y - y.mean()  # small numbers keep their digits when squares are summed
     rows = np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y, error**2, np.abs(error)], axis=1)
 
-    def scores(sums: Rows) -> dict[str, Rows]:
+    def scores(sums: FloatArray) -> dict[str, FloatArray]:
         n, x, y, xx, yy, xy, squared_errors, absolute_errors = np.moveaxis(sums, -1, 0)
         variance_x, variance_y = n * xx - x * x, n * yy - y * y
         varies = (variance_x > _MIN_RELATIVE_VARIANCE * n * xx) & (
             variance_y > _MIN_RELATIVE_VARIANCE * n * yy
         )
         return {
-            "pearson": ratio(n * xy - x * y, np.sqrt(np.where(varies, variance_x * variance_y, 0))),
-            "mean_squared_error": ratio(squared_errors, n),
-            "mean_absolute_error": ratio(absolute_errors, n),
+            "pearson": safe_divide(n * xy - x * y, np.sqrt(np.where(varies, variance_x * variance_y, 0))),
+            "mean_squared_error": safe_divide(squared_errors, n),
+            "mean_absolute_error": safe_divide(absolute_errors, n),
         }
 
-    return Tallies(rows, scores)
+    return SufficientStatistics(rows, scores)

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertsmith.kernels.reference import TORCH, Drops, Kernels, softmax_in_float
-from bertsmith.models.attention_layout import Layout, other_side
-from bertsmith.models.config import Sees
-from bertsmith.packed import Packed, sent
+from bertsmith.models.attention_layout import AttentionLayout, causal_mask
+from bertsmith.models.config import AttentionDirection
+from bertsmith.packed import Packed, copy_to_device
 
-Mask = Callable[[Tensor], Tensor]
+MaskFunction = Callable[[Tensor], Tensor]
 """Returns the dropout mask of attention weights: a tensor of their shape and dtype."""
 
 # Multiplications: torch computes smaller products by another algorithm, so that a single sequence would differ in
@@ -29,8 +29,13 @@ Mask = Callable[[Tensor], Tensor]
 _MIN_MULTIPLICATIONS = 2**12
 
 
-def attention_by_sequence(
-    qkv: Tensor, packed: Packed, heads: int, mask: Mask | None = None, *, sees: Sees = "all"
+def reference_attention(
+    qkv: Tensor,
+    packed: Packed,
+    heads: int,
+    mask: MaskFunction | None = None,
+    *,
+    sees: AttentionDirection = "all",
 ) -> Tensor:
     """Compute attention by its definition, one sequence after the other: [N, 3H] → [N, H].
 
@@ -47,7 +52,9 @@ def attention_by_sequence(
     return torch.cat(outputs)
 
 
-def attention_maps(qkv: Tensor, packed: Packed, heads: int, *, sees: Sees = "all") -> list[Tensor]:
+def attention_maps(
+    qkv: Tensor, packed: Packed, heads: int, *, sees: AttentionDirection = "all"
+) -> list[Tensor]:
     """Return the attention weights of each sequence, [A, t, t] each, from tokens (rows) to tokens (columns).
 
     Rows sum to 1; tokens that are not attended to have exactly 0.
@@ -58,7 +65,7 @@ def attention_maps(qkv: Tensor, packed: Packed, heads: int, *, sees: Sees = "all
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
         if sees != "all":
             scores = scores.masked_fill(
-                sent(torch.from_numpy(other_side(len(rows), sees)), qkv.device), -torch.inf
+                copy_to_device(torch.from_numpy(causal_mask(len(rows), sees)), qkv.device), -torch.inf
             )
         maps.append(softmax_in_float(scores))
     return maps
@@ -75,7 +82,7 @@ def _by_head(rows: Tensor, heads: int) -> Tensor:
 
 
 def attention(
-    qkv: Tensor, layout: Layout, heads: int, dropout: Drops | None = None, kernels: Kernels = TORCH
+    qkv: Tensor, layout: AttentionLayout, heads: int, dropout: Drops | None = None, kernels: Kernels = TORCH
 ) -> Tensor:
     """Compute attention by the kernels, or else by buckets: [N, 3H] → [N, H], zeros on padding rows.
 
@@ -84,12 +91,12 @@ def attention(
     output = kernels.attention(qkv, layout.bounds, heads, dropout)
     if output is not None:
         return output
-    mixed = attention_by_bucket(qkv[: len(qkv) - layout.spare], layout, heads, dropout, kernels)
+    mixed = bucket_attention(qkv[: len(qkv) - layout.spare], layout, heads, dropout, kernels)
     return F.pad(mixed, (0, 0, 0, layout.spare)) if layout.spare else mixed
 
 
-def attention_by_bucket(
-    qkv: Tensor, layout: Layout, heads: int, dropout: Drops | None = None, kernels: Kernels = TORCH
+def bucket_attention(
+    qkv: Tensor, layout: AttentionLayout, heads: int, dropout: Drops | None = None, kernels: Kernels = TORCH
 ) -> Tensor:
     """Compute attention by buckets of sequences of similar length: [N, 3H] → [N, H]."""
     if not layout.buckets:
@@ -133,7 +140,7 @@ def _weights(scaled_queries: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
     return TORCH.weights(scaled_queries @ k.transpose(-2, -1), bias, None)[0]
 
 
-def _dropped_out(weights: Tensor, mask: Mask | None) -> Tensor:
+def _dropped_out(weights: Tensor, mask: MaskFunction | None) -> Tensor:
     return weights if mask is None else weights * mask(weights)
 
 
@@ -145,7 +152,7 @@ class _BucketAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, layout: Layout, heads: int, dropout: Drops | None, kernels: Kernels
+        ctx: Any, qkv: Tensor, layout: AttentionLayout, heads: int, dropout: Drops | None, kernels: Kernels
     ) -> Tensor:
         rows = qkv if layout.cells is None else qkv.index_select(0, layout.cells)
         cells = rows.new_empty(len(rows), rows.shape[1] // 3)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.kernels.reference import Bounds
-from bertsmith.models.config import Sees
-from bertsmith.packed import Packed, sent
+from bertsmith.models.config import AttentionDirection
+from bertsmith.packed import Packed, copy_to_device
 
 # Sequences whose lengths round up to the same multiple of this share a bucket: a larger value wastes more padding,
 # a smaller one makes more and smaller products.
@@ -50,7 +50,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Layout:
+class AttentionLayout:
     """Layout of a batch's sequences for attention, used by all layers. Buckets are computed on first use.
 
     Attributes:
@@ -61,7 +61,7 @@ class Layout:
     """
 
     packed: Packed
-    sees: Sees = "all"
+    sees: AttentionDirection = "all"
     alike: bool = False
     prepares: bool = False
 
@@ -147,7 +147,11 @@ class Layout:
         if len(buckets) == 1 and len(order) == num_cells + 1:  # sequences of one length, in order
             return tuple(buckets), None, None
         all_cells = torch.from_numpy(np.concatenate(cells))
-        return tuple(buckets), sent(all_cells, device), sent(torch.from_numpy(order[:-1]), device)
+        return (
+            tuple(buckets),
+            copy_to_device(all_cells, device),
+            copy_to_device(torch.from_numpy(order[:-1]), device),
+        )
 
 
 def _groups(lengths: NDArray[np.int64], width: int, max_scores: int) -> Iterator[NDArray[np.int64]]:
@@ -164,22 +168,24 @@ def _padding_bias(is_token: NDArray[np.bool_], device: torch.device) -> Tensor |
     if is_token.all():
         return None
     bias = np.where(is_token, np.float32(0), np.finfo(np.float32).min)
-    return sent(torch.from_numpy(bias[:, None, None, :]), device)
+    return copy_to_device(torch.from_numpy(bias[:, None, None, :]), device)
 
 
-def _causal_bias(is_token: NDArray[np.bool_], sees: Sees, device: torch.device) -> Tensor | None:
+def _causal_bias(
+    is_token: NDArray[np.bool_], sees: AttentionDirection, device: torch.device
+) -> Tensor | None:
     """Return the bias of causal attention; padding comes last, so only attention to later tokens must hide it."""
     length = is_token.shape[1]
     if length < 2:
         return None
-    hidden = other_side(length, sees)[None]
+    hidden = causal_mask(length, sees)[None]
     if sees == "behind" and not is_token.all():
         hidden = hidden | ~is_token[:, None, :]
     bias = np.where(hidden, np.finfo(np.float32).min, np.float32(0))
-    return sent(torch.from_numpy(bias[:, None]), device)
+    return copy_to_device(torch.from_numpy(bias[:, None]), device)
 
 
-def other_side(length: int, sees: Sees) -> NDArray[np.bool_]:
+def causal_mask(length: int, sees: AttentionDirection) -> NDArray[np.bool_]:
     """Return a mask [T, T] of the tokens (columns) that each token (row) does not attend to."""
     ones = np.ones((length, length), dtype=np.bool_)
     return np.triu(ones, 1) if sees == "before" else np.tril(ones, -1)

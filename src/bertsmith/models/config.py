@@ -14,9 +14,9 @@ from bertsmith.settings import ADDED_LATER, Settings
 
 # More than four times the largest published encoder: a larger one is a mistake or an attack.
 _MAX_PARAMETERS = 4_000_000_000
-Sees = Literal["all", "before", "behind"]
+AttentionDirection = Literal["all", "before", "behind"]
 """The tokens of its sequence that a token attends to besides itself."""
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+DROPOUT_SETTINGS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 """The settings that no weight depends on."""
 
 Layers = Literal["last", "second_to_last", "embeddings", "sum_last_four", "sum_all", "concat_last_four"]
@@ -138,12 +138,12 @@ class ModelConfig(Settings):
                 f"max_position_embeddings {self.max_position_embeddings} is too small: positions start at "
                 f"{self.position_offset}"
             )
-        if (total := sum(term.size for term in encoder_terms(self))) > _MAX_PARAMETERS:
+        if (total := sum(term.size for term in encoder_parameter_terms(self))) > _MAX_PARAMETERS:
             raise ValueError(f"the model has {total:,} parameters; the limit is {_MAX_PARAMETERS:,}")
         return self
 
     @property
-    def sees(self) -> Sees:
+    def sees(self) -> AttentionDirection:
         """Return the tokens that a token attends to besides itself."""
         return ("behind" if self.backwards else "before") if self.causal else "all"
 
@@ -181,7 +181,7 @@ class ModelConfig(Settings):
         return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
 
 
-class Term(NamedTuple):
+class ParameterTerm(NamedTuple):
     """One term of a parameter count: its name, formula, and number of parameters."""
 
     term: str
@@ -189,18 +189,18 @@ class Term(NamedTuple):
     size: int
 
 
-def encoder_terms(config: ModelConfig) -> list[Term]:
+def encoder_parameter_terms(config: ModelConfig) -> list[ParameterTerm]:
     """Return the encoder's parameter count term by term, in forward order; shared parameters count once."""
     e, h, f = config.embedding_width, config.hidden_size, config.intermediate_size
     symbol = "H" if config.embedding_size is None else "E"
     terms = [
-        Term("token embeddings", f"V·{symbol}", config.vocab_size * e),
-        Term("position embeddings", f"P·{symbol}", config.max_position_embeddings * e),
-        Term("segment embeddings", f"S·{symbol}", config.type_vocab_size * e),
-        Term("embedding LayerNorm", f"2{symbol}", 2 * e),
+        ParameterTerm("token embeddings", f"V·{symbol}", config.vocab_size * e),
+        ParameterTerm("position embeddings", f"P·{symbol}", config.max_position_embeddings * e),
+        ParameterTerm("segment embeddings", f"S·{symbol}", config.type_vocab_size * e),
+        ParameterTerm("embedding LayerNorm", f"2{symbol}", 2 * e),
     ]
     if config.embedding_size is not None:
-        terms.append(Term("projection", "E·H + H", e * h + h))
+        terms.append(ParameterTerm("projection", "E·H + H", e * h + h))
     shared = {
         "all": ("attention", "feed-forward"),
         "attention": ("attention",),
@@ -212,11 +212,11 @@ def encoder_terms(config: ModelConfig) -> list[Term]:
         if layer != config.first_of_group(layer):
             parts = [part for part in parts if part not in shared]
         if "attention" in parts:
-            terms.append(Term(f"layer {layer} attention", "4(H² + H)", 4 * (h * h + h)))
+            terms.append(ParameterTerm(f"layer {layer} attention", "4(H² + H)", 4 * (h * h + h)))
         if "feed-forward" in parts:
-            terms.append(Term(f"layer {layer} feed-forward", "2HF + F + H", 2 * h * f + f + h))
+            terms.append(ParameterTerm(f"layer {layer} feed-forward", "2HF + F + H", 2 * h * f + f + h))
         if parts:
-            terms.append(Term(f"layer {layer} LayerNorms", f"{2 * len(parts)}H", 2 * len(parts) * h))
+            terms.append(ParameterTerm(f"layer {layer} LayerNorms", f"{2 * len(parts)}H", 2 * len(parts) * h))
     if config.norm == "pre":
-        terms.append(Term("last LayerNorm", "2H", 2 * h))
+        terms.append(ParameterTerm("last LayerNorm", "2H", 2 * h))
     return terms

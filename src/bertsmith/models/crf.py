@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-FORBIDDEN = -1e6
+FORBIDDEN_SCORE = -1e6
 """Score of a forbidden transition: the best path has one only if no other path exists."""
 
 
-class Chain(NamedTuple):
+class ChainScores(NamedTuple):
     """The scores of a chain over K tags.
 
     Attributes:
@@ -45,16 +45,16 @@ class Crf(nn.Module):
         self.transitions = nn.Parameter(torch.zeros(tags, tags))
         self.end_transitions = nn.Parameter(torch.zeros(tags))
 
-    def on(self, chain: Chain) -> Chain:
+    def on(self, chain: ChainScores) -> ChainScores:
         """Return the sum of the learned scores and those of another chain."""
-        return Chain(
+        return ChainScores(
             chain.start + self.start_transitions,
             chain.transitions + self.transitions,
             chain.end + self.end_transitions,
         )
 
 
-def path_scores(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
+def path_scores(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: ChainScores) -> Tensor:
     """Return the score of one path per sentence, [B].
 
     Args:
@@ -72,12 +72,12 @@ def path_scores(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: Chain) 
     return (emission_scores * mask).sum(1) + (transition_scores * mask[:, 1:]).sum(1) + ends[:, 0]
 
 
-def log_partitions(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
+def log_partitions(emissions: Tensor, lengths: Tensor, chain: ChainScores) -> Tensor:
     """Return the logarithm of the sum of exp(score) over all paths of each sentence, [B]."""
     return torch.logsumexp(_forward(emissions, lengths, chain)[-1] + chain.end, 1)
 
 
-def marginals(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
+def marginals(emissions: Tensor, lengths: Tensor, chain: ChainScores) -> Tensor:
     """Return the marginal probability of each tag at each word, [B, T, K]; undefined after a sentence's end."""
     alphas = _forward(emissions, lengths, chain)
     beta = chain.end.expand_as(alphas[0])
@@ -89,7 +89,7 @@ def marginals(emissions: Tensor, lengths: Tensor, chain: Chain) -> Tensor:
     return torch.softmax(torch.stack(alphas, 1) + torch.stack(betas[::-1], 1), 2)
 
 
-def best_paths(emissions: Tensor, lengths: Tensor, chain: Chain) -> list[list[int]]:
+def viterbi_decode(emissions: Tensor, lengths: Tensor, chain: ChainScores) -> list[list[int]]:
     """Return the best path of each sentence by the Viterbi algorithm.
 
     Among equal scores the path with the lowest ids, compared from the end, wins. No sentence depends on the rest
@@ -112,7 +112,7 @@ def best_paths(emissions: Tensor, lengths: Tensor, chain: Chain) -> list[list[in
     return paths
 
 
-def _forward(emissions: Tensor, lengths: Tensor, chain: Chain) -> list[Tensor]:
+def _forward(emissions: Tensor, lengths: Tensor, chain: ChainScores) -> list[Tensor]:
     """Return for each word the log-sum over all paths up to it that end in each tag, [B, K].
 
     After a sentence's end the values of its last word repeat.

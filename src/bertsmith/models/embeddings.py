@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from bertsmith.kernels.reference import TORCH, Kernels, kind_of
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.layers import Dropout, Linear, Table, watched
-from bertsmith.models.weight_init import sinusoids
+from bertsmith.models.layers import Dropout, Embedding, Linear, has_hooks
+from bertsmith.models.weight_init import sinusoidal_positions
 from bertsmith.packed import Packed
 
 
@@ -27,12 +27,12 @@ class Embeddings(nn.Module):
         size = config.embedding_width
         self.offset = config.position_offset
         # padding_idx as in transformers: looking up [PAD] gives its vector no gradient.
-        self.token = Table(config.vocab_size, size, padding_idx=config.pad_token_id)
-        self.position = Table(
+        self.token = Embedding(config.vocab_size, size, padding_idx=config.pad_token_id)
+        self.position = Embedding(
             config.max_position_embeddings, size, padding_idx=self.offset - 1 if self.offset else None
         )
         self.position.requires_grad_(config.position == "learned")
-        self.segment = Table(config.type_vocab_size, size) if config.type_vocab_size else None
+        self.segment = Embedding(config.type_vocab_size, size) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob, generator)
         # With LayerNorm first, layers add to the embeddings without normalizing the sum, so it stays in fp32;
@@ -48,7 +48,7 @@ class Embeddings(nn.Module):
             self.position.weight.zero_()
         if config.position == "sinusoidal":
             rows = self.position.weight[self.offset :]
-            rows.copy_(sinusoids(*rows.shape))
+            rows.copy_(sinusoidal_positions(*rows.shape))
 
     def forward(self, packed: Packed) -> Tensor:
         """Return the input of the first layer for a batch's tokens, [N, H]."""
@@ -60,7 +60,7 @@ class Embeddings(nn.Module):
             tables.append((self.segment, torch.zeros_like(positions) if one_segment else packed.segments))
         dtype = x.dtype if self._keeps_fp32 else kind_of(x)
         embedded = None
-        if not watched(self.norm, self.dropout, *(table for table, _ in tables)):
+        if not has_hooks(self.norm, self.dropout, *(table for table, _ in tables)):
             embedded = self.kernels.embedded(x, tables, self.norm, self.dropout, dtype)
         if embedded is None:
             for table, ids in tables:

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from bertsmith import hardware
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.kernels.reference import TORCH, Kernels, LayerParts
 from bertsmith.models.attention import attention, attention_maps
-from bertsmith.models.attention_layout import Layout
+from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, linear, use_generator, watched
-from bertsmith.models.weight_init import draw_weights
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, has_hooks, linear, set_generator
+from bertsmith.models.weight_init import init_weights
 from bertsmith.packed import Packed
 
 
@@ -41,7 +41,9 @@ class Attention(nn.Module):
         self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob, generator)
 
-    def forward(self, x: Tensor, layout: Layout, queries: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, layout: AttentionLayout, queries: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
         """Compute [N, H] → [N, H], or [M, H] for some tokens.
 
         Args:
@@ -52,7 +54,7 @@ class Attention(nn.Module):
         dropout = self.dropout if self.dropout.active else None
         rows, selected = (None, x) if queries is None else queries
         attend = None
-        if rows is not None and isinstance(self.qkv, Linear) and not watched(self.qkv):
+        if rows is not None and isinstance(self.qkv, Linear) and not has_hooks(self.qkv):
             attend = self.kernels.attention_of_rows(x, rows, layout.bounds, self.heads, dropout)
         if attend is not None:
             mixed = attend(*self._split_projections(selected, x))
@@ -82,8 +84,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute [N, H] → [N, H]."""
-        has_hooks = watched(self.inner, self.output)
-        output = None if has_hooks else self.kernels.fed_forward(x, self.inner, self.output, self.activation)
+        is_hooked = has_hooks(self.inner, self.output)
+        output = None if is_hooked else self.kernels.fed_forward(x, self.inner, self.output, self.activation)
         if output is None and self.activation is F.gelu and self.inner.activates:
             output = self.output(self.inner(x, activated=True))
         elif output is None:
@@ -96,7 +98,7 @@ def _select(x: Tensor, rows: Tensor | None) -> Tensor:
     return x if rows is None else x.index_select(0, rows)
 
 
-class Block(nn.Module):
+class TransformerLayer(nn.Module):
     """A Transformer layer: attention and feed-forward, each with a residual connection and a LayerNorm."""
 
     kernels: Kernels = TORCH
@@ -130,7 +132,7 @@ class Block(nn.Module):
         self.dropout = dropout
         self._norm_first = norm_first
 
-    def forward(self, x: Tensor, layout: Layout, rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None = None) -> Tensor:
         """Compute [N, H] → [N, H], or [M, H] for the tokens `rows`, sorted long [M].
 
         Of other tokens only the keys and values are computed.
@@ -143,24 +145,24 @@ class Block(nn.Module):
         """Return the modules of a standard BERT layer, None if the layer is another one or has hooks."""
         if self._norm_first:
             return None
-        attention, feed_forward = owner(self.attention), owner(self.feed_forward)
+        attention, feed_forward = unwrap_shared(self.attention), unwrap_shared(self.feed_forward)
         if type(attention) is not Attention or type(feed_forward) is not FeedForward:
             return None
         parts = LayerParts(
             qkv=attention.qkv,
             projection=attention.output,
-            attention_norm=owner(self.attention_norm),
+            attention_norm=unwrap_shared(self.attention_norm),
             inner=feed_forward.inner,
             output=feed_forward.output,
-            output_norm=owner(self.output_norm),
+            output_norm=unwrap_shared(self.output_norm),
             heads=attention.heads,
             attention_dropout=attention.dropout,
             dropout=self.dropout,
             activation=feed_forward.activation,
         )
-        return None if watched(attention, feed_forward, *parts.weighted) else parts
+        return None if has_hooks(attention, feed_forward, *parts.weighted) else parts
 
-    def _by_parts(self, x: Tensor, layout: Layout, rows: Tensor | None) -> Tensor:
+    def _by_parts(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None) -> Tensor:
         attention_input, residual = self.attention_norm(x) if self._norm_first else x, _select(x, rows)
         selected = _select(attention_input, rows) if self._norm_first else residual
         attended = self.attention(attention_input, layout, None if rows is None else (rows, selected))
@@ -175,9 +177,9 @@ class Block(nn.Module):
         return self.kernels.added_norm(residual, x, self.dropout, norm)
 
 
-def block_of(config: ModelConfig, generator: torch.Generator) -> Block:
+def build_layer(config: ModelConfig, generator: torch.Generator) -> TransformerLayer:
     """Build BERT's layer."""
-    return Block(
+    return TransformerLayer(
         Attention(config, generator),
         FeedForward(config),
         nn.LayerNorm(config.hidden_size, config.layer_norm_eps),
@@ -187,7 +189,7 @@ def block_of(config: ModelConfig, generator: torch.Generator) -> Block:
     )
 
 
-class Borrowed(nn.Module):
+class SharedModule(nn.Module):
     """A module of another layer, which owns its parameters, so that they are saved and updated once."""
 
     def __init__(self, owned: nn.Module) -> None:
@@ -204,12 +206,12 @@ class Borrowed(nn.Module):
         return self.owned(*inputs)
 
 
-def owner(part: nn.Module) -> nn.Module:
+def unwrap_shared(part: nn.Module) -> nn.Module:
     """Return the shared module of a `Borrowed`, or the module itself."""
-    return part.owned if isinstance(part, Borrowed) else part
+    return part.owned if isinstance(part, SharedModule) else part
 
 
-BlockOf = Callable[[ModelConfig, torch.Generator], Block]
+LayerBuilder = Callable[[ModelConfig, torch.Generator], TransformerLayer]
 """Builds one layer."""
 
 # Modules that a layer shares with the first one of its group (Lan et al. 2020, section 3.1 and table 4).
@@ -219,14 +221,14 @@ _SHARED = {
 }
 
 
-def _blocks(config: ModelConfig, generator: torch.Generator, block: BlockOf) -> list[Block]:
+def _blocks(config: ModelConfig, generator: torch.Generator, block: LayerBuilder) -> list[TransformerLayer]:
     if config.share == "all":
         return [block(config, generator) for _ in range(config.share_groups)]
     blocks = [block(config, generator) for _ in range(config.num_hidden_layers)]
     for layer, later in enumerate(blocks):
         first = blocks[config.first_of_group(layer)]
         for name in _SHARED.get(config.share, ()) if later is not first else ():
-            setattr(later, name, Borrowed(getattr(first, name)))
+            setattr(later, name, SharedModule(getattr(first, name)))
     return blocks
 
 
@@ -248,7 +250,7 @@ class Encoder(nn.Module):
         generator: torch.Generator | None = None,
         *,
         embeddings: Callable[[ModelConfig, torch.Generator], Embeddings] = Embeddings,
-        block: BlockOf = block_of,
+        block: LayerBuilder = build_layer,
     ) -> None:
         """Build an encoder with random weights.
 
@@ -266,7 +268,7 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(_blocks(config, self._generator, block))
         eps = config.layer_norm_eps
         self.norm = nn.LayerNorm(config.hidden_size, eps) if config.norm == "pre" else None
-        draw_weights(self, config.initializer_range, self._generator)
+        init_weights(self, config.initializer_range, self._generator)
         self.embeddings.begin(config)
 
     @property
@@ -284,7 +286,7 @@ class Encoder(nn.Module):
     @generator.setter
     def generator(self, generator: torch.Generator) -> None:
         self._generator = generator
-        use_generator(self, generator)
+        set_generator(self, generator)
 
     def forward(
         self,
@@ -324,7 +326,7 @@ class Encoder(nn.Module):
                 states[-1] = self.norm(states[-1])
         return [state.float() for state in states]
 
-    def _embed(self, packed: Packed) -> tuple[Tensor, Layout]:
+    def _embed(self, packed: Packed) -> tuple[Tensor, AttentionLayout]:
         """Return the output of the embeddings, with padding rows at the end, and the layout for attention."""
         x: Tensor = self.embeddings(packed)
         layout = self._layout(packed, x)
@@ -351,7 +353,7 @@ class Encoder(nn.Module):
         output = last(x, layout, sorted_rows)
         return output[: len(rows)] if inverse is None else output.index_select(0, inverse)
 
-    def _layout(self, packed: Packed, x: Tensor) -> Layout:
+    def _layout(self, packed: Packed, x: Tensor) -> AttentionLayout:
         """Return the layout for layers with input x.
 
         Without gradients only sequences of one length share a product: a sequence that is padded in one batch and
@@ -362,7 +364,7 @@ class Encoder(nn.Module):
         prepares = self.in_integers or (
             by_library and (torch.is_autocast_enabled(x.device.type) or hardware.onednn_is_faster())
         )
-        return Layout(packed, self.config.sees, alike=not torch.is_grad_enabled(), prepares=prepares)
+        return AttentionLayout(packed, self.config.sees, alike=not torch.is_grad_enabled(), prepares=prepares)
 
     def attention_maps(self, packed: Packed) -> list[list[Tensor]]:
         """Return the attention weights, before dropout: for each layer and sequence a tensor [A, t, t]."""
@@ -428,7 +430,7 @@ class Encoder(nn.Module):
     def _check_length(self, length: int) -> None:
         if length > self.config.longest:
             raise ValueError(
-                f"a sequence has {counted(length, 'token')}, and the model's limit is {self.config.longest} "
+                f"a sequence has {pluralize(length, 'token')}, and the model's limit is {self.config.longest} "
                 f"(max_position_embeddings {self.config.max_position_embeddings}): truncate it or split it into "
                 "windows"
             )
@@ -441,7 +443,7 @@ def _out_of_range(ids: Tensor, count: int) -> int | None:
     return int(ids.max()) if int(ids.max()) >= count else int(ids.min())
 
 
-def unwatched(encoder: Encoder) -> Encoder:
+def copy_without_hooks(encoder: Encoder) -> Encoder:
     """Return a copy of an encoder, in evaluation mode, with the same weights and without hooks."""
     # deepcopy takes objects in its memo as they are instead of copying them
     memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}

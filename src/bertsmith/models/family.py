@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.tensor_names import NameTable
-from bertsmith.registry import entry
+from bertsmith.registry import lookup
 
 if TYPE_CHECKING:
     import torch
@@ -183,7 +183,7 @@ class Family:
                 )
 
 
-def shape(layers: int, hidden: int, heads: int | None = None) -> dict[str, int]:
+def model_sizes(layers: int, hidden: int, heads: int | None = None) -> dict[str, int]:
     """Return the sizes of a published model; by default heads have size 64, and F is 4 H."""
     return {
         "num_hidden_layers": layers,
@@ -203,9 +203,9 @@ FAMILIES: dict[str, str | Family] = {
 """The module and attribute of each family, imported on first use."""
 
 
-def family(model_type: str) -> Family:
+def get_family(model_type: str) -> Family:
     """Return the family of a model type; InputError if there is none."""
-    return entry(FAMILIES, model_type, f"{model_type[:60]!r} is no family of models that is known here")
+    return lookup(FAMILIES, model_type, f"{model_type[:60]!r} is no family of models that is known here")
 
 
 def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:
@@ -218,7 +218,7 @@ def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:
     Raises:
         InputError: The config has a setting of another family.
     """
-    model_family = family(config.model_type)
+    model_family = get_family(config.model_type)
     model_family.check(config)
     return model_family.build(config, generator)
 
@@ -232,12 +232,12 @@ def presets() -> dict[str, dict[str, Any]]:
             **model_family.structure,
             **sizes,
         }
-        for model_family in map(family, FAMILIES)
+        for model_family in map(get_family, FAMILIES)
         for name, sizes in model_family.presets.items()
     }
 
 
-def braced(names: Iterable[str]) -> list[str]:
+def abbreviate_names(names: Iterable[str]) -> list[str]:
     """Abbreviate preset names as shells do: bert-{tiny,mini}-{uncased,cased} for four names."""
     variants: dict[tuple[str, str], list[str]] = {}  # by family and size
     for name in names:
@@ -256,7 +256,7 @@ def _in_braces(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
 
 
-def known_as(name: str) -> str | None:
+def resolve_preset(name: str) -> str | None:
     """Return the preset of this name, or the newest one if the name lacks its version (albert-base)."""
     names = presets()
     if name in names:
@@ -264,7 +264,7 @@ def known_as(name: str) -> str | None:
     return max((versioned for versioned in names if versioned.rpartition("-v")[0] == name), default=None)
 
 
-def near_presets(name: str, alike: float = 0.5) -> list[str]:
+def similar_presets(name: str, alike: float = 0.5) -> list[str]:
     """Return at most three presets that start with a name, or else those that resemble it by ratio `alike`."""
     completions = [candidate for candidate in presets() if candidate.startswith(f"{name}-")]
     return completions[:3] or difflib.get_close_matches(name, presets(), n=3, cutoff=alike)
@@ -280,11 +280,11 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     Raises:
         InputError: There is no such preset or setting.
     """
-    preset_name = known_as(name)
+    preset_name = resolve_preset(name)
     if preset_name is None:
-        near = near_presets(name)
+        near = similar_presets(name)
         suggestion = f"Did you mean {' or '.join(near)}? " if near else ""
-        families = (", ".join(braced(family(model_type).presets)) for model_type in FAMILIES)
+        families = (", ".join(abbreviate_names(get_family(model_type).presets)) for model_type in FAMILIES)
         raise InputError(
             "unknown_preset",
             "there is no preset of this name",

@@ -11,22 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.models.config import Layers, ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
 from bertsmith.models.layers import Linear
-from bertsmith.models.weight_init import draw_weights
+from bertsmith.models.weight_init import init_weights
 from bertsmith.packed import Packed
 
-BETWEEN = frozenset({"mix", "joined", "recurrent", "recurrent4", "beside"})
+FEATURE_PARTS = frozenset({"mix", "joined", "recurrent", "recurrent4", "beside"})
 """The parts between encoder and head, by their names in a model folder."""
 
 
 _EXCLUDED = -1e4  # logit of a layer with weight 0
 
 
-class LayerMix(nn.Module):
+class ScalarMix(nn.Module):
     """A weighted sum of layers, scale · Σ softmax(weights) · states (Peters et al. 2018, equation 1).
 
     States are the embeddings' output and each layer's. The weights of a single layer are not trained.
@@ -50,7 +50,7 @@ class LayerMix(nn.Module):
         return self.scale * torch.einsum("l,lnh->nh", weights, torch.stack(list(states)).float())
 
 
-class BiLstm(nn.Module):
+class BiLSTM(nn.Module):
     """A two-layer bidirectional LSTM over each sequence: [N, inputs] → [N, H], H/2 per direction."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, inputs: int) -> None:
@@ -82,7 +82,7 @@ class BiLstm(nn.Module):
             return torch.cat(nn.utils.rnn.unpack_sequence(output))
 
 
-class OtherDirection(nn.Module):
+class SecondEncoder(nn.Module):
     """A second encoder of the other direction, and a Linear on both encoders' states: [N, 2H] → [N, H].
 
     The two causal encoders are pre-trained separately (Peters et al. 2018, section 3.1; Devlin et al. 2019,
@@ -101,7 +101,7 @@ class OtherDirection(nn.Module):
         other_config = config.model_copy(update={"backwards": not config.backwards})
         self.encoder = build_encoder(other_config, generator)
         self.linear = Linear(2 * config.hidden_size, config.hidden_size)
-        draw_weights(self.linear, config.initializer_range, generator)
+        init_weights(self.linear, config.initializer_range, generator)
 
     def forward(self, states: Tensor, other_states: Tensor) -> Tensor:
         """Join both encoders' states of the same tokens, [M, H] each, to [M, H]."""
@@ -109,7 +109,7 @@ class OtherDirection(nn.Module):
         return joined
 
 
-class Features(nn.Module):
+class FeatureExtractor(nn.Module):
     """The input of a head: states of some layers, of a BiLSTM on them, or of two encoders."""
 
     def __init__(
@@ -136,22 +136,22 @@ class Features(nn.Module):
         if "four" in layers and num_layers < 4:
             raise InputError(
                 "too_few_layers",
-                f"{layers} needs 4 layers, and the model has {counted(num_layers, 'layer')}",
+                f"{layers} needs 4 layers, and the model has {pluralize(num_layers, 'layer')}",
                 argument="layers",
                 hint="Choose last or sum_all.",
             )
         if layers == "concat_last_four" and not recurrent:
-            self.joined = JoinedLayers(config, generator)
+            self.joined = LayerConcat(config, generator)
         elif layers == "concat_last_four":
-            self.recurrent4 = BiLstm(config, generator, 4 * hidden_size)
+            self.recurrent4 = BiLSTM(config, generator, 4 * hidden_size)
         elif layers != "last":
-            self.mix = LayerMix(config).to(generator.device)
+            self.mix = ScalarMix(config).to(generator.device)
             self.mix.choose(self.layers)
         if recurrent and layers != "concat_last_four":
-            self.recurrent = BiLstm(config, generator, hidden_size)
+            self.recurrent = BiLSTM(config, generator, hidden_size)
         self._two_encoders = beside
         if beside:
-            self.beside = OtherDirection(config, generator)
+            self.beside = SecondEncoder(config, generator)
 
     @property
     def layers(self) -> list[int]:
@@ -214,13 +214,13 @@ def _summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
     return rows
 
 
-class JoinedLayers(nn.Module):
+class LayerConcat(nn.Module):
     """A Linear on the concatenated states of four layers: [N, 4H] → [N, H]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.linear = Linear(4 * config.hidden_size, config.hidden_size)
-        draw_weights(self, config.initializer_range, generator)
+        init_weights(self, config.initializer_range, generator)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the Linear without an activation: with a linear head it is one linear head on all four layers."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels.reference import Kernels, Predicted, Products, kind_of
-from bertsmith.models.layers import product, way_of
+from bertsmith.models.layers import matmul, matmul_backend
 
 _CHUNK_SIZE = 4096  # vocabulary entries per chunk
 # Rows are padded to a multiple of this, for which the libraries' matrix products are up to 1.5 times as fast.
@@ -21,7 +21,7 @@ _ROW_MULTIPLE = 16
 _NO_LABEL = -1
 
 
-def table_loss(
+def fused_cross_entropy(
     x: Tensor, table: Tensor, bias: Tensor, labels: Tensor, kernels: Kernels
 ) -> tuple[Tensor, Tensor]:
     """Return the sum of cross-entropies, fp32, and the number of correct predictions.
@@ -35,7 +35,7 @@ def table_loss(
     """
     dtype = kind_of(x)
     if len(labels) and table.dtype in (dtype, torch.float32) and kernels.takes_parts(x):
-        products, needs_grad = way_of(x, kernels), torch.is_grad_enabled()
+        products, needs_grad = matmul_backend(x, kernels), torch.is_grad_enabled()
         return _ChunkedLogits.apply(x.to(dtype), table, bias, labels, kernels, products, needs_grad)  # type: ignore
     return _FullLogits.apply(x, table, bias, labels, kernels, dtype)  # type: ignore
 
@@ -60,7 +60,7 @@ class _FullLogits(torch.autograd.Function):
         if padding := -len(table) % kernels.columns:
             table_cast = F.pad(table_cast, (0, 0, 0, padding))
             bias = F.pad(bias, (0, padding), value=-torch.inf)
-        logits = product(x_cast, table_cast)
+        logits = matmul(x_cast, table_cast)
         loss, num_correct, bias_grad = kernels.table_loss(logits, bias, labels)
         ctx.save_for_backward(logits, x_cast, table_cast, bias_grad)
         ctx.dtypes, ctx.vocab_size = (x.dtype, table.dtype, bias.dtype), len(table)
@@ -72,8 +72,8 @@ class _FullLogits(torch.autograd.Function):
         logits_grad, x, table, bias_grad = ctx.saved_tensors
         x_dtype, table_dtype, bias_dtype = ctx.dtypes
         return (
-            product(logits_grad, table.T).to(x_dtype) * grad,
-            product(logits_grad.T, (x * grad).to(x.dtype).T)[: ctx.vocab_size].to(table_dtype),
+            matmul(logits_grad, table.T).to(x_dtype) * grad,
+            matmul(logits_grad.T, (x * grad).to(x.dtype).T)[: ctx.vocab_size].to(table_dtype),
             bias_grad[: ctx.vocab_size].to(bias_dtype) * grad,
             None,
             None,
@@ -103,7 +103,10 @@ class _ChunkedLogits(torch.autograd.Function):
         x, labels = F.pad(x, (0, 0, 0, padding)), F.pad(labels, (0, padding), value=_NO_LABEL)
         logits: list[Tensor] = []
         max_logits, sums, label_logits = kernels.parts_seen(
-            Predicted(x, table, bias, labels), parts_of(len(table)), products, logits if needs_grad else None
+            Predicted(x, table, bias, labels),
+            vocabulary_chunks(len(table)),
+            products,
+            logits if needs_grad else None,
         )
         ctx.save_for_backward(x, table, bias, labels, max_logits, sums, *logits)
         ctx.count, ctx.kernels, ctx.products = count, kernels, products
@@ -119,7 +122,7 @@ class _ChunkedLogits(torch.autograd.Function):
         scale[ctx.count :] = 0
         table_grad = torch.empty_like(table) if ctx.needs_input_grad[1] else None
         x_grad, bias_grad = ctx.kernels.parts_slopes(
-            *(Predicted(x, table, bias, labels), parts_of(len(table)), ctx.products, logits),
+            *(Predicted(x, table, bias, labels), vocabulary_chunks(len(table)), ctx.products, logits),
             *((max_logits, scale, grad), table_grad),
         )
         # The logits are overwritten, so a second backward pass must fail.
@@ -127,7 +130,7 @@ class _ChunkedLogits(torch.autograd.Function):
         return x_grad[: ctx.count], table_grad, bias_grad, None, None, None, None
 
 
-def parts_of(size: int) -> list[tuple[int, int]]:
+def vocabulary_chunks(size: int) -> list[tuple[int, int]]:
     """Return the bounds of a vocabulary's chunks, which have nearly equal sizes."""
     count = -(-size // _CHUNK_SIZE)
     return [(size * i // count, size * (i + 1) // count) for i in range(count)]

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from bertsmith.kernels.reference import TORCH, Kernels
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
-from bertsmith.models.family import family
-from bertsmith.models.feature_extraction import BiLstm, JoinedLayers, LayerMix, OtherDirection
-from bertsmith.models.fused_cross_entropy import table_loss
-from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, Table, linear
-from bertsmith.models.weight_init import draw_weights
+from bertsmith.models.family import get_family
+from bertsmith.models.feature_extraction import BiLSTM, LayerConcat, ScalarMix, SecondEncoder
+from bertsmith.models.fused_cross_entropy import fused_cross_entropy
+from bertsmith.models.layers import ACTIVATIONS, Dropout, Embedding, Linear, linear
+from bertsmith.models.weight_init import init_weights
 
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 """The problem types of sequence classification in Hugging Face's config.json."""
@@ -31,14 +31,14 @@ class Pooler(nn.Module):
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.linear = Linear(config.hidden_size, config.hidden_size)
-        draw_weights(self, config.initializer_range, generator)
+        init_weights(self, config.initializer_range, generator)
 
     def forward(self, first_rows: Tensor) -> Tensor:
         """Pool hidden[packed.first_rows], [B, H]."""
         return torch.tanh(self.linear(first_rows))
 
 
-class MaskedHead(nn.Module):
+class MaskedLMHead(nn.Module):
     """The masked LM head: LayerNorm(activation(Linear)) from H to E, then the decoder with a bias.
 
     A tied decoder's weights are the token embeddings, which are passed at each call, so that the tensor has one
@@ -50,12 +50,12 @@ class MaskedHead(nn.Module):
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.transform = Linear(config.hidden_size, config.embedding_width)
-        self.activation = ACTIVATIONS[family(config.model_type).heads.masked_act or config.hidden_act]
+        self.activation = ACTIVATIONS[get_family(config.model_type).heads.masked_act or config.hidden_act]
         self.norm = nn.LayerNorm(config.embedding_width, config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.tied = config.tie_word_embeddings
-        self.decoder = None if self.tied else Table(config.vocab_size, config.embedding_width)
-        draw_weights(self, config.initializer_range, generator)
+        self.decoder = None if self.tied else Embedding(config.vocab_size, config.embedding_width)
+        init_weights(self, config.initializer_range, generator)
 
     def forward(self, hidden_rows: Tensor, table: Tensor) -> Tensor:
         """Compute the logits [M, V] of predicted rows [M, H] with token embeddings [V, E]."""
@@ -66,7 +66,9 @@ class MaskedHead(nn.Module):
 
         The sum equals `F.cross_entropy(head(hidden_rows, table), labels, reduction="sum")`, in one buffer [M, V].
         """
-        return table_loss(self.transformed(hidden_rows), self.table(table), self.bias, labels, self.kernels)
+        return fused_cross_entropy(
+            self.transformed(hidden_rows), self.table(table), self.bias, labels, self.kernels
+        )
 
     def transformed(self, hidden_rows: Tensor) -> Tensor:
         """Compute the input of the decoder, LayerNorm(activation(Linear)): [M, H] → [M, E]."""
@@ -77,7 +79,7 @@ class MaskedHead(nn.Module):
         return tokens if self.decoder is None else self.decoder.weight
 
 
-class PairHead(nn.Module):
+class SentencePairHead(nn.Module):
     """The sentence-pair head on pooled states: [B, H] → [B, 2].
 
     For next sentence prediction 0 means that B follows A, as in BERT's release, unless the data has it as 1. For
@@ -86,17 +88,17 @@ class PairHead(nn.Module):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
-        has_dropout = family(config.model_type).heads.pair_dropout
+        has_dropout = get_family(config.model_type).heads.pair_dropout
         self.dropout = Dropout(config.head_dropout if has_dropout else 0.0, generator)
         self.linear = Linear(config.hidden_size, 2)
-        draw_weights(self, config.initializer_range, generator)
+        init_weights(self, config.initializer_range, generator)
 
     def forward(self, pooled: Tensor) -> Tensor:
         """Compute logits [B, 2] of pooled states [B, H]."""
         return self.linear(self.dropout(pooled))  # type: ignore[no-any-return]
 
 
-class ReplacedHead(nn.Module):
+class ReplacedTokenHead(nn.Module):
     """The replaced-token detection head (Clark et al. 2020): Linear, activation, Linear, [N, H] → logits [N]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
@@ -104,14 +106,14 @@ class ReplacedHead(nn.Module):
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.linear = Linear(config.hidden_size, 1)
-        draw_weights(self, config.initializer_range, generator)
+        init_weights(self, config.initializer_range, generator)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute logits [N] of tokens [N, H]; above 0 the token was probably replaced."""
         return self.linear(self.activation(self.dense(hidden)))[:, 0]  # type: ignore[no-any-return]
 
 
-class ClassHead(nn.Module):
+class LinearHead(nn.Module):
     """Dropout and Linear: [M, H] → logits [M, K]."""
 
     def __init__(
@@ -134,14 +136,14 @@ class ClassHead(nn.Module):
         super().__init__()
         self.dropout = Dropout(config.head_dropout if dropout is None else dropout, generator)
         self.linear = Linear(states * config.hidden_size, labels)
-        draw_weights(self, config.initializer_range, generator)
+        init_weights(self, config.initializer_range, generator)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Compute logits [M, K] of rows [M, states · H]."""
         return self.linear(self.dropout(rows))  # type: ignore[no-any-return]
 
 
-class DenseClassHead(nn.Module):
+class DenseHead(nn.Module):
     """A classifier without a pooler: dropout, Linear, activation, dropout, Linear; [M, H] → logits [M, K].
 
     `first_dropout` False omits the first dropout.
@@ -162,7 +164,7 @@ class DenseClassHead(nn.Module):
         self.dense = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[activation]
         self.linear = Linear(config.hidden_size, labels)
-        draw_weights(self, config.initializer_range, generator)
+        init_weights(self, config.initializer_range, generator)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Compute logits [M, K] of rows [M, H]."""
@@ -170,7 +172,7 @@ class DenseClassHead(nn.Module):
         return self.linear(self.dropout(dense))  # type: ignore[no-any-return]
 
 
-class SentenceHead(nn.Module):
+class SequenceClassificationHead(nn.Module):
     """The family's sequence classification head: [B, H] → [B, K].
 
     BERT and ALBERT have a pooler, dropout, and a Linear; other families have `DenseClassHead`. With `pooled` False
@@ -181,12 +183,12 @@ class SentenceHead(nn.Module):
         self, config: ModelConfig, generator: torch.Generator, outputs: int, *, pooled: bool = True
     ) -> None:
         super().__init__()
-        structure = family(config.model_type).heads
+        structure = get_family(config.model_type).heads
         self.pooler = Pooler(config, generator) if pooled and structure.dense_act is None else None
         self.classifier: nn.Module = (
-            ClassHead(config, generator, outputs)
+            LinearHead(config, generator, outputs)
             if structure.dense_act is None
-            else DenseClassHead(
+            else DenseHead(
                 config, generator, outputs, structure.dense_act, first_dropout=structure.dense_dropout
             )
         )
@@ -201,13 +203,13 @@ class SentenceHead(nn.Module):
         return self.classifier(rows if self.pooler is None else self.pooler(rows))  # type: ignore[no-any-return]
 
 
-class TokenHead(nn.Module):
+class TokenClassificationHead(nn.Module):
     """The token classification head, dropout and Linear: [N, H] → [N, K]."""
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()
-        dropout = config.hidden_dropout_prob if family(config.model_type).heads.token_dropout else None
-        self.tagger = ClassHead(config, generator, outputs, dropout=dropout)
+        dropout = config.hidden_dropout_prob if get_family(config.model_type).heads.token_dropout else None
+        self.tagger = LinearHead(config, generator, outputs, dropout=dropout)
 
     @property
     def parts(self) -> dict[str, nn.Module]:
@@ -226,7 +228,7 @@ class SpanTransform(nn.Module):
         super().__init__()
         self.linear = Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATIONS[config.hidden_act]
-        draw_weights(self, config.initializer_range, generator)
+        init_weights(self, config.initializer_range, generator)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Transform tokens [N, H] to [N, H]."""
@@ -241,10 +243,10 @@ class SpanHead(nn.Module):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, *, transform: bool = False) -> None:
         super().__init__()
-        has_dropout = family(config.model_type).heads.token_dropout
+        has_dropout = get_family(config.model_type).heads.token_dropout
         self.dropout = Dropout(config.hidden_dropout_prob if has_dropout else 0.0, generator)
         self.span = Linear(config.hidden_size, 2)
-        draw_weights(self.span, config.initializer_range, generator)
+        init_weights(self.span, config.initializer_range, generator)
         self.span_transform = SpanTransform(config, generator) if transform else None
 
     @property
@@ -260,7 +262,7 @@ class SpanHead(nn.Module):
         return scores
 
 
-class ChoiceHead(nn.Module):
+class MultipleChoiceHead(nn.Module):
     """The multiple-choice head, one score per sequence (Devlin et al. 2019, section 4.4): [B, H] → [B].
 
     As in transformers, families with a pooler have it here, RoBERTa too; the others have a dense layer.
@@ -268,12 +270,12 @@ class ChoiceHead(nn.Module):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
-        activation = family(config.model_type).heads.choice_act
+        activation = get_family(config.model_type).heads.choice_act
         self.pooler = Pooler(config, generator) if activation is None else None
         self.chooser: nn.Module = (
-            ClassHead(config, generator, 1)
+            LinearHead(config, generator, 1)
             if activation is None
-            else DenseClassHead(config, generator, 1, activation, first_dropout=False)
+            else DenseHead(config, generator, 1, activation, first_dropout=False)
         )
 
     @property
@@ -294,7 +296,7 @@ class RelationHead(nn.Module):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, outputs: int) -> None:
         super().__init__()
-        self.relater = ClassHead(config, generator, outputs, states=2)
+        self.relater = LinearHead(config, generator, outputs, states=2)
 
     @property
     def parts(self) -> dict[str, nn.Module]:
@@ -306,22 +308,24 @@ class RelationHead(nn.Module):
         return self.relater(rows.view(-1, 2 * rows.shape[1]))  # type: ignore[no-any-return]
 
 
-PARTS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = {
-    "mix": lambda config, _, __: LayerMix(config),
-    "joined": lambda config, generator, _: JoinedLayers(config, generator),
-    "beside": lambda config, generator, _: OtherDirection(config, generator),
-    "recurrent": lambda config, generator, _: BiLstm(config, generator, config.hidden_size),
-    "recurrent4": lambda config, generator, _: BiLstm(config, generator, 4 * config.hidden_size),
+PART_BUILDERS: Mapping[str, Callable[[ModelConfig, torch.Generator, int], nn.Module]] = {
+    "mix": lambda config, _, __: ScalarMix(config),
+    "joined": lambda config, generator, _: LayerConcat(config, generator),
+    "beside": lambda config, generator, _: SecondEncoder(config, generator),
+    "recurrent": lambda config, generator, _: BiLSTM(config, generator, config.hidden_size),
+    "recurrent4": lambda config, generator, _: BiLSTM(config, generator, 4 * config.hidden_size),
     "pooler": lambda config, generator, _: Pooler(config, generator),
-    "masked": lambda config, generator, _: MaskedHead(config, generator),
-    "pair": lambda config, generator, _: PairHead(config, generator),
-    "detector": lambda config, generator, _: ReplacedHead(config, generator),
-    "classifier": lambda config, generator, outputs: SentenceHead(config, generator, outputs).classifier,
-    "tagger": lambda config, generator, outputs: TokenHead(config, generator, outputs).tagger,
+    "masked": lambda config, generator, _: MaskedLMHead(config, generator),
+    "pair": lambda config, generator, _: SentencePairHead(config, generator),
+    "detector": lambda config, generator, _: ReplacedTokenHead(config, generator),
+    "classifier": lambda config, generator, outputs: (
+        SequenceClassificationHead(config, generator, outputs).classifier
+    ),
+    "tagger": lambda config, generator, outputs: TokenClassificationHead(config, generator, outputs).tagger,
     "crf": lambda config, generator, outputs: Crf(outputs),
     "span": lambda config, generator, _: SpanHead(config, generator).span,
     "span_transform": lambda config, generator, _: SpanTransform(config, generator),
-    "chooser": lambda config, generator, _: ChoiceHead(config, generator).chooser,
+    "chooser": lambda config, generator, _: MultipleChoiceHead(config, generator).chooser,
     "relater": lambda config, generator, outputs: RelationHead(config, generator, outputs).relater,
 }
 """Builders of all parts besides the encoder, in forward order; the last argument is the number of outputs."""

@@ -66,14 +66,14 @@ class Dropout(nn.Module):
         return f"p={self.p}"
 
 
-def use_generator(module: nn.Module, generator: torch.Generator) -> None:
+def set_generator(module: nn.Module, generator: torch.Generator) -> None:
     """Set the generator of all dropout layers in a module."""
     for part in module.modules():
         if isinstance(part, Dropout):
             part.generator = generator
 
 
-def watched(*parts: nn.Module) -> bool:
+def has_hooks(*parts: nn.Module) -> bool:
     """Return True if a module has forward or backward hooks, so that it must be called itself."""
     return any(
         part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
@@ -106,15 +106,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: Kernels = TO
     bits. So few rows are padded with zeros, and a single column is duplicated.
     """
     if torch.is_grad_enabled():
-        return product(x, weight, bias, kernels)
+        return matmul(x, weight, bias, kernels)
     if len(weight) == 1:
         return linear(x, weight.repeat(2, 1), None if bias is None else bias.repeat(2), kernels)[..., :1]
     if x.dim() == 2 and len(x) < _MIN_ROWS:
-        return product(F.pad(x, (0, 0, 0, _MIN_ROWS - len(x))), weight, bias, kernels)[: len(x)]
-    return product(x, weight, bias, kernels)
+        return matmul(F.pad(x, (0, 0, 0, _MIN_ROWS - len(x))), weight, bias, kernels)[: len(x)]
+    return matmul(x, weight, bias, kernels)
 
 
-def way_of(x: Tensor, kernels: Kernels) -> Products:
+def matmul_backend(x: Tensor, kernels: Kernels) -> Products:
     """Return the fastest backend for matrix products of x."""
     if x.is_cpu and kernels.multiplies(x):
         return kernels
@@ -122,9 +122,9 @@ def way_of(x: Tensor, kernels: Kernels) -> Products:
     return ONEDNN if x.is_cpu and is_full and hardware.onednn_is_faster() else TORCH
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: Kernels = TORCH) -> Tensor:
+def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: Kernels = TORCH) -> Tensor:
     """Compute `F.linear` by the fastest backend: x [N, in] times the transpose of weight [out, in]."""
-    products = way_of(x, kernels)
+    products = matmul_backend(x, kernels)
     if products is TORCH or x.dim() != 2 or not x.numel():
         return F.linear(x, weight, bias)
     x = x.to(kind_of(x))
@@ -171,7 +171,7 @@ class _Product(torch.autograd.Function):
         return x_grad, weight_grad, grad.sum(0) if needs_bias else None, None
 
 
-class Table(nn.Embedding):
+class Embedding(nn.Embedding):
     """An embedding without initial weights, which `draw_weights` draws.
 
     Attributes:

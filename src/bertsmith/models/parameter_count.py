@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from bertsmith.models.config import ModelConfig, Term, encoder_terms
-from bertsmith.models.family import family
+from bertsmith.models.config import ModelConfig, ParameterTerm, encoder_parameter_terms
+from bertsmith.models.family import get_family
 
 
 def count_parameters(
@@ -15,7 +15,7 @@ def count_parameters(
     *,
     biases: bool = True,
     pooler: bool = True,
-) -> list[Term]:
+) -> list[ParameterTerm]:
     """Return the parameter count term by term, in forward order.
 
     Args:
@@ -31,42 +31,42 @@ def count_parameters(
     v, e, h = config.vocab_size, config.embedding_width, config.hidden_size
     tied = config.tie_word_embeddings
     symbol = "H" if config.embedding_size is None else "E"
-    structure = family(config.model_type).heads
-    dense = [Term("classifier transform", "H² + H", h * h + h)] if structure.dense_act else []
-    choice = [Term("choice transform", "H² + H", h * h + h)] if structure.choice_act else []
+    structure = get_family(config.model_type).heads
+    dense = [ParameterTerm("classifier transform", "H² + H", h * h + h)] if structure.dense_act else []
+    choice = [ParameterTerm("choice transform", "H² + H", h * h + h)] if structure.choice_act else []
     head_terms = {
-        "pooler": [Term("pooler", "H² + H", h * h + h)],
+        "pooler": [ParameterTerm("pooler", "H² + H", h * h + h)],
         "masked": [
-            Term("masked LM transform", f"H·{symbol} + {symbol}", h * e + e),
-            Term("masked LM LayerNorm", f"2{symbol}", 2 * e),
-            Term(f"masked LM bias{' (decoder tied)' * tied}", "V", v),
-            *([] if tied else [Term("masked LM decoder", f"V·{symbol}", v * e)]),
+            ParameterTerm("masked LM transform", f"H·{symbol} + {symbol}", h * e + e),
+            ParameterTerm("masked LM LayerNorm", f"2{symbol}", 2 * e),
+            ParameterTerm(f"masked LM bias{' (decoder tied)' * tied}", "V", v),
+            *([] if tied else [ParameterTerm("masked LM decoder", f"V·{symbol}", v * e)]),
         ],
-        "pair": [Term("sentence pair", "2H + 2", 2 * h + 2)],
+        "pair": [ParameterTerm("sentence pair", "2H + 2", 2 * h + 2)],
         "detector": [
-            Term("replaced-token transform", "H² + H", h * h + h),
-            Term("replaced token", "H + 1", h + 1),
+            ParameterTerm("replaced-token transform", "H² + H", h * h + h),
+            ParameterTerm("replaced token", "H + 1", h + 1),
         ],
-        "classifier": [*dense, Term("classifier", "KH + K", labels * h + labels)],
-        "mix": [Term("layer mix", "L + 2", config.num_hidden_layers + 2)],
-        "joined": [Term("four layers joined", "4H² + H", 4 * h * h + h)],
+        "classifier": [*dense, ParameterTerm("classifier", "KH + K", labels * h + labels)],
+        "mix": [ParameterTerm("layer mix", "L + 2", config.num_hidden_layers + 2)],
+        "joined": [ParameterTerm("four layers joined", "4H² + H", 4 * h * h + h)],
         "beside": [
-            Term(
+            ParameterTerm(
                 "the other direction",
                 "encoder + 2H² + H",
-                sum(t.size for t in encoder_terms(config)) + 2 * h * h + h,
+                sum(t.size for t in encoder_parameter_terms(config)) + 2 * h * h + h,
             )
         ],
-        "recurrent": [Term("BiLSTM", "12H² + 16H", 12 * h * h + 16 * h)],
-        "recurrent4": [Term("BiLSTM on four layers", "24H² + 16H", 24 * h * h + 16 * h)],
-        "tagger": [Term("token classifier", "KH + K", labels * h + labels)],
-        "crf": [Term("transitions", "K² + 2K", labels * labels + 2 * labels)],
-        "span": [Term("span", "2H + 2", 2 * h + 2)],
-        "span_transform": [Term("span transform", "H² + H", h * h + h)],
-        "chooser": [*choice, Term("choice", "H + 1", h + 1)],
-        "relater": [Term("relation", "2KH + K", 2 * labels * h + labels)],
+        "recurrent": [ParameterTerm("BiLSTM", "12H² + 16H", 12 * h * h + 16 * h)],
+        "recurrent4": [ParameterTerm("BiLSTM on four layers", "24H² + 16H", 24 * h * h + 16 * h)],
+        "tagger": [ParameterTerm("token classifier", "KH + K", labels * h + labels)],
+        "crf": [ParameterTerm("transitions", "K² + 2K", labels * labels + 2 * labels)],
+        "span": [ParameterTerm("span", "2H + 2", 2 * h + 2)],
+        "span_transform": [ParameterTerm("span transform", "H² + H", h * h + h)],
+        "chooser": [*choice, ParameterTerm("choice", "H + 1", h + 1)],
+        "relater": [ParameterTerm("relation", "2KH + K", 2 * labels * h + labels)],
     }
-    terms = encoder_terms(config)
+    terms = encoder_parameter_terms(config)
     if not biases:
         terms = [_without_bias(term, config) for term in terms]
     for head in heads:
@@ -77,30 +77,30 @@ def count_parameters(
     return terms
 
 
-def terms_left_out(config: ModelConfig, *, biases: bool = False, pooler: bool = False) -> list[Term]:
+def omitted_terms(config: ModelConfig, *, biases: bool = False, pooler: bool = False) -> list[ParameterTerm]:
     """Return the terms of the encoder and its pooler that `count_parameters` with these arguments omits."""
     h = config.hidden_size
-    omitted: list[Term] = []
+    omitted: list[ParameterTerm] = []
     if not biases:
-        terms = encoder_terms(config)
+        terms = encoder_parameter_terms(config)
         attention, feed_forward = (
             sum(term.term.startswith("layer ") and term.term.endswith(part) for term in terms)
             for part in ("attention", "feed-forward")
         )
         size = sum(term.size - _without_bias(term, config).size for term in terms)
-        omitted.append(Term("biases of the layers", f"{attention}·4H + {feed_forward}(F + H)", size))
-    return omitted if pooler else [*omitted, Term("pooler", "H² + H", h * h + h)]
+        omitted.append(ParameterTerm("biases of the layers", f"{attention}·4H + {feed_forward}(F + H)", size))
+    return omitted if pooler else [*omitted, ParameterTerm("pooler", "H² + H", h * h + h)]
 
 
-def _without_bias(term: Term, config: ModelConfig) -> Term:
+def _without_bias(term: ParameterTerm, config: ModelConfig) -> ParameterTerm:
     """Return a layer's term for its matrices alone, and any other term unchanged."""
     h, f = config.hidden_size, config.intermediate_size
     prefix, _, part = term.term.rpartition(" ")
     matrices = {"attention": ("4H²", 4 * h * h), "feed-forward": ("2HF", 2 * h * f)}.get(part)
-    return Term(term.term, *matrices) if matrices and prefix.startswith("layer ") else term
+    return ParameterTerm(term.term, *matrices) if matrices and prefix.startswith("layer ") else term
 
 
-def operations_per_token(config: ModelConfig, masked: float) -> float:
+def flops_per_token(config: ModelConfig, masked: float) -> float:
     """Return the floating-point operations of a training step per token: six per weight that it is multiplied by.
 
     Args:

@@ -10,7 +10,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 
 
-def pooled(encoder: Encoder, packed: Packed, pooling: Pooling) -> Tensor:
+def pool(encoder: Encoder, packed: Packed, pooling: Pooling) -> Tensor:
     """Pool the encoder's last hidden states to one vector per sequence, fp32 [B, H].
 
     Each sequence is reduced separately, so its vector does not depend on the rest of the batch.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bertsmith import hardware
 from bertsmith.kernels.reference import TORCH, Integers, IntegerWeights, Kernels, kind_of, use_kernels
-from bertsmith.models.encoder import Encoder, unwatched
+from bertsmith.models.encoder import Encoder, copy_without_hooks
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
 
@@ -81,7 +81,7 @@ class Int8Linear(nn.Module):
         smoothed[:, self.apart] = 0
         scale = (smoothed.abs().amax(1) / _INT8_MAX).clamp_min(_MIN_SCALE)
         quantized_weight = (smoothed / scale[:, None]).round_().to(torch.int8)
-        is_native = hardware.multiplies_integers()
+        is_native = hardware.has_fast_int8_matmul()
         packed_weight = kernels.integer_weights(quantized_weight.t().contiguous(), is_native=is_native)
         self.register_buffer("weight", packed_weight)
         self.register_buffer("sums", quantized_weight.sum(1, dtype=torch.float32))
@@ -116,7 +116,7 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
     """
     # deepcopy takes objects in its memo as they are instead of copying them
     memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}
-    stats = _channel_stats(unwatched(encoder), texts)
+    stats = _channel_stats(copy_without_hooks(encoder), texts)
     replacements = {
         id(linear): Int8Linear(linear, stats[name], kernels) for name, linear in _linears(encoder).items()
     }

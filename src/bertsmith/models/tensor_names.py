@@ -11,18 +11,18 @@ from dataclasses import dataclass, field, replace
 
 from bertsmith.models.config import ModelConfig
 
-BOTH = ("weight", "bias")
+WEIGHT_AND_BIAS = ("weight", "bias")
 
-Modules = Mapping[str, tuple[str, ...]]
+ModuleNames = Mapping[str, tuple[str, ...]]
 """Maps a module of bertsmith to Hugging Face's modules, whose rows it concatenates."""
 
-EMBEDDINGS: Modules = {
+EMBEDDING_MODULES: ModuleNames = {
     "encoder.embeddings.token": ("{base}.embeddings.word_embeddings",),
     "encoder.embeddings.position": ("{base}.embeddings.position_embeddings",),
     "encoder.embeddings.segment": ("{base}.embeddings.token_type_embeddings",),
     "encoder.embeddings.norm": ("{base}.embeddings.LayerNorm",),
 }
-LAYER: Modules = {
+LAYER_MODULES: ModuleNames = {
     "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
     "attention.output": ("attention.output.dense",),
     "attention_norm": ("attention.output.LayerNorm",),
@@ -30,7 +30,7 @@ LAYER: Modules = {
     "feed_forward.output": ("output.dense",),
     "output_norm": ("output.LayerNorm",),
 }
-TASKS: Modules = {
+TASK_MODULES: ModuleNames = {
     "classifier.linear": ("classifier",),
     "tagger.linear": ("classifier",),
     "mix": ("mix",),
@@ -47,7 +47,7 @@ _LSTM = tuple(
     f"{parameter}_{source}_l{layer}{direction}"
     for layer in (0, 1)
     for direction in ("", "_reverse")
-    for parameter in BOTH
+    for parameter in WEIGHT_AND_BIAS
     for source in ("ih", "hh")
 )
 # Modules whose parameters are not a weight and a bias; the CRF's are pytorch-crf's.
@@ -104,10 +104,10 @@ def name_table(
     config: ModelConfig,
     base: str,
     *,
-    heads: Modules,
+    heads: ModuleNames,
     decoder: str | None = None,
-    extra: Modules | None = None,
-    layer: Modules = LAYER,
+    extra: ModuleNames | None = None,
+    layer: ModuleNames = LAYER_MODULES,
     layer_name: str = "encoder.layer.{layer}",
 ) -> NameTable:
     """Build a family's table from its modules.
@@ -121,7 +121,7 @@ def name_table(
         layer: The modules of a layer.
         layer_name: Hugging Face's name of a layer.
     """
-    outside_layers = {**EMBEDDINGS, **(extra or {})}
+    outside_layers = {**EMBEDDING_MODULES, **(extra or {})}
     if not config.type_vocab_size:
         del outside_layers["encoder.embeddings.segment"]
     if config.norm == "pre":
@@ -141,11 +141,13 @@ def name_table(
             elif config.share != "all":
                 originals = _in_layer(base, layer_name, first, hf_names)
                 for copy, original in zip(block_names, originals, strict=True):
-                    repeated |= {f"{copy}.{parameter}": f"{original}.{parameter}" for parameter in BOTH}
+                    repeated |= {
+                        f"{copy}.{parameter}": f"{original}.{parameter}" for parameter in WEIGHT_AND_BIAS
+                    }
     tensors = {
         f"{name}.{parameter}": tuple(f"{hf_name}.{parameter}" for hf_name in hf_names)
         for name, hf_names in modules.items()
-        for parameter in _PARAMETERS.get(name, BOTH)
+        for parameter in _PARAMETERS.get(name, WEIGHT_AND_BIAS)
     }
     if config.causal:  # the model may have a second encoder of the other direction
         tensors |= {
@@ -153,7 +155,9 @@ def name_table(
             for name, hf_names in tensors.items()
             if name.startswith("encoder.")
         }
-        tensors |= {f"beside.linear.{parameter}": (f"beside.linear.{parameter}",) for parameter in BOTH}
+        tensors |= {
+            f"beside.linear.{parameter}": (f"beside.linear.{parameter}",) for parameter in WEIGHT_AND_BIAS
+        }
     tied, unused = {}, {}
     if decoder is not None and config.tie_word_embeddings:
         tied[f"{decoder}.weight"] = f"{base}.embeddings.word_embeddings.weight"

@@ -18,7 +18,7 @@ _HEAD_OFFSETS = (-1, 1, -2, 2)  # tokens that each of the first heads attends to
 _STRENGTH = 1.5  # the random weights have a standard deviation of at most 0.06
 
 
-def draw_weights(module: nn.Module, sigma: float, generator: torch.Generator) -> None:
+def init_weights(module: nn.Module, sigma: float, generator: torch.Generator) -> None:
     """Move a module to the generator's device and draw its initial weights.
 
     Matrices and embeddings are normal with deviation sigma, truncated at two deviations; biases are 0, LayerNorm
@@ -36,14 +36,14 @@ def draw_weights(module: nn.Module, sigma: float, generator: torch.Generator) ->
             part.reset_parameters()
 
 
-def start_from_sinusoids(table: Tensor, sigma: float, first: int = 0) -> None:
+def init_sinusoidal_positions(table: Tensor, sigma: float, first: int = 0) -> None:
     """Fill position embeddings [P, E] with sinusoids of deviation sigma; row `first` is position 0."""
     with torch.no_grad():
         rows = table[first:]
-        rows.copy_(sinusoids(*rows.shape) * (sigma * 2**0.5))
+        rows.copy_(sinusoidal_positions(*rows.shape) * (sigma * 2**0.5))
 
 
-def sinusoids(positions: int, size: int) -> Tensor:
+def sinusoidal_positions(positions: int, size: int) -> Tensor:
     """Return sinusoidal position embeddings [P, E] (Vaswani et al. 2017, section 3.5).
 
     PE(p, 2i) = sin(p / 10000^(2i/d)), and PE(p, 2i+1) is the cosine of the same angle.
@@ -53,7 +53,7 @@ def sinusoids(positions: int, size: int) -> Tensor:
     return torch.where(column % 2 == 0, angle.sin(), angle.cos())
 
 
-def start_looking_near(qkv: Tensor, heads: int, strength: float = _STRENGTH) -> None:
+def init_local_attention(qkv: Tensor, heads: int, strength: float = _STRENGTH) -> None:
     """Initialize the first four heads of a layer [3H, H] on sinusoidal positions of size H to local attention.
 
     A head's keys get the sines and cosines of the highest frequencies, as many as fit, and its queries the same
@@ -78,7 +78,7 @@ def start_looking_near(qkv: Tensor, heads: int, strength: float = _STRENGTH) -> 
                 query[cosine, cosine] += strength * math.cos(angle)
 
 
-def start_from_vectors(table: Tensor, vectors: NDArray[np.float32], sigma: float) -> None:
+def init_token_embeddings(table: Tensor, vectors: NDArray[np.float32], sigma: float) -> None:
     """Fill token embeddings [V, E] with vectors [V, E] scaled to deviation sigma; zero vectors change nothing."""
     is_set = vectors.any(1)
     if not is_set.any():
@@ -88,19 +88,19 @@ def start_from_vectors(table: Tensor, vectors: NDArray[np.float32], sigma: float
         table[torch.from_numpy(is_set)] = torch.from_numpy(scaled).to(table)
 
 
-def start_from_unigrams(bias: Tensor, counts: NDArray[np.int64]) -> None:
+def init_output_bias(bias: Tensor, counts: NDArray[np.int64]) -> None:
     """Fill an output bias [V] with log-frequencies, so that initial predictions are the unigram model's."""
     with torch.no_grad():
-        bias.copy_(torch.from_numpy(unigram(counts)).log())
+        bias.copy_(torch.from_numpy(unigram_probabilities(counts)).log())
 
 
-def unigram(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def unigram_probabilities(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the add-one smoothed probabilities of tokens with counts [V]."""
     probabilities: NDArray[np.float64] = (counts + 1.0) / (counts.sum() + len(counts))
     return probabilities
 
 
-def unigram_loss(counts: NDArray[np.int64], labels: Iterable[Tensor]) -> float:
+def unigram_cross_entropy(counts: NDArray[np.int64], labels: Iterable[Tensor]) -> float:
     """Return the mean cross-entropy of a unigram model with counts [V] on labels, long, batch by batch."""
     tokens = np.concatenate([batch.numpy() for batch in labels])
-    return float(-np.log(unigram(counts))[tokens].mean())
+    return float(-np.log(unigram_probabilities(counts))[tokens].mean())

@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.instances.batches import PairBatch
+from bertsmith.instances.batches import MaskedBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedHead
-from bertsmith.models.weight_init import start_from_unigrams, unigram_loss
-from bertsmith.objectives.objective import MODEL, Objective, Parts, check_corruption, check_no_pairs
+from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
+from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_corruption, check_no_pairs
 from bertsmith.packed import Packed
 from bertsmith.settings import Settings
 
@@ -42,7 +42,7 @@ class CausalLM(Objective):
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
         self.config = config
-        self.masked = MaskedHead(config, generator)
+        self.masked = MaskedLMHead(config, generator)
 
     @classmethod
     def made(
@@ -53,11 +53,11 @@ class CausalLM(Objective):
         check_corruption(data, cls.name, "predicts each token of the original text", "insertion", "deletion")
         return cls(encoder.config, generator)
 
-    def counts(self, batch: PairBatch) -> Mapping[str, int]:
+    def counts(self, batch: MaskedBatch) -> Mapping[str, int]:
         """Count the predicted tokens: all but the first of each sequence."""
         return {"lm": batch.tokens - int((batch.packed.lengths > 0).sum())}
 
-    def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
+    def loss(self, encoder: Encoder, batch: MaskedBatch) -> Loss:
         """Return the summed cross-entropy of each token given those that are read before it."""
         packed = batch.unmasked
         input_rows, label_rows = self._rows(packed)
@@ -69,21 +69,21 @@ class CausalLM(Objective):
 
     def begin(self, tokens: NDArray[np.int64]) -> None:
         """Set the head's bias to the logarithm of each token's frequency in the corpus."""
-        start_from_unigrams(self.masked.bias, tokens)
+        init_output_bias(self.masked.bias, tokens)
 
-    def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[PairBatch]) -> dict[str, float]:
+    def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
         """Return the loss of a unigram model on the predicted tokens."""
         labels = (batch.unmasked.tokens[self._rows(batch.packed)[1]] for batch in batches)
-        return {"unigram_lm_loss": unigram_loss(tokens, labels)}
+        return {"unigram_lm_loss": unigram_cross_entropy(tokens, labels)}
 
     def _rows(self, packed: Packed) -> tuple[Tensor, Tensor]:
         """Return the rows that predict a token, and the rows of the predicted tokens, both long [n]."""
         rows = _rows_with_successor(packed)
         return (rows + 1, rows) if self.config.backwards else (rows, rows + 1)
 
-    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the encoder and its head."""
-        return {MODEL: Parts(self.config, {"encoder": encoder, "masked": self.masked})}
+        return {MODEL: ModelParts(self.config, {"encoder": encoder, "masked": self.masked})}
 
 
 def _rows_with_successor(packed: Packed) -> Tensor:

@@ -19,16 +19,16 @@ from torch import Tensor
 from bertsmith.artifacts.folder import ModelFolder, read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import counted
-from bertsmith.instances.batches import PairBatch
+from bertsmith.formatting import pluralize
+from bertsmith.instances.batches import MaskedBatch
 from bertsmith.instances.settings import DataSettings
-from bertsmith.loss import Loss, far_apart
+from bertsmith.loss import Loss, distillation_kl
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.encoder import Borrowed, Encoder, owner
+from bertsmith.models.encoder import Encoder, SharedModule, unwrap_shared
 from bertsmith.models.family import build_encoder
-from bertsmith.models.heads import MaskedHead
-from bertsmith.models.weight_init import start_from_unigrams, unigram_loss
-from bertsmith.objectives.objective import MODEL, Objective, Parts, check_no_pairs
+from bertsmith.models.heads import MaskedLMHead
+from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
+from bertsmith.objectives.objective import MODEL, ModelParts, Objective, check_no_pairs
 from bertsmith.objectives.settings import DistillationSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -55,9 +55,9 @@ class Distillation(Objective):
         self._folder, self._settings = teacher, settings
         weights = {"soft": settings.soft_weight, "mlm": settings.mlm_weight, "cosine": settings.cosine_weight}
         self.weights = {part: weight for part, weight in weights.items() if weight}
-        self.masked = MaskedHead(self.config, generator)
+        self.masked = MaskedLMHead(self.config, generator)
         self.teacher = build_encoder(teacher.config, torch.Generator()).requires_grad_(False).eval()
-        self.teacher_masked = MaskedHead(teacher.config, torch.Generator()).requires_grad_(False).eval()
+        self.teacher_masked = MaskedLMHead(teacher.config, torch.Generator()).requires_grad_(False).eval()
 
     @classmethod
     def made(
@@ -103,14 +103,14 @@ class Distillation(Objective):
         """Digest of the teacher's weights."""
         return (self._folder.weights_digest(),)
 
-    def counts(self, batch: PairBatch) -> Mapping[str, int]:
+    def counts(self, batch: MaskedBatch) -> Mapping[str, int]:
         """Count the masked tokens, and all tokens for the hidden states."""
         num_masked = len(batch.rows)
         num_soft = num_masked if self._settings.soft_on == "masked" else batch.tokens
         counts = {"soft": num_soft, "mlm": num_masked, "cosine": batch.tokens}
         return {part: counts[part] for part in self.weights}
 
-    def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
+    def loss(self, encoder: Encoder, batch: MaskedBatch) -> Loss:
         """Return the sums of T² · KL(teacher ‖ student), of masked cross-entropies, and of 1 - cosine."""
         decodes = self.masked.tied and self.weights.keys() != {"cosine"}
         with encoder.embeddings.token.beside_decoder(decodes) as decoder_weight:
@@ -130,7 +130,7 @@ class Distillation(Objective):
                     teacher_hidden[rows], self.teacher.embeddings.token.weight
                 )
             student_logits = self.masked(hidden[rows], decoder_weight)
-            sums["soft"] = far_apart(student_logits, teacher_logits, self._settings.temperature)
+            sums["soft"] = distillation_kl(student_logits, teacher_logits, self._settings.temperature)
         if "cosine" in self.weights:
             cosines = F.cosine_similarity(hidden.float(), teacher_hidden.float(), dim=-1)
             sums["cosine"] = (1 - cosines).sum()
@@ -138,21 +138,21 @@ class Distillation(Objective):
 
     def begin(self, tokens: Any) -> None:
         """Set the student's output bias to the logarithm of each token's frequency in the corpus."""
-        start_from_unigrams(self.masked.bias, tokens)
+        init_output_bias(self.masked.bias, tokens)
 
-    def by_frequency(self, tokens: NDArray[Any], batches: Iterable[PairBatch]) -> dict[str, float]:
+    def by_frequency(self, tokens: NDArray[Any], batches: Iterable[MaskedBatch]) -> dict[str, float]:
         """Return the loss of a unigram model on the masked tokens."""
         if "mlm" not in self.weights:
             return {}
-        return {"unigram_mlm_loss": unigram_loss(tokens, (batch.labels for batch in batches))}
+        return {"unigram_mlm_loss": unigram_cross_entropy(tokens, (batch.labels for batch in batches))}
 
     def record(self) -> dict[str, str]:
         """Return the path of the teacher."""
         return {"teacher": str(self._folder.path)}
 
-    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the student."""
-        return {MODEL: Parts(self.config, {"encoder": encoder, "masked": self.masked})}
+        return {MODEL: ModelParts(self.config, {"encoder": encoder, "masked": self.masked})}
 
 
 _COPIED_SETTINGS = (
@@ -205,7 +205,7 @@ def _check_teacher(teacher: ModelFolder, config: ModelConfig, settings: Distilla
     if teacher.config.vocab_size != config.vocab_size:
         raise InputError(
             "vocab_size_differs",
-            f"the teacher has {counted(teacher.config.vocab_size, 'entry', 'entries')} in its vocabulary, the "
+            f"the teacher has {pluralize(teacher.config.vocab_size, 'entry', 'entries')} in its vocabulary, the "
             f"student {config.vocab_size:,}",
             location=teacher.path,
             argument="model.vocab_size",
@@ -215,7 +215,7 @@ def _check_teacher(teacher: ModelFolder, config: ModelConfig, settings: Distilla
         positions = teacher.config.longest + config.position_offset
         raise InputError(
             "student_longer_than_teacher",
-            f"the teacher takes {counted(teacher.config.longest, 'token')}, the student {config.longest:,}",
+            f"the teacher takes {pluralize(teacher.config.longest, 'token')}, the student {config.longest:,}",
             location=teacher.path,
             argument="model.max_position_embeddings",
             hint=f"use {option('model.max_position_embeddings', positions)}",
@@ -253,7 +253,7 @@ def copied_layers(num_teacher_layers: int, num_student_layers: int) -> list[int]
 
 
 def init_from_teacher(
-    encoder: Encoder, masked: MaskedHead, teacher: Encoder, teacher_masked: MaskedHead
+    encoder: Encoder, masked: MaskedLMHead, teacher: Encoder, teacher_masked: MaskedLMHead
 ) -> None:
     """Copy the teacher's embeddings, evenly spaced layers, and head to a student.
 
@@ -271,8 +271,10 @@ def init_from_teacher(
             layers = list(range(len(teacher.blocks)))
         for block, layer in zip(encoder.blocks, layers, strict=True):
             for name, part in block.named_children():
-                if not isinstance(part, Borrowed):  # shared parts are copied with the layer that owns them
-                    part.load_state_dict(owner(getattr(teacher.blocks[layer], name)).state_dict())
+                if not isinstance(
+                    part, SharedModule
+                ):  # shared parts are copied with the layer that owns them
+                    part.load_state_dict(unwrap_shared(getattr(teacher.blocks[layer], name)).state_dict())
         if encoder.norm is not None and teacher.norm is not None:
             encoder.norm.load_state_dict(teacher.norm.state_dict())
         masked.load_state_dict(teacher_masked.state_dict())

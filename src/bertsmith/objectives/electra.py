@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith import rng
-from bertsmith.instances.batches import PairBatch
+from bertsmith.instances.batches import MaskedBatch
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import build_encoder, family
-from bertsmith.models.heads import MaskedHead, ReplacedHead
-from bertsmith.models.weight_init import start_from_unigrams, unigram_loss
+from bertsmith.models.family import build_encoder, get_family
+from bertsmith.models.heads import MaskedLMHead, ReplacedTokenHead
+from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
 from bertsmith.objectives.objective import (
     GENERATOR,
     MODEL,
+    ModelParts,
     Objective,
-    Parts,
     check_corruption,
     check_no_pairs,
 )
@@ -56,8 +56,8 @@ class Electra(Objective):
         self.generator = build_encoder(generator_config(self.config, settings.generator_size), generator)
         for table in ("token", "position", "segment"):
             setattr(self.generator.embeddings, table, getattr(encoder.embeddings, table))
-        self.masked = MaskedHead(self.generator.config, generator)
-        self.detector = ReplacedHead(self.config, generator)
+        self.masked = MaskedLMHead(self.generator.config, generator)
+        self.detector = ReplacedTokenHead(self.config, generator)
 
     @classmethod
     def made(
@@ -66,14 +66,14 @@ class Electra(Objective):
         """Build the generator and both heads; raise InputError for pairs, insertions, and other families."""
         check_no_pairs(data, cls.name)
         check_corruption(data, cls.name, "would label inserted tokens as original", "insertion")
-        family(encoder.config.model_type).architecture({"encoder", "detector"})
+        get_family(encoder.config.model_type).architecture({"encoder", "detector"})
         return cls(encoder, generator, settings)
 
-    def counts(self, batch: PairBatch) -> Mapping[str, int]:
+    def counts(self, batch: MaskedBatch) -> Mapping[str, int]:
         """Count the masked tokens, and all tokens."""
         return {"mlm": len(batch.rows), "replaced": batch.tokens}
 
-    def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
+    def loss(self, encoder: Encoder, batch: MaskedBatch) -> Loss:
         """Return summed cross-entropies: `mlm` over masked tokens, `replaced` over all, including special ones."""
         with encoder.embeddings.token.beside_decoder(self.masked.tied) as decoder_weight:
             hidden = self.generator(batch.packed, rows=batch.rows)
@@ -92,7 +92,7 @@ class Electra(Objective):
         )
 
     @torch.no_grad()
-    def _sample(self, hidden: Tensor, decoder_weight: Tensor, batch: PairBatch) -> Tensor:
+    def _sample(self, hidden: Tensor, decoder_weight: Tensor, batch: MaskedBatch) -> Tensor:
         """Sample a token for each masked row from the generator's distribution, long [M].
 
         The random numbers depend only on the seed and the batch, so that evaluation changes no training state.
@@ -100,23 +100,25 @@ class Electra(Objective):
         if not len(hidden):
             return batch.labels
         generator = torch.Generator(hidden.device)
-        generator.manual_seed(int(rng.bits(self._seed, "guesses", batch.epoch, batch.first) >> np.uint64(1)))
+        generator.manual_seed(
+            int(rng.random_bits(self._seed, "guesses", batch.epoch, batch.first) >> np.uint64(1))
+        )
         probabilities = self.masked(hidden, decoder_weight).float().softmax(-1)
         return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
 
     def begin(self, tokens: NDArray[np.int64]) -> None:
         """Set the generator's output bias to the logarithm of each token's frequency in the corpus."""
-        start_from_unigrams(self.masked.bias, tokens)
+        init_output_bias(self.masked.bias, tokens)
 
-    def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[PairBatch]) -> dict[str, float]:
+    def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
         """Return the loss of a unigram model on the masked tokens."""
-        return {"unigram_mlm_loss": unigram_loss(tokens, (batch.labels for batch in batches))}
+        return {"unigram_mlm_loss": unigram_cross_entropy(tokens, (batch.labels for batch in batches))}
 
-    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the discriminator and the generator, each with its head."""
         return {
-            MODEL: Parts(self.config, {"encoder": encoder, "detector": self.detector}),
-            GENERATOR: Parts(self.generator.config, {"encoder": self.generator, "masked": self.masked}),
+            MODEL: ModelParts(self.config, {"encoder": encoder, "detector": self.detector}),
+            GENERATOR: ModelParts(self.generator.config, {"encoder": self.generator, "masked": self.masked}),
         }
 
 

@@ -16,19 +16,19 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from bertsmith.instances.batches import PairBatch
+from bertsmith.instances.batches import MaskedBatch
 from bertsmith.instances.segment_pairs import SentenceTask
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedHead, PairHead, Pooler
-from bertsmith.models.weight_init import start_from_unigrams, unigram_loss
-from bertsmith.objectives.objective import MODEL, Objective, Parts
+from bertsmith.models.heads import MaskedLMHead, Pooler, SentencePairHead
+from bertsmith.models.weight_init import init_output_bias, unigram_cross_entropy
+from bertsmith.objectives.objective import MODEL, ModelParts, Objective
 from bertsmith.settings import Settings
 
 
-class MlmNsp(Objective):
+class MaskedLM(Objective):
     """The heads of masked LM and of the sentence task, and the sum of their losses.
 
     Args:
@@ -54,19 +54,19 @@ class MlmNsp(Objective):
     ) -> None:
         super().__init__()
         self.config, self.task, self._is_next_label = config, task, is_next_label
-        self.masked = MaskedHead(config, generator)
+        self.masked = MaskedLMHead(config, generator)
         if task != "none":
             self.pooler = Pooler(config, generator)
-            self.pair = PairHead(config, generator)
+            self.pair = SentencePairHead(config, generator)
 
     @classmethod
     def made(
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
-    ) -> MlmNsp:
+    ) -> MaskedLM:
         """Build the heads for `data.sentence_task`."""
         return cls(encoder.config, generator, data.sentence_task, data.is_next_label)
 
-    def loss(self, encoder: Encoder, batch: PairBatch) -> Loss:
+    def loss(self, encoder: Encoder, batch: MaskedBatch) -> Loss:
         """Return summed cross-entropies: `mlm` over the masked tokens, `nsp` or `sop` over the pairs."""
         token_embedding, rows = encoder.embeddings.token, batch.rows
         if self.task != "none":
@@ -83,11 +83,11 @@ class MlmNsp(Objective):
 
     def begin(self, tokens: NDArray[np.int64]) -> None:
         """Set the masked-LM head's bias to the logarithm of each token's frequency in the corpus."""
-        start_from_unigrams(self.masked.bias, tokens)
+        init_output_bias(self.masked.bias, tokens)
 
-    def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[PairBatch]) -> dict[str, float]:
+    def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
         """Return the loss of a unigram model on the masked tokens."""
-        return {"unigram_mlm_loss": unigram_loss(tokens, (batch.labels for batch in batches))}
+        return {"unigram_mlm_loss": unigram_cross_entropy(tokens, (batch.labels for batch in batches))}
 
     def record(self) -> dict[str, Any]:
         """Return the sentence task, since Hugging Face's files name the heads of both alike.
@@ -98,6 +98,6 @@ class MlmNsp(Objective):
             {"is_next_label": self._is_next_label} if self._is_next_label else {}
         )
 
-    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return one model: the encoder and all heads."""
-        return {MODEL: Parts(self.config, {"encoder": encoder, **dict(self.named_children())})}
+        return {MODEL: ModelParts(self.config, {"encoder": encoder, **dict(self.named_children())})}

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.instances.settings import DataSettings
 from bertsmith.loss import Loss
@@ -22,7 +22,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.settings import OBJECTIVES
-from bertsmith.registry import entry
+from bertsmith.registry import lookup
 from bertsmith.settings import Settings
 
 MODEL, GENERATOR = "model", "generator"
@@ -31,7 +31,7 @@ its own."""
 
 
 @dataclass(frozen=True)
-class Parts:
+class ModelParts:
     """The content of a model folder: a configuration and its modules.
 
     Attributes:
@@ -155,7 +155,7 @@ class Objective(nn.Module):
         """Return what bertsmith.json records of the training in addition to the folder's other files."""
         return {}
 
-    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the models to save by the name of their folder."""
         raise NotImplementedError
 
@@ -216,8 +216,8 @@ def check_corruption(data: DataSettings, objective: str, reason: str, *unsupport
         )
 
 
-def held_out_figures(
-    objective: Objective, encoder: Encoder, batches: Iterable[Any], context: Place
+def evaluate_objective(
+    objective: Objective, encoder: Encoder, batches: Iterable[Any], context: ComputeContext
 ) -> dict[str, float]:
     """Return mean losses, accuracies, and perplexities of an objective over held-out batches."""
     totals, reader = _LossTotals(), context.reader(encoder)
@@ -227,7 +227,7 @@ def held_out_figures(
     return totals.metrics(objective.perplexities)
 
 
-def objective_of(config: ModelConfig, parts: Collection[str]) -> str:
+def infer_objective(config: ModelConfig, parts: Collection[str]) -> str:
     """Return the name of the objective that trained a model with these parts, or the default."""
     for name in OBJECTIVES:
         objective = objective_type(name)
@@ -240,4 +240,4 @@ def objective_of(config: ModelConfig, parts: Collection[str]) -> str:
 
 def objective_type(name: str) -> type[Objective]:
     """Return the class of an objective; raise InputError if there is none of this name."""
-    return entry(OBJECTIVES, name, f"there is no objective '{name}'", "objective")
+    return lookup(OBJECTIVES, name, f"there is no objective '{name}'", "objective")

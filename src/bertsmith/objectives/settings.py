@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bertsmith.objectives.objective import Objective
 
 OBJECTIVES: dict[str, str | type[Objective]] = {
-    "mlm_nsp": "bertsmith.objectives.masked_lm:MlmNsp",
+    "mlm_nsp": "bertsmith.objectives.masked_lm:MaskedLM",
     "causal": "bertsmith.objectives.causal_lm:CausalLM",
     "distil": "bertsmith.objectives.distillation:Distillation",
     "replaced": "bertsmith.objectives.electra:Electra",

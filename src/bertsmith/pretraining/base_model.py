@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from bertsmith.artifacts.folder import ModelFolder, read_folder
-from bertsmith.artifacts.locate import CONFIG, locate
+from bertsmith.artifacts.locate import CONFIG_FILE, locate
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, command, option
 from bertsmith.inference.model import Model, load
-from bertsmith.models.config import DROPOUTS, ModelConfig
+from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import family
-from bertsmith.objectives.objective import MODEL, Objective, Parts, objective_of, objective_type
+from bertsmith.models.family import get_family
+from bertsmith.objectives.objective import MODEL, ModelParts, Objective, infer_objective, objective_type
 from bertsmith.pretraining.resolve_settings import resolved
 from bertsmith.pretraining.settings import PretrainSettings, StartSettings
 from bertsmith.settings import read_yaml
@@ -80,10 +80,12 @@ def settings_from(
     """The settings of a new run from this model: its sizes, where dropout alone may be set; what its family, or
     its own record, asks of sentences, where nothing else is said. InputError for other sizes than its own."""
     own = base.folder.config
-    named = {name: value for name, value in sizes.items() if name not in (*DROPOUTS, "initializer_range")}
+    named = {
+        name: value for name, value in sizes.items() if name not in (*DROPOUT_SETTINGS, "initializer_range")
+    }
     given = values.get("data", {})
-    objective = objective_of(own, base.folder.parts)
-    asked = {**family(own.model_type).pretraining, **objective_type(objective).data}
+    objective = infer_objective(own, base.folder.parts)
+    asked = {**get_family(own.model_type).pretraining, **objective_type(objective).data}
     data = {**asked, **_sentence_task(base.folder)}
     chosen = resolved(
         own.model_dump() | named,
@@ -107,7 +109,7 @@ def settings_from(
             hint=f"give the model as {option('model')} only",
         )
     for name in ModelConfig.model_fields:
-        if name not in DROPOUTS and (asked := getattr(chosen.model, name)) != getattr(own, name):
+        if name not in DROPOUT_SETTINGS and (asked := getattr(chosen.model, name)) != getattr(own, name):
             raise InputError(
                 "size_differs_from_model",
                 f"the setting is {asked}, and {base.path} has {getattr(own, name)}",
@@ -157,14 +159,18 @@ def take_over(
             _take_over_beside(base, beside, parts, getattr(chosen.objective, beside, None))
 
 
-def _take_over_beside(base: ModelFolder, beside: str, parts: Parts, named: str | None) -> None:
+def _take_over_beside(base: ModelFolder, beside: str, parts: ModelParts, named: str | None) -> None:
     """Fill what stands beside the model, such as a generator: from the folder that is named, else where a run of
     the same sizes left one. InputError where the one named has other sizes, or was trained with another model."""
     place = base.path.parent / beside if named is None else _located(named, beside)
     why = "the folder does not exist"
-    if (place / CONFIG).is_file():
+    if (place / CONFIG_FILE).is_file():
         found = read_folder(place)
-        own = {name: getattr(parts.config, name) for name in ModelConfig.model_fields if name not in DROPOUTS}
+        own = {
+            name: getattr(parts.config, name)
+            for name in ModelConfig.model_fields
+            if name not in DROPOUT_SETTINGS
+        }
         other = [name for name, value in own.items() if getattr(found.config, name) != value]
         strange = not other and not _same_tables(base, found)
         if not (other or strange) and all(found.has(part) for part in parts.modules if part != "encoder"):
@@ -196,7 +202,7 @@ def _take_over_beside(base: ModelFolder, beside: str, parts: Parts, named: str |
 def _located(named: str, beside: str) -> Path:
     """A folder that is named: that of this kind within a run, else the model itself."""
     within = Path(named) / beside
-    return within if (within / CONFIG).is_file() else locate(named)
+    return within if (within / CONFIG_FILE).is_file() else locate(named)
 
 
 def _same_tables(base: ModelFolder, beside: ModelFolder) -> bool:

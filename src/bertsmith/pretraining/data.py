@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.diagnostics import FULL_SENTENCES, as_options, unknown_tokens
+from bertsmith.corpus.diagnostics import FULL_SENTENCE_SETTINGS, format_settings, unknown_token_warnings
 from bertsmith.corpus.shards import Shards
 from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
-from bertsmith.instances.batches import PairStream, ids_of, token_counts
-from bertsmith.instances.cooccurrence_embeddings import vectors_of_neighbours
-from bertsmith.instances.holdout_split import HELD_OUT_SEED, Split
-from bertsmith.instances.word_boundaries import word_borders
+from bertsmith.formatting import pluralize
+from bertsmith.instances.batches import InstanceStream, special_token_ids_of, token_counts
+from bertsmith.instances.cooccurrence_embeddings import compute_cooccurrence_embeddings
+from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
+from bertsmith.instances.word_boundaries import word_start_function
 from bertsmith.pretraining.pretrained_vectors import token_vectors
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.training.data_loader import Phase
@@ -35,15 +35,15 @@ class Source:
     """The two sides of the corpus, and the streams of instances that a run draws from, each made once."""
 
     shards: Shards
-    split: Split
+    split: DocumentSplit
     chosen: PretrainSettings
 
     @classmethod
     def of(cls, shards: Shards, chosen: PretrainSettings) -> Source:
         """Split the documents, and log how, and where the tokenizer does not know much of the text."""
-        for sentence in unknown_tokens(shards.counts):
+        for sentence in unknown_token_warnings(shards.counts):
             logger.warning("%s", sentence)
-        split = Split.of(shards, chosen.data)
+        split = DocumentSplit.of(shards, chosen.data)
         for sentence in split.described(shards, chosen.data):
             logger.info("%s", sentence)
         return cls(shards, split, chosen)
@@ -73,7 +73,9 @@ class Source:
         def of_neighbours(width: int) -> NDArray[np.float32]:
             logger.info("counting which tokens occur near each other: their first vectors depend on it")
             seed = self.chosen.train.seed
-            return vectors_of_neighbours(self.shards, self.split.training, tokenizer.vocab_size, width, seed)
+            return compute_cooccurrence_embeddings(
+                self.shards, self.split.training, tokenizer.vocab_size, width, seed
+            )
 
         def of_file(width: int) -> NDArray[np.float32]:
             return token_vectors(start.token_vectors, tokenizer, width)
@@ -82,7 +84,7 @@ class Source:
         return [made for made, wanted in asked.items() if wanted]
 
     @cached_property
-    def streams(self) -> list[PairStream]:
+    def streams(self) -> list[InstanceStream]:
         """The training instances of each phase."""
         split, chosen = self.split, self.chosen
         budget = chosen.train.batch_tokens
@@ -118,7 +120,7 @@ class Source:
                 self._as_written,
                 length,
                 kin=self.split.kin,
-                seed=HELD_OUT_SEED,
+                seed=VALIDATION_SEED,
             )
             last = min(stream.size(0), self.chosen.data.max_validation_instances)
             if last:
@@ -135,17 +137,17 @@ def instances_of(
     batch_tokens: int | None = None,
     kin: Ints | None = None,
     seed: int | None = None,
-) -> PairStream:
+) -> InstanceStream:
     """The instances of some documents as a run with these settings sees them; seed: in place of train.seed."""
     tokenizer = shards.tokenizer
-    return PairStream(
+    return InstanceStream(
         shards,
         documents,
-        ids_of(tokenizer),
+        special_token_ids_of(tokenizer),
         chosen.data,
         length=length,
         seed=chosen.train.seed if seed is None else seed,
-        word_starts=word_borders(tokenizer, chosen.data),
+        word_starts=word_start_function(tokenizer, chosen.data),
         batch_tokens=batch_tokens,
         kin=kin,
     )
@@ -165,7 +167,7 @@ def log_instances(source: Source) -> dict[str, float | int]:
     counts = stream.plan(0).counts
     _log_labels(counts, chosen.data.lends)
     if counts["tokens_left_out"]:
-        logger.info("%s left out of every instance", counted(counts["tokens_left_out"], "token"))
+        logger.info("%s left out of every instance", pluralize(counts["tokens_left_out"], "token"))
     found = stream.filling(0, chosen.train.batch_size).report
     limit = (
         f"{chosen.train.batch_tokens:,} tokens"
@@ -175,8 +177,8 @@ def log_instances(source: Source) -> dict[str, float | int]:
     logger.info(
         "%s per epoch in %s, filled to %s of %s (the emptiest to %s); no padding (padded batches would be %s "
         "padding)",
-        counted(counts["instances"], "instance"),
-        counted(int(found["number"]), "batch", "batches"),
+        pluralize(counts["instances"], "instance"),
+        pluralize(int(found["number"]), "batch", "batches"),
         f"{found['fill_mean']:.1%}",
         limit,
         f"{found['fill_min']:.1%}",
@@ -205,6 +207,6 @@ def _log_labels(counts: dict[str, int], lends: bool) -> None:
             "without pairs: %s",
             f"{share:.0%}",
             f"{counts['documents_of_one_fragment']:,}",
-            counted(counts["documents"], "document"),
-            as_options(FULL_SENTENCES),
+            pluralize(counts["documents"], "document"),
+            format_settings(FULL_SENTENCE_SETTINGS),
         )

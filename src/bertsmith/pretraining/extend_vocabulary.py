@@ -19,23 +19,23 @@ from bertsmith import console
 from bertsmith.artifacts.folder import MODEL_FILES, ModelFolder, read_folder, write_folder
 from bertsmith.artifacts.locate import locate, locate_tokenizer
 from bertsmith.errors import InputError, MachineError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.io.files import Reading
 from bertsmith.io.memory import Sources, as_files
 from bertsmith.models.config import ModelConfig
 from bertsmith.settings import with_keywords
-from bertsmith.tokenizer.folder import FILES
+from bertsmith.tokenizer.folder import TOKENIZER_FILES
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training import extend as extension
-from bertsmith.tokenizer_training.added_words import KINDS
+from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS
 from bertsmith.tokenizer_training.extend import NewWord
 
 Init = Literal["mean", "first"]
 
 RECORD = "extension.json"
-_LAYOUT = atomic.FolderLayout("an extended tokenizer", RECORD, (RECORD, *FILES))
-_MODEL = atomic.FolderLayout("an extended model", RECORD, (RECORD, *FILES, *MODEL_FILES))
+_LAYOUT = atomic.FolderLayout("an extended tokenizer", RECORD, (RECORD, *TOKENIZER_FILES))
+_MODEL = atomic.FolderLayout("an extended model", RECORD, (RECORD, *TOKENIZER_FILES, *MODEL_FILES))
 _OF_TOKENS = (
     "encoder.embeddings.token.weight",
     "beside.encoder.embeddings.token.weight",
@@ -57,7 +57,7 @@ class Choice:
     keep_others: bool = False
 
 
-@console.with_bar("reading")
+@console.with_progress_bar("reading")
 def extend_tokenizer(
     files: Sources,
     out: str | Path | None,
@@ -105,14 +105,14 @@ def extend_tokenizer(
     report["out"] = str(place)
     if folder is None:
         try:
-            with atomic.new_folder(place, replace=replace) as part:
+            with atomic.atomic_folder(place, replace=replace) as part:
                 _Recorded(grown, report).save(part)
         except OSError as error:
             raise MachineError(
                 "tokenizer_not_written", f"the tokenizer could not be written: {error}", location=place
             ) from error
     else:
-        pieces = extension.old_pieces(old, grown)
+        pieces = extension.piece_ids_of_new_tokens(old, grown)
         added = {"words": len(found.words), "vocab_size_before": folder.config.vocab_size, "init": init}
         _write_model(place, folder, old.vocab_size, pieces, _Recorded(grown, report), added)
     return report
@@ -161,8 +161,10 @@ class _Found:
             "vocab_size_before": old.vocab_size,
             "vocab_size": grown.vocab_size,
             "already_whole": self.needless,
-            "words": extension.as_rows(self.words),
-            "effect": None if self.counts is None else extension.effect(self.counts, old, grown, written),
+            "words": extension.to_dicts(self.words),
+            "effect": None
+            if self.counts is None
+            else extension.compare_tokenizations(self.counts, old, grown, written),
         }
 
 
@@ -185,11 +187,11 @@ def _words(
     counts = extension.count_domain_words(files, old, reading, progress) if files else None
     if word_list is not None:
         known = counts.counts if counts is not None else {}
-        return _Found(extension.of_list(listed, known, old), needless, counts)
+        return _Found(extension.measure_word_list(listed, known, old), needless, counts)
     assert counts is not None
     common = as_files(choice.against, "against")
     against = extension.count_domain_words(common, old, reading) if common else None
-    words = extension.propose(
+    words = extension.propose_words(
         counts,
         old,
         number=choice.words,
@@ -201,7 +203,7 @@ def _words(
     if not words:
         raise InputError(
             "no_new_words",
-            f"there is no word to add: no word that occurs at least {counted(choice.min_frequency, 'time')} is "
+            f"there is no word to add: no word that occurs at least {pluralize(choice.min_frequency, 'time')} is "
             f"split into {max(2, choice.min_pieces)} pieces or more",
             location=files[0],
             hint=f"lower {option('min_frequency')}, or name words with {option('word_list')}",
@@ -211,8 +213,8 @@ def _words(
 
 def _grown(old: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
     """The tokenizer with the words; each must come out as one token (a vocabulary may have limits of its own)."""
-    kind = KINDS[old.kind]
-    grown = extension.with_words(old, [new.word for new in words])
+    kind = VOCABULARY_KINDS[old.kind]
+    grown = extension.add_words(old, [new.word for new in words])
     for new, got in zip(words, grown.pieces([kind.text(new.word) for new in words]), strict=True):
         if [grown.tokens[i] for i in got] != [kind.token(new.word)]:
             raise InputError(
@@ -256,7 +258,7 @@ def _write_model(
             if len(tensor) != folder.config.vocab_size:
                 raise InputError(
                     "vocab_size_differs",
-                    f"the weights have {counted(len(tensor), 'row')}, and the vocabulary has "
+                    f"the weights have {pluralize(len(tensor), 'row')}, and the vocabulary has "
                     f"{folder.config.vocab_size:,}",
                     location=folder.path,
                     hint="config.json and the weights do not belong together; restore them from the source of the "

@@ -13,14 +13,14 @@ import torch
 from bertsmith import hardware
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.shards import Shards
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model
-from bertsmith.instances.length_buckets import check_budget
+from bertsmith.instances.length_buckets import check_batch_tokens
 from bertsmith.io import atomic
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.objective import Objective, held_out_figures
+from bertsmith.objectives.objective import Objective, evaluate_objective
 from bertsmith.pretraining.base_model import take_over
 from bertsmith.pretraining.data import Source, log_instances
 from bertsmith.pretraining.minimal_pairs import (
@@ -63,7 +63,7 @@ class Work:
     base: Model | None
     encoder: Encoder
     objective: Objective
-    place: Place
+    place: ComputeContext
     batches: dict[str, float | int]
     held_out: dict[str, list[Any]]
     pairs: PairsOnTheWay | None
@@ -169,7 +169,7 @@ class Work:
             title="pretrain",
             fingerprint=fingerprint(
                 numbers(self.chosen),
-                atomic.digest(self.source.shards.folder / "manifest.json"),
+                atomic.sha256_of_file(self.source.shards.folder / "manifest.json"),
                 *([self.base.folder.weights_digest()] if self.base is not None else []),
                 *self.objective.depends_on,
             ),
@@ -188,7 +188,9 @@ class Work:
             return {
                 f"{prefix}{name}": value
                 for prefix, batches in self.held_out.items()
-                for name, value in held_out_figures(self.objective, self.encoder, batches, self.place).items()
+                for name, value in evaluate_objective(
+                    self.objective, self.encoder, batches, self.place
+                ).items()
             } | ({} if self.pairs is None else self.pairs.measure())
 
         return Evaluation(measure)
@@ -243,7 +245,7 @@ class Work:
             logger.warning(
                 "there is little text for %s: the run reads it about %s times, and a model that overfits it gets "
                 "worse on other text; use more text, or a shorter run",
-                counted(updates, "update"),
+                pluralize(updates, "update"),
                 f"{passes:,.0f}",
             )
 
@@ -261,17 +263,18 @@ class Work:
             return [
                 f"this model overfits its text: it has read the text {passes:,.0f} times, and its MLM loss is "
                 f"{learnt:.2f} there and {loss:.2f} on held-out documents{worse}. More text helps most; otherwise "
-                f"make fewer updates (train.max_steps, train.max_minutes; now {counted(updates, 'update')}), or "
-                f"use a smaller preset (now {counted(model.num_hidden_layers, 'layer')} of {model.hidden_size:,})"
+                f"make fewer updates (train.max_steps, train.max_minutes; now {pluralize(updates, 'update')}), or "
+                "use a smaller preset (now "
+                f"{pluralize(model.num_hidden_layers, 'layer')} of {model.hidden_size:,})"
             ]
         if loss < alone:
             return []
         return [
             f"this model has not learned to use the context yet: its held-out MLM loss is {loss:.2f}, and word "
             f"frequencies alone reach {alone:.2f}. Change one of these: more updates (train.max_steps, "
-            f"train.max_minutes; now {counted(updates, 'update')}, {passes:.2g} passes over the data); another "
+            f"train.max_minutes; now {pluralize(updates, 'update')}, {passes:.2g} passes over the data); another "
             f"train.learning_rate (now {train.learning_rate:g}: higher if the loss in log.jsonl still falls, "
-            f"lower if it has risen); a smaller preset (now {counted(model.num_hidden_layers, 'layer')} of "
+            f"lower if it has risen); a smaller preset (now {pluralize(model.num_hidden_layers, 'layer')} of "
             f"{model.hidden_size:,})"
         ]
 
@@ -299,7 +302,7 @@ class Work:
             )
 
 
-def _check_memory(chosen: PretrainSettings, place: Place) -> None:
+def _check_memory(chosen: PretrainSettings, place: ComputeContext) -> None:
     """InputError where weights, gradients and moments do not fit; counted on modules that take no memory."""
     with torch.device("meta"):
         modules = first_weights(chosen, torch.Generator())
@@ -317,4 +320,4 @@ def check_length(chosen: PretrainSettings) -> None:
             hint="lower data.sequence_length"
             + ("" if chosen.base else ", or raise model.max_position_embeddings"),
         )
-    check_budget(chosen.train.batch_tokens, longest)
+    check_batch_tokens(chosen.train.batch_tokens, longest)

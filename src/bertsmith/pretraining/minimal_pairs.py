@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import console
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.inference.causal_scoring import LeftToRight
 from bertsmith.inference.minimal_pairs import MinimalPairs, read_pairs, score_pairs, told_of_pairs
 from bertsmith.inference.pseudo_likelihood import Scorer
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import MaskedHead
+from bertsmith.models.heads import MaskedLMHead
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.pretraining.settings import EvaluateSettings
 from bertsmith.runs.compute_setup import forward
@@ -56,8 +56,8 @@ class PairsOnTheWay:
     def report(self) -> dict[str, Any]:
         """All figures of the pairs after the last update."""
         pairs = self.last
-        logger.info("scoring %s ...", counted(len(pairs), "minimal pair"))
-        with console.Bar("minimal pairs", 2 * len(pairs), unit="sentences") as bar:
+        logger.info("scoring %s ...", pluralize(len(pairs), "minimal pair"))
+        with console.ProgressBar("minimal pairs", 2 * len(pairs), unit="sentences") as bar:
             scores = score_pairs(pairs, self.scorer, bar.advance_to)
         for sentence in told_of_pairs(scores):
             logger.info("%s", sentence)
@@ -94,11 +94,11 @@ def pairs_on_the_way(
     encoder: Encoder,
     objective: Objective,
     tokenizer: Tokenizer,
-    place: Place,
+    place: ComputeContext,
 ) -> PairsOnTheWay:
     """The pairs, put to this model. InputError for an objective without a masked-LM head."""
     head = objective.folders(encoder)[MODEL].modules.get("masked")
-    if not isinstance(head, MaskedHead):
+    if not isinstance(head, MaskedLMHead):
         raise InputError(
             "objective_without_masked_head",
             f"minimal pairs are scored with a masked-LM head, and the objective '{objective.name}' has none",
@@ -116,7 +116,7 @@ def log_sample(pairs: PairsOnTheWay) -> None:
         logger.info(
             "each evaluation scores %s of %s, always the same ones (evaluate.pairs_sample)",
             f"{number:,}",
-            counted(len(pairs.every), "minimal pair"),
+            pluralize(len(pairs.every), "minimal pair"),
         )
 
 
@@ -137,13 +137,13 @@ def expect_pairs(speeds: Speeds, pairs: PairsOnTheWay, tokens: float, minutes: f
         logger.info(
             "scoring all %s would take about %s: %s of them are scored at the end (evaluate.pairs_at_end); "
             "`bertsmith score` scores all",
-            counted(number, "minimal pair"),
-            console.duration(seconds),
+            pluralize(number, "minimal pair"),
+            console.format_duration(seconds),
             f"{some:,}",
         )
     each, last = (worth * len(some) / number for some in (pairs.sample, pairs.last))
     if minutes is not None:
-        one, other = (console.duration(part * speeds.of(0)) for part in (each, last))
+        one, other = (console.format_duration(part * speeds.of(0)) for part in (each, last))
         logger.info("scoring minimal pairs takes about %s at each evaluation, and %s at the end", one, other)
     speeds.writing *= 2  # the model is written before the last pairs are scored, and with their figures
     speeds.evaluated += each

@@ -14,7 +14,11 @@ from bertsmith.corpus.tokenized_corpus import Ints
 from bertsmith.errors import InputError, command, option
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
-from bertsmith.models.weight_init import start_from_sinusoids, start_from_vectors, start_looking_near
+from bertsmith.models.weight_init import (
+    init_local_attention,
+    init_sinusoidal_positions,
+    init_token_embeddings,
+)
 from bertsmith.objectives.objective import GENERATOR, Objective, objective_type
 from bertsmith.pretraining.settings import PretrainSettings
 
@@ -63,9 +67,9 @@ def first_weights(
         objective.summed = kind.perplexities
     table = encoder.embeddings.token.weight
     for of_width in vectors:
-        start_from_vectors(table, of_width(table.shape[1]), chosen.model.initializer_range)
+        init_token_embeddings(table, of_width(table.shape[1]), chosen.model.initializer_range)
     if chosen.start.positions == "sinusoidal":
-        start_from_sinusoids(
+        init_sinusoidal_positions(
             encoder.embeddings.position.weight, chosen.model.initializer_range, chosen.model.position_offset
         )
     if chosen.start.attention == "local":
@@ -87,4 +91,4 @@ def _look_near(encoder: Encoder) -> None:
             hint=f"set {option('start.attention', 'normal')}",
         )
     attention: Any = encoder.blocks[0].attention
-    start_looking_near(attention.qkv.weight, config.num_attention_heads)
+    init_local_attention(attention.qkv.weight, config.num_attention_heads)

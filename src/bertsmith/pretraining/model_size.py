@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bertsmith.console import duration
-from bertsmith.instances.settings import FILL
+from bertsmith.console import format_duration
+from bertsmith.instances.settings import MEAN_FILL_RATIO
 from bertsmith.models.family import preset
 from bertsmith.pretraining.recipe import SIZES, Learning
 from bertsmith.pretraining.resolve_settings import asked_for, resolved
@@ -42,7 +42,7 @@ def size_in_minutes(changes: Mapping[str, Any], tokenizer: Tokenizer) -> str | N
     logger.info(
         "for %s on this machine: %d layers of %d, as in %s, which will see about %s tokens; to change that, set a "
         "preset, settings, or a recipe",
-        duration(seconds),
+        format_duration(seconds),
         sizes.num_hidden_layers,
         sizes.hidden_size,
         found.name,
@@ -76,7 +76,13 @@ def _tokens_in(
     place = place_of(draft.train, draft.model)
     update, _ = timed_on_random_text(draft, place, min(_LONGEST, _SHARE * seconds))
     updates = min(seconds / update, draft.train.max_steps or math.inf)
-    return updates * draft.train.batch_size * draft.train.accumulate * draft.data.sequence_length * FILL
+    return (
+        updates
+        * draft.train.batch_size
+        * draft.train.accumulate
+        * draft.data.sequence_length
+        * MEAN_FILL_RATIO
+    )
 
 
 def _rounded(tokens: float) -> str:

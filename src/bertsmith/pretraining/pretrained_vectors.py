@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.word_vectors import read_word_vectors
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -26,7 +26,7 @@ def token_vectors(file: str, tokenizer: Tokenizer, width: int) -> NDArray[np.flo
     if found.width != width:
         raise InputError(
             "vector_length_differs",
-            f"the vectors have {counted(found.width, 'number')}, and the token table has {width} columns",
+            f"the vectors have {pluralize(found.width, 'number')}, and the token table has {width} columns",
             location=file,
             argument="start.token_vectors",
             hint=f"use vectors of {width} numbers, or a model as wide as the vectors (model.hidden_size, or "
@@ -50,7 +50,7 @@ def token_vectors(file: str, tokenizer: Tokenizer, width: int) -> NDArray[np.flo
         "start as without the file",
         file,
         f"{given:,}",
-        counted(len(names), "token"),
+        pluralize(len(names), "token"),
         f"{len(names) - given:,}",
     )
     return vectors

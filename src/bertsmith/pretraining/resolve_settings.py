@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
-from bertsmith.instances.batches import check_segments
-from bertsmith.models.family import family, preset
+from bertsmith.formatting import pluralize
+from bertsmith.instances.batches import check_type_vocab_size
+from bertsmith.models.family import get_family, preset
 from bertsmith.objectives.objective import objective_type
 from bertsmith.objectives.settings import OBJECTIVES
 from bertsmith.pretraining.recipe import learning_settings, settings_in_minutes
@@ -51,7 +51,7 @@ def asked_kind(
 
 def _objective_of(sizes: Mapping[str, Any]) -> str:
     """What models of these sizes' family are asked, {} being a BERT's."""
-    return family(sizes.get("model_type", "bert")).objective
+    return get_family(sizes.get("model_type", "bert")).objective
 
 
 def _objective_name(values: Mapping[str, Any], changes: Mapping[str, Any], usual: str = _USUAL) -> str:
@@ -107,7 +107,7 @@ def resolved(
         values = {**values, "objective": _below(values.get("objective", {}), usually)}
     below: list[Mapping[str, Mapping[str, Any]]] = []
     if not of_model:
-        kind_of = family(sizes["model_type"])
+        kind_of = get_family(sizes["model_type"])
         below.append({"data": kind_of.pretraining, "train": kind_of.training})
         if recipe is None:
             objective = _objective_name(values, changes)
@@ -128,11 +128,11 @@ def resolved(
         raise InputError(
             "vocab_size_differs",
             f"the setting is {chosen.model.vocab_size}, and the tokenizer has "
-            f"{counted(tokenizer.vocab_size, 'entry', 'entries')}",
+            f"{pluralize(tokenizer.vocab_size, 'entry', 'entries')}",
             argument="model.vocab_size",
             hint="remove it: the size comes from the tokenizer",
         )
-    check_segments(chosen.data, tokenizer.uses_segments, chosen.model.type_vocab_size)
+    check_type_vocab_size(chosen.data, tokenizer.uses_segments, chosen.model.type_vocab_size)
     return chosen
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted, percent
+from bertsmith.formatting import format_percent, pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.pretraining.base_model import base_of, settings_from
 from bertsmith.pretraining.job import Work
@@ -181,8 +181,8 @@ def _log_learning_settings(chosen: PretrainSettings) -> None:
     muon = f"Muon at {train.muon_learning_rate:g}, " if train.optimizer == "muon" else ""
     told = (
         f"{muon}AdamW at {train.learning_rate:g}, schedule {train.schedule}, "
-        f"{counted(train.batch_size, 'sequence')} of {data.sequence_length} tokens a batch, "
-        f"{percent(data.mlm_probability)} of them predicted, dropout {chosen.model.hidden_dropout_prob:g}"
+        f"{pluralize(train.batch_size, 'sequence')} of {data.sequence_length} tokens a batch, "
+        f"{format_percent(data.mlm_probability)} of them predicted, dropout {chosen.model.hidden_dropout_prob:g}"
     )
     if not usual:
         logger.info("no settings were measured for a model of this size, so the defaults are used: %s", told)

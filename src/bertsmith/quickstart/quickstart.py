@@ -21,7 +21,7 @@ from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import Stopped, option
 from bertsmith.finetuning.run import finetune
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic, documentation
 from bertsmith.io.documentation import Library
@@ -54,7 +54,7 @@ _FINETUNING_UPDATES = 150  # updates of pre-training that take as long as fine-t
 _MIN_USEFUL_STEPS = 100  # with fewer, a model learns little more than word frequencies
 # In addition to the recipe of a model of this size (pretraining/recipe.py): short sequences with more
 # masked tokens. benchmarks/tried.md lists alternatives.
-PRETRAINING = {
+PRETRAINING_SETTINGS = {
     "model.num_attention_heads": 4,
     "model.max_position_embeddings": 64,
     "data.sequence_length": 64,
@@ -65,7 +65,7 @@ PRETRAINING = {
     "train.tensorboard": False,
 }
 # The same with and without pre-training. After pre-training at a high learning rate, the encoder tolerates one.
-FINETUNING = {
+FINETUNING_SETTINGS = {
     "model.hidden_dropout_prob": 0,
     "model.attention_probs_dropout_prob": 0,
     "train.max_steps": 60,
@@ -110,7 +110,7 @@ def quickstart(
         Stopped: Ctrl-C was pressed.
     """
     out = Path(out)
-    atomic.refuse_filled(out, in_place=True)
+    atomic.check_output_folder(out, in_place=True)
     budget: dict[str, Any]
     if steps is None and minutes is None:
         budget = {"train.max_steps": _MAX_STEPS, "train.max_minutes": _MAX_MINUTES}
@@ -135,8 +135,8 @@ def _run(
     logger.info(
         "1/5 %s: %s of documentation in %s",
         corpus,
-        counted(num_words, "word"),
-        counted(len(task.rest), "document"),
+        pluralize(num_words, "word"),
+        pluralize(len(task.rest), "document"),
     )
     timer.record("read")
     _log_estimated_time(budget, sum(timer.seconds.values()), seed)
@@ -146,7 +146,7 @@ def _run(
         "2/5 %s: a vocabulary of %s; %s",
         out / "tokenizer",
         f"{tokenizer.vocab_size:,}",
-        counted(shards.tokens, "token"),
+        pluralize(shards.tokens, "token"),
     )
     timer.record("prepare")
     logger.info("3/5 %s: pre-training a BERT with 2 layers and hidden size 128", out / "bert")
@@ -154,7 +154,7 @@ def _run(
         shards,
         out / "bert",
         preset=_PRESET,
-        settings={**PRETRAINING, "train.seed": seed, **budget},
+        settings={**PRETRAINING_SETTINGS, "train.seed": seed, **budget},
     )
     _warn_of_few_steps(bert.report["steps"], budget)
     timer.record("pretrain")
@@ -188,7 +188,7 @@ def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: 
     values = learning_settings(sizes)
     values["model"] = sizes | values["model"] | {"vocab_size": _VOCAB_SIZE}
     settings = PretrainSettings.of(values, "quickstart").changed(
-        {**PRETRAINING, "train.seed": seed, **budget}
+        {**PRETRAINING_SETTINGS, "train.seed": seed, **budget}
     )
     context = place_of(settings.train, settings.model)
     seconds, _ = timed_on_random_text(settings, context, _PROBE_SECONDS)
@@ -200,20 +200,20 @@ def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: 
         "an update takes about %.2g s on this machine; all steps take about %s, of which %s are for %s of "
         "pre-training",
         seconds,
-        console.duration(steps * seconds + other_seconds),
-        console.duration(steps * seconds),
-        counted(steps, "update"),
+        console.format_duration(steps * seconds + other_seconds),
+        console.format_duration(steps * seconds),
+        pluralize(steps, "update"),
     )
     if train.max_steps == _MAX_STEPS and steps < _MAX_STEPS:
         logger.warning(
             "this machine is slow or busy: all %s updates would take %s, so the BERT gets fewer and learns less; "
             "set minutes to %d for all",
             f"{_MAX_STEPS:,}",
-            console.duration(_MAX_STEPS * seconds),
+            console.format_duration(_MAX_STEPS * seconds),
             math.ceil(_MAX_STEPS * seconds / 60) + 1,
         )
     if steps < _MIN_USEFUL_STEPS:
-        logger.warning("in %s a BERT learns little more than word frequencies", counted(steps, "update"))
+        logger.warning("in %s a BERT learns little more than word frequencies", pluralize(steps, "update"))
 
 
 def _warn_of_few_steps(steps: int, budget: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ def _warn_of_few_steps(steps: int, budget: Mapping[str, Any]) -> None:
     if steps < _MAX_STEPS and budget.get("train.max_steps") == _MAX_STEPS:
         logger.warning(
             "only %s of %s fit into the time limit: expect lower scores",
-            counted(steps, "update"),
+            pluralize(steps, "update"),
             f"{_MAX_STEPS:,}",
         )
 
@@ -261,7 +261,7 @@ def _report_stop(out: Path) -> Iterator[None]:
 
 def _read_documents(libraries: Sequence[Library]) -> list[Document]:
     total = sum(len(library.files) for library in libraries)
-    with console.Bar("reading", total) as bar:
+    with console.ProgressBar("reading", total) as bar:
         return list(documentation.documents(libraries, lambda done: bar.advance_to(done, "source files")))
 
 
@@ -273,7 +273,7 @@ def _score_models(
         {"model": "majority", **score_majority_baseline(task)},
         {"model": "TF-IDF + linear", **score_linear_baseline(task)},
     ]
-    bases = {"fresh": untrained(out / "fresh", bert), "bert": bert.path}
+    bases = {"fresh": write_untrained_model(out / "fresh", bert), "bert": bert.path}
     for name, base in bases.items():
         run = out / f"classifier-{name}"
         classifier = finetune(
@@ -283,7 +283,7 @@ def _score_models(
             train=files["train"],
             dev=files["dev"],
             settings={
-                **FINETUNING,
+                **FINETUNING_SETTINGS,
                 "train.seed": seed,
                 "train.precision": bert.report["precision"],
             },
@@ -313,7 +313,7 @@ def _score_pairs(out: Path, bert: Model, task: QuickstartTask, seed: int) -> dic
     }
 
 
-def untrained(folder: Path, bert: Model) -> Path:
+def write_untrained_model(folder: Path, bert: Model) -> Path:
     """Write a model folder with the initial weights of a run, but random token embeddings."""
     settings = PretrainSettings.from_file(bert.path / SETTINGS)
     encoder, objective = first_weights(settings, torch.Generator().manual_seed(settings.train.seed))
@@ -346,13 +346,13 @@ def _describe_task(task: QuickstartTask, files: dict[str, Path]) -> dict[str, An
     }
 
 
-def show(report: dict[str, Any]) -> None:
+def print_report(report: dict[str, Any]) -> None:
     """Print filled masks, tables of scores, their basis, and commands to continue with."""
     _show_masks(report["masks"])
     task, pretraining, scores = report["task"], report["pretrain"], report["scores"]
     sizes = task["sentences"]
-    console.result("")
-    console.result_table(
+    console.print_result("")
+    console.print_table(
         f"Which of {len(task['labels'])} {task['kind']} does a sentence come from?",
         ["", "accuracy", "macro F1"],
         [(s["model"], f"{s['accuracy']:.1%}", f"{s['macro_f1']:.1%}") for s in scores],
@@ -364,20 +364,21 @@ def show(report: dict[str, Any]) -> None:
     metrics = ", ".join(
         f"{name.replace('_', ' ')} {value:.2f}" for name, value in pretraining["held_out"].items()
     )
-    console.result(f"Pre-training: {gains}.")
+    console.print_result(f"Pre-training: {gains}.")
     _show_pairs(report["pairs"])
-    console.result(f"On held-out documents: {metrics}.")
-    console.result(
-        f"{counted(pretraining['tokens'], 'token')} in {console.duration(pretraining['seconds'])}; "
-        f"all steps {console.duration(report['seconds'])} on {counted(report['machine']['threads'], 'thread')}."
+    console.print_result(f"On held-out documents: {metrics}.")
+    console.print_result(
+        f"{pluralize(pretraining['tokens'], 'token')} in {console.format_duration(pretraining['seconds'])}; "
+        f"all steps {console.format_duration(report['seconds'])} on "
+        f"{pluralize(report['machine']['threads'], 'thread')}."
     )
-    console.result("")
-    console.result(
+    console.print_result("")
+    console.print_result(
         f"Labels: {', '.join(task['labels'])}. {sizes['train']} labeled sentences for training, "
         f"{sizes['dev']} for validation, {sizes['test']:,} for testing; none of them names a label."
     )
-    console.result(f"Text: {_describe_libraries(report['corpus'])}.")
-    console.result(
+    console.print_result(f"Text: {_describe_libraries(report['corpus'])}.")
+    console.print_result(
         "The task's sentences come from held-out modules; the pre-training text comes from other modules of the "
         "same libraries."
     )
@@ -389,10 +390,10 @@ def _format_gain(points: float, name: str) -> str:
 
 
 def _show_masks(masks: Sequence[dict[str, Any]]) -> None:
-    console.result("Masks filled by the pre-trained BERT:")
+    console.print_result("Masks filled by the pre-trained BERT:")
     for mask in masks:
         answers = ", ".join(f"{_quote_punctuation(a['token'])} {a['score']:.0%}" for a in mask["answers"])
-        console.result(f"  {mask['text']}\n      {answers}")
+        console.print_result(f"  {mask['text']}\n      {answers}")
 
 
 def _quote_punctuation(token: str) -> str:
@@ -403,10 +404,10 @@ def _show_pairs(pairs: dict[str, Any] | None) -> None:
     if pairs is None:
         return
     phenomena = list(pairs["scores"][0]["by_phenomenon"])
-    console.result("")
-    console.result_table(
+    console.print_result("")
+    console.print_table(
         "Which of two sentences is the original (the other has a word replaced)? "
-        f"{counted(pairs['number'], 'pair')}",
+        f"{pluralize(pairs['number'], 'pair')}",
         ["", "accuracy", *phenomena],
         [
             (s["model"], f"{s['accuracy']:.1%}", *(f"{s['by_phenomenon'][name]:.1%}" for name in phenomena))
@@ -426,10 +427,10 @@ def _show_next_commands(report: dict[str, Any]) -> None:
     """Print commands to copy, one per line."""
     out = Path(report["out"])
     bert, classifier = shlex.quote(str(out / "bert")), shlex.quote(report["scores"][-1]["run"])
-    console.result("\nTry the models:")
-    console.result(f'  bertsmith fill-mask {bert} "Returns the [MASK] of the array."')
-    console.result(f'  bertsmith predict {classifier} "Returns the rank of a matrix."')
-    console.result("\nThe same steps with your own files:")
+    console.print_result("\nTry the models:")
+    console.print_result(f'  bertsmith fill-mask {bert} "Returns the [MASK] of the array."')
+    console.print_result(f'  bertsmith predict {classifier} "Returns the rank of a matrix."')
+    console.print_result("\nThe same steps with your own files:")
     for command in (
         "bertsmith tokenizer train *.txt --out tokenizer --vocab-size 16000",
         "bertsmith data prepare *.txt --tokenizer tokenizer --out shards",
@@ -438,4 +439,4 @@ def _show_next_commands(report: dict[str, Any]) -> None:
         "    --dev dev.csv --out mine",
         "bertsmith evaluate mine --data test.csv",
     ):
-        console.result(f"  {command}")
+        console.print_result(f"  {command}")

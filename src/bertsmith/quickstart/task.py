@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import rng
-from bertsmith.corpus.sentence_splitter import split
+from bertsmith.corpus.sentence_splitter import split_sentences
 from bertsmith.errors import InputError, command
 from bertsmith.io.documentation import STANDARD, library_of
 from bertsmith.io.files import Document
@@ -104,7 +104,7 @@ def sentences_of(document: Document) -> list[str]:
     """Return the complete sentences of 8 to 40 words in a document."""
     return [
         s
-        for s in split(document.text)
+        for s in split_sentences(document.text)
         if s[0].isupper() and s.endswith(".") and s.count(" ") + 1 in _SENTENCE_WORDS
     ]
 
@@ -125,7 +125,7 @@ def _draw_task(
     held_out_documents = [d for label in labels for d in held_out[label]]
     locations = {d.place for d in held_out_documents}
     rest = [d for d in documents if d.place not in locations]
-    used = {_letters(sentence) for d in rest for sentence in split(d.text)}
+    used = {_letters(sentence) for d in rest for sentence in split_sentences(d.text)}
     sentences = {sentence for d in held_out_documents for sentence in sentences_of(d)}
     unseen = sorted(sentence for sentence in sentences if _letters(sentence) not in used)
     class_names = _class_names(labels)

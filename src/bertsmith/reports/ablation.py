@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _X_MARGIN = 0.1  # fraction of the range of the values
 
 
-def seeds_plot(
+def plot_seeds(
     name: str, rows: Mapping[str, Mapping[str, Any]], paper: Mapping[str, float] | None = None
 ) -> bytes:
     """Plot a metric by row: a dot per seed, a mark at the mean, a line of one standard deviation on each side.
@@ -45,7 +45,7 @@ def seeds_plot(
     return plots.png(plots.side_by_side([draw, draw_paper], _size(len(rows))))
 
 
-def paper_plot(name: str, rows: Mapping[str, float]) -> bytes:
+def plot_paper_values(name: str, rows: Mapping[str, float]) -> bytes:
     """Plot the paper's values of a metric by row as a PNG."""
 
     def draw(axes: Axes) -> None:

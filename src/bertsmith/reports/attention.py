@@ -17,7 +17,7 @@ _GRID_SIDE = 1.1  # inches: of each heat map of several
 _CELL_SIZE, _MIN_SIDE = 0.25, 2.2  # inches: of a token in a single heat map, and of the smallest such map
 
 
-def attention_plot(
+def plot_attention(
     tokens: Sequence[str], weights: NDArray[np.float32], layers: Sequence[int], heads: Sequence[int]
 ) -> bytes:
     """Plot weights [L, A, T, T] of the numbered layers and heads as a PNG."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.reports import plots
 from bertsmith.reports.page import render
 
@@ -64,10 +64,10 @@ def _length_histogram(summary: Mapping[str, Any], noun: str, measure: str) -> di
     count, minimum, maximum = (summary[key] for key in ("number", "least", "most"))
     unit = measure.partition(" ")[0]
     if minimum == maximum:
-        caption = f"{counted(count, noun)} of {counted(maximum, unit[:-1])}"
+        caption = f"{pluralize(count, noun)} of {pluralize(maximum, unit[:-1])}"
         return {"title": measure, "picture": None, "caption": caption + (" each" if count > 1 else "")}
     caption = (
-        f"{counted(count, noun)} of {minimum:,} to {maximum:,} {unit}; median {summary['median']:,}, "
+        f"{pluralize(count, noun)} of {minimum:,} to {maximum:,} {unit}; median {summary['median']:,}, "
         f"95 % have up to {summary['percentile_95']:,}"
     )
     histogram = summary["histogram"]
@@ -88,7 +88,7 @@ def _piece_shares(report: Mapping[str, Any]) -> list[tuple[str, float]]:
     counts, total = report["words_by_pieces"][1:], report["words"]
     if not total:
         return []
-    rows = [(counted(n, "piece"), count) for n, count in enumerate(counts[: _MAX_PIECES - 1], start=1)]
+    rows = [(pluralize(n, "piece"), count) for n, count in enumerate(counts[: _MAX_PIECES - 1], start=1)]
     rows.append((f"{_MAX_PIECES} or more", sum(counts[_MAX_PIECES - 1 :])))
     while not rows[-1][1] and len(rows) > 1:
         rows.pop()

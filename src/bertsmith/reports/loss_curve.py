@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _EVALUATION_COLOR = "#d1722e"
 
 
-def loss_curve(log: Path) -> Markup | None:
+def plot_loss_curve(log: Path) -> Markup | None:
     """Plot training and evaluation losses of a run's log.jsonl by update as SVG; None for fewer than two."""
     try:
         lines = log.read_text(encoding="utf-8").splitlines()

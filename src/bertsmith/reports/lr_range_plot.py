@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _DIVERGENCE_MARGIN = 0.15  # fraction of the first loss shown above it; larger losses have diverged
 
 
-def rate_plot(
+def plot_lr_range_test(
     rates: Sequence[float],
     curves: Mapping[int, tuple[Sequence[float], Sequence[float]]],
     suggested: float | None,

@@ -34,13 +34,13 @@ def render(template: str, **values: Any) -> str:
     environment.filters |= {
         "number": number,
         "sentence": sentence,
-        "counted": formatting.counted,
+        "counted": formatting.pluralize,
         "visible": visible,
         "score": score_name,
-        "percent": _unbroken(formatting.percent),
-        "size": _unbroken(formatting.size),
-        "seconds": _unbroken(formatting.seconds),
-        "duration": _unbroken(console.duration),
+        "percent": _unbroken(formatting.format_percent),
+        "size": _unbroken(formatting.format_bytes),
+        "seconds": _unbroken(formatting.format_seconds),
+        "duration": _unbroken(console.format_duration),
     }
     return environment.get_template(template).render(**values)
 
@@ -65,7 +65,7 @@ def score_name(name: str) -> str:
 
 def visible(text: Any) -> str:
     """Return a text on one line, with control characters and direction marks as escapes."""
-    return console.visible(str(text), one_line=True)
+    return console.escape_control_characters(str(text), one_line=True)
 
 
 def _unbroken(formatter: Callable[[Any], str]) -> Callable[[Any], str]:

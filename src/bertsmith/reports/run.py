@@ -33,7 +33,7 @@ def write_figures(folder: Path, report: Mapping[str, Any]) -> list[Drawing]:
 
 def write_report(folder: Path, report: Mapping[str, Any], figures: Sequence[Drawing]) -> None:
     """Write FOLDER/report.html and then FOLDER/report.json with the same numbers; figures: see `write_figures`."""
-    page = run_page(report, figures)
+    page = render_run_page(report, figures)
     with _raise_write_errors(folder / REPORT):
         atomic.write_text(folder / PAGE, page)
         atomic.write_text(folder / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
@@ -49,7 +49,7 @@ def _raise_write_errors(path: Path) -> Iterator[None]:
         ) from None
 
 
-def run_page(report: Mapping[str, Any], figures: Sequence[Drawing] | None = None) -> str:
+def render_run_page(report: Mapping[str, Any], figures: Sequence[Drawing] | None = None) -> str:
     """Return the HTML page of a report; text from files is escaped."""
     pictures = {
         figure.name: {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertsmith.formatting import counted, percent
+from bertsmith.formatting import format_percent, pluralize
 from bertsmith.reports import plots
 from bertsmith.reports.page import score_name
 
@@ -62,7 +62,7 @@ def _curves(report: Mapping[str, Any]) -> Iterator[Drawing]:
         }
         best, metric = report["best_step"], report["decided_by"]
         value = next((row[metric] for row in evaluations if row["step"] == best), None)
-        caption = f"{counted(len(evaluations), 'evaluation')} on dev"
+        caption = f"{pluralize(len(evaluations), 'evaluation')} on dev"
         if value is not None:
             caption += (
                 f"; the best {score_name(metric)}, {value:.4f}, at update {best:,}, whose weights were kept"
@@ -109,7 +109,7 @@ def _plot_lines(
 
 def _answers(answers: Mapping[str, Any]) -> Iterator[Drawing]:
     if confusion := answers.get("confusion"):
-        accuracy = percent(1 - confusion["wrong"] / max(1, confusion["number"]))
+        accuracy = format_percent(1 - confusion["wrong"] / max(1, confusion["number"]))
         if confusion["counts"]:
             figure = _plot_matrix(confusion["labels"], confusion["counts"])
             caption = f"{confusion['number']:,} {confusion['of']}: {accuracy} right"
@@ -121,7 +121,7 @@ def _answers(answers: Mapping[str, Any]) -> Iterator[Drawing]:
     if reliability := answers.get("reliability"):
         caption = (
             f"{reliability['number']:,} {reliability['of']}; expected calibration error "
-            f"{percent(reliability['error'])}"
+            f"{format_percent(reliability['error'])}"
         )
         yield Drawing("reliability", "Reliability", _plot_reliability(reliability["bins"]), caption)
     if numbers := answers.get("numbers"):
@@ -129,7 +129,7 @@ def _answers(answers: Mapping[str, Any]) -> Iterator[Drawing]:
         examples = (
             f"{num_shown:,} of {numbers['number']:,} examples"
             if num_shown < numbers["number"]
-            else counted(num_shown, "example")
+            else pluralize(num_shown, "example")
         )
         caption = f"{numbers['up']} by {numbers['across']}, {examples}"
         yield Drawing("numbers", "Predicted and true numbers", _plot_scatter(numbers), caption)
@@ -212,7 +212,8 @@ def _lengths(report: Mapping[str, Any]) -> Iterator[Drawing]:
         truncation = report["truncation"][part]
         max_tokens = truncation["limit"] - truncation["special_tokens"]
         caption = (
-            f"{part}: {counted(summary['number'], 'text')} of {summary['least']:,} to {summary['most']:,} tokens; "
+            f"{part}: {pluralize(summary['number'], 'text')} of {summary['least']:,} "
+            f"to {summary['most']:,} tokens; "
             f"median {summary['median']:,}, 95 % have up to {summary['percentile_95']:,}; the model reads "
             f"{max_tokens:,} at a time"
         )

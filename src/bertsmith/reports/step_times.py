@@ -9,7 +9,7 @@ from typing import Any
 from bertsmith import hardware
 
 
-class Steps:
+class StepTimer:
     """Measure seconds by step, in the order of their first start; a nested step pauses the outer one."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertsmith.formatting import percent
+from bertsmith.formatting import format_percent
 from bertsmith.reports.page import render
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def tokenizers_plot(report: Mapping[str, Any]) -> Figure:
     axes.set_yticks(ticks, [_format_name(name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     for tick, share in zip(ticks, shares, strict=True):
-        axes.text(1.01, tick, f"{percent(share[-1])} unknown", va="center")
+        axes.text(1.01, tick, f"{format_percent(share[-1])} unknown", va="center")
     axes.set_xlim(0, 1)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     axes.set_xlabel("share of the words")

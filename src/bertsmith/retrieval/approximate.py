@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from bertsmith.errors import InputError, option
-from bertsmith.retrieval.exact import exact_products, nearest_vectors
+from bertsmith.retrieval.exact import exact_products, search_vectors
 
 GRAPH = "hnsw.faiss"
 _M, _EF_CONSTRUCTION, _EF_SEARCH = 32, 200, 128  # faiss's names
@@ -83,7 +83,7 @@ def _measure_recall(graph: Any, vectors: NDArray[np.float32]) -> Recall:
     sample_size = min(_RECALL_QUERIES, len(vectors))
     sample = np.unique(np.linspace(0, len(vectors) - 1, sample_size).astype(np.int64))
     queries = np.ascontiguousarray(vectors[sample])
-    exact_indices, exact_scores = nearest_vectors(queries, vectors, _RECALL_K + 1)
+    exact_indices, exact_scores = search_vectors(queries, vectors, _RECALL_K + 1)
     candidates = search_graph(graph, queries, min(_RECALL_K + 1, len(vectors)))
     recalls = []
     for index, query, approximate, nearest, scores in zip(

@@ -15,7 +15,7 @@ _QUERY_BATCH_SIZE = 256
 _UNIT_ROUNDOFF = 2.0**-24  # of single precision
 
 
-def nearest_vectors(
+def search_vectors(
     queries: NDArray[np.float32], vectors: NDArray[np.float32], k: int, *, block_size: int = _BLOCK_SIZE
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return indices and products, both [Q, min(k, N)], of the k best of N vectors for each of Q queries.
@@ -48,7 +48,7 @@ def exact_products(query: NDArray[np.float32], vectors: NDArray[np.float32]) -> 
     return products
 
 
-def unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def normalize_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Divide vectors [n, H] by their lengths, so that products are cosines; zero vectors stay zero."""
     normalized: NDArray[np.float32] = vectors / np.maximum(
         np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12

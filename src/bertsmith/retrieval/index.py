@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bertsmith.errors import InputError, MachineError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.models.config import Pooling
 from bertsmith.retrieval.approximate import (
@@ -31,8 +31,8 @@ from bertsmith.retrieval.approximate import (
     open_graph,
     search_graph,
 )
-from bertsmith.retrieval.exact import exact_products, nearest_vectors, unit_length
-from bertsmith.retrieval.vector_file import map_vectors, vector_file
+from bertsmith.retrieval.exact import exact_products, normalize_vectors, search_vectors
+from bertsmith.retrieval.vector_file import map_vectors, open_vector_file
 
 MANIFEST, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.arrow"
 LAYOUT = atomic.FolderLayout("an index", MANIFEST, (MANIFEST, VECTORS, TEXTS, GRAPH))
@@ -49,7 +49,7 @@ class TextRow(NamedTuple):
     id: str
 
 
-class Whose(BaseModel):
+class EmbeddingSource(BaseModel):
     """The model that computed the vectors: its path, the digest of its weights and tokenizer, and its pooling."""
 
     model_config = ConfigDict(frozen=True)
@@ -70,7 +70,7 @@ class _Manifest(BaseModel):
     version: str
     texts: int = Field(ge=1)
     dimension: int = Field(ge=1)
-    source: Whose = Field(alias="whose")
+    source: EmbeddingSource = Field(alias="whose")
     approximate: Recall | None = None
     files: dict[str, _File]
 
@@ -113,7 +113,7 @@ class Index:
         return self._manifest.texts
 
     def __repr__(self) -> str:
-        return f"Index({self.folder}, {counted(len(self), 'text')}, dimension {self.dimension})"
+        return f"Index({self.folder}, {pluralize(len(self), 'text')}, dimension {self.dimension})"
 
     @property
     def dimension(self) -> int:
@@ -121,7 +121,7 @@ class Index:
         return self._manifest.dimension
 
     @property
-    def whose(self) -> Whose:
+    def whose(self) -> EmbeddingSource:
         """Model that computed the vectors."""
         return self._manifest.source
 
@@ -166,9 +166,9 @@ class Index:
                 location=self.folder,
                 hint="search with the model that built the index",
             )
-        queries = unit_length(queries)
+        queries = normalize_vectors(queries)
         if not approximately:
-            return nearest_vectors(queries, self.vectors, k)
+            return search_vectors(queries, self.vectors, k)
         self.refuse_without_graph(approximately)
         if self._graph is None:
             self._graph = open_graph(self.folder / GRAPH)
@@ -180,7 +180,7 @@ def write_index(
     output_dir: str | Path,
     rows: Iterable[TextRow],
     embed: Callable[[Sequence[str]], NDArray[np.float32]],
-    source: Whose,
+    source: EmbeddingSource,
     *,
     approximately: bool = False,
     overwrite: bool = False,
@@ -205,11 +205,11 @@ def write_index(
     if approximately:
         import_faiss()  # fail before hours of work
     try:
-        with atomic.new_folder(output_dir, replace=replace) as folder:
+        with atomic.atomic_folder(output_dir, replace=replace) as folder:
             num_texts, dimension = _write_vectors(folder, iter(rows), embed, progress)
             recall = build_graph(folder / GRAPH, map_vectors(folder / VECTORS)) if approximately else None
             files = {
-                path.name: _File(size=path.stat().st_size, sha256=atomic.digest(path))
+                path.name: _File(size=path.stat().st_size, sha256=atomic.sha256_of_file(path))
                 for path in sorted(folder.iterdir())
             }
             manifest = _Manifest(
@@ -242,12 +242,12 @@ def _write_vectors(
     vectors = embed([row.text for row in chunk])
     dimension = vectors.shape[1]
     with (
-        vector_file(folder / VECTORS, dimension) as writer,
+        open_vector_file(folder / VECTORS, dimension) as writer,
         pa.OSFile(str(folder / TEXTS), "wb") as sink,
         pa.ipc.new_file(sink, _SCHEMA) as texts,
     ):
         while chunk:
-            writer.write(unit_length(vectors))
+            writer.write(normalize_vectors(vectors))
             columns = zip(*chunk, strict=True)
             arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
             texts.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
@@ -288,8 +288,8 @@ def _check_file(path: Path, file: _File) -> None:
     if not path.is_file():
         fault = "this file is missing"
     elif (size := path.stat().st_size) != file.size:
-        fault = f"the file has {counted(size, 'byte')}, not {file.size:,}"
-    elif atomic.digest(path) != file.sha256:
+        fault = f"the file has {pluralize(size, 'byte')}, not {file.size:,}"
+    elif atomic.sha256_of_file(path) != file.sha256:
         fault = "the file has changed since it was written (sha256 differs)"
     else:
         return

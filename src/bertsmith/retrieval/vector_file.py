@@ -43,7 +43,7 @@ class VectorWriter:
 
 
 @contextmanager
-def vector_file(path: Path, dimension: int) -> Iterator[VectorWriter]:
+def open_vector_file(path: Path, dimension: int) -> Iterator[VectorWriter]:
     """Open a .npy file for vectors of a dimension; it is complete if the block ends without an error."""
     with path.open("wb") as file:
         writer = VectorWriter(file, dimension)

@@ -11,9 +11,9 @@ from typing import Any
 from torch import nn
 
 from bertsmith import hardware
-from bertsmith.console import duration
-from bertsmith.device import Place
-from bertsmith.formatting import counted
+from bertsmith.console import format_duration
+from bertsmith.device import ComputeContext
+from bertsmith.formatting import pluralize
 from bertsmith.hardware import Precision
 from bertsmith.training.autotune import Speeds
 from bertsmith.training.data_loader import Batch, Phase
@@ -52,7 +52,7 @@ class Footing:
     """On what a run computes. free: whether the number of threads may change while it goes. processes: that share
     out the work, each on so many threads."""
 
-    place: Place
+    place: ComputeContext
     threads: int
     free: bool
     speeds: Speeds = field(default_factory=Speeds)
@@ -64,7 +64,7 @@ def footing(
     objective: nn.Module,
     phases: Sequence[Phase],
     train: TrainSettings,
-    place: Place,
+    place: ComputeContext,
     updates: Callable[[], int],
     *,
     resuming: bool = False,
@@ -78,11 +78,11 @@ def footing(
     """
     free, among = has_free_threads(train, place), ranks.run_on_main(lambda: ways_of(train, place))
     most, several = among[0].threads, ranks.world_size
-    if not resuming and place.uses_threads and most > (cores := hardware.allowed_cores()):
+    if not resuming and place.uses_threads and most > (cores := hardware.available_cores()):
         logger.warning(
             "this run uses %s on %s: as many threads as cores would be faster",
-            counted(most, "thread"),
-            counted(cores, "core"),
+            pluralize(most, "thread"),
+            pluralize(cores, "core"),
         )
     if resuming or (len(among) == 1 and train.max_minutes is None):
         return Footing(place, most, free, processes=several)
@@ -108,18 +108,18 @@ def footing(
     return Footing(place, way.threads, free, speeds, several)
 
 
-def has_free_threads(train: TrainSettings, place: Place) -> bool:
+def has_free_threads(train: TrainSettings, place: ComputeContext) -> bool:
     """Whether the number of threads is ours to choose: neither the settings nor OMP_NUM_THREADS name one, and no
     other processes of the run are here, whose share a trial would not see."""
-    named = train.threads or hardware.asked_threads()
+    named = train.threads or hardware.omp_num_threads()
     alone = hardware.rank_info().world_size == 1
-    return named is None and alone and place.uses_threads and hardware.allowed_cores() > 1
+    return named is None and alone and place.uses_threads and hardware.available_cores() > 1
 
 
-def ways_of(train: TrainSettings, place: Place) -> list[Way]:
+def ways_of(train: TrainSettings, place: ComputeContext) -> list[Way]:
     """How an update may be computed, as far as settings and environment leave that open. bf16 is tried only where
     its products alone are faster: elsewhere it could win but by other work that slows the updates in fp32."""
-    most = train.threads or hardware.asked_threads() or hardware.own_cores()
+    most = train.threads or hardware.omp_num_threads() or hardware.cores_per_process()
     precisions: list[Precision] = [place.precision]
     if train.precision == "auto":
         products = hardware.choose_precision(place.device).precision
@@ -127,11 +127,11 @@ def ways_of(train: TrainSettings, place: Place) -> list[Way]:
     return ways(numbers_of_threads(most) if has_free_threads(train, place) else [most], precisions)
 
 
-def _told(found: Mapping[Way, float], way: Way, seconds: float, place: Place) -> str:
+def _told(found: Mapping[Way, float], way: Way, seconds: float, place: ComputeContext) -> str:
     """What was measured, in a line."""
 
     def said(one: Way) -> str:
-        where = counted(one.threads, "thread") if place.uses_threads else hardware.name_of(place.device)
+        where = pluralize(one.threads, "thread") if place.uses_threads else hardware.device_name(place.device)
         return f"{one.precision} on {where}"
 
     others = []
@@ -161,7 +161,7 @@ def aim_of(
     asked = named is None or not names.isdisjoint({*_BUDGETS, "train.epochs"})
     threads: int | None = on.threads
     if named is not None:
-        threads = (train.threads if "train.threads" in names else None) or hardware.asked_threads()
+        threads = (train.threads if "train.threads" in names else None) or hardware.omp_num_threads()
     if train.max_minutes is None:
         number = updates()
     elif named is None:
@@ -172,7 +172,7 @@ def aim_of(
 
 
 def _most(on: Footing, threads: int | None) -> int:
-    return hardware.allowed_cores() if on.free else threads or on.threads
+    return hardware.available_cores() if on.free else threads or on.threads
 
 
 def _in_minutes(
@@ -190,22 +190,22 @@ def _in_minutes(
     if spent < minutes * 60:
         logger.info(
             "%s, of which %s have passed, are enough for about %s; the number is corrected during the run",
-            duration(minutes * 60),
-            duration(spent),
-            counted(found, "update"),
+            format_duration(minutes * 60),
+            format_duration(spent),
+            pluralize(found, "update"),
         )
     else:
         logger.warning(
             "the time is over before the first update: the preparation took %s of %s; the run makes one update",
-            duration(spent),
-            duration(minutes * 60),
+            format_duration(spent),
+            format_duration(minutes * 60),
         )
     if short:
         logger.warning(
             "a model learns little in %s; %s updates take about %s on this machine",
-            counted(found, "update"),
+            pluralize(found, "update"),
             f"{_FEW_TO_LEARN:,}",
-            duration(_FEW_TO_LEARN * seconds + speeds.closing),
+            format_duration(_FEW_TO_LEARN * seconds + speeds.closing),
         )
     planned = max(found, _FEWEST)
     return planned if cap is None else min(planned, int(cap))

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from bertsmith import hardware
-from bertsmith.artifacts.folder import refuse_foreign
-from bertsmith.artifacts.run_collection import runs_in
-from bertsmith.device import Place
+from bertsmith.artifacts.folder import check_replaceable
+from bertsmith.artifacts.run_collection import run_names
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, MachineError, Stopped, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.kernels.backend_selection import for_gpu, for_training
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import family
-from bertsmith.objectives.objective import GENERATOR, Parts
+from bertsmith.models.family import get_family
+from bertsmith.objectives.objective import GENERATOR, ModelParts
 from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.settings import Settings, read_yaml
 from bertsmith.training.checkpoint import newest_name
@@ -78,7 +78,7 @@ def run_alone(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
 
     @functools.wraps(verb)
     def alone(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        hardware.check_one_process(verb.__name__)
+        hardware.check_single_process(verb.__name__)
         bound: dict[str, Any] = signature.bind(*args, **kwargs).arguments
         with exclusive_run(Path(bound["out"]), resume=bound.get("resume", False)):
             return verb(*args, **kwargs)
@@ -91,7 +91,7 @@ def exclusive_run(out: Path, *, resume: bool) -> Iterator[None]:
     """Hold a run folder. Raises InputError where another process holds it, or there is no run to resume."""
     if resume and not holds_run(out):
         raise _no_run(out)
-    with atomic.locked(out, "run"):
+    with atomic.folder_lock(out, "run"):
         yield
 
 
@@ -116,10 +116,10 @@ def holds_run(folder: Path) -> bool:
 
 def _no_run(out: Path) -> InputError:
     """What to say where `out` holds no run: the run that is meant is around it, in it, or has a name like it."""
-    if (names := runs_in(out)) is not None:
+    if (names := run_names(out)) is not None:
         return InputError(
             "folder_of_runs",
-            f"this folder holds {counted(len(names), 'run')} and is not a run itself",
+            f"this folder holds {pluralize(len(names), 'run')} and is not a run itself",
             location=out,
             argument="out",
             hint=f"to continue all of them, repeat {option('restarts')}, {option('folds')}, or {option('grid')} "
@@ -166,8 +166,8 @@ def goes_on(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
     settings, newest = out / SETTINGS, newest_name(out / CHECKPOINTS)
     if not holds_run(out):
         if out.is_dir():
-            atomic.sweep(out)
-        atomic.refuse_filled(out, in_place=True)
+            atomic.remove_abandoned(out)
+        atomic.check_output_folder(out, in_place=True)
         return False
     if overwrite and resume:
         raise InputError(
@@ -264,7 +264,7 @@ def with_recipe(
     return {**kind.dotted(values), **changes}
 
 
-def settled(train: AnyTrainSettings, place: Place) -> AnyTrainSettings:
+def settled(train: AnyTrainSettings, place: ComputeContext) -> AnyTrainSettings:
     """The settings of the training with what was left open to the machine."""
     here = {"precision": place.precision, "device": str(place.device), "kernels": place.kernels.name}
     return train.model_copy(update=here)
@@ -275,7 +275,7 @@ def log_finished(out: Path, progress: Progress) -> None:
     logger.info(
         "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
         out,
-        progress.early or f"is finished after {counted(progress.step, 'update')}",
+        progress.early or f"is finished after {pluralize(progress.step, 'update')}",
     )
 
 
@@ -288,12 +288,12 @@ def numbers(settings: Settings) -> str:
     return json.dumps({k: v for k, v in values.items() if k not in left_out}, sort_keys=True)
 
 
-def check_folders(out: Path, folders: Mapping[str, Parts]) -> None:
+def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:
     """Before the work: InputError where a model could not be written, since a folder of others is in its place or
     the family has no class with these heads."""
     for name, parts in folders.items():
-        refuse_foreign(out / name)
-        family(parts.config.model_type).architecture(parts.modules)
+        check_replaceable(out / name)
+        get_family(parts.config.model_type).architecture(parts.modules)
 
 
 def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
@@ -313,27 +313,27 @@ def place_of(
     model: ModelConfig,
     *,
     is_look: bool = False,
-) -> Place:
+) -> ComputeContext:
     """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet.
     is_look: only a few updates are made, to see how long they take. InputError for what is not here."""
     updates = 0 if is_look else train.max_steps
     return with_kernels(bare_place(train), train, model, updates=updates)
 
 
-def bare_place(train: TrainSettings) -> Place:
+def bare_place(train: TrainSettings) -> ComputeContext:
     """The same without the kernels that a run computes with."""
-    hardware.prepare_process(train.threads)
+    hardware.configure_process(train.threads)
     precision = "fp32" if train.precision == "auto" else train.precision
-    return Place.of(train.device, precision, train.seed, trains=True)
+    return ComputeContext.of(train.device, precision, train.seed, trains=True)
 
 
 def with_kernels(
-    place: Place,
+    place: ComputeContext,
     train: TrainSettings,
     model: ModelConfig,
     *,
     updates: int | None,
-) -> Place:
+) -> ComputeContext:
     """The place with the kernels of a run of so many updates (None: many), of this model: a short one does not
     wait for kernels that have not been compiled yet. InputError for what is not here."""
     is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES

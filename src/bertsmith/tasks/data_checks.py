@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from typing import NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted, listed
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.tasks.scores import Finding, Overview, ScoreTable
 
 _ROWS = 20  # of a table of labels; the others are summed in one more
@@ -88,7 +88,7 @@ def of_numbers(train: Sequence[float], dev: Sequence[float]) -> Overview:
 
 def empty_texts(places: Sequence[str]) -> Finding:
     """Examples without any text."""
-    what = f"{counted(len(places), 'text is', 'texts are')} empty"
+    what = f"{pluralize(len(places), 'text is', 'texts are')} empty"
     so = f"fill {'it in, or remove this row' if len(places) == 1 else 'them in, or remove these rows'}"
     return Finding("empty texts", what, places, so=so)
 
@@ -103,11 +103,11 @@ def contradictions(found: Iterable[GoldAnswer]) -> Finding | None:
         return None
     return Finding(
         "equal texts, different labels",
-        f"{counted(len(several), 'text occurs', 'texts occur')} with different labels",
+        f"{pluralize(len(several), 'text occurs', 'texts occur')} with different labels",
         [one.place for of_text in several for one in of_text],
         [
             f"{excerpt(of_text[0].text)} has "
-            + listed(f"{excerpt(' '.join(one.answer))} ({one.place})" for one in of_text)
+            + join_names(f"{excerpt(' '.join(one.answer))} ({one.place})" for one in of_text)
             for of_text in several
         ],
     )
@@ -122,7 +122,7 @@ def repeats(found: Iterable[tuple[Hashable, str]]) -> Finding | None:
     is_one = "repeats" if len(again) == 1 else "repeat"
     return Finding(
         "repeated examples",
-        f"{counted(len(again), 'training example')} {is_one} an earlier one",
+        f"{pluralize(len(again), 'training example')} {is_one} an earlier one",
         [place for place, _ in again],
         [f"{place} is {earlier}" for place, earlier in again],
         "each copy counts again in training",
@@ -136,7 +136,7 @@ def refuse_repeated_ids(found: Iterable[tuple[str | None, str]]) -> None:
     if not again:
         return
     (number, place), *others = again
-    more = listed(f"'{n}' ({at})" for n, at in others)
+    more = join_names(f"'{n}' ({at})" for n, at in others)
     raise InputError(
         "duplicate_id",
         f"the id '{number}' occurs twice (first at {first[number]})"
@@ -155,7 +155,7 @@ def on_both_sides(train: Mapping[Hashable, str], dev: Iterable[tuple[Hashable, s
     have = "has a text that is" if len(both) == 1 else "have a text that is"
     return Finding(
         "dev texts that are trained on",
-        f"{len(both):,} of {counted(len(every), 'dev example')} {have} also trained on, which raises the scores",
+        f"{len(both):,} of {pluralize(len(every), 'dev example')} {have} also trained on, which raises the scores",
         [f"{place} is {train[content]}" for content, place in both],
     )
 
@@ -166,7 +166,7 @@ def _table(train: Counter[str], dev: Counter[str]) -> ScoreTable:
     rows = [[label, *_shares([label], train), *_shares([label], dev)] for label in labels[:most]]
     if rest := labels[most:]:
         rows.append([f"and {len(rest):,} more", *_shares(rest, train), *_shares(rest, dev)])
-    return ScoreTable(counted(len(labels), "label"), ["label", "train", "share", "dev", "share"], rows)
+    return ScoreTable(pluralize(len(labels), "label"), ["label", "train", "share", "dev", "share"], rows)
 
 
 def _shares(labels: Sequence[str], times: Counter[str]) -> tuple[str, str]:
@@ -180,7 +180,7 @@ def _rare(train: Labels) -> Iterator[Finding]:
         few = "occurs only once in training" if len(once) == 1 else "occur only once in training"
         yield Finding(
             "labels that occur once",
-            f"{counted(len(once), 'label')} {few}",
+            f"{pluralize(len(once), 'label')} {few}",
             [train.first[label] for label in once],
             list(map(train.shown, once)),
             "too little to learn from",
@@ -191,14 +191,15 @@ def _on_one_side(train: Labels, dev: Labels, known: Sequence[str]) -> Iterator[F
     if unseen := [label for label in dev.times if label not in train.times]:
         yield Finding(
             "labels of dev unseen in training",
-            f"{counted(len(unseen), 'label of dev does', 'labels of dev do')} not occur in training, so the model "
+            f"{pluralize(len(unseen), 'label of dev does', 'labels of dev do')} not "
+            "occur in training, so the model "
             f"cannot learn {'it' if len(unseen) == 1 else 'them'}",
             [dev.first[label] for label in unseen],
             list(map(dev.shown, unseen)),
         )
     if idle := [label for label in known if label not in train.times and label not in dev.times]:
         has = "has" if len(idle) == 1 else "have"
-        what = f"{counted(len(idle), 'label')} {has} no training example"
+        what = f"{pluralize(len(idle), 'label')} {has} no training example"
         yield Finding("labels without an example", what, shown=list(_quoted(idle)))
     if not dev.times:
         return
@@ -213,7 +214,8 @@ def _on_one_side(train: Labels, dev: Labels, known: Sequence[str]) -> Iterator[F
         are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
         yield Finding(
             "labels missing in dev",
-            f"{counted(len(missing), 'label')} of train {are} missing in dev, so its scores say nothing of {them}",
+            f"{pluralize(len(missing), 'label')} of train {are} missing in dev, so "
+            f"its scores say nothing of {them}",
             [train.first[label] for label in missing],
             list(_quoted(missing)),
         )
@@ -233,7 +235,7 @@ def _alike(train: Labels, dev: Labels) -> Iterator[Finding]:
             "labels nearly alike",
             "labels that differ only by case or spaces are different labels to the model",
             [first[a] for a, _ in pairs],
-            [f"'{a}' ({first[a]}) and '{b}' ({counted(times[b], 'time')})" for a, b in pairs],
+            [f"'{a}' ({first[a]}) and '{b}' ({pluralize(times[b], 'time')})" for a, b in pairs],
         )
     if pairs := sorted(
         {_by_times(p, times) for p in _one_letter_pairs(times) if _is_rare(*_by_times(p, times), times)}
@@ -242,7 +244,7 @@ def _alike(train: Labels, dev: Labels) -> Iterator[Finding]:
             "labels that may be misspelt",
             "labels that may be misspelt, one letter from another",
             [first[a] for a, _ in pairs],
-            [f"'{a}' ({first[a]}) and '{b}' ({counted(times[b], 'time')})" for a, b in pairs],
+            [f"'{a}' ({first[a]}) and '{b}' ({pluralize(times[b], 'time')})" for a, b in pairs],
         )
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertsmith.metrics.calibration import bins_of, calibration_error
+from bertsmith.metrics.calibration import expected_calibration_error, reliability_bins
 from bertsmith.tasks.scores import Scores, ScoreTable
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ def confusion(
 
 def reliability(of: str, confidence: Sequence[float], right: Sequence[bool]) -> dict[str, Any]:
     """How often answers of about one probability are right. of: what has the probabilities."""
-    bins = bins_of(confidence, right)
+    bins = reliability_bins(confidence, right)
     return {
         "of": of,
         "number": len(confidence),
-        "error": calibration_error(bins),
+        "error": expected_calibration_error(bins),
         "bins": [one._asdict() for one in bins],
     }
 

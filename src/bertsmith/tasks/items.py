@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith import rng
-from bertsmith.device import Place
-from bertsmith.packed import Packed, sent
+from bertsmith.device import ComputeContext
+from bertsmith.packed import Packed, copy_to_device
 from bertsmith.tokenizer.tokenizer import Encoding
 
 # In one forward pass when nothing is trained: on a processor a thread makes a pass, and what stands between two
@@ -104,7 +104,7 @@ class TaskBatch:
         """The same on another device; the host does not wait for the copy."""
         if self.packed.tokens.device == torch.device(device):
             return self
-        there = {name: sent(tensor, device) for name, tensor in self.tensors.items()}
+        there = {name: copy_to_device(tensor, device) for name, tensor in self.tensors.items()}
         return TaskBatch(self.packed.to(device), self.sizes, there, self.counts, self.epoch, self.first)
 
 
@@ -154,7 +154,7 @@ def run_over(
     items: Sequence[Item],
     collate: Callable[[Sequence[Item]], TaskBatch],
     forward: Callable[[TaskBatch], Sequence[Tensor]],
-    place: Place,
+    place: ComputeContext,
 ) -> list[Tensor]:
     """`forward` of all items: one tensor [r, …] an item, in their order, on the host in fp32.
 
@@ -181,7 +181,7 @@ def run_over(
     return [found[i] for i in range(len(items))]
 
 
-def within_budget(order: Sequence[int], sizes: Sequence[int], place: Place) -> Iterator[list[int]]:
+def within_budget(order: Sequence[int], sizes: Sequence[int], place: ComputeContext) -> Iterator[list[int]]:
     """The numbers of `order`, as many together as fit in one forward pass there. Of short texts there are about as
     many tokens in each pass, and as many passes as no thread waits for at the end. sizes: tokens of each."""
     most = _BATCH_TOKENS if place.uses_threads else _ELSEWHERE

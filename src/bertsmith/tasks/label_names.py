@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.tables import read_table
-from bertsmith.suggestions import absent
+from bertsmith.suggestions import not_found_error
 from bertsmith.tasks.labels import Names, whole_number
 
 _NUMBERED = re.compile(r"\s*(\d+)[\s,;:=]+(\S.*?)\s*")  # a line of a .txt: 0 joy, 0: joy, 0=joy
@@ -31,7 +31,7 @@ def names_of(given: str | Path | Names) -> Names:
     if not isinstance(given, str):
         return dict(given) if isinstance(given, Mapping) else list(given)
     if "," not in given:
-        raise absent(given, remedy=f"give {option('label_names')} a file, or the labels: a,b,c")
+        raise not_found_error(given, remedy=f"give {option('label_names')} a file, or the labels: a,b,c")
     names = [name.strip() for name in given.split(",")]
     if len(names) < 2 or not all(names):
         raise InputError(
@@ -58,7 +58,7 @@ def _of_file(file: str | Path) -> Names:
     if width not in (1, 2):
         raise InputError(
             "label_names_column_count",
-            f"this file has {counted(width, 'column')}",
+            f"this file has {pluralize(width, 'column')}",
             location=file,
             argument="label_names",
             hint="write one name per row, or a code and its name: 0,joy",

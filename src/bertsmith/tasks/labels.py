@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import listed
+from bertsmith.formatting import join_names
 
 Names = Sequence[str] | Mapping[str, str]
 """What a user says of the labels: the names in the order of their ids, or the name of each code."""
@@ -94,7 +94,7 @@ class Naming:
         (label, place), *others = first.items()
         error = self.unknown(label, place, argument, of_dev=True)
         if others:
-            more = listed(f"'{other}' ({at})" for other, at in others)
+            more = join_names(f"'{other}' ({at})" for other, at in others)
             also = "and so is" if len(others) == 1 else f"and so are {len(others):,} more:"
             error.message += f", {also} {more}"
         raise error

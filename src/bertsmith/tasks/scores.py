@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bertsmith.formatting import counted, listed
+from bertsmith.formatting import join_names, pluralize
 
 _PLACES = 20  # of a finding, that a report lists
 
@@ -63,7 +63,7 @@ class Finding(NamedTuple):
     @property
     def said(self) -> str:
         """The whole sentence, the first places within."""
-        return ": ".join(filter(None, [self.what, listed(self.where), self.so]))
+        return ": ".join(filter(None, [self.what, join_names(self.where), self.so]))
 
     def document(self) -> dict[str, Any]:
         """As a report holds it: of very many places the first."""
@@ -106,6 +106,6 @@ def told_of_cuts(
     """What truncation cost: two numbers, and a sentence where it cost anything, which ends with `remedy`."""
     texts = sum(p["tokens_read"] < p["tokens"] for p in predictions)
     tokens = sum(p["tokens"] - p["tokens_read"] for p in predictions)
-    were = counted(tokens, "token was", "tokens were")
-    note = [f"{counted(texts, 'text was', 'texts were')} cut; {were} not read{remedy}"]
+    were = pluralize(tokens, "token was", "tokens were")
+    note = [f"{pluralize(texts, 'text was', 'texts were')} cut; {were} not read{remedy}"]
     return {"cut_texts": texts, "cut_tokens": tokens}, note if texts else []

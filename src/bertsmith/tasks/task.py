@@ -18,16 +18,16 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor, nn
 
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
-from bertsmith.loss import far_apart
-from bertsmith.metrics.sufficient_statistics import Tallies
+from bertsmith.loss import distillation_kl
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.feature_extraction import Features
+from bertsmith.models.feature_extraction import FeatureExtractor
 from bertsmith.models.heads import ProblemType
-from bertsmith.objectives.objective import MODEL, Objective, Parts
-from bertsmith.registry import entry, load_attribute
+from bertsmith.objectives.objective import MODEL, ModelParts, Objective
+from bertsmith.registry import load_attribute, lookup
 from bertsmith.settings import Settings
 from bertsmith.tasks.data_checks import GoldAnswer, Labels, contradictions, empty_texts, of_labels
 from bertsmith.tasks.error_analysis import Answers, Details
@@ -111,7 +111,7 @@ class Task(Objective):
         super().__init__()
         self.config, self.facts, self.settings = config, dict(facts), settings
         recurrent = getattr(settings, "head", "linear") == "bilstm"
-        self.features = Features(
+        self.features = FeatureExtractor(
             config,
             generator,
             getattr(settings, "layers", "last"),
@@ -331,7 +331,7 @@ class Task(Objective):
 
         Where outputs are rows of logits: `loss.far_apart`.
         """
-        return far_apart(torch.cat(list(own)), torch.cat(list(wanted)), temperature)
+        return distillation_kl(torch.cat(list(own)), torch.cat(list(wanted)), temperature)
 
     @property
     def reads(self) -> int:
@@ -400,12 +400,12 @@ class Task(Objective):
         raise NotImplementedError
 
     def answers(
-        self, encoder: Encoder, items: Sequence[Item], examples: Sequence[Any], place: Place
+        self, encoder: Encoder, items: Sequence[Item], examples: Sequence[Any], place: ComputeContext
     ) -> list[Prediction]:
         """Forward passes over all items, then `decode`."""
         return self.decode(self.outputs_of(encoder, items, place), items, examples)
 
-    def outputs_of(self, encoder: Encoder, items: Sequence[Item], place: Place) -> list[Tensor]:
+    def outputs_of(self, encoder: Encoder, items: Sequence[Item], place: ComputeContext) -> list[Tensor]:
         """`outputs` of all items, in their order, on the host."""
         reader = place.reader(encoder)
         return run_over(items, self.collate, lambda batch: self.outputs(reader, batch), place)
@@ -479,7 +479,9 @@ class Task(Objective):
         gold = self.gold([example], self.facts)[0]
         return ", ".join(gold), ", ".join(str(cell) for cell in rows if cell is not None)
 
-    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Tallies | None:
+    def tallies(
+        self, predictions: Sequence[Prediction], examples: Sequence[Any]
+    ) -> SufficientStatistics | None:
         """Those of the scores that are functions of sums over examples, equal to what `score` has: of many
         resamples they are had in no time. None where there are none."""
         return None
@@ -488,10 +490,10 @@ class Task(Objective):
         """What an answer that never looks at the text would score on dev."""
         raise NotImplementedError
 
-    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
         """One model: the encoder and the heads."""
         modules = {"encoder": encoder, **self.parts}
-        return {MODEL: Parts(self.config, modules, self.labels, self.problem_type)}
+        return {MODEL: ModelParts(self.config, modules, self.labels, self.problem_type)}
 
 
 def refuse_too_long(settings: Settings, longest: int) -> None:
@@ -508,7 +510,7 @@ def refuse_too_long(settings: Settings, longest: int) -> None:
 
 def task_type(name: str) -> type[Task]:
     """The task of this name; InputError if there is none."""
-    known: Any = entry(TASKS, name, f"there is no task {name!r}", "task")
+    known: Any = lookup(TASKS, name, f"there is no task {name!r}", "task")
     task_class: type[Task] = load_attribute(known.home) if isinstance(known, TaskEntry) else known
     return task_class
 

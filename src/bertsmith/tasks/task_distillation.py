@@ -12,7 +12,7 @@ from torch import Tensor
 from bertsmith.errors import InputError, option
 from bertsmith.loss import Loss
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.objective import Objective, Parts
+from bertsmith.objectives.objective import ModelParts, Objective
 from bertsmith.packed import Packed
 from bertsmith.tasks.items import TaskBatch
 from bertsmith.tasks.task import Task
@@ -60,7 +60,7 @@ class Taught(Objective):
         soft = self.task.apart(own, wanted, batch, self._temperature)
         return Loss({**found.sums, "soft": soft}, self.counts(batch), found.right)
 
-    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
         """The student's."""
         return self.task.folders(encoder)
 

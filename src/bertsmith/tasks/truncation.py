@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from bertsmith.corpus.checks.histogram import Distribution
-from bertsmith.formatting import counted, percent
+from bertsmith.corpus.checks.histogram import Histogram
+from bertsmith.formatting import format_percent, pluralize
 from bertsmith.tasks.items import Item
 
 
@@ -64,17 +64,19 @@ class Account:
 
     def lengths(self) -> dict[str, Any]:
         """How long the examples are, in tokens without the special ones: quantiles and a histogram."""
-        found = Distribution()
+        found = Histogram()
         found.add([one.tokens for one in self.covered])
         return found.summary()
 
     def told_of_cuts(self, remedy: str = "") -> list[str]:
         """A sentence on what was cut, where anything was, with `remedy`."""
-        cut, texts = self._lost(at_once=False), counted(len(self.covered), "text")
+        cut, texts = self._lost(at_once=False), pluralize(len(self.covered), "text")
         given = cut.get(f"{self.noun}s", 0)
         if not cut["texts"]:
             are = "is" if given == 1 else "are"
-            return [f"{counted(given, self.noun)} {are} whole in no window, and not learnt"] if given else []
+            return (
+                [f"{pluralize(given, self.noun)} {are} whole in no window, and not learnt"] if given else []
+            )
         are, lost = "is" if cut["texts"] == 1 else "are", self._in_words(cut)
         return [f"{cut['texts']:,} of {texts} {are} longer than the model reads; {lost} not seen{remedy}"]
 
@@ -83,7 +85,7 @@ class Account:
         cut, at_once = self._lost(at_once=False), self._lost(at_once=True)
         if windows := self._in_windows:
             are, would = "is" if windows == 1 else "are", self._in_words(at_once, would=True)
-            texts = counted(len(self.covered), "text")
+            texts = pluralize(len(self.covered), "text")
             return [
                 f"{windows:,} of {texts} {are} read in windows of {self.limit:,} tokens; without them {would} cut"
             ]
@@ -91,7 +93,7 @@ class Account:
         if not saved:
             return []
         beyond = f"beyond the first {self.limit:,} tokens of a text"
-        return [f"{counted(saved, self.noun)} {beyond} {'is' if saved == 1 else 'are'} read all the same"]
+        return [f"{pluralize(saved, self.noun)} {beyond} {'is' if saved == 1 else 'are'} read all the same"]
 
     @property
     def _tokens(self) -> int:
@@ -115,9 +117,9 @@ class Account:
     def _in_words(self, lost: dict[str, int], *, would: bool = False) -> str:
         """1,234 tokens (2.3 %) and 5 answers are."""
         tokens, given = lost["tokens"], lost.get(f"{self.noun}s", 0)
-        words = f"{counted(tokens, 'token')} ({percent(tokens / max(1, self._tokens))})"
+        words = f"{pluralize(tokens, 'token')} ({format_percent(tokens / max(1, self._tokens))})"
         if given:
-            words += f" and {counted(given, self.noun)}"
+            words += f" and {pluralize(given, self.noun)}"
         return f"{words} {'would be' if would else 'is' if tokens == 1 and not given else 'are'}"
 
 

@@ -19,7 +19,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from bertsmith.errors import InputError
 from bertsmith.io.files import read_lines
-from bertsmith.suggestions import absent
+from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer.config_schema import CORRUPT_FILE_HINT
 
 ROBERTA_SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
@@ -30,7 +30,7 @@ LETTER, NUMBER, OTHER, SPACE, WHITESPACE, CONTINUATION = range(6)
 
 
 @cache
-def byte_of() -> dict[str, int]:
+def byte_decoder() -> dict[str, int]:
     """Return the byte that each of the 256 characters represents (Radford et al. 2019, section 2.2)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -63,7 +63,7 @@ def check_vocabulary(file: Path, vocabulary: Mapping[str, Any]) -> dict[str, int
 
 def check_byte_pieces(vocabulary: Mapping[str, int], file: Path) -> None:
     """Raise an `InputError` if a byte has no piece: texts would silently lose characters."""
-    for character, byte in byte_of().items():
+    for character, byte in byte_decoder().items():
         if character not in vocabulary:
             raise InputError(
                 "byte_piece_missing",
@@ -76,7 +76,7 @@ def check_byte_pieces(vocabulary: Mapping[str, int], file: Path) -> None:
 def read_merges(file: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
     """Read the pairs of a merges.txt in order; its first line may state a version."""
     if not file.is_file():
-        raise absent(file, remedy="vocab.json needs merges.txt in the same folder")
+        raise not_found_error(file, remedy="vocab.json needs merges.txt in the same folder")
     merges: list[tuple[str, str]] = []
     lines = list(read_lines(file))
     while lines and not lines[-1][1]:
@@ -179,7 +179,7 @@ def word_starts(first: NDArray[np.int8], last: NDArray[np.int8]) -> NDArray[np.b
 
 
 def _edge_classes(token: str) -> tuple[int, int]:
-    decoder = byte_of()
+    decoder = byte_decoder()
     if not token or any(character not in decoder for character in token):
         return OTHER, OTHER
     data = bytes(decoder[character] for character in token)

@@ -13,7 +13,7 @@ import tokenizers
 
 from bertsmith.errors import InputError
 from bertsmith.io import atomic
-from bertsmith.suggestions import absent
+from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer import byte_level_bpe, unigram, wordpiece
 from bertsmith.tokenizer.byte_level_bpe import GPT2_SPECIAL_TOKENS, ROBERTA_SPECIAL_TOKENS
 from bertsmith.tokenizer.config_schema import (
@@ -33,7 +33,14 @@ from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS
 
 TokenizerKind = Literal["wordpiece", "byte_level_bpe", "unigram"]
 
-FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer_config.json")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "tokenizer_config.json",
+)
 """All files that `write_folder` may write."""
 _ENTRY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 _KINDS: dict[str, TokenizerKind] = {
@@ -156,7 +163,7 @@ def _entry_file(path: Path) -> Path:
     if path.is_file():
         return path
     if not path.is_dir():
-        raise absent(path, "file or folder")
+        raise not_found_error(path, "file or folder")
     for name in _ENTRY_FILES:
         if (file := path / name).is_file():
             return file

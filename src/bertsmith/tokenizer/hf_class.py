@@ -15,7 +15,7 @@ from typing import Any
 import tokenizers
 
 from bertsmith.tokenizer.byte_level_bpe import build_byte_level_bpe
-from bertsmith.tokenizer.normalizer import bert_borders, bert_normalizer
+from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
 from bertsmith.tokenizer.post_processor import PostProcessor
 from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS, build_unigram
 from bertsmith.tokenizer.wordpiece import build_wordpiece
@@ -142,7 +142,7 @@ def _google_options(definition: Mapping[str, Any]) -> Options:
         for chinese in (True, False):
             library = tokenizers.Tokenizer(tokenizers.models.WordPiece())
             library.normalizer = bert_normalizer(lowercase, chinese, reading="google")
-            library.pre_tokenizer = bert_borders(chinese, "google")
+            library.pre_tokenizer = bert_pre_tokenizer(chinese, "google")
             google = json.loads(library.to_str())
             if all(google[name] == part for name, part in parts.items()):
                 options = {"do_lower_case": lowercase, "tokenize_chinese_chars": chinese}

@@ -70,7 +70,7 @@ def bert_normalizer(
     return normalizers.Sequence(steps)
 
 
-def bert_borders(chinese: bool = True, reading: NormalizerName = "hf") -> pre_tokenizers.PreTokenizer:
+def bert_pre_tokenizer(chinese: bool = True, reading: NormalizerName = "hf") -> pre_tokenizers.PreTokenizer:
     """Build BERT's pre-tokenizer, which splits at spaces and isolates every punctuation character.
 
     The `google` variant also isolates ideographs here if `chinese`: the library's `Replace` cannot insert spaces.

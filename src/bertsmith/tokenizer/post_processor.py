@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 
 Truncation = Literal["longest_first", "only_first", "only_second", "none"]
 
@@ -52,7 +52,7 @@ class Encoding:
         tokens = " ".join(self.vocabulary[i] if self.vocabulary else str(i) for i in ids)
         more = " …" if len(self.ids) > _MAX_REPR_TOKENS else ""
         cut = f", {self.cut:,} cut" if self.cut else ""
-        return f"Encoding({counted(len(self.ids), 'token')}{cut}: {tokens}{more})"
+        return f"Encoding({pluralize(len(self.ids), 'token')}{cut}: {tokens}{more})"
 
 
 @dataclass(frozen=True)

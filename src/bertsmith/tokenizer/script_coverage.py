@@ -24,7 +24,7 @@ _DAMAGED_BY_STRIPPING = (
 )  # fmt: skip
 
 
-def script_shares(characters: Mapping[str, int]) -> dict[str, float]:
+def script_ratios(characters: Mapping[str, int]) -> dict[str, float]:
     """Return the ratio of each script among a text's letters, the largest first, from 1 % on.
 
     Args:
@@ -43,7 +43,7 @@ def _percent(ratio: float) -> str:
     return f"{100 * ratio:.0f} %"
 
 
-def fitting_options(scripts: Mapping[str, float]) -> tuple[str, str] | None:
+def recommended_options(scripts: Mapping[str, float]) -> tuple[str, str] | None:
     """Return the options of `tokenizer train` that a text in these scripts needs, and the reason.
 
     Args:
@@ -78,7 +78,9 @@ def fitting_options(scripts: Mapping[str, float]) -> tuple[str, str] | None:
     return None
 
 
-def misfit(scripts: Mapping[str, float], kind: str, *, lowercase: bool, chinese: bool) -> str | None:
+def describe_script_mismatch(
+    scripts: Mapping[str, float], kind: str, *, lowercase: bool, chinese: bool
+) -> str | None:
     """Return a warning if a vocabulary of this kind and with these options does not fit a text, else None.
 
     Args:
@@ -95,7 +97,7 @@ def misfit(scripts: Mapping[str, float], kind: str, *, lowercase: bool, chinese:
             f"--chinese is for Chinese text, and {_percent(scripts[main])} of these letters are {main}: rare "
             "characters take entries that longer pieces would have; leave --chinese out"
         )
-    if (recommendation := fitting_options(scripts)) is None:
+    if (recommendation := recommended_options(scripts)) is None:
         return None
     options, reason = recommendation
     is_set = {"--chinese": chinese, "--cased": not lowercase, "--kind unigram": kind == "unigram"}
@@ -103,7 +105,7 @@ def misfit(scripts: Mapping[str, float], kind: str, *, lowercase: bool, chinese:
     return f"{reason}: train this tokenizer with {' '.join(missing)}" if missing else None
 
 
-def script_of_tokenizer(tokenizer: Tokenizer) -> str:
+def tokenizer_script(tokenizer: Tokenizer) -> str:
     """Return the script that a tokenizer was trained for, "" if no entry has a letter.
 
     It is "Han" if enough entries start with an ideograph, otherwise the script in which most entries start.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bertsmith import notebook
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.tokenizer import byte_level_bpe, unigram
 from bertsmith.tokenizer.folder import (
     TokenizerKind,
@@ -167,7 +167,7 @@ class Tokenizer:
             "special tokens": " ".join(self._special_tokens.values()),
             "some entries": " ".join(self.tokens[::step][1 : _REPR_ENTRIES + 1]),
         }
-        return notebook.page("Tokenizer", properties)
+        return notebook.render_page("Tokenizer", properties)
 
     @overload
     def __call__(self, text: str, second: str | None = None, **options: Any) -> Encoding: ...
@@ -276,7 +276,7 @@ class Tokenizer:
         if not count:
             return None
         return (
-            f"{count:,} of {counted(len(texts), 'text')} begin with {cls} or end with {sep}; the tokenizer adds "
+            f"{count:,} of {pluralize(len(texts), 'text')} begin with {cls} or end with {sep}; the tokenizer adds "
             "these tokens itself, so they occur twice: remove them from the texts"
         )
 
@@ -498,12 +498,12 @@ def _encode_with_library(
     try:
         return list(encode(list(texts), add_special_tokens=False))
     except (TypeError, UnicodeEncodeError):  # The library accepts only text that UTF-8 can represent.
-        for _ in whole_texts(texts):  # raises an error that names the text
+        for _ in validate_texts(texts):  # raises an error that names the text
             pass
         raise
 
 
-def whole_texts(texts: Iterable[Any]) -> Iterator[str]:
+def validate_texts(texts: Iterable[Any]) -> Iterator[str]:
     """Yield the texts; raise an `InputError` with the number (from 1) of one that is not valid Unicode text."""
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):

@@ -13,7 +13,7 @@ from tokenizers import decoders, models, processors
 from bertsmith.errors import InputError
 from bertsmith.io.files import read_lines
 from bertsmith.tokenizer.config_schema import CORRUPT_FILE_HINT
-from bertsmith.tokenizer.normalizer import NormalizerName, bert_borders, bert_normalizer
+from bertsmith.tokenizer.normalizer import NormalizerName, bert_normalizer, bert_pre_tokenizer
 
 BERT_SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 PREFIX = "##"
@@ -69,7 +69,7 @@ def build_wordpiece(
     model = models.WordPiece(vocabulary, unk_token=special_tokens["unk"], max_input_chars_per_word=100)
     library = tokenizers.Tokenizer(model)
     library.normalizer = bert_normalizer(lowercase, chinese, strip_accents, normalizer)
-    library.pre_tokenizer = bert_borders(chinese, normalizer)
+    library.pre_tokenizer = bert_pre_tokenizer(chinese, normalizer)
     library.decoder = decoders.WordPiece(prefix=PREFIX, cleanup=True)
     library.post_processor = bert_template(special_tokens["cls"], special_tokens["sep"], vocabulary, location)
     library.add_special_tokens(list(special_tokens.values()))

@@ -88,11 +88,11 @@ class _ByteLevelBpe(VocabularyKind):
         return word if word[:1] == _SPACE and len(word) > 1 else None
 
     def token(self, word: str) -> str:
-        encoder = {byte: character for character, byte in byte_level_bpe.byte_of().items()}
+        encoder = {byte: character for character, byte in byte_level_bpe.byte_decoder().items()}
         return "".join(encoder[byte] for byte in f" {word}".encode())
 
     def word(self, token: str) -> str:
-        decoder = byte_level_bpe.byte_of()
+        decoder = byte_level_bpe.byte_decoder()
         return bytes(decoder[character] for character in token).decode("utf-8", "replace").removeprefix(" ")
 
     def text(self, word: str) -> str:
@@ -155,7 +155,7 @@ class _Unigram(VocabularyKind):
             model["vocab"].append([token, float(np.float32(old_score + _SCORE_MARGIN * len(token)))])
 
 
-KINDS: dict[TokenizerKind, VocabularyKind] = {
+VOCABULARY_KINDS: dict[TokenizerKind, VocabularyKind] = {
     "wordpiece": VocabularyKind(),
     "byte_level_bpe": _ByteLevelBpe(),
     "unigram": _Unigram(),

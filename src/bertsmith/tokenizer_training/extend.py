@@ -21,12 +21,12 @@ from typing import Any
 import tokenizers
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.io.files import Reading, read_documents, read_lines
 from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.tokenizer_training.added_words import KINDS, VocabularyKind
+from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS, VocabularyKind
 
 # The number of distinct runs between spaces, or their characters, after which they are normalized and split.
 _MAX_PENDING_RUNS = 500_000
@@ -96,7 +96,7 @@ class _WordCounter:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._library = tokenizers.Tokenizer.from_str(tokenizer.definition)
-        self._kind = KINDS[tokenizer.kind]
+        self._kind = VOCABULARY_KINDS[tokenizer.kind]
         self._pending: Counter[str] = Counter()
         self._num_characters = 0
         self._words = WordCounts(Counter())
@@ -136,7 +136,7 @@ def split_words(library: tokenizers.Tokenizer, text: str) -> list[str]:
     return [word for word, _ in library.pre_tokenizer.pre_tokenize_str(normalized)]
 
 
-def propose(
+def propose_words(
     words: WordCounts,
     tokenizer: Tokenizer,
     *,
@@ -163,7 +163,7 @@ def propose(
     Raises:
         InputError: `keep_others` is set for a kind of tokenizer that cannot determine such changes.
     """
-    kind, splitter = KINDS[tokenizer.kind], _WordSplitter(tokenizer)
+    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _WordSplitter(tokenizer)
     if keep_others and not kind.changes_only_longer_words:
         raise InputError(
             "keep_others_unsupported",
@@ -241,7 +241,11 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
             that the tokenizer reads differently. The error names file and line.
     """
     library = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    kind, splitter, vocabulary = KINDS[tokenizer.kind], _WordSplitter(tokenizer), set(tokenizer.tokens)
+    kind, splitter, vocabulary = (
+        VOCABULARY_KINDS[tokenizer.kind],
+        _WordSplitter(tokenizer),
+        set(tokenizer.tokens),
+    )
     special_tokens = {tokenizer.tokens[i] for i in tokenizer.special_ids}
     unk_token = _unk_token(tokenizer)
     words: dict[str, None] = {}
@@ -260,7 +264,7 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
     if not words:
         hint = "write one word per line"
         if existing:
-            hint = f"each of its {counted(len(existing), 'word')} is one token already"
+            hint = f"each of its {pluralize(len(existing), 'word')} is one token already"
         raise InputError("no_new_words", "the file has no word to add", location=file, hint=hint)
     return list(words), existing
 
@@ -310,7 +314,7 @@ def _check_word(
     if len(read_words) > 1:
         raise InputError(
             "several_words",
-            f"the tokenizer splits '{word[:60]}' into {counted(len(read_words), 'word')}: "
+            f"the tokenizer splits '{word[:60]}' into {pluralize(len(read_words), 'word')}: "
             f"{' '.join(read_words[:8])[:60]}",
             location=location,
             hint="list single words: words that the tokenizer splits cannot become one token",
@@ -325,13 +329,13 @@ def _check_word(
     if kind.max_word_length is not None and len(word) > kind.max_word_length:
         raise InputError(
             "word_too_long",
-            f"the word has {counted(len(word), 'character')}; WordPiece reads at most {kind.max_word_length}",
+            f"the word has {pluralize(len(word), 'character')}; WordPiece reads at most {kind.max_word_length}",
             location=location,
             hint="remove it from the list",
         )
 
 
-def with_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
+def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
     """Return the tokenizer with words appended to its vocabulary, in their order; existing entries keep their ids.
 
     With byte-level BPE, the pieces from which a word is merged are entries before it.
@@ -340,7 +344,7 @@ def with_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
         InputError: The vocabulary already has one of the words, or an added token outside of the vocabulary is
             itself a word.
     """
-    kind, definition = KINDS[tokenizer.kind], json.loads(tokenizer.definition)
+    kind, definition = VOCABULARY_KINDS[tokenizer.kind], json.loads(tokenizer.definition)
     vocabulary, tokens = set(tokenizer.tokens), [kind.token(word) for word in words]
     if duplicates := [
         word for word, count in Counter(words).items() if count > 1 or kind.token(word) in vocabulary
@@ -370,7 +374,7 @@ def with_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
         return Tokenizer.load(folder)
 
 
-def old_pieces(old: Tokenizer, grown: Tokenizer) -> list[list[int]]:
+def piece_ids_of_new_tokens(old: Tokenizer, grown: Tokenizer) -> list[list[int]]:
     """Return the ids that the old tokenizer gives each new entry of the extended one."""
     splitter = _WordSplitter(old)
     return [splitter.ids(token) for token in grown.tokens[old.vocab_size :]]
@@ -395,7 +399,7 @@ def _tokens_outside_vocabulary(tokenizer: Tokenizer, definition: Mapping[str, An
     return outside
 
 
-def effect(
+def compare_tokenizations(
     words: WordCounts, before: Tokenizer, after: Tokenizer, new_words: Sequence[str]
 ) -> dict[str, Any]:
     """Return the changes that new words cause in a corpus, counted word by word.
@@ -406,7 +410,7 @@ def effect(
         occurrences, how many of them have more tokens or become unknown, and the most frequent ones with both
         splits.
     """
-    old, new, kind = _WordSplitter(before), _WordSplitter(after), KINDS[before.kind]
+    old, new, kind = _WordSplitter(before), _WordSplitter(after), VOCABULARY_KINDS[before.kind]
     unk_token = _unk_token(before)
     new_tokens = {kind.token(word) for word in new_words}
     num_tokens = [words.too_long + words.forgotten] * 2
@@ -443,9 +447,11 @@ def effect(
     }
 
 
-def of_list(listed: Sequence[str], counts: Mapping[str, int], tokenizer: Tokenizer) -> list[NewWord]:
+def measure_word_list(
+    listed: Sequence[str], counts: Mapping[str, int], tokenizer: Tokenizer
+) -> list[NewWord]:
     """Return the words of a list with the number of tokens that each saves in a corpus."""
-    kind, splitter = KINDS[tokenizer.kind], _WordSplitter(tokenizer)
+    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _WordSplitter(tokenizer)
     token_counts = kind.candidate_tokens(Counter(counts))
     rows = []
     for word in listed:
@@ -455,6 +461,6 @@ def of_list(listed: Sequence[str], counts: Mapping[str, int], tokenizer: Tokeniz
     return rows
 
 
-def as_rows(words: Sequence[NewWord]) -> list[dict[str, Any]]:
+def to_dicts(words: Sequence[NewWord]) -> list[dict[str, Any]]:
     """Return the words for a report, without fields that are None."""
     return [{key: value for key, value in asdict(word).items() if value is not None} for word in words]

@@ -33,9 +33,9 @@ from bertsmith.io.memory import Sources, as_files
 from bertsmith.settings import Settings, with_keywords
 from bertsmith.tokenizer import byte_level_bpe, unigram
 from bertsmith.tokenizer.byte_level_bpe import ROBERTA_SPECIAL_TOKENS
-from bertsmith.tokenizer.folder import FILES, TokenizerKind
-from bertsmith.tokenizer.normalizer import NormalizerName, bert_borders, bert_normalizer
-from bertsmith.tokenizer.script_coverage import script_shares
+from bertsmith.tokenizer.folder import TOKENIZER_FILES, TokenizerKind
+from bertsmith.tokenizer.normalizer import NormalizerName, bert_normalizer, bert_pre_tokenizer
+from bertsmith.tokenizer.script_coverage import script_ratios
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS
 from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS
@@ -131,10 +131,12 @@ class TrainingFiles:
     notes: Notes = field(default_factory=Notes)
 
 
-_FOLDER_LAYOUT = atomic.FolderLayout("a trained tokenizer", "training.json", ("training.json", *FILES))
+_FOLDER_LAYOUT = atomic.FolderLayout(
+    "a trained tokenizer", "training.json", ("training.json", *TOKENIZER_FILES)
+)
 
 
-@console.with_bar("reading")
+@console.with_progress_bar("reading")
 def train_tokenizer(
     files: Sources,
     out: str | Path,
@@ -194,7 +196,7 @@ def train_tokenizer(
     tokenizer, record = _train(settings, corpus, progress)
     for sentence in corpus.notes.sentences():
         logger.info(sentence)
-    with atomic.new_folder(out, replace=replace) as folder:
+    with atomic.atomic_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
         atomic.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
     return tokenizer
@@ -329,7 +331,7 @@ def _word_splitter(settings: TokenizerTrainingSettings) -> Splitter:
         word_splitter = unigram.unigram_pre_tokenizer()
     else:
         normalizer = bert_normalizer(settings.lowercase, reading=settings.normalizer)
-        word_splitter = bert_borders(reading=settings.normalizer)
+        word_splitter = bert_pre_tokenizer(reading=settings.normalizer)
     return lambda run: [word for word, _ in word_splitter.pre_tokenize_str(normalizer.normalize_str(run))]
 
 
@@ -399,7 +401,7 @@ def _train_byte_level(settings: TokenizerTrainingSettings, words: Counter[str]) 
         vocab_size=settings.vocab_size - 1,
         min_frequency=settings.min_frequency,
         special_tokens=_BPE_FIRST_TOKENS,
-        initial_alphabet=sorted(byte_level_bpe.byte_of()),
+        initial_alphabet=sorted(byte_level_bpe.byte_decoder()),
         show_progress=False,
     )
     library.train_from_iterator(_repeat_words(training_words), trainer)
@@ -426,7 +428,7 @@ def _train_unigram(settings: TokenizerTrainingSettings, words: Counter[str]) -> 
                 if word not in readable:
                     for part in filter(None, separator.split(word)):
                         parts[part] += n
-        file = unigram_training.piece_model(parts, settings.vocab_size)
+        file = unigram_training.train_sentencepiece(parts, settings.vocab_size)
         return file, unigram.parse_model(file, "vocabulary"), readable
 
     (file, model, readable), _ = _train_with_alphabet(
@@ -464,7 +466,7 @@ def _record(
         characters_cut_share=sum(excluded.values()) / max(1, sum(characters.values())),
         characters_cut_first=[character for character, _ in excluded.most_common(_MAX_REPORTED_CHARACTERS)],
         words_cut=num_words - sum(trained.words.values()),
-        scripts=script_shares(characters) if settings.kind != "byte_level_bpe" else {},
+        scripts=script_ratios(characters) if settings.kind != "byte_level_bpe" else {},
         documents=counted.documents,
         documents_sampled=counted.documents_sampled,
         share_sampled=counted.ratio,

@@ -28,7 +28,7 @@ _MAX_CHARACTERS = 2_000_000
 _MAX_WORD_LENGTH = 1_000  # in characters; longer ones, such as a page without spaces, are split
 
 
-def piece_model(words: Mapping[str, int], size: int) -> bytes:
+def train_sentencepiece(words: Mapping[str, int], size: int) -> bytes:
     """Train a spiece.model with at most `size` pieces, including ALBERT's special tokens.
 
     It has fewer only if the words do not contain as many. All characters are pieces (except U+2585, which

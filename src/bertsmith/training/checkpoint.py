@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertsmith.errors import InputError, MachineError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
 from bertsmith.training.run_plan import Entry, follows
 
@@ -131,14 +131,14 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     _refuse_not_finite(folder, checkpoint)
     State.model_validate(checkpoint.state)
     try:
-        with atomic.replace_folder(final) as beside:
+        with atomic.atomic_replacement(final) as beside:
             for name, tensors in checkpoint.tensors.items():
                 save_file(
                     {k: v.detach().contiguous() for k, v in tensors.items()}, beside / f"{name}.safetensors"
                 )
             (beside / _STATE).write_text(json.dumps(checkpoint.state, indent=1))
             files = {
-                path.name: {"bytes": path.stat().st_size, "sha256": atomic.digest(path)}
+                path.name: {"bytes": path.stat().st_size, "sha256": atomic.sha256_of_file(path)}
                 for path in sorted(beside.iterdir())
             }
             (beside / _MANIFEST).write_text(json.dumps({"step": checkpoint.step, "files": files}, indent=1))
@@ -242,7 +242,7 @@ def load_newest(folder: Path, expected: Expected | None = None) -> Checkpoint | 
     it tried. InputError when there are checkpoints and none is whole, and for one of other settings or data.
     """
     if folder.is_dir():
-        atomic.sweep(folder)
+        atomic.remove_abandoned(folder)
     faults: list[_TornError] = []
     for step in reversed(steps(folder)):
         path = folder / f"step-{step}"
@@ -303,9 +303,9 @@ def _verified(path: Path) -> tuple[_Manifest, State]:
             raise _TornError(file, "the file is missing")
         if (size := file.stat().st_size) != entry.bytes:
             raise _TornError(
-                file, f"the file has {counted(size, 'byte')} and was written with {entry.bytes:,}"
+                file, f"the file has {pluralize(size, 'byte')} and was written with {entry.bytes:,}"
             )
-        if atomic.digest(file) != entry.sha256:
+        if atomic.sha256_of_file(file) != entry.sha256:
             raise _TornError(file, "the content is not what was written (its digest differs)")
     state = _state(path)
     if state.step != manifest.step or (state.best_step is None) != (state.best_sha256 is None):
@@ -317,7 +317,7 @@ def _check_best(path: Path, state: Mapping[str, Any]) -> None:
     """A fault where the best weights that a checkpoint refers to are not there any more."""
     if state["best_step"] is not None:
         best = _best(path.parent, state["best_step"])
-        if not best.is_file() or atomic.digest(best) != state["best_sha256"]:
+        if not best.is_file() or atomic.sha256_of_file(best) != state["best_sha256"]:
             raise _TornError(best, "the best weights are missing, or are not what was written")
 
 
@@ -399,9 +399,9 @@ def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
             hint="lower train.learning_rate, or raise train.epsilon",
         )
     try:
-        with atomic.new_file(file) as beside:
+        with atomic.atomic_file(file) as beside:
             save_file({k: v.detach().contiguous() for k, v in tensors.items()}, beside)
-        return atomic.digest(file)
+        return atomic.sha256_of_file(file)
     except (OSError, SafetensorError) as error:
         raise MachineError(
             "weights_not_written",
@@ -414,7 +414,7 @@ def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
 def load_weights(folder: Path, step: int | None, sha256: str | None) -> dict[str, Tensor]:
     """Read what `save_weights` wrote; a missing or changed file is an InputError."""
     file = _best(folder, step or 0)
-    if not file.is_file() or atomic.digest(file) != sha256:
+    if not file.is_file() or atomic.sha256_of_file(file) != sha256:
         raise InputError(
             "best_weights_changed",
             "the file of the best weights is missing, or its content has changed",

@@ -14,9 +14,9 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from bertsmith.device import Place, Replayable
+from bertsmith.device import CapturedGraph, ComputeContext
 from bertsmith.kernels.reference import Kernels
-from bertsmith.packed import sent
+from bertsmith.packed import copy_to_device
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import Passes, Trained
 
@@ -63,7 +63,7 @@ class _Made:
 class _Graph:
     """What was recorded. batch, factors: to be written to before it is replayed."""
 
-    graph: Replayable
+    graph: CapturedGraph
     batch: Fillable
     factors: Tensor
     made: _Made
@@ -77,11 +77,11 @@ class Recorded(Passes):
         self._trained = trained
         self._lengths = min(some.lengths for some in _kernels_of(trained))
         self._graphs: dict[tuple[int, ...], _Graph | None] = {}
-        self._first: Replayable | None = None
+        self._first: CapturedGraph | None = None
         self._works: bool | None = None
 
     def gradients(
-        self, batch: Any, factors: Mapping[str, float], place: Place, *, last: bool
+        self, batch: Any, factors: Mapping[str, float], place: ComputeContext, *, last: bool
     ) -> tuple[Mapping[str, Tensor], Tensor]:
         """As `Passes.gradients`, of an update of one batch: nothing is added to gradients of earlier ones."""
         sizes = _filled_up(batch.sizes)
@@ -99,7 +99,7 @@ class Recorded(Passes):
             graph = self._graphs[shape] = self._recorded(there, sizes.longest, factors, place)
         for kept, new in zip(graph.batch.tensors, there.tensors, strict=True):
             kept.copy_(new)
-        graph.factors.copy_(sent(torch.tensor(list(factors.values())), place.device))
+        graph.factors.copy_(copy_to_device(torch.tensor(list(factors.values())), place.device))
         graph.graph.replay()
         made = graph.made
         assert made.total is not None
@@ -108,7 +108,7 @@ class Recorded(Passes):
         return {part: value.clone() for part, value in made.sums.items()}, made.total.clone()
 
     def _tried(
-        self, batch: Fillable, factors: Mapping[str, float], place: Place
+        self, batch: Fillable, factors: Mapping[str, float], place: ComputeContext
     ) -> tuple[Mapping[str, Tensor], Tensor] | None:
         """The first pass, of a batch whose lengths the host does not know; None where the model asks for them, so
         that nothing can be recorded: all is then as it was."""
@@ -123,7 +123,9 @@ class Recorded(Passes):
         self._works = True
         return found
 
-    def _recorded(self, there: Fillable, longest: int, factors: Mapping[str, float], place: Place) -> _Graph:
+    def _recorded(
+        self, there: Fillable, longest: int, factors: Mapping[str, float], place: ComputeContext
+    ) -> _Graph:
         """The graph of a batch on the device, which stays its own."""
         batch, by = there.unmeasured(longest), torch.tensor(list(factors.values()), device=place.device)
         parameters = [p for p in self._trained.parameters() if p.requires_grad]
@@ -145,7 +147,9 @@ class Recorded(Passes):
         return _Graph(graph, batch, by, made)
 
 
-def pays(trained: Trained, place: Place, settings: TrainSettings, thaws: Mapping[nn.Parameter, int]) -> bool:
+def pays(
+    trained: Trained, place: ComputeContext, settings: TrainSettings, thaws: Mapping[nn.Parameter, int]
+) -> bool:
     """Whether updates can be recorded here: of one batch each, by kernels that skip rows without a label, of an
     objective whose batches can be filled up, with the same parameters throughout."""
     skip = all(some.skips_labels for some in _kernels_of(trained))

@@ -28,7 +28,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from bertsmith import hardware, rng
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import BertsmithError, MachineError, Stopped, error_from_dict, option
 from bertsmith.hardware import RankInfo
 from bertsmith.training.data_loader import Batch, CutStream, EmptyRankBatch, Stream, Update
@@ -110,10 +110,10 @@ class RankGroup:
             return Sharded(trained)
         return _AllReduced(trained)
 
-    def seed_step(self, place: Place, seed: int, step: int) -> None:
+    def seed_step(self, place: ComputeContext, seed: int, step: int) -> None:
         """Seed the generator of another rank than 0 by the step: a checkpoint holds the state of rank 0 alone."""
         if not self.is_main:
-            place.generator.manual_seed(int(rng.bits(seed, "process", self.info.rank, step)) >> 1)
+            place.generator.manual_seed(int(rng.random_bits(seed, "process", self.info.rank, step)) >> 1)
 
 
 SINGLE_RANK = RankGroup(RankInfo())

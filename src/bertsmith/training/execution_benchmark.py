@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bertsmith import hardware
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.hardware import Precision
 from bertsmith.training.data_loader import Phase, Position, updates
 from bertsmith.training.optim.optimizer import optimizer_of
@@ -49,7 +49,7 @@ def tried(
     trained: Trained,
     phase: Phase,
     settings: TrainSettings,
-    place: Place,
+    place: ComputeContext,
     among: Sequence[Way],
     enough: Callable[[float], float],
     position: Position | None = None,
@@ -76,7 +76,7 @@ def tried(
     trained.train()
 
     def timed(way: Way) -> float:
-        hardware.use_threads(way.threads)
+        hardware.set_num_threads(way.threads)
         since = hardware.clock()
         counts: Any = trained.objective
         with closing(updates(phase.stream, size, 1, position or Position(), 0, counts.counts)) as work:
@@ -104,7 +104,7 @@ def tried(
             left = [way for way in left if min(found[way]) <= _HOPELESS * best]
             size = larger
     finally:
-        hardware.use_threads(threads)
+        hardware.set_num_threads(threads)
         place.generator.set_state(state)
         trained.train(training)
         optimizer.zero_grad(set_to_none=True)

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.training.data_loader import Phase, Position, updates
 from bertsmith.training.optim.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
@@ -44,7 +44,7 @@ def range_test(
     trained: Trained,
     phase: Phase,
     settings: TrainSettings,
-    place: Place,
+    place: ComputeContext,
     rates: Sequence[float],
     progress: Callable[[int, float], None] = lambda step, loss: None,
 ) -> list[float]:
@@ -85,7 +85,7 @@ def range_test(
 
 
 @contextmanager
-def _restored(trained: Trained, place: Place) -> Iterator[None]:
+def _restored(trained: Trained, place: ComputeContext) -> Iterator[None]:
     """As long as this lasts `trained` may be changed; then it is as it was, to the bit."""
     weights = {name: tensor.clone() for name, tensor in trained.saved().items()}
     gradients = {parameter: parameter.grad for parameter in trained.parameters()}
@@ -172,7 +172,9 @@ def suggestion(readings: Sequence[CurveReading], high: float) -> tuple[float | N
     unclear = sum(not reading.clear for reading in readings)
     if unclear:
         which = (
-            "the loss does" if unclear == len(readings) else f"with {counted(unclear, 'seed')} the loss does"
+            "the loss does"
+            if unclear == len(readings)
+            else f"with {pluralize(unclear, 'seed')} the loss does"
         )
         return None, f"no suggestion: {which} not fall clearly at any rate (--steps makes more updates)"
     if any(reading.diverges is None for reading in readings):

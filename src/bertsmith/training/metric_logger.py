@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bertsmith.console import Bar
+from bertsmith.console import ProgressBar
 from bertsmith.errors import MachineError
 
 LOG = "log.jsonl"
@@ -45,7 +45,7 @@ class Recorder:
         self._log.truncate(resumed_at)
         self._log.seek(resumed_at)
         self._speed = (run / "speed.jsonl").open("ab")
-        self._bar = Bar(title, steps, begun_at=step, unit="updates")
+        self._bar = ProgressBar(title, steps, begun_at=step, unit="updates")
         self._since, self._tokens_since, self._rate = time.perf_counter(), 0, 0.0
         self._loss: float | None = None
         self._board: Any = None

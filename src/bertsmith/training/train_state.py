@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bertsmith.errors import MachineError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.training.data_loader import Position
 
 
@@ -82,7 +82,7 @@ class Evaluation:
 
     def said(self, progress: Progress, planned: int) -> str:
         """Why a run of so many planned updates ends here."""
-        row = counted(progress.waited, "evaluation") + (" in a row" if progress.waited > 1 else "")
+        row = pluralize(progress.waited, "evaluation") + (" in a row" if progress.waited > 1 else "")
         return (
             f"stopped early after update {progress.step:,} of {planned:,}: {row} brought no better {self.best_by} "
             f"than {progress.best:.4f} (train.patience={self.patience})"

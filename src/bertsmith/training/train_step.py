@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NoReturn
 import torch
 from torch import Tensor, nn
 
-from bertsmith.device import Place, stored_tensors
+from bertsmith.device import ComputeContext, stored_tensors
 from bertsmith.errors import Diverged, InputError, option
-from bertsmith.loss import Loss, factors
+from bertsmith.loss import Loss, reduction_factors
 from bertsmith.training.checkpoint import optimizer_tensors
 from bertsmith.training.data_loader import EmptyRankBatch, Update
 from bertsmith.training.optim.optimizer import clip, set_rate, skip_where, skips
@@ -81,7 +81,7 @@ class Passes:
         return {part: 0 * value for part, value in found.items()} if is_empty else found
 
     def gradients(
-        self, batch: Any, factors: Mapping[str, float], place: Place, *, last: bool
+        self, batch: Any, factors: Mapping[str, float], place: ComputeContext, *, last: bool
     ) -> tuple[Mapping[str, Tensor], Tensor]:
         """The sums of a batch's loss by part, and these times their factors, added up, whose gradient is added to
         the parameters'. last: whether it is the update's last batch."""
@@ -157,7 +157,7 @@ def update(
     work: Update,
     rate: float,
     settings: TrainSettings,
-    place: Place,
+    place: ComputeContext,
     step: int,
     passes: Passes | None = None,
     checks: Checks | None = None,
@@ -177,7 +177,7 @@ def update(
     optimizer.zero_grad(set_to_none=True)
     own: dict[str, Tensor] = {}
     totals: list[tuple[str, Tensor]] = []
-    by = factors(work.counts, weights, summed)
+    by = reduction_factors(work.counts, weights, summed)
     for number, batch in enumerate(work.batches, start=1):
         found, total = passes.gradients(batch, by, place, last=number == settings.accumulate)
         totals.append((batch.place, total))

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import hardware
-from bertsmith.device import Place
+from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError, Stopped, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.training import checkpoint
 from bertsmith.training.autotune import Pace, Speeds
 from bertsmith.training.cuda_graphs import Recorded, pays
@@ -81,7 +81,7 @@ def train(
     encoder: nn.Module,
     objective: nn.Module,
     course: Course,
-    place: Place,
+    place: ComputeContext,
     *,
     resume: bool = False,
     ranks: RankGroup = SINGLE_RANK,
@@ -163,7 +163,7 @@ def _updates(
 def _shared_out(
     trained: Trained,
     course: Course,
-    place: Place,
+    place: ComputeContext,
     ranks: RankGroup,
     found: checkpoint.Checkpoint | None,
 ) -> tuple[Passes, torch.optim.Optimizer]:
@@ -184,7 +184,9 @@ def _names(trained: Trained) -> dict[Tensor, str]:
     return {parameter: name for name, parameter in trained.named_parameters()}
 
 
-def _newest(course: Course, trained: Trained, place: Place, ranks: RankGroup) -> checkpoint.Checkpoint | None:
+def _newest(
+    course: Course, trained: Trained, place: ComputeContext, ranks: RankGroup
+) -> checkpoint.Checkpoint | None:
     """Return the newest whole checkpoint of this run; the same on every rank.
 
     Raises MachineError where a rank sees another run folder than rank 0.
@@ -212,7 +214,7 @@ def _newest(course: Course, trained: Trained, place: Place, ranks: RankGroup) ->
 
 
 def _expected(
-    course: Course, trained: Trained, optimizer: torch.optim.Optimizer, place: Place
+    course: Course, trained: Trained, optimizer: torch.optim.Optimizer, place: ComputeContext
 ) -> checkpoint.Expected:
     """What a checkpoint of this run looks like."""
     kept = moments(optimizer)
@@ -245,7 +247,7 @@ class _Running:
         course: Course,
         trained: Trained,
         optimizer: torch.optim.Optimizer,
-        place: Place,
+        place: ComputeContext,
         progress: Progress,
         recorder: Recorder | None,
         plan: RunPlan,
@@ -274,7 +276,7 @@ class _Running:
     def use_all_cores(self) -> None:
         """Compute on the cores of all ranks of this machine, while the others wait for rank 0."""
         if self.ranks.is_main:
-            hardware.use_threads(self.plan.last.threads * self.ranks.info.local_world_size)
+            hardware.set_num_threads(self.plan.last.threads * self.ranks.info.local_world_size)
 
     def to_the_end(self, stopped: Sequence[int]) -> None:
         """All updates that are left. stopped: the signals that have come in."""
@@ -299,7 +301,7 @@ class _Running:
                 step = progress.step + 1
                 threads, rate = self.plan.at(step).threads, self._rate(step)
                 work = self.ranks.all_reduce_counts(work)
-                hardware.use_threads(threads)
+                hardware.set_num_threads(threads)
                 self.ranks.seed_step(self.place, settings.seed, step)
                 for parameter, first in self.course.thaws.items():
                     parameter.requires_grad_(step >= first)
@@ -399,7 +401,7 @@ class _Running:
             return None
         logger.info(
             "computing on %s from update %s on, not on %d: updates are faster that way now",
-            counted(quickest.threads, "thread"),
+            pluralize(quickest.threads, "thread"),
             f"{progress.step + 1:,}",
             threads,
         )
@@ -495,7 +497,7 @@ def fingerprint(*parts: str) -> str:
 
 
 def _restore(
-    found: checkpoint.Checkpoint, trained: Trained, place: Place
+    found: checkpoint.Checkpoint, trained: Trained, place: ComputeContext
 ) -> tuple[Progress, int, list[Entry]]:
     """The weights, the generator and where the run stands, as the checkpoint has them."""
     state = dict(found.state)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertsmith.console import duration
+from bertsmith.console import format_duration
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.training.lr_schedule import Shape
 from bertsmith.training.run_plan import Entry, RunPlan
 
@@ -98,7 +98,7 @@ class Aim:
         if updates < step:
             raise InputError(
                 "budget_exceeded",
-                f"the run has already made {counted(step, 'update')}, and {_said(self.budget)} means "
+                f"the run has already made {pluralize(step, 'update')}, and {_said(self.budget)} means "
                 f"{updates:,}",
                 location=run,
                 hint="set a larger budget, or none to continue with the budget of the run",
@@ -111,7 +111,7 @@ class Aim:
             added = self._about(updates - step)
             logger.info(
                 "the run was finished after %s; %s adds %s: the learning rate warms up again, then %s over these",
-                counted(step, "update"),
+                pluralize(step, "update"),
                 _said(self.budget),
                 added,
                 _SHAPES[shape],
@@ -136,7 +136,7 @@ class Aim:
 
     def _about(self, updates: int) -> str:
         """So many updates; minutes give an estimate alone."""
-        return ("about " if "max_minutes" in self.budget else "") + counted(updates, "update")
+        return ("about " if "max_minutes" in self.budget else "") + pluralize(updates, "update")
 
     def _updates(self, run: Path, step: int, spent: float) -> int:
         """What the budget comes to for a run that has made `step` updates in `spent` seconds."""
@@ -146,7 +146,8 @@ class Aim:
         if minutes * 60 < spent:
             raise InputError(
                 "time_exceeded",
-                f"the run has already taken {duration(spent)}, more than {minutes:g} minutes; minutes count from "
+                f"the run has already taken {format_duration(spent)}, more than "
+                f"{minutes:g} minutes; minutes count from "
                 "the beginning of the run",
                 location=run,
                 argument="minutes",
@@ -172,8 +173,8 @@ class Aim:
 
 def _on(threads: int, processes: int) -> str:
     """On what a run computes, in words."""
-    on = f"on {counted(threads, 'thread')}"
-    return f"{on} in each of {counted(processes, 'process', 'processes')}" if processes > 1 else on
+    on = f"on {pluralize(threads, 'thread')}"
+    return f"{on} in each of {pluralize(processes, 'process', 'processes')}" if processes > 1 else on
 
 
 def _said(budget: Mapping[str, float]) -> str:

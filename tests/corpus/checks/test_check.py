@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import tiny_run
 from bertsmith.corpus.checks import file_errors
 from bertsmith.corpus.checks.characters import CHARACTER_CLASSES
-from bertsmith.corpus.checks.check import CheckOptions, check
-from bertsmith.corpus.checks.histogram import Distribution
+from bertsmith.corpus.checks.check import CheckOptions, check_files
+from bertsmith.corpus.checks.histogram import Histogram
 from bertsmith.corpus.checks.lines import BOILERPLATE, RepeatedLines, find_lines, line_hashes
 from bertsmith.corpus.hashing import code_points
 from bertsmith.corpus.prepare import prepare
@@ -75,7 +75,7 @@ def finding(report: dict[str, Any], part: str) -> dict[str, Any]:
 
 
 def test_a_clean_corpus_has_no_findings(tmp_path: Path) -> None:
-    report = check([write(tmp_path / "a.txt", documents())])
+    report = check_files([write(tmp_path / "a.txt", documents())])
     assert report["findings"] == []
     assert [report["structure"][k]["verdict"] for k in ("nsp", "sop", "full_sentences")] == ["fit"] * 3
     assert report["documents"]["number"] == 30
@@ -85,7 +85,7 @@ def test_a_clean_corpus_has_no_findings(tmp_path: Path) -> None:
 
 def test_counts_equal_those_of_the_text(tmp_path: Path) -> None:
     texts = documents(12, 3)
-    report = check([write(tmp_path / "a.txt", texts)])
+    report = check_files([write(tmp_path / "a.txt", texts)])
     text = "".join("\n".join(lines) for lines in texts)
     assert report["bytes"] == len(text.encode())
     assert report["characters"]["number"] == len(text)
@@ -103,7 +103,7 @@ def test_invalid_utf_8_is_reported_by_file_line_and_column(tmp_path: Path) -> No
     path = write(tmp_path / "a.txt", documents(4))
     good = path.read_bytes()
     path.write_bytes("é ".encode() + b"caf\xe9 and \xff\xfe.\n" + good + b"\nlast \x80")
-    report = check([path])
+    report = check_files([path])
     last = (good.count(b"\n")) + 3
     assert report["encoding"]["bytes"] == 4
     assert report["encoding"]["lines"] == 2
@@ -117,7 +117,7 @@ def test_invalid_utf_8_is_reported_by_file_line_and_column(tmp_path: Path) -> No
 def test_locations_below_an_unreadable_line_are_right(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"One line.\nbad \xff\nbad \xfe\nThe NUL\0 stands here.\nSame.\nSame.\nOne line.\n")
-    report = check([path])
+    report = check_files([path])
     assert report["characters"]["kinds"]["NUL characters"] == {"number": 1, "places": [f"{path}:4:8"]}
     assert {e["first"] for e in report["lines"]["repeated"]["examples"]} == {f"{path}:1", f"{path}:5"}
 
@@ -140,7 +140,7 @@ def test_unwanted_characters_are_counted_with_locations(tmp_path: Path, name: st
     texts = documents(5)
     texts[2][1] = texts[2][1][:10] + PLANTED[name] * 2 + texts[2][1][10:]
     texts[4][0] = texts[4][0][:3] + PLANTED[name] + texts[4][0][3:]
-    report = check([write(tmp_path / "a.txt", texts)])
+    report = check_files([write(tmp_path / "a.txt", texts)])
     above = sum(map(len, texts[:2])) + 2
     last = sum(map(len, texts[:4])) + 4
     kinds = report["characters"]["kinds"]
@@ -164,7 +164,7 @@ def test_mojibake_is_found(tmp_path: Path, character: str) -> None:
     )
     texts = documents(3)
     texts[1][0] = f"Wort{wrong}Wort " + texts[1][0]
-    report = check([write(tmp_path / "a.txt", texts)])
+    report = check_files([write(tmp_path / "a.txt", texts)])
     (place,) = report["characters"]["mojibake"]["places"]
     assert place["place"] == f"{tmp_path}/a.txt:{len(texts[0]) + 2}:5"
     assert place["meant"] == character
@@ -179,7 +179,7 @@ def test_mojibake_is_found(tmp_path: Path, character: str) -> None:
 def test_valid_text_is_no_mojibake(tmp_path: Path, text: str) -> None:
     texts = documents(2)
     texts[0][0] += f" {text}."
-    assert check([write(tmp_path / "a.txt", texts)])["characters"]["mojibake"]["number"] == 0
+    assert check_files([write(tmp_path / "a.txt", texts)])["characters"]["mojibake"]["number"] == 0
 
 
 def test_the_errors_of_every_file_are_listed(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_the_errors_of_every_file_are_listed(tmp_path: Path) -> None:
     (packed := tmp_path / "e.txt.gz").write_bytes(b"not gzip")
     clean = write(tmp_path / "f.txt", documents(3))
     files = [many, few, bad, rows, packed, clean]
-    report = check(files, CheckOptions(listed=20))
+    report = check_files(files, CheckOptions(listed=20))
     assert len(report["characters"]["kinds"]["NUL characters"]["places"]) == 20
     errors = report["faults_by_file"]
     assert errors["files_not_listed"] == 0
@@ -238,7 +238,7 @@ def test_exact_and_near_duplicates(tmp_path: Path) -> None:
     near = [*texts[7]]
     near[0] = near[0].replace("the", "a", 1)
     path = write(tmp_path / "a.txt", [*texts, exact, near, exact])
-    report = check([path])
+    report = check_files([path])
     starts = np.cumsum([1, *(len(lines) + 1 for lines in [*texts, exact, near])]).tolist()
     locations = [f"{path}:{line}" for line in starts]
     assert report["duplicates"]["exact"]["clusters"] == [
@@ -257,7 +257,7 @@ def test_repeated_lines_are_counted_and_shown(tmp_path: Path) -> None:
         lines.append(footer)
     texts[8] += [texts[8][0], texts[8][0]]
     path = write(tmp_path / "a.txt", texts)
-    report = check([path])
+    report = check_files([path])
     repeated = report["lines"]["repeated"]
     total = sum(map(len, texts))
     assert repeated["distinct"] == total - 7
@@ -321,7 +321,7 @@ def test_empty_huge_and_one_line_documents(tmp_path: Path) -> None:
     texts[1] = texts[1][:1]
     huge = [f"{sentence(random.Random(i))} {i}." for i in range(12_000)]
     path = write(tmp_path / "a.txt", [*texts, ["… — …", "---"], huge])
-    report = check([path])["documents"]
+    report = check_files([path])["documents"]
     first = sum(map(len, texts)) + len(texts) + 1
     assert report["empty"] == {"number": 1, "places": [f"{path}:{first}"]}
     assert report["huge"]["places"] == [f"{path}:{first + 3}"]
@@ -334,7 +334,7 @@ def test_a_document_in_parts_counts_once(tmp_path: Path) -> None:
     num_lines = 5_000_000 // (len(line) + 1)
     path = tmp_path / "a.txt"
     path.write_text("\n".join([line] * num_lines) + "\nA NUL\0 here.\n", encoding="utf-8")
-    report = check([path])
+    report = check_files([path])
     assert report["documents"]["number"] == 1
     assert report["documents"]["characters"]["most"] == (len(line) + 1) * num_lines + len("A NUL\0 here.")
     assert report["documents"]["huge"]["number"] == 1
@@ -353,7 +353,7 @@ def test_boilerplate_is_counted_by_kind(tmp_path: Path) -> None:
             f"{i} 123 456 789 012",
             f"See https://x.example/{i} for more.",
         ]
-    report = check([write(tmp_path / "a.txt", texts)])["lines"]["boilerplate"]
+    report = check_files([write(tmp_path / "a.txt", texts)])["lines"]["boilerplate"]
     assert {name: report[name]["lines"] for name in BOILERPLATE} == {
         "navigation": 0, "urls": 10, "symbols": 10, "unended": 20,
     }  # fmt: skip
@@ -383,7 +383,7 @@ LANGUAGES = {
 
 def test_languages_and_scripts(tmp_path: Path) -> None:
     texts = [[text, text.upper()] for text in LANGUAGES.values()]
-    report = check([write(tmp_path / "a.txt", [*documents(3), *texts])])
+    report = check_files([write(tmp_path / "a.txt", [*documents(3), *texts])])
     assert set(report["languages"]) == {*LANGUAGES, "en"}
     assert set(report["scripts"]) == {"Latin", "Cyrillic", "Han", "Hiragana", "Hangul"}
     letters = sum(character.isalpha() for lines in texts for line in lines for character in line)
@@ -395,7 +395,7 @@ def test_hard_wrapped_lines_are_found(tmp_path: Path) -> None:
     import textwrap
 
     texts = [textwrap.wrap(" ".join(lines), 70) for lines in documents(20)]
-    report = check([write(tmp_path / "a.txt", texts)])
+    report = check_files([write(tmp_path / "a.txt", texts)])
     assert finding(report, "wrapped inside sentences")["severity"] == "problem"
     assert report["structure"]["nsp"]["verdict"] == "limited"
     assert report["structure"]["wrapped_share"] > 0.5
@@ -405,11 +405,11 @@ def test_missing_blank_lines_are_found(tmp_path: Path) -> None:
     lines = [line for text in documents(40) for line in text]
     path = tmp_path / "a.txt"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    report = check([path])
+    report = check_files([path])
     assert finding(report, "without a blank line")["first"] == f"{path}:1"
     assert report["structure"]["nsp"]["verdict"] == "unfit"
     assert report["structure"]["sop"]["verdict"] == "fit"
-    as_lines = check([path], CheckOptions(Reading("line")))
+    as_lines = check_files([path], CheckOptions(Reading("line")))
     assert as_lines["findings"] == []
     assert as_lines["structure"]["nsp"]["verdict"] == "fit"
 
@@ -417,12 +417,12 @@ def test_missing_blank_lines_are_found(tmp_path: Path) -> None:
 def test_long_lines_are_suggested_as_documents(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\n".join(" ".join(lines) for lines in documents(60)) + "\n", encoding="utf-8")
-    assert "documents=line" in finding(check([path]), "look like documents")["remedy"]
+    assert "documents=line" in finding(check_files([path]), "look like documents")["remedy"]
 
 
 def test_documents_of_one_sentence_are_found(tmp_path: Path) -> None:
     rng = random.Random(0)
-    report = check([write(tmp_path / "a.txt", [[sentence(rng)] for _ in range(60)])])
+    report = check_files([write(tmp_path / "a.txt", [[sentence(rng)] for _ in range(60)])])
     assert finding(report, "one line of one sentence")["severity"] == "problem"
     assert [report["structure"][k]["verdict"] for k in ("nsp", "sop", "full_sentences")] == [
         "unfit", "unfit", "fit",
@@ -433,7 +433,7 @@ def test_tokens_equal_those_of_prepare(tmp_path: Path) -> None:
     tokenizer = tiny_run.tokenizer()
     path = tmp_path / "a.txt"
     path.write_text(tiny_run.corpus(40) + "\nKabalode mi, Xyzzy 你 xyzzy!\n", encoding="utf-8")
-    report = check([path], tokenizer=tokenizer)["tokenizer"]
+    report = check_files([path], tokenizer=tokenizer)["tokenizer"]
     counts = prepare([path], tokenizer, tmp_path / "shards", workers=1).counts
     assert report["tokens"] == counts["tokens"]
     assert report["unknown_tokens"] == counts["unknown"] >= 5
@@ -446,7 +446,7 @@ def test_split_words_are_sorted_by_their_pieces_in_the_text(tmp_path: Path) -> N
     tokenizer = Tokenizer.of_vocabulary(tokens, lowercase=True)
     path = tmp_path / "a.txt"
     path.write_text("The walking the walking. Walking.\n\nunwalkable the.\n", encoding="utf-8")
-    report = check([path], tokenizer=tokenizer)["tokenizer"]
+    report = check_files([path], tokenizer=tokenizer)["tokenizer"]
     assert report["falling_apart"] == [
         {"word": "unwalkable", "times": 1, "pieces": ["un", "##walk", "##able"]},
         {"word": "walking", "times": 2, "pieces": ["walk", "##ing"]},
@@ -467,7 +467,7 @@ def test_records_have_locations(tmp_path: Path) -> None:
         json.dumps({"text": "  "}),
     ]
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    report = check([path])
+    report = check_files([path])
     assert report["characters"]["kinds"]["NUL characters"]["places"] == [f"{path}:3"]
     assert report["records"]["number"] >= 2
     assert [place["place"] for place in report["records"]["places"]][:2] == [f"{path}:2", f"{path}:4"]
@@ -480,7 +480,7 @@ def test_unreadable_files_are_findings_and_missing_files_are_errors(tmp_path: Pa
     (tmp_path / "c.txt").write_bytes(b"")
     (tmp_path / "d.txt").write_bytes("some words\n".encode("utf-16"))
     (tmp_path / "e.parquet").write_bytes(b"this is not a parquet file")
-    report = check([good, *(tmp_path / name for name in ("b.txt.gz", "c.txt", "d.txt", "e.parquet"))])
+    report = check_files([good, *(tmp_path / name for name in ("b.txt.gz", "c.txt", "d.txt", "e.parquet"))])
     errors = report["unreadable"]["places"] + report["records"]["places"]
     assert {place["place"].split(":")[0].rsplit("/")[-1] for place in errors} == {
         "b.txt.gz", "d.txt", "e.parquet",
@@ -491,13 +491,13 @@ def test_unreadable_files_are_findings_and_missing_files_are_errors(tmp_path: Pa
     assert any("encoding=utf-16" in remedy for remedy in remedies)
     assert report["documents"]["number"] >= 6
     with pytest.raises(InputError, match=r"none\.txt"):
-        check([good, tmp_path / "none.txt"])
+        check_files([good, tmp_path / "none.txt"])
 
 
 def test_an_empty_corpus(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\n \n")
-    report = check([path])
+    report = check_files([path])
     assert "there is no text" in messages(report)
     assert report["structure"]["nsp"]["verdict"] == "unfit"
 
@@ -505,32 +505,32 @@ def test_an_empty_corpus(tmp_path: Path) -> None:
 def test_a_sample_is_divided_among_the_files_and_reported(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{i}.txt", documents(400, i)) for i in range(3)]
     size = files[0].stat().st_size
-    report = check(files, CheckOptions(sample=size // 2))
+    report = check_files(files, CheckOptions(sample=size // 2))
     assert report["bytes"] < 3 * size / 2
     assert any(limit.startswith("a sample: ") for limit in report["limits"])
-    complete = check(files, CheckOptions(sample=10 * size))
+    complete = check_files(files, CheckOptions(sample=10 * size))
     assert not any(limit.startswith("a sample: ") for limit in complete["limits"])
-    assert complete == check(files)
+    assert complete == check_files(files)
 
 
 def test_the_same_files_give_the_same_report(tmp_path: Path) -> None:
     texts = documents(20)
     texts[3][0] = texts[1][0]
     files = [write(tmp_path / "a.txt", texts)]
-    assert json.dumps(check(files)) == json.dumps(check(files))
+    assert json.dumps(check_files(files)) == json.dumps(check_files(files))
 
 
 def test_a_report_is_plain_json(tmp_path: Path) -> None:
-    report = check([write(tmp_path / "a.txt", documents())], tokenizer=tiny_run.tokenizer())
+    report = check_files([write(tmp_path / "a.txt", documents())], tokenizer=tiny_run.tokenizer())
     assert json.loads(json.dumps(report, allow_nan=False)) == report
 
 
 def test_the_sample_corpora_have_no_findings(shared_data: Path) -> None:
     for name, verdict in (("english.txt", "fit"), ("chinese.txt", "fit")):
-        report = check([shared_data / "corpora" / "sample" / name])
+        report = check_files([shared_data / "corpora" / "sample" / name])
         assert [f for f in report["findings"] if f["severity"] != "note"] == []
         assert report["structure"]["nsp"]["verdict"] == verdict
-    mixed = check([shared_data / "corpora" / "sample" / "mixed.txt"])
+    mixed = check_files([shared_data / "corpora" / "sample" / "mixed.txt"])
     data = (shared_data / "corpora" / "sample" / "mixed.txt").read_bytes().decode("utf-8")
     kinds = mixed["characters"]["kinds"]
     assert kinds["NUL characters"]["number"] == data.count("\0")
@@ -540,7 +540,7 @@ def test_the_sample_corpora_have_no_findings(shared_data: Path) -> None:
 
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=60), st.floats(0.01, 1))
 def test_quantiles_are_within_the_width_of_a_bin(values: list[int], q: float) -> None:
-    distribution = Distribution()
+    distribution = Histogram()
     distribution.add(values[:7])
     distribution.add(values[7:])
     exact = sorted(values)[max(1, int(np.ceil(q * len(values)))) - 1]
@@ -556,5 +556,5 @@ def test_quantiles_are_within_the_width_of_a_bin(values: list[int], q: float) ->
 def test_the_windows_of_a_long_line_are_no_repeated_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("a" * 2_500_000 + "\nOne.\nOne.\n", encoding="utf-8")
-    repeated = check([path])["lines"]["repeated"]
+    repeated = check_files([path])["lines"]["repeated"]
     assert [(e["text"], e["times"], e["first"]) for e in repeated["examples"]] == [("One.", 2, f"{path}:2")]

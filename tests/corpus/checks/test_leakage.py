@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertsmith.corpus.checks.check import CheckOptions, check
+from bertsmith.corpus.checks.check import CheckOptions, check_files
 from bertsmith.corpus.checks.leakage import task_rows
 from bertsmith.errors import InputError
 
@@ -33,7 +33,7 @@ def corpus(folder: Path, *planted: str) -> Path:
 
 
 def check_leakage(corpus_file: Path, *files: Path, n: int = 13) -> dict:
-    return check([corpus_file], CheckOptions(ngram=n), against=files)["against"]
+    return check_files([corpus_file], CheckOptions(ngram=n), against=files)["against"]
 
 
 def test_rows_are_found_with_both_locations(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_chinese_counts_characters(tmp_path: Path) -> None:
     file.write_text(json.dumps({"q": text}) + "\n" + json.dumps({"q": text[::-1]}) + "\n", encoding="utf-8")
     path = tmp_path / "zh.txt"
     path.write_text(f"天地玄黄。\n{text[3:16]}。日月盈昃，\n\n辰宿列张。\n", encoding="utf-8")
-    report = check([path], against=[file])["against"]
+    report = check_files([path], against=[file])["against"]
     assert [(row["row"], row["corpus"]) for row in report["rows"]] == [(f"{file}:1", f"{path}:2:1")]
 
 
@@ -120,14 +120,14 @@ def test_all_formats_of_task_files_are_read(tmp_path: Path) -> None:
 def test_missing_and_damaged_task_files_are_refused(tmp_path: Path) -> None:
     path = corpus(tmp_path)
     with pytest.raises(InputError, match=r"none\.tsv"):
-        check([path], against=[tmp_path / "none.tsv"])
+        check_files([path], against=[tmp_path / "none.tsv"])
     (tmp_path / "bad.json").write_text('{"a": [1,', encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        check([path], against=[tmp_path / "bad.json"])
+        check_files([path], against=[tmp_path / "bad.json"])
     assert (caught.value.code, caught.value.location) == ("invalid_json", f"{tmp_path / 'bad.json'}:1:10")
     (tmp_path / "bad.parquet").write_bytes(b"no parquet at all")
     with pytest.raises(InputError) as caught:
-        check([path], against=[tmp_path / "bad.parquet"])
+        check_files([path], against=[tmp_path / "bad.parquet"])
     assert (caught.value.code, caught.value.location) == ("invalid_parquet", str(tmp_path / "bad.parquet"))
 
 

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertsmith.corpus.checks import tokenizer_comparison, tokens
-from bertsmith.corpus.checks.tokenizer_comparison import measure
+from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.corpus.checks.tokens import shown_piece
 from bertsmith.errors import InputError
 from bertsmith.io.files import Reading
@@ -37,7 +37,7 @@ def measure_text(
     """Return the statistics of the text and of the tokenizer."""
     file = tmp_path / "text.txt"
     file.write_text(text, encoding="utf-8")
-    report = measure([file], {"it": tokenizer or small_tokenizer()}, **options)
+    report = compare_tokenizers([file], {"it": tokenizer or small_tokenizer()}, **options)
     json.dumps(report, allow_nan=False)
     return report["text"], report["tokenizers"]["it"]
 
@@ -87,7 +87,9 @@ def test_unknown_words_lower_the_rank(tmp_path: Path) -> None:
     file.write_text("running " + "κόσμος " * 19 + "\n", encoding="utf-8")
     characters = Tokenizer.of_vocabulary([*TOKENS, *"κοσμς", *(f"##{c}" for c in "κοσμς")], lowercase=True)
     empty = Tokenizer.of_vocabulary([*SPECIAL_TOKENS, "x"], lowercase=True)
-    report = measure([file], {"nothing": empty, "most unknown": small_tokenizer(), "characters": characters})
+    report = compare_tokenizers(
+        [file], {"nothing": empty, "most unknown": small_tokenizer(), "characters": characters}
+    )
     rows = report["tokenizers"]
     assert rows["most unknown"]["unknown_word_share"] == 0.95
     assert rows["most unknown"]["pieces_per_word"] == 2  # run ##ning, the only word it knows
@@ -203,7 +205,7 @@ def test_bounded_memory_changes_only_the_lists_of_words(
     _, small_steps = measure_text(tmp_path, text)
     assert small_steps == expected
     monkeypatch.setattr(tokens, "MAX_TRACKED_WORDS", 3)
-    report = measure([tmp_path / "text.txt"], {"it": small_tokenizer()})
+    report = compare_tokenizers([tmp_path / "text.txt"], {"it": small_tokenizer()})
     bounded = report["tokenizers"]["it"]
     assert any("rare" in note for note in report["notes"])
     lists = {"falling_apart", "frequent_unknown_words", "rare_words_forgotten"}
@@ -216,11 +218,11 @@ def test_bounded_memory_changes_only_the_lists_of_words(
 def test_a_limit_is_divided_among_the_files_and_reported(tmp_path: Path) -> None:
     for name, words in (("a", 1000), ("b", 10), ("c", 1000)):
         (tmp_path / f"{name}.txt").write_text("é the " * words + "\n", encoding="utf-8")
-    report = measure([tmp_path / f"{n}.txt" for n in "abc"], {"it": small_tokenizer()}, limit=2000)
+    report = compare_tokenizers([tmp_path / f"{n}.txt" for n in "abc"], {"it": small_tokenizer()}, limit=2000)
     assert report["text"]["cut_short"] == [str(tmp_path / "a.txt"), str(tmp_path / "c.txt")]
     assert 1990 <= report["text"]["bytes"] <= 2003
     assert any("a sample" in note for note in report["notes"])
-    unlimited = measure([tmp_path / "b.txt"], {"it": small_tokenizer()}, limit=10**6)
+    unlimited = compare_tokenizers([tmp_path / "b.txt"], {"it": small_tokenizer()}, limit=10**6)
     assert unlimited["text"]["cut_short"] == []
     assert not any("a sample" in note for note in unlimited["notes"])
 
@@ -267,21 +269,23 @@ def test_pieces_are_shown_as_text() -> None:
 
 def test_invalid_calls(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        measure([tmp_path], {})
+        compare_tokenizers([tmp_path], {})
     assert (caught.value.code, caught.value.argument) == ("tokenizers_missing", "tokenizers")
     with pytest.raises(InputError) as caught:
-        measure([], {"it": small_tokenizer()})
+        compare_tokenizers([], {"it": small_tokenizer()})
     assert (caught.value.code, caught.value.argument) == ("files_missing", "files")
     with pytest.raises(InputError, match=r"none\.txt"):
-        measure([tmp_path / "none.txt"], {"it": small_tokenizer()})
+        compare_tokenizers([tmp_path / "none.txt"], {"it": small_tokenizer()})
     (tmp_path / "x.txt").write_bytes(b"the \xff")
     with pytest.raises(InputError, match=r"x\.txt:1:5"):
-        measure([tmp_path / "x.txt"], {"it": small_tokenizer()})
+        compare_tokenizers([tmp_path / "x.txt"], {"it": small_tokenizer()})
 
 
 def test_the_text_column_is_configurable(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"body": "the the"}\n')
-    report = measure([tmp_path / "x.jsonl"], {"it": small_tokenizer()}, reading=Reading(text_column="body"))
+    report = compare_tokenizers(
+        [tmp_path / "x.jsonl"], {"it": small_tokenizer()}, reading=Reading(text_column="body")
+    )
     assert report["text"]["words"] == 2
 
 
@@ -289,7 +293,7 @@ def test_published_vocabularies(shared_data: Path, tmp_path: Path) -> None:
     names = ["bert-base-uncased", "bert-base-chinese", "gpt2", "albert-base"]
     tokenizers = {name: Tokenizer.load(shared_data / "vocabs" / name) for name in names}
     files = [shared_data / "corpora" / "sample" / f"{name}.txt" for name in ("mixed", "chinese")]
-    report = measure(files, tokenizers, limit=100_000)
+    report = compare_tokenizers(files, tokenizers, limit=100_000)
     rows = report["tokenizers"]
     assert rows["gpt2"]["unknown_tokens"] == 0
     assert rows["albert-base"]["scripts"]["Han"]["letters_known"] == 0

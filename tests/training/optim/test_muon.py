@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MlmNsp
+from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.training.optim import muon
 from bertsmith.training.optim.muon import Muon, orthogonal
 from bertsmith.training.optim.optimizer import make_optimizer, moments, optimizer_of, set_rate
@@ -148,7 +148,7 @@ def trained(seed: int = 0) -> Trained:
     )
     draw = torch.Generator().manual_seed(seed)
     encoder = Encoder(config, draw)
-    return Trained(encoder, MlmNsp(config, draw))
+    return Trained(encoder, MaskedLM(config, draw))
 
 
 @pytest.mark.parametrize("own", [None, 0.3, 0.0])

@@ -10,7 +10,7 @@ from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import TORCH, Kernels
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.objectives.masked_lm import MlmNsp
+from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
 from bertsmith.training.optim.optimizer import clip, make_optimizer
 from bertsmith.training.trainer import Trained
@@ -132,7 +132,7 @@ def test_in_a_bert_exactly_biases_and_layer_norms_are_exempt() -> None:
         vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
     )
     generator = torch.Generator().manual_seed(0)
-    trained = Trained(Encoder(config, generator), MlmNsp(config, generator))
+    trained = Trained(Encoder(config, generator), MaskedLM(config, generator))
     optimizer = make_optimizer(
         trained.named_parameters(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.01
     )

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bertsmith.device import Place
-from bertsmith.instances.synthetic_batches import RandomPairs
+from bertsmith.device import ComputeContext
+from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import TORCH, Kernels
 from bertsmith.loss import Loss
 from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.layers import Linear, Table
+from bertsmith.models.layers import Embedding, Linear
 from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
 from bertsmith.training.data_loader import Position, updates
 from bertsmith.training.optim.adamw import AdamW
@@ -158,15 +158,15 @@ def test_a_run_of_one_process_is_trained_by_rows(
     first = build_encoder(config, torch.Generator().manual_seed(0)), Sorts(config.hidden_size)
     ends = []
     for by_rows in (False, True):
-        place = Place(torch.device("cpu"), "fp32", torch.Generator(), kernels)
+        place = ComputeContext(torch.device("cpu"), "fp32", torch.Generator(), kernels)
         trained = Trained(*copy.deepcopy(first))
         objective: Any = trained.objective
         place.settle(trained)
         settings = TrainSettings(batch_size=4, accumulate=accumulate, learning_rate=1e-3, weight_decay=0.1)
         optimizer, passes = optimizer_of(trained, settings), Passes(trained)
         if not by_rows:
-            monkeypatch.setattr(Table, "pays_by_rows", False)
-        coming = updates(RandomPairs(600, 24, 0.3), 4, accumulate, Position(), 0, objective.counts)
+            monkeypatch.setattr(Embedding, "pays_by_rows", False)
+        coming = updates(SyntheticStream(600, 24, 0.3), 4, accumulate, Position(), 0, objective.counts)
         told = [
             update(trained, optimizer, next(coming), 1e-3, settings, place, step, passes) for step in range(5)
         ]

@@ -27,9 +27,9 @@ from bertsmith.corpus.checks.lines import LineCheck, RepeatedLines, find_lines, 
 from bertsmith.corpus.checks.structure import DocumentCheck, assess_structure
 from bertsmith.corpus.checks.tokens import TokenizerCheck
 from bertsmith.corpus.deduplication import SHINGLE_WORDS, DuplicateIndex, LocationTable
-from bertsmith.corpus.sentence_splitter import guessed_language, split
+from bertsmith.corpus.sentence_splitter import detect_language, split_sentences
 from bertsmith.errors import InputError, render
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.encodings import remedy_of
 from bertsmith.io.files import Document, Notes, Reading, Reject, find_files, read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -62,7 +62,7 @@ class CheckOptions:
     listed: int = 20
 
 
-def check(
+def check_files(
     files: Sequence[str | Path],
     options: CheckOptions | None = None,
     *,
@@ -187,7 +187,7 @@ class _CorpusCheck:
     def _update(self, file: str, documents: list[Document]) -> None:
         texts = [document.text for document in documents]
         if self._language is None:
-            self._language = guessed_language(texts)
+            self._language = detect_language(texts)
         num_words = np.zeros(len(texts), dtype=np.int64)
         sentences: list[list[str]] = [[] for _ in texts]
         for first, group, offset in hashing.windows(texts):
@@ -195,7 +195,7 @@ class _CorpusCheck:
             window = TextWindow(file, documents[part], group, offset, self._missing)
             num_words[part] += np.diff(window.words.offsets)
             for i, text in enumerate(group, start=first):
-                text_sentences = split(text, self._language)
+                text_sentences = split_sentences(text, self._language)
                 sentences[i] += text_sentences
                 if self._tokens is not None:
                     self._tokens.update(text_sentences)
@@ -289,16 +289,18 @@ class _CorpusCheck:
     def _limits(self) -> list[str]:
         """Return sentences on what was skipped or estimated."""
         limits = [
-            f"at most {counted(self._options.listed, 'location')} listed of each finding, "
+            f"at most {pluralize(self._options.listed, 'location')} listed of each finding, "
             f"{self._file_errors.limit} of each error in a file"
         ]
         if self._truncated:
             limits.append(
                 f"a sample: the first {self._num_bytes / 1e6:,.1f} MB of text, divided among the files; "
-                f"{counted(len(self._truncated), 'file')} not read to the end"
+                f"{pluralize(len(self._truncated), 'file')} not read to the end"
             )
         if self._num_split:
-            limits.append(f"{counted(self._num_split, 'document')} too long: only the first part is compared")
+            limits.append(
+                f"{pluralize(self._num_split, 'document')} too long: only the first part is compared"
+            )
         if self._near.count:
             limits.append(
                 "near duplicates are estimated; the standard deviation of the Jaccard similarity is about 0.025"

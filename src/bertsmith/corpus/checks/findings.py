@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertsmith.corpus.diagnostics import MIN_DOCUMENTS, NOT_HELD_OUT, as_options
-from bertsmith.formatting import counted
+from bertsmith.corpus.diagnostics import MIN_DOCUMENTS, NO_VALIDATION_SETTINGS, format_settings
+from bertsmith.formatting import pluralize
 from bertsmith.io.binary_files import how_to_read
-from bertsmith.tokenizer.script_coverage import fitting_options
+from bertsmith.tokenizer.script_coverage import recommended_options
 
 SEVERITIES = ("problem", "warning", "note")
 # The shares from which on something is a finding, or a warning instead of a note.
@@ -92,7 +92,7 @@ def _reading_findings(report: Report) -> Iterator[Finding]:
     if encoding["bytes"]:
         yield _finding(
             "problem",
-            f"bytes that are not UTF-8, in {counted(encoding['lines'], 'line')}",
+            f"bytes that are not UTF-8, in {pluralize(encoding['lines'], 'line')}",
             encoding["bytes"],
             _first(encoding),
             f"{encoding['remedy']}; prepare with on_error=skip skips such lines",
@@ -173,7 +173,7 @@ def _structure_findings(report: Report) -> Iterator[Finding]:
             f"too few documents to hold some out: {num_documents}",
             num_documents,
             "",
-            f"give more, with a blank line between them, or train with {as_options(NOT_HELD_OUT)}",
+            f"give more, with a blank line between them, or train with {format_settings(NO_VALIDATION_SETTINGS)}",
         )
 
 
@@ -285,7 +285,7 @@ def _language_findings(report: Report) -> Iterator[Finding]:
 
 def _token_findings(report: Report) -> Iterator[Finding]:
     stats = report.get("tokenizer")
-    needed = fitting_options({name: script["share"] for name, script in report["scripts"].items()})
+    needed = recommended_options({name: script["share"] for name, script in report["scripts"].items()})
     options = f" with {needed[0]}" if needed else ""
     if needed and stats is None:
         yield _finding("note", needed[1], report["words"], "", f"train the tokenizer{options}")

@@ -13,7 +13,7 @@ _BINS_PER_OCTAVE = 64
 _NUM_BINS = _EXACT_BELOW + _BINS_PER_OCTAVE * 40
 
 
-class Distribution:
+class Histogram:
     """Count non-negative integers; quantiles are exact below 1,024 and within 1.1 % above.
 
     Attributes:

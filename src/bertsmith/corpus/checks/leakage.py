@@ -21,7 +21,7 @@ from bertsmith.corpus.hashing import HashArray, IntArray, WordHashes
 from bertsmith.errors import InputError
 from bertsmith.io.files import bare_suffix, read_lines
 from bertsmith.io.tables import table_delimiter, table_records
-from bertsmith.suggestions import absent
+from bertsmith.suggestions import not_found_error
 
 MIN_WORDS = 8
 _BATCH_ROWS = 4096  # hashed at once
@@ -266,7 +266,7 @@ def _parquet_rows(file: str | Path) -> Iterator[TaskRow]:
     import pyarrow.parquet as pq
 
     if not Path(file).is_file():
-        raise absent(file)
+        raise not_found_error(file)
     try:
         number = 0
         with pq.ParquetFile(file) as table:

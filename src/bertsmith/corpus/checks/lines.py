@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bertsmith.corpus import hashing
 from bertsmith.corpus.checks.characters import printable
-from bertsmith.corpus.checks.histogram import Distribution
+from bertsmith.corpus.checks.histogram import Histogram
 from bertsmith.corpus.hashing import HashArray, IntArray
 from bertsmith.corpus.sorted_hash_map import SortedHashMap
 from bertsmith.io.unicode_scripts import UNSPACED
@@ -132,7 +132,7 @@ class LineCheck:
     """
 
     def __init__(self) -> None:
-        self.lengths = Distribution()
+        self.lengths = Histogram()
         self.num_breaks = self.num_wrapped = 0
         self._lines: Counter[str] = Counter()
         self._characters: Counter[str] = Counter()

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bertsmith.corpus.checks.histogram import Distribution, Occurrences
-from bertsmith.corpus.diagnostics import FULL_SENTENCES, MIN_DOCUMENTS, NO_PAIRS, NOT_HELD_OUT, as_options
-from bertsmith.formatting import counted, percent
+from bertsmith.corpus.checks.histogram import Histogram, Occurrences
+from bertsmith.corpus.diagnostics import (
+    FULL_SENTENCE_SETTINGS,
+    MIN_DOCUMENTS,
+    NO_PAIR_SETTINGS,
+    NO_VALIDATION_SETTINGS,
+    format_settings,
+)
+from bertsmith.formatting import format_percent, pluralize
 from bertsmith.io.files import Document
 
 _BATCH_DOCUMENTS = 4096  # counted at once
@@ -48,9 +54,9 @@ class DocumentCheck:
     """Count documents, and store `limit` locations of each kind of unusual document."""
 
     limit: int
-    characters: Distribution = field(default_factory=Distribution)
-    sentences: Distribution = field(default_factory=Distribution)
-    sentence_lengths: Distribution = field(default_factory=Distribution)
+    characters: Histogram = field(default_factory=Histogram)
+    sentences: Histogram = field(default_factory=Histogram)
+    sentence_lengths: Histogram = field(default_factory=Histogram)
     num_one_sentence: int = 0
     num_lines: int = 0
     files: dict[str, _FileCounts] = field(default_factory=dict)
@@ -120,7 +126,7 @@ class DocumentCheck:
 
 def assess_structure(
     documents: DocumentCheck,
-    lines: Distribution,
+    lines: Histogram,
     num_wrapped: int,
     num_breaks: int,
     document_unit: str,
@@ -142,11 +148,11 @@ def assess_structure(
     one_sentence_ratio = documents.num_one_sentence / max(1, num_documents)
     mean_sentences = num_sentences / max(1, num_documents)
     shape = (
-        f"{counted(num_documents, 'document')} of {mean_sentences:,.1f} sentences on average, "
-        f"{percent(one_sentence_ratio)} of one sentence"
+        f"{pluralize(num_documents, 'document')} of {mean_sentences:,.1f} sentences on average, "
+        f"{format_percent(one_sentence_ratio)} of one sentence"
     )
     if num_documents == 1:
-        shape = f"one document of {counted(num_sentences, 'sentence')}"
+        shape = f"one document of {pluralize(num_sentences, 'sentence')}"
     return {
         "one_sentence_share": round(one_sentence_ratio, 6),
         "wrapped_share": round(num_wrapped / max(1, num_breaks), 6),
@@ -159,7 +165,7 @@ def assess_structure(
 
 def _structural_faults(
     documents: DocumentCheck,
-    lines: Distribution,
+    lines: Histogram,
     num_wrapped: int,
     num_breaks: int,
     document_unit: str,
@@ -213,7 +219,7 @@ def _structural_faults(
                     if document_unit == "blank_line"
                     else "read with documents=blank_line if blank lines separate the documents"
                 )
-                + f"; or, if each line is a document, train with {as_options(FULL_SENTENCES)}",
+                + f"; or, if each line is a document, train with {format_settings(FULL_SENTENCE_SETTINGS)}",
             }
         )
     return faults
@@ -225,7 +231,10 @@ def _one_document_hint(num_documents: int, has_long_lines: bool) -> str:
         hint = "read with documents=line if each line is a document or a paragraph"
     if num_documents >= MIN_DOCUMENTS:
         return f"fine if each file is a document (documents=file); else {hint}"
-    return f"{hint}; or train with {as_options(NO_PAIRS if num_documents < 2 else NOT_HELD_OUT)}"
+    return (
+        f"{hint}; or train with "
+        f"{format_settings(NO_PAIR_SETTINGS if num_documents < 2 else NO_VALIDATION_SETTINGS)}"
+    )
 
 
 def _verdict(level: str, reason: str, hint: str = "") -> dict[str, str]:
@@ -240,13 +249,13 @@ def _assess_nsp(
             "unfit",
             f"{shape}; a random next sentence comes from another document",
             "put a blank line between documents, or read with documents=line or documents=file; or train with "
-            + as_options(NO_PAIRS),
+            + format_settings(NO_PAIR_SETTINGS),
         )
     if one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
         return _verdict(
             "unfit",
             f"{shape}; one sentence has no next one",
-            f"give complete documents, or train with {as_options(FULL_SENTENCES)}",
+            f"give complete documents, or train with {format_settings(FULL_SENTENCE_SETTINGS)}",
         )
     if "hard_wrapped" in faults:
         return _verdict("limited", "lines are split inside sentences", _JOIN_LINES)
@@ -254,7 +263,8 @@ def _assess_nsp(
         return _verdict(
             "limited",
             f"{shape}; too few to hold some out",
-            f"give more documents, with a blank line between them, or train with {as_options(NOT_HELD_OUT)}",
+            "give more documents, with a blank line between them, or train with "
+            f"{format_settings(NO_VALIDATION_SETTINGS)}",
         )
     if "one_document" in faults:
         return _verdict(
@@ -269,7 +279,7 @@ def _assess_sop(
     num_documents: int, one_sentence_ratio: float, faults: set[str], shape: str
 ) -> dict[str, str]:
     if num_documents == 0 or one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
-        settings = as_options(FULL_SENTENCES if num_documents > 1 else NO_PAIRS)
+        settings = format_settings(FULL_SENTENCE_SETTINGS if num_documents > 1 else NO_PAIR_SETTINGS)
         return _verdict(
             "unfit",
             f"{shape}; sentence order needs two sentences",

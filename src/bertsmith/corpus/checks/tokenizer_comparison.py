@@ -11,7 +11,7 @@ from typing import Any
 
 from bertsmith.corpus.checks.tokens import MAX_TRACKED_WORDS, TokenizerStats, WordCounter, encode_waiting
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted, percent
+from bertsmith.formatting import format_percent, pluralize
 from bertsmith.io.files import Notes, Reading, find_files, read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -19,7 +19,7 @@ _SLICE_CHARACTERS = 1 << 20  # encoded at a time
 MAX_UNKNOWN_RATIO = 0.005  # A tokenizer with more unknown words is not ranked by its pieces per word.
 
 
-def measure(
+def compare_tokenizers(
     files: Sequence[str | Path],
     tokenizers: Mapping[str, Tokenizer],
     *,
@@ -152,8 +152,10 @@ def _prefix(text: str, max_bytes: int) -> str:
 def _notes(truncated: Sequence[str], num_bytes: int, stats: Iterable[TokenizerStats]) -> list[str]:
     notes = []
     if truncated:
-        files = counted(len(truncated), "file") if len(truncated) > 1 else truncated[0]
-        notes.append(f"a sample: the first {counted(num_bytes, 'byte')} of text; {files} not read to the end")
+        files = pluralize(len(truncated), "file") if len(truncated) > 1 else truncated[0]
+        notes.append(
+            f"a sample: the first {pluralize(num_bytes, 'byte')} of text; {files} not read to the end"
+        )
     if any(entry.has_dropped_words for entry in stats):
         notes.append(f"the lists of words omit rare ones (at most {MAX_TRACKED_WORDS:,}); the counts do not")
     return notes
@@ -161,7 +163,9 @@ def _notes(truncated: Sequence[str], num_bytes: int, stats: Iterable[TokenizerSt
 
 def _unknown_notes(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     names = [
-        f"{name} {percent(row['unknown_word_share'])}" for name, row in rows.items() if row["many_unknown"]
+        f"{name} {format_percent(row['unknown_word_share'])}"
+        for name, row in rows.items()
+        if row["many_unknown"]
     ]
     if not names:
         return []

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadStructure, shape
-from bertsmith.models.tensor_names import TASKS, NameTable, name_table
+from bertsmith.models.family import Family, HeadStructure, model_sizes
+from bertsmith.models.tensor_names import TASK_MODULES, NameTable, name_table
 
 _PROJECTION = {"encoder.embeddings.projection": ("{base}.encoder.embedding_hidden_mapping_in",)}
 _LAYER = {
@@ -24,7 +24,7 @@ _HEADS = {
     "masked.norm": ("predictions.LayerNorm",),
     "masked": ("predictions",),
     "pair.linear": ("sop_classifier.classifier",),
-    **TASKS,
+    **TASK_MODULES,
 }
 
 
@@ -52,10 +52,10 @@ def _parse_groups(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 _SHAPES = {
-    "base": shape(12, 768, 12),
-    "large": shape(24, 1024, 16),
-    "xlarge": shape(24, 2048, 16),
-    "xxlarge": shape(12, 4096, 64),
+    "base": model_sizes(12, 768, 12),
+    "large": model_sizes(24, 1024, 16),
+    "xlarge": model_sizes(24, 2048, 16),
+    "xxlarge": model_sizes(12, 4096, 64),
 }
 _DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
@@ -80,7 +80,7 @@ ALBERT = Family(
         for size, shape in _SHAPES.items()
     }
     | {f"albert-{size}-v2": shape for size, shape in _SHAPES.items()}
-    | {"albert-mini": shape(4, 256), "albert-small": shape(4, 512)},
+    | {"albert-mini": model_sizes(4, 256), "albert-small": model_sizes(4, 512)},
     structure={"first_position": "zero", "causal": False},
     required=("embedding_size",),
     defaults={

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, shape
-from bertsmith.models.tensor_names import TASKS, NameTable, name_table
+from bertsmith.models.family import Family, model_sizes
+from bertsmith.models.tensor_names import TASK_MODULES, NameTable, name_table
 
 _HEADS = {
     "pooler.linear": ("{base}.pooler.dense",),
@@ -12,7 +12,7 @@ _HEADS = {
     "masked.norm": ("cls.predictions.transform.LayerNorm",),
     "masked": ("cls.predictions",),
     "pair.linear": ("cls.seq_relationship",),
-    **TASKS,
+    **TASK_MODULES,
 }
 
 
@@ -22,12 +22,12 @@ def _names(config: ModelConfig) -> NameTable:
 
 # Base and large: Devlin et al. 2019, section 3. The smaller ones: Turc et al. 2019 (arXiv 1908.08962).
 _SHAPES = {
-    "tiny": shape(2, 128),
-    "mini": shape(4, 256),
-    "small": shape(4, 512),
-    "medium": shape(8, 512),
-    "base": shape(12, 768),
-    "large": shape(24, 1024),
+    "tiny": model_sizes(2, 128),
+    "mini": model_sizes(4, 256),
+    "small": model_sizes(4, 512),
+    "medium": model_sizes(8, 512),
+    "base": model_sizes(12, 768),
+    "large": model_sizes(24, 1024),
 }
 # Sizes of the released vocabularies; training with another tokenizer overrides them.
 _VOCABULARIES = {"uncased": 30_522, "cased": 28_996}

@@ -6,8 +6,8 @@ A classifier with a dense layer on the first token replaces the pooler.
 from __future__ import annotations
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadStructure, shape
-from bertsmith.models.tensor_names import TASKS, NameTable, name_table
+from bertsmith.models.family import Family, HeadStructure, model_sizes
+from bertsmith.models.tensor_names import TASK_MODULES, NameTable, name_table
 
 _LAYER = {
     "attention.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
@@ -21,7 +21,7 @@ _HEADS = {
     "masked.transform": ("vocab_transform",),
     "masked.norm": ("vocab_layer_norm",),
     "masked": ("vocab_projector",),
-    **TASKS,
+    **TASK_MODULES,
     "classifier.dense": ("pre_classifier",),
     "chooser.dense": ("pre_classifier",),
 }
@@ -38,7 +38,7 @@ def _names(config: ModelConfig) -> NameTable:
     )
 
 
-_BASE = shape(6, 768)
+_BASE = model_sizes(6, 768)
 _VOCABULARIES = {"uncased": 30_522, "cased": 28_996, "multilingual-cased": 119_547}
 
 DISTILBERT = Family(
@@ -55,7 +55,7 @@ DISTILBERT = Family(
     },
     tokenizer="wordpiece",
     presets={f"distilbert-base-{name}": {**_BASE, "vocab_size": size} for name, size in _VOCABULARIES.items()}
-    | {"distilbert-mini-uncased": shape(2, 256), "distilbert-small-uncased": shape(2, 512)},
+    | {"distilbert-mini-uncased": model_sizes(2, 256), "distilbert-small-uncased": model_sizes(2, 512)},
     structure={
         "embedding_size": None,
         "share": "none",

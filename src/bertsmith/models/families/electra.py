@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadStructure, shape
-from bertsmith.models.tensor_names import TASKS, NameTable, name_table
+from bertsmith.models.family import Family, HeadStructure, model_sizes
+from bertsmith.models.tensor_names import TASK_MODULES, NameTable, name_table
 
 _PROJECTION = {"encoder.embeddings.projection": ("{base}.embeddings_project",)}
 _HEADS = {
@@ -15,7 +15,7 @@ _HEADS = {
     "masked": ("generator_lm_head",),
     "detector.dense": ("discriminator_predictions.dense",),
     "detector.linear": ("discriminator_predictions.dense_prediction",),
-    **TASKS,
+    **TASK_MODULES,
     "classifier.dense": ("classifier.dense",),
     "classifier.linear": ("classifier.out_proj",),
     "chooser.dense": ("sequence_summary.summary",),
@@ -28,7 +28,7 @@ def _names(config: ModelConfig) -> NameTable:
 
 
 def _sizes(layers: int, hidden: int, embedding: int | None = None) -> dict[str, Any]:
-    return {**shape(layers, hidden), "embedding_size": embedding}
+    return {**model_sizes(layers, hidden), "embedding_size": embedding}
 
 
 ELECTRA = Family(

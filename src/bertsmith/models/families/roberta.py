@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.family import Family, HeadStructure, shape
-from bertsmith.models.tensor_names import TASKS, NameTable, name_table
+from bertsmith.models.family import Family, HeadStructure, model_sizes
+from bertsmith.models.tensor_names import TASK_MODULES, NameTable, name_table
 
 _HEADS = {
     "pooler.linear": ("{base}.pooler.dense",),
     "masked.transform": ("lm_head.dense",),
     "masked.norm": ("lm_head.layer_norm",),
     "masked": ("lm_head",),
-    **TASKS,
+    **TASK_MODULES,
     "classifier.dense": ("classifier.dense",),
     "classifier.linear": ("classifier.out_proj",),
 }
@@ -28,7 +28,7 @@ def _names(config: ModelConfig) -> NameTable:
 
 def _sizes(layers: int, hidden: int) -> dict[str, Any]:
     return {
-        **shape(layers, hidden),
+        **model_sizes(layers, hidden),
         "max_position_embeddings": 514,
         "type_vocab_size": 1,
         "layer_norm_eps": 1e-5,

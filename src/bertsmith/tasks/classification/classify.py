@@ -16,10 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertsmith.errors import InputError, command, option
-from bertsmith.formatting import listed
+from bertsmith.formatting import join_names
 from bertsmith.loss import Loss
-from bertsmith.metrics.calibration import bins_of, calibration_error, temperature_of
-from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, matthews, one_hot, ratio
+from bertsmith.metrics.calibration import expected_calibration_error, fit_temperature, reliability_bins
+from bertsmith.metrics.sufficient_statistics import (
+    FloatArray,
+    SufficientStatistics,
+    count_statistics,
+    f1,
+    matthews,
+    one_hot,
+    safe_divide,
+)
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.classification.multilabel import ManyLabels
@@ -214,7 +222,7 @@ class Classify(TextTask):
         if self.settings.calibrate:
             logits = [rows.numpy() for rows, _ in self.of_each(outputs, items)]
             wanted = [label_id(example, self._naming) for example in examples]
-            self.temperature.fill_(temperature_of(logits, wanted))
+            self.temperature.fill_(fit_temperature(logits, wanted))
 
     @property
     def kept_facts(self) -> Facts:
@@ -257,9 +265,9 @@ class Classify(TextTask):
             "matthews": float(matthews_corrcoef(truth, guess)) if len({*truth, *guess}) > 1 else 0.0,
         }
         sure = [prediction["score"] for prediction in predictions if "score" in prediction]
-        bins = bins_of(sure, [t == g for t, g in zip(truth, guess, strict=True)]) if sure else []
+        bins = reliability_bins(sure, [t == g for t, g in zip(truth, guess, strict=True)]) if sure else []
         if bins:
-            numbers["calibration_error"] = calibration_error(bins)
+            numbers["calibration_error"] = expected_calibration_error(bins)
             details["calibration"] = [one._asdict() for one in bins]
         numbers["examples"] = len(examples)
         tables = [_of_each_table(of_each)]
@@ -286,23 +294,27 @@ class Classify(TextTask):
         guess, sure = [p["label"] for p in predictions], [p["score"] for p in predictions]
         return of_labels("texts", truth, guess, sure, self.facts["labels"])
 
-    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Tallies:
+    def tallies(
+        self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
+    ) -> SufficientStatistics:
         """All but the calibration error."""
         size = len(self.facts["labels"])
         truth = [-1 if (target := self.target(example)) is None else target for example in examples]
         guess = [self._naming.ids[prediction["label"]] for prediction in predictions]
         gold, found = one_hot(truth, size), one_hot(guess, size)
 
-        def figures(right: Rows, gold: Rows, found: Rows, _: Rows) -> dict[str, Rows]:
+        def figures(
+            right: FloatArray, gold: FloatArray, found: FloatArray, _: FloatArray
+        ) -> dict[str, FloatArray]:
             of_each, number = f1(right, gold, found), gold.sum(-1)
             return {
-                "accuracy": ratio(right.sum(-1), number),
+                "accuracy": safe_divide(right.sum(-1), number),
                 "macro_f1": of_each.mean(-1),
-                "weighted_f1": ratio((of_each * gold).sum(-1), number),
+                "weighted_f1": safe_divide((of_each * gold).sum(-1), number),
                 "matthews": matthews(right, gold, found),
             }
 
-        return count_tallies(gold * found, gold, found, np.empty((len(truth), 0)), figures)
+        return count_statistics(gold * found, gold, found, np.empty((len(truth), 0)), figures)
 
     def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
         """Always the most frequent label of the training examples."""
@@ -347,7 +359,7 @@ def label_names(examples: Sequence[TextExample]) -> list[str]:
         raise InputError(
             "labels_are_numbers",
             f"the labels are {len(found):,} different numbers in {len(examples):,} examples "
-            f"({listed(in_order(found), 3)})",
+            f"({join_names(in_order(found), 3)})",
             location=examples[0].place,
             argument="label_column",
             hint=f"to predict a number, use {command('finetune', 'regress')}; or name another column with "
@@ -366,7 +378,7 @@ def label_id(example: TextExample, naming: Naming) -> int:
 
 def _told_of_numbers(labels: Sequence[str]) -> str | None:
     """What to do about labels that are numbers: name them, or learn them as numbers."""
-    some = listed(labels, 3)
+    some = join_names(labels, 3)
     if all(map(whole_number, labels)) and len(labels) <= _MANY_NUMBERS:
         measure = "; if they measure something (stars, grades), try bertsmith finetune regress"
         return (

@@ -20,9 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.loss import Loss
-from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, ratio
+from bertsmith.metrics.sufficient_statistics import (
+    FloatArray,
+    SufficientStatistics,
+    count_statistics,
+    f1,
+    safe_divide,
+)
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
@@ -85,7 +91,7 @@ class ManyLabels(TextTask):
             if len(set(every)) < 2:
                 raise InputError(
                     "single_label",
-                    f"the examples have {counted(len(set(every)), 'different label')}",
+                    f"the examples have {pluralize(len(set(every)), 'different label')}",
                     location=examples[0].place,
                     argument="label_column",
                     hint=f"a classifier needs at least two labels; check {option('label_column')} and "
@@ -336,21 +342,25 @@ class ManyLabels(TextTask):
         (gold,) = self.gold([example], self.facts)
         return ", ".join(gold) or "none", ", ".join(prediction["labels"]) or "none"
 
-    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Tallies:
+    def tallies(
+        self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
+    ) -> SufficientStatistics:
         """All but the average precision."""
         labels: list[str] = self.facts["labels"]
         truth = self._truth(examples)
         guess = np.array([[label in p["labels"] for label in labels] for p in predictions])
         more = np.stack([(truth == guess).all(1), np.ones(len(truth))], axis=1)
 
-        def figures(right: Rows, gold: Rows, found: Rows, more: Rows) -> dict[str, Rows]:
+        def figures(
+            right: FloatArray, gold: FloatArray, found: FloatArray, more: FloatArray
+        ) -> dict[str, FloatArray]:
             return {
                 "macro_f1": f1(right, gold, found).mean(-1),
                 "micro_f1": f1(right.sum(-1), gold.sum(-1), found.sum(-1)),
-                "all_right": ratio(more[..., 0], more[..., 1]),
+                "all_right": safe_divide(more[..., 0], more[..., 1]),
             }
 
-        return count_tallies(truth & guess, truth, guess, more, figures)
+        return count_statistics(truth & guess, truth, guess, more, figures)
 
     def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
         """Of each score the better one of two answers that look at no text: the labels of at least half of the

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertsmith.errors import InputError, command, option
 from bertsmith.loss import Loss
-from bertsmith.metrics.sufficient_statistics import Tallies, number_tallies
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics, regression_statistics
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
@@ -174,10 +174,12 @@ class Regress(TextTask):
         """Both numbers."""
         return f"{number_of(example):g}", f"{prediction['number']:.4g}"
 
-    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Tallies:
+    def tallies(
+        self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
+    ) -> SufficientStatistics:
         """All but Spearman's correlation."""
         truth = [number_of(example) for example in examples]
-        return number_tallies(truth, [prediction["number"] for prediction in predictions])
+        return regression_statistics(truth, [prediction["number"] for prediction in predictions])
 
     def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
         """Always the mean of the training examples."""

@@ -13,14 +13,14 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.compressed import bare_suffix
 from bertsmith.io.memory import InMemory
 from bertsmith.io.tables import TabularFile, read_table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.family import family
-from bertsmith.models.heads import SentenceHead
+from bertsmith.models.family import get_family
+from bertsmith.models.heads import SequenceClassificationHead
 from bertsmith.tasks.items import Encoded, Item, TaskBatch
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.scores import Finding
@@ -88,8 +88,8 @@ class TextTask(Task):
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any, outputs: int
     ) -> None:
         super().__init__(config, generator, facts, settings)
-        self.head = SentenceHead(config, generator, outputs, pooled=settings.pooler)
-        if not settings.pooler and family(config.model_type).heads.dense_act is not None:
+        self.head = SequenceClassificationHead(config, generator, outputs, pooled=settings.pooler)
+        if not settings.pooler and get_family(config.model_type).heads.dense_act is not None:
             raise InputError(
                 "pooler_not_applicable",
                 f"the head of {config.model_type} has no pooler, but a layer of its own",
@@ -195,7 +195,7 @@ class TextTask(Task):
     def remarks(cls, examples: Sequence[TextExample]) -> list[Finding]:
         """Which column was read, where it was not the one that the settings name; which labels lost spaces."""
         if spaced := [example for example in examples if example.spaced]:
-            labels = counted(len(spaced), "label has", "labels have")
+            labels = pluralize(len(spaced), "label has", "labels have")
             places = [example.place for example in spaced]
             shown = [f"'{example.label}' ({example.place})" for example in spaced]
             what = f"{labels} spaces around, which are left out"

@@ -23,17 +23,21 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertsmith.artifacts.sentence_transformers import SentenceVectors, sentence_files, sentence_vectors
-from bertsmith.device import Place
+from bertsmith.artifacts.sentence_transformers import (
+    SentenceEmbeddingConfig,
+    read_sentence_embedding_config,
+    sentence_transformers_files,
+)
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.loss import Loss
-from bertsmith.metrics.sufficient_statistics import Tallies, mean_tallies
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.pooling import pooled
-from bertsmith.objectives.objective import MODEL, Parts
+from bertsmith.models.pooling import pool
+from bertsmith.objectives.objective import MODEL, ModelParts
 from bertsmith.packed import Packed
-from bertsmith.retrieval.exact import nearest_vectors, unit_length
+from bertsmith.retrieval.exact import normalize_vectors, search_vectors
 from bertsmith.tasks.classification.regress import number_of
 from bertsmith.tasks.embedding.contrastive_losses import contrastive, cosent, cosine_errors, in_batch
 from bertsmith.tasks.embedding.items import EmbedItem, alone, also_right, compared, key_of
@@ -110,12 +114,12 @@ class Embed(Task):
         """Take the base model's pooling, normalization, and maximum length where the settings leave them open, as
         sentence-transformers does. InputError for an unknown pooling of the base if the settings name none."""
         try:
-            known = sentence_vectors(base)
+            known = read_sentence_embedding_config(base)
         except InputError:
             if settings.pooling is None:
                 raise
             known = None
-        made = known or SentenceVectors("mean", True)
+        made = known or SentenceEmbeddingConfig("mean", True)
         length = made.max_length if made.max_length is not None and 3 <= made.max_length < longest else None
         own = {"pooling": made.pooling, "normalize": made.normalize, "max_length": length}
         taken = {name: value for name, value in own.items() if getattr(settings, name) is None}
@@ -272,7 +276,7 @@ class Embed(Task):
 
     def vectors(self, encoder: Encoder, packed: Packed) -> Tensor:
         """[B, H], fp32: as a user gets them."""
-        found = pooled(encoder, packed, self._pooling)
+        found = pool(encoder, packed, self._pooling)
         return F.normalize(found, dim=-1) if self._normalize else found
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
@@ -304,7 +308,7 @@ class Embed(Task):
         """A vector a sequence: [sequences, H] an item."""
         return torch.split(self.vectors(encoder, batch.packed), list(batch.sizes))
 
-    def outputs_of(self, encoder: Encoder, items: Sequence[Item], place: Place) -> list[Tensor]:
+    def outputs_of(self, encoder: Encoder, items: Sequence[Item], place: ComputeContext) -> list[Tensor]:
         """Each sequence is read once, however many items have it."""
         numbers: dict[bytes, int] = {}
         singles: list[Item] = []
@@ -427,12 +431,14 @@ class Embed(Task):
             assert isinstance(prediction, Compared)
             rows.update(zip(example.texts, prediction.vectors, strict=True))
         queries, passages = (
-            unit_length(np.stack([rows[text] for text in texts]))
+            normalize_vectors(np.stack([rows[text] for text in texts]))
             for texts in (search.queries, search.passages)
         )
-        return search, nearest_vectors(queries, passages, _BEST)[0].tolist()
+        return search, search_vectors(queries, passages, _BEST)[0].tolist()
 
-    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[Match]) -> Tallies | None:
+    def tallies(
+        self, predictions: Sequence[Prediction], examples: Sequence[Match]
+    ) -> SufficientStatistics | None:
         """Of queries what `retrieval_figures` has, of labelled pairs the accuracy; of graded ones none: what
         decides is a rank correlation."""
         kind = self._kind_of(examples)
@@ -441,7 +447,7 @@ class Embed(Task):
         if kind == "graded" or any("same" not in prediction for prediction in predictions):
             return None
         same = self._same(examples)
-        return mean_tallies({"accuracy": [p["same"] == s for p, s in zip(predictions, same, strict=True)]})
+        return mean_statistics({"accuracy": [p["same"] == s for p, s in zip(predictions, same, strict=True)]})
 
     @property
     def measure(self) -> str:
@@ -492,12 +498,12 @@ class Embed(Task):
         )
         return Scores(figures.numbers)
 
-    def folders(self, encoder: Encoder) -> dict[str, Parts]:
+    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
         """The encoder, and what sentence-transformers wants to know of its vectors."""
         read = self.reads
-        made = SentenceVectors(self._pooling, self._normalize, read)
-        files = sentence_files(self.config.hidden_size, made)
-        return {MODEL: Parts(self.config, {"encoder": encoder}, files=files)}
+        made = SentenceEmbeddingConfig(self._pooling, self._normalize, read)
+        files = sentence_transformers_files(self.config.hidden_size, made)
+        return {MODEL: ModelParts(self.config, {"encoder": encoder}, files=files)}
 
 
 def _first_cosine(prediction: Mapping[str, Any]) -> float:

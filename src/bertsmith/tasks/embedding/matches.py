@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import listed
+from bertsmith.formatting import join_names
 from bertsmith.io.memory import InMemory
 from bertsmith.io.tables import TabularFile, read_table
 from bertsmith.tasks.classification.regress import number_of
@@ -144,7 +144,7 @@ def _names(table: TabularFile, settings: EmbedSettings, *, labelled: bool) -> _N
         path = table.path.bare_name if isinstance(table.path, InMemory) else f"{table.path}:1"
         raise InputError(
             "text_columns_unknown",
-            f"no column has a known name for the two texts; the columns are {listed(columns)}",
+            f"no column has a known name for the two texts; the columns are {join_names(columns)}",
             location=path,
             argument="second_column" if text is not None else "text_column",
             hint=f"name them with {option('text_column')} and {option('second_column')}",
@@ -192,7 +192,7 @@ def kind_of(matches: Sequence[Match], settings: EmbedSettings) -> Kind:
     except InputError as error:
         raise InputError(
             "not_a_number",
-            f"{error.message}, and there are more than two labels: {listed(sorted(labels))}",
+            f"{error.message}, and there are more than two labels: {join_names(sorted(labels))}",
             location=error.location,
             argument="label_column",
             hint=f"give each pair a score; or name the label of pairs that match with {option('same_label')}",
@@ -209,14 +209,14 @@ def same_label(matches: Sequence[Match], settings: EmbedSettings) -> str:
                 "unknown_label",
                 f"no pair has the label '{settings.same_label}'",
                 argument="same_label",
-                hint=f"the labels are {listed(labels)}",
+                hint=f"the labels are {join_names(labels)}",
             )
         return settings.same_label
     found = [label for label in labels if label.casefold() in SAME]
     if len(found) != 1:
         raise InputError(
             "same_label_missing",
-            f"it is not clear which of the labels {listed(labels)} means that two texts match",
+            f"it is not clear which of the labels {join_names(labels)} means that two texts match",
             location=matches[0].place,
             argument="same_label",
             hint=f"name it, as in {option('same_label', labels[0])}",

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.metrics.ranking import FIGURES, figures_of, ranking_figures
-from bertsmith.metrics.sufficient_statistics import Rows, Tallies, ratio
+from bertsmith.metrics.ranking import METRIC_NAMES, query_metrics, ranking_metrics
+from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics, safe_divide
 from bertsmith.tasks.embedding.matches import Match
 
 _WORDS = (
@@ -120,24 +120,26 @@ def best_threshold(cosines: NDArray[np.float64], same: NDArray[np.bool_]) -> tup
 
 def retrieval_figures(search: Search, rankings: Sequence[Sequence[int]], examples: int) -> Figures:
     """nDCG@10, MRR@10, recall@1 and @10: each query's passages among all of the file."""
-    figures = ranking_figures(rankings, search.gold)
+    figures = ranking_metrics(rankings, search.gold)
     numbers = {**figures, "examples": examples}
     return Figures(numbers, {"queries": len(search.queries), "passages": len(search.passages)}, [])
 
 
-def ranking_tallies(search: Search, rankings: Sequence[Sequence[int]], matches: Sequence[Match]) -> Tallies:
+def ranking_tallies(
+    search: Search, rankings: Sequence[Sequence[int]], matches: Sequence[Match]
+) -> SufficientStatistics:
     """The figures of `retrieval_figures` as sums over examples: a query's are with the first that asks it."""
     numbers = {query: number for number, query in enumerate(search.queries)}
-    rows = np.zeros((len(matches), len(FIGURES) + 1))
+    rows = np.zeros((len(matches), len(METRIC_NAMES) + 1))
     for row, match in zip(rows, matches, strict=True):
         number = numbers.pop(match.query, None)
         if number is not None and search.gold[number]:
-            row[:] = [*figures_of(rankings[number], search.gold[number]), 1.0]
+            row[:] = [*query_metrics(rankings[number], search.gold[number]), 1.0]
 
-    def figures(sums: Rows) -> dict[str, Rows]:
-        return {name: ratio(sums[..., i], sums[..., -1]) for i, name in enumerate(FIGURES)}
+    def figures(sums: FloatArray) -> dict[str, FloatArray]:
+        return {name: safe_divide(sums[..., i], sums[..., -1]) for i, name in enumerate(METRIC_NAMES)}
 
-    return Tallies(rows, figures)
+    return SufficientStatistics(rows, figures)
 
 
 class TfIdf:

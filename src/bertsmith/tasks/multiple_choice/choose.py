@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.choices import check_choices, read_choices
-from bertsmith.loss import Loss, far_apart
-from bertsmith.metrics.sufficient_statistics import Tallies, mean_tallies
+from bertsmith.loss import Loss, distillation_kl
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import ChoiceHead
+from bertsmith.models.heads import MultipleChoiceHead
 from bertsmith.tasks.data_checks import refuse_repeated_ids, repeats
 from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, log_of
@@ -78,7 +78,7 @@ class Choose(Task):
     ) -> None:
         """facts: none are needed."""
         super().__init__(config, generator, facts, settings)
-        self.head = ChoiceHead(config, generator)
+        self.head = MultipleChoiceHead(config, generator)
 
     @property
     def heads(self) -> Mapping[str, nn.Module]:
@@ -159,7 +159,7 @@ class Choose(Task):
         blank = [e.place for e in examples for choice in e.choices if not choice.strip()]
         if not blank:
             return []
-        what = f"{counted(len(blank), 'choice has', 'choices have')} no text"
+        what = f"{pluralize(len(blank), 'choice has', 'choices have')} no text"
         return [Finding("choices without any text", what, blank)]
 
     @classmethod
@@ -296,7 +296,9 @@ class Choose(Task):
         self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, temperature: float
     ) -> Tensor:
         """Over each question's own choices."""
-        return torch.stack([far_apart(a, b, temperature) for a, b in zip(own, wanted, strict=True)]).sum()
+        return torch.stack(
+            [distillation_kl(a, b, temperature) for a, b in zip(own, wanted, strict=True)]
+        ).sum()
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[ChoiceExample]
@@ -378,10 +380,12 @@ class Choose(Task):
         positions = [str(i) for i in range(max((len(e.choices) for _, e in pairs), default=0))]
         return of_labels("positions", truth, guess, [p["score"] for p, _ in pairs], positions)
 
-    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]) -> Tallies:
+    def tallies(
+        self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]
+    ) -> SufficientStatistics:
         """Accuracy."""
         right = [p["choice"] == e.right for p, e in zip(predictions, examples, strict=True)]
-        return mean_tallies({"accuracy": right})
+        return mean_statistics({"accuracy": right})
 
     def baseline(self, training: Sequence[ChoiceExample], dev: Sequence[ChoiceExample]) -> Scores:
         """Always the position that is the right one most often in training; the last one where there are fewer."""

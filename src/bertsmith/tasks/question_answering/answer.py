@@ -24,11 +24,11 @@ from pydantic import BaseModel
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.squad import PassageNames
-from bertsmith.loss import Loss, far_apart
+from bertsmith.loss import Loss, distillation_kl
 from bertsmith.metrics import squad
-from bertsmith.metrics.sufficient_statistics import Tallies
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
@@ -157,7 +157,7 @@ class Answer(Task):
         moved = [example.place for example in examples for gold in example.answers if gold.moved]
         if not moved:
             return []
-        were = counted(len(moved), "answer was", "answers were")
+        were = pluralize(len(moved), "answer was", "answers were")
         text = "its text" if len(moved) == 1 else "their texts"
         what = f"{were} found by {text}, at another start than the file gives, or where it gives none"
         return [Finding("answers not at their offset", what, moved)]
@@ -231,7 +231,7 @@ class Answer(Task):
         findings = []
         if of_dev and not of_train:
             said = (
-                f"{counted(len(of_dev), 'question of dev has', 'questions of dev have')} no answer, and all of "
+                f"{pluralize(len(of_dev), 'question of dev has', 'questions of dev have')} no answer, and all of "
                 "train have one: the model will never say that there is none"
             )
             findings.append(Finding("questions without an answer", said, of_dev))
@@ -320,7 +320,7 @@ class Answer(Task):
         self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, temperature: float
     ) -> Tensor:
         """Over the tokens of each window, the mean of both ends'."""
-        parts = (far_apart(a, b, temperature, 0) for a, b in zip(own, wanted, strict=True))
+        parts = (distillation_kl(a, b, temperature, 0) for a, b in zip(own, wanted, strict=True))
         return torch.stack(list(parts)).sum() / 2
 
     # From a batch to answers
@@ -453,13 +453,15 @@ class Answer(Task):
         gold = " / ".join(dict.fromkeys(answer or "no answer" for answer in example.gold))
         return gold, prediction["answer"] or "no answer"
 
-    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Tallies:
+    def tallies(
+        self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]
+    ) -> SufficientStatistics:
         """F1 and exact match over all questions."""
         return tallied(predictions, examples, self.settings.rules)
 
     def baseline(self, training: Sequence[PassageExample], dev: Sequence[PassageExample]) -> Scores:
         """Always the most frequent answer of the training examples, which may be none."""
-        most = Counter(squad.normalised(example.gold[0]) for example in training).most_common(1)[0][0]
+        most = Counter(squad.normalize_answer(example.gold[0]) for example in training).most_common(1)[0][0]
         return self.score([{"answer": most, "tokens": 0, "tokens_read": 0}] * len(dev), dev)
 
 

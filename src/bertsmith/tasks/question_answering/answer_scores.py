@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from bertsmith.io.unicode_scripts import HAN
 from bertsmith.metrics import cmrc, squad
-from bertsmith.metrics.sufficient_statistics import Tallies, mean_tallies
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
 from bertsmith.tasks.error_analysis import confusion, reliability
 from bertsmith.tasks.question_answering.passages import PassageExample
 from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
@@ -75,10 +75,12 @@ def details_of(
     return {"tables": [table], "confusion": confusion("questions", kinds, said), **found}
 
 
-def tallied(predictions: Sequence[Prediction], examples: Sequence[PassageExample], rules: Rules) -> Tallies:
+def tallied(
+    predictions: Sequence[Prediction], examples: Sequence[PassageExample], rules: Rules
+) -> SufficientStatistics:
     """Both means over all questions."""
     f1, exact = _of_each(predictions, examples, _how(_chosen(examples, rules), examples))
-    return mean_tallies({"f1": f1, "exact_match": exact})
+    return mean_statistics({"f1": f1, "exact_match": exact})
 
 
 def _of_each(
@@ -94,7 +96,7 @@ def threshold_of(
 ) -> float:
     """The threshold of `null_score`, above which there is no answer, with the best F1."""
     how = _how(_chosen(examples, rules), examples)
-    return squad.best_threshold(_asked(predictions, examples, how.f1))[1]
+    return squad.find_best_threshold(_asked(predictions, examples, how.f1))[1]
 
 
 def _parts(
@@ -119,8 +121,8 @@ def _best(
     answers."""
     if not all("null_score" in prediction for prediction in predictions):
         return {}
-    f1, of_f1 = squad.best_threshold(_asked(predictions, examples, how.f1))
-    exact, of_exact = squad.best_threshold(_asked(predictions, examples, how.exact))
+    f1, of_f1 = squad.find_best_threshold(_asked(predictions, examples, how.f1))
+    exact, of_exact = squad.find_best_threshold(_asked(predictions, examples, how.exact))
     return {
         "best_f1": f1,
         "best_f1_threshold": -of_f1,
@@ -133,10 +135,10 @@ def _asked(
     predictions: Sequence[Prediction],
     examples: Sequence[PassageExample],
     score: Callable[[str, Sequence[str]], float],
-) -> list[squad.Asking]:
+) -> list[squad.QuestionScores]:
     """What each question scores with its best span, and with none."""
     return [
-        squad.Asking(
+        squad.QuestionScores(
             prediction["null_score"],
             float(score(prediction["n_best"][0]["answer"], example.gold)),
             float(example.unanswerable),
@@ -158,5 +160,5 @@ def _how(rules: Literal["squad", "cmrc"], examples: Sequence[PassageExample]) ->
     if rules == "cmrc":
         return _Compare(cmrc.f1, cmrc.exact_match)
     if any(example.unanswerable for example in examples):
-        return _Compare(squad.f1_or_none, squad.exact_or_none)
+        return _Compare(squad.f1_v2, squad.exact_match_v2)
     return _Compare(squad.f1, squad.exact_match)

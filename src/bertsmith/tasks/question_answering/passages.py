@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import listed
+from bertsmith.formatting import join_names
 from bertsmith.io.squad import Asked, PassageNames, read_questions
 from bertsmith.tasks.data_checks import refuse_repeated_ids
 
@@ -106,7 +106,7 @@ def _refuse_lost(rows: Sequence[tuple[str, Asked, str]]) -> None:
     if not lost:
         return
     (place, text), *others = lost
-    more = listed(f"{other!r:.40} ({at})" for at, other in others)
+    more = join_names(f"{other!r:.40} ({at})" for at, other in others)
     raise InputError(
         "answer_not_in_passage",
         f"the answer {text!r} is not in the passage"

@@ -23,8 +23,15 @@ from torch import Tensor, nn
 from bertsmith.errors import InputError, option
 from bertsmith.io.related import tagged
 from bertsmith.loss import Loss
-from bertsmith.metrics.relations import RelationCounts, count, has_direction, macro_f1, micro_f1, tallied
-from bertsmith.metrics.sufficient_statistics import Tallies
+from bertsmith.metrics.relations import (
+    RelationCounts,
+    count_relations,
+    has_direction,
+    macro_f1,
+    micro_f1,
+    relation_statistics,
+)
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead
@@ -391,7 +398,7 @@ class Relate(Task):
         micro F1 over all but "no relation" (TACRED's), accuracy; each relation's figures."""
         truth = [self._naming.name(str(example.relation)) for example in examples]
         guess = [str(prediction["label"]) for prediction in predictions]
-        relations = count(truth, guess, self._none)
+        relations = count_relations(truth, guess, self._none)
         cuts, notes = told_of_cuts(predictions)
         if turned := sum(counts.turned for counts in relations.values()):
             notes = [
@@ -435,11 +442,13 @@ class Relate(Task):
         guess, sure = [p["label"] for p, _ in pairs], [p["score"] for p, _ in pairs]
         return of_labels("texts", truth, guess, sure, self._names)
 
-    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[RelationExample]) -> Tallies:
+    def tallies(
+        self, predictions: Sequence[Prediction], examples: Sequence[RelationExample]
+    ) -> SufficientStatistics:
         """All scores."""
         truth = [self._naming.name(str(example.relation)) for example in examples]
         guess = [str(prediction["label"]) for prediction in predictions]
-        return tallied(truth, guess, self._names, self._none)
+        return relation_statistics(truth, guess, self._names, self._none)
 
     def baseline(self, training: Sequence[RelationExample], dev: Sequence[RelationExample]) -> Scores:
         """Always the most frequent relation of the training examples but "no relation", which F1 leaves out."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.conll import UNIVERSAL, Column, Sentence, fields_of, read_conll
 from bertsmith.io.files import bare_suffix, read_lines
 from bertsmith.metrics.tagging_schemes import OUTSIDE
@@ -72,8 +72,8 @@ def _of_sentence(file: str, sentence: Sentence, labelled: bool) -> Iterator[TagE
         if (labelled or width) and width != len(predicates):
             raise InputError(
                 "role_column_count",
-                f"the sentence has {counted(len(predicates), 'predicate')}, and the row "
-                f"{counted(width, 'column')} of roles",
+                f"the sentence has {pluralize(len(predicates), 'predicate')}, and the row "
+                f"{pluralize(width, 'column')} of roles",
                 location=f"{file}:{sentence.lines[i]}",
                 hint="give each predicate a column of roles, with _ for words without a role",
             )

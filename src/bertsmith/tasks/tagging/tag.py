@@ -21,15 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
-from bertsmith.loss import Loss, far_apart
-from bertsmith.metrics.entities import entities
-from bertsmith.metrics.sufficient_statistics import Tallies
-from bertsmith.metrics.tagging_schemes import OUTSIDE, scheme_of
+from bertsmith.formatting import pluralize
+from bertsmith.loss import Loss, distillation_kl
+from bertsmith.metrics.entities import extract_entities
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics
+from bertsmith.metrics.tagging_schemes import OUTSIDE, infer_scheme
 from bertsmith.models.config import ModelConfig
-from bertsmith.models.crf import Chain, Crf, log_partitions, path_scores
+from bertsmith.models.crf import ChainScores, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.heads import TokenHead
+from bertsmith.models.heads import TokenClassificationHead
 from bertsmith.tasks.data_checks import Labels, of_labels
 from bertsmith.tasks.error_analysis import Answers, Details
 from bertsmith.tasks.items import Item, TaskBatch, log_of
@@ -102,7 +102,7 @@ class Tag(Task):
         self._spans = ("roles" if self._roles else "entities") if facts["scheme"] else None
         self._blank = "" if facts.get("characters") else " "
         self._ids = {label: i for i, label in enumerate(self._tagging.labels)}
-        self.head = TokenHead(config, generator, len(self._ids))
+        self.head = TokenClassificationHead(config, generator, len(self._ids))
         self.crf = Crf(len(self._ids)) if facts.get("decoder") == "crf" else None
         for name, part in self._tagging.chain()._asdict().items():
             self.register_buffer(f"legal_{name}", part, persistent=False)
@@ -161,7 +161,7 @@ class Tag(Task):
             return None
         usual = OUTSIDE if OUTSIDE in labels else labels[0]
         # Labels alone identify IOBES; they do not show whether B begins each entity, so nothing is forbidden.
-        scheme = scheme_of([[label] for label in labels])
+        scheme = infer_scheme([[label] for label in labels])
         trained = scheme if scheme == "iobes" else None
         return {"labels": labels, "numbered": True, "scheme": scheme, "trained": trained, "usual": usual}
 
@@ -355,11 +355,11 @@ class Tag(Task):
         """The tagger, and the CRF where there is one."""
         return {**self.head.parts, **({} if self.crf is None else {"crf": self.crf})}
 
-    def _chain(self, device: torch.device | None = None) -> Chain:
+    def _chain(self, device: torch.device | None = None) -> ChainScores:
         """What the scheme forbids and the CRF has learnt."""
-        legal = Chain(self.legal_start, self.legal_transitions, self.legal_end)
+        legal = ChainScores(self.legal_start, self.legal_transitions, self.legal_end)
         chain = legal if self.crf is None else self.crf.on(legal)
-        return chain if device is None else Chain(*(part.detach().to(device) for part in chain))
+        return chain if device is None else ChainScores(*(part.detach().to(device) for part in chain))
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
         """Summed cross-entropy over the words; with a CRF minus the log-likelihoods of the runs of words, summed,
@@ -374,7 +374,7 @@ class Tag(Task):
             chain = self._chain()
             # a run within a sentence begins and ends freely
             start = chain.start * batch.tensors["begins"][:, None]
-            chain = Chain(start, chain.transitions, chain.end * batch.tensors["ends"][:, None])
+            chain = ChainScores(start, chain.transitions, chain.end * batch.tensors["ends"][:, None])
             emissions = logits[cells]
             golds = path_scores(emissions, wanted[cells], lengths, chain)
             total = (log_partitions(emissions, lengths, chain) - golds).sum()
@@ -390,7 +390,7 @@ class Tag(Task):
     ) -> Tensor:
         """Of the words' tags, each by itself; of a CRF the emissions'."""
         rows = batch.tensors["rows"]
-        return far_apart(torch.cat(list(own))[rows], torch.cat(list(wanted))[rows], temperature)
+        return distillation_kl(torch.cat(list(own))[rows], torch.cat(list(wanted))[rows], temperature)
 
     def decode(
         self, outputs: Sequence[Tensor], items: Sequence[Item], examples: Sequence[TagExample]
@@ -467,7 +467,7 @@ class Tag(Task):
         truth = self.gold(examples, self.facts)
         notes = []
         if unread := sum(score == 0 for prediction in predictions for score in prediction["scores"]):
-            none = counted(unread, "word has no token", "words have no token")
+            none = pluralize(unread, "word has no token", "words have no token")
             notes.append(f"{none} in this vocabulary; the tag there is '{self.facts['usual']}'")
         if found := breaks_in(examples, truth, self.facts["scheme"]):
             notes.append(found.said)
@@ -504,7 +504,9 @@ class Tag(Task):
         (gold,) = self.gold([example], self.facts)
         return wrong_words(prediction["words"], gold, prediction["tags"])
 
-    def tallies(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> Tallies:
+    def tallies(
+        self, predictions: Sequence[Prediction], examples: Sequence[TagExample]
+    ) -> SufficientStatistics:
         """All but the strict F1."""
         truth = self.gold(examples, self.facts)
         return tallied(truth, [prediction["tags"] for prediction in predictions], self._tagging)
@@ -522,5 +524,5 @@ def _types_of(examples: Sequence[TagExample], facts: Facts) -> Labels:
     return Labels.of(
         (entity.type, example.place_of(entity.start))
         for example in examples
-        for entity in entities(tagging.named(example.tags))
+        for entity in extract_entities(tagging.named(example.tags))
     )

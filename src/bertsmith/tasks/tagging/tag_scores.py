@@ -6,11 +6,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertsmith.formatting import counted
-from bertsmith.metrics.entities import count, entities, total
+from bertsmith.formatting import pluralize
+from bertsmith.metrics.entities import count_entities, extract_entities, sum_counts
 from bertsmith.metrics.precision_recall import Counts
-from bertsmith.metrics.sufficient_statistics import Rows, Tallies, count_tallies, f1, ratio
-from bertsmith.metrics.tagging_schemes import OUTSIDE, parted
+from bertsmith.metrics.sufficient_statistics import (
+    FloatArray,
+    SufficientStatistics,
+    count_statistics,
+    f1,
+    safe_divide,
+)
+from bertsmith.metrics.tagging_schemes import OUTSIDE, split_tag
 from bertsmith.tasks.error_analysis import Details, confusion, reliability
 from bertsmith.tasks.scores import Scores, ScoreTable
 from bertsmith.tasks.tagging.tagging import Tagging
@@ -28,12 +34,12 @@ def scored(
     accuracy = sum(a == b for a, b in pairs) / max(1, len(pairs))
     sizes = {"words": len(pairs), "examples": len(truth)}
     if new := Counter(tag for tag, _ in pairs if tagging.is_new(tag)):
-        said = f"{counted(new.total(), 'word has a tag', 'words have a tag')} that the model never saw"
+        said = f"{pluralize(new.total(), 'word has a tag', 'words have a tag')} that the model never saw"
         notes = [f"{said} ({', '.join(sorted(new)[:5])}); each counts as wrong", *notes]
     if tagging.scheme is None:
         return Scores({"accuracy": accuracy, **sizes}, {}, (), notes)
-    types = count(truth, guess)
-    whole, strict = total(types), total(count(truth, guess, tagging.scheme))
+    types = count_entities(truth, guess)
+    whole, strict = sum_counts(types), sum_counts(count_entities(truth, guess, tagging.scheme))
     of_each = {kind: _figures(found) for kind, found in types.items()}
     rows = [
         [
@@ -83,31 +89,35 @@ def wrong_words(words: Sequence[str], gold: Sequence[str], guess: Sequence[str])
 
 
 def _kind(tag: str, tagging: Tagging) -> str:
-    return parted(tag)[1] or tag if tagging.scheme else tag
+    return split_tag(tag)[1] or tag if tagging.scheme else tag
 
 
-def tallied(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]], tagging: Tagging) -> Tallies:
+def tallied(
+    truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]], tagging: Tagging
+) -> SufficientStatistics:
     """The same scores, but the strict one, from each sentence's counts."""
     right, gold, found, words = [], [], [], []
     for wanted, given in zip(truth, guess, strict=True):
-        of_truth, of_guess = set(entities(wanted)), set(entities(given))
+        of_truth, of_guess = set(extract_entities(wanted)), set(extract_entities(given))
         right.append([len(of_truth & of_guess)])
         gold.append([len(of_truth)])
         found.append([len(of_guess)])
         words.append([sum(a == b for a, b in zip(wanted, given, strict=True)), len(wanted)])
 
-    def figures(right: Rows, gold: Rows, found: Rows, words: Rows) -> dict[str, Rows]:
-        accuracy = {"accuracy": ratio(words[..., 0], words[..., 1])}
+    def figures(
+        right: FloatArray, gold: FloatArray, found: FloatArray, words: FloatArray
+    ) -> dict[str, FloatArray]:
+        accuracy = {"accuracy": safe_divide(words[..., 0], words[..., 1])}
         if tagging.scheme is None:
             return accuracy
         one = {
-            "precision": ratio(right, found),
-            "recall": ratio(right, gold),
+            "precision": safe_divide(right, found),
+            "recall": safe_divide(right, gold),
             "f1": f1(right, gold, found),
         }
         return {**{name: value[..., 0] for name, value in one.items()}, **accuracy}
 
-    return count_tallies(right, gold, found, words, figures)
+    return count_statistics(right, gold, found, words, figures)
 
 
 def _figures(found: Counts) -> dict[str, float]:

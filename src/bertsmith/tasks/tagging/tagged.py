@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
+from bertsmith.formatting import pluralize
 from bertsmith.io.conll import Column, fields_of, read_conll
 from bertsmith.io.files import bare_suffix, json_object, read_lines
 from bertsmith.io.unicode_scripts import HAN_CLASS
@@ -184,7 +184,7 @@ def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterat
         if len(tags) != len(words):
             raise InputError(
                 "tag_count",
-                f"there are {counted(len(words), 'word')} and {counted(len(tags), 'tag')}",
+                f"there are {pluralize(len(words), 'word')} and {pluralize(len(tags), 'tag')}",
                 location=place,
                 hint="give each word one tag",
             )

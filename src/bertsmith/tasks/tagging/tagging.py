@@ -19,20 +19,27 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError, option
-from bertsmith.formatting import counted
-from bertsmith.metrics.entities import entities, written
+from bertsmith.formatting import pluralize
+from bertsmith.metrics.entities import entities_to_tags, extract_entities
 from bertsmith.metrics.tagging_schemes import (
     OUTSIDE,
-    Break,
     Scheme,
-    allowed,
-    breaks_of,
-    letters_of,
-    parted,
-    scheme_of,
-    tag_of,
+    SchemeViolation,
+    find_violations,
+    format_tag,
+    infer_letters,
+    infer_scheme,
+    is_allowed_transition,
+    split_tag,
 )
-from bertsmith.models.crf import FORBIDDEN, Chain, best_paths, log_partitions, marginals, path_scores
+from bertsmith.models.crf import (
+    FORBIDDEN_SCORE,
+    ChainScores,
+    log_partitions,
+    marginals,
+    path_scores,
+    viterbi_decode,
+)
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
 from bertsmith.tasks.scores import Finding
 from bertsmith.tasks.tagging.tagged import TagExample
@@ -88,29 +95,29 @@ class Tagging:
         if self.trained is None:
             return list(tags)
         own = self.letters if self.trained == self.scheme else {}
-        return written(entities(tags), len(tags), self.trained, own)
+        return entities_to_tags(extract_entities(tags), len(tags), self.trained, own)
 
     def answered(self, labels: Sequence[str]) -> list[str]:
         """Labels as the file writes them."""
         if self.scheme is None or self.trained in (None, self.scheme):
             return list(labels)
-        return written(entities(labels), len(labels), self.scheme, self.letters)
+        return entities_to_tags(extract_entities(labels), len(labels), self.scheme, self.letters)
 
     def is_new(self, tag: str) -> bool:
         """Whether a tag is none that a file had in training, nor of a type that one had."""
         if tag in self.naming.ids:
             return False
-        types = {parted(label)[1] for label in self.labels if label != OUTSIDE}
-        return self.trained is None or parted(tag)[1] not in types
+        types = {split_tag(label)[1] for label in self.labels if label != OUTSIDE}
+        return self.trained is None or split_tag(tag)[1] not in types
 
-    def chain(self) -> Chain:
+    def chain(self) -> ChainScores:
         """0 for what the labels' scheme allows as first, as next and as last, FORBIDDEN for what it does not."""
 
         def worth(before: str | None, label: str | None) -> float:
-            free = self.trained is None or allowed(before, label, self.trained)
-            return 0.0 if free else FORBIDDEN
+            free = self.trained is None or is_allowed_transition(before, label, self.trained)
+            return 0.0 if free else FORBIDDEN_SCORE
 
-        return Chain(
+        return ChainScores(
             torch.tensor([worth(None, label) for label in self.labels]),
             torch.tensor([[worth(before, label) for label in self.labels] for before in self.labels]),
             torch.tensor([worth(label, None) for label in self.labels]),
@@ -144,9 +151,9 @@ def facts_of_tags(
             argument="tag_column",
             hint=f"a tagger needs at least two tags; check {option('tag_column')}",
         )
-    of_file = scheme_of(rows)
+    of_file = infer_scheme(rows)
     trained: Any = of_file if scheme == "as_written" or of_file is None else scheme
-    letters = letters_of(tags) if of_file is not None else {}
+    letters = infer_letters(tags) if of_file is not None else {}
     facts = {
         **found,
         "labels": tags,
@@ -158,7 +165,7 @@ def facts_of_tags(
     tagging = Tagging.of(facts)
     learnt = Counter(tag for row in rows for tag in tagging.learnt(row))
     if of_file is not None and scheme != "as_written":
-        heads = roles and all(e.end - e.start == 1 for row in rows for e in entities(row))
+        heads = roles and all(e.end - e.start == 1 for row in rows for e in extract_entities(row))
         facts["labels"] = _closed(tags, trained, letters if trained == of_file else {}, heads=heads)
     elif names is None:
         facts["labels"] = sorted(learnt)
@@ -171,13 +178,15 @@ def facts_of_tags(
 
 def _closed(tags: Sequence[str], scheme: Scheme, letters: Mapping[str, str], *, heads: bool) -> list[str]:
     """All tags of a scheme for the types of these: three types give 13 of IOBES. heads: only those of one word."""
-    types = {parted(tag)[1] for tag in tags if tag != OUTSIDE}
+    types = {split_tag(tag)[1] for tag in tags if tag != OUTSIDE}
     prefixes = {"iobes": "S" if heads else "BIES", "iob2": "B" if heads else "BI", "iob1": "IB"}[scheme]
-    labels = {tag_of(prefix, kind, letters) for prefix in prefixes for kind in types}
+    labels = {format_tag(prefix, kind, letters) for prefix in prefixes for kind in types}
     return sorted(labels | ({OUTSIDE} & set(tags)))
 
 
-def best_tags(emissions: Sequence[Tensor], chain: Chain, *, crf: bool) -> list[tuple[list[int], Tensor]]:
+def best_tags(
+    emissions: Sequence[Tensor], chain: ChainScores, *, crf: bool
+) -> list[tuple[list[int], Tensor]]:
     """The best path of each sentence, and the probability of each of its tags.
 
     emissions: log probabilities [words, tags] of each. crf: probabilities are those over all paths, else the
@@ -185,13 +194,13 @@ def best_tags(emissions: Sequence[Tensor], chain: Chain, *, crf: bool) -> list[t
     found: list[tuple[list[int], Tensor]] = [([], torch.zeros(0)) for _ in emissions]
     for some, rows, lengths in _together([i for i, rows in enumerate(emissions) if len(rows)], emissions):
         shares = marginals(rows, lengths, chain) if crf else rows.exp()
-        for i, path, share in zip(some, best_paths(rows, lengths, chain), shares, strict=True):
+        for i, path, share in zip(some, viterbi_decode(rows, lengths, chain), shares, strict=True):
             found[i] = path, share[: len(path)].gather(1, torch.tensor(path)[:, None])[:, 0]
     return found
 
 
 def path_losses(
-    emissions: Sequence[Tensor], paths: Sequence[Sequence[int] | None], chain: Chain
+    emissions: Sequence[Tensor], paths: Sequence[Sequence[int] | None], chain: ChainScores
 ) -> list[float | None]:
     """Minus the log-likelihood of a path through each sentence under a CRF; None where there is no path.
 
@@ -226,15 +235,17 @@ def breaks_in(
     if scheme is None:
         return None
     found = [
-        (example, one) for example, row in zip(examples, rows, strict=True) for one in breaks_of(row, scheme)
+        (example, one)
+        for example, row in zip(examples, rows, strict=True)
+        for one in find_violations(row, scheme)
     ]
     if not found:
         return None
 
-    def place(example: TagExample, one: Break) -> str:
+    def place(example: TagExample, one: SchemeViolation) -> str:
         return example.place_of(min(one.at, len(example.words) - 1))
 
-    def said(example: TagExample, one: Break) -> str:
+    def said(example: TagExample, one: SchemeViolation) -> str:
         what = "the sentence's end" if one.tag is None else f"'{one.tag}'"
         before = "as the first" if one.before is None else f"behind {one.before!r}"
         return f"{what} {before} ({place(example, one)})"
@@ -242,7 +253,7 @@ def breaks_in(
     breaks = "breaks" if len(found) == 1 else "break"
     return Finding(
         "tags that break the scheme",
-        f"{counted(len(found), 'tag')} {breaks} the scheme {scheme.upper()}",
+        f"{pluralize(len(found), 'tag')} {breaks} the scheme {scheme.upper()}",
         list(starmap(place, found)),
         list(starmap(said, found)),
         "read as conlleval reads them, an entity begins or ends there",
@@ -266,7 +277,7 @@ def prediction_of(
     if spans is None:
         return found
     found[spans] = []
-    for entity in entities(tags):
+    for entity in extract_entities(tags):
         one = {**entity._asdict(), "text": blank.join(example.words[entity.start : entity.end])}
         if example.text is not None:
             start, end = offsets[entity.start][0], offsets[entity.end - 1][1]
