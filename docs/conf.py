@@ -13,6 +13,7 @@ html_title = "bertsmith"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "command_reference",
     "settings_reference",
@@ -30,6 +31,9 @@ default_role = "literal"  # one pair of backticks in docstrings is code
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 

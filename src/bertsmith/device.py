@@ -95,7 +95,7 @@ class ComputeContext:
         if precision == "auto":
             choice = hardware.choose_precision(torch_device)
             resolved = choice.precision
-            logger.info(
+            logger.debug(
                 "computing in %s on %s: %s", resolved, hardware.device_name(torch_device), choice.reason
             )
         generator = _default_generator(torch_device) if trains else torch.Generator(torch_device)

@@ -100,7 +100,7 @@ def test_replacing_leaves_the_new_folder_only(tmp_path: Path, monkeypatch: pytes
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
 
 
-@pytest.mark.parametrize("step", ["save_file", "disk._exchange", "disk.synchronise", "disk.digest"])
+@pytest.mark.parametrize("step", ["save_file", "atomic._exchange", "atomic.fsync", "atomic.sha256_of_file"])
 def test_a_full_disk_leaves_the_old_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

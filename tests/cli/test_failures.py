@@ -116,7 +116,7 @@ def test_what_is_missing_is_told_as_json(
     error = json.loads(out)["error"]
     assert (code, error["exit_code"], error["kind"]) == (2, 2, "input")
     assert "nowhere" in error["message"]
-    assert told.startswith(f"error: {error['sentence']}\n")
+    assert told.startswith(f"error: {error['message']}\n")
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,12 @@ def test_the_short_forms_are_the_settings(capsys: pytest.CaptureFixture[str], tm
 def test_a_terminal_gets_its_messages_wrapped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failure = Failure("input", "a sentence " * 12 + "ends", "a remedy " * 12 + "ends", 2)
-    failure.tell(as_json=False)
+    failure = Failure("input", "wrong", "a sentence " * 12 + "ends", "a remedy " * 12 + "ends", 2)
+    failure.print(as_json=False)
     assert len(capsys.readouterr().err.splitlines()) == 2
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    failure.tell(as_json=False)
+    failure.print(as_json=False)
     lines = capsys.readouterr().err.splitlines()
     assert max(map(len, lines)) <= 40
     assert lines[0].startswith("error: a sentence")

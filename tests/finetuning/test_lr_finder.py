@@ -98,7 +98,7 @@ class Made:
         self.settings = chosen.train
         self.place = ComputeContext.of("auto", "fp32", 3)
         examples, facts = read_training(kind, chosen.files, chosen.task)
-        encoder, head = build_model(kind, base.folder, chosen, facts, self.place, lambda text: None)
+        encoder, head = build_model(kind, base.folder, chosen, facts, self.place)
         self.trained = Trained(encoder, head)
         items = head.items(examples, base.tokenizer)
         self.phase = Phase(ItemStream(head, items, 0), 1.0, 4)

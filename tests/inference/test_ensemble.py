@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import tiny_run
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.inference.compare import told
-from bertsmith.kernels.reference import TORCH
+from bertsmith.kernels.reference import TORCH, Kernels
 
 FEW = {"max_steps": 3, "batch_size": 6, "threads": 1, "precision": "fp32", "tensorboard": False}
 
@@ -115,14 +116,16 @@ def test_the_verbs_print_what_python_returns(folder: Path, capsys: pytest.Captur
 def test_messages_of_several_models_are_printed_once(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "bertsmith.inference.int8.for_answers", lambda _, log: log("kernels are made") or TORCH
-    )
+    def for_answers(width: int) -> Kernels:
+        logging.getLogger("bertsmith.kernels").info("compiling kernels")
+        return TORCH
+
+    monkeypatch.setattr("bertsmith.inference.int8.for_answers", for_answers)
     runs = (folder / "a", folder / "b", "--data", folder / "test.csv", "--precision", "int8")
     for verb in ("evaluate", "compare"):
         _, err = run(capsys, verb, *runs)
         said = err.replace("\n", " ")
-        assert said.count("kernels are made") == 1, verb
+        assert said.count("compiling kernels") == 1, verb
         for name in "ab":
             assert said.count(f"{folder / name}: on 30 examples of") == 1, verb
 

@@ -82,20 +82,19 @@ def test_windows_of_a_text_are_averaged_and_all_of_it_is_read(tuned: bs.Model) -
 
 
 def test_training_and_scores_take_windows_too_and_what_is_cut_says_how(
-    base: bs.Model, tuned: bs.Model, tmp_path: Path
+    base: bs.Model, tuned: bs.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, logger="bertsmith")
     rows = [(f"{LONG} {text}", label) for text, label in tiny_run.examples(12)]
     file = tiny_run.table(tmp_path / "long.csv", rows)
-    told: list[str] = []
-    call = {"train": file, "dev": file, "tell": told.append}
-    model = bs.finetune("classify", base, tmp_path / "cut", settings=FEW, **call)  # type: ignore[arg-type]
-    said = [line for line in told if "longer than the model reads" in line]
-    assert ["task.stride" in line for line in said] == [True]
+    model = bs.finetune("classify", base, tmp_path / "cut", train=file, dev=file, settings=FEW)
+    truncated = [message for message in caplog.messages if "longer than the model reads" in message]
+    assert ["task.stride" in message for message in truncated] == [True]
     assert "task.stride" in model.report["dev"]["notes"][0]
-    told.clear()
+    caplog.clear()
     settings = [*FEW, "task.stride=31", "train.max_steps=none", "train.epochs=1", "train.batch_size=6"]
-    model = bs.finetune("classify", base, tmp_path / "read", settings=settings, **call)  # type: ignore[arg-type]
-    assert not any("longer than the model reads" in line for line in told)
+    model = bs.finetune("classify", base, tmp_path / "read", train=file, dev=file, settings=settings)
+    assert not any("longer than the model reads" in message for message in caplog.messages)
     assert model.report["dev"]["cut_tokens"] == 0
     assert model.report["steps"] > 4  # more items than the 12 texts in batches of 6
     assert tuned.evaluate(file)["cut_texts"] == 12

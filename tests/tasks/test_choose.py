@@ -367,7 +367,7 @@ def test_the_verbs(run: bs.Model, tmp_path: Path) -> None:
     done = call.invoke(bertsmith, ["predict", str(run.path), "kaba lode\tkaba\tmigi"])
     assert json.loads(done.stdout)["text"] in ("kaba", "migi")
     done = call.invoke(bertsmith, ["predict", str(run.path), "kaba lode"])
-    assert "text 1: there are no choices" in str(done.exception)
+    assert (done.exception.code, done.exception.location) == ("choices_missing", "text 1")
     test = tmp_path / "test.jsonl"
     test.write_text("".join(json.dumps(row) + "\n" for row in rows(10, 5)))
     done = call.invoke(bertsmith, ["evaluate", str(run.path), "--data", str(test), "--json"])

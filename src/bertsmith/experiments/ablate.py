@@ -197,7 +197,11 @@ def _precision(recipe: AblationRecipe, rows: Sequence[str], settings: Mapping[st
     """One for all runs, so that none differs from another by rounding: what each would choose for itself depends
     on what else the machine does. "auto" where rows are on several devices."""
     devices = {_device(begun_with(recipe, row, settings)[1]) for row in rows}
-    return ComputeContext.of(devices.pop()).precision if len(devices) == 1 else "auto"
+    if len(devices) > 1:
+        return "auto"
+    context = ComputeContext.of(devices.pop())
+    logger.info("computing in %s on %s", context.precision, hardware.device_name(context.device))
+    return context.precision
 
 
 def _refuse_what_rows_change(recipe: AblationRecipe, settings: Mapping[str, Any], place: str | Path) -> None:

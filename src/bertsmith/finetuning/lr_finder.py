@@ -130,6 +130,7 @@ def find_rate(
     refuse_too_long(chosen.task, base.folder.config.longest)
     hardware.configure_process(chosen.train.threads)
     place = ComputeContext.of(chosen.train.device, chosen.train.precision, chosen.train.seed, trains=True)
+    logger.info("computing in %s on %s", place.precision, hardware.device_name(place.device))
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(parameters, hardware.memory_bytes(place.device))
     examples, facts = read_training(kind, chosen.files, chosen.task, {"train": train})

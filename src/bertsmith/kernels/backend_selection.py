@@ -19,8 +19,16 @@ from bertsmith.kernels.reference import TORCH, Kernels, Name
 
 logger = logging.getLogger(__name__)
 
-_HERE = Path(__file__).parent
-_BODIES = ("attending", "compiled", "embedding", "norms", "program", "rounding", "updating")
+_HERE = Path(__file__).parent / "cpu"
+_BODIES = (
+    "attention_fp32",
+    "embedding",
+    "fused_adamw",
+    "layer_norm",
+    "program",
+    "quantize",
+    "row_kernels",
+)
 _WHOLE = "bertsmith-kernels.whole"  # stands beside what Numba has kept, once all of it is there
 _DAMAGED = ("EOFError", "UnpicklingError")  # by their names: nothing of ours unpickles
 _ON_A_GPU = ("flash", "triton")
