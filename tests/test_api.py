@@ -179,15 +179,16 @@ def test_a_run_on_data_in_memory_resumes_only_with_the_same_data(moods: bs.Model
     assert "train: train (in memory)" in settings
     again = bs.finetune("classify", bert, run, **data, resume=True)
     assert again.report["steps"] == 3
-    with pytest.raises(bs.InputError, match="the dev examples of this run were in memory\ngive them again"):
+    with pytest.raises(bs.InputError) as caught:
         bs.finetune("classify", bert, run, train=ROWS, resume=True)
+    assert (caught.value.code, caught.value.argument) == ("data_missing", "dev")
     with pytest.raises(bs.InputError) as caught:
         bs.finetune("classify", bert, run, train=ROWS[1:], dev=ROWS[:9], resume=True)
     assert caught.value.code == "checkpoint_of_another_run"
 
 
 def test_the_location_of_an_error_in_memory_is_its_row(moods: bs.Model) -> None:
-    with pytest.raises(bs.InputError, match=r"^data row 3: the field 'label' is missing"):
+    with pytest.raises(bs.InputError, match=r"^data \(in memory\):3: the field 'label' is missing"):
         moods.evaluate([*ROWS[:2], {"title": "mi"}])
     with pytest.raises(bs.InputError, match=r"^data row 2: \('mi',\) is not \(title, label\)"):
         moods.evaluate([("mi", "joy"), ("mi",)])
@@ -282,7 +283,7 @@ def test_a_missing_text_in_memory_is_an_empty_text(
     assert any("1 text is empty" in line for line in messages)
     with pytest.raises(bs.InputError) as caught:
         moods.evaluate([{"title": "mi", "label": missing}])
-    assert (caught.value.code, caught.value.location) == ("empty_label", "data row 1")
+    assert (caught.value.code, caught.value.location) == ("empty_label", "data (in memory):1")
 
 
 def test_missing_values_of_pandas(moods: bs.Model) -> None:
@@ -326,7 +327,7 @@ def test_an_unknown_keyword_suggests_the_nearest() -> None:
         bs.InputError, match=r"no argument or setting 'learningrate'\ndid you mean 'learning_rate'"
     ):
         resolve(PretrainSettings, (), {"learningrate": 1}, bs.pretrain)
-    with pytest.raises(bs.InputError, match=r"prepare: .* 'text_colum'\ndid you mean 'text_column'"):
+    with pytest.raises(bs.InputError, match=r"prepare has no .* 'text_colum'\ndid you mean 'text_column'"):
         bs.prepare(bs.Texts(["a"]), tiny_run.tokenizer(), "out", text_colum="title")
     with pytest.raises(bs.InputError, match=r"'train\.epoch'"):
         FinetuneSettings().changed(resolve(FinetuneSettings, {"train.epoch": 3}, {}, bs.finetune))
@@ -345,7 +346,7 @@ def test_suggestions_include_arguments_of_the_function(moods: bs.Model) -> None:
         (lambda: moods.predict_file(ROWS, max_lenght=3), "max_length"),
         (lambda: moods.evaluate(ROWS, text_colum="a"), "text_column"),
     ):
-        with pytest.raises(bs.InputError, match=rf"^[a-z_]+: there is no .*\ndid you mean '{meant}'"):
+        with pytest.raises(bs.InputError, match=rf"^[a-z_]+ has no .*\ndid you mean '{meant}'"):
             call()
 
 
@@ -366,8 +367,10 @@ def test_suggestions_include_arguments_of_the_function(moods: bs.Model) -> None:
     ],
 )
 def test_an_invalid_value_is_described(keywords: dict[str, Any], message: str) -> None:
-    with pytest.raises(bs.InputError, match=f"^settings: {message}"):
+    with pytest.raises(bs.InputError, match=f"^{message}") as caught:
         PretrainSettings().changed(resolve(PretrainSettings, (), keywords, bs.pretrain))
+    assert caught.value.code == "invalid_setting"
+    assert caught.value.argument == message.partition(" ")[0]
 
 
 def test_long_texts_passed_as_files_are_shortened_in_messages(tmp_path: Path) -> None:
@@ -456,8 +459,9 @@ def test_the_suffix_of_out_sets_the_format_of_predictions(
         moods.predict_file(rows, out=out)
     assert moods.predict_file(rows[:1], out=out, overwrite=True) == out
     assert len(out.read_text()) < len(text)
-    with pytest.raises(bs.InputError, match="its name does not say how to write it"):
+    with pytest.raises(bs.InputError) as caught:
         moods.predict_file(rows, out=tmp_path / "a.xlsx")
+    assert (caught.value.code, caught.value.argument) == ("suffix_unsupported", "out")
 
 
 # Overwriting

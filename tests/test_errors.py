@@ -70,9 +70,11 @@ def test_text_of_users_is_never_rewritten(text: str) -> None:
 
 
 def test_an_argument_is_the_location_of_an_error_without_another() -> None:
+    error = InputError("bad_delimiter", "it is one character", argument="delimiter")
+    assert error.sentence_for("command line") == "--delimiter: it is one character"
+    assert str(error) == "delimiter: it is one character"
     error = InputError("bad_delimiter", "a delimiter is one character", argument="delimiter")
-    assert error.sentence_for("command line") == "--delimiter: a delimiter is one character"
-    assert str(error) == "delimiter: a delimiter is one character"
+    assert str(error) == error.sentence_for("command line") == "a delimiter is one character"
 
 
 @pytest.mark.parametrize(

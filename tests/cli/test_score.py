@@ -199,7 +199,7 @@ def test_a_file_of_pairs_that_cannot_be_read(
         (["kaba", "--json", "--out", "scores.csv"], ("--json is one JSON document",)),
         (["--file", "gone.txt"], ("gone.txt: no such file",)),
         (["--pairs", "gone.jsonl"], ("gone.jsonl: no such file",)),
-        (["kaba", "--device", "tpu"], ("--device: there is no device 'tpu'",)),
+        (["kaba", "--device", "tpu"], ("there is no device 'tpu'", "choose one of these: cpu")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -257,7 +257,7 @@ def test_tasks_and_pairs_may_come_later_but_models_stay_what_they_are(world: dic
     with pytest.raises(InputError) as caught:
         ablate(**{**world, "settings": [*world["settings"], "train.learning_rate=1e-4"]}, resume=True)
     assert caught.value.code == "ablation_differs"
-    world["recipe"].write_text(RECIPE.replace("duplicates: 1", "duplicates: 2"), encoding="utf-8")
+    world["recipe"].write_text(RECIPE.replace("dupe_factor: 1", "dupe_factor: 2"), encoding="utf-8")
     with pytest.raises(InputError) as caught:
         ablate(**world, resume=True)
     assert caught.value.code == "ablation_differs"
@@ -327,6 +327,7 @@ def test_two_models_at_a_time_are_the_same_models(
 ) -> None:
     caplog.set_level(logging.INFO, "bertsmith.experiments.process_pool")
     one = ablate(**world, seeds=2)
+    caplog.clear()
     two = ablate(**{**world, "out": tmp_path / "two", "jobs": 2}, seeds=2)
     assert two == one
     assert sum(line.startswith("model ") for line in caplog.messages) == 4

@@ -186,9 +186,9 @@ def test_the_part_that_was_held_out_is_a_dev_file(run: Path, tmp_path: Path) -> 
 
 
 def turned(model: bs.Model) -> None:
-    """Another sign of some weights."""
+    """Another sign of some weights, and twice their size."""
     with torch.no_grad():
-        model.encoder.get_parameter("blocks.0.feed_forward.inner.weight").mul_(-1)
+        model.encoder.get_parameter("blocks.0.feed_forward.inner.weight").mul_(-2)
 
 
 def put_in_their_place(model: bs.Model) -> None:

@@ -158,5 +158,6 @@ def test_a_resumed_run_does_not_count_again(
     monkeypatch.setattr(
         data, "compute_cooccurrence_embeddings", lambda *_: pytest.fail("cooccurrences were counted")
     )
+    caplog.clear()
     tiny_run.run(shards, tmp_path / "run", *settings, "train.max_steps=5", resume=True)
     assert not any("counting" in line for line in caplog.messages)

@@ -36,7 +36,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     monkeypatch.setattr(backend_selection, "_are_compiled", lambda: False)
     monkeypatch.setattr(background_compile, "compile_beside", lambda: found.append("beside"))
-    monkeypatch.setattr(backend_selection, "of_name", lambda name, tell: found.append(name))
+    monkeypatch.setattr(backend_selection, "of_name", lambda name: found.append(name))
     monkeypatch.setattr(run_folder, "_LONG", 500)
     monkeypatch.setattr(run_folder, "_LONG_MINUTES", 3.0)
     return found
@@ -130,8 +130,8 @@ def test_one_process_compiles_at_a_time(
 ) -> None:
     """Of those that would compile the same."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for name in ("answers", "fast"):  # their import fails
-        monkeypatch.setitem(sys.modules, f"bertsmith.kernels.{name}", None)
+    for name in ("inference", "training"):  # their import fails
+        monkeypatch.setitem(sys.modules, f"bertsmith.kernels.cpu.{name}", None)
     with pytest.raises(SystemExit) as ended:
         background_compile.main()
     assert ended.value.code == 2
@@ -207,7 +207,7 @@ def test_rows_of_an_ablation_wait_for_their_kernels(begun: list[str]) -> None:
         PretrainSettings(model=preset(name), train=PretrainTrainSettings(device="cpu", max_steps=3))
         for name in ("bert-tiny-uncased", "bert-mini-uncased")
     ]
-    _await_kernels(rows, lambda text: None)
+    _await_kernels(rows)
     assert begun == ["numba", "numba"]
 
 

@@ -514,43 +514,50 @@ def test_a_norm_of_what_is_not_a_number_is_none() -> None:
 
 def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> None:
     """Numba keeps compiled code as long as a body's own file stays as it is."""
-    home = Path(backend_selection.__file__).parent
-    both = ("loops.py", "lanes.py")
+    home = Path(backend_selection.__file__).parent / "cpu"
+    both = ("compilation.py", "simd.py")
     for body, read in (
         ("exponential", both),
-        ("normal", ("exponential.py", *both)),
-        ("norms", ("elements.py", *both)),
-        ("compiled", ("elements.py", "exponential.py", "normal.py", *both)),
-        ("embedding", ("elements.py", "loops.py")),
-        ("attending", (*both, "exponential.py", "registers.py")),
-        ("rows", both),
-        ("rounding", (*both, "pairs.py", "compiled.py", "normal.py")),
-        ("updating", ("loops.py",)),
-        ("program", ("loops.py",)),
-        ("products", (*both, "compiled.py", "registers.py")),
+        ("gelu", ("exponential.py", *both)),
+        ("layer_norm", ("element_access.py", *both)),
+        ("row_kernels", ("element_access.py", "exponential.py", "gelu.py", *both)),
+        ("embedding", ("element_access.py", "compilation.py")),
+        ("attention_fp32", (*both, "exponential.py", "microkernel_fp32.py")),
+        ("gather_rows", both),
+        ("quantize", (*both, "simd_pairs.py", "row_kernels.py", "gelu.py")),
+        ("fused_adamw", ("compilation.py",)),
+        ("program", ("compilation.py",)),
+        ("gemm_fp32", (*both, "row_kernels.py", "microkernel_fp32.py")),
         (
-            "attending_half",
+            "attention_bf16",
             (
                 *both,
                 "exponential.py",
-                "registers.py",
-                "attending.py",
-                "pairs.py",
-                "tiles.py",
-                "half_registers.py",
+                "microkernel_fp32.py",
+                "attention_fp32.py",
+                "simd_pairs.py",
+                "amx.py",
+                "microkernel_bf16.py",
             ),
         ),
         (
-            "products_half",
-            (*both, "compiled.py", "registers.py", "pairs.py", "half_registers.py", "panels.py"),
+            "gemm_avx512bf16",
+            (
+                *both,
+                "row_kernels.py",
+                "microkernel_fp32.py",
+                "simd_pairs.py",
+                "microkernel_bf16.py",
+                "packed_matrix.py",
+            ),
         ),
         (
-            "products_tiles",
-            (*both, "compiled.py", "registers.py", "pairs.py", "tiles.py", "panels.py"),
+            "gemm_amx",
+            (*both, "row_kernels.py", "microkernel_fp32.py", "simd_pairs.py", "amx.py", "packed_matrix.py"),
         ),
-        ("integers", (*both, "rounding.py", "pairs.py")),
-        ("integers_in_fours", (*both, "rounding.py", "pairs.py")),
-        ("integers_in_tiles", (*both, "rounding.py", "pairs.py", "tiles.py")),
+        ("gemm_int8_avx2", (*both, "quantize.py", "simd_pairs.py")),
+        ("gemm_int8_vnni", (*both, "quantize.py", "simd_pairs.py")),
+        ("gemm_int8_amx", (*both, "quantize.py", "simd_pairs.py", "amx.py")),
     ):
         now = hashlib.sha256(b"".join((home / name).read_bytes() for name in read)).hexdigest()[:16]
         kept = f'WRITTEN_WITH = "{now}"'
@@ -599,7 +606,7 @@ def test_what_numba_kept_and_is_damaged_is_compiled_again(
 ) -> None:
     """As after a power cut; other code that lies there stays."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    kept, other = tmp_path / "compiled.gelu-1.py311.nbi", tmp_path / "theirs.f-1.py311.nbi"
+    kept, other = tmp_path / "row_kernels.gelu-1.py311.nbi", tmp_path / "theirs.f-1.py311.nbi"
     for path in (kept, other, whole := tmp_path / backend_selection._WHOLE):
         path.write_bytes(damage)
     asked = []

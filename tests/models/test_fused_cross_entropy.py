@@ -103,7 +103,7 @@ def test_onednn_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> Non
     leaves = [t.requires_grad_() for t in inputs]
     results = []
     for by_onednn in (False, True):
-        monkeypatch.setattr(layers, "machine", SimpleNamespace(onednn_is_faster=lambda by=by_onednn: by))
+        monkeypatch.setattr(layers, "hardware", SimpleNamespace(onednn_is_faster=lambda by=by_onednn: by))
         loss, _ = fused_cross_entropy(*leaves, labels, BACKENDS["torch"])
         results.append([loss.detach(), *torch.autograd.grad(loss, leaves)])
     for first, second in zip(*results, strict=True):

@@ -29,7 +29,7 @@ def by_onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """Test both backends, whichever is faster on this machine."""
     if request.param and not HAS_ONEDNN:
         pytest.skip("this torch has no oneDNN")
-    monkeypatch.setattr(layers, "machine", SimpleNamespace(onednn_is_faster=lambda: request.param))
+    monkeypatch.setattr(layers, "hardware", SimpleNamespace(onednn_is_faster=lambda: request.param))
     return bool(request.param)
 
 
@@ -179,7 +179,7 @@ def test_rows_are_padded_where_shapes_are_prepared(monkeypatch: pytest.MonkeyPat
         lambda module, inputs, output: row_counts.append(len(inputs[0]))
     )
     monkeypatch.setattr(
-        encoder_module, "machine", SimpleNamespace(onednn_is_faster=lambda: mode in ("onednn", "kernels"))
+        encoder_module, "hardware", SimpleNamespace(onednn_is_faster=lambda: mode in ("onednn", "kernels"))
     )
     if mode == "kernels":
         encoder.kernels = MatmulKernels()

@@ -24,7 +24,7 @@ def on_the_processor() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_spare_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where the shapes of products are not prepared."""
-    monkeypatch.setattr(attention_layout, "_ROWS", 1)
+    monkeypatch.setattr(attention_layout, "_ROW_MULTIPLE", 1)
 
 
 @pytest.fixture

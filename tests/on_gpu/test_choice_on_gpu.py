@@ -77,11 +77,13 @@ def test_the_kernels_of_a_gpu(interpreted: None, caplog: pytest.LogCaptureFixtur
         caplog.clear()
         assert backend_selection.for_gpu(asked, HERE, is_long=is_long).name == name
         assert len(caplog.messages) == (name == "triton"), caplog.messages
-    with pytest.raises(InputError, match=r"^train.kernels=numba: computes on the processor"):
+    with pytest.raises(InputError, match="'numba' compute on the CPU") as refused:
         backend_selection.for_gpu("numba", HERE, is_long=True)
+    assert (refused.value.code, refused.value.argument) == ("kernels_need_cpu", "train.kernels")
     for asked in ("flash", "triton"):
-        with pytest.raises(InputError, match=f"train.kernels={asked}: computes on a GPU"):
+        with pytest.raises(InputError, match=f"'{asked}' compute on a GPU") as refused:
             backend_selection.chosen(asked, 128)
+        assert (refused.value.code, refused.value.argument) == ("kernels_need_gpu", "train.kernels")
 
 
 @pytest.mark.parametrize(
@@ -119,15 +121,14 @@ def test_what_does_not_work_on_a_gpu_is_done_without(
     asked = "triton" if left == "flash" else "flash"
     with pytest.raises(InputError) as refused:
         backend_selection.for_gpu(asked, HERE, is_long=True)
-    assert refused.value.sentence_for("command line").startswith(
-        f"train.kernels={asked}: {what} does not work here: {why}"
-    )
+    assert (refused.value.code, refused.value.argument) == ("kernels_fail", "train.kernels")
+    assert refused.value.message.startswith(f"{what} does not work on this machine: {why}")
 
 
 def test_a_gpu_without_triton(
     interpreted: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delattr(gpu, "by_triton")
+    monkeypatch.delattr(gpu, "triton_backend")
     monkeypatch.setitem(sys.modules, "bertsmith.kernels.gpu.triton_backend", None)
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()

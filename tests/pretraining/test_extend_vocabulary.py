@@ -539,7 +539,7 @@ def test_bad_calls(tmp_path: Path) -> None:
     old = model(tmp_path / "m")
     shutil.copy(tmp_path / "t" / "vocab.txt", tmp_path / "more.txt")
     add_words(small(), ["zoo"]).save(old)
-    fails("vocab_size_differs", model=old)
+    fails("tokenizer_too_large", model=old)
     for words in (["the"], ["zoo", "zoo"]):
         with pytest.raises(InputError) as caught:
             add_words(small(), words)

@@ -91,12 +91,13 @@ def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them
         model_size.size_in_minutes(
             PretrainSettings.dotted(["train.max_minutes=1", *more]), tiny_run.tokenizer()
         )
-        return caplog.messages[0].partition("which will see about ")[2].partition(" tokens")[0]
+        (line,) = (line for line in caplog.messages if "which will see about " in line)
+        return line.partition("which will see about ")[2].partition(" tokens")[0]
 
-    assert said() == "200,000"  # 120 updates of 32 sequences of 64, 82 % full
-    assert said("train.accumulate=4") == "820,000"
-    assert said("train.max_steps=3") == "5,100"
-    assert said("train.accumulate=50") == "20 million"  # by mini, whose updates are twice as large
+    assert said() == "220,000"  # 120 updates of 32 sequences of 64, 91 % full
+    assert said("train.accumulate=4") == "890,000"
+    assert said("train.max_steps=3") == "5,600"
+    assert said("train.accumulate=50") == "22 million"  # by mini, whose updates are twice as large
 
 
 @pytest.mark.parametrize(

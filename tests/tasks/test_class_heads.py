@@ -134,6 +134,7 @@ def test_where_there_is_no_such_head_that_is_said(base: bs.Model, tmp_path: Path
         assert (caught.value.code, caught.value.argument) == (code, "init_head_from")
         assert not (tmp_path / "no").exists()
     for model in (sop, tuned):
-        with pytest.raises(InputError, match="for the next sentence"):
+        with pytest.raises(InputError) as caught:
             bs.finetune("classify", model, tmp_path / "no", train=two, dev=two, settings=[*FEW, ask])
+        assert (caught.value.code, caught.value.argument) == ("nsp_head_missing", "task.init_head_from")
         assert not (tmp_path / "no").exists()

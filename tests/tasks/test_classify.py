@@ -49,7 +49,7 @@ def moods(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         train=tiny_run.table(folder / "train.csv", tiny_run.examples(60)),
         dev=tiny_run.table(folder / "dev.csv", tiny_run.examples(21, seed=1)),
         settings=[
-            "train.epochs=12",
+            "train.epochs=60",
             "train.learning_rate=3e-3",
             "train.threads=1",
             "train.tensorboard=false",

@@ -89,12 +89,14 @@ def ablate(
     chosen = read_recipe(recipe)
     shards = _shards_of(data, chosen, recipe)
     wanted_tasks = (chosen.tasks or {}) if tasks is None else tasks
-    named = _tasks_of(wanted_tasks, chosen, _place_of(tasks, recipe))
+    in_recipe = tasks is None and (chosen.tasks is None or isinstance(chosen.tasks, Mapping))
+    tasks_place = _place_of(None if in_recipe else wanted_tasks, recipe)
+    named = _tasks_of(wanted_tasks, chosen, tasks_place)
     pairs = chosen.pairs if pairs is None else pairs
     wanted = _rows_of(chosen, rows, recipe)
     _refuse_what_rows_change(chosen, changes, recipe)
     begun = [check_row(chosen, row, shards.tokenizer, changes, recipe) for row in wanted]
-    check_tasks(chosen, wanted, named, _place_of(tasks, recipe))
+    check_tasks(chosen, wanted, named, tasks_place)
     if pairs is not None:
         read_pairs(str(pairs))
     scored_on = None if pairs is None else str(pairs)

@@ -11,6 +11,7 @@ import numpy as np
 
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, option
+from bertsmith.formatting import pluralize
 from bertsmith.instances.batches import InstanceStream, MaskedBatch
 from bertsmith.instances.epoch_plan import EpochPlan
 from bertsmith.instances.holdout_split import DocumentSplit
@@ -82,7 +83,10 @@ def show_instance(
         length = resolved.data.long_sequence_length
     split = DocumentSplit.of(shards, resolved.data, lenient=not needs_split)
     if resolved.data.validation_split and not len(split.held_out):
-        logger.warning("%s documents are too few to hold some out; all are used", f"{shards.documents:,}")
+        logger.warning(
+            "no document is held out for validation: the corpus has only %s",
+            pluralize(shards.documents, "document"),
+        )
     stream = instances_of(shards, split.training, resolved, length, resolved.train.batch_tokens, split.kin)
     num_instances = stream.size(epoch)
     if not 0 <= index < num_instances:

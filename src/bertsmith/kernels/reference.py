@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 Name = Literal["torch", "numba", "flash", "triton"]
 Drawn = Tensor | tuple[int, int, int, int] | None
-"""What dropout drew: its mask; or what decides of each element, see fast.py."""
+"""What dropout drew: its mask; or what decides of each element, see cpu/training.py."""
 
 NO_GRADIENT, NEVER_ONE = -1, -2
 """What is said of a row without a gradient in this update, or in any before it."""

@@ -185,7 +185,8 @@ def goes_on(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
             "this folder already holds a run",
             location=out,
             argument="out",
-            hint=f"continue the run with {option('resume', True)}, or choose another {option('out')}",
+            hint=f"continue the run with {option('resume', True)}, or choose another {option('out')}; in Python, "
+            "overwrite=True replaces it",
         )
     if not settings.is_file() or not settings.stat().st_size:
         raise InputError(

@@ -1,7 +1,7 @@
 """Products of bf16, or of 8-bit integers, by the processor's own tiles (AMX), for Numba.
 
 There are eight tiles, called by number, of 16 rows of 64 bytes. What a product multiplies from the right has its
-rows in pairs, or in fours, see pairs.py.
+rows in pairs, or in fours, see simd_pairs.py.
 """
 
 from __future__ import annotations

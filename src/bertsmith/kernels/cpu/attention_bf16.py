@@ -1,8 +1,8 @@
 """The bodies of attention over packed sequences in bf16, there and back, by the processor's own products of bf16:
 in tiles (AMX), or in registers (AVX512-BF16).
 
-As in attending.py a head of a sequence is one thread's work, 32 of its queries at a time, and what comes of it
-depends on nothing else. Sums and what lies between the products are in fp32; weights and slopes are rounded to
+As in attention_fp32.py a head of a sequence is one thread's work, 32 of its queries at a time, and what comes of
+it depends on nothing else. Sums and what lies between the products are in fp32; weights and slopes are rounded to
 bf16 before they are multiplied, and weights divided by their sum behind that.
 """
 
@@ -34,7 +34,7 @@ if compiles_for("amx-bf16"):
 else:
     from bertsmith.kernels.cpu.microkernel_bf16 import configure, product, release
 
-WRITTEN_WITH = "49a176ae86b4d98a"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "0ca680308cfe8f46"  # what is imported here, and what these import, see the first
 SIDE = 32  # rows, columns and terms that a product is made of
 _HALF = SIDE // 2  # rows of a tile; a product's terms in pairs
 
@@ -93,7 +93,7 @@ def _emptied(out, columns, across, some):
         store(out + c, every(F(0)))
 
 
-# Slots: those of attending.py.
+# Slots: those of attention_fp32.py.
 
 
 @cfunc("void(voidptr)", **BODY)

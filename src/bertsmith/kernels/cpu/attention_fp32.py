@@ -40,7 +40,7 @@ from bertsmith.kernels.cpu.simd import (
     within,
 )
 
-WRITTEN_WITH = "a8cd4a8ae661271b"  # loops.py, lanes.py and registers.py, see the first
+WRITTEN_WITH = "07b5e5361d9b94bd"  # compilation.py, simd.py and microkernel_fp32.py, see the first
 _WIDE = compiles_for("avx512f")  # else the sums of twice as many columns are more than the registers hold
 _QUERIES = 32  # worked on at a time
 _BEFORE, _BEHIND = 1, 2

@@ -3,7 +3,7 @@
 A body reads its arguments from slots of 64 bits: addresses, sizes, and floats by their bits. Threads that enter it
 together share out the work. bf16 is held as 16-bit integers. Compiled code is kept beside these files or in
 NUMBA_CACHE_DIR. Numba compiles anew where the file of a body has changed, and looks at no other: each says which
-loops.py and lanes.py it was written with, and a test that these are they.
+compilation.py and simd.py it was written with, and a test that these are they.
 """
 
 from __future__ import annotations

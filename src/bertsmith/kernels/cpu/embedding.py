@@ -22,7 +22,7 @@ from bertsmith.kernels.cpu.compilation import (
 )
 from bertsmith.kernels.cpu.element_access import get_one, kept_one, moments, put_one
 
-WRITTEN_WITH = "faaaf5d68f8e97fd"  # elements.py and loops.py, see there
+WRITTEN_WITH = "9fab70ddb2fb9a69"  # element_access.py and compilation.py, see there
 
 # Slots: 0 whether the result is bf16, 1 each token's row of the first table, 2 the second table, 3 the number of
 # each token's row in it, 4 and 5 the same of the third, 6 tokens, 7 columns, 8 weight, 9 each token's mean and

@@ -31,7 +31,7 @@ from bertsmith.kernels.cpu.simd import (
     unless_below,
 )
 
-WRITTEN_WITH = "e969eb6a8fa2d820"  # loops.py and lanes.py, see the first
+WRITTEN_WITH = "693f23ba0d5061c2"  # compilation.py and simd.py, see the first
 _STEP = math.log(2) / WIDTH
 _UPPER = math.floor(_STEP * 2**13) / 2**13  # of a step, so short that few of them are exact in fp32
 _LEAST = -200.0  # far below the smallest number of fp32, -103 in logarithms

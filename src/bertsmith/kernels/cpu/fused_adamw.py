@@ -17,7 +17,7 @@ from bertsmith.kernels.cpu.compilation import (
     slots,
 )
 
-WRITTEN_WITH = "4d471c7b15f1d967"  # loops.py, see there
+WRITTEN_WITH = "90ffe8208f2ee114"  # compilation.py, see there
 _TOGETHER = 32  # rows of a table that one thread moves: memory is read ahead
 NO_GRADIENT, NEVER_ONE = -1, -2  # as plain.py has them, whose changes Numba does not see
 

@@ -7,7 +7,7 @@ from numba import cfunc
 from bertsmith.kernels.cpu.compilation import BODY, halves, integers, my_rows, slots
 from bertsmith.kernels.cpu.simd import WIDTH, get, put
 
-WRITTEN_WITH = "e969eb6a8fa2d820"  # loops.py and lanes.py, see there
+WRITTEN_WITH = "693f23ba0d5061c2"  # compilation.py and simd.py, see there
 
 
 # Slots: 0 whether bf16, 1 a matrix, 2 the result, 3 which rows, 4 how many, 5 columns.

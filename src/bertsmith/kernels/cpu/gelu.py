@@ -33,7 +33,7 @@ from bertsmith.kernels.cpu.simd import (
     unless_below,
 )
 
-WRITTEN_WITH = "5d670d175a92c2a7"  # exponential.py, loops.py and lanes.py, see the second
+WRITTEN_WITH = "a93b17b5f620b7e6"  # exponential.py, compilation.py and simd.py, see the second
 _SIGN = 1 << 31
 
 

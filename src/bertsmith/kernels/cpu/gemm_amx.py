@@ -1,7 +1,7 @@
 """The bodies of products of matrices in bf16, for processors that multiply it in tiles (AMX).
 
 Thirty-two rows and as many columns are made at a time, in four tiles. What is multiplied by is copied into panels,
-as for products in registers (products_half.py), whose slots these bodies read; terms are filled up with zeros to
+as for products in registers (gemm_avx512bf16.py), whose slots these bodies read; terms are filled up with zeros to
 a multiple of 32. Sums are in fp32. No row of a product depends on the other rows, nor a column on the other
 columns, nor any on the number of threads.
 """
@@ -53,7 +53,7 @@ from bertsmith.kernels.cpu.packed_matrix import (
 from bertsmith.kernels.cpu.simd import WIDTH, every, load, store, store_half
 from bertsmith.kernels.cpu.simd_pairs import turn, turn_pairs
 
-WRITTEN_WITH = "0a061b8cacb851b4"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "28653773a7c07887"  # what is imported here, and what these import, see the first
 ROWS = SIDE
 _HALF = SIDE // 2  # rows of a tile, and pairs of terms
 _CLAIMED = 2 * ROWS  # rows that a thread makes at most before it looks for others
@@ -98,9 +98,9 @@ def slices(terms):
 
 @njit(**LOOPS)
 def _block(begins, bias, a, a_row, a_below, a_step, b, half, out, width, steps, kept):
-    """What begins there (registers.py), and 32 rows of a times 32 columns of b, 32 terms at a step. In bytes:
-    a_row between two rows of a tile of a, a_below to the 16 rows below, a_step to the next terms, width between
-    rows of out, which is bf16 or fp32. kept: where a block lies before it is rounded."""
+    """What begins there (microkernel_fp32.py), and 32 rows of a times 32 columns of b, 32 terms at a step. In
+    bytes: a_row between two rows of a tile of a, a_below to the 16 rows below, a_step to the next terms, width
+    between rows of out, which is bf16 or fp32. kept: where a block lies before it is rounded."""
     for r in range(ROWS):  # there while its products are made
         fetch(out + r * width)
     if begins == FROM_SUMS:  # in fp32

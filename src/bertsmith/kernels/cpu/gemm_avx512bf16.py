@@ -41,7 +41,7 @@ from bertsmith.kernels.cpu.packed_matrix import (
 )
 from bertsmith.kernels.cpu.simd import WIDTH, are_stored, load, store_half
 
-WRITTEN_WITH = "b4d85a030840044f"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "0b1498edaf0b038e"  # what is imported here, and what these import, see the first
 _CLAIMED = WIDTH  # rows that a thread makes before it looks for others
 _TERMS = 512  # of `by_columns` added up at a time
 _ROW_PAIR = 4 * WIDTH  # of one in a panel of the rows of `by_columns`, 16 of them

@@ -23,7 +23,7 @@ from bertsmith.kernels.cpu.quantize import KNOWN, ROWS, finish_with, of_outputs,
 from bertsmith.kernels.cpu.simd import WIDTH, store_bytes
 from bertsmith.kernels.cpu.simd_pairs import pairs_at
 
-WRITTEN_WITH = "3fc1f7f9486861b2"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "68901c91e22edd38"  # what is imported here, and what these import, see the first
 COLUMNS = SIDE  # outputs are a multiple of it
 TERMS = 64  # the inputs that weights have are filled up with zeros to a multiple of it
 _HALF = SIDE // 2  # rows of a tile, and outputs of one
@@ -56,7 +56,7 @@ def _finish(first, last, kind, block):
         finish_with(half, activated, right, place)
 
 
-# Slots: those of integers.py; 15 as in integers_in_fours.py, 16 what the tiles are.
+# Slots: those of gemm_int8_avx2.py; 15 as in gemm_int8_vnni.py, 16 what the tiles are.
 
 
 @cfunc("void(voidptr)", **BODY)

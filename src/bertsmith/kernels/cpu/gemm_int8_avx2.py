@@ -14,7 +14,7 @@ from bertsmith.kernels.cpu.quantize import KNOWN, ROWS, of_outputs, rounding_wit
 from bertsmith.kernels.cpu.simd import WIDTH, put, store_wide_bytes
 from bertsmith.kernels.cpu.simd_pairs import every_pair_at, no_sums, pairs_at, with_pairs
 
-WRITTEN_WITH = "ef5eb553a139b1fb"  # loops.py, lanes.py and rounding.py, see the first
+WRITTEN_WITH = "68cdd1df115701b4"  # compilation.py, simd.py and quantize.py, see the first
 _AT_A_TIME = 4
 
 

@@ -25,7 +25,7 @@ from bertsmith.kernels.cpu.quantize import (
 from bertsmith.kernels.cpu.simd import WIDTH, every, store_unsigned_bytes
 from bertsmith.kernels.cpu.simd_pairs import as_integers, as_numbers, every_pair_at, pairs_at, with_fours
 
-WRITTEN_WITH = "ef5eb553a139b1fb"  # what is imported here, and what these import, see the first
+WRITTEN_WITH = "68cdd1df115701b4"  # what is imported here, and what these import, see the first
 COLUMNS = 2 * WIDTH  # outputs are a multiple of it
 TERMS = 4  # and the inputs that weights have of this
 _AT_A_TIME = 4
@@ -49,7 +49,7 @@ def _finished(half, activated, sums, others, row, rows, knows, to, nowhere, of, 
     finish_with(half, activated, stood_for(as_numbers(others), known, of_right), there + right)
 
 
-# Slots: those of integers.py; 15 whether GELU of the product is wanted.
+# Slots: those of gemm_int8_avx2.py; 15 whether GELU of the product is wanted.
 
 
 @cfunc("void(voidptr)", **BODY)

@@ -1,7 +1,7 @@
 """The bodies of dropout, sum and LayerNorm, there and back, 16 columns of a row at a time.
 
 A row is kept in fp32 while it is worked on. Columns behind the last sixteen are computed one by one, and added up
-in loops of their own, see compiled.py.
+in loops of their own, see row_kernels.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bertsmith.kernels.cpu.compilation import (
 from bertsmith.kernels.cpu.element_access import kept_one
 from bertsmith.kernels.cpu.simd import WIDTH, every, get, kept, load, put, store, sum_of
 
-WRITTEN_WITH = "15c5bcf7d17e32ef"  # elements.py, loops.py and lanes.py, see loops.py
+WRITTEN_WITH = "746206bf3d15963b"  # element_access.py, compilation.py and simd.py, see compilation.py
 
 
 @njit(**LOOPS)

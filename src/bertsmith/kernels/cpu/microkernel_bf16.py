@@ -29,8 +29,8 @@ def _put(kind, address, x):
 
 @njit(**LOOPS)
 def eight_rows(begins, bias, a, a_row, a_pair, b, b_pair, kind, out, width, pairs):
-    """What begins there (registers.py), and a·b. What lies between two rows, or two pairs of terms, is in bytes;
-    width: between rows of out. kind: whether that is bf16, or PAST."""
+    """What begins there (microkernel_fp32.py), and a·b. What lies between two rows, or two pairs of terms, is in
+    bytes; width: between rows of out. kind: whether that is bf16, or PAST."""
     below, under, apart = a + 4 * a_row, out + 4 * width, 2 * WIDTH if kind == 1 else 4 * WIDTH
     one, two, three = out + width, out + 2 * width, out + 3 * width
     five, six, seven = under + width, under + 2 * width, under + 3 * width

@@ -36,7 +36,7 @@ from bertsmith.kernels.cpu.simd import (
 )
 from bertsmith.kernels.cpu.simd_pairs import as_numbers
 
-WRITTEN_WITH = "ac97143583280cfd"  # loops.py, lanes.py and pairs.py, see the first
+WRITTEN_WITH = "cb3b140dc5afa30a"  # compilation.py, simd.py and simd_pairs.py, see the first
 COLUMNS = WIDTH  # are a multiple of it
 ROWS = 64  # whose integers a thread keeps
 KNOWN = 12 * ROWS  # bytes of their steps, the middles behind, and behind these what is kept apart

@@ -34,7 +34,7 @@ from bertsmith.kernels.cpu.exponential import exp_below
 from bertsmith.kernels.cpu.gelu import gelu_slope, share_below
 from bertsmith.kernels.cpu.simd import WIDTH, every, get, larger, load, put, store, sum_of
 
-WRITTEN_WITH = "a3249045b820eede"  # elements.py, loops.py and lanes.py, see there
+WRITTEN_WITH = "ab60a78f450fbb93"  # element_access.py, compilation.py and simd.py, see there
 _LANES = 64
 
 
