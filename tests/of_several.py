@@ -82,7 +82,7 @@ def threads_of_gloo() -> int:
 
 
 def fail() -> None:
-    raise InputError("this rank has failed")
+    raise InputError("rank_failed", "this rank has failed")
 
 
 def told(run: Callable[[], Any]) -> int:

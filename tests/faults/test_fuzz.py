@@ -201,7 +201,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
         return checkpoint.load_newest(run / "checkpoints")
 
     def settle() -> object:
-        return settings_of_run(settings_of(run / "settings.yaml"), run, {}, print)
+        return settings_of_run(settings_of(run / "settings.yaml"), run, {})
 
     def cook() -> object:
         sizes, values = asked_for(None, world / "recipe.yaml")

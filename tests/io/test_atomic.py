@@ -95,7 +95,7 @@ def test_temporary_names_are_random_and_follow_no_link(tmp_path: Path) -> None:
     assert (trap / "precious").read_text() == "x"
 
 
-@pytest.mark.parametrize("writer", ["new_file", "new_folder", "replace_folder"])
+@pytest.mark.parametrize("writer", ["atomic_file", "atomic_folder", "atomic_replacement"])
 def test_folders_of_killed_writers_are_removed_and_those_of_running_writers_stay(
     tmp_path: Path, writer: str
 ) -> None:
@@ -106,7 +106,7 @@ def test_folders_of_killed_writers_are_removed_and_those_of_running_writers_stay
     with getattr(atomic, writer)(target) as part:
         (part / "y" if part.is_dir() else part).write_text("y")
         (hidden,) = tmp_path.iterdir()
-        if writer != "new_folder":
+        if writer != "atomic_folder":
             with getattr(atomic, writer)(
                 target
             ) as other:  # removes what killed writers left, but not `hidden`
@@ -206,7 +206,7 @@ def test_one_writer_at_a_time_and_a_killed_one_blocks_nobody(tmp_path: Path) -> 
         assert (caught.value.code, caught.value.location) == ("folder_locked", str(run))
         assert run.is_dir()
     assert not run.exists()  # nothing was written
-    run_and_kill(f"with atomic.locked(Path(sys.argv[1]), 'run'):\n {WAIT}", run)
+    run_and_kill(f"with atomic.folder_lock(Path(sys.argv[1]), 'run'):\n {WAIT}", run)
     (tmp_path / "link").symlink_to(run)
     with atomic.folder_lock(tmp_path / "link", "run"):
         with pytest.raises(InputError), atomic.folder_lock(run, "run"):
@@ -228,7 +228,7 @@ def test_a_lock_excludes_other_processes(tmp_path: Path) -> None:
         "import sys\nfrom pathlib import Path\nfrom bertsmith.io import atomic\n"
         "from bertsmith.errors import InputError\n"
         "try:\n"
-        "    with atomic.locked(Path(sys.argv[1]), 'preparation', Path('shards')): pass\n"
+        "    with atomic.folder_lock(Path(sys.argv[1]), 'preparation', Path('shards')): pass\n"
         "except InputError as error: print(error.code, error.location)"
     )
     with atomic.folder_lock(tmp_path / "run", "preparation"):

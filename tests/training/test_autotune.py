@@ -508,7 +508,7 @@ def test_the_measured_speeds_say_why_one_is_taken() -> None:
     here = ComputeContext.of("cpu", "fp32")
     found = {Way(2, "fp32"): 0.122, Way(1, "fp32"): 0.113, Way(2, "bf16"): 4.07}
     assert _told(found, Way(2, "fp32"), 0.122, here) == (
-        "an update takes about 0.122 s in fp32 on 2 threads (fp32 on 1 thread: 0.113 s, too little faster to "
+        "an update takes about 0.122 s in fp32 on 2 threads (fp32 on 1 thread: 0.113 s, not enough faster to "
         "leave threads idle; bf16 on 2 threads: 4.07 s)"
     )
     found = {Way(2, "fp32"): 0.133, Way(1, "fp32"): 0.124, Way(2, "bf16"): 0.07}
