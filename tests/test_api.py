@@ -346,8 +346,9 @@ def test_suggestions_include_arguments_of_the_function(moods: bs.Model) -> None:
         (lambda: moods.predict_file(ROWS, max_lenght=3), "max_length"),
         (lambda: moods.evaluate(ROWS, text_colum="a"), "text_column"),
     ):
-        with pytest.raises(bs.InputError, match=rf"^[a-z_]+ has no .*\ndid you mean '{meant}'"):
+        with pytest.raises(bs.InputError) as caught:
             call()
+        assert (caught.value.hint or "").startswith(f"did you mean '{meant}'")
 
 
 @pytest.mark.parametrize(

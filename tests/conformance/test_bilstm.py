@@ -335,7 +335,9 @@ def test_a_run_of_an_earlier_version_goes_on(both_sides: bs.Model, tmp_path: Pat
     weights = (run / "model" / "model.safetensors").read_bytes()
     tuned(both_sides, run, [], resume=True)
     assert (run / "model" / "model.safetensors").read_bytes() == weights
-    with pytest.raises(InputError, match=r"has task\.head=linear, and it cannot continue with task\.head=bilstm"):
+    with pytest.raises(
+        InputError, match=r"has task\.head=linear, and it cannot continue with task\.head=bilstm"
+    ):
         tuned(both_sides, run, [], resume=True, head="bilstm")
 
 
