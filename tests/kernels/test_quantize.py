@@ -30,6 +30,7 @@ if amx.are_here():
 
     NATIVES.append(gemm_int8_amx)
 
+backend_selection.of_name("numba")  # compiles the kernels, for which answers do not wait
 FAST = backend_selection.for_answers(128)
 
 
