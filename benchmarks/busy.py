@@ -181,9 +181,6 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
     def number() -> int:
         return updates
 
-    def silent(text: str) -> None:
-        pass
-
     on = footing(encoder, objective, phases, settings, place, number)
     aim = aim_of(settings, on, number, hardware.clock())
     with tempfile.TemporaryDirectory() as folder:

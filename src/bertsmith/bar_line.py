@@ -16,7 +16,7 @@ def progress_columns(line: Callable[[int], str], console: Console) -> list[Progr
     """Return the columns of a Rich `Progress`.
 
     Args:
-        line: Returns the text of the current state in at most so many characters.
+        line: Returns the text of the current state in at most the given number of characters.
         console: The console that shows the progress; its width decides on the bar.
     """
     text = _TextColumn(line, console)

@@ -29,7 +29,8 @@ from bertsmith.corpus.tokenized_corpus import Corpus, Ints
 Hashes = NDArray[np.uint64]
 
 _NUM_BINS, _BAND_SIZE = 64, 3
-# Of a document, about so many trigrams with the least hashes are put into bins, which fill them as well as all.
+# Only about this many trigrams of a document, those with the least hashes, are put into bins: they fill the bins
+# as well as all trigrams would.
 _MAX_TRIGRAMS = 512
 _BATCH_TOKENS = 1 << 18
 _PAD = 1 << 32  # not a token id: follows documents of fewer than three tokens

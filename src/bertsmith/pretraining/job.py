@@ -239,7 +239,7 @@ class Work:
         }
 
     def log_passes(self, updates: int) -> None:
-        """Log a warning where there is little text for so many updates."""
+        """Log a warning if the text is small for the number of updates."""
         passes = updates / max(1e-9, self._updates_per_epoch)
         if passes >= _MANY_PASSES:
             logger.warning(
