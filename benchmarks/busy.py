@@ -156,7 +156,7 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
 
     from bertsmith.device import ComputeContext
     from bertsmith.instances.synthetic_batches import SyntheticStream
-    from bertsmith.kernels.backend_selection import for_training
+    from bertsmith.kernels.backend_selection import select_training_backend
     from bertsmith.models.family import preset
     from bertsmith.pretraining.model_init import first_weights
     from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings
@@ -173,7 +173,7 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
     hardware.configure_process(settings.threads)
     place = ComputeContext.of("cpu", "fp32")
     if how == "kernels":
-        place = replace(place, kernels=for_training("auto", config.hidden_size))
+        place = replace(place, kernels=select_training_backend("auto", config.hidden_size))
     encoder, objective = first_weights(chosen, place.drawing)
     place.settle(encoder, objective)
     phases = [Phase(SyntheticStream(config.vocab_size, LENGTH, MASK_SHARE), 1.0, batch)]

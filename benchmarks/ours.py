@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from bertsmith.device import ComputeContext
-from bertsmith.kernels.backend_selection import for_gpu, for_training
+from bertsmith.kernels.backend_selection import select_gpu_backend, select_training_backend
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.training.cuda_graphs import Recorded, pays
@@ -26,10 +26,12 @@ class OurTrainer:
         precision = "bf16" if settings.precision == "bf16" else "fp32"
         place = ComputeContext.of(device, precision, settings.seed, trains=True)
         if place.uses_threads:
-            kernels = for_training(settings.kernels, encoder.config.hidden_size)
+            kernels = select_training_backend(settings.kernels, encoder.config.hidden_size)
             self.place = replace(place, generator=encoder.generator, kernels=kernels)
         else:
-            self.place = replace(place, kernels=for_gpu(settings.kernels, place.device, is_long=True))
+            self.place = replace(
+                place, kernels=select_gpu_backend(settings.kernels, place.device, is_long=True)
+            )
         self.place.settle(encoder, objective)
         self.checks = Checks()
         self.trained = Trained(encoder, objective).train()

@@ -39,7 +39,7 @@ import torch
 
 from bertsmith import hardware
 from bertsmith.errors import InputError
-from bertsmith.kernels.backend_selection import are_here
+from bertsmith.kernels.backend_selection import is_numba_available
 from bertsmith.models.family import preset
 from held import NAMES, hold
 from record import (
@@ -212,7 +212,7 @@ def sides_of(options: argparse.Namespace) -> list[str]:
     names = [*SIDES, *ALONE, *(() if is_fixed else GROUPED), *LIMITS]
     device = torch.device(options.device)
     in_bf16 = hardware.choose_precision(device).precision == "bf16"
-    if device.type != "cpu" or not are_here():
+    if device.type != "cpu" or not is_numba_available():
         names = [name for name in names if name not in ALONE]
     return [name for name in names if in_bf16 or "bf16" not in name]
 

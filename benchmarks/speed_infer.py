@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 import bertsmith as bs
 from bertsmith import hardware
-from bertsmith.kernels.backend_selection import for_training
+from bertsmith.kernels.backend_selection import select_training_backend
 from finetune import checkpoint
 from held import held_to
 from record import (
@@ -104,7 +104,9 @@ def sides(threads: int) -> Iterator[tuple[str, str, Side]]:
     """Each side with its name and its precision."""
     in_bf16 = not held_to() and hardware.choose_precision().precision == "bf16"
     both = ("fp32", "bf16") if in_bf16 else ("fp32",)
-    for_training("auto", WIDTH, print)  # answers do not wait for kernels that have yet to be compiled
+    select_training_backend(
+        "auto", WIDTH, print
+    )  # answers do not wait for kernels that have yet to be compiled
     for precision in (*both, "int8"):
         own = bs.load(CHECKPOINT, precision=precision)
         # its folder asks for half of what the model takes, which all others are told to take

@@ -28,8 +28,8 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.hardware import Precision
 from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.synthetic_batches import SyntheticStream
-from bertsmith.kernels.backend_selection import for_answers, for_training
-from bertsmith.kernels.reference import Products
+from bertsmith.kernels.backend_selection import select_inference_backend, select_training_backend
+from bertsmith.kernels.reference import MatmulBackend
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.fused_cross_entropy import vocabulary_chunks
@@ -413,11 +413,13 @@ def quickest_way(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 @cache
-def products_here() -> list[Products]:
+def products_here() -> list[MatmulBackend]:
     """Other ways than the library's."""
     by_onednn = [ONEDNN] if hasattr(torch.ops.mkldnn, "_linear_pointwise") else []
-    for_training("auto", WIDE, print)  # answers do not wait for kernels that have yet to be compiled
-    return [*by_onednn, for_answers(WIDE, print)]
+    select_training_backend(
+        "auto", WIDE, print
+    )  # answers do not wait for kernels that have yet to be compiled
+    return [*by_onednn, select_inference_backend(WIDE, print)]
 
 
 def operands(

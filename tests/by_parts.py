@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from bertsmith.kernels.cpu.training import Fast
+from bertsmith.kernels.cpu.training import NumbaTrainingBackend
 
 
-class ByParts(Fast):
+class ByParts(NumbaTrainingBackend):
     """The compiled kernels, which compute each operation of a layer separately."""
 
     def layer(self, *_: Any, **__: Any) -> Tensor | None:

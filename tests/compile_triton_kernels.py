@@ -19,8 +19,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from bertsmith.kernels.gpu import activation, attention, column_sums, layer_norm, loss
-from bertsmith.kernels.gpu.triton_backend import ByTriton
-from bertsmith.kernels.reference import Bounds, LayerParts
+from bertsmith.kernels.gpu.triton_backend import TritonBackend
+from bertsmith.kernels.reference import EncoderLayerModules, SequenceLayout
 from bertsmith.models.layers import Dropout
 
 TRITON_TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
@@ -70,9 +70,9 @@ def main(hidden_size: int, capability: int) -> None:
     ):
         for name in names:
             setattr(module, name, CompileOnly(getattr(module, name), target))
-    kernels, rows = ByTriton(), 64
+    kernels, rows = TritonBackend(), 64
     dropout = Dropout(0.1, torch.Generator()).train()
-    bounds = Bounds(torch.tensor([0, rows]), "all", rows, rows)
+    bounds = SequenceLayout(torch.tensor([0, rows]), "all", rows, rows)
     x = torch.randn(rows, hidden_size).to(DTYPE).requires_grad_()
     embedding, ids = nn.Embedding(2, hidden_size), torch.zeros(rows, dtype=torch.long)
     parts = [
@@ -90,7 +90,7 @@ def main(hidden_size: int, capability: int) -> None:
     for p in (0.1, 0.0):
         dropout.p = p
         hidden = kernels.layer(
-            hidden, bounds, LayerParts(*parts, hidden_size // 64, dropout, dropout, F.gelu)
+            hidden, bounds, EncoderLayerModules(*parts, hidden_size // 64, dropout, dropout, F.gelu)
         )
         assert hidden is not None
     hidden.sum().backward()

@@ -60,7 +60,7 @@ def compiled_kernels() -> Iterator[None]:
     from bertsmith.kernels import backend_selection
     from bertsmith.runs import run_folder
 
-    backend_selection.for_training("auto", 128)  # a hidden size that kernels support
+    backend_selection.select_training_backend("auto", 128)  # a hidden size that kernels support
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_folder, "_LONG", 0)
         patch.setattr(run_folder, "_LONG_MINUTES", 0.0)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import LOOPS
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS
 from bertsmith.kernels.cpu.simd import load, store
 
 
 def over_lanes(function: Any) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function of an fp32 array whose size is a multiple of 16, computed 16 numbers at a time."""
 
-    @njit(**LOOPS)
+    @njit(**JIT_OPTIONS)
     def compute(source: int, target: int, size: int) -> None:
         for offset in range(0, 4 * size, 64):
             store(target + offset, function(load(source + offset)))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.errors import InputError, option
 from bertsmith.hardware import Precision
-from bertsmith.kernels.reference import TORCH, Kernels, use_kernels
+from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_backend
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class ComputeContext:
     device: torch.device
     precision: Precision
     generator: torch.Generator
-    kernels: Kernels = TORCH
+    kernels: KernelBackend = REFERENCE
 
     @classmethod
     def of(
@@ -191,7 +191,7 @@ class ComputeContext:
             for part in module.modules():
                 if isinstance(getattr(part, "generator", None), torch.Generator):
                     setattr(part, "generator", self.generator)  # noqa: B010  (a Module's type knows no such name)
-            use_kernels(module, self.kernels)
+            set_kernel_backend(module, self.kernels)
 
     def computing(self) -> AbstractContextManager[object]:
         """Return the autocast context for forward passes in the precision; for fp32 it does nothing."""

@@ -127,7 +127,9 @@ def test_a_run_with_muon_is_resumed_as_exactly(
     assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
 
 
-@pytest.mark.skipif(not backend_selection.are_here(), reason="Numba, the extra fast, is not installed here")
+@pytest.mark.skipif(
+    not backend_selection.is_numba_available(), reason="Numba, the extra fast, is not installed here"
+)
 @pytest.mark.parametrize("step", [1, 5])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_run_with_compiled_kernels_is_resumed_as_exactly(
@@ -141,18 +143,22 @@ def test_a_run_with_compiled_kernels_is_resumed_as_exactly(
     assert outcome(tmp_path / "run") != straight
 
 
-@pytest.mark.skipif(not backend_selection.are_here(), reason="Numba, the extra fast, is not installed here")
+@pytest.mark.skipif(
+    not backend_selection.is_numba_available(), reason="Numba, the extra fast, is not installed here"
+)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_run_whose_layers_are_computed_as_a_whole_is_resumed_as_exactly(
     shards: Shards, tmp_path: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bertsmith.kernels.cpu import autograd, gemm_avx512bf16, gemm_fp32, matmul
 
-    monkeypatch.setattr(matmul, "BODIES", gemm_fp32)
-    monkeypatch.setattr(matmul, "HALF_BODIES", gemm_avx512bf16)
+    monkeypatch.setattr(matmul, "GEMM_FP32", gemm_fp32)
+    monkeypatch.setattr(matmul, "GEMM_BF16", gemm_avx512bf16)
     layers: list[int] = []
-    forward = autograd.Layer.forward
-    monkeypatch.setattr(autograd.Layer, "forward", lambda *given: (layers.append(1), forward(*given))[1])
+    forward = autograd.EncoderLayer.forward
+    monkeypatch.setattr(
+        autograd.EncoderLayer, "forward", lambda *given: (layers.append(1), forward(*given))[1]
+    )
     settings = [
         *(*TWO_EPOCHS, "train.kernels=numba", f"train.precision={precision}", "train.batch_size=8"),
         *("train.threads=2", "train.checkpoint_every=2"),

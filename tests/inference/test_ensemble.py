@@ -15,7 +15,7 @@ import tiny_run
 from bertsmith.cli.main import main
 from bertsmith.errors import InputError
 from bertsmith.inference.compare import told
-from bertsmith.kernels.reference import TORCH, Kernels
+from bertsmith.kernels.reference import REFERENCE, KernelBackend
 
 FEW = {"max_steps": 3, "batch_size": 6, "threads": 1, "precision": "fp32", "tensorboard": False}
 
@@ -116,9 +116,9 @@ def test_the_verbs_print_what_python_returns(folder: Path, capsys: pytest.Captur
 def test_messages_of_several_models_are_printed_once(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def for_answers(width: int) -> Kernels:
+    def for_answers(width: int) -> KernelBackend:
         logging.getLogger("bertsmith.kernels").info("compiling kernels")
-        return TORCH
+        return REFERENCE
 
     monkeypatch.setattr("bertsmith.inference.int8.for_answers", for_answers)
     runs = (folder / "a", folder / "b", "--data", folder / "test.csv", "--precision", "int8")

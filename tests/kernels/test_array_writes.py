@@ -16,13 +16,21 @@ from torch import Tensor
 
 from bertsmith.kernels import backend_selection
 
-if not backend_selection.are_here():
+if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from numba import cfunc
 
 from bertsmith.kernels.cpu import layer_norm, row_kernels
-from bertsmith.kernels.cpu.compilation import LOOPS, F, as_float, bits, floats, launch, slots
+from bertsmith.kernels.cpu.compilation import (
+    JIT_OPTIONS,
+    float32,
+    float_array,
+    float_bits,
+    float_from_bits,
+    launch,
+    load_slots,
+)
 
 _BLOCK = re.compile(r'^"?([\w.$-]+)"?:(?:\s+; preds = (.*))?\n((?:  .*\n|\n)*)', re.MULTILINE)
 _NAME = re.compile(r'%"?([\w.$-]+)"?')
@@ -51,28 +59,28 @@ def _guarded_sums_of(function: str) -> Iterator[str]:
 
 
 def added_while_it_is_written(given):  # type: ignore[no-untyped-def]
-    s = slots(given)
-    x, y, total = floats(s[0], s[2]), floats(s[1], s[2]), F(0)
+    s = load_slots(given)
+    x, y, total = float_array(s[0], s[2]), float_array(s[1], s[2]), float32(0)
     for j in range(s[2]):
-        value = x[j] * as_float(s[3])
+        value = x[j] * float_from_bits(s[3])
         y[j] = value
         total += value
-    floats(s[4], 1)[0] = total
+    float_array(s[4], 1)[0] = total
 
 
 def added_afterwards(given):  # type: ignore[no-untyped-def]
-    s = slots(given)
-    x, y, total = floats(s[0], s[2]), floats(s[1], s[2]), F(0)
+    s = load_slots(given)
+    x, y, total = float_array(s[0], s[2]), float_array(s[1], s[2]), float32(0)
     for j in range(s[2]):
-        y[j] = x[j] * as_float(s[3])
+        y[j] = x[j] * float_from_bits(s[3])
     for j in range(s[2]):
         total += y[j]
-    floats(s[4], 1)[0] = total
+    float_array(s[4], 1)[0] = total
 
 
 def test_a_loop_that_writes_and_adds_up_is_found() -> None:
     found = {
-        body.__name__: guarded_sums(cfunc("void(voidptr)", **LOOPS)(body).inspect_llvm())
+        body.__name__: guarded_sums(cfunc("void(voidptr)", **JIT_OPTIONS)(body).inspect_llvm())
         for body in (added_while_it_is_written, added_afterwards)
     }
     assert found["added_while_it_is_written"]
@@ -141,17 +149,17 @@ def test_norms_and_their_slopes(kind: torch.dtype, columns: int, dropped: int) -
     weight, bias = torch.randn(2, columns, generator=draw).unbind()
     written = [torch.zeros(rows, columns, dtype=kind) for _ in range(3)]
     given = [x, residual, grad, weight, bias, *written, torch.zeros(rows, 2), torch.zeros(2, columns)]
-    random = 1, 2, dropped, bits(1.1)
+    random = 1, 2, dropped, float_bits(1.1)
 
     def computed(order: tuple[int, ...], gap: int) -> list[Tensor]:
         places = laid(given, order, gap)
         x, residual, grad, weight, bias, found, of_sum, of_x, stats, sums = (t.data_ptr() for t in places)
         size = rows, columns
         room = torch.empty(2, 2 * columns)
-        there = weight, bias, stats, bits(1e-12), *random, 0, 0, 0, room
-        launch(layer_norm.add_norm, half, x, residual, found, *size, *there)
+        there = weight, bias, stats, float_bits(1e-12), *random, 0, 0, 0, room
+        launch(layer_norm.add_layer_norm_kernel, half, x, residual, found, *size, *there)
         back = weight, 0, stats, 0, *random, grad, of_x, sums, room
-        launch(layer_norm.add_norm_back, half, x, residual, of_sum, *size, *back)
+        launch(layer_norm.add_layer_norm_backward_kernel, half, x, residual, of_sum, *size, *back)
         return places
 
     check(computed, len(given))
@@ -166,14 +174,14 @@ def test_weights_of_attention_and_the_slopes_of_scores(kind: torch.dtype, column
     scores, slopes = (torch.randn(rows, columns, generator=draw).to(kind) for _ in range(2))
     written = [torch.zeros(rows, columns, dtype=kind) for _ in range(2)]
     given = [scores, slopes, *written]
-    random = 1, 2, dropped, bits(1.1)
+    random = 1, 2, dropped, float_bits(1.1)
 
     def computed(order: tuple[int, ...], gap: int) -> list[Tensor]:
         places = laid(given, order, gap)
         scores, slopes, weights, after = (t.data_ptr() for t in places)
         size = rows, columns, 0, 1, 0, 0
-        launch(row_kernels.weights, half, scores, weights, after, *size, *random)
-        launch(row_kernels.weights_back, half, slopes, weights, after, *size, *random)
+        launch(row_kernels.attention_softmax, half, scores, weights, after, *size, *random)
+        launch(row_kernels.softmax_backward, half, slopes, weights, after, *size, *random)
         return places
 
     check(computed, len(given))

@@ -20,13 +20,13 @@ import tiny_run
 from bertsmith.device import ComputeContext
 from bertsmith.experiments.ablate import _await_kernels
 from bertsmith.kernels import backend_selection, background_compile
-from bertsmith.kernels.reference import TORCH, Kernels
+from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.family import preset
 from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings
 from bertsmith.runs import run_folder
 from bertsmith.training.settings import TrainSettings
 
-if not backend_selection.are_here():
+if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 
@@ -35,8 +35,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was begun to be compiled beside a command, and what was compiled while it waited."""
     found: list[str] = []
     monkeypatch.setattr(backend_selection, "_are_compiled", lambda: False)
-    monkeypatch.setattr(background_compile, "compile_beside", lambda: found.append("beside"))
-    monkeypatch.setattr(backend_selection, "of_name", lambda name: found.append(name))
+    monkeypatch.setattr(background_compile, "start_background_compile", lambda: found.append("beside"))
+    monkeypatch.setattr(backend_selection, "load_backend", lambda name: found.append(name))
     monkeypatch.setattr(run_folder, "_LONG", 500)
     monkeypatch.setattr(run_folder, "_LONG_MINUTES", 3.0)
     return found
@@ -45,7 +45,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_short_run_does_not_wait(begun: list[str], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()
-    assert backend_selection.for_training("auto", 128, is_long=False).name == "torch"
+    assert backend_selection.select_training_backend("auto", 128, is_long=False).name == "torch"
     assert begun == ["beside"]
     assert caplog.messages == [
         "kernels are being compiled for this machine, once, in the background; until then torch computes "
@@ -58,14 +58,14 @@ def test_a_short_run_does_not_wait(begun: list[str], caplog: pytest.LogCaptureFi
         ("numba", 128, False, "numba"),  # asked for by name
         ("auto", 128, True, "numba"),
     ):
-        backend_selection.for_training(asked, width, is_long=is_long)
+        backend_selection.select_training_backend(asked, width, is_long=is_long)
         assert begun.pop() == found
     assert len(caplog.messages) == 1
 
 
 def test_compiled_kernels_are_used_by_all(begun: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend_selection, "_are_compiled", lambda: True)
-    backend_selection.for_training("auto", 128, is_long=False)
+    backend_selection.select_training_backend("auto", 128, is_long=False)
     assert begun == ["numba"]
 
 
@@ -96,7 +96,7 @@ def test_fine_tuning_is_as_long_as_its_examples(tmp_path: Path, monkeypatch: pyt
     rows = [{"text": text, "label": label} for text, label in tiny_run.examples(40)]
     asked: list[int | None] = []
 
-    class Other(Kernels):
+    class Other(KernelBackend):
         name = "numba"
 
     def with_kernels(place: ComputeContext, *given: Any, updates: int | None) -> ComputeContext:
@@ -157,7 +157,7 @@ def test_one_process_compiles_at_a_time(
 def test_without_numba_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(backend_selection, "are_here", lambda: False)
+    monkeypatch.setattr(backend_selection, "is_numba_available", lambda: False)
     with pytest.raises(SystemExit) as ended:
         background_compile.main()
     assert ended.value.code == 2
@@ -170,7 +170,7 @@ def test_the_command_does_not_wait_for_the_process(tmp_path: Path, monkeypatch: 
     os.chmod(stub, 0o700)
     monkeypatch.setattr(sys, "executable", str(stub))
     begin = time.monotonic()
-    background_compile.compile_beside()
+    background_compile.start_background_compile()
     assert time.monotonic() - begin < 4
     said = Path(f"{stub}.said")
     for _ in range(300):
@@ -190,11 +190,11 @@ def test_repeated_runs_compute_with_the_kernels_of_the_first(
     rows = [{"text": text, "label": label} for text, label in tiny_run.examples(40)]
     asked: list[str] = []
 
-    def for_training(name: str, *_: Any, **__: Any) -> Kernels:
+    def for_training(name: str, *_: Any, **__: Any) -> KernelBackend:
         asked.append(name)
-        return TORCH
+        return REFERENCE
 
-    monkeypatch.setattr(run_folder, "for_training", for_training)
+    monkeypatch.setattr(run_folder, "select_training_backend", for_training)
     settings = ["train.max_steps=2", "train.tensorboard=false"]
     bs.finetune_repeatedly(
         "classify", base, tmp_path / "runs", train=rows, dev_share=0.25, restarts=3, settings=settings
@@ -212,7 +212,7 @@ def test_rows_of_an_ablation_wait_for_their_kernels(begun: list[str]) -> None:
 
 
 def test_a_numba_that_cannot_be_imported_is_told(begun: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend_selection, "are_here", lambda: True)
+    monkeypatch.setattr(backend_selection, "is_numba_available", lambda: True)
     monkeypatch.setitem(sys.modules, "numba", None)
-    backend_selection.for_training("auto", 128, is_long=False)
+    backend_selection.select_training_backend("auto", 128, is_long=False)
     assert begun == ["numba"]  # which says why it cannot be

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bertsmith.kernels import backend_selection
-from bertsmith.kernels.reference import TORCH, use_kernels
+from bertsmith.kernels.reference import REFERENCE, set_kernel_backend
 from bertsmith.models.embeddings import Embeddings
 from bertsmith.models.family import preset
 from bertsmith.packed import Packed
 
-if not backend_selection.are_here():
+if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from bertsmith.kernels.cpu import autograd, inference, training
 
-FAST = training.Fast()
-MADE = autograd.Embedded._backward_cls  # type: ignore[attr-defined]
+FAST = training.NumbaTrainingBackend()
+MADE = autograd.Embed._backward_cls  # type: ignore[attr-defined]
 
 
 def embeddings(name: str = "bert-tiny-uncased", p: float = 0.0, **changes: Any) -> Embeddings:
@@ -47,7 +47,7 @@ def packed_of(lengths: list[int], segments: int = 2) -> Packed:
 def computed(
     made: Embeddings, packed: Packed, kernels: Any, threads: int = 1
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    use_kernels(made, kernels)
+    set_kernel_backend(made, kernels)
     made.dropout.generator = torch.Generator().manual_seed(5)
     made.zero_grad()
     before = torch.get_num_threads()
@@ -77,7 +77,7 @@ def test_they_are_torchs(lengths: list[int], name: str, width: int) -> None:
     lengths = [*lengths, 1]
     made, packed = embeddings(name, **own), packed_of(lengths, 1 if name == "roberta-mini" else 2)
     found, slopes = computed(made, packed, FAST)
-    wanted, expected = computed(made, packed, TORCH)
+    wanted, expected = computed(made, packed, REFERENCE)
     assert isinstance(found.grad_fn, MADE) or name == "albert-mini"
     # the projection to the layers' width adds up as many products of such numbers as the tables are wide
     least = 1e-5 * (width**0.5 if made.projection is not None else 1)
@@ -112,7 +112,7 @@ def test_dropout_drops_its_share_and_what_it_dropped_has_no_slope(kind: torch.dt
         whole, _ = computed(made, packed, FAST)
         torch.testing.assert_close(found[kept], (whole.float() / 0.75)[kept].to(kind), atol=0.5, rtol=0.01)
         made.train()
-        use_kernels(made, FAST)
+        set_kernel_backend(made, FAST)
         made.zero_grad()
         made.dropout.generator = torch.Generator().manual_seed(5)
         made(packed).sum().backward()
@@ -136,7 +136,7 @@ def test_tables_learn_the_same_to_the_bit_on_any_number_of_threads(p: float) -> 
 
 def test_what_is_not_trained_or_watched_or_has_no_row_torch_makes() -> None:
     made, packed = embeddings(), packed_of([20])
-    use_kernels(made, FAST)
+    set_kernel_backend(made, FAST)
     assert isinstance(made(packed).grad_fn, MADE)
     with torch.no_grad():
         assert made(packed).dtype == torch.float32
@@ -159,7 +159,7 @@ def test_answers_are_made_as_in_training(kind: torch.dtype) -> None:
     first = Packed.of_arrays(packed.tokens[:20].numpy(), packed.segments[:20].numpy(), np.array([20]))
     with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
         wanted, _ = computed(made, packed, FAST)
-        use_kernels(made, inference.FastAnswers())
+        set_kernel_backend(made, inference.NumbaInferenceBackend())
         with torch.inference_mode():
             found, alone = made(packed), made(first)
     assert found.dtype == kind
@@ -172,6 +172,6 @@ def test_a_row_of_padding_does_not_learn() -> None:
     made, packed = embeddings("roberta-mini"), packed_of([20], 1)
     packed.positions[4] = -1
     _, slopes = computed(made, packed, FAST)
-    _, expected = computed(made, packed, TORCH)
+    _, expected = computed(made, packed, REFERENCE)
     assert not slopes["position.weight"][1].any()
     torch.testing.assert_close(slopes["position.weight"], expected["position.weight"])

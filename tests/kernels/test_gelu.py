@@ -11,7 +11,7 @@ import pytest
 
 from bertsmith.kernels import backend_selection
 
-if not backend_selection.are_here():
+if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from bertsmith.kernels.cpu import gelu
@@ -31,9 +31,9 @@ def exact_slope(x: float) -> float:
 ways = pytest.mark.parametrize(
     ("function", "exact"),
     [
-        (gelu.share_below, exact_share),
+        (gelu.normal_cdf, exact_share),
         (gelu._share_by_bell, exact_share),
-        (gelu.gelu_slope, exact_slope),
+        (gelu.gelu_grad, exact_slope),
         (gelu._slope_by_bell, exact_slope),
     ],
 )
@@ -54,12 +54,12 @@ def test_far_from_zero_and_of_what_is_not_a_number(function: Any, exact: Callabl
     assert np.isnan(found[9])
 
 
-@pytest.mark.parametrize("pieces", [gelu.SHARE, gelu.SLOPE])
+@pytest.mark.parametrize("pieces", [gelu.CDF_COEFFICIENTS, gelu.GELU_GRAD_COEFFICIENTS])
 def test_pieces_meet(pieces: Any) -> None:
     """Where one polynomial ends and the next begins both are right, so that no step is to be seen."""
     _, step, _ = pieces
     table = gelu.coefficients(*pieces)
-    for piece in range(gelu.WIDTH - 1):
+    for piece in range(gelu.VECTOR_WIDTH - 1):
         left = np.polynomial.polynomial.polyval(step / 2, table[:, piece])
         right = np.polynomial.polynomial.polyval(-step / 2, table[:, piece + 1])
         assert abs(left - right) < 3e-7, piece

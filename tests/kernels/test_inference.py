@@ -12,10 +12,10 @@ import torch
 
 import bertsmith as bs
 from bertsmith.kernels import backend_selection, background_compile
-from bertsmith.kernels.reference import TORCH
+from bertsmith.kernels.reference import REFERENCE
 from bertsmith.models.layers import Linear
 
-if not backend_selection.are_here():
+if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from bertsmith.kernels.cpu import gemm_fp32, matmul
@@ -29,11 +29,11 @@ def loaded(precision: str) -> bs.Model:
 
 
 def test_they_are_taken_for_what_is_asked_for_by_name() -> None:
-    from bertsmith.kernels.cpu.inference import FastAnswers
+    from bertsmith.kernels.cpu.inference import NumbaInferenceBackend
 
     for precision in ("fp32", "bf16"):
-        assert isinstance(loaded(precision).encoder.blocks[0].kernels, FastAnswers)
-    assert loaded("auto").encoder.blocks[0].kernels is TORCH
+        assert isinstance(loaded(precision).encoder.blocks[0].kernels, NumbaInferenceBackend)
+    assert loaded("auto").encoder.blocks[0].kernels is REFERENCE
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
@@ -44,17 +44,17 @@ def test_no_answer_waits_for_them(
     begun: list[str] = []
     monkeypatch.setattr(backend_selection, "_are_compiled", lambda: False)
     monkeypatch.setattr(backend_selection, "compile_all", lambda: pytest.fail("is waited for"))
-    monkeypatch.setattr(background_compile, "compile_beside", lambda: begun.append("beside"))
+    monkeypatch.setattr(background_compile, "start_background_compile", lambda: begun.append("beside"))
     model = bs.load(CHECKPOINT, "cpu", precision=precision)
     answering = model._in_int8 if precision == "int8" else model.encoder
-    assert answering.blocks[0].kernels is TORCH
+    assert answering.blocks[0].kernels is REFERENCE
     assert begun == ["beside"]
     assert "being compiled for this machine, once, in the background" in caplog.messages[0]
 
 
 def test_vectors_are_near_those_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     in_full, in_half = loaded("fp32").embed(TEXTS), loaded("bf16").embed(TEXTS)
-    monkeypatch.setattr(backend_selection, "are_here", lambda: False)
+    monkeypatch.setattr(backend_selection, "is_numba_available", lambda: False)
     exact = loaded("fp32").embed(TEXTS)
     np.testing.assert_allclose(in_full, exact, rtol=0, atol=1e-6)
     lengths = np.linalg.norm(in_half, axis=1) * np.linalg.norm(exact, axis=1)
@@ -69,7 +69,7 @@ def test_a_vector_is_the_same_alone(
 ) -> None:
     """To the bit where this machine's products of the model's own shapes are, near elsewhere. ours: whether those
     in fp32 are by kernels, whatever the processor."""
-    monkeypatch.setattr(matmul, "BODIES", gemm_fp32 if ours else None)
+    monkeypatch.setattr(matmul, "GEMM_FP32", gemm_fp32 if ours else None)
     model, before = loaded(precision), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

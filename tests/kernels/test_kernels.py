@@ -25,7 +25,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels import backend_selection
-from bertsmith.kernels.reference import TORCH, AdamWStep, Bounds, Kernels, Moved
+from bertsmith.kernels.reference import REFERENCE, AdamWStep, AdamWTensors, KernelBackend, SequenceLayout
 from bertsmith.models.attention import reference_attention
 from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import AttentionDirection
@@ -34,10 +34,10 @@ from bertsmith.models.layers import Dropout
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.packed import Packed
 
-if not backend_selection.are_here():
+if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-FAST, ANSWERS = backend_selection.of_name("numba"), backend_selection.for_answers(128)
+FAST, ANSWERS = backend_selection.load_backend("numba"), backend_selection.select_inference_backend(128)
 KINDS = {torch.float32: (2e-6, 1e-5), torch.bfloat16: (0.02, 0.02)}
 kinds = st.sampled_from(list(KINDS))
 sizes = st.tuples(st.integers(1, 40), st.sampled_from([1, 3, 16, 63, 64, 65, 200]))
@@ -69,16 +69,16 @@ def packed_of(lengths: list[int]) -> Packed:
     return Packed.of_arrays(ids, ids, np.array(lengths, dtype=np.int64))
 
 
-def bounds_of(lengths: list[int]) -> Bounds:
+def bounds_of(lengths: list[int]) -> SequenceLayout:
     """Of such sequences, whose tokens see each other."""
     return AttentionLayout(packed_of(lengths)).bounds
 
 
 def drawn_next(dropout: Dropout) -> tuple[int, int, int, int]:
     """What the next kernel draws from this dropout."""
-    from bertsmith.kernels.cpu.training import drawn_by
+    from bertsmith.kernels.cpu.training import draw_dropout_seeds
 
-    return drawn_by(Dropout(dropout.p, torch.Generator().set_state(dropout.generator.get_state())))
+    return draw_dropout_seeds(Dropout(dropout.p, torch.Generator().set_state(dropout.generator.get_state())))
 
 
 @settings(deadline=None, max_examples=40)
@@ -156,11 +156,11 @@ def test_weights_of_attention_and_the_slopes_of_scores(
         again, slopes = FAST.weights_back(weights, drawn, upstream.clone())
     finally:
         torch.set_num_threads(before)
-    _, plain, _ = TORCH.weights(scores, hidden, None)
+    _, plain, _ = REFERENCE.weights(scores, hidden, None)
     close(weights, plain, kind)
     close(after, weights if mask is None else weights * mask, kind)
     assert torch.equal(after, again)
-    close(slopes, TORCH.weights_back(weights, mask, upstream.clone())[1], kind, 2)
+    close(slopes, REFERENCE.weights_back(weights, mask, upstream.clone())[1], kind, 2)
 
 
 def attended(
@@ -171,7 +171,7 @@ def attended(
     kind: torch.dtype,
     p: float,
     more: int = 0,
-    kernels: Kernels = FAST,
+    kernels: KernelBackend = FAST,
 ) -> tuple[Tensor, ...]:
     """What the kernel makes of sequences and of rows behind them, its slopes, and the same by the plain way."""
     packed = packed_of(lengths)
@@ -218,7 +218,7 @@ def test_attention_over_packed_sequences_and_its_slopes(
     kind: torch.dtype,
     p: float,
     more: int,
-    kernels: Kernels,
+    kernels: KernelBackend,
 ) -> None:
     """In bf16 FAST takes another way for short sequences than ANSWERS where the processor multiplies bf16."""
     if not any(lengths):
@@ -251,7 +251,7 @@ def test_attention_of_some_tokens_is_what_attention_of_all_has_there(
     p: float,
     chosen: int,
     more: int,
-    kernels: Kernels,
+    kernels: KernelBackend,
 ) -> None:
     """To the bit, also of the same token twice and of sequences without any; its slopes to rounding."""
     lengths, heads = [*lengths, 1], 2
@@ -317,7 +317,7 @@ def test_attention_that_the_kernel_does_not_serve_goes_by_buckets() -> None:
     five = bounds_of([5])
     with torch.no_grad():
         assert FAST.attention(normal(5, 3 * 32), five, 1, None) is None
-    assert TORCH.attention(normal(5, 3 * 32), five, 1, None) is None
+    assert REFERENCE.attention(normal(5, 3 * 32), five, 1, None) is None
     assert FAST.attention(normal(5, 3 * 32).requires_grad_(), bounds_of([]), 1, None) is None
 
 
@@ -325,7 +325,7 @@ def test_attention_that_the_kernel_does_not_serve_goes_by_buckets() -> None:
 def test_attention_of_long_sequences_by_the_processors_products_of_bf16(sees: AttentionDirection) -> None:
     from bertsmith.kernels.cpu import training
 
-    if training.HALF is None:
+    if training.ATTENTION_BF16 is None:
         pytest.skip("this processor has no products of bf16")
     found, slopes, wanted, expected = attended([300, 1, 131], 2, 64, sees, torch.bfloat16, 0.1)
     close(found, wanted, torch.bfloat16, 2)
@@ -346,7 +346,7 @@ def test_tiles_are_used_only_where_numba_compiles_for_them_and_the_system_lets_i
     target = SimpleNamespace(target_context=SimpleNamespace(codegen=lambda: compiler))
     monkeypatch.setattr(compilation, "cpu_target", target)
     monkeypatch.setattr(amx.ctypes, "CDLL", lambda _: SimpleNamespace(syscall=lambda *_: refusal))
-    assert amx.are_here() == used
+    assert amx.is_amx_available() == used
 
 
 def test_where_kernels_cannot_be_compiled_it_is_said(
@@ -354,15 +354,15 @@ def test_where_kernels_cannot_be_compiled_it_is_said(
 ) -> None:
     monkeypatch.setitem(sys.modules, "bertsmith.kernels.cpu.training", None)  # its import fails
     with pytest.raises(InputError, match="kernels cannot be compiled here: import of"):
-        backend_selection.of_name("numba")
+        backend_selection.load_backend("numba")
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()
-    assert backend_selection.for_training("auto", 128) is TORCH
-    assert backend_selection.for_answers(128) is TORCH
+    assert backend_selection.select_training_backend("auto", 128) is REFERENCE
+    assert backend_selection.select_inference_backend(128) is REFERENCE
     assert sum("torch computes without them" in line for line in caplog.messages) == 2
     assert not any("\n" in line for line in caplog.messages)
     with pytest.raises(InputError, match="repair or remove Numba"):
-        backend_selection.for_training("numba", 128)
+        backend_selection.select_training_backend("numba", 128)
 
 
 @settings(deadline=None, max_examples=40)
@@ -383,7 +383,7 @@ def test_the_loss_over_the_vocabulary(rows: int, columns: int, kind: torch.dtype
         loss, right, of_bias = FAST.table_loss(ours, bias, labels)
     finally:
         torch.set_num_threads(before)
-    wanted = TORCH.table_loss(theirs, bias, labels)
+    wanted = REFERENCE.table_loss(theirs, bias, labels)
     torch.testing.assert_close(loss, wanted[0], atol=1e-5, rtol=1e-5)
     assert right == wanted[1]
     torch.testing.assert_close(of_bias, wanted[2], atol=2e-5, rtol=1e-5)
@@ -427,7 +427,7 @@ def test_a_model_has_the_same_loss_and_gradients(name: str) -> None:
     objective = MaskedLM(config, encoder.generator)
     batch = SyntheticStream(300, 24, 0.3).batch(0, 0, 5)
     found = []
-    for kernels in (TORCH, FAST):
+    for kernels in (REFERENCE, FAST):
         place = ComputeContext(torch.device("cpu"), "fp32", torch.Generator(), kernels)
         sides = copy.deepcopy(encoder), copy.deepcopy(objective)
         place.settle(*sides)
@@ -463,12 +463,15 @@ def test_many_tensors_at_once(shapes: list[tuple[int, ...]]) -> None:
     """Their norm, and AdamW's update of them: as torch has them, the same to the bit on one thread and on two."""
     draw = torch.Generator().manual_seed(0)
     gradients = [torch.randn(shape, generator=draw) for shape in shapes]
-    torch.testing.assert_close(FAST.norm(gradients), TORCH.norm(gradients))
+    torch.testing.assert_close(FAST.norm(gradients), REFERENCE.norm(gradients))
     step = AdamWStep((0.9, 0.98), keep=0.99, stride=0.01, root=0.3, epsilon=1e-6)
     moved = []
-    for kernels, threads in ((TORCH, 2), (FAST, 2), (FAST, 1)):
+    for kernels, threads in ((REFERENCE, 2), (FAST, 2), (FAST, 1)):
         draw.manual_seed(1)
-        own = [Moved(torch.randn(g.shape, generator=draw), g.clone(), g * 0.1, g.square()) for g in gradients]
+        own = [
+            AdamWTensors(torch.randn(g.shape, generator=draw), g.clone(), g * 0.1, g.square())
+            for g in gradients
+        ]
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
@@ -497,8 +500,8 @@ def test_what_a_kernel_does_not_move() -> None:
         assert not FAST.moves(other)
     step = AdamWStep((0.9, 0.98), keep=0.99, stride=0.01, root=0.3, epsilon=1e-6)
     found = []
-    for kernels in (FAST, TORCH):
-        own = Moved(torch.ones(4, 6).T, known, known * 0.1, known * 0.2)
+    for kernels in (FAST, REFERENCE):
+        own = AdamWTensors(torch.ones(4, 6).T, known, known * 0.1, known * 0.2)
         kernels.move_all([own], step, 1.0)
         found.append(own.parameter)
     assert torch.equal(*found)
@@ -565,13 +568,17 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
 
 
 def test_which_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert backend_selection.chosen("auto", 128) == "numba"
-    assert backend_selection.chosen("auto", 64) == backend_selection.chosen("torch", 512) == "torch"
-    assert backend_selection.chosen("numba", 8) == "numba"
-    monkeypatch.setattr(backend_selection, "are_here", lambda: False)
-    assert backend_selection.chosen("auto", 512) == "torch"
+    assert backend_selection.resolve_backend_name("auto", 128) == "numba"
+    assert (
+        backend_selection.resolve_backend_name("auto", 64)
+        == backend_selection.resolve_backend_name("torch", 512)
+        == "torch"
+    )
+    assert backend_selection.resolve_backend_name("numba", 8) == "numba"
+    monkeypatch.setattr(backend_selection, "is_numba_available", lambda: False)
+    assert backend_selection.resolve_backend_name("auto", 512) == "torch"
     with pytest.raises(InputError, match="Numba is not installed"):
-        backend_selection.chosen("numba", 512)
+        backend_selection.resolve_backend_name("numba", 512)
 
 
 def test_that_kernels_are_compiled_is_told_also_after_an_upgrade(
@@ -584,7 +591,7 @@ def test_that_kernels_are_compiled_is_told_also_after_an_upgrade(
 
     def tells() -> bool:
         caplog.clear()
-        backend_selection.of_name("numba")
+        backend_selection.load_backend("numba")
         return bool(caplog.messages)
 
     assert tells()
@@ -634,11 +641,11 @@ def test_where_no_code_can_be_kept_it_is_told(
     monkeypatch.setattr(backend_selection, "_is_writable", lambda folder: False)
     monkeypatch.setattr(backend_selection, "_are_compiled", lambda: False)
     monkeypatch.setattr(
-        "bertsmith.kernels.background_compile.compile_beside", lambda: pytest.fail("is begun")
+        "bertsmith.kernels.background_compile.start_background_compile", lambda: pytest.fail("is begun")
     )
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()
-    assert backend_selection.for_training("auto", 128, is_long=False).name == "torch"
+    assert backend_selection.select_training_backend("auto", 128, is_long=False).name == "torch"
     assert "name one in the environment variable NUMBA_CACHE_DIR" in caplog.messages[0]
 
     def refused() -> None:
@@ -646,7 +653,7 @@ def test_where_no_code_can_be_kept_it_is_told(
 
     monkeypatch.setattr(backend_selection, "compile_all", refused)
     with pytest.raises(InputError, match="no locator available") as error:
-        backend_selection.of_name("numba")
+        backend_selection.load_backend("numba")
     assert error.value.hint_for("command line").startswith("name a folder with room that can be written to")
 
 
@@ -655,11 +662,11 @@ def test_where_numba_cannot_keep_code_as_told_it_is_found_elsewhere(
 ) -> None:
     """As Numba goes on to the next place itself."""
     (tmp_path / "a file").touch()
-    backend_selection.of_name("numba")  # compiled beside the code, if nowhere else
+    backend_selection.load_backend("numba")  # compiled beside the code, if nowhere else
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "a file" / "kept"))
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()
-    backend_selection.of_name("numba")
+    backend_selection.load_backend("numba")
     assert caplog.messages == []
 
 

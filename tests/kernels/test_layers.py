@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bertsmith import hardware
 from bertsmith.kernels import backend_selection
-from bertsmith.kernels.reference import TORCH, Kernels, use_kernels
+from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_backend
 from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import AttentionDirection
 from bertsmith.models.encoder import TransformerLayer, build_layer
@@ -27,7 +27,7 @@ from bertsmith.models.layers import set_generator
 from bertsmith.models.quantization import quantized
 from bertsmith.packed import Packed
 
-if not backend_selection.are_here():
+if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from bertsmith.kernels.cpu import (
@@ -45,26 +45,26 @@ from bertsmith.kernels.cpu import (
     training,
 )
 from bertsmith.kernels.cpu.compilation import launch
-from bertsmith.kernels.cpu.program import Program
+from bertsmith.kernels.cpu.program import KernelSequence
 from by_parts import ByParts
 
 FULL, HALF = torch.float32, torch.bfloat16
 WIDTH = 64
 NATIVES: dict[str, Any] = {"fours": gemm_int8_vnni}
-if amx.are_here():
+if amx.is_amx_available():
     from bertsmith.kernels.cpu import gemm_int8_amx
 
     NATIVES["tiles"] = gemm_int8_amx
 
 
-FAST, BY_PARTS = training.Fast(), ByParts()
+FAST, BY_PARTS = training.NumbaTrainingBackend(), ByParts()
 
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products by kernels also where the libraries are as quick."""
-    monkeypatch.setattr(matmul, "BODIES", gemm_fp32)
-    monkeypatch.setattr(matmul, "HALF_BODIES", gemm_avx512bf16)
+    monkeypatch.setattr(matmul, "GEMM_FP32", gemm_fp32)
+    monkeypatch.setattr(matmul, "GEMM_BF16", gemm_avx512bf16)
 
 
 def in_kind(kind: torch.dtype) -> Any:
@@ -92,10 +92,10 @@ def layout_of(lengths: list[int], sees: AttentionDirection = "all") -> Attention
 
 
 def computed(
-    made: TransformerLayer, kernels: Kernels, x: Tensor, layout: AttentionLayout, rows: Tensor | None
+    made: TransformerLayer, kernels: KernelBackend, x: Tensor, layout: AttentionLayout, rows: Tensor | None
 ) -> tuple[Any, list[Tensor]]:
     """What made its result; it and all slopes."""
-    use_kernels(made, kernels)
+    set_kernel_backend(made, kernels)
     set_generator(made, torch.Generator().manual_seed(5))
     x = x.clone().requires_grad_()
     with in_kind(x.dtype):
@@ -129,8 +129,8 @@ def test_a_whole_layer_is_its_parts_to_the_bit(
         parts, wanted = computed(made, BY_PARTS, x, layout, rows)
     finally:
         torch.set_num_threads(before)
-    assert isinstance(whole, autograd.Layer._backward_cls)  # type: ignore[attr-defined]
-    assert not isinstance(parts, autograd.Layer._backward_cls)  # type: ignore[attr-defined]
+    assert isinstance(whole, autograd.EncoderLayer._backward_cls)  # type: ignore[attr-defined]
+    assert not isinstance(parts, autograd.EncoderLayer._backward_cls)  # type: ignore[attr-defined]
     assert [one.dtype for one in found] == [other.dtype for other in wanted]
     assert [
         n for n, (one, other) in enumerate(zip(found, wanted, strict=True)) if not torch.equal(one, other)
@@ -141,7 +141,7 @@ def test_a_whole_layer_is_its_parts_to_the_bit(
 def test_a_whole_layer_is_torchs(kind: torch.dtype) -> None:
     made, layout = block(0.0), layout_of([40, 7, 23])
     x = torch.randn(70, WIDTH, generator=torch.Generator().manual_seed(1)).to(kind)
-    found, wanted = (computed(made, kernels, x, layout, None)[1] for kernels in (FAST, TORCH))
+    found, wanted = (computed(made, kernels, x, layout, None)[1] for kernels in (FAST, REFERENCE))
     for one, other in zip(found, wanted, strict=True):
         near = 0.03 * other.float().square().mean().sqrt().item() if kind == HALF else 1e-5
         assert (one.float() - other.float()).square().mean().sqrt().item() < near
@@ -167,14 +167,14 @@ def another_norm(made: TransformerLayer) -> None:
 def test_what_is_not_such_a_layer_is_made_by_parts(change: Callable[[TransformerLayer], None]) -> None:
     made, layout = block(), layout_of([40])
     change(made)
-    use_kernels(made, FAST)
+    set_kernel_backend(made, FAST)
     x = torch.randn(40, WIDTH, requires_grad=True)
-    assert not isinstance(made(x, layout).grad_fn, autograd.Layer._backward_cls)  # type: ignore[attr-defined]
+    assert not isinstance(made(x, layout).grad_fn, autograd.EncoderLayer._backward_cls)  # type: ignore[attr-defined]
 
 
 def test_hooks_see_the_products_of_a_feed_forward() -> None:
     made, seen = block(), []
-    use_kernels(made, FAST)
+    set_kernel_backend(made, FAST)
     for part in (made.feed_forward.inner, made.feed_forward.output):
         part.register_forward_pre_hook(lambda _, given: seen.append(given[0].shape[1]))  # type: ignore[union-attr]
     made(torch.randn(40, WIDTH, requires_grad=True), layout_of([40]))
@@ -188,12 +188,12 @@ def test_so_are_a_few_rows_other_heads_and_what_is_not_trained() -> None:
         (block(num_attention_heads=8), [40], None),
         (block(norm="pre"), [40], None),
     ):
-        use_kernels(made, FAST)
+        set_kernel_backend(made, FAST)
         x = torch.randn(sum(lengths), WIDTH, requires_grad=True)
         found = made(x, layout_of(lengths), rows)
-        assert not isinstance(found.grad_fn, autograd.Layer._backward_cls)  # type: ignore[attr-defined]
+        assert not isinstance(found.grad_fn, autograd.EncoderLayer._backward_cls)  # type: ignore[attr-defined]
     made = block(0.0)
-    use_kernels(made, FAST)
+    set_kernel_backend(made, FAST)
     with torch.no_grad():
         assert made(torch.randn(40, WIDTH), layout_of([40])).grad_fn is None
 
@@ -208,8 +208,8 @@ def test_gradients_of_an_encoder_in_bf16(norm: str) -> None:
     packed = Packed.of_arrays(ids, np.zeros_like(ids), np.full(16, 128))
     slope = torch.randn(2048, config.hidden_size, generator=draw) + 0.5
     found = []
-    for kernels, kind in ((TORCH, FULL), (FAST, HALF)):
-        use_kernels(encoder, kernels)
+    for kernels, kind in ((REFERENCE, FULL), (FAST, HALF)):
+        set_kernel_backend(encoder, kernels)
         encoder.zero_grad()
         with torch.autocast("cpu", HALF, enabled=kind == HALF):
             states = encoder(packed)
@@ -228,7 +228,7 @@ def test_layers_that_share_weights() -> None:
     packed = Packed.of_arrays(ids, np.zeros_like(ids), np.array([25, 15], dtype=np.int64))
     found = []
     for kernels in (FAST, BY_PARTS):
-        use_kernels(encoder, kernels)
+        set_kernel_backend(encoder, kernels)
         encoder.generator = torch.Generator().manual_seed(5)
         encoder.zero_grad()
         encoder(packed).square().sum().backward()
@@ -238,7 +238,7 @@ def test_layers_that_share_weights() -> None:
         torch.testing.assert_close(one, other)
 
 
-class Answers(inference.FastAnswers):
+class Answers(inference.NumbaInferenceBackend):
     """What answers are computed by; keeps in mind which layers it made as a whole."""
 
     def __init__(self, *, whole: bool) -> None:
@@ -274,7 +274,7 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
     try:
         with mock.patch.multiple(matmul_int8, NATIVE=NATIVES.get(way), INTEGERS=gemm_int8_avx2):
             for kernels in (Answers(whole=True), Answers(whole=False)):
-                use_kernels(encoder, kernels)
+                set_kernel_backend(encoder, kernels)
                 with mock.patch.object(hardware, "has_fast_int8_matmul", return_value=way in NATIVES):
                     own = encoder if way == "numbers" else quantized(encoder, packed, kernels)
                 kernels.made.clear()
@@ -294,10 +294,10 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
 def test_answers_in_bf16_are_by_the_weights_as_they_are_now(change: str) -> None:
     """Which are kept in panels from one answer to the next."""
     made = block(0.0)
-    use_kernels(made, inference.FastAnswers())
+    set_kernel_backend(made, inference.NumbaInferenceBackend())
     x, weight = torch.randn(40, WIDTH), made.feed_forward.output.weight
     with in_kind(HALF), torch.no_grad():
-        with mock.patch.object(encoder_layer, "in_panels", side_effect=matmul.in_panels) as packed:
+        with mock.patch.object(encoder_layer, "pack", side_effect=matmul.pack) as packed:
             before = made(x, layout_of([40]))
             if change == "written in place":
                 weight.mul_(2)
@@ -306,7 +306,7 @@ def test_answers_in_bf16_are_by_the_weights_as_they_are_now(change: str) -> None
             elif change == "another's place":
                 weight.data = 2 * weight
             after = made(x, layout_of([40]))
-        use_kernels(made, inference.FastAnswers())
+        set_kernel_backend(made, inference.NumbaInferenceBackend())
         anew = made(x, layout_of([40]))
     assert packed.call_count == (4 if change == "none" else 8)
     assert torch.equal(after, anew)
@@ -320,14 +320,14 @@ def test_panels_are_made_once_where_layers_share_weights(share: str) -> None:
     ids = np.arange(40, dtype=np.int64)
     packed = Packed.of_arrays(ids, np.zeros_like(ids), np.array([25, 15], dtype=np.int64))
     found = []
-    use_kernels(encoder, inference.FastAnswers())
+    set_kernel_backend(encoder, inference.NumbaInferenceBackend())
     with in_kind(HALF), torch.inference_mode():
         for _ in range(2):
-            with mock.patch.object(encoder_layer, "in_panels", side_effect=matmul.in_panels) as made:
+            with mock.patch.object(encoder_layer, "pack", side_effect=matmul.pack) as made:
                 found.append((made, encoder(packed)))
-        use_kernels(encoder, inference.FastAnswers())
+        set_kernel_backend(encoder, inference.NumbaInferenceBackend())
         with mock.patch.object(
-            inference.FastAnswers, "_in_panels", side_effect=lambda _, weights: weights.factors()
+            inference.NumbaInferenceBackend, "_in_panels", side_effect=lambda _, weights: weights.factors()
         ):
             wanted = encoder(packed)
     assert [made.call_count for made, _ in found] == [4 if share == "all" else 12, 0]
@@ -336,20 +336,20 @@ def test_panels_are_made_once_where_layers_share_weights(share: str) -> None:
 
 def test_a_copy_of_what_answers_keeps_no_weights() -> None:
     made, x = block(0.0), torch.randn(40, WIDTH)
-    use_kernels(made, inference.FastAnswers())
+    set_kernel_backend(made, inference.NumbaInferenceBackend())
     with in_kind(HALF), torch.no_grad():
         before = made(x, layout_of([40]))
         copied = pickle.loads(pickle.dumps(made.kernels))
         assert (len(made.kernels._kept), len(copied._kept)) == (1, 0)
-        use_kernels(made, copied)
+        set_kernel_backend(made, copied)
         assert torch.equal(made(x, layout_of([40])), before)
 
 
 def test_answers_with_slopes_are_made_as_in_training() -> None:
     made = block(0.0)
-    use_kernels(made, inference.FastAnswers())
+    set_kernel_backend(made, inference.NumbaInferenceBackend())
     found = made(torch.randn(40, WIDTH, requires_grad=True), layout_of([40]))
-    assert isinstance(found.grad_fn, autograd.Layer._backward_cls)  # type: ignore[attr-defined]
+    assert isinstance(found.grad_fn, autograd.EncoderLayer._backward_cls)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("change", [relu, watched, another_norm])
@@ -358,7 +358,7 @@ def test_answers_of_what_is_not_such_a_layer_are_made_by_parts(
 ) -> None:
     made, kernels = block(0.0), Answers(whole=True)
     change(made)
-    use_kernels(made, kernels)
+    set_kernel_backend(made, kernels)
     with torch.inference_mode(), in_kind(HALF):
         made(torch.randn(40, WIDTH), layout_of([40]))
     assert not any(kernels.made)
@@ -371,7 +371,7 @@ def test_a_program_runs_its_bodies_in_their_order_when_it_ends(threads: int) -> 
     torch.set_num_threads(threads)
     try:
         x, y = torch.ones(480), torch.full((480,), 2.0)
-        program = Program()
+        program = KernelSequence()
         program(row_kernels.add, 0, x, y, 480)  # x = 3
         program(row_kernels.add, 0, y, x, 480)  # y = 5
         program(row_kernels.add, 0, x, y, 480)  # x = 8
@@ -380,6 +380,6 @@ def test_a_program_runs_its_bodies_in_their_order_when_it_ends(threads: int) -> 
         assert (x.unique().tolist(), y.unique().tolist()) == ([8], [5])
         launch(row_kernels.add, 0, x, y, 480)
         assert x.unique().tolist() == [13]
-        Program().end()
+        KernelSequence().end()
     finally:
         torch.set_num_threads(before)

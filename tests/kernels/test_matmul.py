@@ -11,23 +11,23 @@ from torch import Tensor
 
 from bertsmith import hardware
 from bertsmith.kernels import backend_selection
-from bertsmith.kernels.reference import TORCH, use_kernels
+from bertsmith.kernels.reference import REFERENCE, set_kernel_backend
 from bertsmith.models.encoder import FeedForward
 from bertsmith.models.family import preset
 from bertsmith.models.layers import Linear, matmul_backend
 
-if not backend_selection.are_here():
+if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from bertsmith.kernels.cpu import amx, gemm_avx512bf16, gemm_fp32, inference, matmul, training
 
 HALVES = [gemm_avx512bf16]
-if amx.are_here():
+if amx.is_amx_available():
     from bertsmith.kernels.cpu import gemm_amx
 
     HALVES.append(gemm_amx)
 
-FAST, ANSWERS = training.Fast(), inference.FastAnswers()
+FAST, ANSWERS = training.NumbaTrainingBackend(), inference.NumbaInferenceBackend()
 FULL, HALF = torch.float32, torch.bfloat16
 LAYOUTS = ("rows", "columns", "part of rows", "part of columns", "one number", "every other")
 sizes = st.sampled_from([16, 17, 22, 48, 53, 96, 200, 500])
@@ -37,8 +37,8 @@ sizes = st.sampled_from([16, 17, 22, 48, 53, 96, 200, 500])
 def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the libraries are as quick, the kernels are taken; those in bf16 also where the processor has no
     products of it."""
-    monkeypatch.setattr(matmul, "BODIES", gemm_fp32)
-    monkeypatch.setattr(matmul, "HALF_BODIES", request.param)
+    monkeypatch.setattr(matmul, "GEMM_FP32", gemm_fp32)
+    monkeypatch.setattr(matmul, "GEMM_BF16", request.param)
 
 
 def laid(rows: int, columns: int, layout: str, seed: int) -> Tensor:
@@ -94,7 +94,7 @@ def test_they_are_products(
     if HALF in kinds:
         x, y = x.to(HALF), y.to(HALF)
     wanted = x.double() @ y.double() + (0 if bias is None else bias)
-    is_rounded = HALF in kinds and not (given_out and matmul.has_products(x, y, bias))
+    is_rounded = HALF in kinds and not (given_out and matmul.supports_matmul(x, y, bias))
     close = {"atol": 1e-2, "rtol": 8e-3} if is_rounded else {"atol": 2e-4, "rtol": 1e-5}
     torch.testing.assert_close(found.double(), wanted, **close)
     if given_out:
@@ -138,11 +138,11 @@ def test_a_matrix_in_panels_multiplies_as_it_does_itself(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        panels = matmul.in_panels(y)
-        matmul.multiply(x, panels, bias, found, activated=found if activated else None)
+        panels = matmul.pack(y)
+        matmul.matmul(x, panels, bias, found, activated=found if activated else None)
     finally:
         torch.set_num_threads(before)
-    matmul.multiply(x, y, bias, wanted, activated=after)
+    matmul.matmul(x, y, bias, wanted, activated=after)
     assert panels.shape == (terms, columns)
     assert torch.equal(found, wanted if after is None else after)
 
@@ -151,8 +151,8 @@ def test_a_matrix_in_panels_multiplies_as_it_does_itself(
 def test_some_columns_of_panels(first: int, last: int) -> None:
     x, y = laid(20, 40, "rows", 0).to(HALF), laid(40, 100, "columns", 1)
     found, wanted = torch.empty(20, last - first, dtype=HALF), torch.empty(20, 100, dtype=HALF)
-    matmul.multiply(x, matmul.in_panels(y).between(first, last), None, found)
-    matmul.multiply(x, y, None, wanted)
+    matmul.matmul(x, matmul.pack(y).between(first, last), None, found)
+    matmul.matmul(x, y, None, wanted)
     assert torch.equal(found, wanted[:, first:last])
 
 
@@ -199,11 +199,11 @@ def test_slopes_may_lie_anywhere(kind: torch.dtype) -> None:
     """Those of few terms in bf16 are put past the caches where each row begins at a line of these."""
     x, grad = laid(300, 64, "rows", 1).to(kind), laid(300, 128, "rows", 2).to(kind)
     wanted = torch.empty(128, 64)
-    matmul.multiply_columns(grad, x, wanted)
+    matmul.matmul_transposed_left(grad, x, wanted)
     torch.testing.assert_close(wanted, grad.float().T @ x.float(), rtol=1e-4, atol=1e-4)
     for first, width in ((0, 80), (1, 64), (5, 70)):
         out = torch.empty(first + 128 * width)[first:].view(128, width)[:, :64]
-        matmul.multiply_columns(grad, x, out)
+        matmul.matmul_transposed_left(grad, x, out)
         assert torch.equal(out, wanted)
 
 
@@ -248,17 +248,17 @@ def test_where_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
         assert matmul_backend(x, FAST) is not FAST  # what a run is judged by, it answers as its folder will
         assert matmul_backend(x, ANSWERS) is ANSWERS
-    assert matmul_backend(x.double(), FAST) is TORCH
+    assert matmul_backend(x.double(), FAST) is REFERENCE
     assert matmul_backend(x.bfloat16(), FAST) is FAST
-    monkeypatch.setattr(matmul, "BODIES", None)
+    monkeypatch.setattr(matmul, "GEMM_FP32", None)
     assert matmul_backend(x, FAST) is not FAST
     with torch.autocast("cpu", torch.bfloat16):
         assert matmul_backend(x, FAST) is FAST
         with torch.no_grad():
             assert matmul_backend(x.bfloat16(), ANSWERS) is ANSWERS
-        monkeypatch.setattr(matmul, "HALF_BODIES", None)
-        assert matmul_backend(x, FAST) is TORCH
-    assert matmul_backend(x.bfloat16(), FAST) is TORCH
+        monkeypatch.setattr(matmul, "GEMM_BF16", None)
+        assert matmul_backend(x, FAST) is REFERENCE
+    assert matmul_backend(x.bfloat16(), FAST) is REFERENCE
 
 
 def in_kind(kind: torch.dtype) -> torch.autocast:
@@ -281,7 +281,7 @@ def test_a_layer_there_and_back(trained: str, kind: torch.dtype, monkeypatch: py
         layer.bias.copy_(laid(1, 24, "rows", 1)[0])
     x, upstream = laid(70, 40, "rows", 2), laid(70, 24, "rows", 3)
     found = []
-    for kernels in (FAST, TORCH):
+    for kernels in (FAST, REFERENCE):
         layer.kernels = kernels
         leaves = {"weight": layer.weight, "bias": layer.bias, "x": x.clone()}
         wanted = [leaf for name, leaf in leaves.items() if trained in ("all", name)]
@@ -307,8 +307,8 @@ def test_a_feed_forward_there_and_back(rows: int, trained: str, kind: torch.dtyp
         weight.data.copy_(laid(1, weight.numel(), "rows", number).view(weight.shape))
     x, upstream = laid(rows, 32, "rows", 8), laid(rows, 32, "rows", 9)
     found = []
-    for kernels in (FAST, TORCH):
-        use_kernels(layer, kernels)
+    for kernels in (FAST, REFERENCE):
+        set_kernel_backend(layer, kernels)
         leaves = {"x": x.clone(), **dict(layer.named_parameters())}
         for name, leaf in leaves.items():
             is_first = name.startswith("inner")

@@ -14,24 +14,24 @@ from bertsmith import hardware
 from bertsmith.device import ComputeContext
 from bertsmith.hardware import Precision
 from bertsmith.kernels import backend_selection
-from bertsmith.kernels.reference import TORCH, Integers, IntegerWeights, Kernels
+from bertsmith.kernels.reference import REFERENCE, DequantParams, KernelBackend, QuantizedLinear
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.quantization import quantized
 from bertsmith.packed import Packed
 
-if not backend_selection.are_here():
+if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from bertsmith.kernels.cpu import amx, gemm_int8_vnni, matmul_int8, quantize
 
 NATIVES: list[Any] = [gemm_int8_vnni]
-if amx.are_here():
+if amx.is_amx_available():
     from bertsmith.kernels.cpu import gemm_int8_amx
 
     NATIVES.append(gemm_int8_amx)
 
-backend_selection.of_name("numba")  # compiles the kernels, for which answers do not wait
-FAST = backend_selection.for_answers(128)
+backend_selection.load_backend("numba")  # compiles the kernels, for which answers do not wait
+FAST = backend_selection.select_inference_backend(128)
 
 
 @pytest.fixture(
@@ -39,7 +39,7 @@ FAST = backend_selection.for_answers(128)
 )
 def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether integers are multiplied by these bodies: in fours also by a processor that has no such products."""
-    monkeypatch.setattr(matmul_int8, "NATIVE", request.param)
+    monkeypatch.setattr(matmul_int8, "GEMM_INT8", request.param)
     return request.param is not None
 
 
@@ -67,7 +67,7 @@ def test_rounding_to_8_bits_and_back(
     try:
         with torch.inference_mode():
             found, step, middle = FAST.rounded(x, channels)
-            wanted, steps, middles = TORCH.rounded(x, channels)
+            wanted, steps, middles = REFERENCE.rounded(x, channels)
             torch.testing.assert_close(step, steps, atol=0, rtol=1e-6)
             # the lowest number and half of what lies above it, which may cancel each other
             torch.testing.assert_close(
@@ -78,10 +78,10 @@ def test_rounding_to_8_bits_and_back(
             assert float((apart > 0).float().mean()) < 0.01
 
             products = torch.randint(-(10**6), 10**6, (rows, columns), dtype=torch.int32)
-            of = IntegerWeights(*(normal(columns, seed=seed + i) for i in (2, 3, 4, 5)))
+            of = DequantParams(*(normal(columns, seed=seed + i) for i in (2, 3, 4, 5)))
             apart = normal(rows, 1, seed=seed + 6, scale=1e4)
             brought, expected = (
-                kernels.restored(products, step, middle, apart, of, kind) for kernels in (FAST, TORCH)
+                kernels.restored(products, step, middle, apart, of, kind) for kernels in (FAST, REFERENCE)
             )
             assert brought.dtype == kind
             loosely = 0.01 if kind == torch.bfloat16 else 1e-5
@@ -102,12 +102,12 @@ def test_a_row_of_one_number_is_rounded_to_something_finite() -> None:
 def test_what_is_not_a_number_stays_none_in_its_row(*, native: bool) -> None:
     x = normal(4, 64, seed=0)
     x[1, 5] = torch.nan
-    products, of = torch.ones(4, 64, dtype=torch.int32), IntegerWeights(*torch.ones(4, 64))
+    products, of = torch.ones(4, 64, dtype=torch.int32), DequantParams(*torch.ones(4, 64))
     with torch.inference_mode():
         _, step, middle = FAST.rounded(x, torch.ones(64))
         restored = FAST.restored(products, step, middle, x[:, :1], of, torch.float32)
         weights = FAST.integer_weights(torch.ones(64, 64, dtype=torch.int8), is_native=native)
-        whole = FAST.integer_linear(x, Integers(torch.ones(64), weights, of, 0), torch.float32)
+        whole = FAST.integer_linear(x, QuantizedLinear(torch.ones(64), weights, of, 0), torch.float32)
     for found in (restored, whole):
         assert found.isnan().all(1).tolist() == [False, True, False, False]
         assert not found[[0, 2, 3]].isnan().any()
@@ -132,24 +132,26 @@ def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
     scale, bias = normal(outputs, seed=3).abs() * 0.01, normal(outputs, seed=4)
     apart = rows % inputs
     weight[apart], channels[apart] = 0, 0.0
-    of = IntegerWeights(weight.sum(0, dtype=torch.float32), scale, bias, normal(outputs, seed=5, scale=50))
+    of = DequantParams(weight.sum(0, dtype=torch.float32), scale, bias, normal(outputs, seed=5, scale=50))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    usual = matmul_int8.NATIVE
+    usual = matmul_int8.GEMM_INT8
     is_exact = hardware.has_exact_int8_matmul()  # else answers do not use PyTorch's int8 products
-    ways: list[tuple[Kernels, bool, Any]]
-    ways = [(TORCH, is_exact, None), (TORCH, False, None), (FAST, False, None)]
+    ways: list[tuple[KernelBackend, bool, Any]]
+    ways = [(REFERENCE, is_exact, None), (REFERENCE, False, None), (FAST, False, None)]
     for bodies in NATIVES:
         has_body = inputs % quantize.COLUMNS == 0 and outputs % bodies.COLUMNS == 0
         ways.append((FAST, is_exact or has_body, bodies))
     made = []
     try:
         with torch.inference_mode():
-            for kernels, is_native, matmul_int8.NATIVE in ways:
-                form = Integers(channels, kernels.integer_weights(weight, is_native=is_native), of, apart)
+            for kernels, is_native, matmul_int8.GEMM_INT8 in ways:
+                form = QuantizedLinear(
+                    channels, kernels.integer_weights(weight, is_native=is_native), of, apart
+                )
                 made.append(kernels.integer_linear(x, form, kind, activated=activated))
     finally:
-        matmul_int8.NATIVE = usual
+        matmul_int8.GEMM_INT8 = usual
         torch.set_num_threads(before)
     plain, whole, *by_bodies = made
     assert torch.equal(plain, whole)
@@ -169,19 +171,24 @@ def test_sums_of_the_largest_integers_are_exact() -> None:
     weight = torch.full((inputs, outputs), 127, dtype=torch.int8)
     weight[:, 1::2] = -127
     ones, none = torch.ones(outputs), torch.zeros(outputs)
-    of = IntegerWeights(weight.sum(0, dtype=torch.float32), ones, none, none)
+    of = DequantParams(weight.sum(0, dtype=torch.float32), ones, none, none)
     wanted = (x @ weight.float()).double()
     is_exact = hardware.has_exact_int8_matmul()  # else answers do not use PyTorch's int8 products
     with torch.inference_mode():
-        for kernels, is_native in ((TORCH, is_exact), (TORCH, False), (FAST, is_exact), (FAST, False)):
+        for kernels, is_native in (
+            (REFERENCE, is_exact),
+            (REFERENCE, False),
+            (FAST, is_exact),
+            (FAST, False),
+        ):
             form = kernels.integer_weights(weight, is_native=is_native)
-            found = kernels.integer_linear(x, Integers(torch.ones(inputs), form, of, 0), torch.float32)
+            found = kernels.integer_linear(x, QuantizedLinear(torch.ones(inputs), form, of, 0), torch.float32)
             torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1.0)
 
 
 def test_in_which_form_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.arange(-128, 128, dtype=torch.int16).to(torch.int8).view(16, 16)
-    for kernels in (TORCH, FAST):
+    for kernels in (REFERENCE, FAST):
         assert torch.equal(kernels.integer_weights(weight, is_native=True), weight)
         odd = kernels.integer_weights(weight[:, :10], is_native=False)
         assert torch.equal(odd, weight[:, :10].float())
@@ -189,13 +196,13 @@ def test_in_which_form_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -
     if paired.dtype == torch.int16:  # the processor has AVX2
         assert paired.shape == (1, 8, 16, 2)
         assert paired[0, 3, 5].tolist() == weight[6:8, 5].tolist()
-    monkeypatch.setattr(matmul_int8, "NATIVE", gemm_int8_vnni)
+    monkeypatch.setattr(matmul_int8, "GEMM_INT8", gemm_int8_vnni)
     wide = torch.cat([weight] * 4, 1)
     in_fours = FAST.integer_weights(wide, is_native=True)
     assert in_fours.shape == (2, 4, 32, 4)
     assert in_fours[1, 3, 5].tolist() == wide[12:16, 37].tolist()
     for bodies in NATIVES[1:]:
-        monkeypatch.setattr(matmul_int8, "NATIVE", bodies)
+        monkeypatch.setattr(matmul_int8, "GEMM_INT8", bodies)
         in_tiles = FAST.integer_weights(wide, is_native=True)
         assert in_tiles.shape == (2, 16, 32, 4)
         assert torch.equal(in_tiles[:, :4], in_fours)
@@ -214,11 +221,11 @@ def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_an
     ids = torch.randint(5, 300, (sum(lengths),), generator=torch.Generator().manual_seed(1)).numpy()
     texts = Packed.of_arrays(ids, np.zeros_like(ids), np.array(lengths))
     place = ComputeContext(torch.device("cpu"), precision, torch.Generator())
-    quick, plain = (quantized(encoder, texts, kernels) for kernels in (FAST, TORCH))
+    quick, plain = (quantized(encoder, texts, kernels) for kernels in (FAST, REFERENCE))
     if native and is_native:
         assert not quick.in_integers  # by torch's own products
     assert {part.kernels for part in quick.modules() if hasattr(part, "kernels")} == {FAST}
-    assert {part.kernels for part in encoder.modules() if hasattr(part, "kernels")} == {TORCH}
+    assert {part.kernels for part in encoder.modules() if hasattr(part, "kernels")} == {REFERENCE}
     with torch.inference_mode():
         found, wanted = (place.reader(one)(texts) for one in (quick, plain))
         assert float(torch.cosine_similarity(found, wanted).min()) > 0.998

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.kernels import backend_selection
-from bertsmith.kernels.reference import use_kernels
+from bertsmith.kernels.reference import set_kernel_backend
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.packed import Packed
 
-if not backend_selection.are_here():
+if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from bertsmith.kernels.cpu import gather_rows as bodies
 from bertsmith.kernels.cpu import gemm_avx512bf16, gemm_fp32, inference, matmul, training
 from bertsmith.kernels.cpu.compilation import launch
-from bertsmith.kernels.cpu.program import Program
+from bertsmith.kernels.cpu.program import KernelSequence
 from by_parts import ByParts
 
 HALF = torch.bfloat16
@@ -33,16 +33,16 @@ ROWS = torch.tensor([40, 3, 3, 17, 0, 55, 3, 40, 22, 21, 20, 31, 33, 35, 9, 8]) 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products by kernels also where the libraries are as quick."""
-    monkeypatch.setattr(matmul, "BODIES", gemm_fp32)
-    monkeypatch.setattr(matmul, "HALF_BODIES", gemm_avx512bf16)
+    monkeypatch.setattr(matmul, "GEMM_FP32", gemm_fp32)
+    monkeypatch.setattr(matmul, "GEMM_BF16", gemm_avx512bf16)
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+def programs(monkeypatch: pytest.MonkeyPatch) -> list[KernelSequence]:
     """Those that are run."""
-    found: list[Program] = []
-    end = Program.end
-    monkeypatch.setattr(Program, "end", lambda self: (found.append(self), end(self)))
+    found: list[KernelSequence] = []
+    end = KernelSequence.end
+    monkeypatch.setattr(KernelSequence, "end", lambda self: (found.append(self), end(self)))
     return found
 
 
@@ -60,10 +60,10 @@ def texts() -> Packed:
 
 
 def trained(
-    encoder: Encoder, kernels: training.Fast, *, half: bool = True, rows: Tensor | None = None
+    encoder: Encoder, kernels: training.NumbaTrainingBackend, *, half: bool = True, rows: Tensor | None = None
 ) -> list[Tensor]:
     """What an encoder gives, and the slopes of all its weights."""
-    use_kernels(encoder, kernels)
+    set_kernel_backend(encoder, kernels)
     encoder.generator = torch.Generator().manual_seed(5)
     encoder.zero_grad()
     with torch.autocast("cpu", HALF, enabled=half):
@@ -82,11 +82,11 @@ def assert_equal(found: list[Tensor], wanted: list[Tensor]) -> None:
 @pytest.mark.parametrize("p", [0.0, 0.2])
 @pytest.mark.parametrize("share", ["none", "all"])
 def test_layers_in_programs_are_their_parts_to_the_bit(
-    half: bool, rows: Tensor | None, p: float, share: str, programs: list[Program]
+    half: bool, rows: Tensor | None, p: float, share: str, programs: list[KernelSequence]
 ) -> None:
     # of three that share weights slopes would be added up in another order
     encoder = encoder_of(p) if share == "none" else encoder_of(p, share=share, num_hidden_layers=2)
-    found = trained(encoder, training.Fast(), half=half, rows=rows)
+    found = trained(encoder, training.NumbaTrainingBackend(), half=half, rows=rows)
     count = 2 * encoder.config.num_hidden_layers  # one there and one back
     assert len(programs) == count
     assert_equal(found, trained(encoder, ByParts(), half=half, rows=rows))
@@ -109,11 +109,11 @@ def few_rows(encoder: Encoder) -> None:
 
 @pytest.mark.parametrize(("change", "count"), [(frozen, 2), (watched_inside, 4), (few_rows, 4)])
 def test_where_one_of_them_cannot_be_the_others_are_programs(
-    change: Callable[[Encoder], None], count: int, programs: list[Program]
+    change: Callable[[Encoder], None], count: int, programs: list[KernelSequence]
 ) -> None:
     encoder, rows = encoder_of(), ROWS[:5] if change is few_rows else None
     change(encoder)
-    found = trained(encoder, training.Fast(), rows=rows)
+    found = trained(encoder, training.NumbaTrainingBackend(), rows=rows)
     assert len(programs) == count
     assert_equal(found, trained(encoder, ByParts(), rows=rows))
 
@@ -131,7 +131,7 @@ def test_hooks_see_what_goes_through_a_layer_there_and_back(place: str) -> None:
     attention: Any = encoder.blocks[1].attention
     places = {"a block": encoder.blocks[1], "its attention": attention, "a product": attention.output}
     hooks(places[place], seen)
-    trained(encoder, training.Fast())
+    trained(encoder, training.NumbaTrainingBackend())
     assert seen == ["before", "behind", "back", "and through"]
 
 
@@ -140,14 +140,14 @@ def test_hooks_that_see_the_way_back_alone(hook: str) -> None:
     encoder, seen = encoder_of(), list[int]()
     for part in (encoder.blocks[0], encoder.blocks[2].feed_forward):
         getattr(part, hook)(lambda *_: seen.append(1))
-    trained(encoder, training.Fast())
+    trained(encoder, training.NumbaTrainingBackend())
     assert len(seen) == 2
 
 
-def test_answers_are_programs(programs: list[Program]) -> None:
+def test_answers_are_programs(programs: list[KernelSequence]) -> None:
     """Also where the states of each layer are wanted."""
     encoder, packed = encoder_of().eval(), texts()
-    use_kernels(encoder, inference.FastAnswers())
+    set_kernel_backend(encoder, inference.NumbaInferenceBackend())
     with torch.inference_mode():
         last = encoder(packed)
         assert len(programs) == 3
@@ -170,9 +170,9 @@ def test_rows_are_chosen_and_added_to(rows: list[int], threads: int, kind: torch
     torch.set_num_threads(threads)
     try:
         found = torch.empty_like(y)
-        launch(bodies.chosen, int(kind == HALF), x, found, places, len(rows), 48)
+        launch(bodies.gather_rows_kernel, int(kind == HALF), x, found, places, len(rows), 48)
         assert torch.equal(found, x[places])
-        launch(bodies.add_to, int(kind == HALF), x, y, places, len(rows), 48)
+        launch(bodies.scatter_add_rows_kernel, int(kind == HALF), x, y, places, len(rows), 48)
         assert torch.equal(x, wanted)
     finally:
         torch.set_num_threads(before)

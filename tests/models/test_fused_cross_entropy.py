@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertsmith.kernels import backend_selection
-from bertsmith.kernels.reference import TORCH, Kernels
+from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models import layers
 from bertsmith.models.fused_cross_entropy import fused_cross_entropy
 
 
-class _ChunkedReference(Kernels):
+class _ChunkedReference(KernelBackend):
     """The reference kernels with a chunked loss."""
 
     def takes_parts(self, x: Tensor) -> bool:
         return True
 
 
-BACKENDS: dict[str, Kernels] = {"torch": _ChunkedReference()}
-if backend_selection.are_here():
-    BACKENDS["numba"] = backend_selection.of_name("numba")
+BACKENDS: dict[str, KernelBackend] = {"torch": _ChunkedReference()}
+if backend_selection.is_numba_available():
+    BACKENDS["numba"] = backend_selection.load_backend("numba")
 backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
@@ -111,22 +111,22 @@ def test_onednn_gives_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def bf16_kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+def bf16_kernels(monkeypatch: pytest.MonkeyPatch) -> KernelBackend:
     """Return kernels with bf16 products, also on processors without bf16 instructions."""
     if "numba" not in BACKENDS:
         pytest.skip("Numba, the extra fast, is not installed")
     from bertsmith.kernels.cpu import gemm_avx512bf16, matmul
 
-    monkeypatch.setattr(matmul, "HALF_BODIES", gemm_avx512bf16)
+    monkeypatch.setattr(matmul, "GEMM_BF16", gemm_avx512bf16)
     return BACKENDS["numba"]
 
 
 @pytest.mark.parametrize(("rows", "words"), [(1, 40), (17, 4097), (130, 9001)])
-def test_the_chunked_loss_in_bf16(rows: int, words: int, bf16_kernels: Kernels) -> None:
+def test_the_chunked_loss_in_bf16(rows: int, words: int, bf16_kernels: KernelBackend) -> None:
     """Logits and their gradients are rounded; sums and the gradients of the embeddings are in fp32."""
     *inputs, labels = random_inputs(rows, words)
     results = []
-    for kernels in (bf16_kernels, TORCH):
+    for kernels in (bf16_kernels, REFERENCE):
         leaves = [t.detach().clone().requires_grad_() for t in inputs]
         with torch.autocast("cpu", torch.bfloat16):
             loss, num_correct = fused_cross_entropy(*leaves, labels, kernels)
@@ -143,7 +143,9 @@ def test_the_chunked_loss_in_bf16(rows: int, words: int, bf16_kernels: Kernels) 
         torch.testing.assert_close(grad, expected_grad, atol=tolerance, rtol=0.02)
 
 
-def test_gradients_of_nearly_certain_predictions_are_rounded_once_in_bf16(bf16_kernels: Kernels) -> None:
+def test_gradients_of_nearly_certain_predictions_are_rounded_once_in_bf16(
+    bf16_kernels: KernelBackend,
+) -> None:
     table, labels = torch.zeros(200, 16), torch.full((16,), 3)
     table[3, 0] = 10.0
     table.requires_grad_()
@@ -160,7 +162,7 @@ def test_gradients_of_nearly_certain_predictions_are_rounded_once_in_bf16(bf16_k
 
 def test_backends_that_chunk_the_loss() -> None:
     x = torch.ones(3, 4)
-    assert not TORCH.takes_parts(x)
+    assert not REFERENCE.takes_parts(x)
     if "numba" in BACKENDS:
         assert BACKENDS["numba"].takes_parts(x)
         assert not BACKENDS["numba"].takes_parts(x.double())

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import tiny_run
 from bertsmith import hardware
-from bertsmith.kernels.reference import Kernels
+from bertsmith.kernels.reference import KernelBackend
 from bertsmith.models import encoder as encoder_module
 from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
@@ -162,7 +162,7 @@ def test_an_empty_batch(by_onednn: bool) -> None:
     assert layer(torch.empty(0, 8)).shape == (0, 4)
 
 
-class MatmulKernels(Kernels):
+class MatmulKernels(KernelBackend):
     """Kernels that compute matrix products."""
 
     def multiplies(self, x: torch.Tensor) -> bool:

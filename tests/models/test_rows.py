@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from bertsmith import hardware
 from bertsmith.device import ComputeContext
 from bertsmith.hardware import Precision
-from bertsmith.kernels.backend_selection import are_here, of_name
-from bertsmith.kernels.reference import Name, use_kernels
+from bertsmith.kernels.backend_selection import is_numba_available, load_backend
+from bertsmith.kernels.reference import BackendName, set_kernel_backend
 from bertsmith.models.encoder import Encoder, FeedForward
 from bertsmith.models.family import build_encoder
 from bertsmith.models.quantization import quantized
 from bertsmith.packed import Packed
 from family_harness import CASES, config_of
 
-KERNELS: list[Name] = ["torch", *(["numba"] if are_here() else [])]
+KERNELS: list[BackendName] = ["torch", *(["numba"] if is_numba_available() else [])]
 lengths = st.lists(st.integers(0, 34), min_size=1, max_size=6)
 # Published models have such multiples: see tests/exactness/test_alone.py.
 EVEN_SIZES = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
@@ -70,7 +70,7 @@ def test_states_of_selected_tokens(
 def test_gradients_of_selected_tokens(
     case: str,
     ratio: float,
-    name: Name,
+    name: BackendName,
     precision: Precision,
     *,
     prepares: bool,
@@ -82,7 +82,7 @@ def test_gradients_of_selected_tokens(
     gradients = []
     for selects in (True, False):
         encoder = encoder_of(case)
-        use_kernels(encoder, of_name(name))
+        set_kernel_backend(encoder, load_backend(name))
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             states = encoder(packed, rows=rows) if selects else encoder(packed)[rows]
         states.pow(3).sum().div(len(packed.tokens)).backward()
@@ -96,7 +96,7 @@ def test_gradients_of_selected_tokens(
             assert (grad - expected).norm() <= 0.03 * expected.norm() + 1e-4
 
 
-@pytest.mark.skipif(not are_here(), reason="Numba, the extra fast, is not installed")
+@pytest.mark.skipif(not is_numba_available(), reason="Numba, the extra fast, is not installed")
 @pytest.mark.parametrize("by_kernels", [True, False])
 def test_queries_are_computed_for_selected_tokens_only(
     monkeypatch: pytest.MonkeyPatch, *, by_kernels: bool
@@ -104,17 +104,17 @@ def test_queries_are_computed_for_selected_tokens_only(
     """With the kernels' matrix products, and with the libraries'."""
     from bertsmith.kernels.cpu import gemm_fp32, layer_functions, matmul
 
-    monkeypatch.setattr(matmul, "BODIES", gemm_fp32 if by_kernels else None)
+    monkeypatch.setattr(matmul, "GEMM_FP32", gemm_fp32 if by_kernels else None)
     monkeypatch.setattr(hardware, "onednn_is_faster", lambda: False)  # which would pad the rows
-    attend, row_counts = layer_functions.attend, list[list[int]]()
+    attend, row_counts = layer_functions.attention_forward, list[list[int]]()
 
     def counting_attend(q: torch.Tensor, kv: torch.Tensor, *others: Any) -> Any:
         row_counts.append([len(q), len(kv)])
         return attend(q, kv, *others)
 
-    monkeypatch.setattr(layer_functions, "attend", counting_attend)
+    monkeypatch.setattr(layer_functions, "attention_forward", counting_attend)
     encoder = encoder_of("bert")
-    use_kernels(encoder, of_name("numba"))
+    set_kernel_backend(encoder, load_backend("numba"))
     encoder(texts([30] * 10), rows=torch.arange(0, 300, 10))
     assert row_counts == [[300, 300]] * (encoder.config.num_hidden_layers - 1) + [[30, 300]]
 

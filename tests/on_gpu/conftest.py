@@ -30,5 +30,5 @@ def no_spare_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if flash attention took fp32: what is the same in all precisions is then the same to rounding."""
-    monkeypatch.setattr(torch_flash_attention, "KINDS", (torch.float32,))
+    monkeypatch.setattr(torch_flash_attention, "SUPPORTED_DTYPES", (torch.float32,))
     monkeypatch.setattr(flash_attention, "DTYPES", [torch.float32])

@@ -15,7 +15,7 @@ from torch import Tensor
 from bertsmith.kernels.gpu import torch_flash_attention
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
-from bertsmith.kernels.gpu.attention import AttentionShape, attended
+from bertsmith.kernels.gpu.attention import AttentionConfig, attention
 from bertsmith.kernels.gpu.loss import cross_entropy
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -43,7 +43,7 @@ def kept(rows: Any, heads: int, length: int, seeds: Tensor, share: float) -> Ten
     return torch.from_numpy(drawn >= round(share * WORDS))
 
 
-def attention(
+def expected_attention(
     qkv: Tensor, lengths: list[int], heads: int, causal: bool, share: float, seeds: Tensor
 ) -> Tensor:
     """As its definition has it, in fp32."""
@@ -83,16 +83,16 @@ def test_attention_in_blocks_is_attention(
     grad = torch.randn(sum(lengths), heads * columns, generator=numbers).to(HERE, LOW)
     seeds = torch.randint(-(2**31), 2**31, (2,), generator=numbers).int().to(HERE)
     starts = torch.tensor([0, *lengths], device=HERE).cumsum(0).int()
-    longest = torch_flash_attention.rounded_up(max(lengths))
-    found = attended(qkv, AttentionShape(starts, longest, heads, causal, share or None, seeds))
+    longest = torch_flash_attention.round_up(max(lengths))
+    found = attention(qkv, AttentionConfig(starts, longest, heads, causal, share or None, seeds))
     (slopes,) = torch.autograd.grad(found, qkv, grad)
-    wanted = attention(qkv, lengths, heads, causal, share, seeds)
+    wanted = expected_attention(qkv, lengths, heads, causal, share, seeds)
     (slopes_wanted,) = torch.autograd.grad(wanted, qkv, grad.float())
     assert (found - wanted).norm() <= CLOSE * wanted.norm()
     for own, other in zip(slopes.float().chunk(3, 1), slopes_wanted.float().chunk(3, 1), strict=True):
         # queries and keys of a sequence of one token have none
         assert (own - other).norm() <= CLOSE * max(float(other.norm()), 0.1 * float(grad.norm()))
-    again = attended(qkv, AttentionShape(starts, longest, heads, causal, share or None, seeds))
+    again = attention(qkv, AttentionConfig(starts, longest, heads, causal, share or None, seeds))
     assert torch.autograd.grad(again, qkv, grad)[0].equal(slopes)
 
 
@@ -108,10 +108,10 @@ def test_scores_far_from_0(lengths: list[int], far: float) -> None:
     qkv = qkv.to(HERE, LOW).requires_grad_()
     starts = torch.tensor([0, *lengths], device=HERE).cumsum(0).int()
     seeds = torch.zeros(2, dtype=torch.int32, device=HERE)
-    found = attended(
-        qkv, AttentionShape(starts, torch_flash_attention.rounded_up(max(lengths)), 1, False, None, seeds)
+    found = attention(
+        qkv, AttentionConfig(starts, torch_flash_attention.round_up(max(lengths)), 1, False, None, seeds)
     )
-    wanted = attention(qkv, lengths, 1, False, 0.0, seeds)
+    wanted = expected_attention(qkv, lengths, 1, False, 0.0, seeds)
     slopes, slopes_wanted = (torch.autograd.grad(mixed.float().sum(), qkv)[0] for mixed in (found, wanted))
     assert (found - wanted).norm() <= max(CLOSE, 1e-3) * wanted.norm()
     # in bf16 what cancels, 20 times a row's slopes of scores, leaves its rounding; what is no number is no bound

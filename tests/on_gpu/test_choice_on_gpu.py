@@ -17,7 +17,7 @@ from bertsmith.kernels.gpu import self_test, torch_flash_attention
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 from bertsmith.kernels.gpu import encoder_layer, triton_backend
-from bertsmith.kernels.gpu.layer_norm import Normed, SeededDropout, dropped_norm
+from bertsmith.kernels.gpu.layer_norm import LayerNormOutput, SeededDropout, embed_layer_norm
 from bertsmith.kernels.gpu.loss import cross_entropy
 
 HERE = torch.device("cpu")
@@ -50,12 +50,12 @@ def wrong_loss(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Te
 
 
 def half_too_much(*given: Any) -> Tensor:
-    return encoder_layer.layer(*given) + 0.5
+    return encoder_layer.encoder_layer(*given) + 0.5
 
 
-def no_number(x: Tensor, looked: Any, norm: Any, drawn: SeededDropout, kind: Any) -> Normed:
+def no_number(x: Tensor, looked: Any, norm: Any, drawn: SeededDropout, kind: Any) -> LayerNormOutput:
     """With dropout alone."""
-    made = dropped_norm(x, looked, norm, drawn, kind)
+    made = embed_layer_norm(x, looked, norm, drawn, kind)
     return made._replace(out=made.out / 0 * 0) if drawn.dropped else made
 
 
@@ -75,14 +75,14 @@ def test_the_kernels_of_a_gpu(interpreted: None, caplog: pytest.LogCaptureFixtur
     ):
         caplog.set_level(logging.INFO, "bertsmith")
         caplog.clear()
-        assert backend_selection.for_gpu(asked, HERE, is_long=is_long).name == name
+        assert backend_selection.select_gpu_backend(asked, HERE, is_long=is_long).name == name
         assert len(caplog.messages) == (name == "triton"), caplog.messages
     with pytest.raises(InputError, match="'numba' compute on the CPU") as refused:
-        backend_selection.for_gpu("numba", HERE, is_long=True)
+        backend_selection.select_gpu_backend("numba", HERE, is_long=True)
     assert (refused.value.code, refused.value.argument) == ("kernels_need_cpu", "train.kernels")
     for asked in ("flash", "triton"):
         with pytest.raises(InputError, match=f"'{asked}' compute on a GPU") as refused:
-            backend_selection.chosen(asked, 128)
+            backend_selection.resolve_backend_name(asked, 128)
         assert (refused.value.code, refused.value.argument) == ("kernels_need_gpu", "train.kernels")
 
 
@@ -113,14 +113,14 @@ def test_what_does_not_work_on_a_gpu_is_done_without(
     monkeypatch.setattr(room, part, fault)
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()
-    assert backend_selection.for_gpu("auto", HERE, is_long=True).name == left
+    assert backend_selection.select_gpu_backend("auto", HERE, is_long=True).name == left
     assert len(caplog.messages) == (2 if what == "Triton" else 1)
     assert caplog.messages[-1].startswith(f"{what} does not work here ({why}")
     instead = "torch computes" if left == "torch" else "flash attention and torch compute"
     assert caplog.messages[-1].endswith(f"); {instead} without it, more slowly")
     asked = "triton" if left == "flash" else "flash"
     with pytest.raises(InputError) as refused:
-        backend_selection.for_gpu(asked, HERE, is_long=True)
+        backend_selection.select_gpu_backend(asked, HERE, is_long=True)
     assert (refused.value.code, refused.value.argument) == ("kernels_fail", "train.kernels")
     assert refused.value.message.startswith(f"{what} does not work on this machine: {why}")
 
@@ -132,14 +132,14 @@ def test_a_gpu_without_triton(
     monkeypatch.setitem(sys.modules, "bertsmith.kernels.gpu.triton_backend", None)
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()
-    assert backend_selection.for_gpu("auto", HERE, is_long=True).name == "flash"
+    assert backend_selection.select_gpu_backend("auto", HERE, is_long=True).name == "flash"
     assert caplog.messages[-1].startswith("Triton does not work here (")
 
 
 def test_what_is_tried_draws_nothing_from_the_run(interpreted: None) -> None:
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    backend_selection.for_gpu("triton", HERE, is_long=True)
+    backend_selection.select_gpu_backend("triton", HERE, is_long=True)
     assert torch.get_rng_state().equal(state)
 
 

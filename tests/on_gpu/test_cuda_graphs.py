@@ -20,13 +20,13 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import Diverged
 from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.synthetic_batches import SyntheticStream
-from bertsmith.kernels.gpu.torch_flash_attention import Flash
-from bertsmith.kernels.reference import Kernels
+from bertsmith.kernels.gpu.torch_flash_attention import FlashBackend
+from bertsmith.kernels.reference import KernelBackend
 from bertsmith.runs import run_folder as run_of_workflows
 from bertsmith.training import cuda_graphs, trainer
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
-from bertsmith.kernels.gpu.triton_backend import ByTriton
+from bertsmith.kernels.gpu.triton_backend import TritonBackend
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(),
@@ -50,7 +50,7 @@ class Again:
         return None
 
 
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: KernelBackend) -> None:
     """Runs compute with these kernels, draw from the default generator, do not wait for the device, and record
     their updates; a batch is filled up far enough that few shapes are met."""
     monkeypatch.setattr(ComputeContext, "recorded", lambda _, work, __: Again(work))
@@ -59,7 +59,7 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
     monkeypatch.setattr(Again, "replayed", 0)
     monkeypatch.setattr("bertsmith.device._default_generator", lambda _: torch.default_generator)
     monkeypatch.setattr(ComputeContext, "runs_ahead", property(lambda _: True))
-    monkeypatch.setattr(run_of_workflows, "for_training", lambda *_, **__: kernels)
+    monkeypatch.setattr(run_of_workflows, "select_training_backend", lambda *_, **__: kernels)
 
 
 FEW = (
@@ -68,9 +68,9 @@ FEW = (
 )
 
 
-@pytest.mark.parametrize("kernels", [Flash(), ByTriton()], ids=lambda kernels: kernels.name)
+@pytest.mark.parametrize("kernels", [FlashBackend(), TritonBackend()], ids=lambda kernels: kernels.name)
 def test_a_resumed_run_is_the_unbroken_one(
-    exact: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: Kernels
+    exact: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: KernelBackend
 ) -> None:
     as_on_a_gpu(monkeypatch, kernels)
     shards = tiny_run.make_shards(tmp_path)
@@ -98,7 +98,7 @@ def test_a_recorded_run_is_the_one_that_is_not(
     exact: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for rounding: without dropout, which draws for what batches are filled up with, too."""
-    as_on_a_gpu(monkeypatch, ByTriton())
+    as_on_a_gpu(monkeypatch, TritonBackend())
     shards = tiny_run.make_shards(tmp_path)
     still = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0", "train.log_every=1")
     lines = []
@@ -117,7 +117,7 @@ def test_what_is_recorded_changes_no_digit(
     exact: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shapes beyond the most that are recorded are computed as usual, of batches filled up all the same."""
-    as_on_a_gpu(monkeypatch, ByTriton())
+    as_on_a_gpu(monkeypatch, TritonBackend())
     shards = tiny_run.make_shards(tmp_path)
     logs = []
     for most in (16, 0):
@@ -133,7 +133,7 @@ def test_a_model_that_asks_for_lengths_is_not_recorded(
     exact: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one whose heads flash attention does not take; it is trained and resumed as usual."""
-    as_on_a_gpu(monkeypatch, ByTriton())
+    as_on_a_gpu(monkeypatch, TritonBackend())
     shards = tiny_run.make_shards(tmp_path)
     odd = ("model.hidden_size=36", "model.num_attention_heads=3", "train.log_every=1")
     straight = tiny_run.run(shards, tmp_path / "straight", *FEW, *odd)
@@ -149,7 +149,7 @@ def test_an_update_that_is_not_finite_changes_nothing(
     exact: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
     """The host learns of it while the next one is computed; the run ends before that is made."""
-    as_on_a_gpu(monkeypatch, ByTriton())
+    as_on_a_gpu(monkeypatch, TritonBackend())
     shards = tiny_run.make_shards(tmp_path)
     update, states = trainer.update, {}
 
@@ -190,7 +190,7 @@ def _moments(optimizer: Any) -> list[Tensor]:
 def test_a_bad_update_before_a_checkpoint_is_not_saved(
     exact: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    as_on_a_gpu(monkeypatch, Flash())
+    as_on_a_gpu(monkeypatch, FlashBackend())
     shards = tiny_run.make_shards(tmp_path)
     update = trainer.update
 

@@ -18,8 +18,8 @@ from bertsmith.device import ComputeContext
 from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels.gpu import torch_flash_attention
-from bertsmith.kernels.gpu.torch_flash_attention import Flash
-from bertsmith.kernels.reference import TORCH, Kernels, use_kernels
+from bertsmith.kernels.gpu.torch_flash_attention import FlashBackend
+from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_backend
 from bertsmith.models.attention import reference_attention
 from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import ModelConfig
@@ -32,7 +32,7 @@ from bertsmith.training.train_step import Trained
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 from bertsmith.kernels.gpu import encoder_layer, triton_backend
-from bertsmith.kernels.gpu.triton_backend import ByTriton
+from bertsmith.kernels.gpu.triton_backend import TritonBackend
 
 CONFIG = ModelConfig(
     vocab_size=50,
@@ -58,10 +58,10 @@ def packed_of(lengths: list[int], seed: int = 0) -> Packed:
 
 
 def passed(
-    encoder: Encoder, packed: Packed, kernels: Kernels, rows: Tensor | None, *, low: bool = True
+    encoder: Encoder, packed: Packed, kernels: KernelBackend, rows: Tensor | None, *, low: bool = True
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """States, and the slopes of all weights."""
-    use_kernels(encoder, kernels)
+    set_kernel_backend(encoder, kernels)
     encoder.zero_grad()
     with torch.autocast("cpu", torch.bfloat16, enabled=low):
         found = encoder(packed, rows=rows)
@@ -72,9 +72,9 @@ def passed(
 
 
 def hold_equal(
-    encoder: Encoder, packed: Packed, kernels: Kernels, rows: Tensor | None, *, low: bool, close: float
+    encoder: Encoder, packed: Packed, kernels: KernelBackend, rows: Tensor | None, *, low: bool, close: float
 ) -> None:
-    wanted, slopes = passed(encoder, packed, TORCH, rows, low=False)
+    wanted, slopes = passed(encoder, packed, REFERENCE, rows, low=False)
     found, own = passed(encoder, packed, kernels, rows, low=low)
     assert (found - wanted).abs().max() <= close * wanted.abs().max()
     assert own.keys() == slopes.keys()
@@ -97,7 +97,7 @@ def test_flash_attention_is_attention(
     numbers = torch.Generator().manual_seed(seed)
     qkv = torch.randn(sum(lengths), 3 * heads * width, generator=numbers).bfloat16().requires_grad_()
     grad = torch.randn(sum(lengths), heads * width, generator=numbers)
-    found = Flash().attention(qkv, AttentionLayout(packed, sees).bounds, heads, None)
+    found = FlashBackend().attention(qkv, AttentionLayout(packed, sees).bounds, heads, None)
     assert found is not None
     (slope,) = torch.autograd.grad(found, qkv, grad.bfloat16())
     exact = qkv.detach().float().requires_grad_()
@@ -108,7 +108,7 @@ def test_flash_attention_is_attention(
 
 
 @INTERPRETED
-@pytest.mark.parametrize("kernels", [Flash(), ByTriton()], ids=lambda kernels: kernels.name)
+@pytest.mark.parametrize("kernels", [FlashBackend(), TritonBackend()], ids=lambda kernels: kernels.name)
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -119,7 +119,7 @@ def test_flash_attention_is_attention(
 )
 def test_a_model_is_the_plain_one(
     exact: None,
-    kernels: Kernels,
+    kernels: KernelBackend,
     activation: Any,
     lengths: list[int],
     chooses: bool,
@@ -135,7 +135,7 @@ def test_a_model_is_the_plain_one(
 def test_a_model_in_bf16_is_the_plain_one_to_its_digits() -> None:
     packed = packed_of([15, 35, 1])
     for rows in (None, torch.arange(0, 51, 3)):
-        hold_equal(Encoder(CONFIG).train(), packed, Flash(), rows, low=True, close=CLOSE)
+        hold_equal(Encoder(CONFIG).train(), packed, FlashBackend(), rows, low=True, close=CLOSE)
 
 
 @INTERPRETED
@@ -144,7 +144,7 @@ def test_frozen_parts_have_no_slopes(exact: None) -> None:
     encoder, packed = Encoder(CONFIG).train(), packed_of([15, 8])
     for name, parameter in encoder.named_parameters():
         parameter.requires_grad_("blocks.1" in name and "norm" not in name and "inner.weight" not in name)
-    hold_equal(encoder, packed, ByTriton(), None, low=False, close=2e-5)
+    hold_equal(encoder, packed, TritonBackend(), None, low=False, close=2e-5)
 
 
 @INTERPRETED
@@ -152,7 +152,7 @@ def test_a_layer_keeps_no_mask_for_its_way_back(exact: None) -> None:
     """Nor scores, nor a sum in fp32: of N tokens what products have made, and two numbers a row."""
     config = CONFIG.model_copy(update={"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1})
     encoder, made = Encoder(config).train(), []
-    use_kernels(encoder, ByTriton())
+    set_kernel_backend(encoder, TritonBackend())
     apply = encoder_layer._Layer.apply
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(encoder_layer._Layer, "apply", lambda *given: made.append(apply(*given)) or made[-1])
@@ -174,8 +174,8 @@ def test_the_loss_over_a_vocabulary(dtype: torch.dtype, count: int) -> None:
     x, table = (torch.randn(n, 16, generator=draw).to(dtype).requires_grad_() for n in (count, 50))
     bias = torch.randn(50, generator=draw, requires_grad=True)
     labels = torch.randint(50, (count,), generator=draw)
-    found = fused_cross_entropy(x, table, bias, labels, Flash())
-    wanted = fused_cross_entropy(x, table, bias, labels, TORCH)
+    found = fused_cross_entropy(x, table, bias, labels, FlashBackend())
+    wanted = fused_cross_entropy(x, table, bias, labels, REFERENCE)
     assert found[1] == wanted[1]
     assert torch.allclose(found[0].float(), wanted[0].float(), rtol=1e-5)
     if count:
@@ -191,7 +191,9 @@ def test_the_loss_over_a_vocabulary_by_triton(exact: None, count: int) -> None:
     x, table = (torch.randn(n, 16, generator=draw).requires_grad_() for n in (count, 50))
     bias = torch.randn(50, generator=draw, requires_grad=True)
     labels = torch.randint(50, (count,), generator=draw)
-    found, wanted = (fused_cross_entropy(x, table, bias, labels, kernels) for kernels in (ByTriton(), TORCH))
+    found, wanted = (
+        fused_cross_entropy(x, table, bias, labels, kernels) for kernels in (TritonBackend(), REFERENCE)
+    )
     assert found[1] == wanted[1]
     slopes = (torch.autograd.grad(loss, (x, table, bias)) for loss, _ in (found, wanted))
     for own, other in zip(*slopes, strict=True):
@@ -200,23 +202,23 @@ def test_the_loss_over_a_vocabulary_by_triton(exact: None, count: int) -> None:
 
 def test_dropout_is_asked_for_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    kernel = torch_flash_attention.attended
+    kernel = torch_flash_attention.flash_attention
 
     def attended(*given: Any) -> Tensor:
         asked.append(given[-1])
         return kernel(*given)
 
-    monkeypatch.setattr(torch_flash_attention, "attended", attended)
-    hold_draws(Flash())
+    monkeypatch.setattr(torch_flash_attention, "flash_attention", attended)
+    hold_draws(FlashBackend())
     assert set(asked) == {0.25, None}
 
 
 @INTERPRETED
 def test_dropout_by_triton_draws_from_the_models_generator(exact: None) -> None:
-    hold_draws(ByTriton(), low=False)
+    hold_draws(TritonBackend(), low=False)
 
 
-def hold_draws(kernels: Kernels, *, low: bool = True) -> None:
+def hold_draws(kernels: KernelBackend, *, low: bool = True) -> None:
     """Each pass in training draws anew, and the same from the same state; none does afterwards."""
     config = CONFIG.model_copy(update={"attention_probs_dropout_prob": 0.25, "hidden_dropout_prob": 0.5})
     encoder, packed = Encoder(config), packed_of([7, 9])
@@ -243,7 +245,7 @@ def test_a_batch_that_is_filled_up_is_the_same(
     encoder = Encoder(CONFIG, torch.Generator().manual_seed(0))
     objective = MaskedLM(CONFIG, encoder.generator)
     trained = Trained(encoder, objective).train()
-    use_kernels(trained, ByTriton())
+    set_kernel_backend(trained, TritonBackend())
     found = []
     for one in (batch, batch.filled(sizes)):
         trained.zero_grad()
@@ -267,7 +269,7 @@ def test_tables_that_are_looked_up(exact: None) -> None:
     rows = [torch.randint(len(table.weight), (30,), generator=numbers) for table in tables]
     norm, dropout = nn.LayerNorm(16), Dropout(0.1, numbers).eval()
     learnt = [x, *(table.weight for table in tables), *norm.parameters()]
-    found = ByTriton().embedded(x, list(zip(tables, rows, strict=True)), norm, dropout, torch.float32)
+    found = TritonBackend().embedded(x, list(zip(tables, rows, strict=True)), norm, dropout, torch.float32)
     assert found is not None
     wanted = norm(x + sum(table(row) for table, row in zip(tables, rows, strict=True)))
     assert torch.allclose(found, wanted, atol=1e-5)
@@ -284,20 +286,20 @@ def test_more_sequences_than_a_grid_has_are_left_to_flash_attention(exact: None)
     bounds = AttentionLayout(packed_of([4])).bounds._replace(starts=many)
     assert triton_backend._takes(torch.float32, 16, 2, bounds._replace(starts=many[1:]))
     assert not triton_backend._takes(torch.float32, 16, 2, bounds)
-    assert ByTriton().attention(qkv, bounds._replace(starts=many[-2:]), 2, None) is not None
+    assert TritonBackend().attention(qkv, bounds._replace(starts=many[-2:]), 2, None) is not None
 
 
 def test_what_flash_attention_does_not_take() -> None:
     five = AttentionLayout(packed_of([5])).bounds
     low = torch.randn(5, 48).bfloat16()
-    assert Flash().attention(low, five, 2, None) is not None
-    assert Flash().attention(low.float(), five, 2, None) is None
-    assert Flash().attention(low, five._replace(sees="behind"), 2, None) is None
-    assert Flash().attention(torch.randn(5, 36).bfloat16(), five, 2, None) is None
-    assert Flash().attention(low[:0], AttentionLayout(packed_of([0])).bounds, 2, None) is None
+    assert FlashBackend().attention(low, five, 2, None) is not None
+    assert FlashBackend().attention(low.float(), five, 2, None) is None
+    assert FlashBackend().attention(low, five._replace(sees="behind"), 2, None) is None
+    assert FlashBackend().attention(torch.randn(5, 36).bfloat16(), five, 2, None) is None
+    assert FlashBackend().attention(low[:0], AttentionLayout(packed_of([0])).bounds, 2, None) is None
     encoder, packed = Encoder(CONFIG), packed_of([3, 8])
-    plain = passed(encoder, packed, TORCH, None, low=False)[0]
-    assert passed(encoder, packed, ByTriton(), None, low=False)[0].equal(plain)
+    plain = passed(encoder, packed, REFERENCE, None, low=False)[0]
+    assert passed(encoder, packed, TritonBackend(), None, low=False)[0].equal(plain)
 
 
 def test_buckets_are_larger_on_a_device() -> None:
@@ -311,13 +313,13 @@ def test_answers_are_by_flash_attention(tmp_path: Path, monkeypatch: pytest.Monk
     texts = [text for text, _ in tiny_run.examples(20)]
     exact = bs.load(run.path, precision="fp32").embed(texts)
     asked: list[int] = []
-    kernel = torch_flash_attention.attended
+    kernel = torch_flash_attention.flash_attention
 
     def attended(qkv: Tensor, starts: Tensor, *more: Any, **named: Any) -> Tensor:
         asked.append(len(starts) - 1)
         return kernel(qkv, starts, *more, **named)
 
-    monkeypatch.setattr(torch_flash_attention, "attended", attended)
+    monkeypatch.setattr(torch_flash_attention, "flash_attention", attended)
     monkeypatch.setattr(ComputeContext, "uses_threads", property(lambda _: False))
     monkeypatch.setattr(ComputeContext, "runs_ahead", property(lambda _: True))
     exactly = bs.load(run.path, precision="fp32")

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bertsmith.kernels.reference import gelu_new
+from bertsmith.kernels.reference import gelu_tanh
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 from bertsmith.kernels.gpu import layer_norm as norm_
-from bertsmith.kernels.gpu.activation import activated, activated_backward
-from bertsmith.kernels.gpu.column_sums import summed, summed_by
-from bertsmith.kernels.gpu.layer_norm import Looked, Norm, SeededDropout
+from bertsmith.kernels.gpu.activation import bias_activation, bias_activation_backward
+from bertsmith.kernels.gpu.column_sums import column_sums, grouped_column_sums
+from bertsmith.kernels.gpu.layer_norm import EmbeddingLookup, LayerNormParams, SeededDropout
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Triton's interpreter has no bf16 to compute with.
@@ -56,12 +56,12 @@ def near(found: Tensor, wanted: Tensor, least: float = 1e-2) -> None:
 def test_a_sum_with_dropout_normalised(rows: int, width: int, seed: int, share: float) -> None:
     residual, x, grad = (numbers(seed + i, rows, width).to(LOW) for i in range(3))
     bias, weight, norm_bias = (numbers(seed + i, width).requires_grad_() for i in range(3, 6))
-    norm, drawn = Norm(weight.detach(), norm_bias.detach(), 1e-3), drawn_of(share, seed)
+    norm, drawn = LayerNormParams(weight.detach(), norm_bias.detach(), 1e-3), drawn_of(share, seed)
     exact = [one.float().requires_grad_() for one in (residual, x)]
     dropped = (exact[1] + bias) * (mask_of(rows, width, share, drawn.seeds) if share else 1)
     wanted = F.layer_norm(exact[0] + dropped, (width,), weight, norm_bias, 1e-3)
     slopes = torch.autograd.grad(wanted, (*exact, weight, norm_bias, bias), grad.float())
-    made = norm_.added_norm(residual, x, bias.detach(), norm, drawn)
+    made = norm_.add_layer_norm(residual, x, bias.detach(), norm, drawn)
     near(made.out, wanted.detach())
     found = norm_.added_norm_backward(grad, residual, x, bias.detach(), norm, drawn, made.of_rows)
     assert (found.x is found.whole) == (not share)
@@ -79,16 +79,16 @@ def test_what_is_looked_up_normalised_and_dropped(
     weight, norm_bias = (numbers(seed + i, width).requires_grad_() for i in range(2, 4))
     draw = torch.Generator().manual_seed(seed)
     looked = [
-        Looked(numbers(seed + 9 + i, 7, width), torch.randint(7, (rows,), generator=draw).to(HERE))
+        EmbeddingLookup(numbers(seed + 9 + i, 7, width), torch.randint(7, (rows,), generator=draw).to(HERE))
         for i in range(tables)
     ]
     drawn = drawn_of(share, seed)
-    norm = Norm(weight.detach(), norm_bias.detach(), 1e-3)
+    norm = LayerNormParams(weight.detach(), norm_bias.detach(), 1e-3)
     whole = x + sum(one.table[one.rows] for one in looked)
     wanted = F.layer_norm(whole, (width,), weight, norm_bias, 1e-3)
     wanted = wanted * (mask_of(rows, width, share, drawn.seeds) if share else 1)
     slopes = torch.autograd.grad(wanted, (x, weight, norm_bias), grad.float())
-    made = norm_.dropped_norm(x.detach(), looked, norm, drawn, LOW)
+    made = norm_.embed_layer_norm(x.detach(), looked, norm, drawn, LOW)
     near(made.out, wanted.detach())
     if share:
         assert (made.out == 0).sum() >= (mask_of(rows, width, share, drawn.seeds) == 0).sum()
@@ -109,7 +109,7 @@ def test_dropout_drops_its_share() -> None:
     assert (masks[0] & masks[1]).float().mean() == pytest.approx(0.01, abs=1e-3)
 
 
-@pytest.mark.parametrize("activation", [F.gelu, gelu_new, F.relu], ids=["gelu", "gelu_new", "relu"])
+@pytest.mark.parametrize("activation", [F.gelu, gelu_tanh, F.relu], ids=["gelu", "gelu_new", "relu"])
 @settings(max_examples=10, deadline=None)
 @given(**SIZES, wide=st.sampled_from([0.1, 1.0, 5.0, 1e3]))
 def test_activations(activation: Any, rows: int, width: int, seed: int, wide: float) -> None:
@@ -119,20 +119,20 @@ def test_activations(activation: Any, rows: int, width: int, seed: int, wide: fl
     whole = exact + bias.requires_grad_()
     wanted = activation(whole)
     slopes = torch.autograd.grad(wanted, (exact, bias), grad.float())
-    near(activated(x, bias.detach(), activation), wanted.detach())
-    for own, other in zip(activated_backward(grad, x, bias.detach(), activation), slopes, strict=True):
+    near(bias_activation(x, bias.detach(), activation), wanted.detach())
+    for own, other in zip(bias_activation_backward(grad, x, bias.detach(), activation), slopes, strict=True):
         near(own, other, float(grad.float().norm()))
 
 
 def test_activations_keep_what_is_not_a_number() -> None:
     """There and back, so that a run that diverges is noticed."""
     x, zero = torch.tensor([[torch.nan], [1.0]], device=HERE), torch.zeros(1, device=HERE)
-    for activation in (F.gelu, gelu_new, F.relu):
-        assert activated(x, zero, activation).isnan().tolist() == [[True], [False]]
+    for activation in (F.gelu, gelu_tanh, F.relu):
+        assert bias_activation(x, zero, activation).isnan().tolist() == [[True], [False]]
         exact = x.clone().requires_grad_()
         (wanted,) = torch.autograd.grad(activation(exact).sum(), exact)
         for grad in (torch.ones_like(x), x):
-            slopes, of_bias = activated_backward(grad, x, zero, activation)
+            slopes, of_bias = bias_activation_backward(grad, x, zero, activation)
             assert slopes.isnan().equal((wanted * grad).isnan())
             assert bool(of_bias.isnan()) == bool((wanted * grad).isnan().any())
 
@@ -141,9 +141,9 @@ def test_activations_keep_what_is_not_a_number() -> None:
 def test_gelu_is_exact_far_from_0() -> None:
     """To 2e-7, also where the polynomial ends, and what is infinite stays so."""
     x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([1e4, -1e4, 3e38, -3e38])])[:, None].to(HERE)
-    found = activated(x, torch.zeros(1, device=HERE), F.gelu)
+    found = bias_activation(x, torch.zeros(1, device=HERE), F.gelu)
     assert torch.allclose(found, F.gelu(x.double()).float(), atol=2e-7, rtol=1e-6)
-    slopes, _ = activated_backward(torch.ones_like(x), x, torch.zeros(1, device=HERE), F.gelu)
+    slopes, _ = bias_activation_backward(torch.ones_like(x), x, torch.zeros(1, device=HERE), F.gelu)
     wanted = x.double().requires_grad_()
     (wanted,) = torch.autograd.grad(F.gelu(wanted).sum(), wanted)
     assert torch.allclose(slopes, wanted.float(), atol=1e-6)
@@ -155,5 +155,5 @@ def test_sums_of_columns(rows: int, width: int, count: int) -> None:
     x = numbers(rows, rows, width).to(LOW)
     which = torch.arange(rows, device=HERE) * 7 % count
     wanted = torch.stack([x[which == one].float().sum(0) for one in range(count)])
-    assert torch.allclose(summed(x), x.float().sum(0), atol=1e-4)
-    assert torch.allclose(summed_by(x, which, count), wanted, atol=1e-4)
+    assert torch.allclose(column_sums(x), x.float().sum(0), atol=1e-4)
+    assert torch.allclose(grouped_column_sums(x, which, count), wanted, atol=1e-4)

@@ -39,7 +39,7 @@ from bertsmith.experiments.ablation_report import report_of
 from bertsmith.experiments.process_pool import side_by_side
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.io import atomic
-from bertsmith.kernels.backend_selection import for_training
+from bertsmith.kernels.backend_selection import select_training_backend
 from bertsmith.models.config import encoder_parameter_terms
 from bertsmith.models.family import preset
 from bertsmith.notebook import Report
@@ -192,7 +192,7 @@ def _await_kernels(begun: Sequence[PretrainSettings]) -> None:
     for chosen in begun:
         with suppress(InputError):  # the row's own run raises it
             if is_cpu(chosen.train.device):
-                for_training(chosen.train.kernels, chosen.model.hidden_size)
+                select_training_backend(chosen.train.kernels, chosen.model.hidden_size)
 
 
 def _precision(recipe: AblationRecipe, rows: Sequence[str], settings: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.inference.answering import Answering
 from bertsmith.inference.precision import random_texts
-from bertsmith.kernels.backend_selection import for_answers
+from bertsmith.kernels.backend_selection import select_inference_backend
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.quantization import quantized
 from bertsmith.settings import read_yaml
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 def in_int8(encoder: Encoder, tokenizer: Tokenizer) -> Encoder:
     """The encoder with its layers' products in 8 bits; the same for every call."""
     texts = random_texts(encoder, tokenizer, _SEQUENCES)
-    return quantized(encoder, texts, for_answers(encoder.config.hidden_size))
+    return quantized(encoder, texts, select_inference_backend(encoder.config.hidden_size))
 
 
 def check_answers(exact: Answering, quick: Answering, run: Path) -> None:

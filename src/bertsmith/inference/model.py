@@ -29,8 +29,8 @@ from bertsmith.inference.loaded_task import loaded_task
 from bertsmith.inference.precision import NEAR, cosine_in_bf16, told_of_bf16
 from bertsmith.inference.predictor import Predictor, wants_list
 from bertsmith.io.memory import Source, column_of
-from bertsmith.kernels.backend_selection import for_answers, for_gpu
-from bertsmith.kernels.reference import Written, use_kernels
+from bertsmith.kernels.backend_selection import select_gpu_backend, select_inference_backend
+from bertsmith.kernels.reference import WeightVersions, set_kernel_backend
 from bertsmith.models.config import Pooling
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import PART_BUILDERS, MaskedLMHead
@@ -55,14 +55,14 @@ logger = logging.getLogger(__name__)
 class _Quick(NamedTuple):
     """An encoder in int8, and the weights that it was made of."""
 
-    weights: Written
+    weights: WeightVersions
     encoder: Encoder
 
 
 class _Tried(NamedTuple):
     """How near an encoder's hidden states in bf16 are to those in fp32, and with which weights."""
 
-    weights: Written
+    weights: WeightVersions
     cosine: float
 
 
@@ -146,7 +146,7 @@ class Model(Predictor):
         with self._once:
             if self._tried is None or not self._tried.weights.is_of(weights):
                 cosine = cosine_in_bf16(self.encoder, self.tokenizer, self._asked)
-                self._tried = _Tried(Written(weights), cosine)
+                self._tried = _Tried(WeightVersions(weights), cosine)
             return self._tried.cosine >= NEAR
 
     @property
@@ -290,9 +290,9 @@ class Model(Predictor):
             self._asked.settle(encoder)
         # by name alone: they take half a second to load, and under "auto" one text is to be answered soon
         if self.precision in ("fp32", "bf16") and self._asked.uses_threads:
-            use_kernels(encoder, for_answers(encoder.config.hidden_size))
+            set_kernel_backend(encoder, select_inference_backend(encoder.config.hidden_size))
         elif self._asked.runs_ahead and self._asked.precision == "bf16":
-            use_kernels(encoder, for_gpu("auto", self._asked.device, is_long=False))
+            set_kernel_backend(encoder, select_gpu_backend("auto", self._asked.device, is_long=False))
         encoder.eval()
         return encoder
 
@@ -303,7 +303,7 @@ class Model(Predictor):
         with self._once:
             quick = self._quick
             if quick is None or not quick.weights.is_of(weights):
-                quick = _Quick(Written(weights), in_int8(self.encoder, self.tokenizer))
+                quick = _Quick(WeightVersions(weights), in_int8(self.encoder, self.tokenizer))
                 self._quick, self._checked = quick, set()
             return quick.encoder
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from bertsmith.errors import InputError, option
-from bertsmith.kernels.reference import TORCH, Kernels, Name
+from bertsmith.kernels.reference import REFERENCE, BackendName, KernelBackend
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +36,11 @@ _EXTRA = "install the extra: pip install 'bertsmith[fast]'"
 _PAY_FROM = 128  # columns: a narrower model's updates are hundreds of calls, whatever these compute
 
 
-def chosen(asked: str, width: int) -> Name:
+def resolve_backend_name(asked: str, width: int) -> BackendName:
     """The kernels of a model of this width, where "auto" leaves them to us. InputError where what is asked for is
     not here."""
     if asked == "auto":
-        return "numba" if width >= _PAY_FROM and are_here() else "torch"
+        return "numba" if width >= _PAY_FROM and is_numba_available() else "torch"
     if asked in _ON_A_GPU:
         raise InputError(
             "kernels_need_gpu",
@@ -48,7 +48,7 @@ def chosen(asked: str, width: int) -> Name:
             argument="train.kernels",
             hint=f"leave it out, or choose a GPU: {option('train.device', 'cuda')}",
         )
-    if asked == "numba" and not are_here():
+    if asked == "numba" and not is_numba_available():
         raise InputError(
             "numba_unavailable",
             _why_not_here(),
@@ -58,35 +58,35 @@ def chosen(asked: str, width: int) -> Name:
     return "numba" if asked == "numba" else "torch"
 
 
-def are_here() -> bool:
+def is_numba_available() -> bool:
     """Whether compiled kernels can be used: they need Numba, and GNU's threads, which torch has on Linux."""
     return sys.platform == "linux" and importlib.util.find_spec("numba") is not None
 
 
-def of_name(name: Name) -> Kernels:
+def load_backend(name: BackendName) -> KernelBackend:
     """The kernels of this name. Those of Numba are compiled now where that has not been done on this machine.
     InputError where it cannot be, as with a NumPy that Numba does not know."""
     if name == "torch":
-        return TORCH
+        return REFERENCE
     try:
         if not _are_compiled():
             logger.info("compiling kernels for this machine once: up to a minute ...")
             compile_all()
         _imported("bertsmith.kernels.cpu.training")  # takes Numba along
-        from bertsmith.kernels.cpu.training import Fast
+        from bertsmith.kernels.cpu.training import NumbaTrainingBackend
     except Exception as error:  # Numba's are of no type that is known before it is loaded
-        found = cannot_compile(error)
+        found = compile_error(error)
         without = f"or train without compiled kernels: {option('train.kernels', 'torch')}"
         raise InputError("kernels_not_compiled", found.message, hint=f"{found.hint}, {without}") from None
-    return Fast()
+    return NumbaTrainingBackend()
 
 
-def missing() -> InputError | None:
+def missing_numba_error() -> InputError | None:
     """What is said where there are no kernels to compile."""
-    return None if are_here() else InputError("numba_unavailable", _why_not_here(), hint=_EXTRA)
+    return None if is_numba_available() else InputError("numba_unavailable", _why_not_here(), hint=_EXTRA)
 
 
-def cannot_compile(error: Exception) -> InputError:
+def compile_error(error: Exception) -> InputError:
     """What is said of what Numba raised."""
     is_of_place = isinstance(error, OSError) or not _can_keep()
     remedy = (
@@ -132,42 +132,42 @@ def _imported(module: str) -> None:
         importlib.import_module(module)
 
 
-def for_training(asked: str, width: int, *, is_long: bool = True) -> Kernels:
+def select_training_backend(asked: str, width: int, *, is_long: bool = True) -> KernelBackend:
     """The kernels that a run of this width computes with. asked: as `train.kernels` has it; under "auto" torch's
     operations compute where Numba cannot, which is logged, and in a run that is not long where the kernels have
     not been compiled yet: that is then done beside it, for the runs to come. InputError where what is asked for
     cannot be had."""
-    name = chosen(asked, width)
+    name = resolve_backend_name(asked, width)
     if asked == "auto" and name == "numba" and not is_long and not _are_compiled() and _is_whole():
-        from bertsmith.kernels.background_compile import compile_beside
+        from bertsmith.kernels.background_compile import start_background_compile
 
         if not _can_keep():
             logger.warning(
                 "kernels are not compiled, since no folder for them can be written to: name one in the "
                 "environment variable NUMBA_CACHE_DIR; torch computes without them, more slowly"
             )
-            return TORCH
-        compile_beside()
+            return REFERENCE
+        start_background_compile()
         logger.info(
             "kernels are being compiled for this machine, once, in the background; until then torch computes "
             "without them"
         )
-        return TORCH
+        return REFERENCE
     try:
-        return of_name(name)
+        return load_backend(name)
     except InputError as error:
         if asked != "auto":
             raise
         logger.warning("%s; torch computes without them, more slowly", error.message)
-        return TORCH
+        return REFERENCE
 
 
-def for_gpu(asked: str, device: torch.device, *, is_long: bool) -> Kernels:
+def select_gpu_backend(asked: str, device: torch.device, *, is_long: bool) -> KernelBackend:
     """The kernels of a run in bf16 on a GPU; asked: as `train.kernels` has it. is_long: whether some seconds for
     compiling are soon won back. Under "auto" what does not work here is done without, which is told. InputError
     where what is asked for cannot be had."""
     if asked == "torch":
-        return TORCH
+        return REFERENCE
     if asked == "numba":
         raise InputError(
             "kernels_need_cpu",
@@ -177,7 +177,7 @@ def for_gpu(asked: str, device: torch.device, *, is_long: bool) -> Kernels:
         )
     from bertsmith.kernels.gpu import self_test
 
-    found: Kernels = TORCH
+    found: KernelBackend = REFERENCE
     wanted = [asked] if asked != "auto" else ["flash", "triton"] if is_long else ["flash"]
     for name in wanted:
         what, made = {"flash": ("flash attention", _flash), "triton": ("Triton", _by_triton)}[name]
@@ -187,7 +187,7 @@ def for_gpu(asked: str, device: torch.device, *, is_long: bool) -> Kernels:
             )
         try:
             kernels = made()
-            self_test.check(kernels, device)
+            self_test.check_backend(kernels, device)
         except Exception as error:  # Triton's are of no type that is known before it is loaded
             why = _why(error)
             if asked != "auto":
@@ -197,24 +197,24 @@ def for_gpu(asked: str, device: torch.device, *, is_long: bool) -> Kernels:
                     argument="train.kernels",
                     hint=f"leave it out, or use {option('train.kernels', 'torch')}",
                 ) from None
-            instead = "torch computes" if found is TORCH else "flash attention and torch compute"
+            instead = "torch computes" if found is REFERENCE else "flash attention and torch compute"
             logger.warning("%s does not work here (%s); %s without it, more slowly", what, why, instead)
             return found
         found = kernels
     return found
 
 
-def _flash() -> Kernels:
-    from bertsmith.kernels.gpu.torch_flash_attention import Flash
+def _flash() -> KernelBackend:
+    from bertsmith.kernels.gpu.torch_flash_attention import FlashBackend
 
-    return Flash()
+    return FlashBackend()
 
 
-def _by_triton() -> Kernels:
+def _by_triton() -> KernelBackend:
     """Torch brings Triton along for a GPU on Linux."""
-    from bertsmith.kernels.gpu.triton_backend import ByTriton
+    from bertsmith.kernels.gpu.triton_backend import TritonBackend
 
-    return ByTriton()
+    return TritonBackend()
 
 
 def _why(error: BaseException) -> str:
@@ -222,15 +222,15 @@ def _why(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def for_answers(width: int) -> Kernels:
+def select_inference_backend(width: int) -> KernelBackend:
     """The kernels of a model of this width that answers: the same, also where nothing is trained. An answer does
     not wait for kernels that have not been compiled yet: torch computes it, and they are compiled beside."""
-    if for_training("auto", width, is_long=False) is TORCH:
-        return TORCH
+    if select_training_backend("auto", width, is_long=False) is REFERENCE:
+        return REFERENCE
     _imported("bertsmith.kernels.cpu.inference")
-    from bertsmith.kernels.cpu.inference import FastAnswers
+    from bertsmith.kernels.cpu.inference import NumbaInferenceBackend
 
-    return FastAnswers()
+    return NumbaInferenceBackend()
 
 
 def _is_whole() -> bool:

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from bertsmith.errors import InputError
-from bertsmith.kernels.backend_selection import cannot_compile, compile_all, missing
+from bertsmith.kernels.backend_selection import compile_all, compile_error, missing_numba_error
 
 _UNLESS = "unless-another-does"
 
 
-def compile_beside() -> None:
+def start_background_compile() -> None:
     """Begin. The process yields to others, and goes on when this one has ended."""
     gently = "nice -n 19 " if shutil.which("nice") else ""
     line = f'{gently}"$0" -P -m {__name__} {_UNLESS} > /dev/null 2>&1 < /dev/null &'
@@ -31,7 +31,7 @@ def compile_beside() -> None:
 def main() -> None:
     """Compile them. Where another process is at the same, wait for it, or leave it to that one. Ends with 2 where
     it cannot be done here."""
-    if (found := missing()) is not None:
+    if (found := missing_numba_error()) is not None:
         _end(found)
     mode = fcntl.LOCK_EX | (fcntl.LOCK_NB if _UNLESS in sys.argv else 0)
     handle = os.open(_lock(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -43,7 +43,7 @@ def main() -> None:
     try:
         compile_all()
     except Exception as error:  # Numba's are of no type that is known before it is loaded
-        _end(cannot_compile(error))
+        _end(compile_error(error))
     finally:
         os.close(handle)
 

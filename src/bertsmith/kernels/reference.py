@@ -12,21 +12,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Name = Literal["torch", "numba", "flash", "triton"]
-Drawn = Tensor | tuple[int, int, int, int] | None
+BackendName = Literal["torch", "numba", "flash", "triton"]
+DropoutState = Tensor | tuple[int, int, int, int] | None
 """What dropout drew: its mask; or what decides of each element, see cpu/training.py."""
 
-NO_GRADIENT, NEVER_ONE = -1, -2
+NO_GRAD, NEVER_UPDATED = -1, -2
 """What is said of a row without a gradient in this update, or in any before it."""
 
 # Products of integers of 8 bits that may be added up in fp32 without rounding: their sum is below 2**24.
 _EXACT = 2**10
 _MIDDLE = 128  # of the 256 numbers of 8 bits
 _STEPS = 255  # from the lowest of them to the highest
-TINY = 1e-12
+MIN_QUANT_STEP = 1e-12
 
 
-class Drops(Protocol):
+class DropoutLike(Protocol):
     """Dropout, as `layers.Dropout` is: the share that is dropped, and what draws."""
 
     p: float
@@ -46,7 +46,7 @@ class Drops(Protocol):
         ...
 
 
-class IntegerWeights(NamedTuple):
+class DequantParams(NamedTuple):
     """Of each output [out]: the sum of its weights in 8 bits, what one of them stands for, its bias; and how many
     of these its weight is of the input that is kept apart."""
 
@@ -56,17 +56,17 @@ class IntegerWeights(NamedTuple):
     apart: Tensor
 
 
-class Integers(NamedTuple):
+class QuantizedLinear(NamedTuple):
     """A linear layer in 8-bit integers: the factors of its inputs [in], its weights as `integer_weights` has them,
     what its outputs are made with, and which input is not in 8 bits, whose factor and weights are 0."""
 
     channels: Tensor
     weight: Tensor
-    of: IntegerWeights
+    of: DequantParams
     apart: int
 
 
-class VocabularyPart(NamedTuple):
+class VocabChunk(NamedTuple):
     """A part of a vocabulary, its row `first` and those behind it, compared with M tokens: logits [v, M] without
     their bias [v], and the label of each token among all rows, long [M]."""
 
@@ -82,7 +82,7 @@ class VocabularyPart(NamedTuple):
         return tokens, self.labels[tokens] - self.first
 
 
-class Predicted(NamedTuple):
+class VocabPrediction(NamedTuple):
     """Tokens x [M, E] that are compared with a vocabulary, a table [V, E] with bias [V], and their labels, long
     [M]."""
 
@@ -91,12 +91,12 @@ class Predicted(NamedTuple):
     bias: Tensor
     labels: Tensor
 
-    def part(self, begin: int, end: int, logits: Tensor) -> VocabularyPart:
+    def part(self, begin: int, end: int, logits: Tensor) -> VocabChunk:
         """These rows of the table, of which such logits came."""
-        return VocabularyPart(logits, self.bias[begin:end], self.labels, begin)
+        return VocabChunk(logits, self.bias[begin:end], self.labels, begin)
 
 
-class Seen(NamedTuple):
+class OnlineSoftmaxState(NamedTuple):
     """What was seen of each token's logits, [M]: the highest, the sum of exp(logit - highest), and its label's."""
 
     top: Tensor
@@ -115,7 +115,7 @@ class AdamWStep(NamedTuple):
     epsilon: float
 
 
-class Moved(NamedTuple):
+class AdamWTensors(NamedTuple):
     """A parameter that AdamW moves, its gradient, and the means of its gradients so far and of their squares."""
 
     parameter: Tensor
@@ -124,7 +124,7 @@ class Moved(NamedTuple):
     square: Tensor
 
 
-class Bounds(NamedTuple):
+class SequenceLayout(NamedTuple):
     """What attention keeps within: a token sees those of its own sequence alone. starts: where sequences begin and
     the last one ends, long [B + 1]. sees: which tokens of it a token sees, as a model's configuration has it.
     longest: tokens of the longest sequence, 0 where there is none. tokens: of all of them."""
@@ -135,11 +135,11 @@ class Bounds(NamedTuple):
     tokens: int
 
 
-Attends = Callable[[Tensor, Tensor], Tensor]
+AttentionFn = Callable[[Tensor, Tensor], Tensor]
 """Attention of queries [M, H] over keys with values behind them [N, 2H]: [M, H]."""
 
 
-class LayerParts(NamedTuple):
+class EncoderLayerModules(NamedTuple):
     """What a layer of BERT is made of: what has weights, in the order in which it computes, and what has none."""
 
     qkv: nn.Module
@@ -149,8 +149,8 @@ class LayerParts(NamedTuple):
     output: nn.Module
     output_norm: nn.Module
     heads: int
-    attention_dropout: Drops
-    dropout: Drops
+    attention_dropout: DropoutLike
+    dropout: DropoutLike
     activation: Callable[[Tensor], Tensor]
 
     @property
@@ -169,7 +169,7 @@ class LayerParts(NamedTuple):
         return self.attention_norm, self.output_norm
 
 
-class Products:
+class MatmulBackend:
     """Products of matrices, by the libraries that torch takes. Nothing of them is differentiated."""
 
     def multiplied(
@@ -184,7 +184,7 @@ class Products:
         return self.multiplied(grad.T, x), grad.sum(0)
 
 
-class Kernels(Products):
+class KernelBackend(MatmulBackend):
     """By torch's operations: the plain way.
 
     by_rows: whether a table of which few rows have a gradient is trained quicker by `move_rows`. loss_rows: of
@@ -193,7 +193,7 @@ class Kernels(Products):
     below 0. lengths: what is computed is the same for a longest sequence of any length up to a multiple of this.
     """
 
-    name: ClassVar[Name] = "torch"
+    name: ClassVar[BackendName] = "torch"
     by_rows: ClassVar[bool] = False
     loss_rows: ClassVar[int] = 16
     columns: ClassVar[int] = 1
@@ -209,14 +209,16 @@ class Kernels(Products):
         x: Tensor,
         tables: Sequence[tuple[nn.Embedding, Tensor]],
         norm: nn.Module,
-        dropout: Drops,
+        dropout: DropoutLike,
         kind: torch.dtype,
     ) -> Tensor | None:
         """dropout(norm(x + rows of each table)), [N, E], by another way than one after the other; None where that
         is the better way. tables: with the numbers of each token's row, long [N]. kind: of the result."""
         return None
 
-    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
+    def layer(
+        self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
+    ) -> Tensor | None:
         """A layer, [N, H] → [N, H], by another way than part by part; None where that is the better way. rows:
         long [M], those that are wanted, [M, H]: on a processor in ascending order, on a GPU in any, and of a
         batch that was filled up some twice."""
@@ -229,7 +231,7 @@ class Kernels(Products):
         better way."""
         return None
 
-    def added_norm(self, residual: Tensor, x: Tensor, dropout: Drops, norm: nn.Module) -> Tensor:
+    def added_norm(self, residual: Tensor, x: Tensor, dropout: DropoutLike, norm: nn.Module) -> Tensor:
         """norm(residual + dropout(x)), [N, H]."""
         found: Tensor = norm(dropout.added(residual, x))
         return found
@@ -238,28 +240,30 @@ class Kernels(Products):
         """Whether products of x are quicker by these than by the libraries that torch takes."""
         return False
 
-    def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
+    def attention(
+        self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+    ) -> Tensor | None:
         """Attention over packed sequences, [N, 3H] → [N, H], by another way than buckets; zeros of rows behind the
         last sequence, of which there are none on a GPU. None where buckets are the better way."""
         return None
 
     def attention_of_rows(
-        self, x: Tensor, rows: Tensor, bounds: Bounds, heads: int, dropout: Drops | None
-    ) -> Attends | None:
+        self, x: Tensor, rows: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+    ) -> AttentionFn | None:
         """The same for the queries of some tokens alone, to be called once with what is made of x [N, H]; None
         where all tokens' is the better way. rows: these tokens, long [M] in ascending order."""
         return None
 
     def weights(
-        self, scores: Tensor, bias: Tensor | None, dropout: Drops | None
-    ) -> tuple[Tensor, Tensor, Drawn]:
+        self, scores: Tensor, bias: Tensor | None, dropout: DropoutLike | None
+    ) -> tuple[Tensor, Tensor, DropoutState]:
         """Softmax of scores [b, A, T, T]: after dropout, before it, and what dropout drew. bias: is added to the
         scores, see `layout.Bucket`."""
-        weights = softmax_in_float(scores if bias is None else scores + bias, scores.dtype)
+        weights = softmax_fp32(scores if bias is None else scores + bias, scores.dtype)
         mask = None if dropout is None else dropout.mask(weights)
         return weights if mask is None else weights * mask, weights, mask
 
-    def weights_back(self, weights: Tensor, drawn: Drawn, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    def weights_back(self, weights: Tensor, drawn: DropoutState, slopes: Tensor) -> tuple[Tensor, Tensor]:
         """The weights after dropout again, and the slopes of the scores. slopes: those of the weights after
         dropout, which may be written over."""
         if isinstance(drawn, Tensor):
@@ -296,12 +300,16 @@ class Kernels(Products):
         return False
 
     def parts_seen(
-        self, of: Predicted, bounds: Sequence[tuple[int, int]], way: Products, kept: list[Tensor] | None
-    ) -> Seen:
+        self,
+        of: VocabPrediction,
+        bounds: Sequence[tuple[int, int]],
+        way: MatmulBackend,
+        kept: list[Tensor] | None,
+    ) -> OnlineSoftmaxState:
         """Take in the vocabulary, part by part. bounds: the first row of each part and the one behind its last.
         way: what makes the products. kept: is given the logits of each part, if they are wanted."""
         top = torch.full(of.labels.shape, -torch.inf)
-        seen = Seen(top, torch.zeros_like(top), torch.zeros_like(top))
+        seen = OnlineSoftmaxState(top, torch.zeros_like(top), torch.zeros_like(top))
         for begin, end in bounds:
             logits = way.multiplied(of.table[begin:end], of.x.T)
             self.part_seen(of.part(begin, end, logits), *seen)
@@ -311,9 +319,9 @@ class Kernels(Products):
 
     def parts_slopes(
         self,
-        of: Predicted,
+        of: VocabPrediction,
         bounds: Sequence[tuple[int, int]],
-        way: Products,
+        way: MatmulBackend,
         kept: Sequence[Tensor],
         seen: tuple[Tensor, Tensor, Tensor],
         of_table: Tensor | None,
@@ -329,7 +337,7 @@ class Kernels(Products):
                 way.multiplied(logits, of.x, out=of_table[begin:end])
         return of_x, torch.cat(of_bias)
 
-    def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
+    def part_seen(self, part: VocabChunk, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Take in a part of the vocabulary. Of each column, [M], what was seen by now: top, the highest logit;
         total, the sum of exp(logit - top); gold, its label's logit."""
         rows = part.logits + part.bias[:, None]
@@ -339,7 +347,7 @@ class Kernels(Products):
         column, row = part.labelled()
         gold[column] = rows[row, column]
 
-    def part_slopes(self, part: VocabularyPart, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
+    def part_slopes(self, part: VocabChunk, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """The logits of a part become their slopes, in place; returns those of the bias. slope: of the loss, [];
         share: slope / total, [M]."""
         values = part.logits + part.bias[:, None]  # in fp32
@@ -354,7 +362,7 @@ class Kernels(Products):
         stands for, [N, 1]."""
         rows = x * channels
         lowest, highest = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
-        step = ((highest - lowest) / _STEPS).clamp_min_(TINY)
+        step = ((highest - lowest) / _STEPS).clamp_min_(MIN_QUANT_STEP)
         middle = lowest + _MIDDLE * step  # rounded to 0; the lowest to -128
         return (
             rows.sub_(middle).div_(step).round_().clamp_(-_MIDDLE, _MIDDLE - 1).to(torch.int8),
@@ -368,7 +376,7 @@ class Kernels(Products):
         return weight if is_native else weight.float()
 
     def integer_linear(
-        self, x: Tensor, linear: Integers, dtype: torch.dtype, *, activated: bool = False
+        self, x: Tensor, linear: QuantizedLinear, dtype: torch.dtype, *, activated: bool = False
     ) -> Tensor:
         """x [N, in] rounded to 8 bits, times the weights, and what comes of it: [N, out] of this dtype. A row
         does not depend on the others: sums of integers are exact. activated: whether GELU of it is wanted."""
@@ -390,7 +398,7 @@ class Kernels(Products):
         step: Tensor,
         middle: Tensor,
         apart: Tensor,
-        of: IntegerWeights,
+        of: DequantParams,
         dtype: torch.dtype,
     ) -> Tensor:
         """What products of such integers, int32 [N, out], stand for. apart: the input that is kept so, [N, 1]."""
@@ -405,7 +413,7 @@ class Kernels(Products):
         """Of all of them together, Euclidean, []."""
         return nn.utils.get_total_norm(gradients)
 
-    def move_all(self, moved: Sequence[Moved], step: AdamWStep, factor: float) -> None:
+    def move_all(self, moved: Sequence[AdamWTensors], step: AdamWStep, factor: float) -> None:
         """AdamW's update of many parameters, in place. factor: what gradients are multiplied by first."""
         beta1, beta2 = step.betas
         for parameter, gradient, mean, square in moved:
@@ -433,7 +441,7 @@ class Kernels(Products):
         )
 
 
-class Written:
+class WeightVersions:
     """Weights as they are now, of which something is made: to know when it must be made anew.
 
     It goes by where they lie and by how often torch has written to them, which it does not count by `.data`, nor
@@ -453,28 +461,28 @@ def _marks(weights: Iterable[Tensor]) -> list[tuple[int, int]]:
     return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights]
 
 
-def kind_of(x: Tensor) -> torch.dtype:
+def compute_dtype(x: Tensor) -> torch.dtype:
     """In which products of x are computed: autocast's, where it is on."""
     device = x.device.type
     low = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     return torch.get_autocast_dtype(device) if low else x.dtype
 
 
-def gelu_new(x: Tensor) -> Tensor:
+def gelu_tanh(x: Tensor) -> Tensor:
     """GELU's tanh form."""
     return F.gelu(x, approximate="tanh")
 
 
-def softmax_in_float(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def softmax_fp32(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Softmax over the last axis, in fp32 even where the products are bf16; the result in `dtype`."""
     return scores.softmax(-1, dtype=torch.float32).to(dtype or scores.dtype)
 
 
-TORCH = Kernels()
+REFERENCE = KernelBackend()
 
 
-def use_kernels(module: nn.Module, kernels: Kernels) -> None:
+def set_kernel_backend(module: nn.Module, kernels: KernelBackend) -> None:
     """Let every part of `module` that asks kernels ask these."""
     for part in module.modules():
-        if isinstance(getattr(part, "kernels", None), Kernels):
+        if isinstance(getattr(part, "kernels", None), KernelBackend):
             setattr(part, "kernels", kernels)  # noqa: B010  (a Module's type knows no such name)

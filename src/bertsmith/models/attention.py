@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertsmith.kernels.reference import TORCH, Drops, Kernels, softmax_in_float
+from bertsmith.kernels.reference import REFERENCE, DropoutLike, KernelBackend, softmax_fp32
 from bertsmith.models.attention_layout import AttentionLayout, causal_mask
 from bertsmith.models.config import AttentionDirection
 from bertsmith.packed import Packed, copy_to_device
@@ -67,7 +67,7 @@ def attention_maps(
             scores = scores.masked_fill(
                 copy_to_device(torch.from_numpy(causal_mask(len(rows), sees)), qkv.device), -torch.inf
             )
-        maps.append(softmax_in_float(scores))
+        maps.append(softmax_fp32(scores))
     return maps
 
 
@@ -82,7 +82,11 @@ def _by_head(rows: Tensor, heads: int) -> Tensor:
 
 
 def attention(
-    qkv: Tensor, layout: AttentionLayout, heads: int, dropout: Drops | None = None, kernels: Kernels = TORCH
+    qkv: Tensor,
+    layout: AttentionLayout,
+    heads: int,
+    dropout: DropoutLike | None = None,
+    kernels: KernelBackend = REFERENCE,
 ) -> Tensor:
     """Compute attention by the kernels, or else by buckets: [N, 3H] → [N, H], zeros on padding rows.
 
@@ -96,7 +100,11 @@ def attention(
 
 
 def bucket_attention(
-    qkv: Tensor, layout: AttentionLayout, heads: int, dropout: Drops | None = None, kernels: Kernels = TORCH
+    qkv: Tensor,
+    layout: AttentionLayout,
+    heads: int,
+    dropout: DropoutLike | None = None,
+    kernels: KernelBackend = REFERENCE,
 ) -> Tensor:
     """Compute attention by buckets of sequences of similar length: [N, 3H] → [N, H]."""
     if not layout.buckets:
@@ -137,7 +145,7 @@ def _in_bucket(part: Tensor, sequences: int, length: int, heads: int) -> Tensor:
 
 def _weights(scaled_queries: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
     """Return the attention weights [b, A, T, T] of queries divided by sqrt(d)."""
-    return TORCH.weights(scaled_queries @ k.transpose(-2, -1), bias, None)[0]
+    return REFERENCE.weights(scaled_queries @ k.transpose(-2, -1), bias, None)[0]
 
 
 def _dropped_out(weights: Tensor, mask: MaskFunction | None) -> Tensor:
@@ -152,7 +160,12 @@ class _BucketAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, layout: AttentionLayout, heads: int, dropout: Drops | None, kernels: Kernels
+        ctx: Any,
+        qkv: Tensor,
+        layout: AttentionLayout,
+        heads: int,
+        dropout: DropoutLike | None,
+        kernels: KernelBackend,
     ) -> Tensor:
         rows = qkv if layout.cells is None else qkv.index_select(0, layout.cells)
         cells = rows.new_empty(len(rows), rows.shape[1] // 3)

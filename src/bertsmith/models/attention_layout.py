@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.kernels.reference import Bounds
+from bertsmith.kernels.reference import SequenceLayout
 from bertsmith.models.config import AttentionDirection
 from bertsmith.packed import Packed, copy_to_device
 
@@ -93,9 +93,11 @@ class AttentionLayout:
         return torch.from_numpy(indices[order]), torch.from_numpy(inverse[: len(rows)])
 
     @cached_property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> SequenceLayout:
         """Return the sequence boundaries in the form that kernels take."""
-        return Bounds(self.packed.starts.long(), self.sees, self.packed.longest, len(self.packed.tokens))
+        return SequenceLayout(
+            self.packed.starts.long(), self.sees, self.packed.longest, len(self.packed.tokens)
+        )
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bertsmith.kernels.reference import TORCH, Kernels, kind_of
+from bertsmith.kernels.reference import REFERENCE, KernelBackend, compute_dtype
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.layers import Dropout, Embedding, Linear, has_hooks
 from bertsmith.models.weight_init import sinusoidal_positions
@@ -20,7 +20,7 @@ class Embeddings(nn.Module):
     an embedding, too, which is never updated, so that every Hugging Face tool reads them.
     """
 
-    kernels: Kernels = TORCH
+    kernels: KernelBackend = REFERENCE
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Embeddings(nn.Module):
         tables: list[tuple[nn.Embedding, Tensor]] = [(self.position, positions)]
         if self.segment is not None:
             tables.append((self.segment, torch.zeros_like(positions) if one_segment else packed.segments))
-        dtype = x.dtype if self._keeps_fp32 else kind_of(x)
+        dtype = x.dtype if self._keeps_fp32 else compute_dtype(x)
         embedded = None
         if not has_hooks(self.norm, self.dropout, *(table for table, _ in tables)):
             embedded = self.kernels.embedded(x, tables, self.norm, self.dropout, dtype)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
-from bertsmith.kernels.reference import TORCH, Kernels, LayerParts
+from bertsmith.kernels.reference import REFERENCE, EncoderLayerModules, KernelBackend
 from bertsmith.models.attention import attention, attention_maps
 from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import ModelConfig
@@ -32,7 +32,7 @@ from bertsmith.packed import Packed
 class Attention(nn.Module):
     """Multi-head self-attention with its output projection; query, key, and value are one matrix product."""
 
-    kernels: Kernels = TORCH
+    kernels: KernelBackend = REFERENCE
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """The feed-forward sublayer, W2·act(W1·x + b1) + b2: [N, H] → [N, H]."""
 
-    kernels: Kernels = TORCH
+    kernels: KernelBackend = REFERENCE
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def _select(x: Tensor, rows: Tensor | None) -> Tensor:
 class TransformerLayer(nn.Module):
     """A Transformer layer: attention and feed-forward, each with a residual connection and a LayerNorm."""
 
-    kernels: Kernels = TORCH
+    kernels: KernelBackend = REFERENCE
 
     def __init__(
         self,
@@ -141,14 +141,14 @@ class TransformerLayer(nn.Module):
         output = None if parts is None else self.kernels.layer(x, layout.bounds, parts, rows)
         return self._by_parts(x, layout, rows) if output is None else output
 
-    def parts(self) -> LayerParts | None:
+    def parts(self) -> EncoderLayerModules | None:
         """Return the modules of a standard BERT layer, None if the layer is another one or has hooks."""
         if self._norm_first:
             return None
         attention, feed_forward = unwrap_shared(self.attention), unwrap_shared(self.feed_forward)
         if type(attention) is not Attention or type(feed_forward) is not FeedForward:
             return None
-        parts = LayerParts(
+        parts = EncoderLayerModules(
             qkv=attention.qkv,
             projection=attention.output,
             attention_norm=unwrap_shared(self.attention_norm),
@@ -240,7 +240,7 @@ class Encoder(nn.Module):
         in_integers: True if torch computes the layers' matrix products in int8.
     """
 
-    kernels: Kernels = TORCH
+    kernels: KernelBackend = REFERENCE
     computing: Callable[[], AbstractContextManager[object]] = nullcontext
     in_integers = False
 

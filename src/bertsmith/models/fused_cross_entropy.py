@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.reference import Kernels, Predicted, Products, kind_of
+from bertsmith.kernels.reference import KernelBackend, MatmulBackend, VocabPrediction, compute_dtype
 from bertsmith.models.layers import matmul, matmul_backend
 
 _CHUNK_SIZE = 4096  # vocabulary entries per chunk
@@ -22,7 +22,7 @@ _NO_LABEL = -1
 
 
 def fused_cross_entropy(
-    x: Tensor, table: Tensor, bias: Tensor, labels: Tensor, kernels: Kernels
+    x: Tensor, table: Tensor, bias: Tensor, labels: Tensor, kernels: KernelBackend
 ) -> tuple[Tensor, Tensor]:
     """Return the sum of cross-entropies, fp32, and the number of correct predictions.
 
@@ -33,7 +33,7 @@ def fused_cross_entropy(
         labels: Long [M].
         kernels: The kernels to use. Products are in autocast's dtype.
     """
-    dtype = kind_of(x)
+    dtype = compute_dtype(x)
     if len(labels) and table.dtype in (dtype, torch.float32) and kernels.takes_parts(x):
         products, needs_grad = matmul_backend(x, kernels), torch.is_grad_enabled()
         return _ChunkedLogits.apply(x.to(dtype), table, bias, labels, kernels, products, needs_grad)  # type: ignore
@@ -53,7 +53,7 @@ class _FullLogits(torch.autograd.Function):
         table: Tensor,
         bias: Tensor,
         labels: Tensor,
-        kernels: Kernels,
+        kernels: KernelBackend,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         x_cast, table_cast = x.to(dtype), table.to(dtype)
@@ -95,15 +95,15 @@ class _ChunkedLogits(torch.autograd.Function):
         table: Tensor,
         bias: Tensor,
         labels: Tensor,
-        kernels: Kernels,
-        products: Products,
+        kernels: KernelBackend,
+        products: MatmulBackend,
         needs_grad: bool,
     ) -> tuple[Tensor, Tensor]:
         count, padding = len(labels), -len(labels) % _ROW_MULTIPLE
         x, labels = F.pad(x, (0, 0, 0, padding)), F.pad(labels, (0, padding), value=_NO_LABEL)
         logits: list[Tensor] = []
         max_logits, sums, label_logits = kernels.parts_seen(
-            Predicted(x, table, bias, labels),
+            VocabPrediction(x, table, bias, labels),
             vocabulary_chunks(len(table)),
             products,
             logits if needs_grad else None,
@@ -122,7 +122,7 @@ class _ChunkedLogits(torch.autograd.Function):
         scale[ctx.count :] = 0
         table_grad = torch.empty_like(table) if ctx.needs_input_grad[1] else None
         x_grad, bias_grad = ctx.kernels.parts_slopes(
-            *(Predicted(x, table, bias, labels), vocabulary_chunks(len(table)), ctx.products, logits),
+            *(VocabPrediction(x, table, bias, labels), vocabulary_chunks(len(table)), ctx.products, logits),
             *((max_logits, scale, grad), table_grad),
         )
         # The logits are overwritten, so a second backward pass must fail.

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bertsmith.kernels.reference import TORCH, Kernels
+from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import Crf
 from bertsmith.models.family import get_family
@@ -45,7 +45,7 @@ class MaskedLMHead(nn.Module):
     owner. A head that is not tied has a decoder of its own.
     """
 
-    kernels: Kernels = TORCH
+    kernels: KernelBackend = REFERENCE
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith import hardware
-from bertsmith.kernels.reference import TORCH, Kernels, Products, gelu_new, kind_of
+from bertsmith.kernels.reference import REFERENCE, KernelBackend, MatmulBackend, compute_dtype, gelu_tanh
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
-    "gelu_new": gelu_new,
+    "gelu_new": gelu_tanh,
     "relu": F.relu,
     "tanh": torch.tanh,
 }
@@ -88,7 +88,7 @@ class Linear(nn.Linear):
         activates: True if the layer can apply GELU to its output.
     """
 
-    kernels: Kernels = TORCH
+    kernels: KernelBackend = REFERENCE
     activates: ClassVar[bool] = False
 
     def reset_parameters(self) -> None:
@@ -99,7 +99,7 @@ class Linear(nn.Linear):
         return linear(x, self.weight, self.bias, self.kernels)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: Kernels = TORCH) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: KernelBackend = REFERENCE) -> Tensor:
     """Compute `F.linear`; without gradients, a row's result does not depend on the number of rows.
 
     Libraries compute products of few rows, or of one column, by other algorithms whose sums differ in the last
@@ -114,20 +114,22 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: Kernels = TO
     return matmul(x, weight, bias, kernels)
 
 
-def matmul_backend(x: Tensor, kernels: Kernels) -> Products:
+def matmul_backend(x: Tensor, kernels: KernelBackend) -> MatmulBackend:
     """Return the fastest backend for matrix products of x."""
     if x.is_cpu and kernels.multiplies(x):
         return kernels
-    is_full = x.dtype == kind_of(x) == torch.float32
-    return ONEDNN if x.is_cpu and is_full and hardware.onednn_is_faster() else TORCH
+    is_full = x.dtype == compute_dtype(x) == torch.float32
+    return ONEDNN if x.is_cpu and is_full and hardware.onednn_is_faster() else REFERENCE
 
 
-def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: Kernels = TORCH) -> Tensor:
+def matmul(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: KernelBackend = REFERENCE
+) -> Tensor:
     """Compute `F.linear` by the fastest backend: x [N, in] times the transpose of weight [out, in]."""
     products = matmul_backend(x, kernels)
-    if products is TORCH or x.dim() != 2 or not x.numel():
+    if products is REFERENCE or x.dim() != 2 or not x.numel():
         return F.linear(x, weight, bias)
-    x = x.to(kind_of(x))
+    x = x.to(compute_dtype(x))
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         apply: Any = _Product.apply  # which torch does not annotate
         output: Tensor = apply(x, weight, bias, products)
@@ -135,7 +137,7 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: Kerne
     return products.multiplied(x, weight.T, bias)
 
 
-class _OneDnn(Products):
+class _OneDnn(MatmulBackend):
     """Matrix products by oneDNN; inputs that are neither row-major nor column-major are copied."""
 
     def multiplied(
@@ -154,7 +156,7 @@ class _Product(torch.autograd.Function):
     """A matrix product whose forward and backward pass use one backend."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: Products) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: MatmulBackend) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.products = products
         return products.multiplied(x, weight.T, bias)
@@ -178,7 +180,7 @@ class Embedding(nn.Embedding):
         by_rows: True if its gradient is sparse, with the rows that were looked up.
     """
 
-    kernels: Kernels = TORCH
+    kernels: KernelBackend = REFERENCE
     by_rows = False
     _joins = False
 

@@ -19,7 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith import hardware
-from bertsmith.kernels.reference import TORCH, Integers, IntegerWeights, Kernels, kind_of, use_kernels
+from bertsmith.kernels.reference import (
+    REFERENCE,
+    DequantParams,
+    KernelBackend,
+    QuantizedLinear,
+    compute_dtype,
+    set_kernel_backend,
+)
 from bertsmith.models.encoder import Encoder, copy_without_hooks
 from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
@@ -55,7 +62,7 @@ class Int8Linear(nn.Module):
         of_apart: Weights of that channel over `scale`, [out].
     """
 
-    kernels: Kernels = TORCH
+    kernels: KernelBackend = REFERENCE
     activates: ClassVar[bool] = True
     weight: Tensor
     sums: Tensor
@@ -64,7 +71,7 @@ class Int8Linear(nn.Module):
     bias: Tensor
     of_apart: Tensor
 
-    def __init__(self, linear: nn.Linear, inputs: ChannelStats, kernels: Kernels = TORCH) -> None:
+    def __init__(self, linear: nn.Linear, inputs: ChannelStats, kernels: KernelBackend = REFERENCE) -> None:
         """Quantize a linear layer.
 
         Args:
@@ -96,17 +103,17 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor, *, activated: bool = False) -> Tensor:
         """Compute […, in] → […, out], with GELU if `activated`."""
         rows = x.reshape(-1, x.shape[-1])
-        out = self.kernels.integer_linear(rows, self.integers, kind_of(x), activated=activated)
+        out = self.kernels.integer_linear(rows, self.integers, compute_dtype(x), activated=activated)
         return out.reshape(*x.shape[:-1], out.shape[1])
 
     @property
-    def integers(self) -> Integers:
+    def integers(self) -> QuantizedLinear:
         """Return the layer's tensors in the form that kernels take."""
-        weights = IntegerWeights(self.sums, self.scale, self.bias, self.of_apart)
-        return Integers(self.channels, self.weight, weights, self.apart)
+        weights = DequantParams(self.sums, self.scale, self.bias, self.of_apart)
+        return QuantizedLinear(self.channels, self.weight, weights, self.apart)
 
 
-def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Encoder:
+def quantized(encoder: Encoder, texts: Packed, kernels: KernelBackend = REFERENCE) -> Encoder:
     """Return a copy of an encoder, in evaluation mode, with its layers in int8 and all other weights shared.
 
     Args:
@@ -124,7 +131,7 @@ def quantized(encoder: Encoder, texts: Packed, kernels: Kernels = TORCH) -> Enco
     result.in_integers = any(
         linear.weight.dtype == torch.int8 and linear.weight.dim() == 2 for linear in replacements.values()
     )
-    use_kernels(result, kernels)
+    set_kernel_backend(result, kernels)
     return result
 
 

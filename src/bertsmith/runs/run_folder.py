@@ -22,7 +22,7 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, MachineError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
-from bertsmith.kernels.backend_selection import for_gpu, for_training
+from bertsmith.kernels.backend_selection import select_gpu_backend, select_training_backend
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, ModelParts
@@ -339,11 +339,11 @@ def with_kernels(
     wait for kernels that have not been compiled yet. InputError for what is not here."""
     is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
     if place.uses_threads:
-        kernels = for_training(train.kernels, model.hidden_size, is_long=is_long)
+        kernels = select_training_backend(train.kernels, model.hidden_size, is_long=is_long)
         return replace(place, kernels=kernels)
     if train.kernels == "auto" and (train.precision == "fp32" or not place.runs_ahead):
         return place
-    return replace(place, kernels=for_gpu(train.kernels, place.device, is_long=is_long))
+    return replace(place, kernels=select_gpu_backend(train.kernels, place.device, is_long=is_long))
 
 
 def is_written(out: Path, step: int) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.device import CapturedGraph, ComputeContext
-from bertsmith.kernels.reference import Kernels
+from bertsmith.kernels.reference import KernelBackend
 from bertsmith.packed import copy_to_device
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import Passes, Trained
@@ -157,9 +157,9 @@ def pays(
     return place.runs_ahead and fills and skip and settings.accumulate == 1 and not thaws
 
 
-def _kernels_of(trained: Trained) -> list[Kernels]:
+def _kernels_of(trained: Trained) -> list[KernelBackend]:
     every: list[Any] = [getattr(module, "kernels", None) for module in trained.modules()]
-    return [some for some in every if isinstance(some, Kernels)]
+    return [some for some in every if isinstance(some, KernelBackend)]
 
 
 def _filled_up(sizes: Any) -> Any:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bertsmith.kernels import backend_selection
-from bertsmith.kernels.reference import TORCH, Kernels
+from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MaskedLM
@@ -15,7 +15,10 @@ from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
 from bertsmith.training.optim.optimizer import clip, make_optimizer
 from bertsmith.training.trainer import Trained
 
-EVERY = [TORCH, *([backend_selection.of_name("numba")] if backend_selection.are_here() else [])]
+EVERY = [
+    REFERENCE,
+    *([backend_selection.load_backend("numba")] if backend_selection.is_numba_available() else []),
+]
 every_kernels = pytest.mark.parametrize("kernels", EVERY, ids=lambda kernels: kernels.name)
 
 
@@ -50,7 +53,7 @@ def by_formula(
 @pytest.mark.parametrize("corrected", [True, False])
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.98)])
 def test_fifty_updates_follow_the_formula_and_decay_spares_biases_and_norms(
-    betas: tuple[float, float], corrected: bool, kernels: Kernels
+    betas: tuple[float, float], corrected: bool, kernels: KernelBackend
 ) -> None:
     named = parameters()
     start = {name: p.detach().clone() for name, p in named.items()}
@@ -171,12 +174,12 @@ def test_clipping_scales_all_gradients_together() -> None:
 
 @every_kernels
 @pytest.mark.parametrize("limit", [1.0, 50.0])
-def test_an_update_is_made_with_clipped_gradients(kernels: Kernels, limit: float) -> None:
+def test_an_update_is_made_with_clipped_gradients(kernels: KernelBackend, limit: float) -> None:
     """Whether they are scaled at once or on the way; what follows without clipping is not scaled again."""
     of = {"betas": (0.9, 0.99), "epsilon": 1e-6, "weight_decay": 0.1}
     named, wanted = parameters(), parameters()
     optimizer, usual = (
-        make_optimizer(some.items(), **of, kernels=by) for some, by in ((named, kernels), (wanted, TORCH))
+        make_optimizer(some.items(), **of, kernels=by) for some, by in ((named, kernels), (wanted, REFERENCE))
     )
     for step in range(4):
         draw = torch.Generator().manual_seed(step)
@@ -201,7 +204,7 @@ def test_an_update_is_made_with_clipped_gradients(kernels: Kernels, limit: float
 
 
 @every_kernels
-def test_gradients_that_a_closure_makes_are_used(kernels: Kernels) -> None:
+def test_gradients_that_a_closure_makes_are_used(kernels: KernelBackend) -> None:
     named = parameters()
     optimizer = make_optimizer(
         named.items(), betas=(0.9, 0.99), epsilon=1e-6, weight_decay=0.0, kernels=kernels

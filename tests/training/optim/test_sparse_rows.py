@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertsmith.device import ComputeContext
 from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels import backend_selection
-from bertsmith.kernels.reference import TORCH, Kernels
+from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.loss import Loss
 from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
@@ -29,17 +29,20 @@ from bertsmith.training.train_step import Passes, Trained, update
 ROWS, WIDTH = 90, 20
 
 
-def every() -> list[Kernels]:
-    return [TORCH, *([backend_selection.of_name("numba")] if backend_selection.are_here() else [])]
+def every() -> list[KernelBackend]:
+    return [
+        REFERENCE,
+        *([backend_selection.load_backend("numba")] if backend_selection.is_numba_available() else []),
+    ]
 
 
 @pytest.fixture(params=every(), ids=lambda kernels: kernels.name)
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    found: Kernels = request.param
+def kernels(request: pytest.FixtureRequest) -> KernelBackend:
+    found: KernelBackend = request.param
     return found
 
 
-def made(corrected: bool, kernels: Kernels = TORCH) -> tuple[nn.Parameter, AdamW]:
+def made(corrected: bool, kernels: KernelBackend = REFERENCE) -> tuple[nn.Parameter, AdamW]:
     table = nn.Parameter(torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0)))
     named = {"table": table}.items()
     return table, make_optimizer(
@@ -71,7 +74,9 @@ def moved(table: nn.Parameter, optimizer: AdamW, step: int, of: Callable[[Tensor
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("corrected", [True, False])
-def test_updates_are_those_of_the_whole_gradient(kernels: Kernels, corrected: bool, threads: int) -> None:
+def test_updates_are_those_of_the_whole_gradient(
+    kernels: KernelBackend, corrected: bool, threads: int
+) -> None:
     table, optimizer = made(corrected, kernels)
     wanted, usual = made(corrected)
     before = torch.get_num_threads()
@@ -92,7 +97,7 @@ def test_updates_are_those_of_the_whole_gradient(kernels: Kernels, corrected: bo
         )
 
 
-def test_whole_gradients_may_come_between(kernels: Kernels) -> None:
+def test_whole_gradients_may_come_between(kernels: KernelBackend) -> None:
     """They reach rows that had none before."""
     table, optimizer = made(True, kernels)
     wanted, usual = made(True)
@@ -108,7 +113,7 @@ def test_whole_gradients_may_come_between(kernels: Kernels) -> None:
         torch.testing.assert_close(table, wanted, atol=1e-6, rtol=1e-5)
 
 
-def test_updates_go_on_to_the_bit_from_a_restored_state(kernels: Kernels) -> None:
+def test_updates_go_on_to_the_bit_from_a_restored_state(kernels: KernelBackend) -> None:
     straight, whole = made(True, kernels)
     for step in range(9):
         moved(straight, whole, step, lambda g: g.clone())
@@ -148,7 +153,7 @@ class Sorts(nn.Module):
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_run_of_one_process_is_trained_by_rows(
-    kernels: Kernels, accumulate: int, monkeypatch: pytest.MonkeyPatch
+    kernels: KernelBackend, accumulate: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And is the run that has whole gradients."""
     monkeypatch.setattr(layers, "_MIN_SPARSE_ROWS", 600)

@@ -15,19 +15,21 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from bertsmith.kernels.cpu.compilation import LOOPS, compiles_for
-from bertsmith.kernels.cpu.simd import at
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, has_cpu_feature
+from bertsmith.kernels.cpu.simd import typed_pointer
 
 _ARCH_PRCTL, _ASK_FOR, _TILES = 158, 0x1023, 18  # Linux: the call, its request, and the part of the state
 _BYTE = ir.IntType(8)
 _ROWS = 16  # of a tile; the pairs of terms of a product
-SIDE = 2 * _ROWS  # rows, columns and terms of the smallest product made: four tiles
-RIGHT = 64  # bytes of a row of a tile: from one tile of sums, or of what multiplies, to the one at its right
+BLOCK_SIZE = 2 * _ROWS  # rows, columns and terms of the smallest product made: four tiles
+TILE_ROW_BYTES = (
+    64  # bytes of a row of a tile: from one tile of sums, or of what multiplies, to the one at its right
+)
 
 
-def are_here() -> bool:
+def is_amx_available() -> bool:
     """Whether this processor has tiles, Numba compiles for it, and the system lets this process use them."""
-    if not compiles_for("amx-bf16"):
+    if not has_cpu_feature("amx-bf16"):
         return False
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASK_FOR, _TILES) == 0)
 
@@ -40,7 +42,7 @@ def _whole() -> torch.Tensor:
     return told
 
 
-WHOLE = _whole()
+TILE_CONFIG = _whole()
 """What `configure` is told: eight tiles of full size."""
 
 
@@ -55,7 +57,7 @@ def configure(typing: Any, address: Any) -> Any:
     """Make ready the tiles of this thread, as told at the address."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _called(builder, "ldtilecfg", at(builder, values[0], _BYTE))
+        _called(builder, "ldtilecfg", typed_pointer(builder, values[0], _BYTE))
         return context.get_dummy_value()
 
     return types.void(types.int64), made
@@ -73,7 +75,7 @@ def release(typing: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)
-def zero(typing: Any, tile: Any) -> Any:
+def zero_tile(typing: Any, tile: Any) -> Any:
     """Set a tile to 0."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -86,7 +88,9 @@ def zero(typing: Any, tile: Any) -> Any:
 def _moved(name: str) -> Any:
     def typed(typing: Any, tile: Any, address: Any, row: Any) -> Any:
         def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            _called(builder, name, _BYTE(tile.literal_value), at(builder, values[1], _BYTE), values[2])
+            _called(
+                builder, name, _BYTE(tile.literal_value), typed_pointer(builder, values[1], _BYTE), values[2]
+            )
             return context.get_dummy_value()
 
         return types.void(tile, types.int64, types.int64), made
@@ -129,33 +133,33 @@ def add_integers(typing: Any, to: Any, left: Any, right: Any) -> Any:
     return _added("tdpbssd")(typing, to, left, right)
 
 
-@njit(**LOOPS)
-def begin_at_zero():
+@njit(**JIT_OPTIONS)
+def zero_block():
     """Set the four tiles of a block's sums, 0 to 3, to 0."""
-    zero(0)
-    zero(1)
-    zero(2)
-    zero(3)
+    zero_tile(0)
+    zero_tile(1)
+    zero_tile(2)
+    zero_tile(3)
 
 
-@njit(**LOOPS)
-def begin_with(place, row):
+@njit(**JIT_OPTIONS)
+def load_block(place, row):
     """Load a block's sums, 32 rows of 32 columns. row: bytes from one row to the next."""
     below = place + _ROWS * row
     load_tile(0, place, row)
-    load_tile(1, place + RIGHT, row)
+    load_tile(1, place + TILE_ROW_BYTES, row)
     load_tile(2, below, row)
-    load_tile(3, below + RIGHT, row)
+    load_tile(3, below + TILE_ROW_BYTES, row)
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def store_block(place, row):
     """Put a block's sums there."""
     below = place + _ROWS * row
     store_tile(0, place, row)
-    store_tile(1, place + RIGHT, row)
+    store_tile(1, place + TILE_ROW_BYTES, row)
     store_tile(2, below, row)
-    store_tile(3, below + RIGHT, row)
+    store_tile(3, below + TILE_ROW_BYTES, row)
 
 
 def _quarters(add: Any) -> tuple[Any, Any, Any, Any]:
@@ -166,39 +170,39 @@ def _quarters(add: Any) -> tuple[Any, Any, Any, Any]:
     # same core there seem to be hardly more registers for tiles than the eight have names: a load waits for the
     # product that reads what the tile held before. A tile of zeros needs none. The four products take 80 ns then
     # instead of 120, and 30 either way while no other thread does.
-    @njit(**LOOPS)
+    @njit(**JIT_OPTIONS)
     def first(above, row, b, b_row):
         load_tile(4, above, row)
         load_tile(5, b, b_row)
         add(0, 4, 5)
 
-    @njit(**LOOPS)
+    @njit(**JIT_OPTIONS)
     def second(b, b_row):
-        load_tile(6, b + RIGHT, b_row)
+        load_tile(6, b + TILE_ROW_BYTES, b_row)
         add(1, 4, 6)
 
-    @njit(**LOOPS)
+    @njit(**JIT_OPTIONS)
     def third(below, row):
-        zero(4)
+        zero_tile(4)
         load_tile(4, below, row)
         add(3, 4, 6)
 
-    @njit(**LOOPS)
+    @njit(**JIT_OPTIONS)
     def fourth():
-        zero(6)
+        zero_tile(6)
         add(2, 4, 5)
-        zero(4)
-        zero(5)
+        zero_tile(4)
+        zero_tile(5)
 
     return first, second, third, fourth
 
 
 _first, _second, _third, _fourth = _quarters(add_product)
-INTEGER_QUARTERS = _quarters(add_integers)
+INT8_BLOCK_STEPS = _quarters(add_integers)
 
 
-@njit(**LOOPS)
-def add_products(above, below, row, b, b_row):
+@njit(**JIT_OPTIONS)
+def accumulate_bf16(above, below, row, b, b_row):
     """All of `_quarters`, in bf16."""
     _first(above, row, b, b_row)
     _second(b, b_row)
@@ -206,29 +210,29 @@ def add_products(above, below, row, b, b_row):
     _fourth()
 
 
-@njit(**LOOPS)
-def product(adds, a, a_row, b, out, columns, terms, rows):
+@njit(**JIT_OPTIONS)
+def multiply_block(adds, a, a_row, b, out, columns, terms, rows):
     """out [32, columns] in fp32 = a [32, terms] · b [terms, columns], both bf16, b's rows in pairs; or that is
     added to it. Columns and terms are multiples of 32. a_row: bytes from one row of a to the next. rows: all
     are made, whichever are wanted."""
     row = 4 * columns
-    for column in range(0, row, 4 * SIDE):
+    for column in range(0, row, 4 * BLOCK_SIZE):
         place = out + column
         if adds:
-            begin_with(place, row)
+            load_block(place, row)
         else:
-            begin_at_zero()
+            zero_block()
         left, right = a, b + column
-        for _ in range(0, terms, SIDE):
-            add_products(left, left + _ROWS * a_row, a_row, right, row)
-            left += 2 * SIDE
+        for _ in range(0, terms, BLOCK_SIZE):
+            accumulate_bf16(left, left + _ROWS * a_row, a_row, right, row)
+            left += 2 * BLOCK_SIZE
             right += _ROWS * row
         store_block(place, row)
 
 
 def _fetched(is_written: bool) -> Any:
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        place = at(builder, values[0], _BYTE)
+        place = typed_pointer(builder, values[0], _BYTE)
         number = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
         called = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -239,12 +243,12 @@ def _fetched(is_written: bool) -> Any:
 
 
 @intrinsic
-def fetch(typing: Any, address: Any) -> Any:
+def prefetch_write(typing: Any, address: Any) -> Any:
     """Have a line of the cache ready that will be written."""
     return _fetched(is_written=True)
 
 
 @intrinsic
-def fetch_to_read(typing: Any, address: Any) -> Any:
+def prefetch_read(typing: Any, address: Any) -> Any:
     """The same of one that will only be read."""
     return _fetched(is_written=False)

@@ -25,39 +25,39 @@ from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from torch import Tensor
 
-SLOTS = 25
+NUM_SLOTS = 25
 # The threads of torch's own operations: a second set would wait for cores that the first one spins on.
 LIBRARY = next((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
 llvm.load_library_permanently(str(LIBRARY))
 llvm.initialize_native_asmparser()  # for instructions that LLVM is given by name
-my_number = types.ExternalFunction("omp_get_thread_num", types.int32())
-how_many = types.ExternalFunction("omp_get_num_threads", types.int32())
-wait_for_all = types.ExternalFunction("GOMP_barrier", types.void())
+thread_index = types.ExternalFunction("omp_get_thread_num", types.int32())
+num_threads = types.ExternalFunction("omp_get_num_threads", types.int32())
+barrier = types.ExternalFunction("GOMP_barrier", types.void())
 
 # Sums may be added in another order, as vectors need it; what is not a number stays one.
-LOOPS: dict[str, Any] = {
+JIT_OPTIONS: dict[str, Any] = {
     "fastmath": {"reassoc", "contract", "nsz", "arcp"},
     "error_model": "numpy",
     "boundscheck": False,
 }
-BODY = {**LOOPS, "cache": True}
-U, F = np.uint32, np.float32
+KERNEL_OPTIONS = {**JIT_OPTIONS, "cache": True}
+uint32, float32 = np.uint32, np.float32
 
 
-def processor() -> str:
+def target_cpu() -> str:
     """Which one Numba compiles for, as LLVM calls it."""
     return str(cpu_target.target_context.codegen().magic_tuple()[1])
 
 
-def compiles_for(unit: str) -> bool:
+def has_cpu_feature(unit: str) -> bool:
     """Whether Numba compiles for a processor with this unit, as LLVM calls it."""
     return f"+{unit}" in cpu_target.target_context.codegen().magic_tuple()[2].split(",")
 
 
-def multiplies_half() -> bool:
+def has_avx512_bf16() -> bool:
     """Whether Numba compiles for a processor that multiplies bf16 in registers, and not in tiles, which are
     quicker."""
-    return compiles_for("avx512bf16") and not compiles_for("amx-bf16")
+    return has_cpu_feature("avx512bf16") and not has_cpu_feature("amx-bf16")
 
 
 @intrinsic
@@ -71,7 +71,7 @@ def _pointer(typing: Any, address: Any) -> Any:
 
 
 @intrinsic
-def next_number(typing: Any, address: Any) -> Any:
+def fetch_and_increment(typing: Any, address: Any) -> Any:
     """The integer of memory, which becomes one more: no two threads are given the same."""
 
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -82,74 +82,78 @@ def next_number(typing: Any, address: Any) -> Any:
     return types.int64(types.int64), made
 
 
-@njit(**LOOPS)
-def slots(given):
-    return carray(given, (SLOTS,), np.int64)
+@njit(**JIT_OPTIONS)
+def load_slots(given):
+    return carray(given, (NUM_SLOTS,), np.int64)
 
 
-@njit(**LOOPS)
-def floats(address, size):
+@njit(**JIT_OPTIONS)
+def float_array(address, size):
     return carray(_pointer(address), (size,), np.float32)
 
 
-@njit(**LOOPS)
-def halves(address, size):
+@njit(**JIT_OPTIONS)
+def bf16_array(address, size):
     return carray(_pointer(address), (size,), np.uint16)
 
 
-@njit(**LOOPS)
-def integers(address, size):
+@njit(**JIT_OPTIONS)
+def int64_array(address, size):
     return carray(_pointer(address), (size,), np.int64)
 
 
-@njit(**LOOPS)
-def as_float(bits):
-    return U(bits).view(np.float32)
+@njit(**JIT_OPTIONS)
+def float_from_bits(bits):
+    return uint32(bits).view(np.float32)
 
 
-@njit(inline="always", **LOOPS)
-def half_bits(value):
+@njit(inline="always", **JIT_OPTIONS)
+def bf16_bits(value):
     """Of a float in bf16: the nearest, of two that are as near the even one."""
-    bits = F(value).view(np.uint32)
-    odd = U(U(bits >> U(16)) & U(1))
-    return np.uint16(U(U(bits + U(0x7FFF)) + odd) >> U(16))
+    bits = float32(value).view(np.uint32)
+    odd = uint32(uint32(bits >> uint32(16)) & uint32(1))
+    return np.uint16(uint32(uint32(bits + uint32(0x7FFF)) + odd) >> uint32(16))
 
 
-@njit(**LOOPS)
-def number_at(half, address):
+@njit(**JIT_OPTIONS)
+def load_scalar(half, address):
     """A number of memory that holds bf16 or fp32, in fp32."""
-    return U(U(halves(address, 1)[0]) << U(16)).view(np.float32) if half else floats(address, 1)[0]
+    return (
+        uint32(uint32(bf16_array(address, 1)[0]) << uint32(16)).view(np.float32)
+        if half
+        else float_array(address, 1)[0]
+    )
 
 
-@njit(**LOOPS)
-def put_number(half, address, value):
+@njit(**JIT_OPTIONS)
+def store_scalar(half, address, value):
     """Put a number there. By a function of its own: beside what is inlined, Numba takes an array that is not read
     afterwards for one that is not read at all, and leaves out what is put there."""
     if half:
-        halves(address, 1)[0] = half_bits(value)
+        bf16_array(address, 1)[0] = bf16_bits(value)
     else:
-        floats(address, 1)[0] = value
+        float_array(address, 1)[0] = value
 
 
-@njit(**LOOPS)
-def my_rows(rows):
-    mine, of = np.int64(my_number()), np.int64(how_many())
+@njit(**JIT_OPTIONS)
+def thread_range(rows):
+    mine, of = np.int64(thread_index()), np.int64(num_threads())
     return rows * mine // of, rows * (mine + 1) // of
 
 
 _gomp: Any = ctypes.CDLL(str(LIBRARY)).GOMP_parallel
 _gomp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
 _gomp.restype = None
-_NONE = [0] * SLOTS
+_NONE = [0] * NUM_SLOTS
 
 
-def values_of(arguments: Sequence[int | Tensor]) -> list[int]:
+def slot_values(arguments: Sequence[int | Tensor]) -> list[int]:
     """What a body finds in its slots; of a tensor it is told where it lies."""
     given = [value if isinstance(value, int) else value.data_ptr() for value in arguments]
     return given + _NONE[len(given) :]
 
 
-class Run(Protocol):
+class Launcher(Protocol):
     """What runs a body with these arguments: at once, or together with others, see program.py."""
 
     def __call__(self, body: Any, *arguments: int | Tensor) -> None:
@@ -166,7 +170,7 @@ class _Launch:
 
     def __call__(self, body: Any, *arguments: int | Tensor) -> None:
         """See `Run`."""
-        values = array("q", values_of(arguments))
+        values = array("q", slot_values(arguments))
         _gomp(body.address, values.buffer_info()[0], torch.get_num_threads(), 0)
 
     def room(self, size: int) -> Tensor:
@@ -177,6 +181,6 @@ class _Launch:
 launch = _Launch()
 
 
-def bits(value: float) -> int:
+def float_bits(value: float) -> int:
     """Of a float in fp32."""
     return int.from_bytes(struct.pack("=f", value), sys.byteorder)

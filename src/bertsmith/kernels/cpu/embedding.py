@@ -6,21 +6,21 @@ import numpy as np
 from numba import cfunc, njit
 
 from bertsmith.kernels.cpu.compilation import (
-    BODY,
-    LOOPS,
-    F,
-    U,
-    as_float,
-    floats,
-    halves,
-    how_many,
-    integers,
-    my_number,
-    my_rows,
-    slots,
-    wait_for_all,
+    JIT_OPTIONS,
+    KERNEL_OPTIONS,
+    barrier,
+    bf16_array,
+    float32,
+    float_array,
+    float_from_bits,
+    int64_array,
+    load_slots,
+    num_threads,
+    thread_index,
+    thread_range,
+    uint32,
 )
-from bertsmith.kernels.cpu.element_access import get_one, kept_one, moments, put_one
+from bertsmith.kernels.cpu.element_access import dropout_scale, load_element, moments, store_element
 
 WRITTEN_WITH = "9fab70ddb2fb9a69"  # element_access.py and compilation.py, see there
 
@@ -32,7 +32,7 @@ WRITTEN_WITH = "9fab70ddb2fb9a69"  # element_access.py and compilation.py, see t
 # weight and bias.
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def _added(rows, tables, places, columns, row, added):
     begin = row * columns
     xs = rows[begin : begin + columns]
@@ -42,7 +42,7 @@ def _added(rows, tables, places, columns, row, added):
         added[j] = xs[j] + ys[j] + zs[j]
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def _there(rows, tables, places, h, weight, stats, numbers, found, bias, epsilon, first, last):
     low, high, dropped, scale = numbers
     added = np.empty(h, np.float32)
@@ -55,13 +55,13 @@ def _there(rows, tables, places, h, weight, stats, numbers, found, bias, epsilon
         if dropped:
             for j in range(h):
                 value = (added[j] - mean) * inverse * weight[j] + bias[j]
-                put_one(ys, j, value * kept_one(begin + j, low, high, dropped, scale))
+                store_element(ys, j, value * dropout_scale(begin + j, low, high, dropped, scale))
         else:
             for j in range(h):
-                put_one(ys, j, (added[j] - mean) * inverse * weight[j] + bias[j])
+                store_element(ys, j, (added[j] - mean) * inverse * weight[j] + bias[j])
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def _back(rows, tables, places, h, weight, stats, numbers, grad, of_rows, sums, first, last):
     low, high, dropped, scale = numbers
     unit, slope = np.empty(h, np.float32), np.empty(h, np.float32)
@@ -72,27 +72,27 @@ def _back(rows, tables, places, h, weight, stats, numbers, grad, of_rows, sums, 
         gs, mean, inverse = grad[begin : begin + h], stats[2 * row], stats[2 * row + 1]
         if dropped:
             for j in range(h):
-                slope[j] = get_one(gs, j) * kept_one(begin + j, low, high, dropped, scale)
+                slope[j] = load_element(gs, j) * dropout_scale(begin + j, low, high, dropped, scale)
         else:
             for j in range(h):
-                slope[j] = get_one(gs, j)
+                slope[j] = load_element(gs, j)
         for j in range(h):
             unit[j] = (unit[j] - mean) * inverse
             of_weight[j] += slope[j] * unit[j]
             of_bias[j] += slope[j]
             slope[j] *= weight[j]
-        along, across = F(0), F(0)
+        along, across = float32(0), float32(0)
         for j in range(h):
             along += slope[j]
             across += slope[j] * unit[j]
-        along /= F(h)
-        across /= F(h)
+        along /= float32(h)
+        across /= float32(h)
         os = of_rows[begin : begin + h]
         for j in range(h):
             os[j] = (slope[j] - along - unit[j] * across) * inverse
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def _summed(of_rows, place, of_table, h, first, last):
     """Of the slopes of all tokens the columns from the first to the last, added to those of the table."""
     for row in range(len(place)):
@@ -102,42 +102,42 @@ def _summed(of_rows, place, of_table, h, first, last):
             to[j] += some[j]
 
 
-@cfunc("void(voidptr)", **BODY)
+@cfunc("void(voidptr)", **KERNEL_OPTIONS)
 def forward(given):
-    s = slots(given)
+    s = load_slots(given)
     count, h = s[6], s[7]
-    first, last = my_rows(count)
-    places = integers(s[3], count), integers(s[5], count)
-    tables = floats(s[2], s[19] * h), floats(s[4], s[20] * h)
-    rows, weight, stats = floats(s[1], count * h), floats(s[8], h), floats(s[9], 2 * count)
-    numbers = U(s[10]), U(s[11]), U(s[12]), as_float(s[13])
-    bias, eps = floats(s[15], h), as_float(s[16])
+    first, last = thread_range(count)
+    places = int64_array(s[3], count), int64_array(s[5], count)
+    tables = float_array(s[2], s[19] * h), float_array(s[4], s[20] * h)
+    rows, weight, stats = float_array(s[1], count * h), float_array(s[8], h), float_array(s[9], 2 * count)
+    numbers = uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])
+    bias, eps = float_array(s[15], h), float_from_bits(s[16])
     if s[0]:
-        found = halves(s[14], count * h)
+        found = bf16_array(s[14], count * h)
         _there(rows, tables, places, h, weight, stats, numbers, found, bias, eps, first, last)
     else:
-        full = floats(s[14], count * h)
+        full = float_array(s[14], count * h)
         _there(rows, tables, places, h, weight, stats, numbers, full, bias, eps, first, last)
 
 
-@cfunc("void(voidptr)", **BODY)
+@cfunc("void(voidptr)", **KERNEL_OPTIONS)
 def backward(given):
-    s = slots(given)
+    s = load_slots(given)
     count, h = s[6], s[7]
-    first, last = my_rows(count)
-    places = integers(s[3], count), integers(s[5], count)
-    tables = floats(s[2], s[19] * h), floats(s[4], s[20] * h)
-    rows, weight, stats = floats(s[1], count * h), floats(s[8], h), floats(s[9], 2 * count)
-    numbers = U(s[10]), U(s[11]), U(s[12]), as_float(s[13])
-    mine, of_rows = np.int64(my_number()) * 2 * h, floats(s[17], count * h)
-    sums = floats(s[18], 2 * h * np.int64(how_many()))[mine : mine + 2 * h]
+    first, last = thread_range(count)
+    places = int64_array(s[3], count), int64_array(s[5], count)
+    tables = float_array(s[2], s[19] * h), float_array(s[4], s[20] * h)
+    rows, weight, stats = float_array(s[1], count * h), float_array(s[8], h), float_array(s[9], 2 * count)
+    numbers = uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])
+    mine, of_rows = np.int64(thread_index()) * 2 * h, float_array(s[17], count * h)
+    sums = float_array(s[18], 2 * h * np.int64(num_threads()))[mine : mine + 2 * h]
     if s[0]:
-        grad = halves(s[14], count * h)
+        grad = bf16_array(s[14], count * h)
         _back(rows, tables, places, h, weight, stats, numbers, grad, of_rows, sums, first, last)
     else:
-        full = floats(s[14], count * h)
+        full = float_array(s[14], count * h)
         _back(rows, tables, places, h, weight, stats, numbers, full, of_rows, sums, first, last)
-    wait_for_all()
-    first, last = my_rows(h)
-    _summed(of_rows, places[0], floats(s[15], s[19] * h), h, first, last)
-    _summed(of_rows, places[1], floats(s[16], s[20] * h), h, first, last)
+    barrier()
+    first, last = thread_range(h)
+    _summed(of_rows, places[0], float_array(s[15], s[19] * h), h, first, last)
+    _summed(of_rows, places[1], float_array(s[16], s[20] * h), h, first, last)

@@ -13,26 +13,26 @@ import llvmlite.ir as ir
 from numba import njit
 from numba.extending import intrinsic
 
-from bertsmith.kernels.cpu.compilation import LOOPS, F
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32
 from bertsmith.kernels.cpu.simd import (
+    FLOAT_VECTOR,
     FLOATS,
-    KNOWS_TABLES,
-    LANES,
-    WIDTH,
-    each,
-    every,
+    HAS_PERMUTE_TABLES,
+    VECTOR_WIDTH,
+    broadcast_scalar,
+    exp2_int,
     floor,
-    fused,
-    known,
-    larger,
-    own_of,
-    power,
-    to_whole,
-    unless_below,
+    fma,
+    llvm_intrinsic,
+    maximum,
+    permute_table,
+    round_to_int,
+    vector_constant,
+    zero_below,
 )
 
 WRITTEN_WITH = "693f23ba0d5061c2"  # compilation.py and simd.py, see the first
-_STEP = math.log(2) / WIDTH
+_STEP = math.log(2) / VECTOR_WIDTH
 _UPPER = math.floor(_STEP * 2**13) / 2**13  # of a step, so short that few of them are exact in fp32
 _LEAST = -200.0  # far below the smallest number of fp32, -103 in logarithms
 
@@ -40,43 +40,47 @@ _LEAST = -200.0  # far below the smallest number of fp32, -103 in logarithms
 @intrinsic
 def _by_table(typing: Any, x: Any) -> Any:
     def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        least = each(_LEAST)
+        least = vector_constant(_LEAST)
         x = builder.select(builder.fcmp_ordered("<", values[0], least), least, values[0])
-        steps, number = to_whole(builder, x, _STEP)
-        rest = fused(builder, number, each(-_UPPER), x)
-        rest = fused(builder, number, each(_UPPER - _STEP), rest)
-        above = fused(builder, rest, each(1 / 6), each(1 / 2))
-        above = builder.fmul(fused(builder, above, rest, each(1.0)), rest)
-        root = own_of(builder, [2 ** (place / WIDTH) for place in range(WIDTH)], steps)
-        return known(
+        steps, number = round_to_int(builder, x, _STEP)
+        rest = fma(builder, number, vector_constant(-_UPPER), x)
+        rest = fma(builder, number, vector_constant(_UPPER - _STEP), rest)
+        above = fma(builder, rest, vector_constant(1 / 6), vector_constant(1 / 2))
+        above = builder.fmul(fma(builder, above, rest, vector_constant(1.0)), rest)
+        root = permute_table(builder, [2 ** (place / VECTOR_WIDTH) for place in range(VECTOR_WIDTH)], steps)
+        return llvm_intrinsic(
             builder,
             "llvm.x86.avx512.mask.scalef.ps.512",
             FLOATS,
-            fused(builder, above, root, root),
-            builder.fmul(number, each(1 / WIDTH)),  # rounded down
-            ir.Constant(FLOATS, [0.0] * WIDTH),
-            ir.IntType(16)(2**WIDTH - 1),
+            fma(builder, above, root, root),
+            builder.fmul(number, vector_constant(1 / VECTOR_WIDTH)),  # rounded down
+            ir.Constant(FLOATS, [0.0] * VECTOR_WIDTH),
+            ir.IntType(16)(2**VECTOR_WIDTH - 1),
             ir.IntType(32)(4),  # rounding as it is
             loosely=(),
         )
 
-    return LANES(LANES), made
+    return FLOAT_VECTOR(FLOAT_VECTOR), made
 
 
-@njit(inline="always", **LOOPS)
+@njit(inline="always", **JIT_OPTIONS)
 def _by_one_polynomial(x):
     """2 to a whole number times a polynomial (Cephes)."""
-    within = larger(x, every(F(-87)))
-    whole = floor(within * every(F(1.44269504)) + every(F(0.5)))
-    r = within - whole * every(F(0.693359375)) + whole * every(F(2.12194440e-4))
-    p = every(F(1.9875691500e-4))
-    p = p * r + every(F(1.3981999507e-3))
-    p = p * r + every(F(8.3334519073e-3))
-    p = p * r + every(F(4.1665795894e-2))
-    p = p * r + every(F(1.6666665459e-1))
-    p = p * r + every(F(5.0000001201e-1))
-    y = (p * r * r + r + every(F(1))) * power(whole)
-    return unless_below(x, every(F(-87)), y)
+    within = maximum(x, broadcast_scalar(float32(-87)))
+    whole = floor(within * broadcast_scalar(float32(1.44269504)) + broadcast_scalar(float32(0.5)))
+    r = (
+        within
+        - whole * broadcast_scalar(float32(0.693359375))
+        + whole * broadcast_scalar(float32(2.12194440e-4))
+    )
+    p = broadcast_scalar(float32(1.9875691500e-4))
+    p = p * r + broadcast_scalar(float32(1.3981999507e-3))
+    p = p * r + broadcast_scalar(float32(8.3334519073e-3))
+    p = p * r + broadcast_scalar(float32(4.1665795894e-2))
+    p = p * r + broadcast_scalar(float32(1.6666665459e-1))
+    p = p * r + broadcast_scalar(float32(5.0000001201e-1))
+    y = (p * r * r + r + broadcast_scalar(float32(1))) * exp2_int(whole)
+    return zero_below(x, broadcast_scalar(float32(-87)), y)
 
 
-exp_below = _by_table if KNOWS_TABLES else _by_one_polynomial
+exp_nonpositive = _by_table if HAS_PERMUTE_TABLES else _by_one_polynomial

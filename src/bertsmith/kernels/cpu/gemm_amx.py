@@ -12,107 +12,109 @@ import numpy as np
 from numba import cfunc, njit
 
 from bertsmith.kernels.cpu.amx import (
-    RIGHT,
-    SIDE,
-    add_products,
-    begin_at_zero,
-    begin_with,
+    BLOCK_SIZE,
+    TILE_ROW_BYTES,
+    accumulate_bf16,
     configure,
-    fetch,
-    fetch_to_read,
+    load_block,
+    prefetch_read,
+    prefetch_write,
     release,
     store_block,
+    zero_block,
 )
 from bertsmith.kernels.cpu.compilation import (
-    BODY,
-    LOOPS,
-    F,
-    floats,
-    half_bits,
-    halves,
-    how_many,
-    my_number,
-    next_number,
-    slots,
-    wait_for_all,
+    JIT_OPTIONS,
+    KERNEL_OPTIONS,
+    barrier,
+    bf16_array,
+    bf16_bits,
+    fetch_and_increment,
+    float32,
+    float_array,
+    load_slots,
+    num_threads,
+    thread_index,
 )
-from bertsmith.kernels.cpu.microkernel_fp32 import FROM_0, FROM_BIAS, FROM_SUMS
+from bertsmith.kernels.cpu.microkernel_fp32 import INIT_ACCUMULATE, INIT_BIAS, INIT_ZERO
 from bertsmith.kernels.cpu.packed_matrix import (
-    APART,
     COLUMNS,
-    PAIR,
-    SLICE,
-    TURNED,
-    copied_into,
-    finished,
+    PACK_ROWS,
+    PAIR_BYTES,
+    PANEL_PADDING_BYTES,
+    TRANSPOSE_BYTES,
+    apply_epilogue,
+    ceil_div,
+    column_sums,
+    pack_column_major,
+    pack_row_major,
     panels_of,
-    summed,
-    turned_into,
-    up,
 )
-from bertsmith.kernels.cpu.simd import WIDTH, every, load, store, store_half
-from bertsmith.kernels.cpu.simd_pairs import turn, turn_pairs
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, broadcast_scalar, load, store, store_bf16
+from bertsmith.kernels.cpu.simd_pairs import transpose_16x16, transpose_pairs
 
 WRITTEN_WITH = "28653773a7c07887"  # what is imported here, and what these import, see the first
-ROWS = SIDE
-_HALF = SIDE // 2  # rows of a tile, and pairs of terms
+ROWS = BLOCK_SIZE
+_HALF = BLOCK_SIZE // 2  # rows of a tile, and pairs of terms
 _CLAIMED = 2 * ROWS  # rows that a thread makes at most before it looks for others
 _TERMS = 512  # of `by_columns` added up at a time
 _LINE = 4 * COLUMNS  # bytes of a row of a block in fp32
 _TILE = 64 * _HALF  # bytes of a tile
 _BLOCK = ROWS * _LINE
 _EDGE = _BLOCK + _LINE  # bytes of a block and a bias at the edge
-_APART_ROWS = _TILE * _TERMS // SIDE + APART  # bytes from a panel of rows of `by_columns` to the next
+_APART_ROWS = (
+    _TILE * _TERMS // BLOCK_SIZE + PANEL_PADDING_BYTES
+)  # bytes from a panel of rows of `by_columns` to the next
 
 
 def _steps(terms):
-    return up(terms, SIDE)
+    return ceil_div(terms, BLOCK_SIZE)
 
 
 def panel(terms):
     """How many bytes lie between a panel of `by_rows` and the next."""
-    return PAIR * _HALF * _steps(terms) + APART
+    return PAIR_BYTES * _HALF * _steps(terms) + PANEL_PADDING_BYTES
 
 
 def room(terms):
     """How many bytes each thread of `by_rows` needs to compute in."""
-    return _EDGE + TURNED + 2 * SIDE * _steps(terms) * (_CLAIMED + ROWS)
+    return _EDGE + TRANSPOSE_BYTES + 2 * BLOCK_SIZE * _steps(terms) * (_CLAIMED + ROWS)
 
 
 def room_turned(threads, rows, columns):
     """How many bytes `by_columns` needs to compute in; of these, each thread, and a set of panels of columns."""
-    own = _EDGE + _CLAIMED // WIDTH * _APART_ROWS
-    of_columns = up(columns, COLUMNS) * (PAIR * _TERMS // 2 + APART)
+    own = _EDGE + _CLAIMED // VECTOR_WIDTH * _APART_ROWS
+    of_columns = ceil_div(columns, COLUMNS) * (PAIR_BYTES * _TERMS // 2 + PANEL_PADDING_BYTES)
     return threads * own + 2 * of_columns, own, of_columns
 
 
 def turns(terms):
     """How many numbers the threads of `by_columns` count with."""
-    return 2 * up(terms, _TERMS)
+    return 2 * ceil_div(terms, _TERMS)
 
 
 def slices(terms):
     """How many sums of each column `by_columns` makes."""
-    return up(terms, SLICE)
+    return ceil_div(terms, PACK_ROWS)
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def _block(begins, bias, a, a_row, a_below, a_step, b, half, out, width, steps, kept):
     """What begins there (microkernel_fp32.py), and 32 rows of a times 32 columns of b, 32 terms at a step. In
     bytes: a_row between two rows of a tile of a, a_below to the 16 rows below, a_step to the next terms, width
     between rows of out, which is bf16 or fp32. kept: where a block lies before it is rounded."""
     for r in range(ROWS):  # there while its products are made
-        fetch(out + r * width)
-    if begins == FROM_SUMS:  # in fp32
-        begin_with(out, width)
-    elif begins == FROM_BIAS:
-        begin_with(bias, 0)
+        prefetch_write(out + r * width)
+    if begins == INIT_ACCUMULATE:  # in fp32
+        load_block(out, width)
+    elif begins == INIT_BIAS:
+        load_block(bias, 0)
     else:
-        begin_at_zero()
+        zero_block()
     for _ in range(steps):
-        add_products(a, a + a_below, a_row, b, PAIR)
+        accumulate_bf16(a, a + a_below, a_row, b, PAIR_BYTES)
         a += a_step
-        b += _HALF * PAIR
+        b += _HALF * PAIR_BYTES
     if half:
         store_block(kept, _LINE)
     else:
@@ -120,62 +122,62 @@ def _block(begins, bias, a, a_row, a_below, a_step, b, half, out, width, steps, 
     if half:
         for r in range(ROWS):
             made, own = out + r * width, kept + r * _LINE
-            store_half(made, load(own))
-            store_half(made + 2 * WIDTH, load(own + RIGHT))
+            store_bf16(made, load(own))
+            store_bf16(made + 2 * VECTOR_WIDTH, load(own + TILE_ROW_BYTES))
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def _at_edge(begins, bias, a, a_row, a_below, a_step, b, half, out, width, steps, edge, first, rows, columns):
     """Of a block these rows from the first on, and these columns: it is made elsewhere, in the same order."""
-    if begins == FROM_SUMS:
-        block = floats(edge, ROWS * COLUMNS)
+    if begins == INIT_ACCUMULATE:
+        block = float_array(edge, ROWS * COLUMNS)
         for r in range(rows):
-            wanted = floats(out + r * width, columns)
+            wanted = float_array(out + r * width, columns)
             for j in range(columns):
                 block[r * COLUMNS + j] = wanted[j]
-    if begins == FROM_BIAS:
-        given, padded = floats(bias, columns), floats(edge + _BLOCK, COLUMNS)
+    if begins == INIT_BIAS:
+        given, padded = float_array(bias, columns), float_array(edge + _BLOCK, COLUMNS)
         for j in range(COLUMNS):
-            padded[j] = given[j] if j < columns else F(0)
+            padded[j] = given[j] if j < columns else float32(0)
     _block(begins, edge + _BLOCK, a, a_row, a_below, a_step, b, 0, edge, _LINE, steps, edge)
     for r in range(rows):
-        own, place = floats(edge + _LINE * (first + r), columns), out + r * width
+        own, place = float_array(edge + _LINE * (first + r), columns), out + r * width
         if half:
-            made = halves(place, columns)
+            made = bf16_array(place, columns)
             for j in range(columns):
-                made[j] = half_bits(own[j])
+                made[j] = bf16_bits(own[j])
         else:
-            wanted = floats(place, columns)
+            wanted = float_array(place, columns)
             for j in range(columns):
                 wanted[j] = own[j]
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def _cleared(place, begin, end, row):
     """Rows of so many bytes, a multiple of 64, from one to another."""
-    for at in range(place + begin * row, place + end * row, RIGHT):
-        store(at, every(F(0)))
+    for at in range(place + begin * row, place + end * row, TILE_ROW_BYTES):
+        store(at, broadcast_scalar(float32(0)))
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def _lines(half, x, x_row, rows, terms, to, line):
     """Rows of x in bf16, each filled up with zeros."""
-    whole = terms // WIDTH * WIDTH
+    whole = terms // VECTOR_WIDTH * VECTOR_WIDTH
     for r in range(rows):
-        own, made = x + r * x_row, halves(to + r * line, line // 2)
+        own, made = x + r * x_row, bf16_array(to + r * line, line // 2)
         done = 0
         if not half:
-            for c in range(0, whole, WIDTH):
-                store_half(to + r * line + 2 * c, load(own + 4 * c))
+            for c in range(0, whole, VECTOR_WIDTH):
+                store_bf16(to + r * line + 2 * c, load(own + 4 * c))
             done = whole
         if half:
-            given = halves(own, terms)
+            given = bf16_array(own, terms)
             for c in range(terms):
                 made[c] = given[c]
         else:
-            more = floats(own, terms)
+            more = float_array(own, terms)
             for c in range(done, terms):
-                made[c] = half_bits(more[c])
+                made[c] = bf16_bits(more[c])
         for c in range(terms, line // 2):
             made[c] = 0
 
@@ -183,38 +185,42 @@ def _lines(half, x, x_row, rows, terms, to, line):
 # The slots of products_half's `by_rows`, and 19 what the tiles are. There may be any number of rows, and of terms.
 
 
-@cfunc("void(voidptr)", **BODY)
+@cfunc("void(voidptr)", **KERNEL_OPTIONS)
 def by_rows(given):
-    s = slots(given)
+    s = load_slots(given)
     half, width, rows, columns, terms, bias = s[9], s[8], s[10], s[11], s[12], s[15]
-    mine, of = np.int64(my_number()), np.int64(how_many())
-    edge, steps = s[13] + mine * s[14], panels_of(terms, SIDE)
-    turned, copied, shared = edge + _EDGE, edge + _EDGE + TURNED, s[20]
-    panels, apart, size = panels_of(columns, COLUMNS), PAIR * _HALF * steps + APART, 2 if half else 4
+    mine, of = np.int64(thread_index()), np.int64(num_threads())
+    edge, steps = s[13] + mine * s[14], panels_of(terms, BLOCK_SIZE)
+    turned, copied, shared = edge + _EDGE, edge + _EDGE + TRANSPOSE_BYTES, s[20]
+    panels, apart, size = (
+        panels_of(columns, COLUMNS),
+        PAIR_BYTES * _HALF * steps + PANEL_PADDING_BYTES,
+        2 if half else 4,
+    )
     first, last = panels * mine // of, panels * (mine + 1) // of
     count = min(columns, last * COLUMNS) - first * COLUMNS
     if s[3] and count > 0:
         own, here = s[3] + first * COLUMNS * s[5], shared + first * apart
         if s[5] == (2 if s[6] else 4):
-            copied_into(s[6], own, s[4], terms, count, here, COLUMNS, apart)
+            pack_row_major(s[6], own, s[4], terms, count, here, COLUMNS, apart)
         else:
-            turned_into(s[6], own, s[5], terms, count, here, apart, turned)
+            pack_column_major(s[6], own, s[5], terms, count, here, apart, turned)
         for panel in range(first, last):
-            _cleared(shared + panel * apart, (terms + 1) // 2, _HALF * steps, PAIR)
-    wait_for_all()
+            _cleared(shared + panel * apart, (terms + 1) // 2, _HALF * steps, PAIR_BYTES)
+    barrier()
     configure(s[19])
-    is_copied = not s[2] or terms % SIDE or rows < ROWS
+    is_copied = not s[2] or terms % BLOCK_SIZE or rows < ROWS
     claimed = ROWS if rows < 4 * _CLAIMED * of else _CLAIMED
-    row = claimed * next_number(s.ctypes.data + 8 * 18)
+    row = claimed * fetch_and_increment(s.ctypes.data + 8 * 18)
     while row < rows:
         end = min(row + claimed, rows)
         lines, line = s[0] + row * s[1], s[1]
         if is_copied:
-            _lines(s[2], lines, line, end - row, terms, copied, 2 * SIDE * steps)
-            lines, line = copied, 2 * SIDE * steps
+            _lines(s[2], lines, line, end - row, terms, copied, 2 * BLOCK_SIZE * steps)
+            lines, line = copied, 2 * BLOCK_SIZE * steps
         for panel in range(panels):
             b, many = shared + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
-            more, begins = bias + 4 * COLUMNS * panel, FROM_BIAS if bias else FROM_0
+            more, begins = bias + 4 * COLUMNS * panel, INIT_BIAS if bias else INIT_ZERO
             for i in range(row, end, ROWS):
                 # Of the last rows a block begins as much earlier as it is too high, where they are not copied.
                 over = 0 if is_copied else max(0, i + ROWS - end)
@@ -227,7 +233,7 @@ def by_rows(given):
                         a,
                         line,
                         _HALF * line,
-                        2 * SIDE,
+                        2 * BLOCK_SIZE,
                         b,
                         half,
                         out,
@@ -239,34 +245,38 @@ def by_rows(given):
                         many,
                     )
                 else:
-                    _block(begins, more, a, line, _HALF * line, 2 * SIDE, b, half, out, width, steps, edge)
-        finished(s[7] + row * width, s[16], s[17], row * width, width, columns, end - row)
-        row = claimed * next_number(s.ctypes.data + 8 * 18)
+                    _block(
+                        begins, more, a, line, _HALF * line, 2 * BLOCK_SIZE, b, half, out, width, steps, edge
+                    )
+        apply_epilogue(s[7] + row * width, s[16], s[17], row * width, width, columns, end - row)
+        row = claimed * fetch_and_increment(s.ctypes.data + 8 * 18)
     release()
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def _fetched(x, row, rows, size):
     """So many bytes of each of these rows are there when they are read."""
     for r in range(rows):
-        for c in range(0, size, RIGHT):
-            fetch_to_read(x + r * row + c)
+        for c in range(0, size, TILE_ROW_BYTES):
+            prefetch_read(x + r * row + c)
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def _rows_of(half, x, x_term, few, rows, tiles):
     """Rows of `by_columns`, of at most 32 terms: a tile of 16 of them at its place in each panel. x: where the
     first of them lies."""
-    whole, size = rows // WIDTH if few == SIDE and half else 0, 2 if half else 4
+    whole, size = rows // VECTOR_WIDTH if few == BLOCK_SIZE and half else 0, 2 if half else 4
     for panel in range(whole):
-        turn_pairs(x + 2 * WIDTH * panel, x_term, tiles + panel * _APART_ROWS)
-    if whole * WIDTH < rows:
-        rest, there = rows - whole * WIDTH, tiles + whole * _APART_ROWS
-        copied_into(half, x + size * WIDTH * whole, x_term, few, rest, there, WIDTH, _APART_ROWS)
-    for panel in range(whole, panels_of(rows, WIDTH)):
+        transpose_pairs(x + 2 * VECTOR_WIDTH * panel, x_term, tiles + panel * _APART_ROWS)
+    if whole * VECTOR_WIDTH < rows:
+        rest, there = rows - whole * VECTOR_WIDTH, tiles + whole * _APART_ROWS
+        pack_row_major(
+            half, x + size * VECTOR_WIDTH * whole, x_term, few, rest, there, VECTOR_WIDTH, _APART_ROWS
+        )
+    for panel in range(whole, panels_of(rows, VECTOR_WIDTH)):
         tile = tiles + panel * _APART_ROWS
-        _cleared(tile, (few + 1) // 2, _HALF, RIGHT)
-        turn(tile, RIGHT, tile, RIGHT)
+        _cleared(tile, (few + 1) // 2, _HALF, TILE_ROW_BYTES)
+        transpose_16x16(tile, TILE_ROW_BYTES, tile, TILE_ROW_BYTES)
 
 
 # The slots of products_half's `by_columns`, but for 12, how many bytes of the room are a thread's, and 13, of a
@@ -274,51 +284,72 @@ def _rows_of(half, x, x_term, few, rows, tiles):
 # that multiplies them, a panel of them being a tile after the other.
 
 
-@cfunc("void(voidptr)", **BODY)
+@cfunc("void(voidptr)", **KERNEL_OPTIONS)
 def by_columns(given):
-    s = slots(given)
+    s = load_slots(given)
     width, rows, columns, terms, size = s[7], s[8], s[9], s[10], 2 if s[2] else 4
-    edge = s[11] + np.int64(my_number()) * s[12]
+    edge = s[11] + np.int64(thread_index()) * s[12]
     of_rows = edge + _EDGE
-    shared, panels = s[11] + np.int64(how_many()) * s[12], panels_of(columns, COLUMNS)
-    apart, below = PAIR * _TERMS // 2 + APART, _APART_ROWS
+    shared, panels = s[11] + np.int64(num_threads()) * s[12], panels_of(columns, COLUMNS)
+    apart, below = PAIR_BYTES * _TERMS // 2 + PANEL_PADDING_BYTES, _APART_ROWS
     configure(s[17])
     for begin in range(0, terms, _TERMS):
         some, number = min(_TERMS, terms - begin), begin // _TERMS
         of_columns, counter = shared + number % 2 * s[13], s[14] + 16 * number
-        at = SLICE * next_number(counter)
+        at = PACK_ROWS * fetch_and_increment(counter)
         while at < some:
-            few, pairs = min(SLICE, some - at), of_columns + PAIR * at // 2
-            copied_into(s[5], s[3] + (begin + at) * s[4], s[4], few, columns, pairs, COLUMNS, apart)
+            few, pairs = min(PACK_ROWS, some - at), of_columns + PAIR_BYTES * at // 2
+            pack_row_major(s[5], s[3] + (begin + at) * s[4], s[4], few, columns, pairs, COLUMNS, apart)
             for panel in range(panels):
-                _cleared(pairs + panel * apart, (few + 1) // 2, _HALF, PAIR)
-            at = SLICE * next_number(counter)
-        wait_for_all()
-        begins, steps = FROM_SUMS if begin else FROM_0, panels_of(some, SIDE)
-        row = _CLAIMED * next_number(counter + 8)
+                _cleared(pairs + panel * apart, (few + 1) // 2, _HALF, PAIR_BYTES)
+            at = PACK_ROWS * fetch_and_increment(counter)
+        barrier()
+        begins, steps = INIT_ACCUMULATE if begin else INIT_ZERO, panels_of(some, BLOCK_SIZE)
+        row = _CLAIMED * fetch_and_increment(counter + 8)
         while row < rows:
             end = min(row + _CLAIMED, rows)
-            for at in range(0, some, SLICE):
-                few, term = min(SLICE, some - at), begin + at
+            for at in range(0, some, PACK_ROWS):
+                few, term = min(PACK_ROWS, some - at), begin + at
                 own = s[0] + term * s[1] + size * row
-                if at + SLICE < some:
-                    _fetched(own + SLICE * s[1], s[1], min(SLICE, some - at - SLICE), size * (end - row))
-                _rows_of(s[2], own, s[1], few, end - row, of_rows + _TILE * at // SIDE)
+                if at + PACK_ROWS < some:
+                    _fetched(
+                        own + PACK_ROWS * s[1],
+                        s[1],
+                        min(PACK_ROWS, some - at - PACK_ROWS),
+                        size * (end - row),
+                    )
+                _rows_of(s[2], own, s[1], few, end - row, of_rows + _TILE * at // BLOCK_SIZE)
                 if s[15]:
-                    summed(s[2], own, s[1], few, end - row, s[16] + 4 * (rows * (term // SLICE) + row))
+                    column_sums(
+                        s[2], own, s[1], few, end - row, s[16] + 4 * (rows * (term // PACK_ROWS) + row)
+                    )
             if s[15] and begin + some == terms:  # all earlier sums of these rows were made before threads met
-                every_slice = panels_of(terms, SLICE)
-                summed(0, s[16] + 4 * row, 4 * rows, every_slice, end - row, s[15] + 4 * row)
+                every_slice = panels_of(terms, PACK_ROWS)
+                column_sums(0, s[16] + 4 * row, 4 * rows, every_slice, end - row, s[15] + 4 * row)
             for i in range(row, end, ROWS):
-                a, high = of_rows + (i - row) // WIDTH * _APART_ROWS, min(ROWS, end - i)
+                a, high = of_rows + (i - row) // VECTOR_WIDTH * _APART_ROWS, min(ROWS, end - i)
                 for panel in range(panels):
                     b, many = of_columns + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
                     out = s[6] + i * width + 4 * COLUMNS * panel
                     if high < ROWS or many < COLUMNS:
                         _at_edge(
-                            begins, 0, a, RIGHT, below, _TILE, b, 0, out, width, steps, edge, 0, high, many
+                            begins,
+                            0,
+                            a,
+                            TILE_ROW_BYTES,
+                            below,
+                            _TILE,
+                            b,
+                            0,
+                            out,
+                            width,
+                            steps,
+                            edge,
+                            0,
+                            high,
+                            many,
                         )
                     else:
-                        _block(begins, 0, a, RIGHT, below, _TILE, b, 0, out, width, steps, edge)
-            row = _CLAIMED * next_number(counter + 8)
+                        _block(begins, 0, a, TILE_ROW_BYTES, below, _TILE, b, 0, out, width, steps, edge)
+            row = _CLAIMED * fetch_and_increment(counter + 8)
     release()

@@ -10,37 +10,51 @@ import numpy as np
 from numba import cfunc, njit
 
 from bertsmith.kernels.cpu.amx import (
-    INTEGER_QUARTERS,
-    RIGHT,
-    SIDE,
-    begin_at_zero,
+    BLOCK_SIZE,
+    INT8_BLOCK_STEPS,
+    TILE_ROW_BYTES,
     configure,
     release,
     store_block,
+    zero_block,
 )
-from bertsmith.kernels.cpu.compilation import BODY, LOOPS, as_float, how_many, my_number, slots
-from bertsmith.kernels.cpu.quantize import KNOWN, ROWS, finish_with, of_outputs, rounding_with, stood_for_in
-from bertsmith.kernels.cpu.simd import WIDTH, store_bytes
-from bertsmith.kernels.cpu.simd_pairs import pairs_at
+from bertsmith.kernels.cpu.compilation import (
+    JIT_OPTIONS,
+    KERNEL_OPTIONS,
+    float_from_bits,
+    load_slots,
+    num_threads,
+    thread_index,
+)
+from bertsmith.kernels.cpu.quantize import (
+    BLOCK_ROWS,
+    ROW_PARAM_BYTES,
+    dequantized_row,
+    make_row_quantizer,
+    output_param_pointers,
+    store_output,
+)
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_int8
+from bertsmith.kernels.cpu.simd_pairs import load_ints
 
 WRITTEN_WITH = "68901c91e22edd38"  # what is imported here, and what these import, see the first
-COLUMNS = SIDE  # outputs are a multiple of it
+COLUMNS = BLOCK_SIZE  # outputs are a multiple of it
 TERMS = 64  # the inputs that weights have are filled up with zeros to a multiple of it
-_HALF = SIDE // 2  # rows of a tile, and outputs of one
+_HALF = BLOCK_SIZE // 2  # rows of a tile, and outputs of one
 _LINE = 4 * COLUMNS  # bytes of a row of sums
-_BLOCK = SIDE * _LINE
-_first, _second, _third, _fourth = INTEGER_QUARTERS
+_BLOCK = BLOCK_SIZE * _LINE
+_first, _second, _third, _fourth = INT8_BLOCK_STEPS
 
 
 def room(columns: int) -> int:
     """How many bytes a thread works in."""
-    return ROWS * (columns + TERMS) + KNOWN + 4 * columns + 2 * _BLOCK
+    return BLOCK_ROWS * (columns + TERMS) + ROW_PARAM_BYTES + 4 * columns + 2 * _BLOCK
 
 
-_rounds = rounding_with(store_bytes, 1)
+_rounds = make_row_quantizer(store_int8, 1)
 
 
-@njit(**LOOPS)
+@njit(**JIT_OPTIONS)
 def _finish(first, last, kind, block):
     """These rows of a block as what becomes of what they stand for. kind: whether the result is bf16, whether
     GELU of it is wanted, and bytes from a row of it to the next. block: where its sums are, what is known of its
@@ -49,40 +63,44 @@ def _finish(first, last, kind, block):
     sums, knows, to, of, of_right = block
     for row in range(first, last):
         own, place = sums + row * _LINE, to + row * next_row
-        left = stood_for_in(row, pairs_at(own), knows, of)
-        right = stood_for_in(row, pairs_at(own + RIGHT), knows, of_right)
-        finish_with(half, activated, left, place)
-        place += (2 if half else 4) * WIDTH
-        finish_with(half, activated, right, place)
+        left = dequantized_row(row, load_ints(own), knows, of)
+        right = dequantized_row(row, load_ints(own + TILE_ROW_BYTES), knows, of_right)
+        store_output(half, activated, left, place)
+        place += (2 if half else 4) * VECTOR_WIDTH
+        store_output(half, activated, right, place)
 
 
 # Slots: those of gemm_int8_avx2.py; 15 as in gemm_int8_vnni.py, 16 what the tiles are.
 
 
-@cfunc("void(voidptr)", **BODY)
+@cfunc("void(voidptr)", **KERNEL_OPTIONS)
 def linear(given):
-    s = slots(given)
-    half, columns, outputs, least = s[0], s[9], s[10], as_float(s[11])
+    s = load_slots(given)
+    half, columns, outputs, least = s[0], s[9], s[10], float_from_bits(s[11])
     size, size_out, steps = 2 if half else 4, 2 if s[14] else 4, (columns + TERMS - 1) // TERMS
     line = TERMS * steps
     kind = s[14], s[15], size_out * outputs
-    mine = s[12] + s[13] * np.int64(my_number())
-    knows = mine + ROWS * line
-    here = knows + KNOWN
+    mine = s[12] + s[13] * np.int64(thread_index())
+    knows = mine + BLOCK_ROWS * line
+    here = knows + ROW_PARAM_BYTES
     both = here + 4 * columns
     configure(s[16])
-    blocks = (s[8] + ROWS - 1) // ROWS
-    for block in range(np.int64(my_number()), blocks, np.int64(how_many())):
-        first = block * ROWS
-        x, rows = s[1] + size * first * columns, min(ROWS, s[8] - first)
+    blocks = (s[8] + BLOCK_ROWS - 1) // BLOCK_ROWS
+    for block in range(np.int64(thread_index()), blocks, np.int64(num_threads())):
+        first = block * BLOCK_ROWS
+        x, rows = s[1] + size * first * columns, min(BLOCK_ROWS, s[8] - first)
         _rounds(half, x, rows, s[2], columns, s[17], least, mine, line, knows, here)
         # The block whose products were made before, see `_finish`, and how many rows it has.
-        sums, last, count = both, (both, knows, s[4], of_outputs(s, 0), of_outputs(s, WIDTH)), 0
+        sums, last, count = (
+            both,
+            (both, knows, s[4], output_param_pointers(s, 0), output_param_pointers(s, VECTOR_WIDTH)),
+            0,
+        )
         for column in range(0, outputs, COLUMNS):
-            for i in range(0, rows, SIDE):
+            for i in range(0, rows, BLOCK_SIZE):
                 own, right = mine + i * line, s[3] + column * line
                 below, share = own + _HALF * line, (count + steps - 1) // steps
-                begin_at_zero()
+                zero_block()
                 for number in range(steps):
                     done, until = min(number * share, count), min((number + 1) * share, count)
                     some = until - done
@@ -101,8 +119,11 @@ def linear(given):
                 sums = both + _BLOCK if sums == both else both
                 store_block(sums, _LINE)
                 to = s[4] + size_out * ((first + i) * outputs + column)
-                of, of_right = of_outputs(s, column), of_outputs(s, column + WIDTH)
+                of, of_right = (
+                    output_param_pointers(s, column),
+                    output_param_pointers(s, column + VECTOR_WIDTH),
+                )
                 last = (sums, knows + 4 * i, to, of, of_right)
-                count = min(SIDE, rows - i)
+                count = min(BLOCK_SIZE, rows - i)
         _finish(0, count, kind, last)
     release()

@@ -9,28 +9,41 @@ from __future__ import annotations
 import numpy as np
 from numba import cfunc, njit
 
-from bertsmith.kernels.cpu.compilation import BODY, LOOPS, as_float, how_many, my_number, slots
-from bertsmith.kernels.cpu.quantize import KNOWN, ROWS, of_outputs, rounding_with, stood_for_in
-from bertsmith.kernels.cpu.simd import WIDTH, put, store_wide_bytes
-from bertsmith.kernels.cpu.simd_pairs import every_pair_at, no_sums, pairs_at, with_pairs
+from bertsmith.kernels.cpu.compilation import (
+    JIT_OPTIONS,
+    KERNEL_OPTIONS,
+    float_from_bits,
+    load_slots,
+    num_threads,
+    thread_index,
+)
+from bertsmith.kernels.cpu.quantize import (
+    BLOCK_ROWS,
+    ROW_PARAM_BYTES,
+    dequantized_row,
+    make_row_quantizer,
+    output_param_pointers,
+)
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_as_dtype, store_int16
+from bertsmith.kernels.cpu.simd_pairs import broadcast_int, dot_int16, load_ints, zero_ints
 
 WRITTEN_WITH = "68cdd1df115701b4"  # compilation.py, simd.py and quantize.py, see the first
 _AT_A_TIME = 4
 
 
-def room(columns: int) -> int:
+def workspace_size(columns: int) -> int:
     """How many bytes a thread works in."""
-    return 2 * ROWS * columns + KNOWN + 4 * columns + 4 * WIDTH
+    return 2 * BLOCK_ROWS * columns + ROW_PARAM_BYTES + 4 * columns + 4 * VECTOR_WIDTH
 
 
-_rounds = rounding_with(store_wide_bytes, 2)
+_rounds = make_row_quantizer(store_int16, 2)
 
 
-@njit(inline="always", **LOOPS)
+@njit(inline="always", **JIT_OPTIONS)
 def _finished(half, sums, row, rows, knows, to, nowhere, of):
     """A row's sums as what they stand for, if there is such a row."""
-    found = stood_for_in(row, sums, knows, of)
-    put(half, to if row < rows else nowhere, found)
+    found = dequantized_row(row, sums, knows, of)
+    store_as_dtype(half, to if row < rows else nowhere, found)
 
 
 # Slots: 0 whether x is bf16, 1 x, 2 factors of its columns, 3 weights, see `FastAnswers.integer_weights`, 4 the
@@ -39,31 +52,31 @@ def _finished(half, sums, row, rows, knows, to, nowhere, of):
 # that is kept apart, 18 each output's weight of it.
 
 
-@cfunc("void(voidptr)", **BODY)
-def linear(given):
-    s = slots(given)
-    half, half_out, columns, outputs, least = s[0], s[14], s[9], s[10], as_float(s[11])
+@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+def int8_linear_kernel(given):
+    s = load_slots(given)
+    half, half_out, columns, outputs, least = s[0], s[14], s[9], s[10], float_from_bits(s[11])
     size, size_out, by = 2 if half else 4, 2 if half_out else 4, 2 * columns
-    mine = s[12] + s[13] * np.int64(my_number())
-    knows = mine + ROWS * by
-    here = knows + KNOWN
-    nowhere, blocks = here + 4 * columns, (s[8] + ROWS - 1) // ROWS
-    for block in range(np.int64(my_number()), blocks, np.int64(how_many())):
-        first = block * ROWS
-        x, rows = s[1] + size * first * columns, min(ROWS, s[8] - first)
+    mine = s[12] + s[13] * np.int64(thread_index())
+    knows = mine + BLOCK_ROWS * by
+    here = knows + ROW_PARAM_BYTES
+    nowhere, blocks = here + 4 * columns, (s[8] + BLOCK_ROWS - 1) // BLOCK_ROWS
+    for block in range(np.int64(thread_index()), blocks, np.int64(num_threads())):
+        first = block * BLOCK_ROWS
+        x, rows = s[1] + size * first * columns, min(BLOCK_ROWS, s[8] - first)
         _rounds(half, x, rows, s[2], columns, s[17], least, mine, by, knows, here)
-        for column in range(0, outputs, WIDTH):
-            of = of_outputs(s, column)
+        for column in range(0, outputs, VECTOR_WIDTH):
+            of = output_param_pointers(s, column)
             for i in range(0, rows, _AT_A_TIME):
                 own, panel = mine + i * by, s[3] + column * by
-                p = q = r = o = no_sums()
+                p = q = r = o = zero_ints()
                 for _ in range(columns // 2):
-                    pairs = pairs_at(panel)
-                    p = with_pairs(p, every_pair_at(own), pairs)
-                    q = with_pairs(q, every_pair_at(own + by), pairs)
-                    r = with_pairs(r, every_pair_at(own + 2 * by), pairs)
-                    o = with_pairs(o, every_pair_at(own + 3 * by), pairs)
-                    panel += 4 * WIDTH
+                    pairs = load_ints(panel)
+                    p = dot_int16(p, broadcast_int(own), pairs)
+                    q = dot_int16(q, broadcast_int(own + by), pairs)
+                    r = dot_int16(r, broadcast_int(own + 2 * by), pairs)
+                    o = dot_int16(o, broadcast_int(own + 3 * by), pairs)
+                    panel += 4 * VECTOR_WIDTH
                     own += 4
                 to, next_one = s[4] + size_out * ((first + i) * outputs + column), size_out * outputs
                 _finished(half_out, p, i, rows, knows, to, nowhere, of)

@@ -12,24 +12,32 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.kernels.cpu import matmul_int8, quantize
-from bertsmith.kernels.cpu.compilation import Run, bits, launch
+from bertsmith.kernels.cpu.compilation import Launcher, float_bits, launch
 from bertsmith.kernels.cpu.encoder_layer import (
-    LayerFactors,
-    LayerProducts,
+    FloatLayerMatmuls,
+    LayerMatmuls,
+    LayerNormParams,
     LayerWeights,
-    Norm,
-    layer,
-    weights_of,
+    layer_forward,
+    layer_weights,
 )
-from bertsmith.kernels.cpu.layer_functions import is_half
-from bertsmith.kernels.cpu.matmul import COLUMNS
-from bertsmith.kernels.cpu.matmul_int8 import in_integers
-from bertsmith.kernels.cpu.program import Program
-from bertsmith.kernels.cpu.training import KINDS, Fast, asked_of, is_known
-from bertsmith.kernels.reference import TINY, Bounds, Integers, IntegerWeights, LayerParts, Written, kind_of
+from bertsmith.kernels.cpu.layer_functions import is_bf16
+from bertsmith.kernels.cpu.matmul import PANEL_COLUMNS
+from bertsmith.kernels.cpu.matmul_int8 import int8_linear
+from bertsmith.kernels.cpu.program import KernelSequence
+from bertsmith.kernels.cpu.training import SUPPORTED_DTYPES, NumbaTrainingBackend, is_supported, layer_config
+from bertsmith.kernels.reference import (
+    MIN_QUANT_STEP,
+    DequantParams,
+    EncoderLayerModules,
+    QuantizedLinear,
+    SequenceLayout,
+    WeightVersions,
+    compute_dtype,
+)
 
 
-class FastAnswers(Fast):
+class NumbaInferenceBackend(NumbaTrainingBackend):
     """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
 
     shortest_in_half, longest_in_full = 0, math.inf
@@ -48,9 +56,11 @@ class FastAnswers(Fast):
         vars(self).update(state, _kept=WeakKeyDictionary())
 
     def _serves(self, x: Tensor) -> bool:
-        return is_known(x) and x.numel() > 0
+        return is_supported(x) and x.numel() > 0
 
-    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
+    def layer(
+        self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
+    ) -> Tensor | None:
         """Where nothing is trained and its products are ours, in 8-bit integers or not, by one program. To the bit
         the same as part by part."""
         if torch.is_grad_enabled():
@@ -58,39 +68,39 @@ class FastAnswers(Fast):
         least = len(x) if rows is None else len(rows)
         if not least or not self._serves(x) or of.activation is not F.gelu:
             return None
-        residual = x.to(kind_of(x)).contiguous()
+        residual = x.to(compute_dtype(x)).contiguous()
         norms, over = _norms_of(of), self._over(residual.dtype, x.shape[1] // of.heads, of.heads, bounds)
         if norms is None or over is None:
             return None
         products = self._products_of(of, residual[:least])  # which may be made for it, and kept
         if products is None:
             return None
-        run, given = Program(), x.contiguous() if isinstance(products, _IntegerProducts) else residual
-        found, _ = layer(given, residual, products, norms, asked_of(of, over.of(rows)), run)
+        run, given = KernelSequence(), x.contiguous() if isinstance(products, _Int8LayerMatmuls) else residual
+        found, _ = layer_forward(given, residual, products, norms, layer_config(of, over.of(rows)), run)
         run.end()
         return found
 
-    def _products_of(self, of: LayerParts, x: Tensor) -> LayerProducts | None:
+    def _products_of(self, of: EncoderLayerModules, x: Tensor) -> LayerMatmuls | None:
         """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""
         integers = [getattr(part, "integers", None) for part in of.linear]
-        known = [one for one in integers if isinstance(one, Integers) and _has_body(one)]
+        known = [one for one in integers if isinstance(one, QuantizedLinear) and _has_body(one)]
         if len(known) == len(integers):
-            return _IntegerProducts(x.dtype, *known)
-        weights = weights_of(of)
+            return _Int8LayerMatmuls(x.dtype, *known)
+        weights = layer_weights(of)
         if weights is None or not weights.have_bodies(x):
             return None
-        has_panels = x.dtype == torch.bfloat16 and x.shape[1] % COLUMNS == 0
+        has_panels = x.dtype == torch.bfloat16 and x.shape[1] % PANEL_COLUMNS == 0
         if not has_panels or any(weight.is_inference() for weight in weights):
             return weights.factors()
         return self._in_panels(of, weights)
 
-    def _in_panels(self, of: LayerParts, weights: LayerWeights) -> LayerProducts:
+    def _in_panels(self, of: EncoderLayerModules, weights: LayerWeights) -> LayerMatmuls:
         """The same with weights in panels, which are made at the first call and when a weight has changed."""
         kept = self._kept.setdefault(of.qkv, WeakKeyDictionary())  # which layers may share, but not all else
         before = kept.get(of.inner)
         if before is None or not before.weights.is_of(weights):
             held = LayerWeights(*(weight.detach() for weight in weights))
-            before = kept[of.inner] = _Kept(Written(held), held.in_panels())
+            before = kept[of.inner] = _Kept(WeightVersions(held), held.in_panels())
         return before.products
 
     def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,9 +111,9 @@ class FastAnswers(Fast):
         step, middle = torch.empty(len(x), 1), torch.empty(len(x), 1)
         room = torch.empty(torch.get_num_threads(), x.shape[1])
         launch(
-            quantize.rounded,
-            *(is_half(x), x, channels, found, step),
-            *(middle, *x.shape, bits(TINY), room),
+            quantize.quantize_rows_kernel,
+            *(is_bf16(x), x, channels, found, step),
+            *(middle, *x.shape, float_bits(MIN_QUANT_STEP), room),
         )
         return found, step, middle
 
@@ -112,21 +122,26 @@ class FastAnswers(Fast):
         inputs filled up for tiles; in pairs, int16 [out / 16, in / 2, 16, 2], where it has no products of 8-bit
         integers. Of an output these are neighbours among the inputs, and as many outputs stand side by side."""
         inputs, outputs = weight.shape
-        native = matmul_int8.NATIVE
+        native = matmul_int8.GEMM_INT8
         if is_native and native and inputs % quantize.COLUMNS == 0 and outputs % native.COLUMNS == 0:
             return _side_by_side(F.pad(weight, (0, 0, 0, -inputs % native.TERMS)), native.COLUMNS, 4)
-        if is_native or not matmul_int8.INTEGERS or inputs % quantize.COLUMNS or outputs % quantize.COLUMNS:
+        if (
+            is_native
+            or not matmul_int8.GEMM_INT8_FALLBACK
+            or inputs % quantize.COLUMNS
+            or outputs % quantize.COLUMNS
+        ):
             return super().integer_weights(weight, is_native=is_native)
         return _side_by_side(weight, quantize.COLUMNS, 2).to(torch.int16)
 
     def integer_linear(
-        self, x: Tensor, linear: Integers, dtype: torch.dtype, *, activated: bool = False
+        self, x: Tensor, linear: QuantizedLinear, dtype: torch.dtype, *, activated: bool = False
     ) -> Tensor:
         """By one body, which keeps neither integers nor sums, where weights are in pairs or fours."""
         if not _has_body(linear):
             return super().integer_linear(x, linear, dtype, activated=activated)
-        x = (x if x.dtype in KINDS else x.float()).contiguous()
-        return in_integers(linear, x, dtype, launch, activated=activated)
+        x = (x if x.dtype in SUPPORTED_DTYPES else x.float()).contiguous()
+        return int8_linear(linear, x, dtype, launch, activated=activated)
 
     def restored(
         self,
@@ -134,67 +149,67 @@ class FastAnswers(Fast):
         step: Tensor,
         middle: Tensor,
         apart: Tensor,
-        of: IntegerWeights,
+        of: DequantParams,
         dtype: torch.dtype,
     ) -> Tensor:
         """In one pass."""
-        served = products.is_cpu and products.is_contiguous() and dtype in KINDS
+        served = products.is_cpu and products.is_contiguous() and dtype in SUPPORTED_DTYPES
         if not served or products.shape[1] % quantize.COLUMNS:
             return super().restored(products, step, middle, apart, of, dtype)
         found = products.new_empty(products.shape, dtype=dtype)
         launch(
-            quantize.restored,
-            *(is_half(found), products, found, step, middle, apart.contiguous()),
+            quantize.dequantize_kernel,
+            *(is_bf16(found), products, found, step, middle, apart.contiguous()),
             *of,
             *products.shape,
         )
         return found
 
 
-class _IntegerProducts(NamedTuple):
+class _Int8LayerMatmuls(NamedTuple):
     """Those of a layer in 8-bit integers; kind: of what comes of them."""
 
     kind: torch.dtype
-    qkv: Integers
-    projection: Integers
-    inner: Integers
-    output: Integers
+    qkv: QuantizedLinear
+    projection: QuantizedLinear
+    inner: QuantizedLinear
+    output: QuantizedLinear
 
-    def queries(self, x: Tensor, run: Run) -> Tensor:
+    def queries(self, x: Tensor, run: Launcher) -> Tensor:
         """See `LayerProducts`."""
-        return in_integers(_outputs(self.qkv, 0, x.shape[1]), x, self.kind, run)
+        return int8_linear(_outputs(self.qkv, 0, x.shape[1]), x, self.kind, run)
 
-    def keys_values(self, x: Tensor, run: Run) -> Tensor:
+    def keys_values(self, x: Tensor, run: Launcher) -> Tensor:
         """See `LayerProducts`."""
-        return in_integers(_outputs(self.qkv, x.shape[1], 3 * x.shape[1]), x, self.kind, run)
+        return int8_linear(_outputs(self.qkv, x.shape[1], 3 * x.shape[1]), x, self.kind, run)
 
-    def all_three(self, x: Tensor, run: Run) -> Tensor:
+    def all_three(self, x: Tensor, run: Launcher) -> Tensor:
         """See `LayerProducts`."""
-        return in_integers(self.qkv, x, self.kind, run)
+        return int8_linear(self.qkv, x, self.kind, run)
 
-    def projected(self, x: Tensor, run: Run) -> Tensor:
+    def projected(self, x: Tensor, run: Launcher) -> Tensor:
         """See `LayerProducts`."""
-        return in_integers(self.projection, x, self.kind, run)
+        return int8_linear(self.projection, x, self.kind, run)
 
-    def fed_forward(self, x: Tensor, run: Run) -> tuple[Tensor, Tensor, Tensor]:
+    def fed_forward(self, x: Tensor, run: Launcher) -> tuple[Tensor, Tensor, Tensor]:
         """See `LayerProducts`; what GELU is taken of is not kept."""
-        activated = in_integers(self.inner, x, self.kind, run, activated=True)
-        return in_integers(self.output, activated, self.kind, run), activated, activated
+        activated = int8_linear(self.inner, x, self.kind, run, activated=True)
+        return int8_linear(self.output, activated, self.kind, run), activated, activated
 
 
 class _Kept(NamedTuple):
     """A layer's products, and the weights that they were made of."""
 
-    weights: Written
-    products: LayerFactors
+    weights: WeightVersions
+    products: FloatLayerMatmuls
 
 
 _KeptOf = WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, _Kept]]
 
 
-def _norms_of(of: LayerParts) -> list[Norm] | None:
+def _norms_of(of: EncoderLayerModules) -> list[LayerNormParams] | None:
     """A layer's; None where they are others than BERT's."""
-    norms: list[Norm] = []
+    norms: list[LayerNormParams] = []
     for norm in of.norms:
         if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
             return None
@@ -202,17 +217,17 @@ def _norms_of(of: LayerParts) -> list[Norm] | None:
     return norms
 
 
-def _has_body(linear: Integers) -> bool:
+def _has_body(linear: QuantizedLinear) -> bool:
     """Whether its weights are in pairs or fours."""
     return linear.weight.dim() > 2
 
 
-def _outputs(linear: Integers, begin: int, end: int) -> Integers:
+def _outputs(linear: QuantizedLinear, begin: int, end: int) -> QuantizedLinear:
     """Some of its outputs, as many as stand side by side in its weights, or a multiple."""
     together = linear.weight.shape[2]
     weight = linear.weight[begin // together : end // together]
-    of = IntegerWeights(*(one[begin:end] for one in linear.of))
-    return Integers(linear.channels, weight, of, linear.apart)
+    of = DequantParams(*(one[begin:end] for one in linear.of))
+    return QuantizedLinear(linear.channels, weight, of, linear.apart)
 
 
 def _side_by_side(weight: Tensor, outputs: int, inputs: int) -> Tensor:

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from bertsmith.kernels.cpu import amx, layer_norm, row_kernels
 from bertsmith.kernels.cpu import gather_rows as chosen_rows
-from bertsmith.kernels.cpu.compilation import Run, bits
-from bertsmith.kernels.cpu.matmul import Panels, multiply, multiply_columns
+from bertsmith.kernels.cpu.compilation import Launcher, float_bits
+from bertsmith.kernels.cpu.matmul import PackedMatrix, matmul, matmul_transposed_left
 
-Seeds = tuple[int, int, int, int]
+DropoutSeeds = tuple[int, int, int, int]
 """What dropout decides by: two seeds of 32 bits, how many of 65,536 are dropped, and the scale of the rest, by its
 bits."""
 
 
-class Sequences(NamedTuple):
+class AttentionConfig(NamedTuple):
     """What attention is over, and how. starts: where sequences begin and the last one ends, long [B + 1].
     longest, tokens: of the longest, and of all. sees: which tokens a token sees, as `attending.SEES` has it.
     drawn: what of the weights is dropped. bodies: what computes it. asked: where each sequence's queries begin,
@@ -33,12 +33,12 @@ class Sequences(NamedTuple):
     tokens: int
     heads: int
     sees: int
-    drawn: Seeds
+    drawn: DropoutSeeds
     bodies: Any
     asked: Tensor
     rows: Tensor | None = None
 
-    def of(self, rows: Tensor | None) -> Sequences:
+    def of(self, rows: Tensor | None) -> AttentionConfig:
         """With the queries of these tokens alone."""
         if rows is None:
             return self
@@ -59,13 +59,13 @@ class Sequences(NamedTuple):
         """How many there are."""
         return self.tokens if self.rows is None else len(self.rows)
 
-    def room(self, q: Tensor, run: Run, *, back: bool) -> tuple[Tensor, int]:
+    def room(self, q: Tensor, run: Launcher, *, back: bool) -> tuple[Tensor, int]:
         """Where they work; how many numbers in fp32 a thread has of it."""
         own = self.bodies.room(self.longest, q.shape[1] // self.heads, back)
         return run.room(4 * own * torch.get_num_threads()), own
 
 
-def is_half(x: Tensor) -> int:
+def is_bf16(x: Tensor) -> int:
     """Whether x is bf16, as bodies read it."""
     return int(x.dtype == torch.bfloat16)
 
@@ -77,42 +77,42 @@ def _for_tokens(used: int, shape: Sequence[int], kind: torch.dtype) -> Tensor:
     return found
 
 
-def chosen(x: Tensor, rows: Tensor, run: Run) -> Tensor:
+def gather_rows(x: Tensor, rows: Tensor, run: Launcher) -> Tensor:
     """These rows of x, whose rows lie in memory one behind the other."""
     found = x.new_empty(len(rows), x.shape[1])
-    run(chosen_rows.chosen, is_half(x), x, found, rows, *found.shape)
+    run(chosen_rows.gather_rows_kernel, is_bf16(x), x, found, rows, *found.shape)
     return found
 
 
-def add_to_rows(x: Tensor, rows: Tensor, y: Tensor, run: Run) -> None:
+def scatter_add_rows(x: Tensor, rows: Tensor, y: Tensor, run: Launcher) -> None:
     """Add y to these rows of x, in ascending order; y is written over where one of them is there twice."""
-    run(chosen_rows.add_to, is_half(x), x, y, rows, *y.shape)
+    run(chosen_rows.scatter_add_rows_kernel, is_bf16(x), x, y, rows, *y.shape)
 
 
-def sides(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def split_query_key_value(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Queries [M, H], and keys with values behind them [N, 2H]; of q alone, where it is a product of all three,
     [N, 3H]."""
     width = q.shape[1] // 3
     return (q[:, :width], q[:, width:]) if kv is None else (q, kv)
 
 
-def attend(q: Tensor, kv: Tensor, over: Sequences, run: Run) -> tuple[Tensor, Tensor]:
+def attention_forward(q: Tensor, kv: Tensor, over: AttentionConfig, run: Launcher) -> tuple[Tensor, Tensor]:
     """softmax(q·kᵀ/√d)·v for each sequence and head, of q [M, H] and kv [N, 2H], whose rows lie in memory as they
     are: [M, H]; and of each row of scores the highest and the sum."""
     found, stats = _for_tokens(over.queries, q.shape, q.dtype), torch.empty(len(q), over.heads, 2)
     room, own = over.room(q, run, back=False)
     run(
         over.bodies.forward,
-        *(is_half(q), q, found, stats, over.starts),
+        *(is_bf16(q), q, found, stats, over.starts),
         *over.numbers(q),
-        *(room, own, 0, amx.WHOLE),
+        *(room, own, 0, amx.TILE_CONFIG),
         *over.at(q, kv),
     )
     return found, stats
 
 
-def attend_back(
-    grad: Tensor, q: Tensor, kv: Tensor, stats: Tensor, over: Sequences, run: Run
+def attention_backward(
+    grad: Tensor, q: Tensor, kv: Tensor, stats: Tensor, over: AttentionConfig, run: Launcher
 ) -> list[Tensor]:
     """The slopes of q and kv; side by side, [N, 3H], where each token has a query. The scores are made again."""
     room, own = over.room(q, run, back=True)
@@ -123,37 +123,49 @@ def attend_back(
             _for_tokens(over.queries, q.shape, q.dtype),
             _for_tokens(over.tokens, kv.shape, kv.dtype),
         ]
-    to_q, to_kv = sides(*found)
+    to_q, to_kv = split_query_key_value(*found)
     run(
         over.bodies.backward,
-        *(is_half(q), q, to_q, stats, over.starts),
+        *(is_bf16(q), q, to_q, stats, over.starts),
         *over.numbers(q),
-        *(room, own, grad, amx.WHOLE),
+        *(room, own, grad, amx.TILE_CONFIG),
         *(*over.at(q, kv), to_kv),
     )
     return found
 
 
-def _rows(x: Tensor, many: int, run: Run) -> Tensor:
+def _rows(x: Tensor, many: int, run: Launcher) -> Tensor:
     """So many rows of x in fp32 for each thread, to work in."""
     return run.room(4 * many * x.shape[1] * torch.get_num_threads())
 
 
-def add_norm(
-    residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float, drawn: Seeds, run: Run
+def add_layer_norm_forward(
+    residual: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: float,
+    drawn: DropoutSeeds,
+    run: Launcher,
 ) -> tuple[Tensor, Tensor]:
     """LN(residual + dropout(x)), and each row's mean and 1/deviation."""
     found, stats = torch.empty_like(x), torch.empty(len(x), 2)
     run(
-        layer_norm.add_norm,
-        *(is_half(x), x, residual, found, *x.shape),
-        *(weight, bias, stats, bits(epsilon), *drawn, 0, 0, 0, _rows(x, 1, run)),
+        layer_norm.add_layer_norm_kernel,
+        *(is_bf16(x), x, residual, found, *x.shape),
+        *(weight, bias, stats, float_bits(epsilon), *drawn, 0, 0, 0, _rows(x, 1, run)),
     )
     return found, stats
 
 
-def add_norm_back(
-    grad: Tensor, residual: Tensor, x: Tensor, weight: Tensor, stats: Tensor, drawn: Seeds, run: Run
+def add_layer_norm_backward(
+    grad: Tensor,
+    residual: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stats: Tensor,
+    drawn: DropoutSeeds,
+    run: Launcher,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The slopes of residual and of x; and those of weight and bias, [2, H]. The sum is made again, so that no
     more is kept than what is added up."""
@@ -161,27 +173,27 @@ def add_norm_back(
     of_x = torch.empty_like(x) if drawn[2] else of_sum
     sums = torch.zeros(torch.get_num_threads(), 2, len(weight))
     run(
-        layer_norm.add_norm_back,
-        *(is_half(x), x, residual, of_sum, *x.shape),
+        layer_norm.add_layer_norm_backward_kernel,
+        *(is_bf16(x), x, residual, of_sum, *x.shape),
         *(weight, 0, stats, 0, *drawn, grad, of_x, sums, _rows(x, 2, run)),
     )
-    return of_sum, of_x, summed(sums, run)
+    return of_sum, of_x, sum_over_threads(sums, run)
 
 
-def summed(sums: Tensor, run: Run) -> Tensor:
+def sum_over_threads(sums: Tensor, run: Launcher) -> Tensor:
     """What the threads have summed, [threads, ...], together."""
     found = torch.empty(sums.shape[1:])
-    run(row_kernels.summed, sums, found, len(sums), found.numel())
+    run(row_kernels.sum_over_threads, sums, found, len(sums), found.numel())
     return found
 
 
 def feed_forward(
     x: Tensor,
-    y: Tensor | Panels,
+    y: Tensor | PackedMatrix,
     bias: Tensor,
-    of_output: Tensor | Panels,
+    of_output: Tensor | PackedMatrix,
     output_bias: Tensor,
-    run: Run,
+    run: Launcher,
     *,
     kept: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -189,31 +201,31 @@ def feed_forward(
     shape = len(x), y.shape[1]
     inner = x.new_empty(shape)
     activated = x.new_empty(shape) if kept else inner
-    multiply(x, y, bias, inner, activated=activated, run=run)
-    return multiplied(activated, of_output, output_bias, run), inner, activated
+    matmul(x, y, bias, inner, activated=activated, run=run)
+    return linear(activated, of_output, output_bias, run), inner, activated
 
 
-def multiplied(x: Tensor, y: Tensor | Panels, bias: Tensor | None, run: Run) -> Tensor:
+def linear(x: Tensor, y: Tensor | PackedMatrix, bias: Tensor | None, run: Launcher) -> Tensor:
     """x [N, K] · y [K, M] + bias [M], of the kind of x."""
     found = x.new_empty(len(x), y.shape[1])
-    multiply(x, y, bias, found, run=run)
+    matmul(x, y, bias, found, run=run)
     return found
 
 
-def multiplied_back(grad: Tensor, weight: Tensor, before: Tensor | None, run: Run) -> Tensor:
+def linear_input_grad(grad: Tensor, weight: Tensor, before: Tensor | None, run: Launcher) -> Tensor:
     """grad [N, out] · weight [out, in]: the slopes of what was multiplied by its transpose. before: [N, in], where
     GELU's slopes are taken that multiply them."""
     found = grad.new_empty(len(grad), weight.shape[1])
-    multiply(grad, weight, None, found, before=before, run=run)
+    matmul(grad, weight, None, found, before=before, run=run)
     return found
 
 
-def slopes(x: Tensor, grad: Tensor, run: Run) -> tuple[Tensor, Tensor]:
+def linear_weight_grads(x: Tensor, grad: Tensor, run: Launcher) -> tuple[Tensor, Tensor]:
     """Of a linear layer's weights and bias, see `Products.slopes`."""
-    return joined_slopes([(x, grad)], run)
+    return concatenated_weight_grads([(x, grad)], run)
 
 
-def joined_slopes(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> tuple[Tensor, Tensor]:
+def concatenated_weight_grads(given: Sequence[tuple[Tensor, Tensor]], run: Launcher) -> tuple[Tensor, Tensor]:
     """Of a linear layer whose outputs are made of several inputs, one part behind the other: x, and the slopes of
     what is made of it."""
     sizes = [grad.shape[1] for _, grad in given]
@@ -221,11 +233,11 @@ def joined_slopes(given: Sequence[tuple[Tensor, Tensor]], run: Run) -> tuple[Ten
     begin = 0
     for (x, grad), size in zip(given, sizes, strict=True):
         own = slice(begin, begin + size)
-        multiply_columns(grad, x, of_weight[own], of_bias[own], run)
+        matmul_transposed_left(grad, x, of_weight[own], of_bias[own], run)
         begin += size
     return of_weight, of_bias
 
 
-def add(x: Tensor, y: Tensor, run: Run) -> None:
+def add_(x: Tensor, y: Tensor, run: Launcher) -> None:
     """Add y to x, of which there are a multiple of `compiled.COLUMNS` numbers."""
-    run(row_kernels.add, is_half(x), x, y, x.numel())
+    run(row_kernels.add, is_bf16(x), x, y, x.numel())

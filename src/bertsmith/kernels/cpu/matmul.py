@@ -9,39 +9,39 @@ import torch
 from torch import Tensor
 
 from bertsmith.kernels.cpu import amx
-from bertsmith.kernels.cpu.compilation import Run, compiles_for, launch, multiplies_half, processor
+from bertsmith.kernels.cpu.compilation import Launcher, has_avx512_bf16, has_cpu_feature, launch, target_cpu
 
 _KINDS = {torch.float32, torch.bfloat16}
 
 _SLOW_LIBRARIES = ("znver1", "znver2", "znver3", "znver4")  # AMD's; on Zen 5 oneDNN is quick
 
-BODIES: Any = (
+GEMM_FP32: Any = (
     import_module("bertsmith.kernels.cpu.gemm_fp32")
-    if processor() in _SLOW_LIBRARIES and compiles_for("avx2")
+    if target_cpu() in _SLOW_LIBRARIES and has_cpu_feature("avx2")
     else None
 )
 """The bodies of products in fp32 where these are quicker than the libraries': AMD's processors up to Zen 4."""
 
-HALF_BODIES: Any = (
+GEMM_BF16: Any = (
     import_module("bertsmith.kernels.cpu.gemm_amx")
-    if amx.are_here()
+    if amx.is_amx_available()
     else import_module("bertsmith.kernels.cpu.gemm_avx512bf16")
-    if multiplies_half()
+    if has_avx512_bf16()
     else None
 )
 """Those of products in bf16, in tiles or in registers: the libraries need the weights in bf16, and make their
 slopes so."""
 
-COLUMNS = 32  # of a panel in bf16
+PANEL_COLUMNS = 32  # of a panel in bf16
 _FEW = 16  # rows, columns or terms: what has fewer is left to the libraries
 
 
-def has_bodies(kind: torch.dtype) -> bool:
+def has_gemm(kind: torch.dtype) -> bool:
     """Whether there are bodies for products of this kind."""
-    return (HALF_BODIES if kind == torch.bfloat16 else BODIES) is not None and kind in _KINDS
+    return (GEMM_BF16 if kind == torch.bfloat16 else GEMM_FP32) is not None and kind in _KINDS
 
 
-def has_products(x: Tensor, y: Tensor, *others: Tensor | None) -> bool:
+def supports_matmul(x: Tensor, y: Tensor, *others: Tensor | None) -> bool:
     """Whether there is a body for x·y; others: what else it is made with, in fp32. Where one of x and y is bf16
     the other may be fp32."""
     known = all(t.is_cpu and t.dtype == torch.float32 for t in others if t is not None)
@@ -49,23 +49,23 @@ def has_products(x: Tensor, y: Tensor, *others: Tensor | None) -> bool:
     if not (known and enough and x.is_cpu and y.is_cpu and {x.dtype, y.dtype} <= _KINDS):
         return False
     if torch.bfloat16 not in (x.dtype, y.dtype):
-        return has_bodies(torch.float32)
+        return has_gemm(torch.float32)
     in_columns = x.stride(0) == 1 and x.stride(1) > 1
-    return has_bodies(torch.bfloat16) and (
+    return has_gemm(torch.bfloat16) and (
         in_columns or x.shape[1] % 2 == 0
     )  # in rows pairs of terms lie side by side
 
 
-def has_all_products(x: Tensor, *weights: Tensor) -> bool:
+def supports_layer(x: Tensor, *weights: Tensor) -> bool:
     """Whether there are bodies for all that layers compute, there and back, of as many rows as x has, in its kind.
     weights: each layer's [out, in], and its bias."""
     sizes = {size for weight in weights[::2] for size in weight.shape}
     known = all(t.is_cpu and t.dtype == torch.float32 for t in weights)
     in_pairs = x.dtype == torch.float32 or all(size % 2 == 0 for size in sizes)
-    return x.is_cpu and has_bodies(x.dtype) and known and in_pairs and min(len(x), *sizes) >= _FEW
+    return x.is_cpu and has_gemm(x.dtype) and known and in_pairs and min(len(x), *sizes) >= _FEW
 
 
-class Panels(NamedTuple):
+class PackedMatrix(NamedTuple):
     """A matrix [terms, columns] as the bodies of products in bf16 read it, of which they may be made once for many
     products. held: uint8 [panels, bytes of one]; or, of one product alone, that many and more."""
 
@@ -78,42 +78,44 @@ class Panels(NamedTuple):
         """What the matrix has."""
         return self.terms, self.columns
 
-    def between(self, first: int, last: int) -> Panels:
+    def between(self, first: int, last: int) -> PackedMatrix:
         """These columns of it, the first a multiple of those of a panel."""
-        return Panels(self.held[first // COLUMNS : -(-last // COLUMNS)], self.terms, last - first)
+        return PackedMatrix(
+            self.held[first // PANEL_COLUMNS : -(-last // PANEL_COLUMNS)], self.terms, last - first
+        )
 
 
-def columns_of(y: Tensor | Panels, first: int, last: int) -> Tensor | Panels:
+def slice_columns(y: Tensor | PackedMatrix, first: int, last: int) -> Tensor | PackedMatrix:
     """These columns of a matrix, see `Panels.between`."""
-    return y.between(first, last) if isinstance(y, Panels) else y[:, first:last]
+    return y.between(first, last) if isinstance(y, PackedMatrix) else y[:, first:last]
 
 
-def in_panels(y: Tensor) -> Panels:
+def pack(y: Tensor) -> PackedMatrix:
     """y, a matrix in fp32 or bf16, in panels."""
     (terms, columns), none = y.shape, y.new_empty(0, max(y.shape))
-    held = torch.empty(_panels(columns), HALF_BODIES.panel(terms), dtype=torch.uint8)
-    found = Panels(held, terms, columns)
-    _multiply_half(none, by_rows_or_columns(y), found, none, launch)
+    held = torch.empty(_panels(columns), GEMM_BF16.panel(terms), dtype=torch.uint8)
+    found = PackedMatrix(held, terms, columns)
+    _multiply_half(none, as_row_or_column_major(y), found, none, launch)
     return found
 
 
 def _panels(columns: int) -> int:
-    return -(-columns // COLUMNS)
+    return -(-columns // PANEL_COLUMNS)
 
 
-def by_rows_or_columns(x: Tensor) -> Tensor:
+def as_row_or_column_major(x: Tensor) -> Tensor:
     """x; a copy where neither its rows nor its columns lie in memory as they are."""
     return x if 1 in x.stride() and 0 not in x.stride() else x.contiguous()
 
 
-def multiply(
+def matmul(
     x: Tensor,
-    y: Tensor | Panels,
+    y: Tensor | PackedMatrix,
     bias: Tensor | None,
     out: Tensor,
     activated: Tensor | None = None,
     before: Tensor | None = None,
-    run: Run = launch,
+    run: Launcher = launch,
 ) -> None:
     """Write x·y + bias, and GELU of it to `activated`; or x·y times GELU's slopes at `before`. x has its rows in
     memory as they are, and so has all that is written, `before` too. run: where it is not at once, what is still
@@ -121,17 +123,17 @@ def multiply(
     threads, (terms, columns) = torch.get_num_threads(), y.shape
     more = [0 if t is None else t for t in (activated, before)]
     add = 0 if bias is None else bias.contiguous()
-    if isinstance(y, Panels):
+    if isinstance(y, PackedMatrix):
         _multiply_half(x, None, y, out, run, add, *more)
         return
-    y = by_rows_or_columns(y)
+    y = as_row_or_column_major(y)
     if torch.bfloat16 in (x.dtype, y.dtype):
-        own = Panels(run.room(_panels(columns) * HALF_BODIES.panel(terms)), terms, columns)
+        own = PackedMatrix(run.room(_panels(columns) * GEMM_BF16.panel(terms)), terms, columns)
         _multiply_half(x, y, own, out, run, add, *more)
         return
-    room = run.room(BODIES.room(threads, columns, terms))
+    room = run.room(GEMM_FP32.room(threads, columns, terms))
     run(
-        BODIES.by_rows,
+        GEMM_FP32.by_rows,
         *(x, 4 * x.stride(0), y, 4 * y.stride(0), 4 * y.stride(1)),
         *(out, 4 * out.stride(0), len(x), columns, terms, room, add, 0, *more),
     )
@@ -140,33 +142,33 @@ def multiply(
 def _multiply_half(
     x: Tensor,
     y: Tensor | None,
-    panels: Panels,
+    panels: PackedMatrix,
     out: Tensor,
-    run: Run,
+    run: Launcher,
     bias: int | Tensor = 0,
     activated: int | Tensor = 0,
     before: int | Tensor = 0,
 ) -> None:
     """y: of what the panels are made, None where they are there already. Of an x without rows nothing else is."""
-    own = HALF_BODIES.room(panels.terms)
+    own = GEMM_BF16.room(panels.terms)
     room = torch.empty(torch.get_num_threads() * own, dtype=torch.uint8)
     run(
-        HALF_BODIES.by_rows,
+        GEMM_BF16.by_rows,
         *(*_rows_at(x), *((0, 0, 0, 0) if y is None else _both_at(y)), *_rows_at(out)),
         *(len(x), panels.columns, panels.terms, room, own),
-        *(bias, activated, before, 0, amx.WHOLE, panels.held),
+        *(bias, activated, before, 0, amx.TILE_CONFIG, panels.held),
     )
 
 
-def multiply_columns(
-    x: Tensor, y: Tensor, out: Tensor, sums: Tensor | None = None, run: Run = launch
+def matmul_transposed_left(
+    x: Tensor, y: Tensor, out: Tensor, sums: Tensor | None = None, run: Launcher = launch
 ) -> None:
     """Write xᵀ·y, and the sums of x's columns, in fp32. out has its rows in memory as they are. run: as in
     `multiply`."""
     x, y = (t if t.stride(1) == 1 and t.stride(0) else t.contiguous() for t in (x, y))
     terms, rows, columns = *x.shape, y.shape[1]
     is_half = torch.bfloat16 in (x.dtype, y.dtype)
-    bodies = HALF_BODIES if is_half else BODIES
+    bodies = GEMM_BF16 if is_half else GEMM_FP32
     size, of_rows, of_columns = bodies.room_turned(torch.get_num_threads(), rows, columns)
     room, numbers = run.room(size), torch.zeros(bodies.turns(terms), dtype=torch.int64)
     some = torch.empty(0 if sums is None else bodies.slices(terms) * rows)
@@ -177,7 +179,7 @@ def multiply_columns(
         *matrices,
         *(out, 4 * out.stride(0)),
         *(rows, columns, terms, room, of_rows, of_columns, numbers),
-        *(0 if sums is None else sums, some, *((amx.WHOLE,) if is_half else ())),
+        *(0 if sums is None else sums, some, *((amx.TILE_CONFIG,) if is_half else ())),
     )
 
 

@@ -9,40 +9,50 @@ import torch
 from torch import Tensor
 
 from bertsmith.kernels.cpu import amx, row_kernels
-from bertsmith.kernels.cpu.compilation import Run, bits, compiles_for
-from bertsmith.kernels.cpu.layer_functions import is_half
-from bertsmith.kernels.reference import TINY, Integers
+from bertsmith.kernels.cpu.compilation import Launcher, float_bits, has_cpu_feature
+from bertsmith.kernels.cpu.layer_functions import is_bf16
+from bertsmith.kernels.reference import MIN_QUANT_STEP, QuantizedLinear
 
-INTEGERS: Any = import_module("bertsmith.kernels.cpu.gemm_int8_avx2") if compiles_for("avx2") else None
+GEMM_INT8_FALLBACK: Any = (
+    import_module("bertsmith.kernels.cpu.gemm_int8_avx2") if has_cpu_feature("avx2") else None
+)
 """The body of a layer in 8-bit integers, by instructions that other processors do not have."""
 
-NATIVE: Any = (
+GEMM_INT8: Any = (
     import_module("bertsmith.kernels.cpu.gemm_int8_amx")
-    if compiles_for("amx-int8") and amx.are_here()
+    if has_cpu_feature("amx-int8") and amx.is_amx_available()
     else import_module("bertsmith.kernels.cpu.gemm_int8_vnni")
-    if compiles_for("avx512vnni")
+    if has_cpu_feature("avx512vnni")
     else None
 )
 """The same where the processor multiplies 8-bit integers itself, in tiles or in registers."""
 
 
-def in_integers(
-    linear: Integers, x: Tensor, kind: torch.dtype, run: Run, *, activated: bool = False
+def int8_linear(
+    linear: QuantizedLinear, x: Tensor, kind: torch.dtype, run: Launcher, *, activated: bool = False
 ) -> Tensor:
     """See `Kernels.integer_linear`, of x in fp32 or bf16, its rows in memory as they are."""
     rows, inputs, outputs = *x.shape, len(linear.of.sums)
     found = x.new_empty((rows, outputs), dtype=kind)
     if not rows:
         return found
-    bodies = NATIVE if linear.weight.dtype == torch.int8 else INTEGERS
+    bodies = GEMM_INT8 if linear.weight.dtype == torch.int8 else GEMM_INT8_FALLBACK
     own = bodies.room(inputs)
     run(
         bodies.linear,
-        *(is_half(x), x, linear.channels, linear.weight, found),
+        *(is_bf16(x), x, linear.channels, linear.weight, found),
         *(linear.of.sums, linear.of.scale, linear.of.bias),
-        *(rows, inputs, outputs, bits(TINY), run.room(torch.get_num_threads() * own), own, is_half(found)),
-        *(activated, amx.WHOLE, linear.apart, linear.of.apart),
+        *(
+            rows,
+            inputs,
+            outputs,
+            float_bits(MIN_QUANT_STEP),
+            run.room(torch.get_num_threads() * own),
+            own,
+            is_bf16(found),
+        ),
+        *(activated, amx.TILE_CONFIG, linear.apart, linear.of.apart),
     )
-    if activated and bodies is INTEGERS:
-        run(row_kernels.gelu, is_half(found), found, found, found.numel())
+    if activated and bodies is GEMM_INT8_FALLBACK:
+        run(row_kernels.gelu, is_bf16(found), found, found, found.numel())
     return found

@@ -8,59 +8,65 @@ from __future__ import annotations
 
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import LOOPS, F
-from bertsmith.kernels.cpu.microkernel_fp32 import FROM_0, FROM_BIAS, FROM_SUMS
-from bertsmith.kernels.cpu.simd import WIDTH, every, load, put, store_past
-from bertsmith.kernels.cpu.simd_pairs import every_pair_at, pairs_at, with_halves
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32
+from bertsmith.kernels.cpu.microkernel_fp32 import INIT_ACCUMULATE, INIT_BIAS, INIT_ZERO
+from bertsmith.kernels.cpu.simd import (
+    VECTOR_WIDTH,
+    broadcast_scalar,
+    load,
+    store_as_dtype,
+    store_non_temporal,
+)
+from bertsmith.kernels.cpu.simd_pairs import broadcast_int, dot_bf16, load_ints
 
 ROWS = 8
-COLUMNS = 2 * WIDTH
-RIGHT = 4 * WIDTH  # bytes of the pairs that a register holds
-PAST = 2  # what is made, in fp32, is put past the caches: see `store_past`
+COLUMNS = 2 * VECTOR_WIDTH
+RIGHT = 4 * VECTOR_WIDTH  # bytes of the pairs that a register holds
+NON_TEMPORAL = 2  # what is made, in fp32, is put past the caches: see `store_past`
 
 
-@njit(inline="always", **LOOPS)
+@njit(inline="always", **JIT_OPTIONS)
 def _put(kind, address, x):
-    if kind == PAST:
-        store_past(address, x)
+    if kind == NON_TEMPORAL:
+        store_non_temporal(address, x)
     else:
-        put(kind, address, x)
+        store_as_dtype(kind, address, x)
 
 
-@njit(**LOOPS)
-def eight_rows(begins, bias, a, a_row, a_pair, b, b_pair, kind, out, width, pairs):
+@njit(**JIT_OPTIONS)
+def microkernel_8x32(begins, bias, a, a_row, a_pair, b, b_pair, kind, out, width, pairs):
     """What begins there (microkernel_fp32.py), and a·b. What lies between two rows, or two pairs of terms, is in
     bytes; width: between rows of out. kind: whether that is bf16, or PAST."""
-    below, under, apart = a + 4 * a_row, out + 4 * width, 2 * WIDTH if kind == 1 else 4 * WIDTH
+    below, under, apart = a + 4 * a_row, out + 4 * width, 2 * VECTOR_WIDTH if kind == 1 else 4 * VECTOR_WIDTH
     one, two, three = out + width, out + 2 * width, out + 3 * width
     five, six, seven = under + width, under + 2 * width, under + 3 * width
-    if begins == FROM_SUMS:  # in fp32
+    if begins == INIT_ACCUMULATE:  # in fp32
         c, d, e, f = load(out), load(one), load(two), load(three)
         g, h, i, j = load(out + apart), load(one + apart), load(two + apart), load(three + apart)
         k, m, n, o = load(under), load(five), load(six), load(seven)
         p, q, r, s = load(under + apart), load(five + apart), load(six + apart), load(seven + apart)
-    elif begins == FROM_BIAS:
+    elif begins == INIT_BIAS:
         c = d = e = f = k = m = n = o = load(bias)
-        g = h = i = j = p = q = r = s = load(bias + 4 * WIDTH)
+        g = h = i = j = p = q = r = s = load(bias + 4 * VECTOR_WIDTH)
     else:
-        c = d = e = f = g = h = i = j = k = m = n = o = p = q = r = s = every(F(0))
+        c = d = e = f = g = h = i = j = k = m = n = o = p = q = r = s = broadcast_scalar(float32(0))
     for _ in range(pairs):
-        x, y, z = pairs_at(b), pairs_at(b + RIGHT), every_pair_at(a)
-        c, g = with_halves(c, z, x), with_halves(g, z, y)
-        z = every_pair_at(a + a_row)
-        d, h = with_halves(d, z, x), with_halves(h, z, y)
-        z = every_pair_at(a + 2 * a_row)
-        e, i = with_halves(e, z, x), with_halves(i, z, y)
-        z = every_pair_at(a + 3 * a_row)
-        f, j = with_halves(f, z, x), with_halves(j, z, y)
-        z = every_pair_at(below)
-        k, p = with_halves(k, z, x), with_halves(p, z, y)
-        z = every_pair_at(below + a_row)
-        m, q = with_halves(m, z, x), with_halves(q, z, y)
-        z = every_pair_at(below + 2 * a_row)
-        n, r = with_halves(n, z, x), with_halves(r, z, y)
-        z = every_pair_at(below + 3 * a_row)
-        o, s = with_halves(o, z, x), with_halves(s, z, y)
+        x, y, z = load_ints(b), load_ints(b + RIGHT), broadcast_int(a)
+        c, g = dot_bf16(c, z, x), dot_bf16(g, z, y)
+        z = broadcast_int(a + a_row)
+        d, h = dot_bf16(d, z, x), dot_bf16(h, z, y)
+        z = broadcast_int(a + 2 * a_row)
+        e, i = dot_bf16(e, z, x), dot_bf16(i, z, y)
+        z = broadcast_int(a + 3 * a_row)
+        f, j = dot_bf16(f, z, x), dot_bf16(j, z, y)
+        z = broadcast_int(below)
+        k, p = dot_bf16(k, z, x), dot_bf16(p, z, y)
+        z = broadcast_int(below + a_row)
+        m, q = dot_bf16(m, z, x), dot_bf16(q, z, y)
+        z = broadcast_int(below + 2 * a_row)
+        n, r = dot_bf16(n, z, x), dot_bf16(r, z, y)
+        z = broadcast_int(below + 3 * a_row)
+        o, s = dot_bf16(o, z, x), dot_bf16(s, z, y)
         a += a_pair
         below += a_pair
         b += b_pair
@@ -82,8 +88,8 @@ def eight_rows(begins, bias, a, a_row, a_pair, b, b_pair, kind, out, width, pair
     _put(kind, seven + apart, s)
 
 
-@njit(**LOOPS)
-def product(adds, a, a_row, b, out, columns, terms, rows):
+@njit(**JIT_OPTIONS)
+def multiply_block(adds, a, a_row, b, out, columns, terms, rows):
     """out [32, columns] in fp32 = a [32, terms] · b [terms, columns], both bf16, b's rows in pairs; or that is
     added to it. Columns are a multiple of 32. a_row: bytes from one row of a to the next. rows: of these at least
     are wanted."""
@@ -91,15 +97,15 @@ def product(adds, a, a_row, b, out, columns, terms, rows):
     for row in range(0, rows, ROWS):
         for column in range(0, width, 4 * COLUMNS):
             to = out + row * width + column
-            own, begins = a + row * a_row, FROM_SUMS if adds else FROM_0
-            eight_rows(begins, 0, own, a_row, 4, b + column, width, 0, to, width, terms // 2)
+            own, begins = a + row * a_row, INIT_ACCUMULATE if adds else INIT_ZERO
+            microkernel_8x32(begins, 0, own, a_row, 4, b + column, width, 0, to, width, terms // 2)
 
 
-@njit(inline="always", **LOOPS)
+@njit(inline="always", **JIT_OPTIONS)
 def configure(address):
     """Nothing has to be made ready."""
 
 
-@njit(inline="always", **LOOPS)
+@njit(inline="always", **JIT_OPTIONS)
 def release():
     """Nothing is left behind."""

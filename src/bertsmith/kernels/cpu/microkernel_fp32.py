@@ -7,34 +7,34 @@ from __future__ import annotations
 
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import LOOPS, F
-from bertsmith.kernels.cpu.simd import every, every_at, load, store
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32
+from bertsmith.kernels.cpu.simd import broadcast_load, broadcast_scalar, load, store
 
 ROWS = 6
-FROM_0, FROM_BIAS, FROM_SUMS = 0, 1, 2
+INIT_ZERO, INIT_BIAS, INIT_ACCUMULATE = 0, 1, 2
 
 
-@njit(**LOOPS)
-def six_rows(begins, bias, a, a_row, a_term, b, b_term, out, width, terms):
+@njit(**JIT_OPTIONS)
+def microkernel_6x16(begins, bias, a, a_row, a_term, b, b_term, out, width, terms):
     """What begins there, and a·b. What lies between two rows, or two terms, is in bytes; width: between rows of
     out."""
     one, two = out + width, out + 2 * width
     three, four, five = out + 3 * width, out + 4 * width, out + 5 * width
-    if begins == FROM_SUMS:
+    if begins == INIT_ACCUMULATE:
         s, t, u, v, w, x = load(out), load(one), load(two), load(three), load(four), load(five)
-    elif begins == FROM_BIAS:
+    elif begins == INIT_BIAS:
         s = t = u = v = w = x = load(bias)
     else:
-        s = t = u = v = w = x = every(F(0))
+        s = t = u = v = w = x = broadcast_scalar(float32(0))
     below = a + 3 * a_row
     for _ in range(terms):
         own = load(b)
-        s = s + every_at(a) * own
-        t = t + every_at(a + a_row) * own
-        u = u + every_at(a + 2 * a_row) * own
-        v = v + every_at(below) * own
-        w = w + every_at(below + a_row) * own
-        x = x + every_at(below + 2 * a_row) * own
+        s = s + broadcast_load(a) * own
+        t = t + broadcast_load(a + a_row) * own
+        u = u + broadcast_load(a + 2 * a_row) * own
+        v = v + broadcast_load(below) * own
+        w = w + broadcast_load(below + a_row) * own
+        x = x + broadcast_load(below + 2 * a_row) * own
         a += a_term
         below += a_term
         b += b_term

@@ -15,7 +15,15 @@ from numba import cfunc, types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from bertsmith.kernels.cpu.compilation import BODY, SLOTS, integers, launch, slots, values_of, wait_for_all
+from bertsmith.kernels.cpu.compilation import (
+    KERNEL_OPTIONS,
+    NUM_SLOTS,
+    barrier,
+    int64_array,
+    launch,
+    load_slots,
+    slot_values,
+)
 
 WRITTEN_WITH = "90ffe8208f2ee114"  # compilation.py, see there
 
@@ -35,16 +43,16 @@ def _call(typing: Any, body: Any, given: Any) -> Any:
 
 
 # Slots: 0 how many bodies, 1 where each of them lies, 2 the slots of all of them.
-@cfunc("void(voidptr)", **BODY)
-def in_turn(given):
-    s = slots(given)
-    bodies = integers(s[1], s[0])
+@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+def run_sequence(given):
+    s = load_slots(given)
+    bodies = int64_array(s[1], s[0])
     for number in range(s[0]):
-        _call(bodies[number], s[2] + 8 * SLOTS * number)
-        wait_for_all()
+        _call(bodies[number], s[2] + 8 * NUM_SLOTS * number)
+        barrier()
 
 
-class Program:
+class KernelSequence:
     """Bodies that are run in turn, each when the one before has ended on all threads. They share the room
     that they work in, so that it stays in the caches of the processor."""
 
@@ -57,7 +65,7 @@ class Program:
     def __call__(self, body: Any, *arguments: int | Tensor) -> None:
         """Add a body. Nothing that it reads or writes is given back before the program is."""
         self._bodies.append(body.address)
-        self._slots.fromlist(values_of(arguments))
+        self._slots.fromlist(slot_values(arguments))
         self._kept.append(arguments)
 
     def room(self, size: int) -> Tensor:
@@ -70,4 +78,4 @@ class Program:
         """Run them all, once: bodies count in what they are given."""
         bodies = array("q", self._bodies)
         (at_bodies, count), (at_slots, _) = bodies.buffer_info(), self._slots.buffer_info()
-        launch(in_turn, count, at_bodies, at_slots)
+        launch(run_sequence, count, at_bodies, at_slots)

@@ -17,41 +17,51 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.kernels.cpu import amx, attention_fp32, fused_adamw, layer_functions, row_kernels
-from bertsmith.kernels.cpu.autograd import AddNorm, Attended, Embedded, FedForward, Gelu, Layer, called
-from bertsmith.kernels.cpu.compilation import bits, launch, multiplies_half
-from bertsmith.kernels.cpu.encoder_layer import AskedOfLayer, weights_of
-from bertsmith.kernels.cpu.layer_functions import Seeds, Sequences, is_half
+from bertsmith.kernels.cpu.autograd import (
+    AddLayerNorm,
+    Attention,
+    Embed,
+    EncoderLayer,
+    FeedForward,
+    Gelu,
+    apply,
+)
+from bertsmith.kernels.cpu.compilation import float_bits, has_avx512_bf16, launch
+from bertsmith.kernels.cpu.encoder_layer import LayerConfig, layer_weights
+from bertsmith.kernels.cpu.layer_functions import AttentionConfig, DropoutSeeds, is_bf16
 from bertsmith.kernels.cpu.matmul import (
-    by_rows_or_columns,
-    has_all_products,
-    has_bodies,
-    has_products,
-    multiply,
-    multiply_columns,
+    as_row_or_column_major,
+    has_gemm,
+    matmul,
+    matmul_transposed_left,
+    supports_layer,
+    supports_matmul,
 )
 from bertsmith.kernels.reference import (
     AdamWStep,
-    Attends,
-    Bounds,
-    Drawn,
-    Drops,
-    Kernels,
-    LayerParts,
-    Moved,
-    VocabularyPart,
-    kind_of,
+    AdamWTensors,
+    AttentionFn,
+    DropoutLike,
+    DropoutState,
+    EncoderLayerModules,
+    KernelBackend,
+    SequenceLayout,
+    VocabChunk,
+    compute_dtype,
 )
 
-KINDS = (torch.float32, torch.bfloat16)
+SUPPORTED_DTYPES = (torch.float32, torch.bfloat16)
 _TABLES = 2  # whose rows are added to a token's vector
 
-HALF: Any = (
-    import_module("bertsmith.kernels.cpu.attention_bf16") if amx.are_here() or multiplies_half() else None
+ATTENTION_BF16: Any = (
+    import_module("bertsmith.kernels.cpu.attention_bf16")
+    if amx.is_amx_available() or has_avx512_bf16()
+    else None
 )
 """The bodies of attention in bf16 where the processor multiplies bf16 itself."""
 
 
-class Fast(Kernels):
+class NumbaTrainingBackend(KernelBackend):
     """By compiled loops, where something is trained on a processor in fp32 or bf16; else as torch has it."""
 
     name = "numba"
@@ -64,13 +74,13 @@ class Fast(Kernels):
 
     def _serves(self, x: Tensor) -> bool:
         """Whether x is computed by kernels: something is trained, and its kind is known."""
-        return torch.is_grad_enabled() and is_known(x) and x.numel() > 0
+        return torch.is_grad_enabled() and is_supported(x) and x.numel() > 0
 
     def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """activation(x); GELU's by a kernel."""
         if activation is not F.gelu or not self._serves(x):
             return super().activated(x, activation)
-        return called(Gelu, x)
+        return apply(Gelu, x)
 
     def fed_forward(
         self, x: Tensor, inner: nn.Linear, output: nn.Linear, activation: Callable[[Tensor], Tensor]
@@ -81,10 +91,10 @@ class Fast(Kernels):
         of = inner.weight, inner.bias, output.weight, output.bias
         if activation is not F.gelu or not self.multiplies(x):
             return None
-        x = x.to(kind_of(x))
-        return called(FedForward, x, *of) if has_all_products(x, *of) else None
+        x = x.to(compute_dtype(x))
+        return apply(FeedForward, x, *of) if supports_layer(x, *of) else None
 
-    def added_norm(self, residual: Tensor, x: Tensor, dropout: Drops, norm: nn.Module) -> Tensor:
+    def added_norm(self, residual: Tensor, x: Tensor, dropout: DropoutLike, norm: nn.Module) -> Tensor:
         """norm(residual + dropout(x)), in the dtype of x, computed in fp32."""
         if (
             not isinstance(norm, nn.LayerNorm)
@@ -93,31 +103,39 @@ class Fast(Kernels):
             or not self._serves(x)
         ):
             return super().added_norm(residual, x, dropout, norm)
-        return called(AddNorm, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, drawn_by(dropout))
+        return apply(
+            AddLayerNorm,
+            residual.to(x.dtype),
+            x,
+            norm.weight,
+            norm.bias,
+            norm.eps,
+            draw_dropout_seeds(dropout),
+        )
 
     def multiplies(self, x: Tensor) -> bool:
         """On processors on which the libraries are slow."""
-        return self._serves(x) and has_bodies(kind_of(x))
+        return self._serves(x) and has_gemm(compute_dtype(x))
 
     def multiplied(
         self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
     ) -> Tensor:
         """By one body where the rows of x lie in memory as they are, by another where its columns do. In bf16 the
         latter's products are in fp32."""
-        if not has_products(x, y, bias):
+        if not supports_matmul(x, y, bias):
             if torch.bfloat16 not in (x.dtype, y.dtype):
                 return super().multiplied(x, y, bias, out)
             bias = None if bias is None else bias.to(torch.bfloat16)
             made = super().multiplied(x.to(torch.bfloat16), y.to(torch.bfloat16), bias)
             return made if out is None else out.copy_(made)
-        x = by_rows_or_columns(x)
+        x = as_row_or_column_major(x)
         is_half = torch.bfloat16 in (x.dtype, y.dtype) and x.stride(1) == 1
         kind = torch.bfloat16 if is_half else torch.float32
         made = x.new_empty(len(x), y.shape[1], dtype=kind) if out is None or out.stride(1) != 1 else out
         if x.stride(1) == 1:
-            multiply(x, y, bias, made)
+            matmul(x, y, bias, made)
         else:
-            multiply_columns(x.T, y, made)
+            matmul_transposed_left(x.T, y, made)
             if bias is not None:
                 made += bias
         return made if out is None or made is out else out.copy_(made)
@@ -125,18 +143,22 @@ class Fast(Kernels):
     def slopes(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Those of the bias are added up on the way."""
         grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
-        return layer_functions.slopes(x, grad, launch) if has_products(grad.T, x) else super().slopes(x, grad)
+        return (
+            layer_functions.linear_weight_grads(x, grad, launch)
+            if supports_matmul(grad.T, x)
+            else super().slopes(x, grad)
+        )
 
     def embedded(
         self,
         x: Tensor,
         tables: Sequence[tuple[nn.Embedding, Tensor]],
         norm: nn.Module,
-        dropout: Drops,
+        dropout: DropoutLike,
         kind: torch.dtype,
     ) -> Tensor | None:
         """By one kernel, of at most two tables."""
-        if not self._serves(x) or kind not in KINDS or not 0 < len(tables) <= _TABLES:
+        if not self._serves(x) or kind not in SUPPORTED_DTYPES or not 0 < len(tables) <= _TABLES:
             return None
         if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
             return None
@@ -147,62 +169,77 @@ class Fast(Kernels):
         for _ in range(len(tables), _TABLES):
             weights.append(x.new_zeros(1, x.shape[1]))
             places.append(torch.zeros_like(places[0]))
-        own = norm.weight, norm.bias, tuple(places), norm.eps, drawn_by(dropout), kind
-        return called(Embedded, x, *weights, *own)
+        own = norm.weight, norm.bias, tuple(places), norm.eps, draw_dropout_seeds(dropout), kind
+        return apply(Embed, x, *weights, *own)
 
-    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
+    def layer(
+        self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
+    ) -> Tensor | None:
         """Where all of it is trained and its products are ours, by one program there and one back: in between,
         what Python needs falls out of the processor's caches."""
-        learns, weights, x = x.requires_grad, weights_of(of), x.to(kind_of(x))
+        learns, weights, x = x.requires_grad, layer_weights(of), x.to(compute_dtype(x))
         if of.activation is not F.gelu or weights is None or not learns or not self.multiplies(x):
             return None
         few = x if rows is None else x[: len(rows)]
         if not weights.have_bodies(few) or not all(weight.requires_grad for weight in weights):
             return None
         over = self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
-        return None if over is None else called(Layer, x, asked_of(of, over.of(rows)), *weights)
+        return None if over is None else apply(EncoderLayer, x, layer_config(of, over.of(rows)), *weights)
 
-    def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
+    def attention(
+        self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+    ) -> Tensor | None:
         """By one kernel there and one back, in which no score is kept; in bf16 by the processor's products of it,
         or only of sequences so short that the library's are no quicker than those in fp32."""
         if not self._serves(qkv):
             return None
         over = self._over(qkv.dtype, qkv.shape[1] // 3 // heads, heads, bounds)
-        return None if over is None else called(Attended, over._replace(drawn=drawn_by(dropout)), qkv)
+        return (
+            None if over is None else apply(Attention, over._replace(drawn=draw_dropout_seeds(dropout)), qkv)
+        )
 
     def attention_of_rows(
-        self, x: Tensor, rows: Tensor, bounds: Bounds, heads: int, dropout: Drops | None
-    ) -> Attends | None:
+        self, x: Tensor, rows: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+    ) -> AttentionFn | None:
         """By the same kernels."""
         if not self._serves(x):
             return None
-        over = self._over(kind_of(x), x.shape[1] // heads, heads, bounds)
+        over = self._over(compute_dtype(x), x.shape[1] // heads, heads, bounds)
         if over is None:
             return None
-        return partial(called, Attended, over.of(rows)._replace(drawn=drawn_by(dropout)))
+        return partial(apply, Attention, over.of(rows)._replace(drawn=draw_dropout_seeds(dropout)))
 
-    def _over(self, kind: torch.dtype, width: int, heads: int, bounds: Bounds) -> Sequences | None:
+    def _over(
+        self, kind: torch.dtype, width: int, heads: int, bounds: SequenceLayout
+    ) -> AttentionConfig | None:
         """How kernels compute attention of this kind in heads of this width; None where buckets are the better
         way."""
-        if width % attention_fp32.COLUMNS:
+        if width % attention_fp32.HEAD_SIZE_MULTIPLE:
             return None
         starts, sees, longest, tokens = bounds
-        is_bf16 = kind == torch.bfloat16
-        in_half = HALF and is_bf16 and width % HALF.SIDE == 0 and longest >= self.shortest_in_half
-        if not longest or (is_bf16 and not in_half and longest > self.longest_in_full):
+        bf16 = kind == torch.bfloat16
+        in_half = (
+            ATTENTION_BF16 and bf16 and width % ATTENTION_BF16.SIDE == 0 and longest >= self.shortest_in_half
+        )
+        if not longest or (bf16 and not in_half and longest > self.longest_in_full):
             return None
-        return Sequences(
+        return AttentionConfig(
             *(starts, longest, tokens, heads),
-            *(attention_fp32.SEES[sees], drawn_by(None), HALF if in_half else attention_fp32, starts),
+            *(
+                attention_fp32.DIRECTIONS[sees],
+                draw_dropout_seeds(None),
+                ATTENTION_BF16 if in_half else attention_fp32,
+                starts,
+            ),
         )
 
     def weights(
-        self, scores: Tensor, bias: Tensor | None, dropout: Drops | None
-    ) -> tuple[Tensor, Tensor, Drawn]:
+        self, scores: Tensor, bias: Tensor | None, dropout: DropoutLike | None
+    ) -> tuple[Tensor, Tensor, DropoutState]:
         """One pass makes softmax and dropout."""
-        if not is_known(scores) or scores.shape[-1] == 0:
+        if not is_supported(scores) or scores.shape[-1] == 0:
             return super().weights(scores, bias, dropout)
-        scores, drawn = scores.contiguous(), drawn_by(dropout)
+        scores, drawn = scores.contiguous(), draw_dropout_seeds(dropout)
         weights = torch.empty_like(scores)
         after = torch.empty_like(scores) if drawn[2] else weights
         _, heads, rows, columns = scores.shape
@@ -213,14 +250,14 @@ class Fast(Kernels):
             by_row = columns if bias.shape[2] > 1 else 0
             by_sequence = bias[0].numel() if len(bias) > 1 else 0
         launch(
-            row_kernels.weights,
-            *(is_half(scores), scores, weights, after),
+            row_kernels.attention_softmax,
+            *(is_bf16(scores), scores, weights, after),
             *(scores.numel() // columns, columns),
             *(added, heads * rows, by_sequence, by_row, *drawn),
         )
         return after, weights, drawn
 
-    def weights_back(self, weights: Tensor, drawn: Drawn, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    def weights_back(self, weights: Tensor, drawn: DropoutState, slopes: Tensor) -> tuple[Tensor, Tensor]:
         """One pass makes the weights after dropout again, and the slopes of the scores in place of theirs."""
         if not isinstance(drawn, tuple):
             return super().weights_back(weights, drawn, slopes)
@@ -228,22 +265,22 @@ class Fast(Kernels):
         after = torch.empty_like(weights) if drawn[2] else weights
         columns = weights.shape[-1]
         launch(
-            row_kernels.weights_back,
-            *(is_half(weights), slopes, weights, after),
+            row_kernels.softmax_backward,
+            *(is_bf16(weights), slopes, weights, after),
             *(weights.numel() // columns, columns, 0, 1, 0, 0, *drawn),
         )
         return after, slopes
 
     def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows by rows; the threads share them out."""
-        if not is_known(logits) or not logits.numel():
+        if not is_supported(logits) or not logits.numel():
             return super().table_loss(logits, bias, labels)
         rows, columns = logits.shape
         losses, right = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
         sums = torch.zeros(torch.get_num_threads(), columns)
         launch(
-            row_kernels.table,
-            *(is_half(logits), logits, rows, columns, bias, labels),
+            row_kernels.fused_cross_entropy,
+            *(is_bf16(logits), logits, rows, columns, bias, labels),
             *(losses, right, sums),
         )
         return losses.sum(), right.sum(), sums.sum(0)
@@ -251,27 +288,37 @@ class Fast(Kernels):
     def takes_parts(self, x: Tensor) -> bool:
         """In fp32: MKL makes a product at half its speed where the number of columns is no multiple of 8, as with
         30,522 words. In bf16 where products are ours, which read the table as it is."""
-        return x.is_cpu and (kind_of(x) == torch.float32 or self.multiplies(x))
+        return x.is_cpu and (compute_dtype(x) == torch.float32 or self.multiplies(x))
 
-    def part_seen(self, part: VocabularyPart, top: Tensor, total: Tensor, gold: Tensor) -> None:
+    def part_seen(self, part: VocabChunk, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Columns by columns; the threads share them out."""
         if not _has_parts((*part[:3], top, total, gold)):
             super().part_seen(part, top, total, gold)
             return
-        is_bf16 = is_half(part.logits)
-        launch(row_kernels.part_seen, *part.logits.shape, part.first, *part[:3], top, total, gold, 0, is_bf16)
+        bf16 = is_bf16(part.logits)
+        launch(
+            row_kernels.update_online_softmax,
+            *part.logits.shape,
+            part.first,
+            *part[:3],
+            top,
+            total,
+            gold,
+            0,
+            bf16,
+        )
 
-    def part_slopes(self, part: VocabularyPart, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
+    def part_slopes(self, part: VocabChunk, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """Rows by rows; the threads share them out."""
         if not _has_parts((*part[:3], top, share)):
             return super().part_slopes(part, top, share, slope)
         of_bias = torch.empty(len(part.logits))
         launch(
-            row_kernels.part_slopes,
+            row_kernels.chunk_backward,
             *part.logits.shape,
             part.first,
             *part[:3],
-            *(top, share, bits(slope.item()), of_bias, is_half(part.logits)),
+            *(top, share, float_bits(slope.item()), of_bias, is_bf16(part.logits)),
         )
         return of_bias
 
@@ -285,19 +332,19 @@ class Fast(Kernels):
             return super().norm(gradients)
         rows, count = _rows_of([[gradient] for gradient in gradients])
         sums = torch.empty(count)
-        launch(fused_adamw.squares, rows, len(rows), sums)
+        launch(fused_adamw.squared_norms, rows, len(rows), sums)
         return sums.sum(dtype=torch.float64).sqrt().float()
 
-    def move_all(self, moved: Sequence[Moved], step: AdamWStep, factor: float) -> None:
+    def move_all(self, moved: Sequence[AdamWTensors], step: AdamWStep, factor: float) -> None:
         """In one pass over all of them."""
         if not all(_is_whole(tensor) for tensors in moved for tensor in tensors):
             super().move_all(moved, step, factor)
             return
         rows, _ = _rows_of([(own.gradient, own.parameter, own.mean, own.square) for own in moved])
         launch(
-            fused_adamw.move_all,
+            fused_adamw.adamw_kernel,
             rows,
-            *(len(rows), *_numbers_of(step), bits(factor)),
+            *(len(rows), *_numbers_of(step), float_bits(factor)),
         )
 
     def move_rows(
@@ -310,17 +357,17 @@ class Fast(Kernels):
             return
         gradients = gradients.contiguous()
         launch(
-            fused_adamw.move_rows,
+            fused_adamw.sparse_adamw_kernel,
             *(*kept, where, gradients),
             *(*table.shape, len(gradients), *_numbers_of(step)),
         )
 
 
-def asked_of(of: LayerParts, over: Sequences) -> AskedOfLayer:
+def layer_config(of: EncoderLayerModules, over: AttentionConfig) -> LayerConfig:
     """How this call of a layer computes: draws what is dropped."""
-    over = over._replace(drawn=drawn_by(of.attention_dropout))
+    over = over._replace(drawn=draw_dropout_seeds(of.attention_dropout))
     first, last = (cast(nn.LayerNorm, norm).eps for norm in of.norms)
-    return AskedOfLayer(over, (drawn_by(of.dropout), drawn_by(of.dropout)), (first, last))
+    return LayerConfig(over, (draw_dropout_seeds(of.dropout), draw_dropout_seeds(of.dropout)), (first, last))
 
 
 def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
@@ -330,28 +377,33 @@ def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
     for own in tensors:
         size = own[0].numel()
         rows.append(
-            [first, size, *(tensor.data_ptr() for tensor in own), *[0] * (fused_adamw.ROW - 2 - len(own))]
+            [
+                first,
+                size,
+                *(tensor.data_ptr() for tensor in own),
+                *[0] * (fused_adamw.TABLE_FIELDS - 2 - len(own)),
+            ]
         )
-        first += -(-size // fused_adamw.PART)
+        first += -(-size // fused_adamw.CHUNK_SIZE)
     return torch.from_numpy(np.array(rows, np.int64)), first
 
 
 def _numbers_of(step: AdamWStep) -> list[int]:
     """As the bodies read them."""
-    return [bits(number) for number in (*step.betas, *(1 - beta for beta in step.betas), *step[1:])]
+    return [float_bits(number) for number in (*step.betas, *(1 - beta for beta in step.betas), *step[1:])]
 
 
 def _is_whole(x: Tensor) -> bool:
     return x.layout == torch.strided and x.is_cpu and x.dtype == torch.float32 and x.is_contiguous()
 
 
-def is_known(x: Tensor) -> bool:
-    return x.is_cpu and x.dtype in KINDS
+def is_supported(x: Tensor) -> bool:
+    return x.is_cpu and x.dtype in SUPPORTED_DTYPES
 
 
 def _has_parts(known: tuple[Tensor, ...]) -> bool:
     """Whether there are bodies for a part of a vocabulary; known: its logits first."""
-    return known[0].shape[1] % row_kernels.COLUMNS == 0 and all(x.is_contiguous() for x in known)
+    return known[0].shape[1] % row_kernels.COLUMN_MULTIPLE == 0 and all(x.is_contiguous() for x in known)
 
 
 def _has_rows(table: nn.Embedding, places: Tensor) -> bool:
@@ -361,11 +413,11 @@ def _has_rows(table: nn.Embedding, places: Tensor) -> bool:
     return learns and 0 <= int(least) <= int(most) < table.num_embeddings
 
 
-def drawn_by(dropout: Drops | None) -> Seeds:
+def draw_dropout_seeds(dropout: DropoutLike | None) -> DropoutSeeds:
     """What this call of it decides by."""
     if dropout is None or not dropout.active:
-        return 0, 0, 0, bits(1.0)
+        return 0, 0, 0, float_bits(1.0)
     seeds = torch.empty(2, dtype=torch.int64)
     low, high = seeds.random_(0, 2**32, generator=dropout.generator).tolist()
     dropped = min(round(dropout.p * 2**16), 2**16 - 1)
-    return low, high, dropped, bits(2**16 / (2**16 - dropped))
+    return low, high, dropped, float_bits(2**16 / (2**16 - dropped))

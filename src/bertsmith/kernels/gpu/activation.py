@@ -14,24 +14,24 @@ import triton.language as tl
 from torch import Tensor
 
 from bertsmith.kernels.gpu.column_sums import COLUMNS, parts_of
-from bertsmith.kernels.reference import gelu_new
+from bertsmith.kernels.reference import gelu_tanh
 
 _ROWS, _WARPS = 32, 4  # of a program at a time
 _STAGES = 2  # reads ahead on the way back
-KINDS: Mapping[Callable[[Tensor], Tensor], int] = {F.gelu: 0, gelu_new: 1, F.relu: 2}
+SUPPORTED_ACTIVATIONS: Mapping[Callable[[Tensor], Tensor], int] = {F.gelu: 0, gelu_tanh: 1, F.relu: 2}
 
 
-def activated(x: Tensor, bias: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+def bias_activation(x: Tensor, bias: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
     """activation(x + bias), [N, I], one of `KINDS`."""
     out, (rows, width) = torch.empty_like(x), x.shape
     with torch.cuda.device_of(x):
         _activate[-(-rows // _ROWS), -(-width // COLUMNS)](
-            *(x, bias, out, rows, width, KINDS[activation], _ROWS, COLUMNS), num_warps=_WARPS
+            *(x, bias, out, rows, width, SUPPORTED_ACTIVATIONS[activation], _ROWS, COLUMNS), num_warps=_WARPS
         )
     return out
 
 
-def activated_backward(
+def bias_activation_backward(
     grad: Tensor, x: Tensor, bias: Tensor, activation: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """The slopes of x [N, I], from grad [N, I], and of the bias, fp32 [I]."""
@@ -39,7 +39,19 @@ def activated_backward(
     parts = x.new_empty(parts_of(x), width, dtype=torch.float32)
     with torch.cuda.device_of(x):
         _activate_back[len(parts), -(-width // COLUMNS)](
-            *(grad, x, bias, made, parts, rows, width, KINDS[activation], _ROWS, COLUMNS, _STAGES),
+            *(
+                grad,
+                x,
+                bias,
+                made,
+                parts,
+                rows,
+                width,
+                SUPPORTED_ACTIVATIONS[activation],
+                _ROWS,
+                COLUMNS,
+                _STAGES,
+            ),
             num_warps=_WARPS,
         )
     return made, parts.sum(0)

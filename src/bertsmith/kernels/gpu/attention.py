@@ -14,11 +14,11 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-MOST_COLUMNS = 64  # of a head: registers hold no more
+MAX_HEAD_SIZE = 64  # of a head: registers hold no more
 _LEAST_COLUMNS = 16  # of a product that tensor cores compute
 
 
-class _Cut(NamedTuple):
+class _TileConfig(NamedTuple):
     """How a kernel is cut: tokens of a program's own, tokens that it reads at a time, warps, how many reads ahead,
     and the most registers of a thread, which decide how many programs a processor has at once."""
 
@@ -34,15 +34,15 @@ class _Cut(NamedTuple):
 
 
 _LOG2E = tl.constexpr(1.4426950408889634)
-_FORWARD = _Cut(64, 64, 4, 2, 128)
-_OF_QUERIES, _OF_KEYS = _Cut(64, 64, 4, 2, 128), _Cut(64, 64, 4, 2, 168)
+_FORWARD = _TileConfig(64, 64, 4, 2, 128)
+_OF_QUERIES, _OF_KEYS = _TileConfig(64, 64, 4, 2, 128), _TileConfig(64, 64, 4, 2, 168)
 # In the place of a dropped weight. A number that the compiler knew it would put there after rounding, where two
 # weights share a register and take three instructions more.
 _NOTHING = 0.0
-MOST_SEQUENCES = 2**16 - 1  # of the third side of a grid
+MAX_SEQUENCES = 2**16 - 1  # of the third side of a grid
 
 
-class AttentionShape(NamedTuple):
+class AttentionConfig(NamedTuple):
     """What is computed. starts: integers [B + 1], where sequences begin and the last one ends. longest: none is
     longer. causal: a token sees those before it alone. share: of the weights, that dropout drops, None for none.
     seeds: int32 [2], what its masks are made of."""
@@ -60,7 +60,7 @@ class AttentionShape(NamedTuple):
         return min(round((self.share or 0.0) * 2**32), 2**32 - 1)
 
 
-class AttentionMade(NamedTuple):
+class AttentionActivations(NamedTuple):
     """What attention gives, [N, H]; of each head and row the logarithm to base 2 of the sum of its weights, fp32
     [A, N]; and what dropout drew, int32 [2, A, N], [0, A, N] without it."""
 
@@ -69,7 +69,7 @@ class AttentionMade(NamedTuple):
     drawn: Tensor
 
 
-def attended(qkv: Tensor, asked: AttentionShape) -> Tensor:
+def attention(qkv: Tensor, asked: AttentionConfig) -> Tensor:
     """[N, 3H] → [N, H]."""
     found: Tensor = _Attention.apply(qkv, asked)
     return found
@@ -77,8 +77,8 @@ def attended(qkv: Tensor, asked: AttentionShape) -> Tensor:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, asked: AttentionShape) -> Tensor:
-        made = attend(qkv.contiguous(), asked)
+    def forward(ctx: Any, qkv: Tensor, asked: AttentionConfig) -> Tensor:
+        made = attention_forward(qkv.contiguous(), asked)
         ctx.save_for_backward(qkv, *made)
         ctx.asked = asked
         return made.out
@@ -87,10 +87,10 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         qkv, *made = ctx.saved_tensors
-        return attend_backward(grad, qkv.contiguous(), AttentionMade(*made), ctx.asked), None
+        return attention_backward(grad, qkv.contiguous(), AttentionActivations(*made), ctx.asked), None
 
 
-def attend(qkv: Tensor, asked: AttentionShape) -> AttentionMade:
+def attention_forward(qkv: Tensor, asked: AttentionConfig) -> AttentionActivations:
     """Of qkv [N, 3H], one row behind the other."""
     made, cut = _empty(qkv, asked), _FORWARD
     with torch.cuda.device_of(qkv):
@@ -102,7 +102,9 @@ def attend(qkv: Tensor, asked: AttentionShape) -> AttentionMade:
     return made
 
 
-def attend_backward(grad: Tensor, qkv: Tensor, made: AttentionMade, asked: AttentionShape) -> Tensor:
+def attention_backward(
+    grad: Tensor, qkv: Tensor, made: AttentionActivations, asked: AttentionConfig
+) -> Tensor:
     """The slopes of qkv [N, 3H], from those of what was given, grad [N, H]."""
     grad, slopes, middles = grad.contiguous(), torch.empty_like(qkv), torch.empty_like(made.sums)
     with torch.cuda.device_of(qkv):
@@ -116,20 +118,20 @@ def attend_backward(grad: Tensor, qkv: Tensor, made: AttentionMade, asked: Atten
     return slopes
 
 
-def _grid(cut: _Cut, asked: AttentionShape) -> tuple[int, int, int]:
+def _grid(cut: _TileConfig, asked: AttentionConfig) -> tuple[int, int, int]:
     return -(-asked.longest // cut.block), asked.heads, len(asked.starts) - 1
 
 
-def _empty(qkv: Tensor, asked: AttentionShape) -> AttentionMade:
+def _empty(qkv: Tensor, asked: AttentionConfig) -> AttentionActivations:
     tokens, width = qkv.shape
-    return AttentionMade(
+    return AttentionActivations(
         qkv.new_empty(tokens, width // 3),
         qkv.new_empty(asked.heads, tokens, dtype=torch.float32),
         qkv.new_empty(2 if asked.dropped else 0, asked.heads, tokens, dtype=torch.int32),
     )
 
 
-def _sizes(qkv: Tensor, asked: AttentionShape) -> tuple[int, int, int, bool, int]:
+def _sizes(qkv: Tensor, asked: AttentionConfig) -> tuple[int, int, int, bool, int]:
     """Heads, columns of one, columns that are computed, whether a token sees those before it alone, and how many
     of 2**32 weights are dropped."""
     columns = qkv.shape[1] // 3 // asked.heads

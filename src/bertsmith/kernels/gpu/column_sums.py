@@ -13,12 +13,12 @@ _LEAST = 32  # rows of a part
 _PROGRAMS = 4  # for each of a GPU's processors
 
 
-def summed(x: Tensor) -> Tensor:
+def column_sums(x: Tensor) -> Tensor:
     """[N, W] → fp32 [W]."""
     return _summed(x, None, 1)[0]
 
 
-def summed_by(x: Tensor, which: Tensor, count: int) -> Tensor:
+def grouped_column_sums(x: Tensor, which: Tensor, count: int) -> Tensor:
     """Rows [N, W] of each kind by themselves, long [N] below count: fp32 [count, W]. All are read for each of
     them."""
     return _summed(x, which, count)
@@ -38,10 +38,10 @@ def parts_of(x: Tensor) -> int:
     """In how many parts x [N, W] is summed up: as many as a GPU computes at once, each of some rows."""
     rows, width = x.shape
     across = -(-width // COLUMNS)
-    return max(1, min(-(-rows // _LEAST), _PROGRAMS * processors_of(x) // across))
+    return max(1, min(-(-rows // _LEAST), _PROGRAMS * num_multiprocessors(x) // across))
 
 
-def processors_of(x: Tensor) -> int:
+def num_multiprocessors(x: Tensor) -> int:
     """Of its GPU; without one, as by Triton's interpreter, few programs are as good as many."""
     return 4 if x.is_cpu else torch.cuda.get_device_properties(x.device).multi_processor_count
 

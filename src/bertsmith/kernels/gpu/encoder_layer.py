@@ -14,25 +14,36 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.gpu.activation import activated, activated_backward
-from bertsmith.kernels.gpu.attention import AttentionMade, AttentionShape, attend, attend_backward
-from bertsmith.kernels.gpu.column_sums import summed
-from bertsmith.kernels.gpu.layer_norm import Norm, Normed, SeededDropout, added_norm, added_norm_backward
+from bertsmith.kernels.gpu.activation import bias_activation, bias_activation_backward
+from bertsmith.kernels.gpu.attention import (
+    AttentionActivations,
+    AttentionConfig,
+    attention_backward,
+    attention_forward,
+)
+from bertsmith.kernels.gpu.column_sums import column_sums
+from bertsmith.kernels.gpu.layer_norm import (
+    LayerNormOutput,
+    LayerNormParams,
+    SeededDropout,
+    add_layer_norm,
+    added_norm_backward,
+)
 
 _WIDENS = "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]
 
 
-class Shape(NamedTuple):
+class LayerConfig(NamedTuple):
     """What a layer computes beside its weights. drops: dropout before each sum. kind: of its products."""
 
-    asked: AttentionShape
+    asked: AttentionConfig
     drops: tuple[SeededDropout, SeededDropout]
     activation: Callable[[Tensor], Tensor]
     epsilons: tuple[float, float]
     kind: torch.dtype
 
 
-def layer(x: Tensor, shape: Shape, rows: Tensor | None, weights: Sequence[Tensor]) -> Tensor:
+def encoder_layer(x: Tensor, shape: LayerConfig, rows: Tensor | None, weights: Sequence[Tensor]) -> Tensor:
     """A layer (Devlin et al. 2018, section 3), [N, H] → [N, H]; rows: long [M], those that are wanted: [M, H].
     weights: weight and bias of each part, in the order of `LayerParts.weighted`."""
     found: Tensor = _Layer.apply(x.to(shape.kind).contiguous(), shape, rows, *weights)  # type: ignore
@@ -55,10 +66,10 @@ class _Weights(NamedTuple):
     last_norm: Tensor
     last_norm_bias: Tensor
 
-    def norms(self, epsilons: tuple[float, float]) -> tuple[Norm, Norm]:
+    def norms(self, epsilons: tuple[float, float]) -> tuple[LayerNormParams, LayerNormParams]:
         return (
-            Norm(self.first_norm, self.first_norm_bias, epsilons[0]),
-            Norm(self.last_norm, self.last_norm_bias, epsilons[1]),
+            LayerNormParams(self.first_norm, self.first_norm_bias, epsilons[0]),
+            LayerNormParams(self.last_norm, self.last_norm_bias, epsilons[1]),
         )
 
 
@@ -66,11 +77,11 @@ class _Made(NamedTuple):
     """What the way back reads of the way there. mixed, residual: of the rows that are wanted."""
 
     qkv: Tensor
-    attended: AttentionMade
+    attended: AttentionActivations
     mixed: Tensor
     residual: Tensor
     projected: Tensor
-    first: Normed
+    first: LayerNormOutput
     widened: Tensor
     active: Tensor
     narrowed: Tensor
@@ -79,7 +90,7 @@ class _Made(NamedTuple):
 
 class _Layer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, shape: Shape, rows: Tensor | None, *given: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, shape: LayerConfig, rows: Tensor | None, *given: Tensor) -> Tensor:
         of = _Weights(*given)
         first_norm, last_norm = of.norms(shape.epsilons)
         qkv_weight, qkv_bias, projection, inner, output = _lowered(
@@ -87,16 +98,16 @@ class _Layer(torch.autograd.Function):
         )
         with torch.autocast(x.device.type, enabled=False):
             qkv = F.linear(x, qkv_weight, qkv_bias)
-            attended = attend(qkv, shape.asked)
+            attended = attention_forward(qkv, shape.asked)
             mixed, residual = (
                 one if rows is None else one.index_select(0, rows) for one in (attended.out, x)
             )
             projected = mixed @ projection.T
-            first = added_norm(residual, projected, of.projection_bias, first_norm, shape.drops[0])
+            first = add_layer_norm(residual, projected, of.projection_bias, first_norm, shape.drops[0])
             widened = first.out @ inner.T
-            active = activated(widened, of.inner_bias, shape.activation)
+            active = bias_activation(widened, of.inner_bias, shape.activation)
             narrowed = active @ output.T
-            last = added_norm(first.out, narrowed, of.output_bias, last_norm, shape.drops[1])
+            last = add_layer_norm(first.out, narrowed, of.output_bias, last_norm, shape.drops[1])
         ctx.save_for_backward(x, rows, *given)
         ctx.shape = shape
         ctx.made = _Made(
@@ -122,7 +133,7 @@ class _Layer(torch.autograd.Function):
             )
             to_output, to_last = _product(summed_up.x, active, of.output), summed_up.weights
             del narrowed, active
-            of_widened, to_inner_bias = activated_backward(
+            of_widened, to_inner_bias = bias_activation_backward(
                 summed_up.x @ output, widened, of.inner_bias, shape.activation
             )
             to_inner = _product(of_widened, first.out, of.inner)
@@ -136,10 +147,10 @@ class _Layer(torch.autograd.Function):
             del of_first, first, projected
             of_mixed = _spread(summed_up.x @ projection, rows, len(x))
             of_x = _spread(summed_up.whole, rows, len(x))
-            of_qkv = attend_backward(of_mixed, qkv, attended, shape.asked)
+            of_qkv = attention_backward(of_mixed, qkv, attended, shape.asked)
             del of_mixed, qkv, attended, mixed, residual, summed_up
             to_qkv = _product(of_qkv, x, of.qkv)
-            to_qkv_bias = summed(of_qkv) if of.qkv_bias.requires_grad else None
+            to_qkv_bias = column_sums(of_qkv) if of.qkv_bias.requires_grad else None
             if ctx.needs_input_grad[0]:
                 of_x.addmm_(of_qkv, qkv_weight)
         return (

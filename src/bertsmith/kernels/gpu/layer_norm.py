@@ -15,14 +15,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertsmith.kernels.gpu.column_sums import processors_of
+from bertsmith.kernels.gpu.column_sums import num_multiprocessors
 
-MOST_TABLES = 2  # that are looked up on the way
+MAX_TABLES = 2  # that are looked up on the way
 _ELEMENTS, _WARPS = 2048, 4  # of a program at a time
 _PROGRAMS, _STAGES = 2, 4  # on the way back: for each of a GPU's processors, and how many reads ahead
 
 
-class Norm(NamedTuple):
+class LayerNormParams(NamedTuple):
     """What LayerNorm has beside its input: weight and bias [H], fp32, and what is added to the variance."""
 
     weight: Tensor
@@ -44,21 +44,21 @@ class SeededDropout(NamedTuple):
         return min(round((self.share or 0.0) * 2**16), 2**16 - 1)
 
 
-class Looked(NamedTuple):
+class EmbeddingLookup(NamedTuple):
     """Rows of a table [V, H] that are added to x, long [N]: one for each of its rows."""
 
     table: Tensor
     rows: Tensor
 
 
-class Normed(NamedTuple):
+class LayerNormOutput(NamedTuple):
     """What LayerNorm gives, [N, H], and of each row its mean and by what it was multiplied, fp32 [2, N]."""
 
     out: Tensor
     of_rows: Tensor
 
 
-class Slopes(NamedTuple):
+class LayerNormGrads(NamedTuple):
     """Of the sum, in its parts' precision, and of what was dropped from, which without dropout is the same tensor;
     and fp32 [3, H] of the LayerNorm's weight and bias, and of the bias that was added to x."""
 
@@ -67,28 +67,45 @@ class Slopes(NamedTuple):
     weights: Tensor
 
 
-def added_norm(residual: Tensor, x: Tensor, bias: Tensor, norm: Norm, drawn: SeededDropout) -> Normed:
+def add_layer_norm(
+    residual: Tensor, x: Tensor, bias: Tensor, norm: LayerNormParams, drawn: SeededDropout
+) -> LayerNormOutput:
     """LN(residual + dropout(x + bias)), [N, H], of x and residual in one precision."""
     return _there(_Summed(x, residual, bias), norm, drawn, x.dtype, after=False)
 
 
 def added_norm_backward(
-    grad: Tensor, residual: Tensor, x: Tensor, bias: Tensor, norm: Norm, drawn: SeededDropout, of_rows: Tensor
-) -> Slopes:
+    grad: Tensor,
+    residual: Tensor,
+    x: Tensor,
+    bias: Tensor,
+    norm: LayerNormParams,
+    drawn: SeededDropout,
+    of_rows: Tensor,
+) -> LayerNormGrads:
     """From grad [N, H], with what `added_norm` was given."""
     return _back(grad, _Summed(x, residual, bias), norm, drawn, of_rows, after=False)
 
 
-def dropped_norm(
-    x: Tensor, looked: Sequence[Looked], norm: Norm, drawn: SeededDropout, kind: torch.dtype
-) -> Normed:
+def embed_layer_norm(
+    x: Tensor,
+    looked: Sequence[EmbeddingLookup],
+    norm: LayerNormParams,
+    drawn: SeededDropout,
+    kind: torch.dtype,
+) -> LayerNormOutput:
     """dropout(LN(x + what is looked up)), [N, H], in this precision; of at most `MOST_TABLES` tables."""
     return _there(_Summed(x, looked=looked), norm, drawn, kind, after=True)
 
 
 def dropped_norm_backward(
-    grad: Tensor, x: Tensor, looked: Sequence[Looked], norm: Norm, drawn: SeededDropout, of_rows: Tensor
-) -> Slopes:
+    grad: Tensor,
+    x: Tensor,
+    looked: Sequence[EmbeddingLookup],
+    norm: LayerNormParams,
+    drawn: SeededDropout,
+    of_rows: Tensor,
+) -> LayerNormGrads:
     """From grad [N, H], with what `dropped_norm` was given."""
     return _back(grad, _Summed(x, looked=looked), norm, drawn, of_rows, after=True)
 
@@ -99,18 +116,22 @@ class _Summed(NamedTuple):
     x: Tensor
     residual: Tensor | None = None
     bias: Tensor | None = None
-    looked: Sequence[Looked] = ()
+    looked: Sequence[EmbeddingLookup] = ()
 
     @property
     def given(self) -> Sequence[Tensor | None]:
         """As the kernels take it."""
         tables = [one for looked in self.looked for one in looked]
-        return self.x, self.residual, self.bias, *tables, *[None] * (2 * MOST_TABLES - len(tables))
+        return self.x, self.residual, self.bias, *tables, *[None] * (2 * MAX_TABLES - len(tables))
 
 
-def _there(summed: _Summed, norm: Norm, drawn: SeededDropout, kind: torch.dtype, *, after: bool) -> Normed:
+def _there(
+    summed: _Summed, norm: LayerNormParams, drawn: SeededDropout, kind: torch.dtype, *, after: bool
+) -> LayerNormOutput:
     rows, width, wide = _sizes(summed.x)
-    made = Normed(torch.empty_like(summed.x, dtype=kind), summed.x.new_empty(2, rows, dtype=torch.float32))
+    made = LayerNormOutput(
+        torch.empty_like(summed.x, dtype=kind), summed.x.new_empty(2, rows, dtype=torch.float32)
+    )
     at_once = max(1, _ELEMENTS // wide)
     with torch.cuda.device_of(summed.x):
         _norm[(-(-rows // at_once),)](
@@ -122,8 +143,14 @@ def _there(summed: _Summed, norm: Norm, drawn: SeededDropout, kind: torch.dtype,
 
 
 def _back(
-    grad: Tensor, summed: _Summed, norm: Norm, drawn: SeededDropout, of_rows: Tensor, *, after: bool
-) -> Slopes:
+    grad: Tensor,
+    summed: _Summed,
+    norm: LayerNormParams,
+    drawn: SeededDropout,
+    of_rows: Tensor,
+    *,
+    after: bool,
+) -> LayerNormGrads:
     x, (rows, width, wide) = summed.x, _sizes(summed.x)
     whole = torch.empty_like(x)
     of_x = torch.empty_like(x) if drawn.dropped and not after else whole
@@ -131,7 +158,7 @@ def _back(
     # what is read ahead lies in shared memory: of wider rows there is not enough. Triton 3.2 cannot, where rows of
     # tables are looked up.
     stages = 1 if after or wide > _ELEMENTS else _STAGES
-    programs = max(1, min(-(-rows // at_once), _PROGRAMS * processors_of(x)))
+    programs = max(1, min(-(-rows // at_once), _PROGRAMS * num_multiprocessors(x)))
     parts = x.new_empty(programs, 3, width, dtype=torch.float32)
     with torch.cuda.device_of(x):
         _norm_back[(programs,)](
@@ -139,7 +166,7 @@ def _back(
             *(drawn.dropped, after, width, wide, at_once, stages),
             num_warps=_WARPS,
         )
-    return Slopes(whole, of_x, parts.sum(0))
+    return LayerNormGrads(whole, of_x, parts.sum(0))
 
 
 def _sizes(x: Tensor) -> tuple[int, int, int]:

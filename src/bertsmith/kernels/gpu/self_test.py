@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertsmith.kernels.reference import TORCH, Bounds, Kernels, LayerParts
+from bertsmith.kernels.reference import REFERENCE, EncoderLayerModules, KernelBackend, SequenceLayout
 
 _LOW = torch.bfloat16
 _CLOSE = 5e-2  # of numbers near 1 that are rounded to bf16 on their way, and added up in another order
@@ -19,7 +19,7 @@ _WIDTH, _HEADS = 96, 2
 _LEAST = (8, 0)  # compute capability: bf16 in products
 
 
-def check(kernels: Kernels, device: torch.device) -> None:
+def check_backend(kernels: KernelBackend, device: torch.device) -> None:
     """Compute a little here, there and back. RuntimeError where it is not what torch's operations give, or, with
     dropout, not a number; or whatever is raised. Whoever draws afterwards draws as if nothing had been."""
     is_gpu = not _numbers(1, device).is_cpu
@@ -54,7 +54,7 @@ def _dropouts(device: torch.device) -> Iterator[_Dropout]:
         yield _Dropout(0.1, active, torch.Generator(device))
 
 
-def _check_attention(kernels: Kernels, lengths: list[int], device: torch.device) -> None:
+def _check_attention(kernels: KernelBackend, lengths: list[int], device: torch.device) -> None:
     qkv = _numbers(sum(lengths), 3 * _WIDTH, device).to(_LOW).requires_grad_()
     exact = qkv.detach().float().requires_grad_()
     for dropout in _dropouts(device):
@@ -62,7 +62,7 @@ def _check_attention(kernels: Kernels, lengths: list[int], device: torch.device)
         _compare_way(found, _attended(exact, lengths), [qkv], [exact], are_equal=not dropout.active)
 
 
-def _check_layer(kernels: Kernels, device: torch.device) -> None:
+def _check_layer(kernels: KernelBackend, device: torch.device) -> None:
     lengths = [8, 16]
     x = _numbers(sum(lengths), _WIDTH, device).to(_LOW).requires_grad_()
     shapes = [(3 * _WIDTH, _WIDTH), (_WIDTH, _WIDTH), None, (2 * _WIDTH, _WIDTH), (_WIDTH, 2 * _WIDTH), None]
@@ -73,14 +73,14 @@ def _check_layer(kernels: Kernels, device: torch.device) -> None:
     rows = torch.arange(0, sum(lengths), 2, device=device)
     wanted = last_norm(middle + output(F.gelu(inner(middle))))[rows]
     for dropout in _dropouts(device):
-        of = LayerParts(
+        of = EncoderLayerModules(
             *(qkv, projection, first_norm, inner, output, last_norm), _HEADS, dropout, dropout, F.gelu
         )
         found = kernels.layer(x, _bounds(lengths, device), of, rows)
         _compare_way(found, wanted, [x, *weights], [exact, *weights], are_equal=not dropout.active)
 
 
-def _check_embeddings(kernels: Kernels, device: torch.device) -> None:
+def _check_embeddings(kernels: KernelBackend, device: torch.device) -> None:
     x = _numbers(40, _WIDTH, device).to(_LOW).requires_grad_()
     tables, norm = [nn.Embedding(rows, _WIDTH, device=device) for rows in (2, 30)], _part(None, device)
     looked = [(table, torch.arange(40, device=device) * 7 % len(table.weight)) for table in tables]
@@ -92,11 +92,11 @@ def _check_embeddings(kernels: Kernels, device: torch.device) -> None:
         _compare_way(found, wanted, [x, *weights], [exact, *weights], are_equal=not dropout.active)
 
 
-def _check_loss(kernels: Kernels, device: torch.device) -> None:
+def _check_loss(kernels: KernelBackend, device: torch.device) -> None:
     logits, bias = _numbers(6, 50, device).to(_LOW), _numbers(50, device)
     labels = torch.tensor([7, 0, 49, 3, 3, 5], device=device)
     exact = logits[:5].clone().float()
-    wanted = TORCH.table_loss(exact, bias, labels[:5])
+    wanted = REFERENCE.table_loss(exact, bias, labels[:5])
     if kernels.skips_labels:
         labels[5] = -1
         exact = torch.cat([exact, torch.zeros_like(exact[:1])])
@@ -117,9 +117,9 @@ def _part(shape: tuple[int, int] | None, device: torch.device) -> nn.Module:
     return made
 
 
-def _bounds(lengths: list[int], device: torch.device) -> Bounds:
+def _bounds(lengths: list[int], device: torch.device) -> SequenceLayout:
     starts = torch.tensor([0, *lengths], device=device).cumsum(0)
-    return Bounds(starts, "all", max(lengths), sum(lengths))
+    return SequenceLayout(starts, "all", max(lengths), sum(lengths))
 
 
 def _attended(qkv: Tensor, lengths: list[int]) -> Tensor:

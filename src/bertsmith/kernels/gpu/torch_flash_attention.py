@@ -7,31 +7,33 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bertsmith.kernels.reference import Bounds, Drops, Kernels, Name
+from bertsmith.kernels.reference import BackendName, DropoutLike, KernelBackend, SequenceLayout
 
-KINDS = (torch.bfloat16, torch.float16)
+SUPPORTED_DTYPES = (torch.bfloat16, torch.float16)
 _WIDEST_HEAD, _STEP = 256, 8  # columns of a head that flash attention takes: a multiple of the step
 _LENGTHS = 128  # the longest sequence is told rounded up to a multiple, so that few shapes are met
 
 
-class Flash(Kernels):
+class FlashBackend(KernelBackend):
     """Flash attention of sequences of any length, whose scores are never written (Dao 2023)."""
 
-    name: ClassVar[Name] = "flash"
+    name: ClassVar[BackendName] = "flash"
     loss_rows: ClassVar[int] = 2**10
     columns: ClassVar[int] = 64
     lengths: ClassVar[int] = _LENGTHS
 
-    def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
-        if not takes(qkv.dtype, qkv.shape[1] // 3, heads, bounds.sees) or not len(qkv):
+    def attention(
+        self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+    ) -> Tensor | None:
+        if not supports(qkv.dtype, qkv.shape[1] // 3, heads, bounds.sees) or not len(qkv):
             return None
-        share = None if dropout is None else share_of(dropout)
-        return attended(
-            qkv, bounds.starts.int(), rounded_up(bounds.longest), heads, bounds.sees == "before", share
+        share = None if dropout is None else dropout_p(dropout)
+        return flash_attention(
+            qkv, bounds.starts.int(), round_up(bounds.longest), heads, bounds.sees == "before", share
         )
 
 
-def attended(
+def flash_attention(
     qkv: Tensor,
     starts: Tensor,
     longest: int,
@@ -48,17 +50,17 @@ def attended(
     return found.flatten(1)
 
 
-def takes(kind: torch.dtype, width: int, heads: int, sees: str) -> bool:
+def supports(kind: torch.dtype, width: int, heads: int, sees: str) -> bool:
     """Whether flash attention computes this."""
     columns = width // heads
-    return kind in KINDS and columns <= _WIDEST_HEAD and columns % _STEP == 0 and sees != "behind"
+    return kind in SUPPORTED_DTYPES and columns <= _WIDEST_HEAD and columns % _STEP == 0 and sees != "behind"
 
 
-def share_of(dropout: Drops) -> float | None:
+def dropout_p(dropout: DropoutLike) -> float | None:
     """What is dropped, where anything is."""
     return dropout.p if dropout.active else None
 
 
-def rounded_up(length: int) -> int:
+def round_up(length: int) -> int:
     """A length that no sequence exceeds, where none exceeds this one."""
     return max(1, -(-length // _LENGTHS)) * _LENGTHS

@@ -13,83 +13,93 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels.gpu import torch_flash_attention
-from bertsmith.kernels.gpu.activation import KINDS
-from bertsmith.kernels.gpu.attention import MOST_COLUMNS, MOST_SEQUENCES, AttentionShape, attended
-from bertsmith.kernels.gpu.column_sums import summed, summed_by
-from bertsmith.kernels.gpu.encoder_layer import Shape, layer
+from bertsmith.kernels.gpu.activation import SUPPORTED_ACTIVATIONS
+from bertsmith.kernels.gpu.attention import MAX_HEAD_SIZE, MAX_SEQUENCES, AttentionConfig, attention
+from bertsmith.kernels.gpu.column_sums import column_sums, grouped_column_sums
+from bertsmith.kernels.gpu.encoder_layer import LayerConfig, encoder_layer
 from bertsmith.kernels.gpu.layer_norm import (
-    MOST_TABLES,
-    Looked,
-    Norm,
+    MAX_TABLES,
+    EmbeddingLookup,
+    LayerNormParams,
     SeededDropout,
-    dropped_norm,
     dropped_norm_backward,
+    embed_layer_norm,
 )
 from bertsmith.kernels.gpu.loss import cross_entropy
-from bertsmith.kernels.reference import Bounds, Drops, LayerParts, Name, kind_of
+from bertsmith.kernels.reference import (
+    BackendName,
+    DropoutLike,
+    EncoderLayerModules,
+    SequenceLayout,
+    compute_dtype,
+)
 
 _FEW = 4  # rows of a table
 
 
-class ByTriton(torch_flash_attention.Flash):
+class TritonBackend(torch_flash_attention.FlashBackend):
     """Wider heads than `MOST_COLUMNS` are flash attention's, and their layers torch's."""
 
-    name: ClassVar[Name] = "triton"
+    name: ClassVar[BackendName] = "triton"
     skips_labels: ClassVar[bool] = True
 
-    def attention(self, qkv: Tensor, bounds: Bounds, heads: int, dropout: Drops | None) -> Tensor | None:
+    def attention(
+        self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+    ) -> Tensor | None:
         if not len(qkv) or not _takes(qkv.dtype, qkv.shape[1] // 3, heads, bounds):
             return super().attention(qkv, bounds, heads, dropout)
         drops = () if dropout is None else (dropout,)
-        share = None if dropout is None else torch_flash_attention.share_of(dropout)
-        return attended(qkv, _asked(bounds, heads, share, _seeds(1, qkv.device, *drops)[0]))
+        share = None if dropout is None else torch_flash_attention.dropout_p(dropout)
+        return attention(qkv, _asked(bounds, heads, share, _seeds(1, qkv.device, *drops)[0]))
 
     def embedded(
         self,
         x: Tensor,
         tables: Sequence[tuple[nn.Embedding, Tensor]],
         norm: nn.Module,
-        dropout: Drops,
+        dropout: DropoutLike,
         kind: torch.dtype,
     ) -> Tensor | None:
-        if kind_of(x) not in torch_flash_attention.KINDS or not len(x) or not _is_norm(norm):
+        if compute_dtype(x) not in torch_flash_attention.SUPPORTED_DTYPES or not len(x) or not _is_norm(norm):
             return None
         x, tables = x.float(), list(tables)
-        while len(tables) > MOST_TABLES:
+        while len(tables) > MAX_TABLES:
             table, rows = tables.pop()
             x = x + F.embedding(rows, table.weight, table.padding_idx)
         paddings = [table.padding_idx for table, _ in tables]
-        drawn = SeededDropout(torch_flash_attention.share_of(dropout), _seeds(1, x.device, dropout)[0])
+        drawn = SeededDropout(torch_flash_attention.dropout_p(dropout), _seeds(1, x.device, dropout)[0])
         found: Tensor = _DroppedNorm.apply(  # type: ignore[no-untyped-call]
             *(x.contiguous(), norm.weight, norm.bias, norm.eps, drawn),
             *(kind, [rows for _, rows in tables], paddings, *(table.weight for table, _ in tables)),
         )
         return found
 
-    def layer(self, x: Tensor, bounds: Bounds, of: LayerParts, rows: Tensor | None = None) -> Tensor | None:
-        kind = kind_of(x)
+    def layer(
+        self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
+    ) -> Tensor | None:
+        kind = compute_dtype(x)
         if not len(x) or not _takes(kind, x.shape[1], of.heads, bounds) or not _is_usual(of):
             return None
         shares = (
-            torch_flash_attention.share_of(of.attention_dropout),
-            torch_flash_attention.share_of(of.dropout),
+            torch_flash_attention.dropout_p(of.attention_dropout),
+            torch_flash_attention.dropout_p(of.dropout),
         )
         seeds = _seeds(3, x.device, of.dropout, of.attention_dropout)
         parts: Sequence[Any] = of.weighted  # which `_is_usual` knows
-        shape = Shape(
+        shape = LayerConfig(
             _asked(bounds, of.heads, shares[0], seeds[2]),
             (SeededDropout(shares[1], seeds[0]), SeededDropout(shares[1], seeds[1])),
             of.activation,
             (parts[2].eps, parts[5].eps),
             kind,
         )
-        return layer(x, shape, rows, [one for part in parts for one in (part.weight, part.bias)])
+        return encoder_layer(x, shape, rows, [one for part in parts for one in (part.weight, part.bias)])
 
     def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if not len(labels) or logits.dtype not in torch_flash_attention.KINDS:
+        if not len(labels) or logits.dtype not in torch_flash_attention.SUPPORTED_DTYPES:
             return super().table_loss(logits, bias, labels)
         loss, right = cross_entropy(logits, bias, labels)
-        return loss, right, summed(logits)
+        return loss, right, column_sums(logits)
 
 
 class _DroppedNorm(torch.autograd.Function):
@@ -108,8 +118,8 @@ class _DroppedNorm(torch.autograd.Function):
         paddings: list[int | None],
         *tables: Tensor,
     ) -> Tensor:
-        looked = [Looked(*one) for one in zip(tables, rows, strict=True)]
-        made = dropped_norm(x, looked, Norm(weight, bias, epsilon), drawn, kind)
+        looked = [EmbeddingLookup(*one) for one in zip(tables, rows, strict=True)]
+        made = embed_layer_norm(x, looked, LayerNormParams(weight, bias, epsilon), drawn, kind)
         ctx.save_for_backward(x, weight, bias, made.of_rows, *tables)
         ctx.numbers = epsilon, drawn, rows, paddings
         return made.out
@@ -119,8 +129,8 @@ class _DroppedNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, of_rows, *tables = ctx.saved_tensors
         epsilon, drawn, rows, paddings = ctx.numbers
-        looked = [Looked(*one) for one in zip(tables, rows, strict=True)]
-        made = dropped_norm_backward(grad, x, looked, Norm(weight, bias, epsilon), drawn, of_rows)
+        looked = [EmbeddingLookup(*one) for one in zip(tables, rows, strict=True)]
+        made = dropped_norm_backward(grad, x, looked, LayerNormParams(weight, bias, epsilon), drawn, of_rows)
         of_tables = (
             _of_table(made.whole, one, padding) if needed else None
             for one, padding, needed in zip(looked, paddings, ctx.needs_input_grad[8:], strict=True)
@@ -129,7 +139,7 @@ class _DroppedNorm(torch.autograd.Function):
         return made.whole, of_weight, of_bias, *(None,) * 5, *of_tables
 
 
-def _of_table(slopes: Tensor, looked: Looked, padding: int | None) -> Tensor:
+def _of_table(slopes: Tensor, looked: EmbeddingLookup, padding: int | None) -> Tensor:
     """Slopes of a table, from those of what was looked up, fp32 [N, E]: of few rows without sorting the tokens."""
     count = len(looked.table)
     if count > _FEW:
@@ -137,23 +147,23 @@ def _of_table(slopes: Tensor, looked: Looked, padding: int | None) -> Tensor:
             slopes, looked.rows, count, -1 if padding is None else padding, False
         )
     else:
-        found = summed_by(slopes, looked.rows, count)
+        found = grouped_column_sums(slopes, looked.rows, count)
         if padding is not None:
             found[padding] = 0
     return found.to(looked.table.dtype)
 
 
-def _takes(kind: torch.dtype, width: int, heads: int, bounds: Bounds) -> bool:
-    is_small = width // heads <= MOST_COLUMNS and len(bounds.starts) - 1 <= MOST_SEQUENCES
-    return is_small and torch_flash_attention.takes(kind, width, heads, bounds.sees)
+def _takes(kind: torch.dtype, width: int, heads: int, bounds: SequenceLayout) -> bool:
+    is_small = width // heads <= MAX_HEAD_SIZE and len(bounds.starts) - 1 <= MAX_SEQUENCES
+    return is_small and torch_flash_attention.supports(kind, width, heads, bounds.sees)
 
 
-def _is_usual(of: LayerParts) -> bool:
+def _is_usual(of: EncoderLayerModules) -> bool:
     """Whether a layer's parts are weights in the form in which they are read here."""
     return (
         all(isinstance(part, nn.Linear) and part.bias is not None for part in of.linear)
         and all(_is_norm(norm) for norm in of.norms)
-        and of.activation in KINDS
+        and of.activation in SUPPORTED_ACTIVATIONS
     )
 
 
@@ -161,12 +171,12 @@ def _is_norm(norm: nn.Module) -> bool:
     return type(norm) is nn.LayerNorm and norm.weight is not None and norm.bias is not None
 
 
-def _asked(bounds: Bounds, heads: int, share: float | None, seeds: Tensor) -> AttentionShape:
-    longest = torch_flash_attention.rounded_up(bounds.longest)
-    return AttentionShape(bounds.starts, longest, heads, bounds.sees == "before", share, seeds)
+def _asked(bounds: SequenceLayout, heads: int, share: float | None, seeds: Tensor) -> AttentionConfig:
+    longest = torch_flash_attention.round_up(bounds.longest)
+    return AttentionConfig(bounds.starts, longest, heads, bounds.sees == "before", share, seeds)
 
 
-def _seeds(count: int, device: torch.device, *dropouts: Drops) -> Tensor:
+def _seeds(count: int, device: torch.device, *dropouts: DropoutLike) -> Tensor:
     """What so many dropouts make their masks of, int32 [count, 4], drawn from the generator that they share. The
     first two are read: with four each begins where Triton needs no other program for it."""
     seeds = torch.empty(count, 4, dtype=torch.int32, device=device)

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from bertsmith.kernels.reference import NEVER_ONE, NO_GRADIENT, TORCH, AdamWStep, Kernels, Moved
+from bertsmith.kernels.reference import (
+    NEVER_UPDATED,
+    NO_GRAD,
+    REFERENCE,
+    AdamWStep,
+    AdamWTensors,
+    KernelBackend,
+)
 
 _NEVER_CORRECTED = 1e30  # a step count at which both of torch's correction factors, 1 - beta^step, are 1
 
@@ -25,7 +32,7 @@ class AdamW(torch.optim.AdamW):
     the next update, where these kernels move all parameters. found_inf: see `skips`.
     """
 
-    kernels: Kernels = TORCH
+    kernels: KernelBackend = REFERENCE
     factor = 1.0
     found_inf: Tensor | None = None
 
@@ -79,13 +86,13 @@ class AdamW(torch.optim.AdamW):
         self.factor = 1.0
         return answer
 
-    def _begun(self, given: Sequence[tuple[Tensor, Tensor]]) -> dict[int, list[Moved]]:
+    def _begun(self, given: Sequence[tuple[Tensor, Tensor]]) -> dict[int, list[AdamWTensors]]:
         """Parameters and their gradients with their means, by how often they have been moved: the next update
         counts as made."""
         states = self._counted([parameter for parameter, _ in given])
-        alike: dict[int, list[Moved]] = {}
+        alike: dict[int, list[AdamWTensors]] = {}
         for (parameter, gradient), state in zip(given, states, strict=True):
-            own = Moved(parameter, gradient, state["exp_avg"], state["exp_avg_sq"])
+            own = AdamWTensors(parameter, gradient, state["exp_avg"], state["exp_avg_sq"])
             alike.setdefault(int(state["step"]), []).append(own)
         return alike
 
@@ -107,7 +114,7 @@ class AdamW(torch.optim.AdamW):
         where[rows] = torch.arange(len(rows))
         values = own.gradient if self.factor == 1 else own.gradient * self.factor
         self.kernels.move_rows(table, own.mean, own.square, where, values, self._step_of(group, made))
-        where[rows] = NO_GRADIENT
+        where[rows] = NO_GRAD
 
     def _where_of(self, table: Tensor) -> Tensor:
         """Of each row whether it has ever had a gradient: as its means say, where these are new here."""
@@ -115,7 +122,7 @@ class AdamW(torch.optim.AdamW):
         known = self._where.get(table)
         if known is None or known[0] is not mean:
             ever = (mean != 0).any(1) | (square != 0).any(1)
-            known = mean, torch.where(ever, NO_GRADIENT, NEVER_ONE)
+            known = mean, torch.where(ever, NO_GRAD, NEVER_UPDATED)
             self._where[table] = known
         return known[1]
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertsmith.kernels.reference import TORCH, Kernels
+from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.training.optim.adamw import AdamW
 from bertsmith.training.optim.muon import Muon
 from bertsmith.training.settings import TrainSettings
@@ -64,10 +64,10 @@ def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     return Joined([muon, rest])
 
 
-def _kernels_of(trained: nn.Module) -> Kernels:
+def _kernels_of(trained: nn.Module) -> KernelBackend:
     """What computes between the products of a model."""
     every: Iterable[Any] = (getattr(module, "kernels", None) for module in trained.modules())
-    return next((some for some in every if isinstance(some, Kernels)), TORCH)
+    return next((some for some in every if isinstance(some, KernelBackend)), REFERENCE)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -132,7 +132,7 @@ def make_optimizer(
     weight_decay: float,
     bias_correction: bool = True,
     rates: Mapping[nn.Parameter, float] | None = None,
-    kernels: Kernels = TORCH,
+    kernels: KernelBackend = REFERENCE,
 ) -> AdamW:
     """Fused AdamW over named parameters; its learning rate is set before each update.
 
