@@ -73,16 +73,16 @@ def main() -> None:
 def stream_of(shards: Shards, data: dict[str, Any]) -> InstanceStream:
     """The training instances of the usual split."""
     settings = DataSettings.of(data, "benchmark")
-    split = DocumentSplit.of(shards, settings)
+    split = DocumentSplit.from_settings(shards, settings)
     return InstanceStream(
         shards,
-        split.training,
+        split.train,
         special_token_ids_of(shards.tokenizer),
         settings,
         length=128,
         seed=0,
         word_starts=word_start_function(shards.tokenizer, settings),
-        kin=split.kin,
+        kin=split.duplicate_groups,
     )
 
 
@@ -144,7 +144,7 @@ def rows_of(batch: MaskedBatch) -> list[dict[str, list[int]]]:
     """The batch's sequences before masking, as a data set of the reference gives them."""
     original = batch.packed.tokens.clone()
     original[batch.rows] = batch.labels
-    cuts = batch.packed.starts[1:-1].numpy()
+    cuts = batch.packed.cu_seqlens[1:-1].numpy()
     return [
         {"input_ids": ids.tolist(), "token_type_ids": segments.tolist()}
         for ids, segments in zip(

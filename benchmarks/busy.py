@@ -171,11 +171,11 @@ def measured(preset_name: str, updates: int, batch: int, how: str) -> dict[str, 
     )
     chosen = PretrainSettings(model=config, train=settings)
     hardware.configure_process(settings.threads)
-    place = ComputeContext.of("cpu", "fp32")
+    place = ComputeContext.create("cpu", "fp32")
     if how == "kernels":
         place = replace(place, kernels=select_training_backend("auto", config.hidden_size))
-    encoder, objective = first_weights(chosen, place.drawing)
-    place.settle(encoder, objective)
+    encoder, objective = first_weights(chosen, place.init_generator)
+    place.prepare_modules(encoder, objective)
     phases = [Phase(SyntheticStream(config.vocab_size, LENGTH, MASK_SHARE), 1.0, batch)]
 
     def number() -> int:

@@ -378,7 +378,7 @@ def reference(name: str, seed: int, threads: int) -> dict[str, Any]:
             best = {key: value for key, value in numbers.items() if isinstance(value, float)}
             tallies = side.task.tallies(answers, side.dev)
             if tallies is not None:
-                np.save(tallies_of_reference(name, seed), tallies.rows)
+                np.save(tallies_of_reference(name, seed), tallies.per_example)
     return {"dev": best, "seconds": hardware.clock() - begin, "precision": precision()}
 
 
@@ -406,9 +406,9 @@ def difference(name: str, seeds: Sequence[int]) -> dict[str, Any]:
         _, examples = model.answering.labelled(file_of(name, bench.dev), {}, "compare")
         own = model.task.tallies(model.answering.answers_of(examples, model.task.settings), examples)
         assert own is not None
-        mine.append(own.rows)
+        mine.append(own.per_example)
         theirs.append(np.load(tallies_of_reference(name, seed)))
-    sides = (SufficientStatistics(np.sum(rows, axis=0), own.figures) for rows in (theirs, mine))
+    sides = (SufficientStatistics(np.sum(rows, axis=0), own.scores_from_sums) for rows in (theirs, mine))
     found = compared(*sides, 0).get(bench.figure)
     return {} if found is None else dict(found._asdict())
 

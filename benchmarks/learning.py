@@ -185,22 +185,29 @@ def run_and_judged(folder: str, name: str, chosen: PretrainSettings, shards: Sha
 def judged(name: str, model: bs.Model, shards: Shards) -> dict[str, float]:
     """A model on the held-out instances of the earlier recipe, whatever it was trained to predict itself."""
     chosen = settings_of(name, "before", 0, 1, shards)
-    split, generator = DocumentSplit.of(shards, chosen.data), torch.Generator()
+    split, generator = DocumentSplit.from_settings(shards, chosen.data), torch.Generator()
     encoder = model.folder.encoder(generator)
-    objective = objective_type("mlm_nsp").made(encoder, generator, chosen.data, chosen.objective)
-    for part, module in objective.folders(encoder)[MODEL].modules.items():
+    objective = objective_type("mlm_nsp").from_settings(encoder, generator, chosen.data, chosen.objective)
+    for part, module in objective.export(encoder)[MODEL].modules.items():
         if part != "encoder":
-            model.folder.fill(part, module)
+            model.folder.load_into(part, module)
     stream = instances_of(
-        shards, split.held_out, chosen, chosen.data.sequence_length, kin=split.kin, seed=VALIDATION_SEED
+        shards,
+        split.validation,
+        chosen,
+        chosen.data.sequence_length,
+        kin=split.duplicate_groups,
+        seed=VALIDATION_SEED,
     )
     last = min(stream.size(0), chosen.data.max_validation_instances)
     batches = [stream.batch(0, i, min(i + 64, last)) for i in range(0, last, 64)]
-    counts = token_counts(shards, split.training, shards.tokenizer.vocab_size)
-    place = ComputeContext.of("cpu", "fp32", 0)
+    counts = token_counts(shards, split.train, shards.tokenizer.vocab_size)
+    place = ComputeContext.create("cpu", "fp32", 0)
     encoder.eval()
     objective.eval()
-    return evaluate_objective(objective, encoder, batches, place) | objective.by_frequency(counts, batches)
+    return evaluate_objective(objective, encoder, batches, place) | objective.unigram_baseline(
+        counts, batches
+    )
 
 
 def timed(name: str, threads: int) -> dict[str, Any]:
@@ -209,9 +216,11 @@ def timed(name: str, threads: int) -> dict[str, Any]:
     sides = {}
     for arm in ("before", "ours"):
         chosen = settings_of(name, arm, 100, threads, shards)
-        split = DocumentSplit.of(shards, chosen.data)
+        split = DocumentSplit.from_settings(shards, chosen.data)
         encoder, objective = first_weights(chosen, torch.Generator().manual_seed(100))
-        stream = instances_of(shards, split.training, chosen, chosen.data.sequence_length, kin=split.kin)
+        stream = instances_of(
+            shards, split.train, chosen, chosen.data.sequence_length, kin=split.duplicate_groups
+        )
         batches = batches_from(stream, chosen.train.batch_size, 0)
         sides[arm] = (OurTrainer(encoder, objective, chosen.train), batches, chosen.train)
     each: dict[str, list[float]] = {arm: [] for arm in sides}

@@ -102,8 +102,10 @@ def fresh(chosen: PretrainSettings) -> nn.Module:
 def speeds(shards: Shards, threads: int) -> dict[str, Any]:
     """Tokens a second of our recipe and of the reference in turn; the ratio is ours over the reference's."""
     chosen = settings_of("mini", "ours", TUNING_SEED, threads, shards)
-    split = DocumentSplit.of(shards, chosen.data)
-    stream = instances_of(shards, split.training, chosen, chosen.data.sequence_length, kin=split.kin)
+    split = DocumentSplit.from_settings(shards, chosen.data)
+    stream = instances_of(
+        shards, split.train, chosen, chosen.data.sequence_length, kin=split.duplicate_groups
+    )
     batches = batches_from(stream, chosen.train.batch_size, 0)
     ours = OurTrainer(*first_weights(chosen, torch.Generator().manual_seed(TUNING_SEED)), chosen.train)
     usual = settings(shards, RATES[0], TUNING_SEED, threads)
@@ -130,15 +132,17 @@ def speeds(shards: Shards, threads: int) -> dict[str, Any]:
 def tuned(shards: Shards, rate: float, tokens: float, threads: int) -> float:
     """The loss after a short run at this rate, on documents beside those that are reported on."""
     chosen = settings(shards, rate, TUNING_SEED, threads)
-    small = DocumentSplit.of(shards, chosen.data)
-    large = DocumentSplit.of(
+    small = DocumentSplit.from_settings(shards, chosen.data)
+    large = DocumentSplit.from_settings(
         shards, chosen.data.model_copy(update={"validation_split": 2 * chosen.data.validation_split})
     )
-    training, judging = large.training, np.setdiff1d(large.held_out, small.held_out)
+    training, judging = large.train, np.setdiff1d(large.validation, small.validation)
     found: float = once(
         "learning_reference",
         f"tuning {rate:g}",
-        lambda: trained(shards, chosen, training, judging, large.kin, tokens, f"tuning-{rate:g}")["mlm_loss"],
+        lambda: trained(
+            shards, chosen, training, judging, large.duplicate_groups, tokens, f"tuning-{rate:g}"
+        )["mlm_loss"],
     )
     return found
 
@@ -146,8 +150,10 @@ def tuned(shards: Shards, rate: float, tokens: float, threads: int) -> float:
 def whole(shards: Shards, rate: float, tokens: float, seed: int, threads: int) -> dict[str, float]:
     """The held-out figures of the whole run."""
     chosen = settings(shards, rate, seed, threads)
-    split = DocumentSplit.of(shards, chosen.data)
-    return trained(shards, chosen, split.training, split.held_out, split.kin, tokens, f"reference-{seed}")
+    split = DocumentSplit.from_settings(shards, chosen.data)
+    return trained(
+        shards, chosen, split.train, split.validation, split.duplicate_groups, tokens, f"reference-{seed}"
+    )
 
 
 def trained(
@@ -157,7 +163,7 @@ def trained(
     length, size = chosen.data.sequence_length, chosen.train.batch_size
     stream = instances_of(shards, training, chosen, length, kin=kin)
     held_out = instances_of(shards, judging, chosen, length, kin=kin, seed=VALIDATION_SEED)
-    updates = round(tokens / float(stream.filling(0, size).tokens.mean()))
+    updates = round(tokens / float(stream.fill_stats(0, size).tokens.mean()))
     trainer = Trainer(fresh(chosen), chosen.train.model_copy(update={"max_steps": updates}))
     folder = WORK / "learning" / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -24,15 +24,15 @@ class OurTrainer:
         self, encoder: Encoder, objective: Objective, settings: TrainSettings, device: str = "cpu"
     ) -> None:
         precision = "bf16" if settings.precision == "bf16" else "fp32"
-        place = ComputeContext.of(device, precision, settings.seed, trains=True)
-        if place.uses_threads:
+        place = ComputeContext.create(device, precision, settings.seed, for_training=True)
+        if place.is_cpu:
             kernels = select_training_backend(settings.kernels, encoder.config.hidden_size)
             self.place = replace(place, generator=encoder.generator, kernels=kernels)
         else:
             self.place = replace(
                 place, kernels=select_gpu_backend(settings.kernels, place.device, is_long=True)
             )
-        self.place.settle(encoder, objective)
+        self.place.prepare_modules(encoder, objective)
         self.checks = Checks()
         self.trained = Trained(encoder, objective).train()
         records = pays(self.trained, self.place, settings, {})

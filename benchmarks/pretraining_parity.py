@@ -152,7 +152,7 @@ def long_reference(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     """The reference's held-out figures after the same instances, from the same first weights."""
     chosen = settings_of(shards, *long_assignments(steps, threads))
     training, held_out = streams(shards, chosen)
-    documents = DocumentSplit.of(shards, chosen.data).training
+    documents = DocumentSplit.from_settings(shards, chosen.data).train
     counts = token_counts(shards, documents, chosen.model.vocab_size)
     trainer = Trainer(reference_of(chosen, counts), chosen.train)
     train_reference(trainer, training, steps, WORK / f"parity-long-{steps}-reference.pt")
@@ -188,26 +188,26 @@ def warm_settings(shards: Shards, threads: int) -> PretrainSettings:
 def warm_start(shards: Shards, chosen: PretrainSettings) -> tuple[Any, Any, Any]:
     """Encoder and heads of the hour-long run with this vocabulary: a token's vector is that of the same token, or
     the mean of its pieces'. And the token counts of the training documents."""
-    documents = DocumentSplit.of(shards, chosen.data).training
+    documents = DocumentSplit.from_settings(shards, chosen.data).train
     counts = token_counts(shards, documents, chosen.model.vocab_size)
     encoder, heads = started(chosen, counts)
     folder = read_folder(WORK / "pays-bert" / "model")
     old, words = folder.encoder(torch.Generator()), Tokenizer.load(WORK / "pays-bert" / "model")
     number = {token: i for i, token in enumerate(words.tokens)}
-    pieces = words.pieces([token.removeprefix("##") for token in shards.tokenizer.tokens])
+    pieces = words.encode_ids([token.removeprefix("##") for token in shards.tokenizer.tokens])
     table = old.embeddings.token.weight.data
     with torch.no_grad():
         kept = {k: v for k, v in old.state_dict().items() if k != "embeddings.token.weight"}
         encoder.load_state_dict(kept, strict=False)
         for row, token in enumerate(shards.tokenizer.tokens):
             own = [number[token]] if token in number else pieces[row]
-            if own and words.unk_id not in own:
+            if own and words.unk_token_id not in own:
                 encoder.embeddings.token.weight[row] = table[own].mean(0)
         bias = heads.masked.bias.clone()
         for name, module in (("pooler", heads.pooler), ("pair", heads.pair)):
-            folder.fill(name, module)
+            folder.load_into(name, module)
         donor = MaskedLMHead(folder.config, torch.Generator())
-        folder.fill("masked", donor)
+        folder.load_into("masked", donor)
         heads.masked.load_state_dict({**donor.state_dict(), "bias": bias})
     return encoder, heads, counts
 

@@ -46,7 +46,7 @@ def started(chosen: PretrainSettings, counts: Any = None) -> tuple[Encoder, Obje
 
 def written(name: str, encoder: Encoder, objective: Objective) -> Path:
     """The folder that these weights were written to."""
-    parts = objective.folders(encoder)[MODEL]
+    parts = objective.export(encoder)[MODEL]
     return write_folder(WORK / name, parts.config, parts.modules)
 
 
@@ -62,10 +62,12 @@ def reference_from(folder: Path) -> nn.Module:
 
 def streams(shards: Shards, chosen: PretrainSettings) -> tuple[InstanceStream, InstanceStream]:
     """Training and held-out instances, as the pre-training workflow makes them."""
-    split, length = DocumentSplit.of(shards, chosen.data), chosen.data.sequence_length
+    split, length = DocumentSplit.from_settings(shards, chosen.data), chosen.data.sequence_length
     return (
-        instances_of(shards, split.training, chosen, length, kin=split.kin),
-        instances_of(shards, split.held_out, chosen, length, kin=split.kin, seed=VALIDATION_SEED),
+        instances_of(shards, split.train, chosen, length, kin=split.duplicate_groups),
+        instances_of(
+            shards, split.validation, chosen, length, kin=split.duplicate_groups, seed=VALIDATION_SEED
+        ),
     )
 
 

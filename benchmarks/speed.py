@@ -138,10 +138,10 @@ def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     except InputError as error:
         parser.error(f"--preset: {error}")
     tokens = options.lengths.removeprefix("fixed:")
-    known = tokens != options.lengths and tokens.isdecimal() and LEAST <= int(tokens) <= config.longest
+    known = tokens != options.lengths and tokens.isdecimal() and LEAST <= int(tokens) <= config.max_length
     if not known and options.lengths != "natural":
         parser.error(
-            f"--lengths {options.lengths}: give natural, or fixed:N, N from {LEAST} to {config.longest}"
+            f"--lengths {options.lengths}: give natural, or fixed:N, N from {LEAST} to {config.max_length}"
         )
 
 

@@ -118,7 +118,7 @@ class Work(ABC):
     @cached_property
     def folder(self) -> Any:
         """Where the first weights lie for the reference."""
-        parts = self.objective.folders(self.encoder)[MODEL]
+        parts = self.objective.export(self.encoder)[MODEL]
         place = WORK / f"speed-{os.getpid()}"
         return write_folder(
             place, parts.config, parts.modules, labels=parts.labels, problem_type=parts.problem_type
@@ -139,8 +139,8 @@ class Pretraining(Work):
                 },
                 "speed",
             )
-            split = DocumentSplit.of(shards, chosen.data)
-            self.stream = instances_of(shards, split.training, chosen, NATURAL, kin=split.kin)
+            split = DocumentSplit.from_settings(shards, chosen.data)
+            self.stream = instances_of(shards, split.train, chosen, NATURAL, kin=split.duplicate_groups)
             self.config = chosen.model
         else:
             self.config = preset(options.preset)
@@ -225,9 +225,9 @@ class Ours:
     def first(self) -> Told:
         """Computed as in training, by its kernels."""
         trained, place = self.trainer.trained.eval(), self.trainer.place
-        batch = place.send(self.work.stream.batch(0, 0, self.work.size))
-        with place.computing():
-            total = trained.loss(batch).over(self.work.objective.counts(batch))
+        batch = place.to_device(self.work.stream.batch(0, 0, self.work.size))
+        with place.autocast():
+            total = trained.loss(batch).reduce(self.work.objective.counts(batch))
         found = told(trained, total)
         trained.train()
         return found
@@ -402,7 +402,7 @@ def quickest_way(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     """The way to x · y, one of them or many, that is quickest here: torch's, by oneDNN, or by our kernels."""
     ways: list[Callable[[Tensor, Tensor], Tensor]] = [torch.matmul]
     if x.dim() == 2 and x.is_cpu:
-        ways += [way.multiplied for way in products_here() if way is not ONEDNN or x.dtype == torch.float32]
+        ways += [way.matmul for way in products_here() if way is not ONEDNN or x.dtype == torch.float32]
     took: dict[int, list[float]] = {number: [] for number in range(len(ways))}
     for _ in range(TRIALS):
         for number, way in enumerate(ways):

@@ -102,7 +102,9 @@ def reference_of(folder: Path) -> Any:
     model = unigram.read_model(
         folder / "spiece.model"
     )  # its own reader needs another package; its class does not
-    return transformers.AlbertTokenizerFast(vocab=model.pieces, _spm_precompiled_charsmap=model.replacements)
+    return transformers.AlbertTokenizerFast(
+        vocab=model.pieces, _spm_precompiled_charsmap=model.precompiled_charsmap
+    )
 
 
 def hf(folder: str, texts: Callable[[], list[str]]) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def hf(folder: str, texts: Callable[[], list[str]]) -> dict[str, Any]:
     started = time.perf_counter()
     for block in blocks(all_texts, 20_000):
         expected = [e.ids for e in reference.encode_batch(block, add_special_tokens=False)]
-        found = ours.pieces(block)
+        found = ours.encode_ids(block)
         differ += [text for text, a, b in zip(block, found, expected, strict=True) if a != b]
     return summary(all_texts, differ, started)
 
@@ -128,7 +130,7 @@ def google(lowercase: bool, texts: Callable[[], list[str]]) -> dict[str, Any]:
     from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
 
     kinds = ("google", "hf")
-    ways = [(bert_normalizer(lowercase, reading=r), bert_pre_tokenizer(reading=r)) for r in kinds]
+    ways = [(bert_normalizer(lowercase, variant=r), bert_pre_tokenizer(variant=r)) for r in kinds]
     all_texts = texts()
     differ: list[str] = []
     apart: Counter[str] = Counter()

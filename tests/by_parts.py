@@ -12,6 +12,6 @@ from bertsmith.kernels.cpu.training import NumbaTrainingBackend
 class ByParts(NumbaTrainingBackend):
     """The compiled kernels, which compute each operation of a layer separately."""
 
-    def layer(self, *_: Any, **__: Any) -> Tensor | None:
+    def encoder_layer(self, *_: Any, **__: Any) -> Tensor | None:
         """Return None: there is no fused layer."""
         return None

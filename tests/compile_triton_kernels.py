@@ -85,16 +85,18 @@ def main(hidden_size: int, capability: int) -> None:
         nn.Linear(hidden_size, hidden_size),
         nn.LayerNorm(hidden_size),
     ]
-    hidden = kernels.embedded(x, [(embedding, ids)] * 2, nn.LayerNorm(hidden_size), dropout, DTYPE)
+    hidden = kernels.embed(x, [(embedding, ids)] * 2, nn.LayerNorm(hidden_size), dropout, DTYPE)
     assert hidden is not None
     for p in (0.1, 0.0):
         dropout.p = p
-        hidden = kernels.layer(
+        hidden = kernels.encoder_layer(
             hidden, bounds, EncoderLayerModules(*parts, hidden_size // 64, dropout, dropout, F.gelu)
         )
         assert hidden is not None
     hidden.sum().backward()
-    kernels.table_loss(torch.randn(8, 128).to(DTYPE), torch.zeros(128), torch.zeros(8, dtype=torch.long))
+    kernels.fused_cross_entropy(
+        torch.randn(8, 128).to(DTYPE), torch.zeros(128), torch.zeros(8, dtype=torch.long)
+    )
     print(json.dumps(shared_memory))
 
 

@@ -142,7 +142,7 @@ class Ours(nn.Module):
             labels = batch["labels"][mask][rows]
             losses.append(self.heads["masked"].loss(hidden[rows], embedding, labels)[0] / len(rows))
         if "pooler" in self.heads:
-            outputs["pooler"] = self.heads["pooler"](hidden[packed.first_rows])
+            outputs["pooler"] = self.heads["pooler"](hidden[packed.first_token_rows])
         if "pair" in self.heads:
             outputs["pair"] = self.heads["pair"](outputs["pooler"])
             losses.append(F.cross_entropy(outputs["pair"], batch["pairs"]))
@@ -151,10 +151,10 @@ class Ours(nn.Module):
             replaced = batch["replaced"][mask].float()
             losses.append(F.binary_cross_entropy_with_logits(outputs["detector"], replaced))
         if "sentence" in self.heads:
-            outputs["sentence"] = self.heads["sentence"](hidden[packed.first_rows])
+            outputs["sentence"] = self.heads["sentence"](hidden[packed.first_token_rows])
             losses.append(F.cross_entropy(outputs["sentence"], batch["classes"]))
         if "choices" in self.heads:
-            outputs["choices"] = self.heads["choices"](hidden[packed.first_rows]).view(-1, CHOICES)
+            outputs["choices"] = self.heads["choices"](hidden[packed.first_token_rows]).view(-1, CHOICES)
             losses.append(F.cross_entropy(outputs["choices"], batch["chosen"]))
         if "tokens" in self.heads:
             outputs["tokens"] = self.heads["tokens"](hidden)
@@ -203,7 +203,7 @@ def a_batch(
         "ends": torch.tensor([n - 1 for n in lengths]),
     }
     rows = [range(n) for n in lengths]
-    packed = Packed.of_lists(
+    packed = Packed.from_lists(
         [batch["ids"][i, list(row)].tolist() for i, row in enumerate(rows)],
         [segments[i, list(row)].tolist() for i, row in enumerate(rows)],
     )
@@ -338,7 +338,7 @@ def compared(
     }
     parameters = dict(other.named_parameters())
     names = model_family.names(config)
-    grads = to_hf_names(weights, names, bare=bare)
+    grads = to_hf_names(weights, names, is_base_model=bare)
     assert grads.keys() == parameters.keys()
     for name in names.unused.keys() & grads.keys():
         assert parameters[name].grad is None
@@ -364,7 +364,7 @@ def opened_here(folder: ModelFolder, config: ModelConfig, parts: frozenset[str])
     """Load the encoder and heads of a model folder."""
     ours = Ours(config, parts, folder.encoder())
     for part, module in ours.parts.items():
-        folder.fill(part, module)
+        folder.load_into(part, module)
     return ours
 
 

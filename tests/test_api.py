@@ -102,7 +102,7 @@ def test_one_path_needs_no_list(files: Any, tmp_path: Path, monkeypatch: pytest.
     Path("corpus.txt").write_text(tiny_run.corpus(), encoding="utf-8")
     tokenizer = bs.train_tokenizer(files, "tokenizer", vocab_size=60)
     assert bs.prepare(files, tokenizer, "shards", workers=1).documents == 24
-    assert bs.check_corpus(files, probe=False)["documents"]["number"] == 24
+    assert bs.check_corpus(files, benchmark=False)["documents"]["number"] == 24
     assert bs.inspect_tokenizers("tokenizer", files)["files"] == ["corpus.txt"]
     assert bs.extend_tokenizer(files, None, tokenizer="tokenizer", words=2, min_frequency=1)["added"] == 2
 
@@ -117,13 +117,13 @@ def test_texts_in_memory_become_the_shards_of_the_same_file(tmp_path: Path) -> N
     assert len(from_file) == 24
     assert from_memory.take(everything).tolist() == from_file.take(everything).tolist()
     assert from_memory.hashes.tolist() == from_file.hashes.tolist()
-    assert from_memory.place(4) == "texts (in memory):5"
+    assert from_memory.location(4) == "texts (in memory):5"
     trained = [
         bs.train_tokenizer(source, tmp_path / name, vocab_size=60).tokens
         for name, source in (("a", tmp_path / "corpus.txt"), ("b", bs.Texts(texts)))
     ]
     assert trained[0] == trained[1]
-    checked = bs.check_corpus([bs.Texts(texts), bs.Texts(texts[:2])], probe=False, sample=500)
+    checked = bs.check_corpus([bs.Texts(texts), bs.Texts(texts[:2])], benchmark=False, sample=500)
     assert checked["files"] == ["texts (in memory)", "texts 2 (in memory)"]
 
 
@@ -549,7 +549,7 @@ def test_a_tokenizer_is_callable() -> None:
     assert len(tokenizer) == tokenizer.vocab_size == len(tiny_run.TOKENS)
     assert tokenizer("kaba lode") == tokenizer.encode("kaba lode")
     assert tokenizer("kaba", "lode", max_length=5) == tokenizer.encode("kaba", "lode", max_length=5)
-    assert tokenizer(["kaba", "mi"]) == tokenizer.encode_many(["kaba", "mi"])
+    assert tokenizer(["kaba", "mi"]) == tokenizer.encode_batch(["kaba", "mi"])
     assert tokenizer("kaba lode").tokens == ["[CLS]", "kaba", "lode", "[SEP]"]
     assert repr(tokenizer("kaba lode mi", max_length=4)) == "Encoding(4 tokens, 1 cut: [CLS] kaba lode [SEP])"
     assert repr(tokenizer("kaba " * 30)).endswith("kaba …)")
@@ -598,7 +598,7 @@ def test_html_of_notebooks_escapes_text_of_files(moods: bs.Model, tmp_path: Path
     assert "BertForSequenceClassification" in page
     assert "<svg" in page
     assert "dev" in page
-    tokenizer = bs.Tokenizer.of_vocabulary([*tiny_run.TOKENS, "<script>"], lowercase=True)
+    tokenizer = bs.Tokenizer.from_vocabulary([*tiny_run.TOKENS, "<script>"], lowercase=True)
     assert "<script>" not in tokenizer._repr_html_()
     assert f"{len(tokenizer)}" in tokenizer._repr_html_()
     shards = bs.prepare(bs.Texts(["kaba lode."]), tiny_run.tokenizer(), tmp_path / "<b>", workers=1)

@@ -24,9 +24,9 @@ def test_a_loss_is_divided_by_the_counts_of_the_whole_update() -> None:
         Loss({"mlm": torch.tensor(6.0), "nsp": torch.tensor(1.0)}, {"mlm": 3, "nsp": 1}),
         Loss({"mlm": torch.tensor(2.0), "nsp": torch.tensor(3.0)}, {"mlm": 1, "nsp": 3}),
     ]
-    total = sum(float(loss.over({"mlm": 4, "nsp": 4})) for loss in losses)
+    total = sum(float(loss.reduce({"mlm": 4, "nsp": 4})) for loss in losses)
     assert total == pytest.approx(8 / 4 + 4 / 4)
-    assert float(Loss({"mlm": torch.tensor(0.0)}, {"mlm": 0}).over({"mlm": 0})) == 0.0
+    assert float(Loss({"mlm": torch.tensor(0.0)}, {"mlm": 0}).reduce({"mlm": 0})) == 0.0
 
 
 def test_an_unknown_name_of_a_registry_lists_its_names() -> None:
@@ -129,7 +129,7 @@ def test_control_characters_are_printed_as_escapes(capsys: pytest.CaptureFixture
     console.print_table(CONTROL, [CONTROL], [(CONTROL + "\nb",)])
     with console.ProgressBar(CONTROL, 2) as bar:
         bar._last_note -= 60
-        bar.advance_to(1, CONTROL)
+        bar.update(1, CONTROL)
     out, err = capsys.readouterr()
     assert not set(out + err) & set("\x1b\x07\r\x9b\u202e\udcff\x7f")
     assert out.count(ESCAPED) == 4
@@ -163,7 +163,7 @@ def test_a_closed_stderr_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     console.print_note("still there?")
     with console.ProgressBar("title", 2) as bar:
         bar._last_note -= 60
-        bar.advance_to(1, "text")
+        bar.update(1, "text")
 
 
 # --- memory --------------------------------------------------------------------------------------------------

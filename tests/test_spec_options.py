@@ -127,5 +127,5 @@ def test_a_head_begins_as_another_only_where_that_is_offered() -> None:
 
 def test_sizes_that_the_table_calls_wrong_are_counted_from_the_config() -> None:
     """E6, E31: the scale is of a head's width, and a vocabulary's size is the file's."""
-    assert ModelConfig().head_size == 64
+    assert ModelConfig().head_dim == 64
     assert (ModelConfig().vocab_size, preset("bert-base-cased").vocab_size) == (30_522, 28_996)

@@ -65,7 +65,7 @@ def test_a_long_name_is_not_compared_for_ever(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_empty_path_and_a_missing_one_are_different_errors(tmp_path: Path) -> None:
     assert not_found_error("").code == not_found_error(" ", "folder").code == "empty_path"
-    error = not_found_error(tmp_path / "a.txt", remedy="make it")
+    error = not_found_error(tmp_path / "a.txt", hint="make it")
     assert (error.code, error.location, error.hint) == ("not_found", str(tmp_path / "a.txt"), "make it")
     (tmp_path / "b.txt").touch()
     assert str(tmp_path / "b.txt") in str(not_found_error(tmp_path / "a.txt").hint)

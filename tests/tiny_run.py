@@ -52,7 +52,7 @@ SETTINGS = [
 
 def tokenizer() -> Tokenizer:
     """Return a tokenizer of forty words, a full stop, and the five special tokens."""
-    return Tokenizer.of_vocabulary(TOKENS, lowercase=True, max_length=64)
+    return Tokenizer.from_vocabulary(TOKENS, lowercase=True, max_length=64)
 
 
 def corpus(documents: int = 24, seed: int = 0) -> str:

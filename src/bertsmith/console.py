@@ -90,7 +90,7 @@ def with_progress_bar(title: str) -> Callable[[Callable[Arguments, Result]], Cal
             if kwargs.get("progress") is not None or not in_notebook():
                 return function(*args, **kwargs)
             with ProgressBar(title, None) as bar:
-                kwargs["progress"] = lambda done: bar.advance_to(done, f"{done / 1e6:,.1f} MB")
+                kwargs["progress"] = lambda done: bar.update(done, f"{done / 1e6:,.1f} MB")
                 return function(*args, **kwargs)
 
         return wrapper
@@ -286,7 +286,7 @@ class ProgressBar:
     """Progress of a long task on stderr: a bar on a terminal or in a notebook, elsewhere a line every 15 s."""
 
     def __init__(
-        self, title: str, total: float | None, *, begun_at: float = 0.0, unit: str | None = None
+        self, title: str, total: float | None, *, initial: float = 0.0, unit: str | None = None
     ) -> None:
         """Create the bar; entering it as a context manager starts it.
 
@@ -297,10 +297,10 @@ class ProgressBar:
             unit: The name of a unit, for "12/60 updates"; None: a percentage is shown.
         """
         self._title, self._total, self._unit = escape_control_characters(title, one_line=True), total, unit
-        self._done, self._text = begun_at, ""
+        self._done, self._text = initial, ""
         self._seconds_left: float | None = None
         self._last_note = time.monotonic()
-        self._history = deque([(self._last_note, begun_at)])
+        self._history = deque([(self._last_note, initial)])
         self._progress: Progress | None = None
         self._html_bar = _HtmlBar(self._title, total) if in_notebook() else None
         console = _console(stderr=True)
@@ -324,8 +324,8 @@ class ProgressBar:
         if self._html_bar:
             self._html_bar.end()
 
-    def advance_to(
-        self, done: float, text: str = "", *, total: float | None = None, left: float | None = None
+    def update(
+        self, done: float, text: str = "", *, total: float | None = None, seconds_left: float | None = None
     ) -> None:
         """Show the current state; the display itself is refreshed at most a few times a second.
 
@@ -341,7 +341,7 @@ class ProgressBar:
         self._history.append((now, done))
         while len(self._history) > 2 and now - self._history[1][0] > _SPEED_WINDOW_SECONDS:
             self._history.popleft()
-        self._seconds_left = self._estimate_seconds_left() if left is None else left
+        self._seconds_left = self._estimate_seconds_left() if seconds_left is None else seconds_left
         if self._html_bar:
             self._html_bar.advance_to(done, self._text, self._fraction(), self._total, self._seconds_left)
         elif self._progress:

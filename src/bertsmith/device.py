@@ -76,8 +76,8 @@ class ComputeContext:
     kernels: KernelBackend = REFERENCE
 
     @classmethod
-    def of(
-        cls, device: str = "auto", precision: str = "auto", seed: int = 0, *, trains: bool = False
+    def create(
+        cls, device: str = "auto", precision: str = "auto", seed: int = 0, *, for_training: bool = False
     ) -> ComputeContext:
         """Create the context from settings.
 
@@ -98,34 +98,34 @@ class ComputeContext:
             logger.debug(
                 "computing in %s on %s: %s", resolved, hardware.device_name(torch_device), choice.reason
             )
-        generator = _default_generator(torch_device) if trains else torch.Generator(torch_device)
+        generator = _default_generator(torch_device) if for_training else torch.Generator(torch_device)
         return cls(torch_device, resolved, generator.manual_seed(seed))
 
     @property
-    def drawing(self) -> torch.Generator:
+    def init_generator(self) -> torch.Generator:
         """The generator for weight initialization, on the host so that weights are the same for every device."""
         if self.device.type == "cpu":
             return self.generator
         return torch.Generator().manual_seed(self.generator.initial_seed())
 
     @property
-    def uses_threads(self) -> bool:
+    def is_cpu(self) -> bool:
         """Return whether CPU threads compute."""
         return self.device.type == "cpu"
 
     @property
-    def runs_ahead(self) -> bool:
+    def is_async(self) -> bool:
         """Return whether the device computes asynchronously to the host."""
         return self.device.type == "cuda"
 
     @contextmanager
-    def repeating(self, enabled: bool = True) -> Iterator[None]:
+    def deterministic(self, enabled: bool = True) -> Iterator[None]:
         """Enable deterministic algorithms on a GPU; CPU computation is always deterministic.
 
         Raises:
             InputError: An operation has no deterministic algorithm.
         """
-        if not enabled or not self.runs_ahead:
+        if not enabled or not self.is_async:
             yield
             return
         os.environ.setdefault(*_DETERMINISTIC_CUBLAS)
@@ -149,7 +149,7 @@ class ComputeContext:
             torch.use_deterministic_algorithms(debug_mode > 0, warn_only=debug_mode == 1)
             memory.fill_uninitialized_memory = fill
 
-    def fetched(self, tensor: Tensor) -> Callable[[], Tensor]:
+    def start_copy_to_host(self, tensor: Tensor) -> Callable[[], Tensor]:
         """Start to copy a tensor to the host; the returned function waits for that copy only and returns it."""
         copied = tensor.to("cpu", non_blocking=True)
         if not tensor.is_cuda:
@@ -162,7 +162,7 @@ class ComputeContext:
 
         return wait
 
-    def recorded(self, function: Callable[[], None], other: CapturedGraph | None) -> CapturedGraph:
+    def capture_graph(self, function: Callable[[], None], other: CapturedGraph | None) -> CapturedGraph:
         """Capture a function's GPU work in a CUDA graph without running it.
 
         Args:
@@ -176,15 +176,15 @@ class ComputeContext:
         return graph
 
     @property
-    def threads(self) -> int:
+    def num_parallel_passes(self) -> int:
         """The number of forward passes that inference runs in parallel."""
-        return torch.get_num_threads() if self.uses_threads else 1
+        return torch.get_num_threads() if self.is_cpu else 1
 
-    def send(self, batch: SupportsToT) -> SupportsToT:
+    def to_device(self, batch: SupportsToT) -> SupportsToT:
         """Copy a batch to the device; the host does not wait for the copy."""
         return batch.to(self.device)
 
-    def settle(self, *modules: nn.Module) -> None:
+    def prepare_modules(self, *modules: nn.Module) -> None:
         """Move modules to the device and give them the generator for dropout and the kernels."""
         for module in modules:
             module.to(self.device)
@@ -193,13 +193,13 @@ class ComputeContext:
                     setattr(part, "generator", self.generator)  # noqa: B010  (a Module's type knows no such name)
             set_kernel_backend(module, self.kernels)
 
-    def computing(self) -> AbstractContextManager[object]:
+    def autocast(self) -> AbstractContextManager[object]:
         """Return the autocast context for forward passes in the precision; for fp32 it does nothing."""
         if self.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
-    def reader(self, encoder: ModuleT) -> ModuleT:
+    def autocast_encoder(self, encoder: ModuleT) -> ModuleT:
         """Return the encoder with the same weights, whose forward passes run in the precision.
 
         Heads on top compute in fp32, and so does the encoder that was passed. A module without a `computing`
@@ -208,16 +208,16 @@ class ComputeContext:
         if self.precision == "fp32" or getattr(encoder, "computing", None) is not nullcontext:
             return encoder
         autocast_encoder = copy(encoder)
-        vars(autocast_encoder)["computing"] = self.computing
+        vars(autocast_encoder)["computing"] = self.autocast
         return autocast_encoder
 
-    def spread(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    def parallel_map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Yield the function's result for each item, in order.
 
         On a CPU several items are computed at a time, each on one thread that does not wait for others within an
         operation. Fewer items than threads are computed one after another on all threads.
         """
-        threads = self.threads
+        threads = self.num_parallel_passes
         if threads == 1 or len(items) < threads:
             yield from map(function, items)
             return

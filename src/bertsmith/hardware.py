@@ -197,7 +197,7 @@ def matmul_flops(
     precision: Precision,
     size: int,
     seconds: float,
-    now: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Return the FLOP/s of a product of two square matrices.
 
@@ -212,11 +212,11 @@ def matmul_flops(
 
     a = torch.ones(size, size, dtype=torch.bfloat16 if precision == "bf16" else torch.float32, device=device)
     torch.mm(a, a)[0, 0].item()
-    num_products, start = 0, now()
-    while not num_products or now() - start < seconds:
+    num_products, start = 0, clock()
+    while not num_products or clock() - start < seconds:
         torch.mm(a, a)[0, 0].item()  # `item` waits for devices that compute asynchronously
         num_products += 1
-    return num_products * 2 * size**3 / (now() - start)
+    return num_products * 2 * size**3 / (clock() - start)
 
 
 @cache
@@ -357,7 +357,7 @@ def rank_info() -> RankInfo:
     return RankInfo(rank, world_size, max(0, local_rank), max(1, local_world_size))
 
 
-def check_single_process(what: str) -> None:
+def check_single_process(command_name: str) -> None:
     """Check that torchrun did not start several processes of a command that runs in one.
 
     Args:
@@ -369,7 +369,7 @@ def check_single_process(what: str) -> None:
     if (rank := rank_info()).world_size > 1:
         raise InputError(
             "single_process_only",
-            f"{what} works in one process, but torchrun has started {rank.world_size} of it",
+            f"{command_name} works in one process, but torchrun has started {rank.world_size} of it",
             hint=f"start it without torchrun; only {command('pretrain')} and {command('distill')} run in several "
             "processes",
         )

@@ -25,13 +25,13 @@ class Loss:
 
     sums: Mapping[str, Tensor]
     counts: Mapping[str, int]
-    right: Mapping[str, Tensor] = field(default_factory=dict)
+    num_correct: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def over(
+    def reduce(
         self,
         totals: Mapping[str, int],
         weights: Mapping[str, float] | None = None,
-        summed: Collection[str] = (),
+        sum_parts: Collection[str] = (),
     ) -> Tensor:
         """Return the scalar to differentiate: the weighted sum of the parts' means.
 
@@ -40,9 +40,9 @@ class Loss:
             weights: The weight of each part; 1 by default.
             summed: Parts whose sums are not divided.
         """
-        return self.times(reduction_factors(totals, weights or {}, summed))
+        return self.weighted_sum(reduction_factors(totals, weights or {}, sum_parts))
 
-    def times(self, factors: Mapping[str, float | Tensor]) -> Tensor:
+    def weighted_sum(self, factors: Mapping[str, float | Tensor]) -> Tensor:
         """Return the sum of all parts, each multiplied by its factor."""
         parts = [value * factors[name] for name, value in self.sums.items()]
         total = parts[0]
@@ -52,11 +52,11 @@ class Loss:
 
 
 def reduction_factors(
-    totals: Mapping[str, int], weights: Mapping[str, float], summed: Collection[str] = ()
+    totals: Mapping[str, int], weights: Mapping[str, float], sum_parts: Collection[str] = ()
 ) -> dict[str, float]:
     """Return the factors that `Loss.over` multiplies the parts' sums by."""
     return {
-        name: weights.get(name, 1.0) / (1 if name in summed else max(1, total))
+        name: weights.get(name, 1.0) / (1 if name in sum_parts else max(1, total))
         for name, total in totals.items()
     }
 

@@ -15,7 +15,7 @@ _LEFT = " style='text-align: left'"
 class Report(dict[str, Any]):
     """A report as a dict of plain values, which a notebook shows as tables."""
 
-    def __init__(self, values: Mapping[str, Any], shown: Sequence[str] = ()) -> None:
+    def __init__(self, values: Mapping[str, Any], display_keys: Sequence[str] = ()) -> None:
         """Copy the values.
 
         Args:
@@ -23,13 +23,13 @@ class Report(dict[str, Any]):
             shown: The entries that a notebook shows; empty: all.
         """
         super().__init__(values)
-        self._shown = tuple(shown)
+        self._shown = tuple(display_keys)
 
     def _repr_html_(self) -> str:
         return render_page("", {name: self[name] for name in self._shown or self if name in self})
 
 
-def render_page(title: str, values: Mapping[str, Any], *, below: str = "") -> str:
+def render_page(title: str, values: Mapping[str, Any], *, footer: str = "") -> str:
     """Return HTML with one table of the plain values and one table for each value that is a mapping or a list.
 
     Args:
@@ -44,7 +44,7 @@ def render_page(title: str, values: Mapping[str, Any], *, below: str = "") -> st
             parts.append(_mapping_table(name, value))
         elif isinstance(value, list | tuple) and value:
             parts.append(_list_table(name, value))
-    return f"<div>{''.join(parts)}{below}</div>"
+    return f"<div>{''.join(parts)}{footer}</div>"
 
 
 def render_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -32,31 +32,31 @@ class Packed:
     tokens: Tensor
     segments: Tensor
     positions: Tensor
-    starts: Tensor
+    cu_seqlens: Tensor
     lengths: NDArray[np.int64]
 
     @property
-    def sequences(self) -> int:
+    def num_sequences(self) -> int:
         """The number of sequences, B."""
         return len(self.lengths)
 
     @cached_property
-    def longest(self) -> int:
+    def max_seqlen(self) -> int:
         """The length of the longest sequence; 0 for an empty batch."""
         return int(self.lengths.max(initial=0))
 
     @property
-    def first_rows(self) -> Tensor:
+    def first_token_rows(self) -> Tensor:
         """The row of each sequence's first token, long [B]."""
-        return self.starts[:-1].long()
+        return self.cu_seqlens[:-1].long()
 
     @property
-    def last_rows(self) -> Tensor:
+    def last_token_rows(self) -> Tensor:
         """The row of each sequence's last token, long [B]; no sequence may be empty."""
-        return self.starts[1:].long() - 1
+        return self.cu_seqlens[1:].long() - 1
 
     @classmethod
-    def of_lists(cls, tokens: Sequence[Sequence[int]], segments: Sequence[Sequence[int]]) -> Packed:
+    def from_lists(cls, tokens: Sequence[Sequence[int]], segments: Sequence[Sequence[int]]) -> Packed:
         """Pack lists of ids.
 
         Args:
@@ -64,10 +64,10 @@ class Packed:
             segments: The segment ids of each sequence, in the same lengths.
         """
         lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
-        return cls.of_arrays(_concatenate(tokens), _concatenate(segments), lengths)
+        return cls.from_arrays(_concatenate(tokens), _concatenate(segments), lengths)
 
     @classmethod
-    def of_arrays(
+    def from_arrays(
         cls, tokens: NDArray[np.int64], segments: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> Packed:
         """Pack ids that are already concatenated.
@@ -94,7 +94,7 @@ class Packed:
         )
 
     @classmethod
-    def of_padded(
+    def from_padded(
         cls, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Packed:
         """Pack a padded batch; the host waits for the lengths.
@@ -130,12 +130,12 @@ class Packed:
         Returns:
             The rows as [B, length of the longest sequence, …].
         """
-        out = rows.new_full((self.sequences * self.longest, *rows.shape[1:]), fill)
-        sequence_starts = np.repeat(np.arange(self.sequences) * self.longest, self.lengths)
+        out = rows.new_full((self.num_sequences * self.max_seqlen, *rows.shape[1:]), fill)
+        sequence_starts = np.repeat(np.arange(self.num_sequences) * self.max_seqlen, self.lengths)
         first_tokens = np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
         indices = sequence_starts + np.arange(len(sequence_starts)) - first_tokens
         out[copy_to_device(torch.from_numpy(indices), rows.device)] = rows
-        return out.view(self.sequences, self.longest, *rows.shape[1:])
+        return out.view(self.num_sequences, self.max_seqlen, *rows.shape[1:])
 
     def to(self, device: torch.device | str) -> Packed:
         """Copy to a device; the host does not wait for the copy."""
@@ -145,7 +145,7 @@ class Packed:
             copy_to_device(self.tokens, device),
             copy_to_device(self.segments, device),
             copy_to_device(self.positions, device),
-            copy_to_device(self.starts, device),
+            copy_to_device(self.cu_seqlens, device),
             self.lengths,
         )
 
@@ -156,29 +156,29 @@ class DeviceLengthsPacked(Packed):
     `lengths` is None, so that code that needs it on the host fails.
     """
 
-    at_most: int
+    max_seqlen_bound: int
 
     @classmethod
-    def of(cls, packed: Packed, at_most: int) -> DeviceLengthsPacked:
+    def from_packed(cls, packed: Packed, max_seqlen_bound: int) -> DeviceLengthsPacked:
         """Return the batch without its lengths; no sequence is longer than `at_most`."""
         unknown: Any = None
-        unmeasured = cls(packed.tokens, packed.segments, packed.positions, packed.starts, unknown)
-        object.__setattr__(unmeasured, "at_most", at_most)
+        unmeasured = cls(packed.tokens, packed.segments, packed.positions, packed.cu_seqlens, unknown)
+        object.__setattr__(unmeasured, "at_most", max_seqlen_bound)
         return unmeasured
 
     def to(self, device: torch.device | str) -> DeviceLengthsPacked:
         """Copy to a device; the host does not wait for the copy."""
-        return DeviceLengthsPacked.of(super().to(device), self.at_most)
+        return DeviceLengthsPacked.from_packed(super().to(device), self.max_seqlen_bound)
 
     @property
-    def sequences(self) -> int:
+    def num_sequences(self) -> int:
         """The number of sequences, including empty ones."""
-        return len(self.starts) - 1
+        return len(self.cu_seqlens) - 1
 
     @cached_property
-    def longest(self) -> int:
+    def max_seqlen(self) -> int:
         """The upper bound of the lengths."""
-        return self.at_most
+        return self.max_seqlen_bound
 
 
 def copy_to_device(tensor: Tensor, device: torch.device | str) -> Tensor:

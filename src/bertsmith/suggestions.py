@@ -46,13 +46,13 @@ def did_you_mean(names: list[str]) -> str:
 def not_found_error(
     path: str | Path,
     what: Literal["file", "folder", "file or folder"] = "file",
-    remedy: str = "check the path",
+    hint: str = "check the path",
 ) -> InputError:
     """Return the error for a path that does not exist; the hint names a similar path, or else is `remedy`."""
     if not str(path).strip():
-        return InputError("empty_path", f"the name of a {what} is empty", hint=remedy)
+        return InputError("empty_path", f"the name of a {what} is empty", hint=hint)
     near = similar_path(str(path))
-    hint = f"did you mean {near}?" if near else remedy
+    hint = f"did you mean {near}?" if near else hint
     return InputError("not_found", f"no such {what}", location=path, hint=hint)
 
 

@@ -81,11 +81,11 @@ def test_labels_are_saved_with_the_classifier(tmp_path: Path) -> None:
     folder = read_folder(path)
     assert folder.labels == labels
     with pytest.raises(InputError) as caught:
-        folder.fill("classifier", LinearHead(CONFIG, g, 4))
+        folder.load_into("classifier", LinearHead(CONFIG, g, 4))
     assert caught.value.code == "shape_mismatch"
     assert caught.value.location == str(path / "model.safetensors")
     with pytest.raises(InputError) as caught:
-        folder.fill("masked", MaskedLMHead(CONFIG, g))
+        folder.load_into("masked", MaskedLMHead(CONFIG, g))
     assert caught.value.code == "tensor_missing"
 
 
@@ -238,7 +238,7 @@ def test_a_tokenizer_with_more_entries_than_the_model_is_refused(
 ) -> None:
     path = write_model(tmp_path / "m")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"][:entries]
-    Tokenizer.of_vocabulary(words, lowercase=True, max_length=6).save(path)
+    Tokenizer.from_vocabulary(words, lowercase=True, max_length=6).save(path)
     if fits:
         assert read_folder(path).tokenizer().vocab_size == entries
     else:

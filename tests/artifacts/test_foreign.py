@@ -305,7 +305,7 @@ def test_half_precision_becomes_fp32(tmp_path: Path, dtype: torch.dtype) -> None
     change_weights(path, **{name: t.to(dtype) for name, t in load_file(path / "model.safetensors").items()})
     folder = read_folder(path)
     head = TokenClassificationHead(folder.config, torch.Generator(), 3)
-    folder.fill("tagger", head.tagger)
+    folder.load_into("tagger", head.tagger)
     assert {p.dtype for m in (folder.encoder(), head) for p in m.parameters()} == {torch.float32}
 
 

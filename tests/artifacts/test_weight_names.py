@@ -46,7 +46,7 @@ def weights(
 
 
 def bert() -> NameTable:
-    return get_family("bert").names(CONFIG).without("tagger").without("chooser")
+    return get_family("bert").names(CONFIG).without_part("tagger").without_part("chooser")
 
 
 def test_every_family_is_tested() -> None:
@@ -60,27 +60,27 @@ def test_round_trip(name: str, bare: bool, classifier: str) -> None:
     config = preset(PRESETS[name], **SMALL, causal=name == "bert")
     table = get_family(name).names(config)
     for other in CLASSIFIERS - {classifier}:
-        table = table.without(other)
+        table = table.without_part(other)
     absent = (CLASSIFIERS - {classifier}) | (
         PART_BUILDERS.keys() - frozenset().union(*get_family(name).classes)
     )
     original = weights(config, absent)
     assert original.keys() == table.tensors.keys()
-    converted = to_hf_names(original, table, bare=bare)
-    assert any(key.startswith(f"{table.base}.") for key in converted) != bare
+    converted = to_hf_names(original, table, is_base_model=bare)
+    assert any(key.startswith(f"{table.base_model_prefix}.") for key in converted) != bare
     restored = from_hf_names(converted, table, "file")
     assert restored.keys() == original.keys()
     assert all(torch.equal(restored[key], original[key]) for key in original)
 
 
 def test_joined_rows_are_split_in_hugging_face_files() -> None:
-    converted = to_hf_names(weights(), bert(), bare=True)
+    converted = to_hf_names(weights(), bert(), is_base_model=True)
     assert converted["encoder.layer.1.attention.self.key.weight"].shape == (4, 4)
 
 
 def test_old_norm_names_positions_and_tied_copies() -> None:
     original, table = weights(), bert()
-    converted = to_hf_names(original, table, bare=False)
+    converted = to_hf_names(original, table, is_base_model=False)
     old = {
         name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): tensor
         for name, tensor in converted.items()
@@ -103,7 +103,7 @@ def test_old_norm_names_positions_and_tied_copies() -> None:
 
 def test_unexpected_duplicate_and_missing_tensors_are_refused() -> None:
     table = bert()
-    tensors = to_hf_names(weights(), table, bare=False)
+    tensors = to_hf_names(weights(), table, is_base_model=False)
     one_layer = get_family("bert").names(ModelConfig(**{**SMALL, "num_hidden_layers": 1}))
 
     def check_error(tensors: dict[str, torch.Tensor], table: NameTable, code: str, name: str) -> None:

@@ -32,8 +32,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    Tokenizer.of_vocabulary(TOKENS, lowercase=True).save(tmp_path / "one")
-    Tokenizer.of_vocabulary([*TOKENS, "cardio", "é", "É"], lowercase=False).save(tmp_path / "<b>two<b>")
+    Tokenizer.from_vocabulary(TOKENS, lowercase=True).save(tmp_path / "one")
+    Tokenizer.from_vocabulary([*TOKENS, "cardio", "é", "É"], lowercase=False).save(tmp_path / "<b>two<b>")
     text = "The cardio, the cardiogram. É 猫\n" * 6 + "<script>alert(1)</script>\n"
     (tmp_path / "text.txt").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -69,7 +69,7 @@ def test_many_tokenizers_fit_the_screen_and_unknown_words_are_told(
     names = [f"tokenizer-{i}" for i in range(8)]
     for i, name in enumerate(names):
         tokens = [*TOKENS, "é", "猫", "<", ">", "/", "(", ")", "1"] if i else [*SPECIALS, "x"]
-        Tokenizer.of_vocabulary(tokens, lowercase=True).save(place / name)
+        Tokenizer.from_vocabulary(tokens, lowercase=True).save(place / name)
     (place / "plain.txt").write_text("The cardio, the card.\n" * 9, encoding="utf-8")
     for columns in (40, 80):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -96,7 +96,7 @@ def test_many_tokenizers_fit_the_screen_and_unknown_words_are_told(
 def test_svg_limit_globs_and_two_of_one_name(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "a").mkdir()
     (place / "one").rename(place / "a" / "one")
-    Tokenizer.of_vocabulary(TOKENS, lowercase=True).save(place / "one")
+    Tokenizer.from_vocabulary(TOKENS, lowercase=True).save(place / "one")
     arguments = ["inspect", "a/one", "one", "one/vocab.txt", "--cased", "one/vocab.txt", "--text", "*.txt"]
     out, _ = run(capsys, *arguments, "--limit", "40B", "--plot", "p.svg", "--json")
     report = json.loads(out)

@@ -173,7 +173,7 @@ def test_the_encoder_sees_no_later_token_and_the_bilstm_does(made: Made) -> None
     other = [*ids[:-2], ids[-2] + (1 if ids[-2] < 40 else -1), ids[-1]]
     with torch.inference_mode():
         encoder, features = made.model.encoder, made.model.task.features
-        before, after = (Packed.of_lists([row], [segments]) for row in (ids, other))
+        before, after = (Packed.from_lists([row], [segments]) for row in (ids, other))
         assert torch.equal(encoder(before)[:-2], encoder(after)[:-2])
         assert not torch.allclose(encoder(before)[-2], encoder(after)[-2])
         changed = (features(encoder, before) - features(encoder, after)).abs().amax(1)

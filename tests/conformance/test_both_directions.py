@@ -113,7 +113,7 @@ def test_both_models_are_trained_and_each_keeps_to_its_side(made: tuple[Made, bs
         for encoder, place, kept in ((model.encoder, 4, slice(0, 4)), (joined.encoder, 1, slice(2, 6))):
             other = [*ids]
             other[place] = 40
-            one, two = (encoder(Packed.of_lists([row], [[0] * 6])) for row in (ids, other))
+            one, two = (encoder(Packed.from_lists([row], [[0] * 6])) for row in (ids, other))
             assert torch.equal(one[kept], two[kept])
             assert not torch.allclose(one, two)
 
@@ -125,12 +125,14 @@ def test_the_states_are_those_of_both_side_by_side(bases: tuple[bs.Model, bs.Mod
     few = [f"task.beside={right.path}", *STEPS, "train.learning_rate=1e-10"]
     model = bs.finetune("classify", left, tmp_path / "run", train=rows, dev=rows, settings=few)
     features = model.task.features
-    packed = Packed.of_lists([[2, 9, 12, 3], [2, 20, 3]], [[0] * 4, [0] * 3])
+    packed = Packed.from_lists([[2, 9, 12, 3], [2, 20, 3]], [[0] * 4, [0] * 3])
     with torch.inference_mode():
         own, other = left.encoder(packed), right.encoder(packed)
         weight, bias = features.beside.linear.weight, features.beside.linear.bias
         wanted = torch.cat([own[[3, 6]], other[[0, 4]]], 1) @ weight.T + bias
-        torch.testing.assert_close(features.of_sequences(model.encoder, packed), wanted, atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            features.sequence_features(model.encoder, packed), wanted, atol=1e-4, rtol=0
+        )
         whole = torch.cat([own, other], 1) @ weight.T + bias
         torch.testing.assert_close(features(model.encoder, packed), whole, atol=1e-4, rtol=0)
 

@@ -97,7 +97,9 @@ def test_the_padded_call_is_the_references(case: str, side: str) -> None:
     with torch.no_grad():
         weights = {**other.state_dict()}
         table = get_family(config.model_type).names(config)
-        named = from_hf_names({canonical_name(n, table.base): w for n, w in weights.items()}, table, "here")
+        named = from_hf_names(
+            {canonical_name(n, table.base_model_prefix): w for n, w in weights.items()}, table, "here"
+        )
     encoder.load_state_dict({name.removeprefix("encoder."): weight for name, weight in named.items()})
     _, batch = a_batch(config, (5, 31, 1, 8))
     if side == "left":
@@ -123,7 +125,7 @@ def test_names_and_weights_come_back_to_the_bit(case: str, parts: frozenset[str]
     assert sum(term.size for term in terms) == sum(tensor.numel() for tensor in folder.weights().values())
     again = Ours(config, parts, folder.encoder())
     for part, module in again.parts.items():
-        folder.fill(part, module)
+        folder.load_into(part, module)
         for name, tensor in ours.parts[part].state_dict().items():
             assert torch.equal(tensor, module.state_dict()[name]), f"{part}.{name}"
     with torch.no_grad():
@@ -159,11 +161,11 @@ def test_what_is_shared_is_one_tensor_everywhere(share: str, groups: int, tmp_pa
     loss.backward()
     their_loss.backward()
     wanted = {name: weight.grad for name, weight in other.named_parameters()}
-    for copied, first in table.repeated.items():  # the reference has copies: the sum of theirs is ours
+    for copied, first in table.duplicates.items():  # the reference has copies: the sum of theirs is ours
         wanted[first] = wanted[first] + wanted[copied]
     grads = {f"encoder.{name}": weight.grad for name, weight in ours.encoder.named_parameters()}
-    for name, grad in to_hf_names(grads, table, bare=False).items():
-        if name not in table.repeated:
+    for name, grad in to_hf_names(grads, table, is_base_model=False).items():
+        if name not in table.duplicates:
             torch.testing.assert_close(
                 grad, wanted[name], atol=1e-5, rtol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
             )
@@ -231,7 +233,7 @@ def test_pre_training_needs_the_presets_name_alone(
 def test_fine_tuning_needs_the_folder_alone(case: str, tmp_path: Path) -> None:
     """The family's own classifier: trained, loaded, and its answers are those of the reference."""
     tokenizer = tiny_run.tokenizer()
-    sizes = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
+    sizes = {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_token_id}
     config = config_of(case, **sizes, hidden_dropout_prob=0.1, classifier_dropout=0.2, initializer_range=0.05)
     encoder = build_encoder(config, torch.Generator().manual_seed(1))
     base = write_folder(tmp_path / "base", config, {"encoder": encoder}, tokenizer=tokenizer)
@@ -294,7 +296,7 @@ def test_a_head_on_a_bilstm_has_a_class_of_ours(case: str, head: str, tmp_path: 
     assert not hasattr(transformers(), folder.architecture)
     assert folder.parts == plain | {"recurrent"}
     again = BiLSTM(config, torch.Generator(), config.hidden_size)
-    folder.fill("recurrent", again)
+    folder.load_into("recurrent", again)
     mine = again.state_dict()
     assert all(torch.equal(mine[name], tensor) for name, tensor in parts["recurrent"].state_dict().items())
     terms = count_parameters(config, folder.parts - {"encoder"}, LABELS)
@@ -313,7 +315,7 @@ def test_the_encoder_under_heads_of_our_own_is_read_by_the_reference(case: str, 
     assert folder.architecture == f"{get_family(config.model_type).class_prefix}ForEntityPairClassification"
     assert (folder.parts, folder.labels) == (frozenset({"encoder", "relater"}), labels)
     again = RelationHead(config, torch.Generator(), LABELS)
-    folder.fill("relater", again.relater)
+    folder.load_into("relater", again.relater)
     assert torch.equal(again.relater.linear.weight, parts["relater"].linear.weight)
     terms = count_parameters(config, ["relater"], LABELS)
     assert sum(term.size for term in terms) == sum(tensor.numel() for tensor in folder.weights().values())

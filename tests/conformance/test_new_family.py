@@ -74,7 +74,7 @@ TOY = Family(
     structure={"embedding_size": None, "share": "none", "first_position": "zero"},
     keys={"hidden_size": "d_model", "num_hidden_layers": "depth"},
     fixed={"flavour": "plain"},
-    encoder=partial(Encoder, block=_toy_block),
+    encoder=partial(Encoder, layer=_toy_block),
 )
 
 
@@ -116,7 +116,7 @@ def test_a_family_from_elsewhere_is_trained_saved_and_loaded(
     folder = read_folder(path)
     assert folder.config == config
     again = Ours(config, parts, folder.encoder())
-    folder.fill("masked", again.heads["masked"])
+    folder.load_into("masked", again.heads["masked"])
     mine, theirs = ours.eval()(packed, batch)[0], again.eval()(packed, batch)[0]
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 

@@ -38,12 +38,12 @@ class Toy(Objective):
 
     name = "toy"
     settings_type = ToySettings
-    frozen = ("teacher",)
+    frozen_modules = ("teacher",)
 
     def __init__(self, encoder: Encoder, generator: torch.Generator, imitation: float) -> None:
         super().__init__()
         config = self.config = encoder.config
-        self.weights = {"far": imitation, "words": 1.0}
+        self.loss_weights = {"far": imitation, "words": 1.0}
         self.head = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         nn.init.normal_(self.head.weight, std=0.1, generator=generator)
         self.second = Encoder(config, generator)
@@ -51,7 +51,7 @@ class Toy(Objective):
         self.teacher = Encoder(config, generator).requires_grad_(False)
 
     @classmethod
-    def made(cls, encoder: Encoder, generator: torch.Generator, data: Any, settings: Any) -> Toy:
+    def from_settings(cls, encoder: Encoder, generator: torch.Generator, data: Any, settings: Any) -> Toy:
         return cls(encoder, generator, settings.imitation)
 
     def counts(self, batch: Any) -> dict[str, int]:
@@ -66,7 +66,7 @@ class Toy(Objective):
         near = (second - encoder.embeddings.token(batch.labels)).square().sum()
         return Loss({"far": (ours - theirs).square().sum(), "words": near}, self.counts(batch))
 
-    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
+    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         return {
             MODEL: ModelParts(self.config, {"encoder": encoder}),
             "second": ModelParts(self.config, {"encoder": self.second}),

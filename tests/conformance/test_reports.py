@@ -139,7 +139,9 @@ def test_losses_are_those_of_training(made: Made) -> None:
     losses = [loss for loss in answering.task.losses(answers) if loss is not None]
     with torch.inference_mode():
         found = answering.task.loss(answering.encoder, answering.task.collate(answers.items))
-    expected = sum(answering.task.weights.get(part, 1.0) * float(value) for part, value in found.sums.items())
+    expected = sum(
+        answering.task.loss_weights.get(part, 1.0) * float(value) for part, value in found.sums.items()
+    )
     assert sum(losses) == pytest.approx(expected, rel=1e-4)
 
 

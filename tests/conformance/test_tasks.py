@@ -53,7 +53,7 @@ class Toy(Task):
     summary = "letters of each word"
     inputs = ("words",)
     settings_type = ToySettings
-    weights = {"rows": 1.0, "sums": 0.5}  # noqa: RUF012
+    loss_weights = {"rows": 1.0, "sums": 0.5}  # noqa: RUF012
 
     def __init__(self, config: Any, generator: torch.Generator, facts: Any, settings: ToySettings) -> None:
         super().__init__(config, generator, facts, settings)

@@ -70,7 +70,7 @@ def test_scores_that_are_sums_are_the_task_s_scores(pair: Pair) -> None:
     if tallies is None:
         assert pair.a.task.decides == "spearman"
         return
-    assert len(tallies.rows) == len(examples)
+    assert len(tallies.per_example) == len(examples)
     for name, value in tallies.scores().items():
         assert value == pytest.approx(numbers[name], abs=1e-9), name
 
@@ -133,7 +133,7 @@ def test_an_ensemble_s_scores_are_those_of_its_answers(pair: Pair) -> None:
     found = both.scores(pair.data)
     evaluated = [dict(one.evaluate(pair.data)) for one in (both, pair.a, pair.b)]
     for scores in evaluated:
-        assert scores.pop("truncation")["limit"] == pair.a.folder.config.longest
+        assert scores.pop("truncation")["limit"] == pair.a.folder.config.max_length
     assert evaluated == [own.document() for own in (found.together, *found.alone)]
     _, examples = answered(pair.a, pair.data)
     settings = both.task.settings

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare_module, "_PORTION_BYTES", 80)
         patch.setattr(prepare_module, "_SHARD_TOKENS", 120)
-        prepare([file], Tokenizer.of_vocabulary(LETTERS, lowercase=True), parent / "data")
+        prepare([file], Tokenizer.from_vocabulary(LETTERS, lowercase=True), parent / "data")
     return parent / "data"
 
 
@@ -47,9 +47,9 @@ def read_all(folder: Path) -> None:
     assert (len(counts), len(shards.hashes)) == (shards.vocab_size, shards.documents)
     ends = np.concatenate([[0], shards.sentence_ends])
     out = np.zeros(shards.tokens, dtype=np.int64)
-    starts = ends[shards.document_sentences][:-1]
-    shards.lay(starts, np.diff(ends[shards.document_sentences]), out, starts)
-    assert [shards.place(i) for i in range(shards.documents)]
+    starts = ends[shards.document_sentence_offsets][:-1]
+    shards.copy_spans(starts, np.diff(ends[shards.document_sentence_offsets]), out, starts)
+    assert [shards.location(i) for i in range(shards.documents)]
     assert shards.language + "".join(shards.counts)
 
 

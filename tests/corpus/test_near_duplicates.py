@@ -24,7 +24,7 @@ from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.settings import DataSettings
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 class Texts:
@@ -36,11 +36,11 @@ class Texts:
         ends = [[*range(10, n, 10), n] for n in sizes.tolist()]
         starts = np.cumsum(sizes) - sizes
         self.sentence_ends = np.concatenate([np.array(e) + s for e, s in zip(ends, starts, strict=True)])
-        self.document_sentences = np.concatenate([[0], np.cumsum([len(e) for e in ends])])
+        self.document_sentence_offsets = np.concatenate([[0], np.cumsum([len(e) for e in ends])])
         true_hashes = [document_hash(np.array(document, dtype=np.int64)) for document in documents]
         self.hashes = np.array(hashes or true_hashes, dtype=np.uint64)
 
-    def lay(self, starts: Ints, lengths: Ints, out: Ints, at: Ints) -> None:
+    def copy_spans(self, starts: IntArray, lengths: IntArray, out: IntArray, at: IntArray) -> None:
         out[concat_ranges(at, lengths)] = self.ids[concat_ranges(starts, lengths)]
 
 
@@ -153,8 +153,8 @@ def test_no_not_next_comes_from_a_twin(tmp_path: Path, changed: int) -> None:
     not_next = 0
     for epoch in range(20):
         plan = stream.plan(epoch)
-        away = plan.label == NOT_NEXT
-        assert not (plan.document % half == plan.partner % half)[away].any()
+        away = plan.labels == NOT_NEXT
+        assert not (plan.a_document % half == plan.b_document % half)[away].any()
         not_next += int(away.sum())
     assert not_next > 1000
 
@@ -162,84 +162,88 @@ def test_no_not_next_comes_from_a_twin(tmp_path: Path, changed: int) -> None:
 def test_twins_stay_on_one_side(twins: Shards) -> None:
     half = twins.documents // 2
     for share in (0.1, 0.3, 0.6):
-        split = DocumentSplit.of(twins, DataSettings.of({"validation_split": share}, "test"))
-        assert len(split.training)
-        assert len(split.held_out)
-        assert set(split.training % half).isdisjoint(split.held_out % half)
+        split = DocumentSplit.from_settings(twins, DataSettings.of({"validation_split": share}, "test"))
+        assert len(split.train)
+        assert len(split.validation)
+        assert set(split.train % half).isdisjoint(split.validation % half)
 
 
 def test_more_twins_than_are_to_be_held_out_are_trained_on() -> None:
     """Else a corpus of many near copies could lose a third of itself to the held-out side."""
     near = [nearly(text(400, 0), 0.02, seed) for seed in range(30)]
     others = [text(100, seed) for seed in range(1, 71)]
-    split = DocumentSplit.of(Texts([*near, *others]), DataSettings.of({"validation_split": 0.2}, "test"))
-    assert set(range(30)) <= set(split.training.tolist())
-    assert abs(len(split.held_out) - 0.2 * 70) < 14
+    split = DocumentSplit.from_settings(
+        Texts([*near, *others]), DataSettings.of({"validation_split": 0.2}, "test")
+    )
+    assert set(range(30)) <= set(split.train.tolist())
+    assert abs(len(split.validation) - 0.2 * 70) < 14
 
 
 def test_the_share_held_out_of_twins_is_the_share_asked() -> None:
     pairs = [text(60, seed) for seed in range(3000)]
     corpus = Texts([*pairs, *(nearly(document, 0.02, 1) for document in pairs)])
-    split = DocumentSplit.of(corpus, DataSettings.of({"validation_split": 0.2}, "test"))
-    assert np.unique(split.kin).size < 3100
-    assert abs(len(split.held_out) - 0.2 * 6000) < 5 * 2 * (3000 * 0.2 * 0.8) ** 0.5
+    split = DocumentSplit.from_settings(corpus, DataSettings.of({"validation_split": 0.2}, "test"))
+    assert np.unique(split.duplicate_groups).size < 3100
+    assert abs(len(split.validation) - 0.2 * 6000) < 5 * 2 * (3000 * 0.2 * 0.8) ** 0.5
 
 
 def test_where_all_documents_are_twins_it_is_said() -> None:
     near = Texts([nearly(text(400, 0), 0.02, seed) for seed in range(5)])
     for data, code in (({}, "too_few_documents"), ({"validation_split": 0.0}, "only_duplicates")):
         with pytest.raises(InputError) as caught:
-            DocumentSplit.of(near, DataSettings.of(data, "test"))
+            DocumentSplit.from_settings(near, DataSettings.of(data, "test"))
         assert caught.value.code == code
     with pytest.raises(InputError) as caught:
-        plan_pairs(near, np.arange(5), length=32, seed=0, epoch=0, kin=np.zeros(5, dtype=np.int64))
+        plan_pairs(
+            near, np.arange(5), max_length=32, seed=0, epoch=0, duplicate_groups=np.zeros(5, dtype=np.int64)
+        )
     assert caught.value.code == "only_duplicates"
     assert (
         len(
-            DocumentSplit.of(
+            DocumentSplit.from_settings(
                 near, DataSettings.of({"twin_overlap": 1.0, "validation_split": 0.2}, "test")
-            ).held_out
+            ).validation
         )
         >= 2
     )
     with pytest.raises(InputError) as caught:
-        DocumentSplit.of(near, DataSettings(), lenient=True)
+        DocumentSplit.from_settings(near, DataSettings(), allow_empty_validation=True)
     assert caught.value.code == "only_duplicates"
 
 
 def test_the_summary_of_a_split(twins: Shards) -> None:
     settings = DataSettings.of({"validation_split": 0.9}, "test")
-    split = DocumentSplit.of(twins, settings)
-    lines = list(split.described(twins, settings))
-    assert f"validation split: {len(split.held_out)} documents" in lines[0]
+    split = DocumentSplit.from_settings(twins, settings)
+    lines = list(split.describe(twins, settings))
+    assert f"validation split: {len(split.validation)} documents" in lines[0]
     assert f"{twins.documents} documents have exact or near-duplicates" in lines[1]
     assert "NotNext" in lines[1]
-    assert f"only {len(split.training)} of {twins.documents} documents" in lines[2]
+    assert f"only {len(split.train)} of {twins.documents} documents" in lines[2]
     assert "data.validation_split is 0.9" in lines[2]
     plain = DataSettings.of({"sentence_task": "none"}, "test")
-    assert len(list(DocumentSplit.of(twins, plain).described(twins, plain))) == 2
+    assert len(list(DocumentSplit.from_settings(twins, plain).describe(twins, plain))) == 2
 
 
 def test_less_text_is_a_part_of_more_and_the_held_out_side_stays() -> None:
     corpus = Texts([[i, i + 1, i + 2, i + 3] for i in range(0, 1000, 4)])
     splits = {
-        share: DocumentSplit.of(
+        share: DocumentSplit.from_settings(
             corpus, DataSettings.of({"validation_split": 0.2, "train_fraction": share}, "test")
         )
         for share in (1.0, 0.5, 0.1, 1e-6)
     }
-    every = splits[1.0].training
-    assert [len(split.training) for split in splits.values()] == [
+    every = splits[1.0].train
+    assert [len(split.train) for split in splits.values()] == [
         len(every),
         round(0.5 * len(every)),
         round(0.1 * len(every)),
         2,
     ]
     for more, less in pairwise(splits.values()):
-        assert {*less.training} < {*more.training}
-        assert less.held_out.tolist() == more.held_out.tolist()
+        assert {*less.train} < {*more.train}
+        assert less.validation.tolist() == more.validation.tolist()
     told = [
-        *splits[0.1].described(
+        *splits[0.1].describe(
             corpus, DataSettings.of({"validation_split": 0.2, "train_fraction": 0.1}, "test")
         )
     ]

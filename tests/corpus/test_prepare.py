@@ -32,7 +32,7 @@ LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstu
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.of_vocabulary(LETTERS, lowercase=True)
+    return Tokenizer.from_vocabulary(LETTERS, lowercase=True)
 
 
 def corpus(folder: Path, text: str) -> Path:
@@ -76,7 +76,7 @@ def test_encoded_and_dropped_text_is_counted(tmp_path: Path, tokenizer: Tokenize
     }
     assert progress[-1] == 23
     assert shards.take(np.arange(3)).tolist() == [LETTERS.index(t) for t in ("a", "b", ".")]
-    assert shards.document_sentences.tolist() == [0, 2, 4]
+    assert shards.document_sentence_offsets.tolist() == [0, 2, 4]
     assert shards.sentence_ends.tolist() == [3, 6, 7, 9]
 
 
@@ -133,7 +133,7 @@ def test_shards_hold_the_ids_of_the_documents(shared_data: Path, tmp_path: Path)
     shards = Shards.open(tmp_path / "out")
     documents = list(read_documents([file]))
     assert shards.counts["documents"] + shards.counts["empty_documents_dropped"] == len(documents) == 72
-    ids = [i for document in documents for i in vocabulary.pieces([document.text])[0]]
+    ids = [i for document in documents for i in vocabulary.encode_ids([document.text])[0]]
     assert shards.take(np.arange(shards.tokens)).tolist() == ids
 
 
@@ -410,8 +410,8 @@ def test_arrow_opens_the_shards(tmp_path: Path, tokenizer: Tokenizer) -> None:
     shards = prepare([corpus(tmp_path, "a b.\nc.\n\nd e.")], tokenizer, tmp_path / "out")
     table = pyarrow.ipc.open_file(tmp_path / "out" / "shard-00000.arrow").read_all()
     assert table.column("ids").to_pylist() == [
-        tokenizer.pieces(["a b. c."])[0],
-        tokenizer.pieces(["d e."])[0],
+        tokenizer.encode_ids(["a b. c."])[0],
+        tokenizer.encode_ids(["d e."])[0],
     ]
     assert table.column("sentence_ends").to_pylist() == [[3, 5], [3]]
     assert [Path(location).name for location in table.column("place").to_pylist()] == [
@@ -425,9 +425,9 @@ def test_byte_level_sentences_keep_the_space_between_them(shared_data: Path, tmp
     file = corpus(tmp_path, "One came. His father went.\nA third.\n\nAnother one.")
     roberta = Tokenizer.load(shared_data / "vocabs/roberta-base")
     shards = prepare([file], roberta, tmp_path / "out")
-    ids = roberta.pieces(["One came. His father went. A third.", "Another one."])
+    ids = roberta.encode_ids(["One came. His father went. A third.", "Another one."])
     assert shards.take(np.arange(shards.tokens)).tolist() == [*ids[0], *ids[1]]
-    assert shards.document_sentences.tolist() == [0, 3, 4]
+    assert shards.document_sentence_offsets.tolist() == [0, 3, 4]
 
 
 def test_files_of_rejects_alone_are_refused_with_a_reason(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -475,7 +475,7 @@ def test_all_parts_of_a_document_have_one_hash(tmp_path: Path, tokenizer: Tokeni
 
 
 def token_range(shards: Shards, document: int) -> tuple[int, int]:
-    ends = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
+    ends = np.concatenate([[0], shards.sentence_ends])[shards.document_sentence_offsets]
     return int(ends[document]), int(ends[document + 1])
 
 

@@ -27,7 +27,7 @@ DOCUMENTS = [f"a b. The {chr(97 + i % 26)}s.\nNew line {i}. {'x ' * (i % 7)}" fo
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.of_vocabulary(LETTERS, lowercase=True)
+    return Tokenizer.from_vocabulary(LETTERS, lowercase=True)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def folder(corpus: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pyte
 
 
 def expected(corpus: Path, tokenizer: Tokenizer) -> list[list[list[int]]]:
-    return [tokenizer.pieces(split_sentences(document.text)) for document in read_documents([corpus])]
+    return [tokenizer.encode_ids(split_sentences(document.text)) for document in read_documents([corpus])]
 
 
 def test_take_returns_each_token_by_position(folder: Path, corpus: Path, tokenizer: Tokenizer) -> None:
@@ -58,9 +58,9 @@ def test_take_returns_each_token_by_position(folder: Path, corpus: Path, tokeniz
     sentences = [sentence for document in documents for sentence in document]
     flat = [i for sentence in sentences for i in sentence]
     assert shards.tokens == len(flat)
-    assert shards.sentence_ends.dtype == shards.document_sentences.dtype == np.int64
+    assert shards.sentence_ends.dtype == shards.document_sentence_offsets.dtype == np.int64
     assert shards.sentence_ends.tolist() == np.cumsum([len(sentence) for sentence in sentences]).tolist()
-    assert shards.document_sentences.tolist() == [0, *np.cumsum([len(d) for d in documents]).tolist()]
+    assert shards.document_sentence_offsets.tolist() == [0, *np.cumsum([len(d) for d in documents]).tolist()]
     assert shards.take(np.arange(len(flat))).tolist() == flat
     mixed = np.random.default_rng(0).integers(0, len(flat), 500)
     ids = shards.take(mixed)
@@ -77,7 +77,7 @@ def test_hashes_locations_and_tokenizer(folder: Path, corpus: Path, tokenizer: T
     assert shards.hashes.dtype == np.uint64
     assert shards.hashes.tolist() == [document_hash(document) for document in ids]
     locations = [document.place for document in read_documents([corpus])]
-    assert [shards.place(i) for i in range(60)] == locations
+    assert [shards.location(i) for i in range(60)] == locations
     assert shards.tokenizer.digest == shards.tokenizer_digest == tokenizer.digest
     assert shards.vocab_size == len(LETTERS)
     shards.verify()
@@ -179,11 +179,11 @@ def test_folders_without_a_valid_manifest_are_refused(folder: Path, tmp_path: Pa
 
 def test_spans_are_copied_to_their_positions(folder: Path) -> None:
     shards = Shards.open(folder)
-    ends = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
+    ends = np.concatenate([[0], shards.sentence_ends])[shards.document_sentence_offsets]
     starts, lengths = ends[:-1][::-1], np.diff(ends)[::-1]
     at = np.cumsum(lengths + 1) - lengths - 1
     out = np.full(int(lengths.sum()) + len(lengths), -1)
-    shards.lay(starts, lengths, out, at)
+    shards.copy_spans(starts, lengths, out, at)
     assert (out == -1).sum() == len(lengths)
     for start, n, target in zip(starts.tolist(), lengths.tolist(), at.tolist(), strict=True):
         assert out[target : target + n].tolist() == shards.take(np.arange(start, start + n)).tolist()
@@ -293,5 +293,7 @@ def test_an_id_outside_the_vocabulary_is_detected_on_reading(folder: Path) -> No
     assert (caught.value.code, caught.value.location) == ("token_id_out_of_range", str(path))
     assert str(len(LETTERS)) in caught.value.message
     with pytest.raises(InputError) as caught:
-        shards.lay(np.array([0, end - 2]), np.array([1, 2]), np.zeros(3, dtype=np.int64), np.array([0, 1]))
+        shards.copy_spans(
+            np.array([0, end - 2]), np.array([1, 2]), np.zeros(3, dtype=np.int64), np.array([0, 1])
+        )
     assert (caught.value.code, caught.value.location) == ("token_id_out_of_range", str(path))

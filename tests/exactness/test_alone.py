@@ -74,13 +74,13 @@ def test_hidden_states(case: str, precision: str, lengths: list[int], seed: int)
     if (width := config_of(case).embedding_size) is not None:
         sizes["embedding_size"] = 32 if width == config_of(case).hidden_size else 16
     encoder = build_encoder(config_of(case, **sizes), torch.Generator().manual_seed(1)).eval()
-    reader = ComputeContext.of("cpu", precision).reader(encoder)
+    reader = ComputeContext.create("cpu", precision).autocast_encoder(encoder)
     draw = torch.Generator().manual_seed(seed)
     rows = [torch.randint(5, 97, (n,), generator=draw).tolist() for n in lengths]
 
     def read(some: list[list[int]]) -> list[Tensor]:
         return list(
-            reader(Packed.of_lists(some, [[0] * len(row) for row in some])).split([len(r) for r in some])
+            reader(Packed.from_lists(some, [[0] * len(row) for row in some])).split([len(r) for r in some])
         )
 
     with torch.inference_mode():
@@ -95,13 +95,13 @@ def test_sequences_of_every_length_by_the_hundred(heads: int, width: int, precis
     """torch computes small products in another way, whose sums differ in a bit once in ten thousand."""
     sizes = {"hidden_size": heads * width, "num_attention_heads": heads, "intermediate_size": 64}
     encoder = build_encoder(config_of("bert", **sizes), torch.Generator().manual_seed(1)).eval()
-    reader = ComputeContext.of("cpu", precision).reader(encoder)
+    reader = ComputeContext.create("cpu", precision).autocast_encoder(encoder)
     draw = torch.Generator().manual_seed(2)
     for length in range(1, 19):
         rows = torch.randint(5, 97, (160, length), generator=draw).tolist()
         with torch.inference_mode():
-            whole = reader(Packed.of_lists(rows, [[0] * length] * len(rows)))
-            alone = torch.cat([reader(Packed.of_lists([row], [[0] * length])) for row in rows])
+            whole = reader(Packed.from_lists(rows, [[0] * length] * len(rows)))
+            alone = torch.cat([reader(Packed.from_lists([row], [[0] * length])) for row in rows])
         assert_same(alone.tolist(), whole.tolist(), precision)
 
 

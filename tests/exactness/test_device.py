@@ -104,7 +104,7 @@ def classified() -> tuple[Encoder, Classify, Update]:
     generator = torch.Generator().manual_seed(0)
     encoder = Encoder(CONFIG, generator)
     task = Classify(CONFIG, generator, {"labels": ["a", "b", "c"], "pairs": False}, ClassSettings())
-    encodings = tiny_run.tokenizer().encode_many([text for text, _ in tiny_run.examples(9)])
+    encodings = tiny_run.tokenizer().encode_batch([text for text, _ in tiny_run.examples(9)])
     items = [Item(i, (Encoded.of(e),), i % 3) for i, e in enumerate(encodings)]
     batch = task.collate(items)
     return encoder, task, Update(batch.counts, batch.tokens, 0, [batch], Position())
@@ -112,7 +112,7 @@ def classified() -> tuple[Encoder, Classify, Update]:
 
 def test_the_host_waits_once_a_step(tmp_path: Path) -> None:
     encoder, objective, stream = pretraining(tmp_path)
-    place = ComputeContext.of("cpu", "fp32")
+    place = ComputeContext.create("cpu", "fp32")
     work = next(updates(stream, 8, 1, Position(), 0, objective.counts))
     assert one(encoder, objective, work, place).waits == {"_local_scalar_dense": 1}
     batches = [stream.batch(0, 0, 8), stream.batch(0, 8, 16)]
@@ -125,15 +125,15 @@ def test_the_host_waits_once_a_step(tmp_path: Path) -> None:
 def test_the_host_does_not_wait_where_it_runs_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether an update was finite is fetched, and looked at during the next one."""
     encoder, objective, stream = pretraining(tmp_path)
-    place, checks, looked = ComputeContext.of("cpu", "fp32"), Checks(), []
+    place, checks, looked = ComputeContext.create("cpu", "fp32"), Checks(), []
 
     class Answer:
         def item(self) -> bool:
             looked.append(True)
             return True
 
-    monkeypatch.setattr(ComputeContext, "runs_ahead", property(lambda _: True))
-    monkeypatch.setattr(ComputeContext, "fetched", lambda *_: Answer)
+    monkeypatch.setattr(ComputeContext, "is_async", property(lambda _: True))
+    monkeypatch.setattr(ComputeContext, "start_copy_to_host", lambda *_: Answer)
     trained = Trained(encoder, objective).train()
     optimizer, train = optimizer_of(trained, TrainSettings()), TrainSettings()
     for number, work in zip(
@@ -160,7 +160,7 @@ def test_a_run_on_a_gpu_takes_deterministic_algorithms_where_that_is_asked(
         return made(*given)
 
     monkeypatch.setattr(trainer, "update", watched)
-    monkeypatch.setattr(ComputeContext, "runs_ahead", property(lambda _: runs_ahead))
+    monkeypatch.setattr(ComputeContext, "is_async", property(lambda _: runs_ahead))
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is put back, whatever the run makes of it
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     settings = ("train.max_steps=2", f"train.deterministic={asked}")
@@ -172,18 +172,18 @@ def test_a_run_on_a_gpu_takes_deterministic_algorithms_where_that_is_asked(
 
 
 def test_what_has_no_deterministic_algorithm_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = ComputeContext.of("cpu", "fp32")
-    monkeypatch.setattr(ComputeContext, "runs_ahead", property(lambda _: True))
+    place = ComputeContext.create("cpu", "fp32")
+    monkeypatch.setattr(ComputeContext, "is_async", property(lambda _: True))
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     torch.set_deterministic_debug_mode("warn")
     try:
         with (
             pytest.raises(InputError) as caught,
-            place.repeating(),
+            place.deterministic(),
         ):
             raise RuntimeError("index_sum does not have a deterministic implementation, but you set …")
         assert (caught.value.code, caught.value.argument) == ("not_deterministic", "train.deterministic")
-        with pytest.raises(RuntimeError, match="another"), place.repeating():
+        with pytest.raises(RuntimeError, match="another"), place.deterministic():
             raise RuntimeError("another error")
         assert torch.get_deterministic_debug_mode() == 1
     finally:
@@ -216,18 +216,18 @@ def test_the_watch_sees_what_it_should() -> None:
 
 def test_first_weights_are_the_same_for_every_device() -> None:
     """Off the CPU they are drawn on the host, from the same seed."""
-    here = ComputeContext.of("cpu", "fp32", seed=7)
+    here = ComputeContext.create("cpu", "fp32", seed=7)
     there = ComputeContext(META, "fp32", torch.Generator().manual_seed(7))
-    weights = [Encoder(CONFIG, place.drawing).state_dict() for place in (here, there)]
+    weights = [Encoder(CONFIG, place.init_generator).state_dict() for place in (here, there)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    assert here.drawing is here.generator
-    assert there.drawing is not there.generator
+    assert here.init_generator is here.generator
+    assert there.init_generator is not there.generator
 
 
 def test_dropout_draws_from_the_places_generator() -> None:
     encoder = Encoder(CONFIG, torch.Generator())
-    place = ComputeContext.of("cpu", "fp32", seed=3)
-    place.settle(encoder)
+    place = ComputeContext.create("cpu", "fp32", seed=3)
+    place.prepare_modules(encoder)
     assert encoder.generator is place.generator
     assert encoder.embeddings.dropout.generator is place.generator
 
@@ -235,7 +235,7 @@ def test_dropout_draws_from_the_places_generator() -> None:
 @pytest.mark.parametrize("name", ["tpu", "cuda:x", "nothing at all"])
 def test_a_device_that_is_not_there_is_refused(name: str) -> None:
     with pytest.raises(InputError) as caught:
-        ComputeContext.of(name, "fp32")
+        ComputeContext.create(name, "fp32")
     assert (caught.value.code, caught.value.argument) == ("unknown_device", "device")
 
 
@@ -248,7 +248,7 @@ def test_a_model_is_not_loaded_for_a_device_that_is_not_there(tmp_path: Path) ->
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(tmp_path: Path) -> None:
-    assert ComputeContext.of("auto", "fp32").device.type == "cpu"
+    assert ComputeContext.create("auto", "fp32").device.type == "cpu"
     with pytest.raises(InputError) as caught:
         tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "run", "train.device=cuda")
     assert caught.value.code == "unknown_device"

@@ -44,7 +44,11 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> InstanceStream:
     shards: Shards = tiny_run.make_shards(tmp_path_factory.mktemp("corpus"), documents=60)
     tokenizer = tiny_run.tokenizer()
     ids = make_special_token_ids(
-        tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, sorted(tokenizer.special_ids), 46
+        tokenizer.cls_token_id,
+        tokenizer.sep_token_id,
+        tokenizer.mask_token_id,
+        sorted(tokenizer.all_special_ids),
+        46,
     )
     documents = np.arange(shards.documents)
     return InstanceStream(shards, documents, ids, DataSettings(), length=48, seed=0)
@@ -60,7 +64,7 @@ def gradient(batches: Sequence[MaskedBatch]) -> dict[str, Tensor]:
     encoder, objective = model()
     totals = {part: sum(batch.counts[part] for batch in batches) for part in batches[0].counts}
     for batch in batches:
-        torch.autograd.backward(objective.loss(encoder, batch).over(totals))
+        torch.autograd.backward(objective.loss(encoder, batch).reduce(totals))
     named = [*encoder.named_parameters(), *objective.named_parameters()]
     return {name: p.grad.clone() for name, p in named if p.grad is not None}
 
@@ -104,7 +108,7 @@ def test_one_update_from_any_cut_of_its_batches(stream: InstanceStream) -> None:
         micro = [stream.batch(0, a, b) for a, b in itertools.pairwise(cuts)]
         counts = {part: sum(batch.counts[part] for batch in micro) for part in micro[0].counts}
         work = Update(counts, sum(batch.tokens for batch in micro), 0, micro, Position())
-        values = update(trained, optimizer, work, 1e-3, settings, ComputeContext.of("cpu", "fp32"), 1)
+        values = update(trained, optimizer, work, 1e-3, settings, ComputeContext.create("cpu", "fp32"), 1)
         return {name: float(value) for name, value in values.items()}, [
             p.detach().clone() for p in trained.parameters()
         ]
@@ -138,13 +142,13 @@ def test_packed_is_padded(lengths: list[int], seed: int, left: bool, extra: int)
         at = slice(width - len(t), width) if left else slice(0, len(t))
         ids[row, at], types[row, at], mask[row, at] = t, s, 1
     with torch.inference_mode():
-        packed = encoder(Packed.of_lists([t.tolist() for t in tokens], [s.tolist() for s in segments]))
+        packed = encoder(Packed.from_lists([t.tolist() for t in tokens], [s.tolist() for s in segments]))
         padded = encoder(ids, mask, types)
         if not left:
             assert float((padded[mask.bool()] - packed).abs().max()) <= 1e-6
         start = 0
         for row, (t, s) in enumerate(zip(tokens, segments, strict=True)):
-            alone = encoder(Packed.of_lists([t.tolist()], [s.tolist()]))
+            alone = encoder(Packed.from_lists([t.tolist()], [s.tolist()]))
             assert float((packed[start : start + len(t)] - alone).abs().max()) <= 2e-6
             if (
                 left
@@ -157,12 +161,12 @@ def test_packed_is_padded(lengths: list[int], seed: int, left: bool, extra: int)
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8))
 def test_padding_and_packing_are_each_others_way_back(lengths: list[int]) -> None:
     ids = [list(range(10 * i + 1, 10 * i + 1 + n)) for i, n in enumerate(lengths)]
-    packed = Packed.of_lists(ids, [[i % 2] * n for i, n in enumerate(lengths)])
+    packed = Packed.from_lists(ids, [[i % 2] * n for i, n in enumerate(lengths)])
     padded = packed.pad(packed.tokens)
     assert padded.shape == (len(lengths), max(lengths))
-    again = Packed.of_padded(padded, (padded > 0).long(), packed.pad(packed.segments))
+    again = Packed.from_padded(padded, (padded > 0).long(), packed.pad(packed.segments))
     for field in ("tokens", "segments", "positions", "starts"):
         assert torch.equal(getattr(again, field), getattr(packed, field))
-    assert again.longest == packed.longest == max(lengths)
-    assert packed.tokens[packed.first_rows].tolist() == [row[0] for row in ids]
+    assert again.max_seqlen == packed.max_seqlen == max(lengths)
+    assert packed.tokens[packed.first_token_rows].tolist() == [row[0] for row in ids]
     assert packed.lengths.tolist() == lengths

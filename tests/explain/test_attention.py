@@ -47,7 +47,7 @@ def test_the_weights_are_the_references(case: str, tmp_path: Path) -> None:
 def test_watching_changes_nothing_and_a_causal_model_looks_back_alone(norm: str) -> None:
     config = config_of("bert", causal=True, norm=norm)
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
-    packed = Packed.of_lists([[5, 6, 7, 8, 9], [], [10, 11]], [[0] * 5, [], [0] * 2])
+    packed = Packed.from_lists([[5, 6, 7, 8, 9], [], [10, 11]], [[0] * 5, [], [0] * 2])
     before = encoder(packed)
     maps = encoder.attention_maps(packed)
     assert torch.equal(encoder(packed), before)

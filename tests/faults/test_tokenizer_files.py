@@ -29,7 +29,7 @@ TEXTS = ["The cats sat, unable: [MASK] [SEP]", "中国 é \U0010fffd x", ""]
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A small tokenizer of each kind, as bertsmith saves it."""
     place = tmp_path_factory.mktemp("whole")
-    Tokenizer.of_vocabulary([*SPECIALS, "the", "cat", "##s", "sat", ",", "a", "b"], lowercase=True).save(
+    Tokenizer.from_vocabulary([*SPECIALS, "the", "cat", "##s", "sat", ",", "a", "b"], lowercase=True).save(
         place / "wordpiece"
     )
     letters = [*("<s>", "<pad>", "</s>", "<unk>"), *byte_decoder(), "th", "the", "<mask>"]
@@ -112,13 +112,13 @@ def used(folder: Path) -> bool:
         return False
     for specials in ("text", "parse"):
         for found in (
-            tokenizer.encode_many(TEXTS, max_length=10**6, specials=specials),
-            tokenizer.encode_many(TEXTS, TEXTS[::-1], max_length=10**6, specials=specials),
+            tokenizer.encode_batch(TEXTS, max_length=10**6, special_strings=specials),
+            tokenizer.encode_batch(TEXTS, TEXTS[::-1], max_length=10**6, special_strings=specials),
         ):
             assert all(0 <= i < tokenizer.vocab_size for e in found for i in e.ids)
             assert all(segment in (0, 1) for e in found for segment in e.segments)
-    assert len(tokenizer.pieces(TEXTS)) == 3
-    tokenizer.decode(range(tokenizer.vocab_size), specials=True)
+    assert len(tokenizer.encode_ids(TEXTS)) == 3
+    tokenizer.decode(range(tokenizer.vocab_size), keep_special_tokens=True)
     assert tokenizer.digest
     assert isinstance(tokenizer.lowercase, bool)
     tokenizer.save(folder / "again")

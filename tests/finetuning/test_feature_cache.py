@@ -31,7 +31,7 @@ CONFIG = ModelConfig(
     intermediate_size=32,
     max_position_embeddings=16,
 )
-PLACE = ComputeContext.of("cpu", "fp32")
+PLACE = ComputeContext.create("cpu", "fp32")
 
 
 def sequence(*ids: int, second: int = 0) -> Encoded:
@@ -43,7 +43,7 @@ TEXTS = [sequence(2, 7, 8, 3), sequence(2, 9, 3), sequence(2, 9, 3, second=1), s
 
 
 def packed(*some: Encoded) -> Packed:
-    return Packed.of_lists([one.ids.tolist() for one in some], [one.segments.tolist() for one in some])
+    return Packed.from_lists([one.ids.tolist() for one in some], [one.segments.tolist() for one in some])
 
 
 def frozen(folder: Path, *layers: int, seed: int = 0) -> tuple[Frozen, Encoder]:

@@ -96,7 +96,7 @@ class Made:
         values = {"base": str(base.path), "files": {"train": str(file)}}
         chosen = settings_type(kind).of(values, "test").changed(settings)
         self.settings = chosen.train
-        self.place = ComputeContext.of("auto", "fp32", 3)
+        self.place = ComputeContext.create("auto", "fp32", 3)
         examples, facts = read_training(kind, chosen.files, chosen.task)
         encoder, head = build_model(kind, base.folder, chosen, facts, self.place)
         self.trained = Trained(encoder, head)
@@ -107,7 +107,7 @@ class Made:
         for start in (0, 4):
             batch = self.phase.stream.batch(0, start, start + 4)
             self.optimizer.zero_grad()
-            self.trained.loss(batch).over(batch.counts, {}).backward()
+            self.trained.loss(batch).reduce(batch.counts, {}).backward()
             set_rate(self.optimizer, 1e-3)
             self.optimizer.step()
 

@@ -86,7 +86,7 @@ def test_a_long_text_is_read_in_windows(model: bs.Model) -> None:
     with torch.no_grad():
         for at in range(37):
             start = 0 if at < room else 5 * ((at - room) // 5 + 1)
-            part = [model.tokenizer.cls_id, *ids[start:at]]
+            part = [model.tokenizer.cls_token_id, *ids[start:at]]
             hidden = model.encoder(torch.tensor([part]))[0, -1:]
             logits = scorer.head(hidden, model.encoder.embeddings.token.weight)
             total += float(logits.log_softmax(-1)[0, ids[at]])
@@ -110,7 +110,7 @@ def test_a_backwards_model_scores_each_token_by_those_behind_it(model: bs.Model,
                 left = number - at  # tokens from this one on
                 stop = number - (0 if left <= room else 5 * ((left - room - 1) // 5 + 1))
                 start = max(0, stop - room)
-                part = [model.tokenizer.cls_id, *ids[start:stop], model.tokenizer.sep_id]
+                part = [model.tokenizer.cls_token_id, *ids[start:stop], model.tokenizer.sep_token_id]
                 hidden = back.encoder(torch.tensor([part]))[0, at - start + 2 : at - start + 3]
                 logits = scorer.head(hidden, back.encoder.embeddings.token.weight)
                 total += float(logits.log_softmax(-1)[0, ids[at]])

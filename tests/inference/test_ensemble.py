@@ -68,7 +68,7 @@ def test_taggers_of_two_vocabularies_do_not_answer_together(folder: Path, tmp_pa
     other = tmp_path / "other-base"
     shutil.copytree(folder / "bert" / "model", other)
     words = [*tiny_run.TOKENS[:-2], *tiny_run.TOKENS[:-3:-1]]  # the last two exchanged
-    bs.Tokenizer.of_vocabulary(words, lowercase=True, max_length=64).save(other)
+    bs.Tokenizer.from_vocabulary(words, lowercase=True, max_length=64).save(other)
     models = [
         bs.finetune("tag", base, tmp_path / name, train=data, dev=data, **FEW)
         for name, base in (("one", folder / "bert"), ("other", other))

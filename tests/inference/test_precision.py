@@ -158,14 +158,14 @@ def test_a_vocabulary_without_a_frame_is_tried(tmp_path: Path, warnings_of: Warn
     (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}))
     (folder / "merges.txt").write_text("#version: 0.2\nĠ a\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
-    assert bs.load(folder).tokenizer.separators == 0
+    assert bs.load(folder).tokenizer.num_separators == 0
     for precision in ("auto", "bf16", "fp32"):
         assert warnings_of(folder, precision, ["a b", "c"]) == []
 
 
 def test_a_vocabulary_of_special_tokens_alone_is_tried(tmp_path: Path, warnings_of: WarningsOf) -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer.of_vocabulary(tokens, lowercase=True, max_length=16)
+    tokenizer = Tokenizer.from_vocabulary(tokens, lowercase=True, max_length=16)
     folder = written(tmp_path / "model", len(tokens))
     tokenizer.save(folder)
     for precision in ("auto", "bf16", "fp32"):

@@ -42,7 +42,7 @@ def test_masks_are_filled_with_tokens_of_the_vocabulary_alone(tmp_path: Path) ->
     """Other tools fill tables up to round numbers of rows."""
     folder = bs.load(NAME, "cpu").save(tmp_path / "model")
     tokens = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()[:20_000]
-    bs.Tokenizer.of_vocabulary(tokens, lowercase=True, max_length=128).save(folder)
+    bs.Tokenizer.from_vocabulary(tokens, lowercase=True, max_length=128).save(folder)
     (guesses,) = bs.load(folder, "cpu").fill_mask("Paris is the [MASK] of France.", top_k=20_000)
     assert [one["token"] for one in guesses if one["token"] not in tokens] == []
     assert len(guesses) == 20_000

@@ -42,8 +42,8 @@ PIECES = [
     "##gi",
     "##fo",
 ]
-TOKENIZER = bs.Tokenizer.of_vocabulary(PIECES, lowercase=True, max_length=24)
-PLACE = ComputeContext.of("cpu", "fp32")
+TOKENIZER = bs.Tokenizer.from_vocabulary(PIECES, lowercase=True, max_length=24)
+PLACE = ComputeContext.create("cpu", "fp32")
 TEXTS = st.lists(
     st.lists(
         st.sampled_from(["ka", "kaba", "kabadegi", "lofo", "mi", ".", "mideba,", "zzz"]), max_size=30
@@ -91,9 +91,9 @@ def plainly(text: str, variant: Variant, room: int = 22) -> float:
                 if not PIECES[tokens[j]].startswith("##"):
                     break
                 hidden.append(j)
-        masked = [TOKENIZER.mask_id if j in hidden else token for j, token in enumerate(tokens)]
+        masked = [TOKENIZER.mask_token_id if j in hidden else token for j, token in enumerate(tokens)]
         first = max(0, min(i - room // 2, len(tokens) - room))
-        copy = [TOKENIZER.cls_id, *masked[first : first + room], TOKENIZER.sep_id]
+        copy = [TOKENIZER.cls_token_id, *masked[first : first + room], TOKENIZER.sep_token_id]
         with torch.no_grad():
             states = ENCODER(torch.tensor([copy]))[0, i - first + 1]
             total += float(HEAD(states[None], ENCODER.embeddings.token.weight).log_softmax(-1)[0, gold])
@@ -244,8 +244,8 @@ def test_what_cannot_score_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         scorer("words")  # type: ignore[arg-type]
     assert (caught.value.code, caught.value.argument) == ("unknown_variant", "variant")
-    bare = bs.Tokenizer.of_vocabulary(PIECES, lowercase=True)
-    bare.prefix = ""  # type: ignore[misc]
+    bare = bs.Tokenizer.from_vocabulary(PIECES, lowercase=True)
+    bare.continuation_prefix = ""  # type: ignore[misc]
     with pytest.raises(InputError) as caught:
         Scorer(ENCODER, HEAD, bare, PLACE)
     assert caught.value.code == "continuation_prefix_missing"
@@ -266,7 +266,7 @@ def test_words_of_other_kinds_of_tokenizer_begin_with_a_blank(tmp_path: Path, ki
     encoder, head = modules(tokenizer, positions=40)
     text = "kaba mizu solode Rizu nufopegi"
     encoding = tokenizer.encode(text)
-    own = [i for i, source in enumerate(encoding.sources) if source is not None]
+    own = [i for i, source in enumerate(encoding.sequence_ids) if source is not None]
     marks = ("Ġ", "▁")
     first, total = own[0], 0.0
     words: list[int] = []
@@ -275,7 +275,7 @@ def test_words_of_other_kinds_of_tokenizer_begin_with_a_blank(tmp_path: Path, ki
     assert len(own) > max(words) == 5
     for i in own:
         hidden = [j for j in own if j == i or (j > i and words[j - first] == words[i - first])]
-        copy = [tokenizer.mask_id if j in hidden else token for j, token in enumerate(encoding.ids)]
+        copy = [tokenizer.mask_token_id if j in hidden else token for j, token in enumerate(encoding.ids)]
         with torch.no_grad():
             states = encoder(torch.tensor([copy]))[0, i]
             logs = head(states[None], encoder.embeddings.token.weight).log_softmax(-1)

@@ -27,10 +27,10 @@ from bertsmith.instances.settings import DataSettings
 
 TOKENIZER = tiny_run.tokenizer()
 IDS = make_special_token_ids(
-    TOKENIZER.cls_id,
-    TOKENIZER.sep_id,
-    TOKENIZER.mask_id,
-    sorted(TOKENIZER.special_ids),
+    TOKENIZER.cls_token_id,
+    TOKENIZER.sep_token_id,
+    TOKENIZER.mask_token_id,
+    sorted(TOKENIZER.all_special_ids),
     TOKENIZER.vocab_size,
 )
 
@@ -51,7 +51,7 @@ def sequences(stream: InstanceStream, epoch: int = 0, size: int = 7) -> Iterator
         batch = stream.batch(epoch, start, start + size)
         original = batch.packed.tokens.clone()
         original[batch.rows] = batch.labels
-        ends = batch.packed.starts.tolist()
+        ends = batch.packed.cu_seqlens.tolist()
         for a, b in itertools.pairwise(ends):
             columns = (batch.packed.tokens, batch.packed.segments, batch.packed.positions, original)
             yield tuple(column[a:b].tolist() for column in columns)
@@ -65,15 +65,15 @@ def test_special_tokens_segments_and_positions_of_pairs(shards: Shards) -> None:
         a, b = int(plan.a_length[i]), int(plan.b_length[i])
         start, second = int(plan.a_start[i]), int(plan.b_start[i])
         assert original == [
-            TOKENIZER.cls_id, *text[start : start + a], TOKENIZER.sep_id, *text[second : second + b],
-            TOKENIZER.sep_id,
+            TOKENIZER.cls_token_id, *text[start : start + a], TOKENIZER.sep_token_id, *text[second : second + b],
+            TOKENIZER.sep_token_id,
         ]  # fmt: skip
         assert segments == [0] * (a + 2) + [1] * (b + 1)
         assert positions == list(range(a + b + 3))
         assert [masked[0], masked[a + 1], masked[-1]] == [
-            TOKENIZER.cls_id,
-            TOKENIZER.sep_id,
-            TOKENIZER.sep_id,
+            TOKENIZER.cls_token_id,
+            TOKENIZER.sep_token_id,
+            TOKENIZER.sep_token_id,
         ]
     assert i + 1 == stream.size(0)
 
@@ -82,8 +82,8 @@ def test_pair_labels_tell_if_b_follows_a(shards: Shards) -> None:
     stream = stream_of(shards)
     plan = stream.plan(0)
     batch = stream.batch(0, 0, stream.size(0))
-    assert (batch.pair_labels.numpy() == plan.label).all()
-    same = plan.document == plan.partner
+    assert (batch.pair_labels.numpy() == plan.labels).all()
+    same = plan.a_document == plan.b_document
     assert ((batch.pair_labels.numpy() == 0) == same).all()
     a_is_first = plan.a_start + plan.a_length <= plan.b_start
     assert a_is_first[same].all()
@@ -250,12 +250,12 @@ def test_an_instance_does_not_depend_on_its_batch(
         while start < stream.size(epoch):
             stop = stream.stop(epoch, start, 7)
             batch = stream.batch(epoch, start, stop)
-            assert batch.packed.sequences == stop - start
+            assert batch.packed.num_sequences == stop - start
             assert budget is None or batch.tokens <= budget
             for k in range(start, stop):
                 other_stream = stream_with(shards, data, budget) if k < 2 else stream
                 single_batch = other_stream.batch(epoch, k, k + 1)
-                a, b = (int(batch.packed.starts[k - start + j]) for j in (0, 1))
+                a, b = (int(batch.packed.cu_seqlens[k - start + j]) for j in (0, 1))
                 assert torch.equal(single_batch.packed.tokens, batch.packed.tokens[a:b])
                 assert torch.equal(single_batch.packed.segments, batch.packed.segments[a:b])
                 assert torch.equal(single_batch.packed.positions, batch.packed.positions[a:b])
@@ -279,27 +279,27 @@ def test_special_tokens_segments_and_counts_of_all_instances(shards: Shards, dat
     original[batch.rows] = batch.labels
     expected, segments = [], []
     for i in range(len(plan)):
-        expected.append(TOKENIZER.cls_id)
+        expected.append(TOKENIZER.cls_token_id)
         segments.append(0)
-        for k, part in enumerate(range(int(plan.first[i]), int(plan.first[i + 1]))):
+        for k, part in enumerate(range(int(plan.part_offsets[i]), int(plan.part_offsets[i + 1]))):
             start, n = int(plan.starts[part]), int(plan.lengths[part])
-            expected += [*text[start : start + n], TOKENIZER.sep_id]
-            segments += [k if plan.pair else 0] * (n + 1)
+            expected += [*text[start : start + n], TOKENIZER.sep_token_id]
+            segments += [k if plan.is_pair else 0] * (n + 1)
     assert original.tolist() == expected
     assert batch.packed.segments.tolist() == segments
     assert batch.packed.lengths.tolist() == plan.sizes.tolist()
-    assert batch.packed.longest == plan.sizes.max() <= 32
+    assert batch.packed.max_seqlen == plan.sizes.max() <= 32
 
 
 def test_a_tokenizer_with_two_separators_and_no_segments(shards: Shards) -> None:
     special = np.zeros(TOKENIZER.vocab_size, dtype=bool)
     special[[2, 3, 4]] = True
-    ids = SpecialTokenIds(2, 3, 4, special, separators=2, uses_segments=False)
+    ids = SpecialTokenIds(2, 3, 4, special, num_separators=2, uses_segments=False)
     stream = InstanceStream(shards, np.arange(shards.documents), ids, DataSettings(), length=32, seed=0)
     batch = stream.batch(0, 0, stream.size(0))
     assert not batch.packed.segments.any()
     plan = stream.plan(0)
-    for i, row in enumerate(np.split(batch.packed.tokens.numpy(), batch.packed.starts[1:-1].numpy())):
+    for i, row in enumerate(np.split(batch.packed.tokens.numpy(), batch.packed.cu_seqlens[1:-1].numpy())):
         a = int(plan.a_length[i])
         assert np.flatnonzero(row == 3).tolist() == [a + 1, a + 2, len(row) - 1]
         assert len(row) <= 32

@@ -24,7 +24,7 @@ from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.span_masking import SpanLengthDistribution
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 LENGTH = 40
 FORMS = [
     {"instances": "segment_pair"},
@@ -65,7 +65,7 @@ def stream_of(shards: Shards, batch_tokens: int | None = None, **data: Any) -> I
 def instances_of(stream: InstanceStream, epoch: int = 0, size: int = 7) -> Iterator[Instance]:
     for start in range(0, stream.size(epoch), size):
         batch = stream.batch(epoch, start, start + size)
-        ends = batch.packed.starts.tolist()
+        ends = batch.packed.cu_seqlens.tolist()
         rows = batch.rows.numpy()
         for a, b in itertools.pairwise(ends):
             yield Instance(
@@ -80,7 +80,7 @@ def instances_of(stream: InstanceStream, epoch: int = 0, size: int = 7) -> Itera
 def parts_of(stream: InstanceStream, shards: Shards, i: int) -> list[list[int]]:
     """Return the runs of text of an instance."""
     plan = stream.plan(0)
-    parts = range(int(plan.first[i]), int(plan.first[i + 1]))
+    parts = range(int(plan.part_offsets[i]), int(plan.part_offsets[i + 1]))
     return [shards.take(np.arange(plan.starts[p], plan.starts[p] + plan.lengths[p])).tolist() for p in parts]
 
 
@@ -108,9 +108,9 @@ def test_text_special_tokens_and_positions(shards: Shards, form: dict[str, str],
     total = 0
     for i, instance in enumerate(instances_of(stream)):
         parts = parts_of(stream, shards, i)
-        assert instance.original[0] == t.cls_id
-        assert instance.original[-1] == t.sep_id
-        corrupted = split_at(instance.original[1:], t.sep_id)
+        assert instance.original[0] == t.cls_token_id
+        assert instance.original[-1] == t.sep_token_id
+        corrupted = split_at(instance.original[1:], t.sep_token_id)
         assert len(corrupted) == len(parts)
         for before, after in zip(parts, corrupted, strict=True):
             num_corrupted = int(0.2 * len(before))
@@ -124,7 +124,7 @@ def test_text_special_tokens_and_positions(shards: Shards, form: dict[str, str],
             assert after
         assert instance.positions == list(range(len(instance.original)))
         assert len(instance.original) <= LENGTH
-        ends = [k for k, token in enumerate(instance.original) if token == t.sep_id]
+        ends = [k for k, token in enumerate(instance.original) if token == t.sep_token_id]
         paired = form["instances"] == "segment_pair"
         assert instance.segments == [int(paired and k > ends[0]) for k in range(len(instance.original))]
     assert total > 100
@@ -141,20 +141,20 @@ def test_predictions_are_of_the_corrupted_text(shards: Shards, corruption: str, 
         maskable_tokens=candidates,
         sentence_task="none",
     )
-    plain = {shards.tokenizer.cls_id, shards.tokenizer.sep_id}
+    plain = {shards.tokenizer.cls_token_id, shards.tokenizer.sep_token_id}
     for i, instance in enumerate(instances_of(stream)):
         before = sum(map(len, parts_of(stream, shards, i)))
         text = before if corruption == "insertion" else len(instance.original) - 3
         assert len(instance.rows) == max(1, round(0.15 * text))
         assert not {instance.original[row] for row in instance.rows} & plain
         for k, token in enumerate(instance.masked):
-            assert token == (shards.tokenizer.mask_id if k in instance.rows else instance.original[k])
+            assert token == (shards.tokenizer.mask_token_id if k in instance.rows else instance.original[k])
 
 
 def test_an_inserted_token_is_never_predicted(shards: Shards) -> None:
     """Only inserted tokens are from the second half of this vocabulary."""
     foreign = [*tiny_run.TOKENS, *(f"x{i}" for i in range(2000))]
-    tokenizer = Tokenizer.of_vocabulary(foreign, lowercase=True, max_length=64)
+    tokenizer = Tokenizer.from_vocabulary(foreign, lowercase=True, max_length=64)
     settings = DataSettings.of(
         {
             "corruption": "insertion",
@@ -266,7 +266,7 @@ def test_a_budget_of_tokens_holds(shards: Shards, corruption: str) -> None:
         counted.append(stream.batch(0, start, stop).tokens)
         start = stop
     assert max(counted) <= 160
-    assert counted == stream.filling(0, 1).tokens.tolist()
+    assert counted == stream.fill_stats(0, 1).tokens.tolist()
 
 
 def test_without_corruption_nothing_changes(shards: Shards) -> None:

@@ -13,7 +13,7 @@ from bertsmith.instances.masking import Masker
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.span_masking import SpanLengthDistribution, Words, select_words
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 V, MASK = 500, 4
 SPECIAL = np.zeros(V, dtype=bool)
 SPECIAL[:5] = SPECIAL[499] = True
@@ -25,7 +25,7 @@ def masker(
     return Masker(mlm_probability, replacement, MASK, SPECIAL, seed)
 
 
-def frame_sequences(lengths: Ints, seed: int = 0) -> Ints:
+def frame_sequences(lengths: IntArray, seed: int = 0) -> IntArray:
     """Return random ordinary tokens; each sequence starts with 2, as [CLS], and ends with 3, as [SEP]."""
     ids = np.random.default_rng(seed).integers(5, 499, lengths.sum())
     ends = np.cumsum(lengths)
@@ -160,7 +160,7 @@ def word_masker(unit: str, mlm_probability: float = 0.15, **options: object) -> 
     )
 
 
-def words_of(ids: Ints, lengths: Ints) -> list[tuple[int, int]]:
+def words_of(ids: IntArray, lengths: IntArray) -> list[tuple[int, int]]:
     """Return the first row of each word and the row behind it; a special token ends a word."""
     starts = set((np.cumsum(lengths) - lengths).tolist())
     words: list[tuple[int, int]] = []

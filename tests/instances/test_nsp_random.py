@@ -14,7 +14,7 @@ from bertsmith.instances.nsp_random import draw_nsp_pairs
 from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.segments import split_into_fragments
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 class Lengths:
@@ -22,7 +22,7 @@ class Lengths:
 
     def __init__(self, documents: list[list[int]]) -> None:
         self.sentence_ends = np.cumsum([n for document in documents for n in document])
-        self.document_sentences = np.concatenate([[0], np.cumsum([len(d) for d in documents])])
+        self.document_sentence_offsets = np.concatenate([[0], np.cumsum([len(d) for d in documents])])
 
 
 def draw_documents(number: int, seed: int, most: int = 13) -> list[list[int]]:
@@ -44,7 +44,12 @@ def truncate(a: list[int], b: list[int], max_tokens: int, coins_a: list[bool], c
 
 
 def reference_pairs(
-    documents: list[list[int]], groups: Ints, max_tokens: int, seed: int, epoch: int, short_seq_prob: float
+    documents: list[list[int]],
+    groups: IntArray,
+    max_tokens: int,
+    seed: int,
+    epoch: int,
+    short_seq_prob: float,
 ) -> list[tuple[list[int], list[int], bool]]:
     """Run `create_instances_from_document` with our random numbers.
 
@@ -141,15 +146,15 @@ def test_pairs_equal_those_of_the_loop_in_the_release(
 def test_half_the_pairs_are_not_next_and_none_is_empty_or_too_long() -> None:
     documents = draw_documents(3000, 1)
     corpus = Lengths(documents)
-    plan = plan_pairs(corpus, np.arange(3000), length=128, seed=0, epoch=0)
+    plan = plan_pairs(corpus, np.arange(3000), max_length=128, seed=0, epoch=0)
     assert plan.lengths.min() >= 1
     assert plan.sizes.max() == 128
-    assert ((plan.label == IS_NEXT) == (plan.document == plan.partner)).all()
-    assert plan.counts["not_next"] == (plan.label == NOT_NEXT).sum()
+    assert ((plan.labels == IS_NEXT) == (plan.a_document == plan.b_document)).all()
+    assert plan.counts["not_next"] == (plan.labels == NOT_NEXT).sum()
     num_single = sum(len(document) == 1 for document in documents)
     num_others = len(plan) - num_single  # single sentences have no B of their own
-    assert (plan.label == NOT_NEXT).sum() > num_single + 0.5 * num_others - 5 * num_others**0.5
-    follows = plan.label == IS_NEXT
+    assert (plan.labels == NOT_NEXT).sum() > num_single + 0.5 * num_others - 5 * num_others**0.5
+    follows = plan.labels == IS_NEXT
     assert (plan.a_start + plan.a_length <= plan.b_start)[follows].all()
 
 
@@ -158,9 +163,9 @@ def test_all_documents_but_duplicates_have_equal_probability() -> None:
     corpus = Lengths([[5] * 4] * 6)
     counts = np.zeros((6, 6))
     for epoch in range(3000):
-        plan = plan_pairs(corpus, np.arange(6), length=16, seed=0, epoch=epoch, kin=groups)
-        is_random = plan.label == NOT_NEXT
-        np.add.at(counts, (plan.document[is_random], plan.partner[is_random]), 1)
+        plan = plan_pairs(corpus, np.arange(6), max_length=16, seed=0, epoch=epoch, duplicate_groups=groups)
+        is_random = plan.labels == NOT_NEXT
+        np.add.at(counts, (plan.a_document[is_random], plan.b_document[is_random]), 1)
     for document in range(6):
         others = np.flatnonzero(groups != groups[document])
         assert counts[document].sum() == counts[document, others].sum() > 1000
@@ -170,7 +175,7 @@ def test_all_documents_but_duplicates_have_equal_probability() -> None:
 
 def test_sentence_pairs_have_one_sentence_each() -> None:
     corpus = Lengths(draw_documents(300, 2))
-    plan = plan_pairs(corpus, np.arange(300), length=200, seed=0, epoch=0, single_sentences=True)
+    plan = plan_pairs(corpus, np.arange(300), max_length=200, seed=0, epoch=0, single_sentences=True)
     ends = set(corpus.sentence_ends.tolist())
     starts = {0, *ends}
     assert set(plan.starts.tolist()) <= starts
@@ -184,16 +189,16 @@ def test_sentence_pairs_have_one_sentence_each() -> None:
 def test_half_of_the_pairs_of_a_long_document_are_not_next(num_short_documents: int) -> None:
     documents = [[9] * 20_000, *([9] * 5 for _ in range(num_short_documents))]
     plan = plan_pairs(
-        Lengths(documents), np.arange(len(documents)), length=64, seed=0, epoch=0, short_seq_prob=0
+        Lengths(documents), np.arange(len(documents)), max_length=64, seed=0, epoch=0, short_seq_prob=0
     )
-    is_long = plan.document == 0
-    assert abs((plan.label[is_long] == NOT_NEXT).mean() - 0.5) < 5 * 0.5 / is_long.sum() ** 0.5
+    is_long = plan.a_document == 0
+    assert abs((plan.labels[is_long] == NOT_NEXT).mean() - 0.5) < 5 * 0.5 / is_long.sum() ** 0.5
 
 
 def test_trimmed_and_omitted_text_is_counted() -> None:
     documents = draw_documents(500, 3)
     corpus = Lengths(documents)
-    plan = plan_pairs(corpus, np.arange(500), length=64, seed=0, epoch=0)
+    plan = plan_pairs(corpus, np.arange(500), max_length=64, seed=0, epoch=0)
     changes = np.zeros(corpus.sentence_ends[-1] + 1, dtype=np.int64)
     np.add.at(changes, plan.starts, 1)
     np.add.at(changes, plan.starts + plan.lengths, -1)

@@ -15,7 +15,7 @@ from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, EpochPlan
 from bertsmith.instances.segment_pairs import plan_pairs
 from bertsmith.instances.settings import DataSettings
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 MAX_TOKENS = 61  # of 64
 
 
@@ -24,7 +24,7 @@ class Lengths:
 
     def __init__(self, documents: list[list[int]]) -> None:
         self.sentence_ends = np.cumsum([n for document in documents for n in document])
-        self.document_sentences = np.concatenate([[0], np.cumsum([len(d) for d in documents])])
+        self.document_sentence_offsets = np.concatenate([[0], np.cumsum([len(d) for d in documents])])
         self.sizes = [sum(document) for document in documents]
 
 
@@ -39,7 +39,7 @@ def plan_documents(documents: list[list[int]], *, sentences: bool) -> EpochPlan:
     return plan_pairs(
         Lengths(documents),
         np.arange(len(documents)),
-        length=64,
+        max_length=64,
         seed=5,
         epoch=2,
         single_sentences=sentences,
@@ -53,13 +53,13 @@ def test_a_random_second_segment_is_elsewhere_in_the_document(*, sentences: bool
     documents = draw_documents(40, seed)
     corpus, plan = Lengths(documents), plan_documents(documents, sentences=sentences)
     bounds = np.concatenate([[0], np.cumsum(corpus.sizes)])
-    is_random = plan.label == NOT_NEXT
+    is_random = plan.labels == NOT_NEXT
     assert 0.4 < is_random.mean() < 0.6
-    assert (plan.document == plan.partner).all()
+    assert (plan.a_document == plan.b_document).all()
     a, b = plan.a_start, plan.b_start
     a_end, b_end = a + plan.a_length, b + plan.b_length
-    assert (bounds[plan.document] <= a).all()
-    assert (b_end <= bounds[plan.document + 1]).all()
+    assert (bounds[plan.a_document] <= a).all()
+    assert (b_end <= bounds[plan.a_document + 1]).all()
     assert (plan.a_length + plan.b_length <= MAX_TOKENS).all()
     assert (np.minimum(plan.a_length, plan.b_length) > 0).all()
     is_before, is_behind = b_end[is_random] < a[is_random], a_end[is_random] < b[is_random]
@@ -74,7 +74,7 @@ def test_a_random_second_segment_is_elsewhere_in_the_document(*, sentences: bool
 def test_short_documents_are_all_is_next() -> None:
     """A document of one sentence has no pair; one of two sentences has no other B."""
     plan = plan_documents([[20], [10, 10]], sentences=False)
-    assert plan.label.tolist() == [IS_NEXT]
+    assert plan.labels.tolist() == [IS_NEXT]
     assert plan.counts["documents_left_out"] == 1
     assert plan.counts["tokens_left_out"] == 20
 

@@ -19,15 +19,15 @@ from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, SWAPPED, EpochPlan
 from bertsmith.instances.segment_pairs import SentenceTask, plan_pairs
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Corpus:
     """The part of shards that plans read."""
 
-    sentence_ends: Ints
-    document_sentences: Ints
+    sentence_ends: IntArray
+    document_sentence_offsets: IntArray
 
     @classmethod
     def from_lengths(cls, documents: Sequence[Sequence[int]]) -> Corpus:
@@ -37,9 +37,9 @@ class Corpus:
         return cls(np.cumsum(lengths), np.concatenate([[0], np.cumsum(counts)]))
 
     @property
-    def owner(self) -> Ints:
+    def owner(self) -> IntArray:
         """Return the document of each token."""
-        ends = np.concatenate([[0], self.sentence_ends])[self.document_sentences]
+        ends = np.concatenate([[0], self.sentence_ends])[self.document_sentence_offsets]
         return np.repeat(np.arange(len(ends) - 1), np.diff(ends))
 
 
@@ -48,7 +48,7 @@ def plan_of(
 ) -> tuple[Corpus, EpochPlan]:
     corpus = Corpus.from_lengths(documents)
     settings = {"seed": 0, "epoch": 0, **arguments}
-    return corpus, plan_pairs(corpus, np.arange(len(documents)), length=length, **settings)  # type: ignore[arg-type]
+    return corpus, plan_pairs(corpus, np.arange(len(documents)), max_length=length, **settings)  # type: ignore[arg-type]
 
 
 def draw_documents(number: int, one_sentence: float, seed: int) -> list[list[int]]:
@@ -58,7 +58,7 @@ def draw_documents(number: int, one_sentence: float, seed: int) -> list[list[int
     return [list(np.clip(random.lognormal(2.2, 0.7, n).astype(int), 1, 80)) for n in sizes]
 
 
-def count_uses(corpus: Corpus, plan: EpochPlan) -> Ints:
+def count_uses(corpus: Corpus, plan: EpochPlan) -> IntArray:
     """Return how often each token of the corpus is used."""
     changes = np.zeros(len(corpus.owner) + 1, dtype=np.int64)
     for start, length in ((plan.a_start, plan.a_length), (plan.b_start, plan.b_length)):
@@ -75,18 +75,18 @@ def check_plan(corpus: Corpus, plan: EpochPlan, length: int) -> None:
     assert (plan.a_length + plan.b_length + 3).max() <= length
     owner = corpus.owner
     for start, size, document in (
-        (plan.a_start, plan.a_length, plan.document),
-        (plan.b_start, plan.b_length, plan.partner),
+        (plan.a_start, plan.a_length, plan.a_document),
+        (plan.b_start, plan.b_length, plan.b_document),
     ):  # a segment is within its document
         assert (owner[start] == document).all()
         assert (owner[start + size - 1] == document).all()
     follows = plan.a_start + plan.a_length <= plan.b_start
-    assert ((plan.label == IS_NEXT) == (plan.document == plan.partner)).all()
-    assert follows[plan.label == IS_NEXT].all()
-    assert set(np.unique(plan.label)) <= {IS_NEXT, NOT_NEXT}
+    assert ((plan.labels == IS_NEXT) == (plan.a_document == plan.b_document)).all()
+    assert follows[plan.labels == IS_NEXT].all()
+    assert set(np.unique(plan.labels)) <= {IS_NEXT, NOT_NEXT}
     assert plan.counts["instances"] == len(plan)
-    assert plan.counts["is_next"] == (plan.label == IS_NEXT).sum()
-    assert plan.counts["not_next"] == (plan.label == NOT_NEXT).sum()
+    assert plan.counts["is_next"] == (plan.labels == IS_NEXT).sum()
+    assert plan.counts["not_next"] == (plan.labels == NOT_NEXT).sum()
     assert plan.counts["tokens_left_out"] == (count_uses(corpus, plan) == 0).sum()
     assert plan.counts["documents_left_out"] == 0
 
@@ -151,8 +151,8 @@ def test_empty_sentences_and_empty_documents(documents: list[list[int]], length:
 def test_a_plan_uses_only_the_given_documents(selected: set[int], epoch: int) -> None:
     corpus = Corpus.from_lengths(draw_documents(20, 0.3, seed=3))
     documents = np.array(sorted(selected))
-    plan = plan_pairs(corpus, documents, length=32, seed=0, epoch=epoch)
-    used = np.union1d(plan.document, plan.partner)
+    plan = plan_pairs(corpus, documents, max_length=32, seed=0, epoch=epoch)
+    used = np.union1d(plan.a_document, plan.b_document)
     assert set(used) <= selected
     assert set(used) == selected
 
@@ -174,10 +174,10 @@ def test_lengths_do_not_tell_the_order() -> None:
     """Boosted trees on (|A|, |B|), trained on one corpus, guess on another like a coin, where sentences are alike
     wherever they are in a document."""
 
-    def lengths_and_labels(seed: int) -> tuple[Ints, Ints]:
+    def lengths_and_labels(seed: int) -> tuple[IntArray, IntArray]:
         corpus = Corpus.from_lengths(draw_documents(6000, 0.2, seed))
-        plan = plan_pairs(corpus, np.arange(6000), length=64, seed=seed, epoch=0, task="sop")
-        return np.stack([plan.a_length, plan.b_length], 1), plan.label
+        plan = plan_pairs(corpus, np.arange(6000), max_length=64, seed=seed, epoch=0, task="sop")
+        return np.stack([plan.a_length, plan.b_length], 1), plan.labels
 
     features, labels = lengths_and_labels(21)
     test_features, test_labels = lengths_and_labels(22)
@@ -226,16 +226,16 @@ def test_sentence_order_and_pairs_without_a_label(
     corpus = Corpus.from_lengths(documents)
     all_documents = np.arange(len(documents))
     plan = plan_pairs(
-        corpus, all_documents, length=length, seed=1, epoch=epoch, task=task, single_sentences=sentences
+        corpus, all_documents, max_length=length, seed=1, epoch=epoch, task=task, single_sentences=sentences
     )
     one_token = sum(sum(d) == 1 for d in documents)
     assert plan.counts["documents_left_out"] == plan.counts["tokens_left_out"] == one_token
     assert int((count_uses(corpus, plan) == 0).sum()) == one_token
     assert count_broken_sentences(corpus, plan, (length - 3) // 2) <= sum(len(d) == 1 for d in documents)
-    assert (plan.document == plan.partner).all()
+    assert (plan.a_document == plan.b_document).all()
     assert (plan.sizes <= length).all()
     assert plan.lengths.min(initial=1) >= 1
-    swapped = plan.label == SWAPPED
+    swapped = plan.labels == SWAPPED
     follows = plan.a_start + plan.a_length == plan.b_start
     leads = plan.b_start + plan.b_length == plan.a_start
     assert (follows == ~swapped).all()
@@ -250,7 +250,7 @@ def test_sentence_order_and_pairs_without_a_label(
 def test_sentence_pairs_hold_one_sentence_each(documents: list[list[int]], length: int) -> None:
     corpus = Corpus.from_lengths(documents)
     plan = plan_pairs(
-        corpus, np.arange(len(documents)), length=length, seed=0, epoch=0, single_sentences=True
+        corpus, np.arange(len(documents)), max_length=length, seed=0, epoch=0, single_sentences=True
     )
     check_plan(corpus, plan, length)
     begins = np.concatenate([[0], corpus.sentence_ends])
@@ -261,7 +261,7 @@ def test_sentence_pairs_hold_one_sentence_each(documents: list[list[int]], lengt
 
 def test_two_separators() -> None:
     corpus = Corpus.from_lengths(draw_documents(200, 0.2, seed=6))
-    plan = plan_pairs(corpus, np.arange(200), length=64, seed=0, epoch=0, num_separators=2)
+    plan = plan_pairs(corpus, np.arange(200), max_length=64, seed=0, epoch=0, num_separators=2)
     assert plan.sizes.max() <= 64
     assert (plan.sizes == plan.a_length + plan.b_length + 4).all()
 
@@ -277,9 +277,9 @@ def test_the_sample_corpora_are_complete(shared_data: Path, tmp_path: Path, leng
         shards = prepare([file], tokenizer, tmp_path / file.stem)
         all_documents = np.arange(shards.documents)
         for epoch in range(3):
-            pairs = plan_pairs(shards, all_documents, length=length, seed=0, epoch=epoch)
-            assert (pairs.document != pairs.partner).sum() == pairs.counts["not_next"]
+            pairs = plan_pairs(shards, all_documents, max_length=length, seed=0, epoch=epoch)
+            assert (pairs.a_document != pairs.b_document).sum() == pairs.counts["not_next"]
             assert pairs.counts["documents_left_out"] == 0
-            plan = plan_pairs(shards, all_documents, length=length, seed=0, epoch=epoch, task="sop")
+            plan = plan_pairs(shards, all_documents, max_length=length, seed=0, epoch=epoch, task="sop")
             assert plan.counts["tokens_left_out"] == plan.counts["tokens_cut"] == 0
             assert not count_broken_sentences(shards, plan, (length - 3) // 2)

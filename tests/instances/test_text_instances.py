@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from bertsmith.instances.epoch_plan import EpochPlan
 from bertsmith.instances.text_instances import plan_doc_sentences, plan_full_sentences, plan_single_documents
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Corpus:
     """The part of shards that plans read."""
 
-    sentence_ends: Ints
-    document_sentences: Ints
+    sentence_ends: IntArray
+    document_sentence_offsets: IntArray
 
     @classmethod
     def from_lengths(cls, documents: Sequence[Sequence[int]]) -> Corpus:
@@ -31,14 +31,16 @@ class Corpus:
         return cls(np.cumsum(lengths), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
 
 
-def plan_full(corpus: Corpus, documents: Ints, length: int, epoch: int) -> EpochPlan:
-    return plan_full_sentences(corpus, documents, length=length, seed=3, epoch=epoch)
+def plan_full(corpus: Corpus, documents: IntArray, length: int, epoch: int) -> EpochPlan:
+    return plan_full_sentences(corpus, documents, max_length=length, seed=3, epoch=epoch)
 
 
-FORMS: dict[str, Callable[[Corpus, Ints, int, int], EpochPlan]] = {
+FORMS: dict[str, Callable[[Corpus, IntArray, int, int], EpochPlan]] = {
     "full": plan_full,
-    "doc": lambda corpus, documents, length, _: plan_doc_sentences(corpus, documents, length=length),
-    "single": lambda corpus, documents, length, _: plan_single_documents(corpus, documents, length=length),
+    "doc": lambda corpus, documents, length, _: plan_doc_sentences(corpus, documents, max_length=length),
+    "single": lambda corpus, documents, length, _: plan_single_documents(
+        corpus, documents, max_length=length
+    ),
 }
 documents_ = st.lists(st.lists(st.integers(0, 90), max_size=9), min_size=1, max_size=12).filter(
     lambda documents: any(map(any, documents))
@@ -53,7 +55,7 @@ def test_each_token_is_in_one_part_of_its_document(
     corpus = Corpus.from_lengths(documents)
     documents_used = np.arange(min(skip, len(documents) - 1), len(documents))
     plan = FORMS[form](corpus, documents_used, length, epoch)
-    before = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentences]
+    before = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
     changes = np.zeros(before[-1] + 1, dtype=np.int64)
     np.add.at(changes, plan.starts, 1)
     np.add.at(changes, plan.starts + plan.lengths, -1)
@@ -66,7 +68,7 @@ def test_each_token_is_in_one_part_of_its_document(
     assert plan.counts["tokens_left_out"] == 0
     assert plan.counts["instances"] == len(plan)
     if form != "full":
-        assert (np.diff(plan.first) == 1).all()
+        assert (np.diff(plan.part_offsets) == 1).all()
 
 
 @given(documents=documents_, length=st.integers(8, 64), epoch=st.integers(0, 9))
@@ -78,7 +80,9 @@ def test_full_sentences_equal_those_of_a_loop(documents: list[list[int]], length
     begins = np.concatenate([[0], corpus.sentence_ends])
     max_tokens, instances, last = length - 2, [[]], None  # type: ignore[var-annotated]
     for document in order:
-        for s in range(corpus.document_sentences[document], corpus.document_sentences[document + 1]):
+        for s in range(
+            corpus.document_sentence_offsets[document], corpus.document_sentence_offsets[document + 1]
+        ):
             size = int(begins[s + 1] - begins[s])
             parts = -(-size // max_tokens)
             for k in range(parts):
@@ -95,7 +99,7 @@ def test_full_sentences_equal_those_of_a_loop(documents: list[list[int]], length
                 last = document
     planned = [
         [[int(s), int(s + n)] for s, n in zip(plan.starts[a:b], plan.lengths[a:b], strict=True)]
-        for a, b in zip(plan.first[:-1], plan.first[1:], strict=True)
+        for a, b in zip(plan.part_offsets[:-1], plan.part_offsets[1:], strict=True)
     ]
     assert planned == instances
 
@@ -108,12 +112,12 @@ def test_the_order_of_documents_differs_by_epoch() -> None:
     assert len(set(orders)) == 3
     assert sorted(orders[0]) == list(range(50))
     plan = plan_full(corpus, np.arange(50), 32, 0)
-    assert (np.diff(plan.first) > 1).mean() > 0.5  # instances cross the ends of documents;
-    doc = plan_doc_sentences(corpus, np.arange(50), length=32)
+    assert (np.diff(plan.part_offsets) > 1).mean() > 0.5  # instances cross the ends of documents;
+    doc = plan_doc_sentences(corpus, np.arange(50), max_length=32)
     assert len(doc) == 50  # these do not
 
 
 def test_a_long_document_is_split_evenly_and_counted() -> None:
-    plan = plan_single_documents(Corpus.from_lengths([[200, 56], [3]]), np.arange(2), length=66)
+    plan = plan_single_documents(Corpus.from_lengths([[200, 56], [3]]), np.arange(2), max_length=66)
     assert plan.lengths.tolist() == [64, 64, 64, 64, 3]
     assert plan.counts["documents_parted"] == 1

@@ -14,13 +14,13 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 TEXT = "地球是太阳系八大行星之一"
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "bert", "##s", "。", *dict.fromkeys(TEXT)]
-TOKENIZER = Tokenizer.of_vocabulary(TOKENS, lowercase=True)
+TOKENIZER = Tokenizer.from_vocabulary(TOKENS, lowercase=True)
 
 
 def words(*texts: str) -> list[str]:
-    ids = [TOKENIZER.cls_id]
+    ids = [TOKENIZER.cls_token_id]
     for text in texts:
-        ids += [*TOKENIZER.pieces([text])[0], TOKENIZER.sep_id]
+        ids += [*TOKENIZER.encode_ids([text])[0], TOKENIZER.sep_token_id]
     starts = ChineseWordStarts(TOKENIZER)(np.array(ids))
     parts = np.split(np.array(ids), np.flatnonzero(starts)[1:])
     return ["".join(TOKENS[i].removeprefix("##") for i in part) for part in parts]
@@ -52,7 +52,7 @@ def test_the_settings_select_the_function() -> None:
 def test_a_missing_segmenter_and_a_vocabulary_without_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rjieba")
     with pytest.raises(InputError) as caught:
-        ChineseWordStarts(Tokenizer.of_vocabulary(TOKENS[:7], lowercase=True))
+        ChineseWordStarts(Tokenizer.from_vocabulary(TOKENS[:7], lowercase=True))
     assert (caught.value.code, caught.value.argument) == ("no_chinese_characters", "data.word_segmenter")
     monkeypatch.setitem(sys.modules, "rjieba", None)
     with pytest.raises(InputError) as caught:

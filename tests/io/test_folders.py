@@ -113,7 +113,7 @@ def test_files_without_text_are_refused_where_all_are(tmp_path: Path, on_error: 
     for name in ("a.txt", "b.jsonl"):
         (tmp_path / name).write_text("\n")
     files = [tmp_path / "a.txt", tmp_path / "b.jsonl"]
-    tokenizer = Tokenizer.of_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], lowercase=True)
+    tokenizer = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"], lowercase=True)
     with pytest.raises(InputError, match="there is no text in the files"):
         bs.prepare(files, tokenizer, tmp_path / "shards", on_error=on_error)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="there is no text in the files"):

@@ -85,7 +85,7 @@ def test_which_runs_are_long(
 ) -> None:
     train = PretrainTrainSettings(max_minutes=minutes)
     run_folder.with_kernels(
-        ComputeContext.of("cpu", "fp32"), train, preset("bert-tiny-uncased"), updates=updates
+        ComputeContext.create("cpu", "fp32"), train, preset("bert-tiny-uncased"), updates=updates
     )
     assert begun == ["numba" if waits else "beside"]
 

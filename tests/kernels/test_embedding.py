@@ -39,7 +39,7 @@ def embeddings(name: str = "bert-tiny-uncased", p: float = 0.0, **changes: Any) 
 
 def packed_of(lengths: list[int], segments: int = 2) -> Packed:
     draw, total = np.random.default_rng(1), sum(lengths)
-    return Packed.of_arrays(
+    return Packed.from_arrays(
         draw.integers(5, 60, total), draw.integers(0, segments, total), np.array(lengths, dtype=np.int64)
     )
 
@@ -156,7 +156,7 @@ def test_what_is_not_trained_or_watched_or_has_no_row_torch_makes() -> None:
 def test_answers_are_made_as_in_training(kind: torch.dtype) -> None:
     """To the bit, and each token's alone."""
     made, packed = embeddings().eval(), packed_of([20, 5])
-    first = Packed.of_arrays(packed.tokens[:20].numpy(), packed.segments[:20].numpy(), np.array([20]))
+    first = Packed.from_arrays(packed.tokens[:20].numpy(), packed.segments[:20].numpy(), np.array([20]))
     with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
         wanted, _ = computed(made, packed, FAST)
         set_kernel_backend(made, inference.NumbaInferenceBackend())

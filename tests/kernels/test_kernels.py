@@ -66,12 +66,12 @@ def mask_of(drawn: tuple[int, int, int, int], size: int) -> Tensor:
 def packed_of(lengths: list[int]) -> Packed:
     """Sequences of so many tokens, all of them the same."""
     ids = np.zeros(sum(lengths), dtype=np.int64)
-    return Packed.of_arrays(ids, ids, np.array(lengths, dtype=np.int64))
+    return Packed.from_arrays(ids, ids, np.array(lengths, dtype=np.int64))
 
 
 def bounds_of(lengths: list[int]) -> SequenceLayout:
     """Of such sequences, whose tokens see each other."""
-    return AttentionLayout(packed_of(lengths)).bounds
+    return AttentionLayout(packed_of(lengths)).ranges
 
 
 def drawn_next(dropout: Dropout) -> tuple[int, int, int, int]:
@@ -85,14 +85,14 @@ def drawn_next(dropout: Dropout) -> tuple[int, int, int, int]:
 @given(size=sizes, kind=kinds)
 def test_gelu_and_its_slope(size: tuple[int, int], kind: torch.dtype) -> None:
     x, upstream = normal(*size, kind=kind, scale=3).requires_grad_(), normal(*size, seed=1, kind=kind)
-    found, wanted = FAST.activated(x, F.gelu), F.gelu(x)
+    found, wanted = FAST.activation(x, F.gelu), F.gelu(x)
     close(found, wanted, kind)
     close(torch.autograd.grad(found, x, upstream)[0], torch.autograd.grad(wanted, x, upstream)[0], kind, 2)
 
 
 def test_gelu_far_from_zero_and_of_what_is_not_a_number() -> None:
     x = torch.tensor([-1e30, -40.0, -12.0, 0.0, 12.0, 40.0, 1e30, float("nan")], requires_grad=True)
-    found = FAST.activated(x, F.gelu)
+    found = FAST.activation(x, F.gelu)
     torch.testing.assert_close(found, F.gelu(x), atol=1e-6, rtol=1e-6, equal_nan=True)
     found[:-1].sum().backward()
     assert x.grad is not None
@@ -113,7 +113,7 @@ def test_added_norm_and_its_slopes(size: tuple[int, int], kind: torch.dtype, p: 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found = FAST.added_norm(residual, x, dropout, norm)
+        found = FAST.add_layer_norm(residual, x, dropout, norm)
         slopes = torch.autograd.grad(found, (residual, x, norm.weight, norm.bias), upstream)
     finally:
         torch.set_num_threads(before)
@@ -152,15 +152,15 @@ def test_weights_of_attention_and_the_slopes_of_scores(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        after, weights, drawn = FAST.weights(scores, hidden, dropout)
-        again, slopes = FAST.weights_back(weights, drawn, upstream.clone())
+        after, weights, drawn = FAST.attention_softmax(scores, hidden, dropout)
+        again, slopes = FAST.softmax_backward(weights, drawn, upstream.clone())
     finally:
         torch.set_num_threads(before)
-    _, plain, _ = REFERENCE.weights(scores, hidden, None)
+    _, plain, _ = REFERENCE.attention_softmax(scores, hidden, None)
     close(weights, plain, kind)
     close(after, weights if mask is None else weights * mask, kind)
     assert torch.equal(after, again)
-    close(slopes, REFERENCE.weights_back(weights, mask, upstream.clone())[1], kind, 2)
+    close(slopes, REFERENCE.softmax_backward(weights, mask, upstream.clone())[1], kind, 2)
 
 
 def attended(
@@ -180,7 +180,7 @@ def attended(
     upstream = normal(rows + more, heads * width, seed=2, kind=kind)
     dropout = Dropout(p, torch.Generator().manual_seed(7))
     drawn = drawn_next(dropout) if p else None
-    found = kernels.attention(qkv, AttentionLayout(packed, sees).bounds, heads, dropout if p else None)
+    found = kernels.attention(qkv, AttentionLayout(packed, sees).ranges, heads, dropout if p else None)
     assert found is not None
     (slopes,) = torch.autograd.grad(found, qkv, upstream)
 
@@ -188,11 +188,11 @@ def attended(
         mask_of(drawn, rows * heads * longest)
         .view(rows, heads, longest)[start:end, :, : end - start]
         .transpose(0, 1)
-        for start, end in pairwise(packed.starts.tolist())
+        for start, end in pairwise(packed.cu_seqlens.tolist())
         if drawn and start < end
     )
     exact = qkv.detach()[:rows].float().requires_grad_()
-    wanted = reference_attention(exact, packed, heads, (lambda _: next(masks)) if p else None, sees=sees)
+    wanted = reference_attention(exact, packed, heads, (lambda _: next(masks)) if p else None, direction=sees)
     (expected,) = torch.autograd.grad(wanted, exact, upstream[:rows].float())
     return found.detach(), slopes, wanted.detach(), expected
 
@@ -263,11 +263,11 @@ def test_attention_of_some_tokens_is_what_attention_of_all_has_there(
     def dropout() -> Dropout | None:
         return Dropout(p, torch.Generator().manual_seed(7)) if p else None
 
-    bounds = AttentionLayout(packed_of(lengths), sees).bounds
+    bounds = AttentionLayout(packed_of(lengths), sees).ranges
     whole = qkv.clone().requires_grad_()
     wanted = kernels.attention(whole, bounds, heads, dropout())
     assert wanted is not None
-    attend = kernels.attention_of_rows(qkv[:, :columns], rows, bounds, heads, dropout())
+    attend = kernels.attention_of_queries(qkv[:, :columns], rows, bounds, heads, dropout())
     assert attend is not None
     q, kv = qkv[rows, :columns].requires_grad_(), qkv[:, columns:].clone().requires_grad_()
     found = attend(q, kv)
@@ -380,10 +380,10 @@ def test_the_loss_over_the_vocabulary(rows: int, columns: int, kind: torch.dtype
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        loss, right, of_bias = FAST.table_loss(ours, bias, labels)
+        loss, right, of_bias = FAST.fused_cross_entropy(ours, bias, labels)
     finally:
         torch.set_num_threads(before)
-    wanted = REFERENCE.table_loss(theirs, bias, labels)
+    wanted = REFERENCE.fused_cross_entropy(theirs, bias, labels)
     torch.testing.assert_close(loss, wanted[0], atol=1e-5, rtol=1e-5)
     assert right == wanted[1]
     torch.testing.assert_close(of_bias, wanted[2], atol=2e-5, rtol=1e-5)
@@ -393,20 +393,25 @@ def test_the_loss_over_the_vocabulary(rows: int, columns: int, kind: torch.dtype
 def test_a_loss_that_is_not_a_number_stays_one() -> None:
     logits = normal(3, 70)
     logits[1, 5] = float("nan")
-    assert FAST.table_loss(logits.clone(), torch.zeros(70), torch.tensor([1, 2, 3]))[0].isnan()
-    assert FAST.weights(logits[None, None, :, :3].contiguous(), None, None)[0].isnan().any()[()] == bool(
-        logits[:, :3].isnan().any()
-    )
+    assert FAST.fused_cross_entropy(logits.clone(), torch.zeros(70), torch.tensor([1, 2, 3]))[0].isnan()
+    assert FAST.attention_softmax(logits[None, None, :, :3].contiguous(), None, None)[0].isnan().any()[
+        ()
+    ] == bool(logits[:, :3].isnan().any())
     scores = torch.zeros(1, 1, 2, 2)
     scores[0, 0, 1, 0] = float("nan")
-    assert FAST.weights(scores, None, None)[0].isnan().flatten().tolist() == [False, False, True, True]
+    assert FAST.attention_softmax(scores, None, None)[0].isnan().flatten().tolist() == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_dropout_drops_its_share_anew_at_each_call_and_the_same_from_the_same_state() -> None:
     dropout = Dropout(0.2, torch.Generator().manual_seed(0))
     state = dropout.generator.get_state()
     scores = torch.zeros(8, 4, 64, 64)
-    first, second = (FAST.weights(scores, None, dropout)[0] for _ in range(2))
+    first, second = (FAST.attention_softmax(scores, None, dropout)[0] for _ in range(2))
     for one in (first, second):
         assert (one == 0).float().mean().item() == pytest.approx(0.2, abs=0.005)
         assert one.sum(-1).mean().item() == pytest.approx(1, abs=0.005)
@@ -415,7 +420,7 @@ def test_dropout_drops_its_share_anew_at_each_call_and_the_same_from_the_same_st
     beside = ((first[..., 1:] == 0) & (first[..., :-1] == 0)).float().mean().item()
     assert beside == pytest.approx(0.04, abs=0.003)
     dropout.generator.set_state(state)
-    assert torch.equal(FAST.weights(scores, None, dropout)[0], first)
+    assert torch.equal(FAST.attention_softmax(scores, None, dropout)[0], first)
 
 
 @pytest.mark.parametrize(
@@ -430,12 +435,12 @@ def test_a_model_has_the_same_loss_and_gradients(name: str) -> None:
     for kernels in (REFERENCE, FAST):
         place = ComputeContext(torch.device("cpu"), "fp32", torch.Generator(), kernels)
         sides = copy.deepcopy(encoder), copy.deepcopy(objective)
-        place.settle(*sides)
+        place.prepare_modules(*sides)
         assert {part.kernels for one in sides for part in one.modules() if hasattr(part, "kernels")} == {
             kernels
         }
         loss = sides[1].loss(sides[0], batch)
-        total = loss.over(sides[1].counts(batch))
+        total = loss.reduce(sides[1].counts(batch))
         total.backward()
         found.append((total.detach(), {n: p.grad for one in sides for n, p in one.named_parameters()}))
     (plain, slopes), (fast, others) = found
@@ -449,13 +454,13 @@ def test_what_kernels_do_not_serve_torch_computes() -> None:
     """Nothing trained, fp64, another activation, and what is empty."""
     with torch.no_grad():
         x = normal(3, 5)
-        assert torch.equal(FAST.activated(x, F.gelu), F.gelu(x))
+        assert torch.equal(FAST.activation(x, F.gelu), F.gelu(x))
     double = normal(3, 5).double().requires_grad_()
-    assert FAST.activated(double, F.gelu).dtype == torch.float64
-    assert torch.equal(FAST.activated(double, F.relu), F.relu(double))
+    assert FAST.activation(double, F.gelu).dtype == torch.float64
+    assert torch.equal(FAST.activation(double, F.relu), F.relu(double))
     norm, off = nn.LayerNorm(5), Dropout(0.0, torch.Generator())
-    assert FAST.added_norm(double[:0].float(), double[:0].float(), off, norm).shape == (0, 5)
-    assert FAST.weights(double.view(1, 1, 3, 5), None, None)[0].dtype == torch.float64
+    assert FAST.add_layer_norm(double[:0].float(), double[:0].float(), off, norm).shape == (0, 5)
+    assert FAST.attention_softmax(double.view(1, 1, 3, 5), None, None)[0].dtype == torch.float64
 
 
 @pytest.mark.parametrize("shapes", [[(1,)], [(3, 5), (0, 4), (2**14,)], [(2**14 + 1,), (7,), (3, 2**14)], []])
@@ -463,8 +468,8 @@ def test_many_tensors_at_once(shapes: list[tuple[int, ...]]) -> None:
     """Their norm, and AdamW's update of them: as torch has them, the same to the bit on one thread and on two."""
     draw = torch.Generator().manual_seed(0)
     gradients = [torch.randn(shape, generator=draw) for shape in shapes]
-    torch.testing.assert_close(FAST.norm(gradients), REFERENCE.norm(gradients))
-    step = AdamWStep((0.9, 0.98), keep=0.99, stride=0.01, root=0.3, epsilon=1e-6)
+    torch.testing.assert_close(FAST.grad_norm(gradients), REFERENCE.grad_norm(gradients))
+    step = AdamWStep((0.9, 0.98), decay_factor=0.99, step_size=0.01, sqrt_bias_correction2=0.3, epsilon=1e-6)
     moved = []
     for kernels, threads in ((REFERENCE, 2), (FAST, 2), (FAST, 1)):
         draw.manual_seed(1)
@@ -475,8 +480,8 @@ def test_many_tensors_at_once(shapes: list[tuple[int, ...]]) -> None:
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            norm = kernels.norm(gradients)
-            kernels.move_all(own, step, 0.5)
+            norm = kernels.grad_norm(gradients)
+            kernels.adamw_step(own, step, 0.5)
         finally:
             torch.set_num_threads(before)
         moved.append([*(tensor for one in own for tensor in one), norm])
@@ -488,7 +493,7 @@ def test_many_tensors_at_once(shapes: list[tuple[int, ...]]) -> None:
 def test_what_a_kernel_does_not_move() -> None:
     """Other precisions, and what does not lie in memory as a whole; its update is torch's all the same."""
     known = torch.ones(6, 4)
-    assert FAST.moves(known)
+    assert FAST.has_fused_adamw(known)
     for other in (
         known.double(),
         known.bfloat16(),
@@ -497,22 +502,22 @@ def test_what_a_kernel_does_not_move() -> None:
         known.to_sparse(),
         nn.Parameter(known),
     ):
-        assert not FAST.moves(other)
-    step = AdamWStep((0.9, 0.98), keep=0.99, stride=0.01, root=0.3, epsilon=1e-6)
+        assert not FAST.has_fused_adamw(other)
+    step = AdamWStep((0.9, 0.98), decay_factor=0.99, step_size=0.01, sqrt_bias_correction2=0.3, epsilon=1e-6)
     found = []
     for kernels in (FAST, REFERENCE):
         own = AdamWTensors(torch.ones(4, 6).T, known, known * 0.1, known * 0.2)
-        kernels.move_all([own], step, 1.0)
-        found.append(own.parameter)
+        kernels.adamw_step([own], step, 1.0)
+        found.append(own.param)
     assert torch.equal(*found)
-    torch.testing.assert_close(FAST.norm([known.double()]), known.double().norm())
+    torch.testing.assert_close(FAST.grad_norm([known.double()]), known.double().norm())
 
 
 def test_a_norm_of_what_is_not_a_number_is_none() -> None:
     for value in (torch.nan, torch.inf):
         gradient = torch.ones(2**14 + 5)
         gradient[-1] = value
-        assert not torch.isfinite(FAST.norm([torch.ones(3), gradient]))
+        assert not torch.isfinite(FAST.grad_norm([torch.ones(3), gradient]))
 
 
 def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> None:

@@ -88,7 +88,7 @@ def block(p: float = 0.1, **changes: Any) -> TransformerLayer:
 
 def layout_of(lengths: list[int], sees: AttentionDirection = "all") -> AttentionLayout:
     ids = np.zeros(sum(lengths), dtype=np.int64)
-    return AttentionLayout(Packed.of_arrays(ids, ids, np.array(lengths, dtype=np.int64)), sees)
+    return AttentionLayout(Packed.from_arrays(ids, ids, np.array(lengths, dtype=np.int64)), sees)
 
 
 def computed(
@@ -205,7 +205,7 @@ def test_gradients_of_an_encoder_in_bf16(norm: str) -> None:
     encoder = build_encoder(config, torch.Generator().manual_seed(1)).train()
     draw = torch.Generator().manual_seed(2)
     ids = torch.randint(5, 30_000, (2048,), generator=draw).numpy()
-    packed = Packed.of_arrays(ids, np.zeros_like(ids), np.full(16, 128))
+    packed = Packed.from_arrays(ids, np.zeros_like(ids), np.full(16, 128))
     slope = torch.randn(2048, config.hidden_size, generator=draw) + 0.5
     found = []
     for kernels, kind in ((REFERENCE, FULL), (FAST, HALF)):
@@ -225,7 +225,7 @@ def test_layers_that_share_weights() -> None:
     config = preset("albert-mini", vocab_size=100, num_hidden_layers=3)
     encoder = build_encoder(config, torch.Generator().manual_seed(0))
     ids = np.arange(40, dtype=np.int64)
-    packed = Packed.of_arrays(ids, np.zeros_like(ids), np.array([25, 15], dtype=np.int64))
+    packed = Packed.from_arrays(ids, np.zeros_like(ids), np.array([25, 15], dtype=np.int64))
     found = []
     for kernels in (FAST, BY_PARTS):
         set_kernel_backend(encoder, kernels)
@@ -245,8 +245,8 @@ class Answers(inference.NumbaInferenceBackend):
         super().__init__()
         self.whole, self.made = whole, list[bool]()
 
-    def layer(self, x: Tensor, bounds: Any, of: Any, rows: Tensor | None = None) -> Tensor | None:
-        found = super().layer(x, bounds, of, rows) if self.whole else None
+    def encoder_layer(self, x: Tensor, bounds: Any, of: Any, rows: Tensor | None = None) -> Tensor | None:
+        found = super().encoder_layer(x, bounds, of, rows) if self.whole else None
         self.made.append(found is not None)
         return found
 
@@ -267,7 +267,7 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     count = sum(lengths)
     ids = torch.randint(5, 50, (count,), generator=torch.Generator().manual_seed(1)).numpy()
-    packed = Packed.of_arrays(ids, np.zeros_like(ids), np.array(lengths))
+    packed = Packed.from_arrays(ids, np.zeros_like(ids), np.array(lengths))
     rows = torch.randint(count, (chosen,), generator=torch.Generator().manual_seed(2)) if chosen else None
     before, found = torch.get_num_threads(), []
     torch.set_num_threads(threads)
@@ -318,7 +318,7 @@ def test_panels_are_made_once_where_layers_share_weights(share: str) -> None:
     config = preset("albert-mini", vocab_size=100, num_hidden_layers=3, share=share, hidden_act="gelu")
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     ids = np.arange(40, dtype=np.int64)
-    packed = Packed.of_arrays(ids, np.zeros_like(ids), np.array([25, 15], dtype=np.int64))
+    packed = Packed.from_arrays(ids, np.zeros_like(ids), np.array([25, 15], dtype=np.int64))
     found = []
     set_kernel_backend(encoder, inference.NumbaInferenceBackend())
     with in_kind(HALF), torch.inference_mode():
@@ -376,10 +376,10 @@ def test_a_program_runs_its_bodies_in_their_order_when_it_ends(threads: int) -> 
         program(row_kernels.add, 0, y, x, 480)  # y = 5
         program(row_kernels.add, 0, x, y, 480)  # x = 8
         assert x.unique().tolist() == [1]
-        program.end()
+        program.run()
         assert (x.unique().tolist(), y.unique().tolist()) == ([8], [5])
         launch(row_kernels.add, 0, x, y, 480)
         assert x.unique().tolist() == [13]
-        KernelSequence().end()
+        KernelSequence().run()
     finally:
         torch.set_num_threads(before)

@@ -88,7 +88,7 @@ def test_they_are_products(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found = FAST.multiplied(x, y, bias, around[:, 1:-3] if given_out else None)
+        found = FAST.matmul(x, y, bias, around[:, 1:-3] if given_out else None)
     finally:
         torch.set_num_threads(before)
     if HALF in kinds:
@@ -103,7 +103,7 @@ def test_they_are_products(
     torch.set_num_threads(1)
     try:
         again = torch.empty_like(found, memory_format=torch.contiguous_format) if given_out else None
-        assert torch.equal(FAST.multiplied(x, y, bias, again), found)
+        assert torch.equal(FAST.matmul(x, y, bias, again), found)
     finally:
         torch.set_num_threads(before)
 
@@ -151,7 +151,7 @@ def test_a_matrix_in_panels_multiplies_as_it_does_itself(
 def test_some_columns_of_panels(first: int, last: int) -> None:
     x, y = laid(20, 40, "rows", 0).to(HALF), laid(40, 100, "columns", 1)
     found, wanted = torch.empty(20, last - first, dtype=HALF), torch.empty(20, 100, dtype=HALF)
-    matmul.matmul(x, matmul.pack(y).between(first, last), None, found)
+    matmul.matmul(x, matmul.pack(y).slice_columns(first, last), None, found)
     matmul.matmul(x, y, None, wanted)
     assert torch.equal(found, wanted[:, first:last])
 
@@ -161,20 +161,20 @@ def test_some_columns_of_panels(first: int, last: int) -> None:
 @pytest.mark.parametrize("other", LAYOUTS[:4])
 def test_rows_and_columns_do_not_depend_on_the_others(own: str, other: str, kind: torch.dtype) -> None:
     x, y, bias = laid(200, 300, own, 0).to(kind), laid(300, 90, other, 1), laid(1, 90, "rows", 2)[0]
-    whole = FAST.multiplied(x, y, bias)
+    whole = FAST.matmul(x, y, bias)
     for first, last in ((0, 16), (1, 18), (47, 80), (100, 200)):
-        assert torch.equal(FAST.multiplied(x[first:last], y, bias), whole[first:last])
+        assert torch.equal(FAST.matmul(x[first:last], y, bias), whole[first:last])
     for first, last in ((0, 16), (1, 18), (30, 77), (50, 90)):
-        assert torch.equal(FAST.multiplied(x, y[:, first:last], bias[first:last]), whole[:, first:last])
+        assert torch.equal(FAST.matmul(x, y[:, first:last], bias[first:last]), whole[:, first:last])
 
 
 @pytest.mark.parametrize("kind", [FULL, HALF])
 def test_what_is_no_number_stays_in_its_row_and_column(kind: torch.dtype) -> None:
     x, y = laid(50, 300, "rows", 0).to(kind), laid(300, 40, "rows", 1)
-    clean = FAST.multiplied(x, y)
+    clean = FAST.matmul(x, y)
     x[49, 299], y[5, 39] = torch.nan, torch.inf
     for a in (x, x.T.contiguous().T):
-        found = FAST.multiplied(a, y)
+        found = FAST.matmul(a, y)
         assert found[49].isnan().all()
         assert not found[:49, 39].isfinite().any()
         rounded = {} if kind == FULL else {"atol": 1e-2, "rtol": 8e-3}  # by rows, where not by columns
@@ -187,7 +187,7 @@ def test_slopes_of_a_linear_layer(terms: int, kind: torch.dtype) -> None:
     """In fp32 also where inputs and slopes are bf16."""
     x, grad = laid(terms, 33, "part of rows", 0).to(kind), laid(terms, 50, "rows", 1).to(kind)
     for given_grad in (grad, grad.T.contiguous().T, grad[:1, :1].expand(terms, 50)):
-        of_weight, of_bias = FAST.slopes(x, given_grad)
+        of_weight, of_bias = FAST.linear_weight_grads(x, given_grad)
         assert of_weight.dtype == of_bias.dtype == FULL
         wanted = given_grad.float().T @ x.float()
         torch.testing.assert_close(of_weight, wanted, atol=2e-4, rtol=1e-5)
@@ -216,10 +216,10 @@ def test_slopes_of_many_rows_do_not_depend_on_who_makes_them(kind: torch.dtype) 
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            of_weight, of_bias = FAST.slopes(x, grad)
+            of_weight, of_bias = FAST.linear_weight_grads(x, grad)
             torch.testing.assert_close(of_bias.double(), wanted[1], atol=2e-4, rtol=1e-5)
             for _ in range(4):
-                again = FAST.slopes(x, grad)
+                again = FAST.linear_weight_grads(x, grad)
                 assert torch.equal(again[0], of_weight)
                 assert torch.equal(again[1], of_bias)
             weights.append(of_weight)
@@ -234,11 +234,11 @@ def test_what_is_small_or_of_another_kind_is_left_to_torch() -> None:
     for shape in ((5, 40, 40), (40, 5, 40), (40, 40, 5)):
         rows, terms, columns = shape
         x, y = laid(rows, terms, "rows", 0), laid(terms, columns, "rows", 1)
-        assert torch.equal(FAST.multiplied(x, y), x @ y)
-        slopes = FAST.slopes(x, laid(rows, columns, "rows", 2))
+        assert torch.equal(FAST.matmul(x, y), x @ y)
+        slopes = FAST.linear_weight_grads(x, laid(rows, columns, "rows", 2))
         assert torch.equal(slopes[0], laid(rows, columns, "rows", 2).T @ x)
     x = laid(40, 40, "rows", 0).double()
-    assert torch.equal(FAST.multiplied(x, x), x @ x)
+    assert torch.equal(FAST.matmul(x, x), x @ x)
 
 
 def test_where_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,12 +334,12 @@ def test_a_feed_forward_of_another_kind_is_made_the_usual_way() -> None:
     for changes in ({"hidden_act": "relu"}, {"intermediate_size": 8}):
         config = preset("bert-tiny-uncased", **{"hidden_size": 32, "num_attention_heads": 2, **changes})
         layer = FeedForward(config)
-        assert FAST.fed_forward(x, layer.inner, layer.output, layer.activation) is None
+        assert FAST.feed_forward(x, layer.inner, layer.output, layer.activation) is None
     layer = FeedForward(preset("bert-tiny-uncased", hidden_size=32, num_attention_heads=2))
-    assert FAST.fed_forward(x.double(), layer.inner, layer.output, layer.activation) is None
+    assert FAST.feed_forward(x.double(), layer.inner, layer.output, layer.activation) is None
     odd = FeedForward(
         preset("bert-tiny-uncased", hidden_size=32, num_attention_heads=2, intermediate_size=101)
     )
-    assert FAST.fed_forward(x, odd.inner, odd.output, odd.activation) is not None
+    assert FAST.feed_forward(x, odd.inner, odd.output, odd.activation) is not None
     # in bf16 terms are added up in pairs
-    assert FAST.fed_forward(x.to(HALF), odd.inner, odd.output, odd.activation) is None
+    assert FAST.feed_forward(x.to(HALF), odd.inner, odd.output, odd.activation) is None

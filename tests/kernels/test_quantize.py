@@ -66,8 +66,8 @@ def test_rounding_to_8_bits_and_back(
     torch.set_num_threads(threads)
     try:
         with torch.inference_mode():
-            found, step, middle = FAST.rounded(x, channels)
-            wanted, steps, middles = REFERENCE.rounded(x, channels)
+            found, step, middle = FAST.quantize_rows(x, channels)
+            wanted, steps, middles = REFERENCE.quantize_rows(x, channels)
             torch.testing.assert_close(step, steps, atol=0, rtol=1e-6)
             # the lowest number and half of what lies above it, which may cancel each other
             torch.testing.assert_close(
@@ -81,7 +81,7 @@ def test_rounding_to_8_bits_and_back(
             of = DequantParams(*(normal(columns, seed=seed + i) for i in (2, 3, 4, 5)))
             apart = normal(rows, 1, seed=seed + 6, scale=1e4)
             brought, expected = (
-                kernels.restored(products, step, middle, apart, of, kind) for kernels in (FAST, REFERENCE)
+                kernels.dequantize(products, step, middle, apart, of, kind) for kernels in (FAST, REFERENCE)
             )
             assert brought.dtype == kind
             loosely = 0.01 if kind == torch.bfloat16 else 1e-5
@@ -94,7 +94,7 @@ def test_rounding_to_8_bits_and_back(
 
 def test_a_row_of_one_number_is_rounded_to_something_finite() -> None:
     with torch.inference_mode():
-        found, step, middle = FAST.rounded(torch.full((1, 16), 2.5), torch.ones(16))
+        found, step, middle = FAST.quantize_rows(torch.full((1, 16), 2.5), torch.ones(16))
     assert torch.isfinite(step * found + middle).all()
     torch.testing.assert_close(step * found + middle, torch.full((1, 16), 2.5))
 
@@ -104,10 +104,10 @@ def test_what_is_not_a_number_stays_none_in_its_row(*, native: bool) -> None:
     x[1, 5] = torch.nan
     products, of = torch.ones(4, 64, dtype=torch.int32), DequantParams(*torch.ones(4, 64))
     with torch.inference_mode():
-        _, step, middle = FAST.rounded(x, torch.ones(64))
-        restored = FAST.restored(products, step, middle, x[:, :1], of, torch.float32)
-        weights = FAST.integer_weights(torch.ones(64, 64, dtype=torch.int8), is_native=native)
-        whole = FAST.integer_linear(x, QuantizedLinear(torch.ones(64), weights, of, 0), torch.float32)
+        _, step, middle = FAST.quantize_rows(x, torch.ones(64))
+        restored = FAST.dequantize(products, step, middle, x[:, :1], of, torch.float32)
+        weights = FAST.pack_int8_weight(torch.ones(64, 64, dtype=torch.int8), is_native=native)
+        whole = FAST.int8_linear(x, QuantizedLinear(torch.ones(64), weights, of, 0), torch.float32)
     for found in (restored, whole):
         assert found.isnan().all(1).tolist() == [False, True, False, False]
         assert not found[[0, 2, 3]].isnan().any()
@@ -147,9 +147,9 @@ def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
         with torch.inference_mode():
             for kernels, is_native, matmul_int8.GEMM_INT8 in ways:
                 form = QuantizedLinear(
-                    channels, kernels.integer_weights(weight, is_native=is_native), of, apart
+                    channels, kernels.pack_int8_weight(weight, is_native=is_native), of, apart
                 )
-                made.append(kernels.integer_linear(x, form, kind, activated=activated))
+                made.append(kernels.int8_linear(x, form, kind, activated=activated))
     finally:
         matmul_int8.GEMM_INT8 = usual
         torch.set_num_threads(before)
@@ -181,29 +181,29 @@ def test_sums_of_the_largest_integers_are_exact() -> None:
             (FAST, is_exact),
             (FAST, False),
         ):
-            form = kernels.integer_weights(weight, is_native=is_native)
-            found = kernels.integer_linear(x, QuantizedLinear(torch.ones(inputs), form, of, 0), torch.float32)
+            form = kernels.pack_int8_weight(weight, is_native=is_native)
+            found = kernels.int8_linear(x, QuantizedLinear(torch.ones(inputs), form, of, 0), torch.float32)
             torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1.0)
 
 
 def test_in_which_form_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.arange(-128, 128, dtype=torch.int16).to(torch.int8).view(16, 16)
     for kernels in (REFERENCE, FAST):
-        assert torch.equal(kernels.integer_weights(weight, is_native=True), weight)
-        odd = kernels.integer_weights(weight[:, :10], is_native=False)
+        assert torch.equal(kernels.pack_int8_weight(weight, is_native=True), weight)
+        odd = kernels.pack_int8_weight(weight[:, :10], is_native=False)
         assert torch.equal(odd, weight[:, :10].float())
-    paired = FAST.integer_weights(weight, is_native=False)
+    paired = FAST.pack_int8_weight(weight, is_native=False)
     if paired.dtype == torch.int16:  # the processor has AVX2
         assert paired.shape == (1, 8, 16, 2)
         assert paired[0, 3, 5].tolist() == weight[6:8, 5].tolist()
     monkeypatch.setattr(matmul_int8, "GEMM_INT8", gemm_int8_vnni)
     wide = torch.cat([weight] * 4, 1)
-    in_fours = FAST.integer_weights(wide, is_native=True)
+    in_fours = FAST.pack_int8_weight(wide, is_native=True)
     assert in_fours.shape == (2, 4, 32, 4)
     assert in_fours[1, 3, 5].tolist() == wide[12:16, 37].tolist()
     for bodies in NATIVES[1:]:
         monkeypatch.setattr(matmul_int8, "GEMM_INT8", bodies)
-        in_tiles = FAST.integer_weights(wide, is_native=True)
+        in_tiles = FAST.pack_int8_weight(wide, is_native=True)
         assert in_tiles.shape == (2, 16, 32, 4)
         assert torch.equal(in_tiles[:, :4], in_fours)
         assert not in_tiles[:, 4:].any()
@@ -219,17 +219,17 @@ def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_an
     encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
     lengths = [7, 60, 200, 1, 128, 33, 129, 16]
     ids = torch.randint(5, 300, (sum(lengths),), generator=torch.Generator().manual_seed(1)).numpy()
-    texts = Packed.of_arrays(ids, np.zeros_like(ids), np.array(lengths))
+    texts = Packed.from_arrays(ids, np.zeros_like(ids), np.array(lengths))
     place = ComputeContext(torch.device("cpu"), precision, torch.Generator())
     quick, plain = (quantized(encoder, texts, kernels) for kernels in (FAST, REFERENCE))
     if native and is_native:
-        assert not quick.in_integers  # by torch's own products
+        assert not quick.is_int8  # by torch's own products
     assert {part.kernels for part in quick.modules() if hasattr(part, "kernels")} == {FAST}
     assert {part.kernels for part in encoder.modules() if hasattr(part, "kernels")} == {REFERENCE}
     with torch.inference_mode():
-        found, wanted = (place.reader(one)(texts) for one in (quick, plain))
+        found, wanted = (place.autocast_encoder(one)(texts) for one in (quick, plain))
         assert float(torch.cosine_similarity(found, wanted).min()) > 0.998
-        for start, end in zip(texts.starts[:-1].tolist(), texts.starts[1:].tolist(), strict=True):
+        for start, end in zip(texts.cu_seqlens[:-1].tolist(), texts.cu_seqlens[1:].tolist(), strict=True):
             own = texts.tokens[start:end].numpy(), texts.segments[start:end].numpy()
-            alone = Packed.of_lists(*([part.tolist()] for part in own))
-            assert torch.equal(place.reader(quick)(alone), found[start:end])
+            alone = Packed.from_lists(*([part.tolist()] for part in own))
+            assert torch.equal(place.autocast_encoder(quick)(alone), found[start:end])

@@ -41,8 +41,8 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
 def programs(monkeypatch: pytest.MonkeyPatch) -> list[KernelSequence]:
     """Those that are run."""
     found: list[KernelSequence] = []
-    end = KernelSequence.end
-    monkeypatch.setattr(KernelSequence, "end", lambda self: (found.append(self), end(self)))
+    end = KernelSequence.run
+    monkeypatch.setattr(KernelSequence, "run", lambda self: (found.append(self), end(self)))
     return found
 
 
@@ -56,7 +56,7 @@ def encoder_of(p: float = 0.2, **changes: Any) -> Encoder:
 
 def texts() -> Packed:
     ids = torch.randint(5, 50, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1)).numpy()
-    return Packed.of_arrays(ids, np.zeros_like(ids), np.array(LENGTHS))
+    return Packed.from_arrays(ids, np.zeros_like(ids), np.array(LENGTHS))
 
 
 def trained(

@@ -55,7 +55,9 @@ def test_counts_equal_conlleval_for_valid_and_invalid_iob(pairs: list) -> None:
     references = [[a for a, _ in row] for row in pairs]
     predictions = [[b for _, b in row] for row in pairs]
     counts = sum_counts(count_entities(references, predictions))
-    assert (counts.gold, counts.found, counts.right) == conlleval_counts(references, predictions)
+    assert (counts.num_references, counts.num_predictions, counts.num_correct) == conlleval_counts(
+        references, predictions
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,14 @@ def test_small_case() -> None:
     assert counts.keys() == {"C-E", "P-W"}
     cause, part = counts["C-E"], counts["P-W"]
     # Three predictions of Cause-Effect, one in the wrong direction: wrong for precision and for recall.
-    assert (cause.gold, cause.found, cause.right, cause.turned) == (3, 3, 2, 1)
+    assert (cause.num_references, cause.num_predictions, cause.num_correct, cause.num_reversed) == (
+        3,
+        3,
+        2,
+        1,
+    )
     assert (cause.precision, cause.recall, cause.f1) == pytest.approx((2 / 3, 2 / 3, 2 / 3))
-    assert (part.gold, part.found, part.right, part.turned) == (2, 2, 1, 0)
+    assert (part.num_references, part.num_predictions, part.num_correct, part.num_reversed) == (2, 2, 1, 0)
     assert (part.precision, part.recall, part.f1) == (0.5, 0.5, 0.5)
     assert macro_f1(counts) == pytest.approx((2 / 3 + 1 / 2) / 2)
     assert micro_f1(counts) == pytest.approx(2 * 3 / (5 + 5))

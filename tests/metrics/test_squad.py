@@ -136,7 +136,7 @@ def test_best_threshold_equals_the_scripts(questions: list[tuple[int, bool, floa
     scores = [QuestionScores(value, score if has else 0.0, float(not has)) for value, has, score in questions]
     best_score, threshold = find_best_threshold(scores)
     assert best_score == pytest.approx(best / len(questions))
-    achieved = [s.unanswered if s.for_none > threshold else s.answered for s in scores]
+    achieved = [s.no_answer_score if s.null_score_diff > threshold else s.answer_score for s in scores]
     assert sum(achieved) / len(achieved) == pytest.approx(best_score)
 
 

@@ -20,7 +20,7 @@ from bertsmith.packed import Packed
 
 def packed_of(lengths: list[int]) -> Packed:
     ids = torch.zeros(sum(lengths), dtype=torch.long)
-    return Packed.of_arrays(ids.numpy(), ids.numpy(), np.array(lengths, dtype=np.int64))
+    return Packed.from_arrays(ids.numpy(), ids.numpy(), np.array(lengths, dtype=np.int64))
 
 
 class FixedDropout(Dropout):
@@ -30,7 +30,7 @@ class FixedDropout(Dropout):
         super().__init__(0.5, torch.Generator())
         self._mask_function = mask
 
-    def mask(self, x: torch.Tensor) -> torch.Tensor:
+    def draw_mask(self, x: torch.Tensor) -> torch.Tensor:
         return self._mask_function(x)
 
 
@@ -50,8 +50,8 @@ def run_both(
     results = []
     dropout = FixedDropout(lambda w: torch.full_like(w, 0.5)) if drop else None
     for attend in (
-        lambda qkv: reference_attention(qkv, packed, heads, dropout and dropout.mask, sees=sees),
-        lambda qkv: bucket_attention(qkv, AttentionLayout(packed, sees=sees), heads, dropout),
+        lambda qkv: reference_attention(qkv, packed, heads, dropout and dropout.draw_mask, direction=sees),
+        lambda qkv: bucket_attention(qkv, AttentionLayout(packed, direction=sees), heads, dropout),
     ):
         qkv = x.clone().requires_grad_()
         out = attend(qkv)
@@ -82,8 +82,8 @@ def check_forward(lengths: list[int], heads: int, size: int, sees: AttentionDire
     g = torch.Generator().manual_seed(0)
     packed = packed_of(lengths)
     qkv = torch.randn(sum(lengths), 3 * heads * size, generator=g)
-    expected = reference_attention(qkv, packed, heads, sees=sees)
-    layout = AttentionLayout(packed, sees=sees)
+    expected = reference_attention(qkv, packed, heads, direction=sees)
+    layout = AttentionLayout(packed, direction=sees)
     torch.testing.assert_close(bucket_attention(qkv, layout, heads), expected, atol=2e-6, rtol=1e-6)
 
 
@@ -98,7 +98,7 @@ def test_long_sequences_are_split_into_several_buckets() -> None:
     check_forward(lengths, 2, 8, sees="all")
     equal = AttentionLayout(packed_of([100] * 13))
     assert [b.sequences for b in equal.buckets] == [5, 5, 3]
-    assert equal.cells is not None
+    assert equal.row_of_cell is not None
 
 
 def test_empty_batches_and_empty_sequences() -> None:
@@ -163,10 +163,10 @@ def test_inputs_without_gradients_take_any_layout(dtype: torch.dtype, *, grad: b
     qkv = torch.randn(9, 12, generator=torch.Generator().manual_seed(0))
     for sees in ("all", "before"):
         packed = packed_of([4, 5])
-        exact = reference_attention(qkv, packed, 2, sees=sees)
+        exact = reference_attention(qkv, packed, 2, direction=sees)
         for mask in (None, FixedDropout(torch.ones_like)):
             for alike in (False, True):
-                layout = AttentionLayout(packed, sees=sees, alike=alike)
+                layout = AttentionLayout(packed, direction=sees, equal_lengths_only=alike)
                 with torch.set_grad_enabled(grad):
                     output = bucket_attention(qkv.to(dtype), layout, 2, mask)
                 torch.testing.assert_close(output.float(), exact, atol=0.05, rtol=0.05)

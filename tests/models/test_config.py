@@ -79,8 +79,8 @@ def total(config: ModelConfig, heads: tuple[str, ...], labels: int = 2) -> int:
 def parameter_counts(name: str, *heads: str) -> tuple[int, ...]:
     config = preset(name)
     terms = count_parameters(config, ())
-    embeddings = sum(t.size for t in terms if "embedding" in t.term or t.term == "projection")
-    layer = sum(t.size for t in terms if t.term.startswith("layer 0 "))
+    embeddings = sum(t.size for t in terms if "embedding" in t.name or t.name == "projection")
+    layer = sum(t.size for t in terms if t.name.startswith("layer 0 "))
     return embeddings, layer, total(config, ()), total(config, ("pooler",)), total(config, heads)
 
 
@@ -121,7 +121,7 @@ def test_a_popular_formula_lacks_the_biases_of_the_layers_and_the_pooler() -> No
     popular = count_parameters(base, biases=False, pooler=False)
     assert sum(term.size for term in popular) == 108_808_704
     omitted = omitted_terms(base)
-    assert [(term.term, term.formula, term.size) for term in omitted] == [
+    assert [(term.name, term.formula, term.size) for term in omitted] == [
         ("biases of the layers", "12·4H + 12(F + H)", 82_944),
         ("pooler", "H² + H", 590_592),
     ]
@@ -136,7 +136,7 @@ def test_omitted_terms_are_listed(name: str, *, biases: bool, pooler: bool) -> N
     terms = count_parameters(config, biases=biases, pooler=pooler)
     omitted = omitted_terms(config, biases=biases, pooler=pooler)
     assert sum(term.size for term in [*terms, *omitted]) == total(config, ("pooler",))
-    assert {term.term for term in omitted} == {
+    assert {term.name for term in omitted} == {
         *["biases of the layers"] * (not biases),
         *["pooler"] * (not pooler),
     }

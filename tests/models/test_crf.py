@@ -108,7 +108,7 @@ def test_forbidden_transitions_have_no_probability_and_no_gradient() -> None:
         ), torch.zeros(3),
     )  # fmt: skip
     lengths = torch.tensor([30, 7])
-    chain = crf.on(legal)
+    chain = crf.add_to(legal)
     log_partitions(emissions, lengths, chain).sum().backward()
     for parameter in crf.parameters():
         assert torch.isfinite(parameter.grad).all()

@@ -34,7 +34,7 @@ def tiny(**changes) -> ModelConfig:
 def random_text(lengths=(5, 1, 9)) -> Packed:
     g = torch.Generator().manual_seed(9)
     rows = [torch.randint(1, 60, (n,), generator=g).tolist() for n in lengths]
-    return Packed.of_lists(rows, [[0] * len(r) for r in rows])
+    return Packed.from_lists(rows, [[0] * len(r) for r in rows])
 
 
 def test_dropout_has_its_probability_and_preserves_the_mean() -> None:
@@ -57,7 +57,7 @@ def test_dropout_backward_uses_the_same_mask() -> None:
     torch.testing.assert_close(x.grad, torch.where(out == 0, 0.0, 2.0))
     residual = torch.randn(7, 9, requires_grad=True)
     dropout.generator.manual_seed(0)
-    torch.testing.assert_close(dropout.added(residual, x), residual + out)
+    torch.testing.assert_close(dropout.add_residual(residual, x), residual + out)
 
 
 def test_inactive_dropout_is_the_identity() -> None:
@@ -119,7 +119,7 @@ def test_initial_losses_are_those_of_chance() -> None:
     hidden = encoder(packed)
     logits = MaskedLMHead(config, g)(hidden, encoder.embeddings.token.weight)
     assert F.cross_entropy(logits, packed.tokens).item() == pytest.approx(math.log(500), abs=0.2)
-    pairs = SentencePairHead(config, g)(Pooler(config, g)(hidden[packed.first_rows]))
+    pairs = SentencePairHead(config, g)(Pooler(config, g)(hidden[packed.first_token_rows]))
     assert F.cross_entropy(pairs, torch.tensor([0, 1, 0])).item() == pytest.approx(math.log(2), abs=0.02)
 
 
@@ -195,7 +195,7 @@ def test_the_order_of_tokens_matters_only_through_positions() -> None:
     """Without positions the outputs are permuted as the inputs are; with them they are not (S17, E10)."""
     encoder, packed = Encoder(tiny()).eval(), random_text((8,))
     order = torch.randperm(8, generator=torch.Generator().manual_seed(2))
-    shuffled = Packed.of_arrays(packed.tokens[order].numpy(), packed.segments.numpy(), packed.lengths)
+    shuffled = Packed.from_arrays(packed.tokens[order].numpy(), packed.segments.numpy(), packed.lengths)
     assert not torch.allclose(encoder(shuffled), encoder(packed)[order], atol=1e-4)
     with torch.no_grad():
         encoder.embeddings.position.weight.zero_()

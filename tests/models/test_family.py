@@ -38,7 +38,7 @@ PRESETS = {
 
 
 def packed(segments: tuple[int, ...] = (0, 0, 0, 0)) -> Packed:
-    return Packed.of_lists([[7, 8, 9, 10], [11, 12]], [list(segments), [0, 0]])
+    return Packed.from_lists([[7, 8, 9, 10], [11, 12]], [list(segments), [0, 0]])
 
 
 def test_a_name_without_its_version_is_the_newest_preset() -> None:
@@ -55,8 +55,8 @@ def test_every_preset_is_a_model_of_its_family(name: str) -> None:
     assert model_family.model_type == name
     for preset_name in model_family.presets:
         config = preset(preset_name)
-        model_family.check(config)
-        assert (config.model_type, config.longest) == (name, 512)
+        model_family.check_config(config)
+        assert (config.model_type, config.max_length) == (name, 512)
         assert model_family.names(config).tensors
 
 
@@ -75,7 +75,7 @@ def test_published_switches() -> None:
     assert {preset(n).head_dropout for n in presets() if "distilbert" not in n} == {0.1}
     assert preset("distilbert-base-cased").head_dropout == 0.2
     roberta = preset("roberta-base")
-    assert (roberta.position_offset, roberta.max_position_embeddings, roberta.longest) == (2, 514, 512)
+    assert (roberta.position_offset, roberta.max_position_embeddings, roberta.max_length) == (2, 514, 512)
     assert (roberta.type_vocab_size, roberta.pad_token_id, roberta.layer_norm_eps) == (1, 1, 1e-5)
 
 
@@ -134,7 +134,7 @@ def test_heads_list_their_parts_and_return_their_shapes(name: str) -> None:
         TokenClassificationHead(config, g, 4),
         SpanHead(config, g),
     )
-    assert sentence(hidden[batch.first_rows]).shape == (2, 5)
+    assert sentence(hidden[batch.first_token_rows]).shape == (2, 5)
     assert tokens(hidden).shape == (6, 4)
     assert span(hidden).shape == (6, 2)
     for head in (sentence, tokens, span):
@@ -149,7 +149,7 @@ def test_initial_losses_are_those_of_chance(name: str) -> None:
     g = torch.Generator().manual_seed(1)
     encoder = build_encoder(config, g)
     batch = packed()
-    logits = SequenceClassificationHead(config, g, 4)(encoder(batch)[batch.first_rows])
+    logits = SequenceClassificationHead(config, g, 4)(encoder(batch)[batch.first_token_rows])
     assert F.cross_entropy(logits, torch.tensor([0, 3])).item() == pytest.approx(np.log(4), abs=0.1)
 
 
@@ -186,14 +186,17 @@ def test_modules_are_on_the_device_of_their_generator(name: str) -> None:
     g = torch.Generator("cuda").manual_seed(1)
     encoder, head = build_encoder(config, g), SequenceClassificationHead(config, g, 2)
     batch = packed().to("cuda")
-    assert head(encoder(batch)[batch.first_rows]).device.type == "cuda"
+    assert head(encoder(batch)[batch.first_token_rows]).device.type == "cuda"
     assert {p.device.type for p in [*encoder.parameters(), *head.parameters()]} == {"cuda"}
 
 
 def test_default_settings_are_the_familys() -> None:
-    assert (get_family("albert").setting("share"), get_family("bert").setting("share")) == ("all", "none")
-    assert get_family("roberta").setting("pad_token_id") == 1
-    assert get_family("bert").setting("hidden_size") == ModelConfig().hidden_size
+    assert (get_family("albert").default_of("share"), get_family("bert").default_of("share")) == (
+        "all",
+        "none",
+    )
+    assert get_family("roberta").default_of("pad_token_id") == 1
+    assert get_family("bert").default_of("hidden_size") == ModelConfig().hidden_size
 
 
 @pytest.mark.parametrize(("heads", "family"), [(2, "bert"), (4, "bert"), (8, "bert"), (4, "roberta")])
@@ -216,7 +219,7 @@ def test_heads_with_local_initialization_attend_to_neighbors(heads: int, family:
     assert not changed[:, 4:].any()
     length = 40
     ids = torch.randint(5, 200, (30, length), generator=torch.Generator().manual_seed(1))
-    packed = Packed.of_padded(ids, torch.ones_like(ids), torch.zeros_like(ids))
+    packed = Packed.from_padded(ids, torch.ones_like(ids), torch.zeros_like(ids))
     with torch.no_grad():
         q, k, _ = qkv(encoder.embeddings(packed)).view(30, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
         weights = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1).mean(0)  # [A, T, T]

@@ -31,7 +31,7 @@ CONFIG = ModelConfig(
     attention_probs_dropout_prob=0.0,
 )
 ENCODER = Encoder(CONFIG, torch.Generator().manual_seed(0)).eval()
-PACKED = Packed.of_lists([[2, 7, 8, 3], [2, 9, 3], [2, 11, 12, 13, 14, 3]], [[0] * 4, [0] * 3, [0] * 6])
+PACKED = Packed.from_lists([[2, 7, 8, 3], [2, 9, 3], [2, 11, 12, 13, 14, 3]], [[0] * 4, [0] * 3, [0] * 6])
 CHOICES = [*get_args(Layers)]
 
 
@@ -80,7 +80,7 @@ def test_a_sequence_does_not_depend_on_the_batch(layers: Layers) -> None:
     extractor = features(layers, recurrent=True).eval()
     batch = extractor(ENCODER, PACKED)
     assert batch.shape == (13, 32)
-    single = extractor(ENCODER, Packed.of_lists([[2, 9, 3]], [[0] * 3]))
+    single = extractor(ENCODER, Packed.from_lists([[2, 9, 3]], [[0] * 3]))
     torch.testing.assert_close(batch[4:7], single, atol=1e-6, rtol=1e-5)
 
 
@@ -98,7 +98,7 @@ def test_a_bilstm_computes_in_fp32_under_autocast(lengths: list[int], dtype: tor
 
 def test_a_bilstm_uses_both_directions_of_one_sequence() -> None:
     extractor = features("last", recurrent=True)
-    other = Packed.of_lists([[2, 7, 8, 3], [2, 9, 3], [2, 11, 12, 13, 15, 3]], [[0] * 4, [0] * 3, [0] * 6])
+    other = Packed.from_lists([[2, 7, 8, 3], [2, 9, 3], [2, 11, 12, 13, 15, 3]], [[0] * 4, [0] * 3, [0] * 6])
     first, second = extractor(ENCODER, PACKED), extractor(ENCODER, other)
     torch.testing.assert_close(first[:7], second[:7], atol=1e-6, rtol=1e-5)
     assert not torch.allclose(first[7], second[7])
@@ -115,12 +115,12 @@ def test_sequence_features_are_one_token_of_the_encoder_and_both_ends_of_a_bilst
     )
     states = encoder(PACKED)
     rows = [3, 6, 12] if causal else [0, 4, 7]
-    assert torch.equal(plain.of_sequences(encoder, PACKED), states[rows])
+    assert torch.equal(plain.sequence_features(encoder, PACKED), states[rows])
     lengths = PACKED.lengths.tolist()
     lstm = recurrent.parts["recurrent"].lstm
     final_states = [lstm(sequence)[1][0] for sequence in torch.split(states, lengths)]
     expected = torch.stack([torch.cat([final[2], final[3]]) for final in final_states])
-    torch.testing.assert_close(recurrent.of_sequences(encoder, PACKED), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(recurrent.sequence_features(encoder, PACKED), expected, atol=1e-6, rtol=1e-5)
 
 
 def test_weights_come_from_the_generator_only() -> None:

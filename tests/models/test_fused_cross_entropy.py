@@ -20,7 +20,7 @@ from bertsmith.models.fused_cross_entropy import fused_cross_entropy
 class _ChunkedReference(KernelBackend):
     """The reference kernels with a chunked loss."""
 
-    def takes_parts(self, x: Tensor) -> bool:
+    def prefers_chunked_loss(self, x: Tensor) -> bool:
         return True
 
 
@@ -162,7 +162,7 @@ def test_gradients_of_nearly_certain_predictions_are_rounded_once_in_bf16(
 
 def test_backends_that_chunk_the_loss() -> None:
     x = torch.ones(3, 4)
-    assert not REFERENCE.takes_parts(x)
+    assert not REFERENCE.prefers_chunked_loss(x)
     if "numba" in BACKENDS:
-        assert BACKENDS["numba"].takes_parts(x)
-        assert not BACKENDS["numba"].takes_parts(x.double())
+        assert BACKENDS["numba"].prefers_chunked_loss(x)
+        assert not BACKENDS["numba"].prefers_chunked_loss(x.double())

@@ -106,7 +106,7 @@ def test_a_machine_without_processor_details(monkeypatch: pytest.MonkeyPatch) ->
 def test_embedding_gradients_are_added_to_the_decoders_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     config = preset("bert-tiny-uncased", vocab_size=tiny_run.tokenizer().vocab_size, hidden_dropout_prob=0.0)
     ids = tiny_run.tokenizer().encode("kaba lode mi kaba").ids
-    packed = Packed.of_lists([ids, ids[:4]], [[0] * len(ids), [0] * 4])
+    packed = Packed.from_lists([ids, ids[:4]], [[0] * len(ids), [0] * 4])
     batch = SimpleNamespace(
         packed=packed, rows=torch.tensor([1, 3]), labels=torch.tensor([7, 9]), counts={"mlm": 2}
     )
@@ -147,7 +147,7 @@ def test_embedding_gradients_are_added_in_place() -> None:
     with torch.no_grad():
         table.weight.copy_(torch.randn(50, 8, generator=torch.Generator().manual_seed(0)))
     ids = torch.tensor([3, 3, 7])
-    with table.beside_decoder(decodes=True) as weight:
+    with table.tied_decoder_weight(is_tied=True) as weight:
         x = table(ids).sin()
     Decode.apply(x, weight).square().sum().backward()
     assert table.weight.grad is not None
@@ -165,7 +165,7 @@ def test_an_empty_batch(by_onednn: bool) -> None:
 class MatmulKernels(KernelBackend):
     """Kernels that compute matrix products."""
 
-    def multiplies(self, x: torch.Tensor) -> bool:
+    def has_fast_matmul(self, x: torch.Tensor) -> bool:
         return True
 
 
@@ -173,7 +173,7 @@ class MatmulKernels(KernelBackend):
 def test_rows_are_padded_where_shapes_are_prepared(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     config = preset("bert-tiny-uncased", vocab_size=50)
     encoder: Encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
-    texts = Packed.of_lists([[1, 2, 3], [4, 5]], [[0] * 3, [0] * 2])
+    texts = Packed.from_lists([[1, 2, 3], [4, 5]], [[0] * 3, [0] * 2])
     row_counts = []
     encoder.blocks[0].feed_forward.inner.register_forward_hook(
         lambda module, inputs, output: row_counts.append(len(inputs[0]))
@@ -183,7 +183,7 @@ def test_rows_are_padded_where_shapes_are_prepared(monkeypatch: pytest.MonkeyPat
     )
     if mode == "kernels":
         encoder.kernels = MatmulKernels()
-    encoder.in_integers = mode == "int8"
+    encoder.is_int8 = mode == "int8"
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=mode == "bf16"):
         output = encoder(texts)
     assert row_counts == [5 if mode in ("default", "kernels") else 32]

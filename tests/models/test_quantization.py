@@ -35,12 +35,12 @@ def stats_of(x: torch.Tensor) -> ChannelStats:
 def test_the_layer_equals_its_definition() -> None:
     layer, x = random_layer()
     quantized_layer = Int8Linear(layer, stats_of(x))
-    rows, weight = x * quantized_layer.channels, quantized_layer.weight.double() * quantized_layer.scale
+    rows, weight = x * quantized_layer.input_factors, quantized_layer.weight.double() * quantized_layer.scale
     minimum, maximum = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
     step = (maximum - minimum) / 255
     rounded = ((rows - minimum) / step).round() * step + minimum
     assert (rounded - rows).abs().max() <= step.max() / 2 + 1e-5
-    outlier = quantized_layer.apart
+    outlier = quantized_layer.outlier_channel
     outlier_product = x[:, outlier, None].double() * layer.weight[:, outlier].double()
     expected = rounded.double() @ weight + outlier_product + layer.bias.double()
     output = quantized_layer(x).double()
@@ -78,7 +78,7 @@ def test_the_largest_channel_stays_in_floating_point(rows: list[int]) -> None:
     error_before = Int8Linear(layer, stats_of(x))(x) - linear(x, layer.weight, layer.bias)
     x[rows, 41] += 5000
     quantized_layer = Int8Linear(layer, stats_of(x))
-    assert quantized_layer.apart == 41
+    assert quantized_layer.outlier_channel == 41
     assert not quantized_layer.weight[41].any()
     error = quantized_layer(x) - linear(x, layer.weight, layer.bias)
     assert error.norm() < 1.5 * error_before.norm()
@@ -108,7 +108,7 @@ def encoder_of(name: str) -> Encoder:
 
 def texts(rows: int, length: int, seed: int) -> Packed:
     ids = np.random.default_rng(seed).integers(0, 80, rows * length)
-    return Packed.of_arrays(ids, np.zeros(rows * length, np.int64), np.full(rows, length))
+    return Packed.from_arrays(ids, np.zeros(rows * length, np.int64), np.full(rows, length))
 
 
 @pytest.mark.parametrize("name", ["bert-tiny-uncased", "roberta-mini", "albert-small"])

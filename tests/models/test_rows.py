@@ -30,7 +30,7 @@ EVEN_SIZES = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 
 def texts(sizes: list[int], seed: int = 0) -> Packed:
     generator = torch.Generator().manual_seed(seed)
     rows = [torch.randint(5, 97, (size,), generator=generator).tolist() for size in sizes]
-    return Packed.of_lists(rows, [[0] * size for size in sizes])
+    return Packed.from_lists(rows, [[0] * size for size in sizes])
 
 
 def random_rows(count: int, ratio: float, seed: int) -> torch.Tensor:
@@ -54,7 +54,7 @@ def test_states_of_selected_tokens(
     packed = texts(sizes, seed)
     if precision == "int8":
         encoder = quantized(encoder, texts([20, 30]))
-    reader = ComputeContext.of("cpu", "fp32" if precision == "fp32" else "bf16").reader(encoder)
+    reader = ComputeContext.create("cpu", "fp32" if precision == "fp32" else "bf16").autocast_encoder(encoder)
     rows = random_rows(len(packed.tokens), ratio, seed)
     with torch.inference_mode():
         states, all_states = reader(packed, rows=rows), reader(packed)

@@ -63,7 +63,7 @@ def test_sinusoids_start_at_the_first_position() -> None:
     table = build_encoder(config, torch.Generator().manual_seed(3)).embeddings.position.weight
     assert not table[: config.position_offset].any()
     assert torch.equal(
-        table[config.position_offset :], sinusoidal_positions(config.longest, config.embedding_width)
+        table[config.position_offset :], sinusoidal_positions(config.max_length, config.embedding_dim)
     )
 
 
@@ -74,7 +74,9 @@ def test_without_positions_outputs_are_shuffled_as_tokens_are(position: str, is_
     encoder = encoder_with(position=position)
     ids = torch.tensor([7, 3, 90, 41, 12, 7, 66])
     order = torch.tensor([4, 0, 6, 2, 1, 5, 3])
-    plain, shuffled = (encoder(Packed.of_lists([tokens.tolist()], [[0] * 7])) for tokens in (ids, ids[order]))
+    plain, shuffled = (
+        encoder(Packed.from_lists([tokens.tolist()], [[0] * 7])) for tokens in (ids, ids[order])
+    )
     assert torch.allclose(shuffled, plain[order], atol=1e-6) == is_equivariant
 
 
@@ -84,7 +86,7 @@ def test_a_tied_decoder_shares_the_token_embeddings(tied: bool) -> None:
     encoder = build_encoder(config, torch.Generator().manual_seed(3))
     head = MaskedLMHead(config, encoder.generator)
     tokens = encoder.embeddings.token.weight
-    assert (head.table(tokens).data_ptr() == tokens.data_ptr()) == tied
+    assert (head.decoder_weight(tokens).data_ptr() == tokens.data_ptr()) == tied
     num_parameters = sum(weight.numel() for part in (encoder, head) for weight in part.parameters())
     assert sum(term.size for term in count_parameters(config, ("masked",))) == num_parameters
     hidden, labels = torch.randn(5, config.hidden_size), torch.tensor([1, 2, 3, 4, 5])
@@ -136,10 +138,10 @@ def test_the_reference_loads_the_same_model(switch: str, tmp_path: Path) -> None
     reference = library.BertForPreTraining.from_pretrained(locate(model.path), attn_implementation="eager")
     ids = torch.tensor([[2, 9, 20, 4, 12, 3]])
     expected = reference.eval()(ids, output_hidden_states=True)
-    hidden = model.encoder(Packed.of_lists(ids.tolist(), [[0] * 6]))
+    hidden = model.encoder(Packed.from_lists(ids.tolist(), [[0] * 6]))
     torch.testing.assert_close(hidden, expected.hidden_states[-1][0], atol=1e-5, rtol=0)
     head = MaskedLMHead(model.encoder.config, torch.Generator())
-    read_folder(locate(model.path)).fill("masked", head)
+    read_folder(locate(model.path)).load_into("masked", head)
     logits = head(hidden, model.encoder.embeddings.token.weight)
     torch.testing.assert_close(logits, expected.prediction_logits[0], atol=1e-5, rtol=1e-5)
 

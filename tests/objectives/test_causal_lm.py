@@ -47,7 +47,7 @@ def build_model() -> tuple[Encoder, CausalLM]:
 def make_batch(lengths: tuple[int, ...] = (7, 13, 1, 29, 13)) -> MaskedBatch:
     generator = torch.Generator().manual_seed(1)
     token_lists = [torch.randint(5, 60, (n,), generator=generator).tolist() for n in lengths]
-    packed = Packed.of_lists(token_lists, [[0] * n for n in lengths])
+    packed = Packed.from_lists(token_lists, [[0] * n for n in lengths])
     rows = torch.arange(2, sum(lengths), 5)
     labels = packed.tokens[rows].clone()
     packed.tokens[rows] = 4  # [MASK]
@@ -90,9 +90,9 @@ def test_states_do_not_depend_on_later_tokens() -> None:
     with torch.no_grad():
         before = encoder.eval()(packed)
         changed = packed.tokens.clone()
-        last = packed.last_rows
+        last = packed.last_token_rows
         changed[last] = 5 + (changed[last] + 1) % 50
-        after = encoder(Packed(changed, packed.segments, packed.positions, packed.starts, packed.lengths))
+        after = encoder(Packed(changed, packed.segments, packed.positions, packed.cu_seqlens, packed.lengths))
     unchanged = torch.ones(len(changed), dtype=torch.bool)
     unchanged[last] = False
     assert torch.equal(before[unchanged], after[unchanged])
@@ -108,9 +108,13 @@ def test_a_backwards_model_equals_a_forward_model_on_reversed_sequences() -> Non
     head.load_state_dict(objective.state_dict())
     batch = make_batch()
     packed = batch.unmasked
-    order = torch.cat([torch.arange(b - 1, a - 1, -1) for a, b in pairwise(packed.starts.tolist())])
+    order = torch.cat([torch.arange(b - 1, a - 1, -1) for a, b in pairwise(packed.cu_seqlens.tolist())])
     reversed_ = Packed(
-        packed.tokens[order], packed.segments[order], packed.positions[order], packed.starts, packed.lengths
+        packed.tokens[order],
+        packed.segments[order],
+        packed.positions[order],
+        packed.cu_seqlens,
+        packed.lengths,
     )
     torch.testing.assert_close(backwards(reversed_)[order], encoder(packed), atol=1e-5, rtol=0)
     loss = objective.loss(encoder, batch)

@@ -47,7 +47,7 @@ def build_student(teacher: Path, layers: int = 2, **settings: object) -> tuple[E
     encoder = build_encoder(config, generator)
     distillation_settings = DistillationSettings(teacher=str(teacher), **settings)
     objective = Distillation(encoder, generator, read_folder(teacher), distillation_settings)
-    objective.bring(encoder, fresh=True)
+    objective.load_teacher(encoder, fresh=True)
     return encoder, objective
 
 
@@ -55,7 +55,7 @@ def make_batch() -> MaskedBatch:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(6, 30, (5,), generator=generator).tolist()
     tokens = [torch.randint(5, 60, (n,), generator=generator).tolist() for n in lengths]
-    packed = Packed.of_lists(tokens, [[0] * n for n in lengths])
+    packed = Packed.from_lists(tokens, [[0] * n for n in lengths])
     rows = torch.randperm(sum(lengths), generator=generator)[: sum(lengths) // 4].sort().values
     labels = torch.randint(5, 60, (len(rows),), generator=generator)
     return MaskedBatch(packed, rows, labels, labels[:0], 0, 0, "none")
@@ -71,7 +71,7 @@ def test_losses_equal_their_definitions(soft_on: str, tmp_path: Path) -> None:
         loss = objective.loss(encoder, batch)
         teacher, head = read_folder(folder), MaskedLMHead(read_folder(folder).config, torch.Generator())
         teacher_encoder = teacher.encoder().eval()
-        teacher.fill("masked", head)
+        teacher.load_into("masked", head)
         teacher_hidden, hidden = teacher_encoder(batch.packed), encoder(batch.packed)
         teacher_logits = head(teacher_hidden, teacher_encoder.embeddings.token.weight)
         logits = objective.masked(hidden, encoder.embeddings.token.weight)
@@ -82,7 +82,7 @@ def test_losses_equal_their_definitions(soft_on: str, tmp_path: Path) -> None:
         cosine = torch.nn.CosineEmbeddingLoss()(hidden, teacher_hidden, torch.ones(len(hidden)))
     means = {part: float(value) / loss.counts[part] for part, value in loss.sums.items()}
     assert means == pytest.approx({"soft": float(soft), "mlm": float(mlm), "cosine": float(cosine)}, abs=1e-5)
-    assert objective.weights == {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
+    assert objective.loss_weights == {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
 
 
 def test_the_loss_of_a_copy_of_the_teacher_is_zero(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_students_that_do_not_fit_their_teacher_are_refused(tmp_path: Path) -> N
     assert caught.value.code == "teacher_causal"
     with pytest.raises(InputError):
         bs.distill(shards, tmp_path / "student", moods, settings=SETTINGS)
-    other = Tokenizer.of_vocabulary([*tiny_run.TOKENS[::-1]], lowercase=True, max_length=64)
+    other = Tokenizer.from_vocabulary([*tiny_run.TOKENS[::-1]], lowercase=True, max_length=64)
     file = tmp_path / "corpus.txt"
     elsewhere = bs.prepare([file], other, tmp_path / "elsewhere", workers=1)
     with pytest.raises(InputError) as caught:

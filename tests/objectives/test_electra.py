@@ -54,7 +54,7 @@ def make_batch(sequences: int = 5, first: int = 0) -> MaskedBatch:
     generator = torch.Generator().manual_seed(1)
     lengths = torch.randint(6, 30, (sequences,), generator=generator).tolist()
     tokens = [torch.randint(5, 60, (n,), generator=generator).tolist() for n in lengths]
-    packed = Packed.of_lists(tokens, [[0] * n for n in lengths])
+    packed = Packed.from_lists(tokens, [[0] * n for n in lengths])
     rows = torch.randperm(sum(lengths), generator=generator)[: sum(lengths) // 4].sort().values
     labels = torch.randint(5, 60, (len(rows),), generator=generator)
     return MaskedBatch(packed, rows, labels, labels[:0], 0, first, "none")
@@ -76,7 +76,7 @@ def test_losses_equal_the_references(tmp_path: Path) -> None:
     """Run transformers' generator and discriminator on the same sampled tokens."""
     library = transformers()
     encoder, objective = build_model()
-    for name, parts in objective.folders(encoder).items():
+    for name, parts in objective.export(encoder).items():
         write_folder(tmp_path / name, parts.config, parts.modules)
     generator = library.ElectraForMaskedLM.from_pretrained(tmp_path / GENERATOR).eval()
     discriminator = library.ElectraForPreTraining.from_pretrained(tmp_path / MODEL).eval()
@@ -99,7 +99,7 @@ def test_losses_equal_the_references(tmp_path: Path) -> None:
     torch.testing.assert_close(loss.sums["mlm"] / len(batch.rows), generator_output.loss, atol=1e-5, rtol=0)
     torch.testing.assert_close(loss.sums["replaced"] / batch.tokens, output.loss, atol=1e-5, rtol=0)
     correct = ((output.logits > 0) == packed.pad(is_replaced).bool())[mask.bool()].sum()
-    assert loss.right["replaced"] == correct
+    assert loss.num_correct["replaced"] == correct
     assert loss.counts == {"mlm": len(batch.rows), "replaced": batch.tokens}
 
 
@@ -152,7 +152,7 @@ def test_tokens_are_sampled_from_the_generators_distribution() -> None:
 def test_evaluation_changes_no_training_state() -> None:
     encoder, objective = build_model(hidden_dropout_prob=0.1)
     before = encoder.generator.get_state()
-    context = ComputeContext.of("cpu", "fp32")
+    context = ComputeContext.create("cpu", "fp32")
     objective.eval(), encoder.eval()
     first = evaluate_objective(objective, encoder, [make_batch()], context)
     assert torch.equal(encoder.generator.get_state(), before)

@@ -33,7 +33,7 @@ def make_batch(sequences: int = 5, task: str = "nsp") -> MaskedBatch:
     lengths = torch.randint(6, 30, (sequences,), generator=generator).tolist()
     tokens = [torch.randint(5, 50, (n,), generator=generator).tolist() for n in lengths]
     segments = [[0] * (n // 2) + [1] * (n - n // 2) for n in lengths]
-    packed = Packed.of_lists(tokens, segments)
+    packed = Packed.from_lists(tokens, segments)
     rows = torch.randperm(sum(lengths), generator=generator)[: sum(lengths) // 4].sort().values
     labels = torch.randint(5, 50, (len(rows),), generator=generator)
     pair_labels = torch.randint(0, 2, (sequences,), generator=generator)
@@ -41,7 +41,7 @@ def make_batch(sequences: int = 5, task: str = "nsp") -> MaskedBatch:
 
 
 def evaluate(encoder: Encoder, objective: MaskedLM, batches: list[MaskedBatch]) -> dict[str, float]:
-    return evaluate_objective(objective, encoder, batches, ComputeContext.of("cpu", "fp32"))
+    return evaluate_objective(objective, encoder, batches, ComputeContext.create("cpu", "fp32"))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_losses_and_label_ids_equal_the_references(
 
     encoder, objective = model
     folder = tmp_path_factory.mktemp("written") / "model"
-    parts = objective.folders(encoder)["model"]
+    parts = objective.export(encoder)["model"]
     write_folder(folder, parts.config, parts.modules)
     reference = transformers.BertForPreTraining.from_pretrained(folder, attn_implementation="eager").eval()
 
@@ -88,7 +88,7 @@ def test_a_batch_without_masked_tokens_has_a_finite_loss(model: tuple[Encoder, M
     encoder, objective = model
     batch = make_batch()
     empty = MaskedBatch(batch.packed, batch.rows[:0], batch.labels[:0], batch.pair_labels, 0, 0)
-    total = objective.loss(encoder, empty).over(empty.counts)
+    total = objective.loss(encoder, empty).reduce(empty.counts)
     assert math.isfinite(total.item())
     torch.autograd.backward(total)
     assert all(p.grad is None or p.grad.isfinite().all() for p in objective.parameters())
@@ -124,11 +124,11 @@ def test_metrics_are_means_over_all_batches(model: tuple[Encoder, MaskedLM]) -> 
 def test_without_a_sentence_task_there_is_no_pair_head() -> None:
     generator = torch.Generator().manual_seed(0)
     encoder, objective = Encoder(CONFIG, generator), MaskedLM(CONFIG, generator, "none")
-    assert set(objective.folders(encoder)["model"].modules) == {"encoder", "masked"}
+    assert set(objective.export(encoder)["model"].modules) == {"encoder", "masked"}
     batch = make_batch(task="none")
     loss = objective.loss(encoder, batch)
     assert set(loss.sums) == set(loss.counts) == {"mlm"}
-    torch.autograd.backward(loss.over(batch.counts))
+    torch.autograd.backward(loss.reduce(batch.counts))
     assert all(p.grad is not None for p in objective.parameters())
     with torch.inference_mode():
         assert set(evaluate(encoder, objective, [batch])) == {"mlm_loss", "mlm_accuracy", "mlm_perplexity"}

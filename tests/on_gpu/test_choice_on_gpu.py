@@ -146,9 +146,9 @@ def test_what_is_tried_draws_nothing_from_the_run(interpreted: None) -> None:
 def test_a_model_that_answers_leaves_the_run_its_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default generator is a run's alone."""
     monkeypatch.setattr("bertsmith.device._default_generator", lambda _: torch.default_generator)
-    run = ComputeContext.of("cpu", "bf16", 5, trains=True)
+    run = ComputeContext.create("cpu", "bf16", 5, for_training=True)
     assert run.generator is torch.default_generator
     state = run.generator.get_state()
-    assert ComputeContext.of("cpu", "bf16", 0).generator is not torch.default_generator
+    assert ComputeContext.create("cpu", "bf16", 0).generator is not torch.default_generator
     assert run.generator.get_state().equal(state)
     assert run.generator.initial_seed() == 5

@@ -53,12 +53,12 @@ class Again:
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, kernels: KernelBackend) -> None:
     """Runs compute with these kernels, draw from the default generator, do not wait for the device, and record
     their updates; a batch is filled up far enough that few shapes are met."""
-    monkeypatch.setattr(ComputeContext, "recorded", lambda _, work, __: Again(work))
+    monkeypatch.setattr(ComputeContext, "capture_graph", lambda _, work, __: Again(work))
     monkeypatch.setattr(cuda_graphs, "_STEPS", 1)
     monkeypatch.setattr(cuda_graphs, "_ROW_STEPS", 1)
     monkeypatch.setattr(Again, "replayed", 0)
     monkeypatch.setattr("bertsmith.device._default_generator", lambda _: torch.default_generator)
-    monkeypatch.setattr(ComputeContext, "runs_ahead", property(lambda _: True))
+    monkeypatch.setattr(ComputeContext, "is_async", property(lambda _: True))
     monkeypatch.setattr(run_of_workflows, "select_training_backend", lambda *_, **__: kernels)
 
 
@@ -75,7 +75,7 @@ def test_a_resumed_run_is_the_unbroken_one(
     as_on_a_gpu(monkeypatch, kernels)
     shards = tiny_run.make_shards(tmp_path)
     straight = tiny_run.run(shards, tmp_path / "straight", *FEW)
-    assert (Again.replayed > 2) == kernels.skips_labels
+    assert (Again.replayed > 2) == kernels.ignores_negative_labels
     assert f"kernels: {kernels.name}\n" in (straight.path / "settings.yaml").read_text(encoding="utf-8")
     update = trainer.update
 
@@ -213,26 +213,28 @@ def test_a_batch_is_filled_up_to_one_of_few_sizes(tokens: int, rows: int, longes
     found = cuda_graphs._filled_up(own)
     assert tokens < found.tokens <= 1.04 * tokens + 2
     assert rows <= found.rows <= 1.07 * rows + 1
-    assert found.tokens - tokens <= (found.sequences - own.sequences) * longest
+    assert found.tokens - tokens <= (found.sequences - own.num_sequences) * longest
     assert found.longest == longest
 
 
 def test_a_batch_is_filled_up_to_what_it_has_room_in() -> None:
     batch = SyntheticStream(50, 12, 0.3).batch(0, 0, 2)
     own = batch.sizes
-    assert batch.filled(own._replace(sequences=own.sequences + 2, tokens=own.tokens + 20)).sizes == (
-        *(own.sequences + 2, own.tokens + 20),
+    assert batch.padded_to(
+        own._replace(num_sequences=own.num_sequences + 2, num_tokens=own.num_tokens + 20)
+    ).sizes == (
+        *(own.num_sequences + 2, own.num_tokens + 20),
         *own[2:],
     )
     for less in (
-        own._replace(tokens=own.tokens - 1),
-        own._replace(rows=own.rows - 1),
-        own._replace(longest=own.longest - 1),
-        own._replace(sequences=own.sequences + 1),
-        own._replace(sequences=own.sequences + 1, tokens=own.tokens + own.longest + 1),
+        own._replace(num_tokens=own.num_tokens - 1),
+        own._replace(num_rows=own.num_rows - 1),
+        own._replace(max_seqlen=own.max_seqlen - 1),
+        own._replace(num_sequences=own.num_sequences + 1),
+        own._replace(num_sequences=own.num_sequences + 1, num_tokens=own.num_tokens + own.max_seqlen + 1),
     ):
         with pytest.raises(ValueError, match="cannot be filled"):
-            batch.filled(less)
+            batch.padded_to(less)
 
 
 def test_work_is_recorded_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +259,7 @@ def test_work_is_recorded_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> 
     device._capture_stream.cache_clear()
     asked = []
     for _ in range(2):
-        ComputeContext(second, "bf16", torch.Generator()).recorded(lambda: asked.append(at[-1]), None)
+        ComputeContext(second, "bf16", torch.Generator()).capture_graph(lambda: asked.append(at[-1]), None)
     device._capture_stream.cache_clear()
     assert asked == [second] * 2
     assert seen[0] == seen[1]

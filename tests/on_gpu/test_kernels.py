@@ -54,7 +54,7 @@ CLOSE = 0.1  # of bf16 from end to end, relative
 def packed_of(lengths: list[int], seed: int = 0) -> Packed:
     draw = np.random.default_rng(seed)
     rows = [draw.integers(5, CONFIG.vocab_size, length).tolist() for length in lengths]
-    return Packed.of_lists(rows, [[0] * length for length in lengths])
+    return Packed.from_lists(rows, [[0] * length for length in lengths])
 
 
 def passed(
@@ -97,11 +97,11 @@ def test_flash_attention_is_attention(
     numbers = torch.Generator().manual_seed(seed)
     qkv = torch.randn(sum(lengths), 3 * heads * width, generator=numbers).bfloat16().requires_grad_()
     grad = torch.randn(sum(lengths), heads * width, generator=numbers)
-    found = FlashBackend().attention(qkv, AttentionLayout(packed, sees).bounds, heads, None)
+    found = FlashBackend().attention(qkv, AttentionLayout(packed, sees).ranges, heads, None)
     assert found is not None
     (slope,) = torch.autograd.grad(found, qkv, grad.bfloat16())
     exact = qkv.detach().float().requires_grad_()
-    wanted = reference_attention(exact, packed, heads, sees=sees)
+    wanted = reference_attention(exact, packed, heads, direction=sees)
     (slope_wanted,) = torch.autograd.grad(wanted, exact, grad)
     assert torch.allclose(found.float(), wanted, atol=2e-2, rtol=2e-2)
     assert torch.allclose(slope.float(), slope_wanted, atol=5e-2, rtol=5e-2)
@@ -247,15 +247,15 @@ def test_a_batch_that_is_filled_up_is_the_same(
     trained = Trained(encoder, objective).train()
     set_kernel_backend(trained, TritonBackend())
     found = []
-    for one in (batch, batch.filled(sizes)):
+    for one in (batch, batch.padded_to(sizes)):
         trained.zero_grad()
         loss = trained.loss(one)
-        loss.over(batch.counts).backward()
+        loss.reduce(batch.counts).backward()
         found.append((loss, {name: p.grad for name, p in trained.named_parameters()}))
     (plain, slopes), (filled, others) = found
     for part, value in plain.sums.items():
         assert filled.sums[part].item() == pytest.approx(value.item(), rel=1e-5)
-        assert filled.right[part] == plain.right[part]
+        assert filled.num_correct[part] == plain.num_correct[part]
     for name, slope in slopes.items():
         assert torch.allclose(slope, others[name], atol=1e-6), name
 
@@ -269,7 +269,7 @@ def test_tables_that_are_looked_up(exact: None) -> None:
     rows = [torch.randint(len(table.weight), (30,), generator=numbers) for table in tables]
     norm, dropout = nn.LayerNorm(16), Dropout(0.1, numbers).eval()
     learnt = [x, *(table.weight for table in tables), *norm.parameters()]
-    found = TritonBackend().embedded(x, list(zip(tables, rows, strict=True)), norm, dropout, torch.float32)
+    found = TritonBackend().embed(x, list(zip(tables, rows, strict=True)), norm, dropout, torch.float32)
     assert found is not None
     wanted = norm(x + sum(table(row) for table, row in zip(tables, rows, strict=True)))
     assert torch.allclose(found, wanted, atol=1e-5)
@@ -283,20 +283,20 @@ def test_tables_that_are_looked_up(exact: None) -> None:
 def test_more_sequences_than_a_grid_has_are_left_to_flash_attention(exact: None) -> None:
     qkv, many = torch.randn(4, 48), torch.zeros(2**16 + 1, dtype=torch.long)
     many[-1] = 4
-    bounds = AttentionLayout(packed_of([4])).bounds._replace(starts=many)
-    assert triton_backend._takes(torch.float32, 16, 2, bounds._replace(starts=many[1:]))
+    bounds = AttentionLayout(packed_of([4])).ranges._replace(cu_seqlens=many)
+    assert triton_backend._takes(torch.float32, 16, 2, bounds._replace(cu_seqlens=many[1:]))
     assert not triton_backend._takes(torch.float32, 16, 2, bounds)
-    assert TritonBackend().attention(qkv, bounds._replace(starts=many[-2:]), 2, None) is not None
+    assert TritonBackend().attention(qkv, bounds._replace(cu_seqlens=many[-2:]), 2, None) is not None
 
 
 def test_what_flash_attention_does_not_take() -> None:
-    five = AttentionLayout(packed_of([5])).bounds
+    five = AttentionLayout(packed_of([5])).ranges
     low = torch.randn(5, 48).bfloat16()
     assert FlashBackend().attention(low, five, 2, None) is not None
     assert FlashBackend().attention(low.float(), five, 2, None) is None
-    assert FlashBackend().attention(low, five._replace(sees="behind"), 2, None) is None
+    assert FlashBackend().attention(low, five._replace(attention_direction="behind"), 2, None) is None
     assert FlashBackend().attention(torch.randn(5, 36).bfloat16(), five, 2, None) is None
-    assert FlashBackend().attention(low[:0], AttentionLayout(packed_of([0])).bounds, 2, None) is None
+    assert FlashBackend().attention(low[:0], AttentionLayout(packed_of([0])).ranges, 2, None) is None
     encoder, packed = Encoder(CONFIG), packed_of([3, 8])
     plain = passed(encoder, packed, REFERENCE, None, low=False)[0]
     assert passed(encoder, packed, TritonBackend(), None, low=False)[0].equal(plain)
@@ -320,8 +320,8 @@ def test_answers_are_by_flash_attention(tmp_path: Path, monkeypatch: pytest.Monk
         return kernel(qkv, starts, *more, **named)
 
     monkeypatch.setattr(torch_flash_attention, "flash_attention", attended)
-    monkeypatch.setattr(ComputeContext, "uses_threads", property(lambda _: False))
-    monkeypatch.setattr(ComputeContext, "runs_ahead", property(lambda _: True))
+    monkeypatch.setattr(ComputeContext, "is_cpu", property(lambda _: False))
+    monkeypatch.setattr(ComputeContext, "is_async", property(lambda _: True))
     exactly = bs.load(run.path, precision="fp32")
     assert exactly.encoder.kernels.name == "torch"
     model = bs.load(run.path, precision="bf16")

@@ -63,9 +63,9 @@ def test_a_sum_with_dropout_normalised(rows: int, width: int, seed: int, share: 
     slopes = torch.autograd.grad(wanted, (*exact, weight, norm_bias, bias), grad.float())
     made = norm_.add_layer_norm(residual, x, bias.detach(), norm, drawn)
     near(made.out, wanted.detach())
-    found = norm_.added_norm_backward(grad, residual, x, bias.detach(), norm, drawn, made.of_rows)
-    assert (found.x is found.whole) == (not share)
-    for own, other in zip((found.whole, found.x, *found.weights), slopes, strict=True):
+    found = norm_.added_norm_backward(grad, residual, x, bias.detach(), norm, drawn, made.row_stats)
+    assert (found.x is found.sum_grad) == (not share)
+    for own, other in zip((found.sum_grad, found.x, *found.weights), slopes, strict=True):
         # what is left of numbers that cancel: of a single column all of it
         near(own, other, 30 * float(grad.float().norm()) if width == 1 else float(grad.float().norm()))
 
@@ -84,7 +84,7 @@ def test_what_is_looked_up_normalised_and_dropped(
     ]
     drawn = drawn_of(share, seed)
     norm = LayerNormParams(weight.detach(), norm_bias.detach(), 1e-3)
-    whole = x + sum(one.table[one.rows] for one in looked)
+    whole = x + sum(one.table[one.indices] for one in looked)
     wanted = F.layer_norm(whole, (width,), weight, norm_bias, 1e-3)
     wanted = wanted * (mask_of(rows, width, share, drawn.seeds) if share else 1)
     slopes = torch.autograd.grad(wanted, (x, weight, norm_bias), grad.float())
@@ -92,8 +92,8 @@ def test_what_is_looked_up_normalised_and_dropped(
     near(made.out, wanted.detach())
     if share:
         assert (made.out == 0).sum() >= (mask_of(rows, width, share, drawn.seeds) == 0).sum()
-    found = norm_.dropped_norm_backward(grad, x.detach(), looked, norm, drawn, made.of_rows)
-    for own, other in zip((found.whole, *found.weights[:2]), slopes, strict=True):
+    found = norm_.dropped_norm_backward(grad, x.detach(), looked, norm, drawn, made.row_stats)
+    for own, other in zip((found.sum_grad, *found.weights[:2]), slopes, strict=True):
         near(own, other, 30 * float(grad.float().norm()) if width == 1 else float(grad.float().norm()))
 
 

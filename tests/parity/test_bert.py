@@ -70,7 +70,7 @@ def reference(config: ModelConfig, model: nn.ModuleDict, cls: str, prefixes: tup
     )
     state = {n: p for n, p in model.state_dict().items() if n.split(".")[0] in prefixes}
     missing, unexpected = other.load_state_dict(
-        to_hf_names(state, BERT.names(config), bare=False), strict=False
+        to_hf_names(state, BERT.names(config), is_base_model=False), strict=False
     )
     assert not unexpected
     assert set(missing) <= {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
@@ -106,7 +106,7 @@ def test_layers_losses_and_all_gradients(shape: str, batch_name: str) -> None:
     mask = batch["attention_mask"].bool()
     theirs = other(**batch, output_hidden_states=True)
 
-    packed = Packed.of_padded(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
+    packed = Packed.from_padded(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"])
     states = model["encoder"].hidden_states(packed)
     for mine, their in zip(states, theirs.hidden_states, strict=True):
         torch.testing.assert_close(mine, their[mask], atol=1e-5, rtol=0)
@@ -124,7 +124,7 @@ def test_layers_losses_and_all_gradients(shape: str, batch_name: str) -> None:
         loss = masked_loss
         F.cross_entropy(theirs.prediction_logits.flatten(0, 1), batch["labels"].flatten()).backward()
     else:
-        pairs = model["pair"](model["pooler"](hidden[packed.first_rows]))
+        pairs = model["pair"](model["pooler"](hidden[packed.first_token_rows]))
         torch.testing.assert_close(pairs, theirs.seq_relationship_logits, atol=1e-5, rtol=0)
         loss = masked_loss + F.cross_entropy(pairs, batch["next_sentence_label"])
         torch.testing.assert_close(loss, theirs.loss, atol=1e-5, rtol=0)
@@ -137,7 +137,7 @@ def test_layers_losses_and_all_gradients(shape: str, batch_name: str) -> None:
         if not n.startswith("classifier")
     }
     wanted = dict(other.named_parameters())
-    mine = to_hf_names(grads, BERT.names(config), bare=False)
+    mine = to_hf_names(grads, BERT.names(config), is_base_model=False)
     assert mine.keys() == wanted.keys()
     for name, grad in mine.items():
         their = wanted[name].grad
@@ -168,7 +168,7 @@ def test_the_real_checkpoint() -> None:
     encoder = read_folder(path).encoder().eval()
     with torch.no_grad():
         theirs = other(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
-        mine = encoder.hidden_states(Packed.of_padded(ids, mask))
+        mine = encoder.hidden_states(Packed.from_padded(ids, mask))
         for a, b in zip(mine, theirs, strict=True):
             torch.testing.assert_close(a, b[mask.bool()], atol=1e-4, rtol=0)
         padded = encoder(ids, mask)

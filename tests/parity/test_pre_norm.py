@@ -51,7 +51,7 @@ def test_states_loss_and_gradients() -> None:
     values.pop("model_type")
     library = transformers()
     other = library.RobertaPreLayerNormForMaskedLM(library.RobertaPreLayerNormConfig(**values))
-    fields = to_hf_names(model.state_dict(), ROBERTA.names(config), bare=False)
+    fields = to_hf_names(model.state_dict(), ROBERTA.names(config), is_base_model=False)
     missing, unexpected = other.load_state_dict({renamed(n): w for n, w in fields.items()}, strict=False)
     assert not unexpected
     assert {*missing} <= {"lm_head.decoder.weight", "lm_head.decoder.bias"}
@@ -80,7 +80,7 @@ def test_states_loss_and_gradients() -> None:
     theirs.loss.backward()
     grads = {name: torch.zeros_like(w) if w.grad is None else w.grad for name, w in model.named_parameters()}
     wanted_grads = dict(other.named_parameters())
-    for name, grad in to_hf_names(grads, ROBERTA.names(config), bare=False).items():
+    for name, grad in to_hf_names(grads, ROBERTA.names(config), is_base_model=False).items():
         their = wanted_grads[renamed(name)].grad
         torch.testing.assert_close(
             grad, torch.zeros_like(grad) if their is None else their, atol=1e-5, rtol=1e-5

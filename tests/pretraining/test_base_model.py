@@ -181,7 +181,7 @@ def test_any_family_and_more_rows_than_tokens(family: str, shards: Shards, tmp_p
     from bertsmith.models.family import build_encoder, preset
     from bertsmith.models.heads import MaskedLMHead
 
-    pad = {"pad_token_id": shards.tokenizer.pad_id}
+    pad = {"pad_token_id": shards.tokenizer.pad_token_id}
     small: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
     small |= {"intermediate_size": 24, "max_position_embeddings": 70, "vocab_size": shards.vocab_size + 9}
     config = preset(family, **small, **pad, **({"embedding_size": 8} if "albert" in family else {}))

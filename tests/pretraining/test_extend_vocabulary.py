@@ -54,7 +54,7 @@ CORPUS = "The cardio cardio cardio. The cardiogram, cardio! A gram gram gram; 37
 
 
 def small() -> Tokenizer:
-    return Tokenizer.of_vocabulary(TOKENS, lowercase=True, max_length=64)
+    return Tokenizer.from_vocabulary(TOKENS, lowercase=True, max_length=64)
 
 
 def config(**more: int) -> ModelConfig:
@@ -108,16 +108,16 @@ def test_proposals_are_ranked_by_what_they_save() -> None:
         ("cardio", 3, ["card", "##io"], 3),
     ]
     assert [r.word for r in propose_words(words, small(), min_frequency=1)] == ["gram", "cardio", "ab"]
-    assert [r.word for r in propose_words(words, small(), min_frequency=1, number=1)] == ["gram"]
+    assert [r.word for r in propose_words(words, small(), min_frequency=1, max_words=1)] == ["gram"]
     assert [r.word for r in propose_words(words, small(), min_frequency=1, min_pieces=3)] == ["gram"]
     assert propose_words(counted("猫 the . 狗 狗狗"), small(), min_frequency=1) == []  # whole, or unknown
 
 
 def test_a_comparison_leaves_out_what_is_common_everywhere() -> None:
     here, there = counted("cardio " * 4 + "gram " * 4 + "the " * 92), counted("gram " * 40 + "the " * 60)
-    rows = propose_words(here, small(), against=there)
+    rows = propose_words(here, small(), reference_words=there)
     assert [r.word for r in rows] == []
-    rows = propose_words(here, small(), min_frequency=1, against=there)
+    rows = propose_words(here, small(), min_frequency=1, reference_words=there)
     assert [r.word for r in rows] == ["cardio"]
     assert rows[0].commoner == pytest.approx((4 / 100) / (1 / 101))
 
@@ -142,12 +142,12 @@ word = st.text(st.sampled_from("abc"), min_size=1, max_size=5)
 @given(st.lists(word, min_size=1, max_size=40), st.booleans())
 def test_new_words_are_one_token_and_texts_without_them_keep_their_ids(found: list[str], keep: bool) -> None:
     old, words = small(), counted(" ".join(found))
-    chosen = [r.word for r in propose_words(words, old, number=4, min_frequency=1, keep_others=keep)]
+    chosen = [r.word for r in propose_words(words, old, max_words=4, min_frequency=1, keep_others=keep)]
     new = add_words(old, chosen)
     assert new.tokens == [*old.tokens, *chosen]
     changed = 0
     for text in set(found):
-        before, after = old.pieces([text])[0], new.pieces([text])[0]
+        before, after = old.encode_ids([text])[0], new.encode_ids([text])[0]
         if text in chosen:
             assert after == [len(TOKENS) + chosen.index(text)]
         elif not any(text.startswith(other) for other in chosen):
@@ -158,7 +158,7 @@ def test_new_words_are_one_token_and_texts_without_them_keep_their_ids(found: li
     assert not (keep and changed)
     told = compare_tokenizations(words, old, new, chosen)
     assert told["other_words"]["distinct"] == changed
-    both = [sum(map(len, t.pieces(found))) for t in (old, new)]
+    both = [sum(map(len, t.encode_ids(found))) for t in (old, new)]
     assert [told["tokens_before"], told["tokens_after"]] == both
 
 
@@ -174,7 +174,7 @@ def test_the_effect_tells_which_other_words_change(tmp_path: Path) -> None:
     }  # fmt: skip
     # A longest match can also lose: "abcd" = ab ##cd, but abc has no ##d to go on with.
     tokens = [*SPECIALS, "a", "ab", "##c", "##cd"]
-    narrow = Tokenizer.of_vocabulary(tokens, lowercase=True)
+    narrow = Tokenizer.from_vocabulary(tokens, lowercase=True)
     told = compare_tokenizations(counted("abc abcd abcd"), narrow, add_words(narrow, ["abc"]), ["abc"])
     assert told["other_words"]["become_unknown"] == 1
     assert (told["unknown_before"], told["unknown_after"]) == (0, 2)
@@ -188,7 +188,7 @@ def test_memory_is_bounded_and_what_is_forgotten_is_said(
     found = count_domain_words([file], small())
     assert found.counts["cardio"] == 60
     assert len(found.counts) == 50
-    assert found.forgotten == 676 - 49
+    assert found.num_evicted == 676 - 49
     assert found.total == 736
     told = compare_tokenizations(found, small(), small(), [])
     assert told["words_forgotten"] == 627
@@ -201,7 +201,7 @@ def test_memory_is_bounded_and_what_is_forgotten_is_said(
 def test_its_files_load_in_the_reference_with_equal_ids(tmp_path: Path, reading: Any) -> None:
     from transformers import AutoTokenizer, BertTokenizer
 
-    tokenizer = Tokenizer.of_vocabulary(TOKENS, lowercase=True, max_length=64, normalizer=reading)
+    tokenizer = Tokenizer.from_vocabulary(TOKENS, lowercase=True, max_length=64, normalizer=reading)
     tokenizer.save(tmp_path / "old")
     report = extend_tokenizer(
         [corpus(tmp_path)], tmp_path / "new", tokenizer=tmp_path / "old", choice=Choice(min_frequency=3)
@@ -216,11 +216,11 @@ def test_its_files_load_in_the_reference_with_equal_ids(tmp_path: Path, reading:
     ):
         for text in texts[:3]:
             assert reference(text)["input_ids"] == ours.encode(text).ids
-    assert Tokenizer.load(tmp_path / "new" / "vocab.txt").pieces(texts) == ours.pieces(texts)
+    assert Tokenizer.load(tmp_path / "new" / "vocab.txt").encode_ids(texts) == ours.encode_ids(texts)
     kept = json.loads((tmp_path / "new" / "extension.json").read_text())
     assert kept == {k: v for k, v in report.items() if k != "out"}
     assert ours.max_length == 64
-    assert ours.special_ids == tokenizer.special_ids
+    assert ours.all_special_ids == tokenizer.all_special_ids
 
 
 def test_special_tokens_behind_the_vocabulary_keep_their_ids(tmp_path: Path) -> None:
@@ -236,9 +236,9 @@ def test_special_tokens_behind_the_vocabulary_keep_their_ids(tmp_path: Path) -> 
     assert new.tokens == [*TOKENS, "[E1]", "cardio"]
     new.save(tmp_path / "again")
     again = Tokenizer.load(tmp_path / "again")
-    assert again.pieces(["cardio"]) == [[size + 1]]
-    assert again.pieces(["[E1] e1"]) == old.pieces(["[E1] e1"])
-    assert again.encode("[E1]", specials="parse").ids[1] == size
+    assert again.encode_ids(["cardio"]) == [[size + 1]]
+    assert again.encode_ids(["[E1] e1"]) == old.encode_ids(["[E1] e1"])
+    assert again.encode("[E1]", special_strings="parse").ids[1] == size
     definition["added_tokens"][-1] |= {"content": "zoo", "special": False}
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
     with pytest.raises(InputError) as caught:
@@ -263,22 +263,22 @@ def test_other_kinds_grow_and_load_in_the_reference(name: str, shared_data: Path
     assert {"troponin", "cardiogram"} <= found.keys()
     new = Tokenizer.load(tmp_path / "new")
     assert new.tokens[: old.vocab_size] == old.tokens
-    assert new.special_ids == old.special_ids
+    assert new.all_special_ids == old.all_special_ids
     assert report["vocab_size"] == new.vocab_size > old.vocab_size + 1
     mark = "▁" if name == "albert-base" else "Ġ"
     for word in found:
-        assert [new.tokens[i] for i in new.pieces([f" {word}"])[0]] == [f"{mark}{word}"]
+        assert [new.tokens[i] for i in new.encode_ids([f" {word}"])[0]] == [f"{mark}{word}"]
     unrelated = "Nothing of this is in it: 3.14, naïve [MASK] 猫 </s>"
-    assert new.pieces([unrelated]) == old.pieces([unrelated])
+    assert new.encode_ids([unrelated]) == old.encode_ids([unrelated])
     reference = AutoTokenizer.from_pretrained(tmp_path / "new")
     for text in (MEDICAL.strip(), unrelated.replace("[MASK] ", "").replace(" </s>", "")):
-        assert reference(text, add_special_tokens=False)["input_ids"] == new.pieces([text])[0]
-    assert report["effect"]["tokens_before"] == len(old.pieces([MEDICAL.strip()])[0]) * 5
-    assert report["effect"]["tokens_after"] == len(new.pieces([MEDICAL.strip()])[0]) * 5
+        assert reference(text, add_special_tokens=False)["input_ids"] == new.encode_ids([text])[0]
+    assert report["effect"]["tokens_before"] == len(old.encode_ids([MEDICAL.strip()])[0]) * 5
+    assert report["effect"]["tokens_after"] == len(new.encode_ids([MEDICAL.strip()])[0]) * 5
     if name == "albert-base":
         assert (tmp_path / "new" / "spiece.model").exists()
         (tmp_path / "new" / "tokenizer.json").unlink()
-        assert Tokenizer.load(tmp_path / "new").pieces([MEDICAL]) == new.pieces([MEDICAL])
+        assert Tokenizer.load(tmp_path / "new").encode_ids([MEDICAL]) == new.encode_ids([MEDICAL])
         assert Tokenizer.load(tmp_path / "new").digest == new.digest
     with pytest.raises(InputError) as caught:
         extend_tokenizer([corpus(tmp_path)], None, tokenizer=tmp_path / "new", keep_others=True)
@@ -302,13 +302,13 @@ def test_whatever_words_are_added_each_is_one_token(
     words: list[str], text: list[str], trained: Tokenizer
 ) -> None:
     kind = VOCABULARY_KINDS[trained.kind]
-    new_ones = [word for word in dict.fromkeys(words) if kind.token(word) not in trained.tokens]
+    new_ones = [word for word in dict.fromkeys(words) if kind.to_token(word) not in trained.tokens]
     new = add_words(trained, new_ones)
     assert new.tokens[: trained.vocab_size] == trained.tokens
     for word in new_ones:
-        assert [new.tokens[i] for i in new.pieces([kind.text(word)])[0]] == [kind.token(word)]
+        assert [new.tokens[i] for i in new.encode_ids([kind.to_text(word)])[0]] == [kind.to_token(word)]
     joined = " ".join(["a", *text])
-    before, after = (tokenizer.pieces([joined])[0] for tokenizer in (trained, new))
+    before, after = (tokenizer.encode_ids([joined])[0] for tokenizer in (trained, new))
     assert new.decode(after) == trained.decode(before) == joined
     assert trained.kind == "unigram" or len(after) <= len(before)  # what merges did stays done
 
@@ -444,9 +444,9 @@ def test_hidden_states_of_texts_without_new_words_are_bit_equal(tmp_path: Path) 
     grown = bs.load(new)
     texts = ["the zoo.", "a card 37", "unrelated [MASK] words"]
     for text in texts:
-        a, b = (m.tokenizer.encode(text, specials="parse") for m in (old, grown))
+        a, b = (m.tokenizer.encode(text, special_strings="parse") for m in (old, grown))
         assert a == b
-        packed = Packed.of_lists([a.ids], [a.segments])
+        packed = Packed.from_lists([a.ids], [a.segments])
         with torch.inference_mode():
             assert torch.equal(old.encoder(packed), grown.encoder(packed))
     assert len(grown.tokenizer.encode("cardio gram").ids) == 4
@@ -467,7 +467,7 @@ def test_the_reference_loads_it_without_a_missing_key(tmp_path: Path) -> None:
     encoding = ours.tokenizer.encode("the cardio gram", "a zoo cardiogram")
     reference = AutoTokenizer.from_pretrained(tmp_path / "new")
     assert reference("the cardio gram", "a zoo cardiogram")["input_ids"] == encoding.ids
-    packed = Packed.of_lists([encoding.ids], [encoding.segments])
+    packed = Packed.from_lists([encoding.ids], [encoding.segments])
     with torch.inference_mode():
         answer = theirs.eval()(torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.segments]))
         logits = ours._masked(ours.encoder(packed), ours.encoder.embeddings.token.weight)
@@ -512,7 +512,7 @@ def test_a_run_that_was_fine_tuned_still_predicts(tmp_path: Path) -> None:
     assert report["words"][0]["pieces"] == ["[UNK]"]
     grown = bs.load(tmp_path / "new")
     assert grown.predict(["kaba lode", "mi"]) == moods.predict(["kaba lode", "mi"])
-    assert grown.tokenizer.pieces(["kabalode"]) == [[tiny_run.tokenizer().vocab_size]]
+    assert grown.tokenizer.encode_ids(["kabalode"]) == [[tiny_run.tokenizer().vocab_size]]
 
 
 # What is refused --------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def test_data_and_head_change_together(shards: Shards) -> None:
         exchange_answers(objective.pair)
         after = objective.loss(encoder, flipped)
     assert float(after.sums["nsp"]) == pytest.approx(float(before.sums["nsp"]), rel=1e-6)
-    assert int(after.right["nsp"]) == int(before.right["nsp"])
+    assert int(after.num_correct["nsp"]) == int(before.num_correct["nsp"])
     assert float(wrong.sums["nsp"]) != pytest.approx(float(before.sums["nsp"]), rel=1e-3)
 
 

@@ -171,7 +171,7 @@ class Costly(Scorer):
 def on_the_way(straight: Path, pairs: Path, **settings: Any) -> PairsOnTheWay:
     model = bs.load(straight)
     of = model.scorer()
-    scorer = Costly(of.encoder, of.head, of.tokenizer, ComputeContext.of("cpu", "fp32"))
+    scorer = Costly(of.encoder, of.head, of.tokenizer, ComputeContext.create("cpu", "fp32"))
     return PairsOnTheWay(read_pairs(pairs), EvaluateSettings(pairs=str(pairs), **settings), scorer)
 
 

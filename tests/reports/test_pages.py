@@ -45,7 +45,7 @@ def write_faulty_files(folder: Path) -> list[Path]:
 
 
 def render_check(files: list[Path], **keywords: Any) -> tuple[str, dict[str, Any]]:
-    report = check_corpus(files, probe=False, **keywords)
+    report = check_corpus(files, benchmark=False, **keywords)
     return corpus_page(report), report
 
 
@@ -59,7 +59,7 @@ def pages(tmp_path: Path) -> dict[str, str]:
     tokenizer = tiny_run.tokenizer()
     rng = random.Random(0)
     many = {
-        long_name(str(i)): Tokenizer.of_vocabulary(
+        long_name(str(i)): Tokenizer.from_vocabulary(
             [*SPECIALS, *rng.sample(tiny_run.WORDS, 5 * i)], lowercase=True
         )
         for i in range(8)
@@ -197,7 +197,7 @@ def test_unknown_words_are_a_separate_part(tmp_path: Path) -> None:
 
 def test_the_plot_has_a_bar_for_each_tokenizer_and_part(tmp_path: Path) -> None:
     (text := tmp_path / "a.txt").write_text("kaba κ $x$ _y\n", encoding="utf-8")
-    few = Tokenizer.of_vocabulary(SPECIALS, lowercase=True)
+    few = Tokenizer.from_vocabulary(SPECIALS, lowercase=True)
     report = compare_tokenizers([text], {"_few$x$": few, "words": tiny_run.tokenizer()})
     (axes,) = tokenizers_plot(report).axes
     assert len(axes.patches) == 2 * len(PARTS)

@@ -233,8 +233,8 @@ def test_a_nested_step_pauses_the_outer_one(monkeypatch: pytest.MonkeyPatch) -> 
         now[0] = 20.0
     with steps.step("evaluations"):
         now[0] = 21.0
-    steps.moved("training", "checkpoints", 2.0)
-    assert steps.document() == [
+    steps.reattribute("training", "checkpoints", 2.0)
+    assert steps.to_list() == [
         {"step": "training", "seconds": 10.0},
         {"step": "evaluations", "seconds": 4.0},
         {"step": "checkpoints", "seconds": 2.0},

@@ -38,7 +38,7 @@ def index(tmp_path: Path) -> Index:
 
 def test_an_index_is_read_back(index: Index) -> None:
     again = Index(index.folder)
-    assert (len(again), again.dimension, again.whose) == (20, 8, SOURCE)
+    assert (len(again), again.dimension, again.source) == (20, 8, SOURCE)
     assert again.row(6) == TextRow("text 7", "f.txt:7", "7")
     np.testing.assert_allclose(np.linalg.norm(again.vectors, axis=1), 1, atol=1e-6)
     assert isinstance(again.vectors, np.memmap)
@@ -156,30 +156,30 @@ def test_only_an_index_is_replaced(index: Index, tmp_path: Path) -> None:
 
 def test_approximate_search_needs_a_graph(index: Index) -> None:
     with pytest.raises(InputError) as caught:
-        index.nearest(embed(["a"]), 1, approximately=True)
+        index.nearest(embed(["a"]), 1, approximate=True)
     assert (caught.value.code, caught.value.argument) == ("index_without_graph", "approximate")
 
 
 def test_approximate_search_reports_its_recall(tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="extra `ann`")
-    index = write_index(tmp_path / "i", rows(500), embed, SOURCE, approximately=True)
+    index = write_index(tmp_path / "i", rows(500), embed, SOURCE, approximate=True)
     again = Index(index.folder)
     assert again.approximate is not None
     assert 0.95 < again.approximate.recall_at_10 <= 1
     assert again.approximate.queries == 200
     queries = embed([f"query {i}" for i in range(20)])
     exact, cosines = again.nearest(queries, 10)
-    approximate, approximate_cosines = again.nearest(queries, 10, approximately=True)
+    approximate, approximate_cosines = again.nearest(queries, 10, approximate=True)
     assert np.mean([len({*a} & {*b}) / 10 for a, b in zip(exact, approximate, strict=True)]) > 0.95
     np.testing.assert_array_equal(cosines[exact == approximate], approximate_cosines[exact == approximate])
-    other = write_index(tmp_path / "j", rows(500), embed, SOURCE, approximately=True)
+    other = write_index(tmp_path / "j", rows(500), embed, SOURCE, approximate=True)
     assert atomic.sha256_of_file(other.folder / GRAPH) == atomic.sha256_of_file(index.folder / GRAPH)
 
 
 def test_fewer_vectors_than_k(tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="extra `ann`")
-    index = write_index(tmp_path / "i", rows(3), embed, SOURCE, approximately=True)
-    assert sorted(index.nearest(embed(["a"]), 10, approximately=True)[0][0]) == [0, 1, 2]
+    index = write_index(tmp_path / "i", rows(3), embed, SOURCE, approximate=True)
+    assert sorted(index.nearest(embed(["a"]), 10, approximate=True)[0][0]) == [0, 1, 2]
 
 
 def test_vectors_are_written_in_parts(tmp_path: Path) -> None:

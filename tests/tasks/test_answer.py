@@ -230,7 +230,7 @@ def test_logits_loss_and_gradients_are_the_references(tmp_path: Path) -> None:
     assert len(items) == len(texts)
     batch = model.collate(items)
     loss = model.loss(encoder, batch)
-    total = loss.over(model.counts(batch), model.weights)
+    total = loss.reduce(model.counts(batch), model.loss_weights)
     total.backward()
 
     longest = max(item.size for item in items)
@@ -608,8 +608,8 @@ def test_a_model_that_points_right_answers_right_with_every_tokenizer(
     for item in items:
         sequence = item.sequences[0]
         ids = sequence.ids.tolist()
-        assert (ids[0], ids[-1]) == (tokenizer.cls_id, tokenizer.sep_id)
-        assert ids.count(tokenizer.sep_id) == 1 + between
+        assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
+        assert ids.count(tokenizer.sep_token_id) == 1 + between
         assert set(sequence.segments.tolist()) == ({0, 1} if tokenizer.uses_segments else {0})
         outputs.append(torch.zeros(len(ids), 2))
         if item.target != (0, 0):

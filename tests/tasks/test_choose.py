@@ -102,7 +102,7 @@ def test_logits_loss_and_gradients_are_the_references(tmp_path: Path) -> None:
     encoder = folder.encoder()
     model = Choose(encoder.config, torch.Generator(), {}, ChooseSettings())
     for part, module in model.parts.items():
-        folder.fill(part, module)
+        folder.load_into(part, module)
     texts = [
         example("kaba lode migi", "nufo", "pezu", "riba sode", right=1),
         example("tugi", "", "kade", "kagi kafo kazu", "lode", right=0),
@@ -110,7 +110,7 @@ def test_logits_loss_and_gradients_are_the_references(tmp_path: Path) -> None:
     ]
     batch = model.collate(model.encode(texts, tiny_run.tokenizer()))
     loss = model.loss(encoder, batch)
-    total = loss.over(model.counts(batch), model.weights)
+    total = loss.reduce(model.counts(batch), model.loss_weights)
     total.backward()
     mine = model.outputs(encoder, batch)
     assert [len(row) for row in mine] == [2, 3, 4]
@@ -126,7 +126,7 @@ def test_logits_loss_and_gradients_are_the_references(tmp_path: Path) -> None:
         wanted.append(out.loss)
     torch.stack(wanted).mean().backward()
     torch.testing.assert_close(total, torch.stack(wanted).mean(), atol=1e-5, rtol=0)
-    assert int(loss.right["task"]) == sum(
+    assert int(loss.num_correct["task"]) == sum(
         int(row.argmax()) == t.right for row, t in zip(mine, texts, strict=True)
     )
     for ours, their in (

@@ -267,7 +267,7 @@ def test_the_loss_of_a_batch_is_that_of_its_vectors(settings: dict[str, Any]) ->
         loss = embed.loss(encoder, embed.collate(items))
     vectors = [
         torch.from_numpy(answer.vectors)
-        for answer in embed.answers(encoder, items, found, ComputeContext.of("cpu", "fp32"))
+        for answer in embed.answers(encoder, items, found, ComputeContext.create("cpu", "fp32"))
     ]
     queries = F.normalize(torch.stack([v[0] for v in vectors]), dim=1)
     others = F.normalize(torch.stack([*(v[1] for v in vectors), vectors[1][2]]), dim=1)
@@ -278,7 +278,7 @@ def test_the_loss_of_a_batch_is_that_of_its_vectors(settings: dict[str, Any]) ->
     if settings.get("symmetric"):
         back = F.cross_entropy(products[:, :3].T, torch.arange(3), reduction="sum")
         assert float(loss.sums["back"]) == pytest.approx(float(back), rel=1e-4)
-        assert float(loss.over({"task": 3, "back": 3}, embed.weights)) == pytest.approx(
+        assert float(loss.reduce({"task": 3, "back": 3}, embed.loss_weights)) == pytest.approx(
             float(wanted + back) / 6, rel=1e-4
         )
 
@@ -287,7 +287,7 @@ def test_a_vector_does_not_depend_on_what_else_is_read() -> None:
     found = [pair("kaba lode migi nude pe"), pair("so"), pair("tuba ride"), pair("kaba " * 40)]
     embed = task([pair("a", "b")])
     encoder = build_encoder(embed.config, torch.Generator().manual_seed(1)).eval()
-    place = ComputeContext.of("cpu", "fp32")
+    place = ComputeContext.create("cpu", "fp32")
 
     def vectors(some: list[Match]) -> list[Any]:
         return [

@@ -21,9 +21,9 @@ MOST = 1024  # tokens of a pass on a processor
 
 def cut(sizes: Sequence[int], threads: int, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     with monkeypatch.context() as patch:
-        patch.setattr(ComputeContext, "threads", property(lambda _: threads))
+        patch.setattr(ComputeContext, "num_parallel_passes", property(lambda _: threads))
         order = sorted(range(len(sizes)), key=sizes.__getitem__)
-        passes = list(within_budget(order, sizes, ComputeContext.of("cpu", "fp32")))
+        passes = list(within_budget(order, sizes, ComputeContext.create("cpu", "fp32")))
     assert [i for some in passes for i in some] == order
     return passes
 

@@ -34,7 +34,7 @@ SIZES = {
 
 def read_by() -> Tokenizer:
     """The tiny tokenizer, and both markers."""
-    return Tokenizer.of_vocabulary(TOKENS, lowercase=True, max_length=64)
+    return Tokenizer.from_vocabulary(TOKENS, lowercase=True, max_length=64)
 
 
 def example(text: str, relation: str | None = None, place: str = "here") -> RelationExample:

@@ -133,7 +133,7 @@ def test_files_of_roles_are_scored_predicted_and_written(roles: bs.Model, tmp_pa
 
 def test_a_tagger_of_other_tags_refuses_a_file_of_roles(roles: bs.Model, tmp_path: Path) -> None:
     plain = dict(roles.task.facts) | {"roles": False}
-    task = Tag(roles.folder.config, roles.place.drawing, plain, PLAIN)
+    task = Tag(roles.folder.config, roles.place.init_generator, plain, PLAIN)
     with pytest.raises(InputError) as caught:
         task.encode(Tag.read(written(tmp_path / "a.conllu", TWO), PLAIN), roles.tokenizer)
     assert (caught.value.code, caught.value.argument) == ("predicates_unsupported", "tag_column")

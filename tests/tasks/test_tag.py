@@ -56,7 +56,7 @@ def tagger(facts: dict[str, Any] | None = None, settings: TagSettings = PLAIN) -
 
 def answers(examples: Sequence[TagExample], task: Tag, encoder: Encoder) -> list[dict[str, Any]]:
     items = task.encode(examples, tiny_run.tokenizer())
-    return task.answers(encoder, items, examples, ComputeContext.of("cpu", "fp32"))
+    return task.answers(encoder, items, examples, ComputeContext.create("cpu", "fp32"))
 
 
 # Files
@@ -205,14 +205,14 @@ def test_tags_by_number_take_the_names_that_are_given() -> None:
     facts = Tag.learnt(some, TagSettings(scheme="as_written"), ["O", "B-PER", "I-PER"])
     assert (facts["labels"], facts["scheme"], facts["numbered"]) == (["O", "B-PER", "I-PER"], "iob2", True)
     task, _ = tagger(dict(facts))
-    (item,) = task.encode(some, Tokenizer.of_vocabulary([*tiny_run.TOKENS, "a", "b", "c"], lowercase=True))
+    (item,) = task.encode(some, Tokenizer.from_vocabulary([*tiny_run.TOKENS, "a", "b", "c"], lowercase=True))
     assert item.target == (0, 1, 2)
     assert task.score([{"tags": ["O", "B-PER", "I-PER"], "scores": [1, 1, 1]}], some).numbers["f1"] == 1.0
     as_iobes = Tag.learnt(some, PLAIN, ["O", "B-PER", "I-PER"])
     assert as_iobes["labels"] == ["B-PER", "E-PER", "I-PER", "O", "S-PER"]
     assert as_iobes["written"] == ["O", "B-PER", "I-PER"]
     other, _ = tagger(dict(as_iobes))
-    (item,) = other.encode(some, Tokenizer.of_vocabulary([*tiny_run.TOKENS, "a", "b", "c"], lowercase=True))
+    (item,) = other.encode(some, Tokenizer.from_vocabulary([*tiny_run.TOKENS, "a", "b", "c"], lowercase=True))
     assert item.target == (3, 0, 1)
     with pytest.raises(InputError) as caught:
         Tag.learnt(some, PLAIN, ["O", "B-PER"])
@@ -238,12 +238,12 @@ def whose(words: Sequence[str], tokenizer: Tokenizer) -> dict[str, str]:
     """Each word that has one with its first token."""
     encoding = tokenizer.encode(" ".join(words), max_length=10**6)
     numbers, tokens = first_tokens(words, encoding)
-    own = [i for i, source in enumerate(encoding.sources) if source == 0]
+    own = [i for i, source in enumerate(encoding.sequence_ids) if source == 0]
     return {words[w]: tokenizer.tokens[encoding.ids[own[t]]] for w, t in zip(numbers, tokens, strict=True)}
 
 
 def test_each_word_has_its_first_piece_and_some_have_none() -> None:
-    wordpiece = Tokenizer.of_vocabulary(
+    wordpiece = Tokenizer.from_vocabulary(
         [*tiny_run.TOKENS, "don", "'", "t", "北", "京", "##ba", "k", "é"], lowercase=True
     )
     words = ["kaba", "don't", "北京", "\u200b", "kba", "(", ".", "\ufeff"]
@@ -261,7 +261,7 @@ def test_a_piece_that_begins_with_the_blank_is_the_next_word_s(tmp_path: Path, k
     encoding = tokenizer.encode(" ".join(words), max_length=10**6)
     numbers, tokens = first_tokens(words, encoding)
     assert numbers.tolist() == list(range(len(words)))
-    own = [i for i, source in enumerate(encoding.sources) if source == 0]
+    own = [i for i, source in enumerate(encoding.sequence_ids) if source == 0]
     text = " ".join(words)
     starts = [len(" ".join(words[:i])) + (i > 0) for i in range(len(words))]
     for number, token in zip(numbers, tokens, strict=True):
@@ -316,7 +316,10 @@ def test_the_loss_is_the_cross_entropy_at_first_pieces_over_all_words() -> None:
     torch.testing.assert_close(
         loss.sums["task"], torch.nn.functional.cross_entropy(first, wanted, reduction="sum")
     )
-    assert (loss.counts, int(loss.right["task"])) == ({"task": 5}, int((first.argmax(-1) == wanted).sum()))
+    assert (loss.counts, int(loss.num_correct["task"])) == (
+        {"task": 5},
+        int((first.argmax(-1) == wanted).sum()),
+    )
 
 
 # Scores
@@ -371,7 +374,9 @@ def test_the_words_are_a_list_or_a_string_and_entities_are_spans_of_words() -> N
     some = Tag.of_inputs({"words": ["kaba lode  migi", ["nufo", "New York"], ""]}, PLAIN, ["1", "2", "3"])
     assert [e.words for e in some] == [("kaba", "lode", "migi"), ("nufo", "New York"), ()]
     for answer in answers(some, task, encoder):
-        assert sum_counts(count_entities([answer["tags"]], [answer["tags"]])).gold == len(answer["entities"])
+        assert sum_counts(count_entities([answer["tags"]], [answer["tags"]])).num_references == len(
+            answer["entities"]
+        )
         for entity in answer["entities"]:
             assert (
                 entity["text"].split() == " ".join(answer["words"][entity["start"] : entity["end"]]).split()

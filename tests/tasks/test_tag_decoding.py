@@ -63,7 +63,7 @@ def tagger(chosen: TagSettings, rows: Sequence[str] = ROWS) -> tuple[Tag, Encode
 
 def answers(examples: Sequence[TagExample], task: Tag, encoder: Encoder) -> list[dict[str, Any]]:
     items = task.encode(examples, tiny_run.tokenizer())
-    return task.answers(encoder, items, examples, ComputeContext.of("cpu", "fp32"))
+    return task.answers(encoder, items, examples, ComputeContext.create("cpu", "fp32"))
 
 
 CHOICES = [TagSettings(decoder=decoder, max_length=12) for decoder in ("softmax", "crf")]

@@ -127,7 +127,7 @@ def test_a_folder_of_the_reference_is_read_as_a_tagger(names: bs.Model, tmp_path
 
 def test_a_long_sentence_is_answered_whole_whatever_the_window(names: bs.Model) -> None:
     words = [word for row in sentences(40, seed=5) for word in row[0]]
-    assert len(words) > names.folder.config.longest
+    assert len(words) > names.folder.config.max_length
     whole, short = names.predict([words])[0], names.predict([words], max_length=9)[0]
     assert len(whole["tags"]) == len(short["tags"]) == len(words)
     assert whole["tokens_read"] == short["tokens_read"] == len(words)

@@ -95,7 +95,7 @@ def test_a_relation_far_from_the_beginning_is_read_all_the_same() -> None:
     words = WORDS[:9]
     text = " ".join(words)
     spans = [(text.index(word), text.index(word) + len(word)) for word in words[7:]]
-    known = Tokenizer.of_vocabulary(tokens, lowercase=True, max_length=64)
+    known = Tokenizer.from_vocabulary(tokens, lowercase=True, max_length=64)
     account = task.account(task.encode([RelationExample(text, *spans, "a", "here")], known))
     assert account.covered == [Coverage(13, 10, 10, 1, 1, 1, 0)]
     assert account.told_of_windows() == [

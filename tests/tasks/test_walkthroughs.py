@@ -21,7 +21,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 SENTENCE = "爱因斯坦在柏林发表演讲"
 CHARACTERS = sorted(set(SENTENCE + "海大球星饭茶吃我很喜欢你中意"))
-TOKENIZER = Tokenizer.of_vocabulary(
+TOKENIZER = Tokenizer.from_vocabulary(
     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS], lowercase=True
 )
 CONFIG = bs.ModelConfig(

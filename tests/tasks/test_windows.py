@@ -47,13 +47,13 @@ def test_a_text_that_fits_is_one_window_and_is_what_the_tokenizer_makes() -> Non
 def test_a_passage_is_cut_and_the_question_stands_before_each_part() -> None:
     tokenizer = tiny_run.tokenizer()
     encoding = tokenizer.encode(QUESTION, text_of(40), max_length=UNCUT)
-    before = encoding.sources.index(1)
+    before = encoding.sequence_ids.index(1)
     cut = windows(encoding, before + 11, source=1, stride=4)
     assert [window.first for window in cut[:3]] == [0, 4, 8]
     for window in cut:
         ids, segments = window.encoded.ids.tolist(), window.encoded.segments.tolist()
         assert ids[: window.row] == encoding.ids[:before]
-        assert ids[-1] == tokenizer.sep_id
+        assert ids[-1] == tokenizer.sep_token_id
         assert segments == [0] * before + [1] * (window.size + 1)
         assert window.encoded.sources.tolist()[-window.size - 1 :] == [1] * window.size + [-1]
         for row in range(window.row, window.row + window.size):
@@ -63,7 +63,7 @@ def test_a_passage_is_cut_and_the_question_stands_before_each_part() -> None:
 
 def test_a_long_question_is_truncated_and_counted() -> None:
     encoding = tiny_run.tokenizer().encode(text_of(9), text_of(3), max_length=UNCUT)
-    asked, passage = encoding.sources.count(0), encoding.sources.count(1)
+    asked, passage = encoding.sequence_ids.count(0), encoding.sequence_ids.count(1)
     (window,) = windows(encoding, UNCUT, source=1, others=2)
     assert window.encoded.ids.tolist() == encoding.ids[:3] + encoding.ids[1 + asked :]
     assert (window.row, window.size) == (4, passage)
@@ -72,7 +72,7 @@ def test_a_long_question_is_truncated_and_counted() -> None:
 
 def test_no_room_beside_the_question_is_refused_with_its_place() -> None:
     encoding = tiny_run.tokenizer().encode(text_of(9), "kaba", max_length=UNCUT)
-    around = len(encoding.ids) - encoding.sources.count(1)
+    around = len(encoding.ids) - encoding.sequence_ids.count(1)
     with pytest.raises(InputError) as caught:
         windows(encoding, around, source=1, place="a.json:3")
     assert (caught.value.code, caught.value.location) == ("other_text_too_long", "a.json:3")

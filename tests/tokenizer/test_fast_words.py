@@ -31,7 +31,7 @@ PIECES = [
 
 
 def assert_same_ids(tokenizer: Tokenizer, encoder: WordEncoder, texts: list[str]) -> None:
-    expected = tokenizer.pieces(texts)
+    expected = tokenizer.encode_ids(texts)
     ids, lengths = encoder.encode(texts)
     assert lengths.tolist() == [len(row) for row in expected]
     assert ids.tolist() == [i for row in expected for i in row]
@@ -74,25 +74,25 @@ def test_all_scalars(published: Tokenizer) -> None:
 )
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_any_texts(lowercase: bool, texts: list[str]) -> None:
-    tokenizer = Tokenizer.of_vocabulary(PIECES, lowercase=lowercase)
+    tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=lowercase)
     assert_same_ids(tokenizer, WordEncoder(tokenizer), texts)
 
 
 def test_evicted_runs_are_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_words, "_MAX_CACHED_RUNS", 8)
-    tokenizer = Tokenizer.of_vocabulary(PIECES, lowercase=True)
+    tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
     encoder = WordEncoder(tokenizer)
     for text in ("a b ab aba ! a", "ba bb aa ab ! ?", "a b, ba", "a a a a"):
         assert_same_ids(tokenizer, encoder, [text, "!", ""])
 
 
 def test_vocabulary_without_punctuation() -> None:
-    tokenizer = Tokenizer.of_vocabulary([p for p in PIECES if p not in "!?,.-"], lowercase=True)
+    tokenizer = Tokenizer.from_vocabulary([p for p in PIECES if p not in "!?,.-"], lowercase=True)
     assert_same_ids(tokenizer, WordEncoder(tokenizer), ["a b! ab, aba", "!", ". a"])
 
 
 def test_can_encode_only_with_the_bert_pre_tokenizer() -> None:
-    tokenizer = Tokenizer.of_vocabulary(PIECES, lowercase=True)
+    tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
     assert can_encode(tokenizer)
     other = tokenizer.definition.replace('"BertPreTokenizer"', '"Whitespace"')
     assert not can_encode(

@@ -49,7 +49,7 @@ Change = Callable[[dict[str, Any]], object]
 
 
 def definition() -> dict[str, Any]:
-    tokenizer = Tokenizer.of_vocabulary([*SPECIALS, *PIECES, "##" + "s" * 60], lowercase=True)
+    tokenizer = Tokenizer.from_vocabulary([*SPECIALS, *PIECES, "##" + "s" * 60], lowercase=True)
     content: dict[str, Any] = json.loads(tokenizer.definition)
     return content
 
@@ -131,11 +131,11 @@ def test_other_tokenizers_are_loaded_through_tokenizer_json(change: Change, tmp_
     for texts in ((TEXTS,), (TEXTS[:-1], TEXTS[1:])):
         expected = reference(*texts)["input_ids"]
         assert theirs(*texts)["input_ids"] == expected
-        encodings = ours.encode_many(*texts, specials="parse")
+        encodings = ours.encode_batch(*texts, special_strings="parse")
         assert [e.ids for e in encodings] == expected
-        assert all(len(e.ids) == len(e.segments) == len(e.sources) == len(e.offsets) for e in encodings)
+        assert all(len(e.ids) == len(e.segments) == len(e.sequence_ids) == len(e.offsets) for e in encodings)
     loaded = Tokenizer.load(tmp_path / "out")
-    assert loaded.encode_many(TEXTS) == ours.encode_many(TEXTS)
+    assert loaded.encode_batch(TEXTS) == ours.encode_batch(TEXTS)
     assert loaded.digest == ours.digest
 
 
@@ -154,7 +154,7 @@ def test_bert_tokenizers_name_the_bert_class(
     ours.save(tmp_path / "out")
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "out"))
     assert type(theirs) is transformers.BertTokenizer
-    assert theirs(TEXTS)["input_ids"] == [e.ids for e in ours.encode_many(TEXTS, specials="parse")]
+    assert theirs(TEXTS)["input_ids"] == [e.ids for e in ours.encode_batch(TEXTS, special_strings="parse")]
     (tmp_path / "out/tokenizer.json").unlink()
     assert Tokenizer.load(tmp_path / "out").digest == ours.digest
 
@@ -165,8 +165,8 @@ def test_template_is_the_files(tmp_path: Path) -> None:
         tokenizer = Tokenizer.load(write_tokenizer(folder, CHANGES[name]))
         single, pair = tokenizer.encode("the cat"), tokenizer.encode("the cat", "sat")
         assert len(pair.ids) == len(tokenizer.encode("the cat", "sat", max_length=len(pair.ids)).ids)
-        assert tokenizer.encode("the cat", "sat", max_length=len(pair.ids) - 1).cut == 1
-        assert tokenizer.separators == (2 if name == "two [SEP]" else 0)
+        assert tokenizer.encode("the cat", "sat", max_length=len(pair.ids) - 1).num_truncated == 1
+        assert tokenizer.num_separators == (2 if name == "two [SEP]" else 0)
         return tuple(" ".join(tokenizer.tokens[i] for i in e.ids) for e in (single, pair))  # type: ignore[return-value]
 
     assert encode("no [CLS]") == ("the cat [SEP]", "the cat [SEP] sat [SEP]")
@@ -181,7 +181,7 @@ def test_class_with_a_built_in_template(tmp_path: Path) -> None:
     assert [tokenizer.tokens[i] for i in tokenizer.encode("the", "cat").ids] == (
         ["[CLS]", "the", "[SEP]", "cat", "[SEP]"]
     )
-    assert (tokenizer.separators, tokenizer.uses_segments) == (1, True)
+    assert (tokenizer.num_separators, tokenizer.uses_segments) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_unsupported_templates(change: Callable[[dict[str, Any]], None], code: s
 
 def test_word_starts_with_another_prefix(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(write_tokenizer(tmp_path / "in", other_prefix))
-    ids = np.array(tokenizer.pieces(["the cats unable"])[0])
+    ids = np.array(tokenizer.encode_ids(["the cats unable"])[0])
     assert [tokenizer.tokens[i] for i in ids] == ["the", "cat", "@@s", "un", "@@able"]
     assert tokenizer.word_starts(ids).tolist() == [True, True, False, True, False]
     assert tokenizer.decode(ids) == "the cats unable"
@@ -218,22 +218,24 @@ def test_word_starts_with_another_prefix(tmp_path: Path) -> None:
 
 
 def test_only_the_mask_is_parsed(shared_data: Path) -> None:
-    ours = Tokenizer.of_vocabulary([*SPECIALS, *PIECES, "[", "]", "sep", "cls", "mask"], lowercase=True)
-    encoding = ours.encode("cat [SEP] [CLS] the [MASK] [PAD]", specials="mask")
-    inner = [ours.tokens[i] for i, source in zip(encoding.ids, encoding.sources, strict=True) if source == 0]
+    ours = Tokenizer.from_vocabulary([*SPECIALS, *PIECES, "[", "]", "sep", "cls", "mask"], lowercase=True)
+    encoding = ours.encode("cat [SEP] [CLS] the [MASK] [PAD]", special_strings="mask")
+    inner = [
+        ours.tokens[i] for i, source in zip(encoding.ids, encoding.sequence_ids, strict=True) if source == 0
+    ]
     assert inner == ["cat", "[", "sep", "]", "[", "cls", "]", "the", "[MASK]", "[", "[UNK]", "]"]
-    assert ours.encode("the [MASK]").ids.count(ours.mask_id) == 0
+    assert ours.encode("the [MASK]").ids.count(ours.mask_token_id) == 0
     for name in ("roberta-base", "albert-base"):
         tokenizer = Tokenizer.load(shared_data / "vocabs" / name)
         text = f"Paris is <s> the </s> {tokenizer.mask_token} of [SEP] <pad> France [CLS]."
-        encoding = tokenizer.encode(text, specials="mask")
-        inner_ids = [i for i, source in zip(encoding.ids, encoding.sources, strict=True) if source == 0]
-        assert [i for i in inner_ids if i in tokenizer.special_ids - {tokenizer.unk_id}] == [
-            tokenizer.mask_id
+        encoding = tokenizer.encode(text, special_strings="mask")
+        inner_ids = [i for i, source in zip(encoding.ids, encoding.sequence_ids, strict=True) if source == 0]
+        assert [i for i in inner_ids if i in tokenizer.all_special_ids - {tokenizer.unk_token_id}] == [
+            tokenizer.mask_token_id
         ]
-        assert encoding.ids.index(tokenizer.mask_id) == tokenizer.encode(
-            text.replace(" " + tokenizer.mask_token, " x"), specials="text"
-        ).ids.index(tokenizer.pieces([" x"])[0][0])
+        assert encoding.ids.index(tokenizer.mask_token_id) == tokenizer.encode(
+            text.replace(" " + tokenizer.mask_token, " x"), special_strings="text"
+        ).ids.index(tokenizer.encode_ids([" x"])[0][0])
 
 
 @pytest.mark.parametrize(

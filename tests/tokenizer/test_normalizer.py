@@ -25,8 +25,8 @@ SAMPLE = [c for c in SCALARS if unicodedata.category(c) not in ("Cn", "Co", "Lo"
 
 @pytest.fixture(scope="module", params=[True, False], ids=["uncased", "cased"])
 def google(request: pytest.FixtureRequest) -> tuple[bool, Callable[[str], list[str]]]:
-    normalizer = bert_normalizer(request.param, reading="google")
-    pre_tokenizer = bert_pre_tokenizer(reading="google")
+    normalizer = bert_normalizer(request.param, variant="google")
+    pre_tokenizer = bert_pre_tokenizer(variant="google")
     return request.param, lambda text: [
         word for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
     ]
@@ -92,22 +92,22 @@ def test_sigma_and_its_neighbours_follow_the_rules(
 )
 def test_variants_differ(text: str, hf: list[str], google: list[str]) -> None:
     for variant, expected in (("hf", hf), ("google", google)):
-        normalizer = bert_normalizer(True, reading=variant)  # type: ignore[arg-type]
-        pre_tokenizer = bert_pre_tokenizer(reading=variant)  # type: ignore[arg-type]
+        normalizer = bert_normalizer(True, variant=variant)  # type: ignore[arg-type]
+        pre_tokenizer = bert_pre_tokenizer(variant=variant)  # type: ignore[arg-type]
         assert [w for w, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))] == expected
     assert words_of(text, lowercase=True) == google
 
 
 def test_ideographs_are_not_isolated_without_chinese() -> None:
-    assert [w for w, _ in bert_pre_tokenizer(chinese=False, reading="google").pre_tokenize_str("中国!")] == [
+    assert [w for w, _ in bert_pre_tokenizer(chinese=False, variant="google").pre_tokenize_str("中国!")] == [
         "中国",
         "!",
     ]
 
 
 def test_steps_are_the_librarys() -> None:
-    assert isinstance(bert_normalizer(True, reading="google"), normalizers.Sequence)
-    assert isinstance(bert_pre_tokenizer(reading="google"), pre_tokenizers.Sequence)
+    assert isinstance(bert_normalizer(True, variant="google"), normalizers.Sequence)
+    assert isinstance(bert_pre_tokenizer(variant="google"), pre_tokenizers.Sequence)
     assert isinstance(bert_normalizer(True), normalizers.BertNormalizer)
 
 

@@ -90,4 +90,4 @@ def test_script_of_a_vocabulary(text: str, options: dict[str, Any], script: str,
 
 def test_a_vocabulary_without_letters_has_no_script() -> None:
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "1", "."]
-    assert tokenizer_script(Tokenizer.of_vocabulary(tokens, lowercase=True)) == ""
+    assert tokenizer_script(Tokenizer.from_vocabulary(tokens, lowercase=True)) == ""

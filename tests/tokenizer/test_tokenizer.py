@@ -32,7 +32,7 @@ TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 
 @pytest.fixture(scope="module")
 def small() -> Tokenizer:
-    return Tokenizer.of_vocabulary(TOKENS, lowercase=True, max_length=16)
+    return Tokenizer.from_vocabulary(TOKENS, lowercase=True, max_length=16)
 
 
 def spell(tokenizer: Tokenizer, ids: list[int]) -> str:
@@ -44,14 +44,14 @@ def test_text_and_pair(small: Tokenizer) -> None:
     assert spell(small, single.ids) == "[CLS] hello , cat ##s [SEP]"
     assert single.segments == [0] * 6
     assert single.offsets == [(0, 0), (0, 5), (5, 6), (7, 10), (10, 11), (0, 0)]
-    assert single.sources == [None, 0, 0, 0, 0, None]
-    assert single.words == [None, 0, 1, 2, 2, None]
+    assert single.sequence_ids == [None, 0, 0, 0, 0, None]
+    assert single.word_ids == [None, 0, 1, 2, 2, None]
     pair = small.encode("cats", "the mat!")
     assert spell(small, pair.ids) == "[CLS] cat ##s [SEP] the mat ! [SEP]"
     assert pair.segments == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert pair.sources == [None, 0, 0, None, 1, 1, 1, None]
-    assert pair.words == [None, 0, 0, None, 0, 1, 2, None]
-    assert pair.cut == 0
+    assert pair.sequence_ids == [None, 0, 0, None, 1, 1, 1, None]
+    assert pair.word_ids == [None, 0, 0, None, 0, 1, 2, None]
+    assert pair.num_truncated == 0
 
 
 @given(
@@ -63,25 +63,25 @@ def test_text_and_pair(small: Tokenizer) -> None:
 def test_without_offsets_the_rest_is_equal(
     texts: list[tuple[str, str]], paired: bool, specials: Any, max_length: int
 ) -> None:
-    tokenizer = Tokenizer.of_vocabulary(TOKENS, lowercase=True, max_length=16)
+    tokenizer = Tokenizer.from_vocabulary(TOKENS, lowercase=True, max_length=16)
     firsts, seconds = [a for a, _ in texts], [b for _, b in texts] if paired else None
     options = {"max_length": max_length, "specials": specials}
-    located = tokenizer.encode_many(firsts, seconds, **options)
-    assert tokenizer.encode_many(firsts, seconds, located=False, **options) == [
-        replace(encoding, offsets=[], words=[]) for encoding in located
+    located = tokenizer.encode_batch(firsts, seconds, **options)
+    assert tokenizer.encode_batch(firsts, seconds, with_offsets=False, **options) == [
+        replace(encoding, offsets=[], word_ids=[]) for encoding in located
     ]
 
 
 def test_empty_texts(small: Tokenizer) -> None:
     assert spell(small, small.encode("").ids) == "[CLS] [SEP]"
     assert spell(small, small.encode("", "").ids) == "[CLS] [SEP] [SEP]"
-    assert small.encode_many([]) == []
+    assert small.encode_batch([]) == []
 
 
 def test_special_strings_stay_text_unless_parsed(small: Tokenizer) -> None:
     text = "the [MASK] sat [SEP]"
     assert spell(small, small.encode(text).ids) == "[CLS] the [ mask ] sat [ sep ] [SEP]"
-    parsed = small.encode(text, specials="parse")
+    parsed = small.encode(text, special_strings="parse")
     assert spell(small, parsed.ids) == "[CLS] the [MASK] sat [SEP] [SEP]"
     assert spell(small, small.encode(text).ids) == "[CLS] the [ mask ] sat [ sep ] [SEP]"
 
@@ -90,11 +90,11 @@ def test_doubled_special_tokens_are_logged_only_if_they_are_parsed(
     small: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     texts = ["[CLS] the cat [SEP]", "the [SEP] mat", "the mat", " [CLS] sat"]
-    encodings = small.encode_many(texts, specials="parse")
+    encodings = small.encode_batch(texts, special_strings="parse")
     assert spell(small, encodings[0].ids) == "[CLS] [CLS] the cat [SEP] [SEP]"
-    small.encode_many(texts)
-    small.encode_many(["the [SEP] mat"], specials="parse")
-    small.encode_many(["the mat"], ["the cat [SEP]"], specials="parse")
+    small.encode_batch(texts)
+    small.encode_batch(["the [SEP] mat"], special_strings="parse")
+    small.encode_batch(["the mat"], ["the cat [SEP]"], special_strings="parse")
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert [message[:12] for message in caplog.messages] == ["2 of 4 texts", "1 of 2 texts"]
 
@@ -102,22 +102,28 @@ def test_doubled_special_tokens_are_logged_only_if_they_are_parsed(
 def test_threads_may_parse_special_strings_or_not(small: Tokenizer) -> None:
     with ThreadPoolExecutor(4) as pool:
         modes = ["text", "parse"] * 200
-        ids = list(pool.map(lambda mode: small.encode("a [MASK] b", specials=mode).ids, modes))  # type: ignore[arg-type]
+        ids = list(pool.map(lambda mode: small.encode("a [MASK] b", special_strings=mode).ids, modes))  # type: ignore[arg-type]
     assert {tuple(x) for x in ids[::2]} == {tuple(small.encode("a [MASK] b").ids)}
-    assert {tuple(x) for x in ids[1::2]} == {tuple(small.encode("a [MASK] b", specials="parse").ids)}
+    assert {tuple(x) for x in ids[1::2]} == {tuple(small.encode("a [MASK] b", special_strings="parse").ids)}
 
 
 def test_properties(small: Tokenizer) -> None:
     assert small.vocab_size == len(TOKENS)
     assert small.tokens == TOKENS
-    assert (small.pad_id, small.unk_id, small.cls_id, small.sep_id, small.mask_id) == (0, 1, 2, 3, 4)
-    assert small.special_ids == {0, 1, 2, 3, 4}
+    assert (
+        small.pad_token_id,
+        small.unk_token_id,
+        small.cls_token_id,
+        small.sep_token_id,
+        small.mask_token_id,
+    ) == (0, 1, 2, 3, 4)
+    assert small.all_special_ids == {0, 1, 2, 3, 4}
     assert small.mask_token == "[MASK]"
     assert small.lowercase
-    assert small.continuation.dtype == np.bool_
-    assert [TOKENS[i] for i in np.flatnonzero(small.continuation)] == ["##s", "##ing", "##able", "##e"]
+    assert small.is_continuation.dtype == np.bool_
+    assert [TOKENS[i] for i in np.flatnonzero(small.is_continuation)] == ["##s", "##ing", "##able", "##e"]
     assert small.decode(small.encode("Hello, cats!").ids) == "hello, cats!"
-    assert small.decode([2, 4], specials=True) == "[CLS] [MASK]"
+    assert small.decode([2, 4], keep_special_tokens=True) == "[CLS] [MASK]"
 
 
 @pytest.mark.parametrize(
@@ -130,11 +136,11 @@ def test_properties(small: Tokenizer) -> None:
 def test_truncation(small: Tokenizer, truncation: Any, spelling: str) -> None:
     encoding = small.encode("a b c d", "the cat sat on the mat", max_length=10, truncation=truncation)
     assert spell(small, encoding.ids) == spelling
-    assert encoding.cut == 3
+    assert encoding.num_truncated == 3
 
 
 def test_texts_that_cannot_be_truncated(small: Tokenizer) -> None:
-    assert small.encode("a b c d", max_length=6, truncation="none").cut == 0
+    assert small.encode("a b c d", max_length=6, truncation="none").num_truncated == 0
     with pytest.raises(InputError) as caught:
         small.encode("a b c d", max_length=5, truncation="none")
     assert caught.value.code == "text_too_long"
@@ -154,7 +160,7 @@ def test_texts_that_cannot_be_truncated(small: Tokenizer) -> None:
 @pytest.mark.parametrize("located", [True, False])
 def test_lone_surrogate(small: Tokenizer, located: bool) -> None:
     with pytest.raises(InputError) as caught:
-        small.encode_many(["a", "b \ud800"], located=located)
+        small.encode_batch(["a", "b \ud800"], with_offsets=located)
     assert (caught.value.code, caught.value.location) == ("lone_surrogate", "text 2")
 
 
@@ -162,8 +168,8 @@ def test_digest(small: Tokenizer, tmp_path: Path) -> None:
     small.save(tmp_path)
     assert Tokenizer.load(tmp_path).digest == small.digest
     assert Tokenizer.load(tmp_path / "vocab.txt").digest == small.digest
-    assert Tokenizer.of_vocabulary(TOKENS, lowercase=False).digest != small.digest
-    assert Tokenizer.of_vocabulary([*TOKENS, "x"], lowercase=True).digest != small.digest
+    assert Tokenizer.from_vocabulary(TOKENS, lowercase=False).digest != small.digest
+    assert Tokenizer.from_vocabulary([*TOKENS, "x"], lowercase=True).digest != small.digest
 
 
 def test_special_strings_stay_text_after_pickling(small: Tokenizer) -> None:
@@ -249,16 +255,16 @@ def test_ids_equal_the_reference(
     text = (shared_data / f"corpora/sample/{sample}.txt").read_bytes().decode("utf-8")
     texts = [text, *text.split("\n")]
     expected = reference_ids(reference, texts, specials)
-    assert [e.ids for e in ours.encode_many(texts, max_length=10**9, specials=specials)] == expected
+    assert [e.ids for e in ours.encode_batch(texts, max_length=10**9, special_strings=specials)] == expected
     if specials == "text":
-        assert ours.pieces(texts) == [ids[1:-1] for ids in expected]
+        assert ours.encode_ids(texts) == [ids[1:-1] for ids in expected]
 
 
 @given(st.text())
 def test_ids_of_any_text_equal_the_reference(published: tuple[Tokenizer, Any], text: str) -> None:
     ours, reference = published
     for specials in ("text", "parse"):
-        ids = ours.encode(text, max_length=10**9, specials=specials).ids  # type: ignore[arg-type]
+        ids = ours.encode(text, max_length=10**9, special_strings=specials).ids  # type: ignore[arg-type]
         assert [ids] == reference_ids(reference, [text], specials)
 
 
@@ -267,7 +273,7 @@ def small_reference() -> tuple[Any, Tokenizer]:
     letters = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdetshu"]
     transformers = pytest.importorskip("transformers")
     theirs = transformers.BertTokenizerFast(vocab={token: i for i, token in enumerate(letters)})
-    return theirs, Tokenizer.of_vocabulary(letters, lowercase=True)
+    return theirs, Tokenizer.from_vocabulary(letters, lowercase=True)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(5, 16))
@@ -280,21 +286,21 @@ def test_longest_first_equals_the_reference(
     encoding = ours.encode(a, b, max_length=limit)
     assert encoding.ids == expected["input_ids"]
     assert encoding.segments == expected["token_type_ids"]
-    assert encoding.cut + len(encoding.ids) == len(ours.encode(a, b, max_length=100).ids)
+    assert encoding.num_truncated + len(encoding.ids) == len(ours.encode(a, b, max_length=100).ids)
 
 
 def test_offsets_slice_the_text(published: tuple[Tokenizer, Any], shared_data: Path) -> None:
     ours, _ = published
     for sample in ("english", "chinese", "mixed"):
         lines = (shared_data / f"corpora/sample/{sample}.txt").read_bytes().decode("utf-8").split("\n")[:400]
-        for line, encoding in zip(lines, ours.encode_many(lines, max_length=10**9), strict=True):
+        for line, encoding in zip(lines, ours.encode_batch(lines, max_length=10**9), strict=True):
             ends = [
                 (0, 0),
-                *[pair for pair, s in zip(encoding.offsets, encoding.sources, strict=True) if s == 0],
+                *[pair for pair, s in zip(encoding.offsets, encoding.sequence_ids, strict=True) if s == 0],
             ]
             assert all(a[1] <= b[1] and b[0] < b[1] <= len(line) for a, b in pairwise(ends))
             for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-                if i not in ours.special_ids:
+                if i not in ours.all_special_ids:
                     piece = ours.tokens[i].removeprefix("##")
                     source = normalize(line[start:end], ours.lowercase)
                     assert normalize(piece, ours.lowercase) in source
@@ -330,7 +336,7 @@ def test_saved_folders_load_in_the_reference_with_equal_ids(
         theirs = load(str(tmp_path))
         assert theirs(texts)["input_ids"] == expected
         assert theirs.model_max_length == 512
-        assert theirs.mask_token_id == ours.mask_id
+        assert theirs.mask_token_id == ours.mask_token_id
     (tmp_path / "tokenizer.json").unlink()
     assert transformers.AutoTokenizer.from_pretrained(str(tmp_path))(texts)["input_ids"] == expected
     assert Tokenizer.load(tmp_path).digest == ours.digest
@@ -355,7 +361,7 @@ def test_vocabulary_with_either_normalizer(shared_data: Path) -> None:
     folder = shared_data / "vocabs/bert-base-uncased"
     library, original = (Tokenizer.load(folder, normalizer=name) for name in ("hf", "google"))
     assert library.digest == Tokenizer.load(folder).digest != original.digest
-    assert original.pieces(["Running wild!"]) == library.pieces(["Running wild!"])
+    assert original.encode_ids(["Running wild!"]) == library.encode_ids(["Running wild!"])
 
 
 def test_normalizer_is_not_applicable_to_tokenizer_json(shared_data: Path, tmp_path: Path) -> None:
@@ -385,4 +391,4 @@ def test_truncation_never_removes_all_of_a_text(
         tokenizer.encode(text, second, max_length=limit, truncation=truncation)
     assert (caught.value.code, caught.value.argument) == ("text_truncated_to_nothing", "max_length")
     assert text_name in caught.value.message
-    assert tokenizer.encode("", max_length=2).ids == [tokenizer.cls_id, tokenizer.sep_id]
+    assert tokenizer.encode("", max_length=2).ids == [tokenizer.cls_token_id, tokenizer.sep_token_id]

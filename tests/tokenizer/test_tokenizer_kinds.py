@@ -28,7 +28,7 @@ def reference_of(name: str, folder: Path) -> Any:
     if name == "albert-base":  # its loader needs the sentencepiece package; its class does not
         model = unigram.read_model(folder / "spiece.model")
         return transformers.AlbertTokenizerFast(
-            vocab=model.pieces, _spm_precompiled_charsmap=model.replacements, model_max_length=10**30
+            vocab=model.pieces, _spm_precompiled_charsmap=model.precompiled_charsmap, model_max_length=10**30
         )
     cls = transformers.RobertaTokenizerFast if name == "roberta-base" else transformers.GPT2TokenizerFast
     return cls(vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt"))
@@ -55,12 +55,12 @@ def test_ids_and_offsets_equal_the_reference(
     lines = read_lines(shared_data, sample)
     texts = [*lines, "\n".join(lines[:200]), "", " ", "  two  blanks "]
     expected = reference(texts, split_special_tokens=True, return_offsets_mapping=True)
-    encodings = ours.encode_many(texts, max_length=10**9)
+    encodings = ours.encode_batch(texts, max_length=10**9)
     assert [e.ids for e in encodings] == expected["input_ids"]
     assert [e.offsets for e in encodings] == expected["offset_mapping"]
     margin = 0 if name == "gpt2" else 1
     inner = [ids[margin : len(ids) - margin] for ids in expected["input_ids"]]
-    assert ours.pieces(texts) == inner
+    assert ours.encode_ids(texts) == inner
 
 
 def test_pairs_equal_the_reference(published: tuple[str, Tokenizer, Any], shared_data: Path) -> None:
@@ -70,11 +70,11 @@ def test_pairs_equal_the_reference(published: tuple[str, Tokenizer, Any], shared
         expected = reference(
             lines[:-1], lines[1:], truncation="longest_first", max_length=limit, return_token_type_ids=True
         )
-        encodings = ours.encode_many(lines[:-1], lines[1:], max_length=limit)
+        encodings = ours.encode_batch(lines[:-1], lines[1:], max_length=limit)
         assert [e.ids for e in encodings] == expected["input_ids"]
         if name != "gpt2":  # without segments; the reference returns some on request
             assert [e.segments for e in encodings] == expected["token_type_ids"]
-        assert all(len(e.ids) == len(e.offsets) == len(e.sources) == len(e.words) for e in encodings)
+        assert all(len(e.ids) == len(e.offsets) == len(e.sequence_ids) == len(e.word_ids) for e in encodings)
 
 
 @given(st.text())
@@ -89,15 +89,26 @@ def test_special_tokens_and_templates(shared_data: Path) -> None:
     vocabs = shared_data / "vocabs"
     roberta, albert, gpt2 = (Tokenizer.load(vocabs / n) for n in ("roberta-base", "albert-base", "gpt2"))
     assert (roberta.kind, albert.kind) == ("byte_level_bpe", "unigram")
-    assert (roberta.separators, albert.separators, gpt2.separators) == (2, 1, 0)
+    assert (roberta.num_separators, albert.num_separators, gpt2.num_separators) == (2, 1, 0)
     assert (roberta.uses_segments, albert.uses_segments) == (False, True)
-    assert [roberta.cls_id, roberta.pad_id, roberta.sep_id, roberta.unk_id] == [0, 1, 2, 3]
-    assert (roberta.mask_id, roberta.vocab_size, roberta.mask_token) == (50264, 50265, "<mask>")
-    assert [albert.pad_id, albert.unk_id, albert.cls_id, albert.sep_id, albert.mask_id] == [0, 1, 2, 3, 4]
+    assert [roberta.cls_token_id, roberta.pad_token_id, roberta.sep_token_id, roberta.unk_token_id] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert (roberta.mask_token_id, roberta.vocab_size, roberta.mask_token) == (50264, 50265, "<mask>")
+    assert [
+        albert.pad_token_id,
+        albert.unk_token_id,
+        albert.cls_token_id,
+        albert.sep_token_id,
+        albert.mask_token_id,
+    ] == [0, 1, 2, 3, 4]
     pair = roberta.encode("a b", "c")
     assert [roberta.tokens[i] for i in pair.ids] == ["<s>", "a", "Ġb", "</s>", "</s>", "c", "</s>"]
     assert pair.segments == [0] * 7
-    assert pair.sources == [None, 0, 0, None, None, 1, None]
+    assert pair.sequence_ids == [None, 0, 0, None, None, 1, None]
     pair = albert.encode("a b", "c")
     assert [albert.tokens[i] for i in pair.ids] == ["[CLS]", "▁a", "▁b", "[SEP]", "▁c", "[SEP]"]
     assert pair.segments == [0, 0, 0, 0, 1, 1]
@@ -107,8 +118,8 @@ def test_special_tokens_and_templates(shared_data: Path) -> None:
 def test_gpt2_frames_nothing_and_says_so(shared_data: Path) -> None:
     gpt2 = Tokenizer.load(shared_data / "vocabs/gpt2")
     assert [gpt2.tokens[i] for i in gpt2.encode("a b", "c").ids] == ["a", "Ġb", "c"]
-    assert gpt2.special_ids == {50256}
-    assert gpt2.unk_id == 50256
+    assert gpt2.all_special_ids == {50256}
+    assert gpt2.unk_token_id == 50256
     for role in ("cls", "sep", "mask", "pad"):
         with pytest.raises(InputError) as caught:
             getattr(gpt2, f"{role}_id")
@@ -123,9 +134,9 @@ def test_special_strings_stay_text(published: tuple[str, Tokenizer, Any]) -> Non
     _, ours, _ = published
     for text in (SPECIAL_STRINGS, *SPECIAL_STRINGS.split(), "<pad><pad>", "x<unk>y"):
         encoding = ours.encode(text)
-        inner = {i for i, source in zip(encoding.ids, encoding.sources, strict=True) if source == 0}
-        assert not inner & (ours.special_ids - {ours.unk_id})
-        assert not set(ours.pieces([text])[0]) & (ours.special_ids - {ours.unk_id})
+        inner = {i for i, source in zip(encoding.ids, encoding.sequence_ids, strict=True) if source == 0}
+        assert not inner & (ours.all_special_ids - {ours.unk_token_id})
+        assert not set(ours.encode_ids([text])[0]) & (ours.all_special_ids - {ours.unk_token_id})
     loaded = pickle.loads(pickle.dumps(ours))
     assert loaded.encode(SPECIAL_STRINGS) == ours.encode(SPECIAL_STRINGS)
     assert loaded.digest == ours.digest
@@ -134,8 +145,8 @@ def test_special_strings_stay_text(published: tuple[str, Tokenizer, Any]) -> Non
 @pytest.mark.parametrize(("name", "mask"), [("roberta-base", "<mask>"), ("albert-base", "[MASK]")])
 def test_parsed_mask_strips_the_space_before_it(shared_data: Path, name: str, mask: str) -> None:
     ours = Tokenizer.load(shared_data / "vocabs" / name)
-    ids = ours.encode(f"Paris is the {mask} of France.", specials="parse").ids
-    position = ids.index(ours.mask_id)
+    ids = ours.encode(f"Paris is the {mask} of France.", special_strings="parse").ids
+    position = ids.index(ours.mask_token_id)
     assert ours.tokens[ids[position - 1]].strip("Ġ▁") == "the"
     assert ours.tokens[ids[position + 1]].strip("Ġ▁") == "of"
     assert ours.decode(ids).replace("  ", " ").lower() == "paris is the of france."
@@ -162,13 +173,13 @@ def test_saved_folders_load_in_the_reference(
             f"x{ours.mask_token}y",
             f"{ours.mask_token} {ours.mask_token}",
         ]
-        ids = [e.ids for e in ours.encode_many(masked, specials="parse")]
+        ids = [e.ids for e in ours.encode_batch(masked, special_strings="parse")]
         assert theirs(masked)["input_ids"] == ids
         assert theirs("a", "b")["input_ids"] == ours.encode("a", "b").ids
     loaded = Tokenizer.load(tmp_path)
     assert loaded.digest == ours.digest
     (tmp_path / "tokenizer.json").unlink()
-    assert Tokenizer.load(tmp_path).encode_many(texts) == ours.encode_many(texts)
+    assert Tokenizer.load(tmp_path).encode_batch(texts) == ours.encode_batch(texts)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -194,10 +205,10 @@ def test_load_a_folder_of_the_reference(
     reference.save_pretrained(str(tmp_path))
     loaded = Tokenizer.load(tmp_path)
     texts = read_lines(shared_data, "mixed")[:500]
-    assert loaded.encode_many(texts) == ours.encode_many(texts)
-    assert (loaded.kind, loaded.separators, loaded.uses_segments) == (
+    assert loaded.encode_batch(texts) == ours.encode_batch(texts)
+    assert (loaded.kind, loaded.num_separators, loaded.uses_segments) == (
         ours.kind,
-        ours.separators,
+        ours.num_separators,
         ours.uses_segments,
     )
 
@@ -208,7 +219,7 @@ def test_offsets_slice_the_text(published: tuple[str, Tokenizer, Any], shared_da
         encoding = ours.encode(line, max_length=10**9)
         slices = [
             (pair, i)
-            for pair, i, s in zip(encoding.offsets, encoding.ids, encoding.sources, strict=True)
+            for pair, i, s in zip(encoding.offsets, encoding.ids, encoding.sequence_ids, strict=True)
             if s == 0
         ]
         assert all(a[0][0] <= b[0][0] and a[0][1] <= b[0][1] <= len(line) for a, b in pairwise(slices))
@@ -217,7 +228,7 @@ def test_offsets_slice_the_text(published: tuple[str, Tokenizer, Any], shared_da
                 assert line[start:end] == ours.tokens[i]
     if name != "albert-base":
         text = "double  spaces \t any\ntext: 中国 😀 é \x00"
-        assert ours.decode(ours.pieces([text])[0]) == text
+        assert ours.decode(ours.encode_ids([text])[0]) == text
 
 
 @pytest.mark.parametrize(
@@ -231,7 +242,7 @@ def test_offsets_slice_the_text(published: tuple[str, Tokenizer, Any], shared_da
 )  # fmt: skip
 def test_word_starts(shared_data: Path, name: str, text: str, words: str) -> None:
     tokenizer = Tokenizer.load(shared_data / "vocabs" / name)
-    ids = np.array(tokenizer.pieces([text])[0])
+    ids = np.array(tokenizer.encode_ids([text])[0])
     starts = tokenizer.word_starts(ids)
     assert starts.dtype == np.bool_
     assert starts.shape == ids.shape
@@ -242,7 +253,7 @@ def test_word_starts(shared_data: Path, name: str, text: str, words: str) -> Non
     else:
         spelled = [tokenizer.decode(group) for group in groups]
     assert spelled == words.split("|")
-    special = np.array([tokenizer.unk_id, *ids[:1], tokenizer.unk_id, tokenizer.unk_id])
+    special = np.array([tokenizer.unk_token_id, *ids[:1], tokenizer.unk_token_id, tokenizer.unk_token_id])
     assert tokenizer.word_starts(special).all()
     assert tokenizer.word_starts(np.array([], dtype=np.int64)).shape == (0,)
 
@@ -253,7 +264,7 @@ def test_word_starts_of_wordpiece_are_not_continuations(shared_data: Path) -> No
     assert tokenizer.word_starts(np.array(encoding.ids)).tolist() == [
         not tokenizer.tokens[i].startswith("##") for i in encoding.ids
     ]
-    assert (tokenizer.kind, tokenizer.separators, tokenizer.uses_segments) == ("wordpiece", 1, True)
+    assert (tokenizer.kind, tokenizer.num_separators, tokenizer.uses_segments) == ("wordpiece", 1, True)
 
 
 def test_ids_equal_sentencepiece(shared_data: Path) -> None:
@@ -265,7 +276,7 @@ def test_ids_equal_sentencepiece(shared_data: Path) -> None:
     normalizer = unigram.unigram_normalizer(True, False, b"")
     text = (shared_data / "corpora/sample/mixed.txt").read_bytes().decode("utf-8")
     lines = [line for line in text.split("\n") if "\x85" not in line]  # whitespace only for the library
-    assert [theirs.encode(normalizer.normalize_str(line)) for line in lines] == ours.pieces(lines)
+    assert [theirs.encode(normalizer.normalize_str(line)) for line in lines] == ours.encode_ids(lines)
 
 
 # --- damaged files -----------------------------------------------------------------------------------------

@@ -77,12 +77,12 @@ def test_byte_level_bpe_has_robertas_special_tokens(trained: dict[str, tuple[Tok
     assert all(len(token) == 1 for token in tokenizer.tokens[4:260])
     assert tokenizer.tokens[-1] == "<mask>"
     assert {"Ġthe", "The", "ing"} <= set(tokenizer.tokens)
-    assert (tokenizer.separators, tokenizer.uses_segments, tokenizer.pad_id) == (2, False, 1)
+    assert (tokenizer.num_separators, tokenizer.uses_segments, tokenizer.pad_token_id) == (2, False, 1)
     merges = (out / "merges.txt").read_text("utf-8").splitlines()
     assert len(merges) - 1 == 3_000 - 4 - 256 - 1
     text = "Any bytes: 中国 😀 \x00\t  <mask> done"
-    assert tokenizer.decode(tokenizer.pieces([text])[0]) == text
-    assert tokenizer.mask_id not in tokenizer.pieces([text])[0]
+    assert tokenizer.decode(tokenizer.encode_ids([text])[0]) == text
+    assert tokenizer.mask_token_id not in tokenizer.encode_ids([text])[0]
 
 
 def test_unigram_has_alberts_special_tokens(trained: dict[str, tuple[Tokenizer, Path]]) -> None:
@@ -94,7 +94,7 @@ def test_unigram_has_alberts_special_tokens(trained: dict[str, tuple[Tokenizer, 
     assert tokenizer.decode(tokenizer.encode("Once upon a Time").ids) == "once upon a time"
     scores = [score for _, score in json.loads((out / "tokenizer.json").read_text())["model"]["vocab"]][5:]
     assert scores == sorted(scores, reverse=True)
-    assert len(tokenizer.pieces(["the king of the country was there"])[0]) < 14
+    assert len(tokenizer.encode_ids(["the king of the country was there"])[0]) < 14
 
 
 @pytest.mark.parametrize("kind", ["byte_level_bpe", "unigram"])
@@ -107,7 +107,7 @@ def test_trained_folders_load_in_the_reference(
     lines = (shared_data / "corpora/sample/mixed.txt").read_bytes().decode("utf-8").split("\n")
     texts = [line for line in lines if "<pad>" not in line and "<unk>" not in line][:800]
     expected = theirs(texts, split_special_tokens=True)["input_ids"]
-    assert [e.ids for e in tokenizer.encode_many(texts, max_length=10**9)] == expected
+    assert [e.ids for e in tokenizer.encode_batch(texts, max_length=10**9)] == expected
     assert Tokenizer.load(out).digest == tokenizer.digest
     record = json.loads((out / "training.json").read_text())
     assert (record["asked"], record["size"], record["share_sampled"]) == (3_000, 3_000, 1.0)
@@ -138,13 +138,13 @@ def test_google_vocabulary_saves_its_normalizer(shared_data: Path, tmp_path: Pat
     tokenizer = train_tokenizer([file], out, vocab_size=2_000, normalizer="google")
     lines = file.read_bytes().decode("utf-8").split("\n")[:500]
     lines += ["ΣΊΣΥΦΟΣ ΟΔΟΣ.", "a\U0002b825b", "İstanbul \ue000 x"]
-    expected = [e.ids for e in tokenizer.encode_many(lines, max_length=10**9)]
+    expected = [e.ids for e in tokenizer.encode_batch(lines, max_length=10**9)]
     theirs = transformers.AutoTokenizer.from_pretrained(str(out))
     assert theirs(lines, split_special_tokens=True)["input_ids"] == expected
     assert theirs("a", "b")["token_type_ids"] == tokenizer.encode("a", "b").segments
     assert Tokenizer.load(out).digest == tokenizer.digest
     assert Tokenizer.load(out / "vocab.txt").digest == tokenizer.digest
-    hf = Tokenizer.of_vocabulary(tokenizer.tokens, lowercase=True)
+    hf = Tokenizer.from_vocabulary(tokenizer.tokens, lowercase=True)
     assert hf.digest != tokenizer.digest
     assert tokenizer.lowercase
 
@@ -187,7 +187,7 @@ def test_values_out_of_range(tmp_path: Path, name: str, value: int) -> None:
 def test_unigram_pieces_are_long(trained: dict[str, tuple[Tokenizer, Path]], shared_data: Path) -> None:
     tokenizer, _ = trained["unigram"]
     text = (shared_data / "corpora/sample/english.txt").read_text("utf-8")[:300_000]
-    assert sum(map(len, tokenizer.pieces(text.split("\n")))) <= 87_404
+    assert sum(map(len, tokenizer.encode_ids(text.split("\n")))) <= 87_404
 
 
 def test_sentencepiece_gives_the_same_ids_for_saved_models(
@@ -199,7 +199,7 @@ def test_sentencepiece_gives_the_same_ids_for_saved_models(
     assert [theirs.id_to_piece(i) for i in range(theirs.get_piece_size())] == tokenizer.tokens
     normalizer = unigram_normalizer(True, False, b"")
     lines = (shared_data / "corpora/sample/english.txt").read_text("utf-8").split("\n")[:400]
-    assert [theirs.encode(normalizer.normalize_str(line)) for line in lines] == tokenizer.pieces(lines)
+    assert [theirs.encode(normalizer.normalize_str(line)) for line in lines] == tokenizer.encode_ids(lines)
     (copy := out.with_name("copy")).mkdir()
     for name in ("spiece.model", "tokenizer_config.json"):
         shutil.copy(out / name, copy)

@@ -80,7 +80,7 @@ def test_text_with_fewer_pieces(tmp_path: Path) -> None:
     records: list[TrainingRecord] = []
     tokenizer = train_wordpiece([write_story(tmp_path)], vocab_size=30_000, report=records.append)
     assert records[0].size == tokenizer.vocab_size < 200
-    assert records[0].asked == 30_000
+    assert records[0].requested_size == 30_000
     assert records[0].words_cut == records[0].characters_cut == 0
 
 
@@ -106,7 +106,7 @@ def test_special_strings_are_text(tmp_path: Path) -> None:
     tokenizer = train_wordpiece([write_story(tmp_path)], vocab_size=300)
     assert {"[", "]", "mask"} <= set(tokenizer.tokens)
     assert tokenizer.tokens.count("[MASK]") == 1
-    assert tokenizer.unk_id not in tokenizer.encode("[MASK]").ids
+    assert tokenizer.unk_token_id not in tokenizer.encode("[MASK]").ids
 
 
 def test_chinese_vocabulary_has_every_recurring_ideograph(shared_data: Path) -> None:
@@ -179,7 +179,7 @@ def test_all_characters_are_included_while_entries_are_free(
     assert record["characters_cut"] == record["words_cut"] == 0
     assert record["characters_cut_first"] == []
     for text in file.read_text("utf-8").splitlines():
-        assert tokenizer.unk_id not in tokenizer.pieces([text])[0], text
+        assert tokenizer.unk_token_id not in tokenizer.encode_ids([text])[0], text
     if kind == "wordpiece":  # longer pieces still consist of frequent characters
         assert {"king", "country"} <= set(tokenizer.tokens)
         assert any(

@@ -270,9 +270,9 @@ def test_bf16_is_not_tried_where_its_products_are_slower(monkeypatch: pytest.Mon
     """A busy machine had runs choose it by chance."""
     for precision, expected in (("fp32", ["fp32"]), ("bf16", ["fp32", "bf16"])):
         products_are(monkeypatch, precision)
-        found = ways_of(TrainSettings(threads=1), ComputeContext.of("cpu", "fp32"))
+        found = ways_of(TrainSettings(threads=1), ComputeContext.create("cpu", "fp32"))
         assert [way.precision for way in found] == expected
-        asked = ways_of(TrainSettings(threads=1, precision="bf16"), ComputeContext.of("cpu", "bf16"))
+        asked = ways_of(TrainSettings(threads=1, precision="bf16"), ComputeContext.create("cpu", "bf16"))
         assert [way.precision for way in asked] == ["bf16"]
 
 
@@ -458,7 +458,7 @@ def trial_of(
             Trained(torch.nn.Linear(1, 1), Counting(1, 1)),
             Phase(Stream(), 1.0, 32),
             TrainSettings(),
-            ComputeContext.of("cpu", "fp32"),
+            ComputeContext.create("cpu", "fp32"),
             ways([2, 1], ["fp32", "bf16"]),
             lambda seconds: enough * seconds,
         )
@@ -505,7 +505,7 @@ def test_what_an_update_takes_whatever_its_size_is_counted_once(
 
 
 def test_the_measured_speeds_say_why_one_is_taken() -> None:
-    here = ComputeContext.of("cpu", "fp32")
+    here = ComputeContext.create("cpu", "fp32")
     found = {Way(2, "fp32"): 0.122, Way(1, "fp32"): 0.113, Way(2, "bf16"): 4.07}
     assert _told(found, Way(2, "fp32"), 0.122, here) == (
         "an update takes about 0.122 s in fp32 on 2 threads (fp32 on 1 thread: 0.113 s, not enough faster to "

@@ -30,7 +30,7 @@ CONFIG = ModelConfig(
 
 def logits_of(encoder: Encoder, objective: MaskedLM, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
     hidden = encoder(batch.packed)
-    pairs = objective.pair(objective.pooler(hidden[batch.packed.first_rows]))
+    pairs = objective.pair(objective.pooler(hidden[batch.packed.first_token_rows]))
     return objective.masked(hidden[batch.rows], encoder.embeddings.token.weight), pairs
 
 
@@ -48,14 +48,14 @@ def test_the_sum_is_the_mean_times_the_number_of_predicted_tokens() -> None:
         mlm, pairs = logits_of(encoder, objective, batch)
         wanted = wanted + F.cross_entropy(mlm, batch.labels, reduction="sum")
         wanted = wanted + F.cross_entropy(pairs, batch.pair_labels, reduction="sum") / totals["nsp"]
-    summed = torch.stack([loss.over(totals, summed=("mlm",)) for loss in losses]).sum()
+    summed = torch.stack([loss.reduce(totals, sum_parts=("mlm",)) for loss in losses]).sum()
     torch.testing.assert_close(summed, wanted, atol=1e-4, rtol=1e-6)
     table = encoder.embeddings.token.weight
     ours, theirs = (torch.autograd.grad(value, table, retain_graph=True)[0] for value in (summed, wanted))
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-    means = torch.stack([Loss({"mlm": one.sums["mlm"]}, {}).over(totals) for one in losses]).sum()
+    means = torch.stack([Loss({"mlm": one.sums["mlm"]}, {}).reduce(totals) for one in losses]).sum()
     sums = torch.stack(
-        [Loss({"mlm": one.sums["mlm"]}, {}).over(totals, summed=("mlm",)) for one in losses]
+        [Loss({"mlm": one.sums["mlm"]}, {}).reduce(totals, sum_parts=("mlm",)) for one in losses]
     ).sum()
     torch.testing.assert_close(sums, means * totals["mlm"], atol=1e-4, rtol=1e-6)
 
@@ -81,8 +81,8 @@ def test_a_run_minimises_the_sum_and_logs_means(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_each_objective_has_a_part_that_it_is_about(name: str) -> None:
-    assert objective_type(name).perplexities
-    assert objective_type(name).summed == ()
+    assert objective_type(name).perplexity_parts
+    assert objective_type(name).summed_parts == ()
 
 
 def test_a_sum_is_not_weighed_against_means(tmp_path: Path) -> None:

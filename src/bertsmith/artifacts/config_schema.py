@@ -150,7 +150,7 @@ def _read(path: Path) -> Any:
         values = json.loads(path.read_bytes().decode("utf-8"))
         key = _non_finite_key(values)
     except FileNotFoundError:
-        raise not_found_error(path, remedy="a model folder has one") from None
+        raise not_found_error(path, hint="a model folder has one") from None
     except OSError as error:
         raise InputError(
             "unreadable_file", f"cannot read the file: {error.strerror}", location=path
@@ -199,7 +199,7 @@ def config_to_hf(config: ModelConfig) -> dict[str, Any]:
     model_family = get_family(config.model_type)
     values: dict[str, Any] = {}
     for name, value in config.model_dump().items():
-        is_default = name in _OMITTED_DEFAULTS and value == model_family.setting(name)
+        is_default = name in _OMITTED_DEFAULTS and value == model_family.default_of(name)
         if not (name in model_family.structure or value is None or is_default):
             values[_key(name, model_family)] = value
     if config.norm == "pre" or config.backwards:
@@ -263,7 +263,7 @@ def _matches(model_family: Family, architecture: str | None, names: list[str]) -
     if architecture is not None and _class_prefix(architecture) == model_family.class_prefix:
         return True
     one_layer = {"num_hidden_layers": 1, **model_family.defaults, **model_family.structure}
-    base = model_family.names(ModelConfig.of(one_layer, model_family.model_type)).base
+    base = model_family.names(ModelConfig.of(one_layer, model_family.model_type)).base_model_prefix
     return any(name.startswith(f"{base}.") for name in names)
 
 

@@ -100,7 +100,7 @@ class ModelFolder:
         generator: torch.Generator | None = None,
         config: ModelConfig | None = None,
         *,
-        copied: bool = True,
+        copy: bool = True,
     ) -> Encoder:
         """Load the encoder in fp32 and in training mode.
 
@@ -112,7 +112,7 @@ class ModelFolder:
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         # The meta device needs neither memory nor time for initial weights, which are replaced at once.
         encoder = _meta_encoder(config or self.config, generator)
-        self.fill("encoder", encoder, generator.device, copied=copied)
+        self.load_into("encoder", encoder, generator.device, copy=copy)
         return encoder
 
     def tokenizer(self) -> Tokenizer:
@@ -144,8 +144,8 @@ class ModelFolder:
         """Return True if the folder has weights of this part."""
         return part in self.parts
 
-    def fill(
-        self, part: str, module: nn.Module, device: torch.device | None = None, *, copied: bool = True
+    def load_into(
+        self, part: str, module: nn.Module, device: torch.device | None = None, *, copy: bool = True
     ) -> None:
         """Load a part's weights into a module, in fp32.
 
@@ -171,7 +171,7 @@ class ModelFolder:
         for name, old in state.items():
             new = weights[f"{part}.{name}"]
             target = device or (new.device if old.is_meta else old.device)
-            new_state[name] = new.to(target, torch.float32, copy=copied)
+            new_state[name] = new.to(target, torch.float32, copy=copy)
         module.load_state_dict(new_state, assign=True)
 
     def weights(self) -> dict[str, Tensor]:
@@ -226,7 +226,11 @@ def read_folder(path: str | Path) -> ModelFolder:
         hf_config.architecture or model_family.classes.get(parts) or f"{model_family.class_prefix}Model"
     )
     reads_one_token = _SEQUENCE_PARTS & parts and parts.isdisjoint({"recurrent", "beside"})
-    if config.sees == "before" and reads_one_token and architecture not in model_family.causal.values():
+    if (
+        config.attention_direction == "before"
+        and reads_one_token
+        and architecture not in model_family.causal.values()
+    ):
         raise InputError(
             "causal_head_reads_first_token",
             f"is_decoder is true, and the head of {architecture} reads the first token, which attends to no other",
@@ -257,7 +261,7 @@ def write_folder(
     labels: Sequence[str] | None = None,
     problem_type: ProblemType | None = None,
     record: Mapping[str, Any] | None = None,
-    files: Mapping[str, Any] | None = None,
+    json_files: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a model folder atomically; an earlier model folder of bertsmith is replaced.
 
@@ -281,8 +285,10 @@ def write_folder(
     """
     folder, model_family = Path(folder), get_family(config.model_type)
     check_replaceable(folder)
-    model_family.check(config)
-    architecture = architecture or model_family.architecture(parts, causal=config.sees == "before")
+    model_family.check_config(config)
+    architecture = architecture or model_family.architecture(
+        parts, causal=config.attention_direction == "before"
+    )
     values: dict[str, Any] = {"architectures": [architecture], **config_to_hf(config)}
     if labels is not None:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
@@ -297,10 +303,10 @@ def write_folder(
     bare = architecture == f"{model_family.class_prefix}Model"
     try:
         with atomic.atomic_replacement(folder) as new_folder:
-            tensors = to_hf_names(state, model_family.names(config), bare=bare)
+            tensors = to_hf_names(state, model_family.names(config), is_base_model=bare)
             save_file(tensors, new_folder / WEIGHTS_FILE, {"format": "pt"})
             _write_json(new_folder / CONFIG_FILE, values)
-            for name, content in (files or {}).items():
+            for name, content in (json_files or {}).items():
                 (new_folder / name).parent.mkdir(exist_ok=True)
                 _write_json(new_folder / name, content)
             if tokenizer is not None:
@@ -334,7 +340,7 @@ def check_replaceable(folder: Path) -> None:
 def _meta_encoder(config: ModelConfig, generator: torch.Generator | None = None) -> Encoder:
     """Build an encoder on the meta device."""
     model_family = get_family(config.model_type)
-    model_family.check(config)
+    model_family.check_config(config)
     with torch.device("meta"):
         return model_family.build(config, generator or torch.Generator())
 

@@ -41,7 +41,7 @@ def checkpoint_names(
         marked = (part for part, mark in _CLASSIFIERS.items() if mark in architecture)
         classifier = next(marked, "classifier")
     else:
-        canonical_names = {canonical_name(name, table.base) for name in names}
+        canonical_names = {canonical_name(name, table.base_model_prefix) for name in names}
         pooler = [name for name in table.tensors if name.startswith(("pooler.", "classifier.dense."))]
         has_pooler = any(hf_name in canonical_names for name in pooler for hf_name in table.tensors[name])
         classifier = "classifier" if has_pooler else "tagger"
@@ -49,7 +49,7 @@ def checkpoint_names(
     for part in sorted(_CLASSIFIERS, key=lambda part: part != classifier):  # the checkpoint's part first
         hf_names = _hf_names(table, part)
         if used & hf_names:
-            table = table.without(part)
+            table = table.without_part(part)
         used |= hf_names
     return table
 
@@ -76,26 +76,29 @@ def _new_norm_name(match: re.Match[str]) -> str:
     return "LayerNorm." + {"gamma": "weight", "beta": "bias"}[match[1]]
 
 
-def to_hf_names(weights: Mapping[str, Tensor], table: NameTable, *, bare: bool) -> dict[str, Tensor]:
+def to_hf_names(weights: Mapping[str, Tensor], table: NameTable, *, is_base_model: bool) -> dict[str, Tensor]:
     """Convert weights to Hugging Face's names; `bare` drops the base model's prefix, as its own class does."""
     tensors: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         hf_names = table.tensors[name]
         chunks = tensor.chunk(len(hf_names))
         tensors |= {hf_name: chunk.contiguous() for hf_name, chunk in zip(hf_names, chunks, strict=True)}
-    copies = {**table.repeated, **table.unused}
+    copies = {**table.duplicates, **table.unused}
     tensors |= {name: tensors[source].clone() for name, source in copies.items() if source in tensors}
-    return {name.removeprefix(f"{table.base}.") if bare else name: tensor for name, tensor in tensors.items()}
+    return {
+        name.removeprefix(f"{table.base_model_prefix}.") if is_base_model else name: tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def check_names(names: Iterable[str], table: NameTable, location: str) -> None:
     """Raise an InputError for tensors that the table does not have and for duplicate ones."""
     expected = {hf_name for hf_names in table.tensors.values() for hf_name in hf_names}
-    expected |= table.tied.keys() | table.repeated.keys() | table.unused.keys() | table.buffers
+    expected |= table.tied.keys() | table.duplicates.keys() | table.unused.keys() | table.buffers
     seen: set[str] = set()
     unexpected = []
     for name in names:
-        standard_name = canonical_name(name, table.base)
+        standard_name = canonical_name(name, table.base_model_prefix)
         if standard_name not in expected:
             unexpected.append(name)
         elif standard_name in seen:
@@ -123,7 +126,7 @@ def merge_tensors(tensors: Mapping[str, Tensor], table: NameTable, location: str
     Raises:
         InputError: Some parts of a joined tensor are missing, or their shapes differ.
     """
-    by_name = {canonical_name(name, table.base): tensor for name, tensor in tensors.items()}
+    by_name = {canonical_name(name, table.base_model_prefix): tensor for name, tensor in tensors.items()}
     for duplicate, original in {**table.tied, **table.unused}.items():
         if duplicate in by_name:  # a file may hold the duplicate alone
             by_name.setdefault(original, by_name[duplicate])
@@ -160,8 +163,8 @@ def _concatenate(tensors: Sequence[Tensor]) -> Tensor:
 def from_hf_names(weights: Mapping[str, Tensor], table: NameTable, location: str) -> dict[str, Tensor]:
     """Convert weights from Hugging Face's names; a tied copy that differs from its original is an InputError."""
     check_names(weights, table, location)
-    by_name = {canonical_name(name, table.base): tensor for name, tensor in weights.items()}
-    for duplicate, original in {**table.tied, **table.repeated}.items():
+    by_name = {canonical_name(name, table.base_model_prefix): tensor for name, tensor in weights.items()}
+    for duplicate, original in {**table.tied, **table.duplicates}.items():
         if (
             duplicate in by_name
             and original in by_name

@@ -106,7 +106,7 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
             tokenizer,
             out,
             reading=reading,
-            progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
+            progress=lambda done: bar.update(done, f"{done / 1e6:,.0f} MB"),
             **how,
         )
     if (wrapped := hard_wrap_warning(files, reading, how["language"])) is not None:
@@ -210,11 +210,11 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
 
         def progress(done: int) -> None:
             rate = done / 1e6 / max(1e-3, time.monotonic() - begin)
-            bar.advance_to(done, f"{done / 1e6:,.0f} MB, {rate:,.1f} MB/s")
+            bar.update(done, f"{done / 1e6:,.0f} MB, {rate:,.1f} MB/s")
 
         report = check_corpus(
             files,
-            CheckOptions(reading, how["language"], how["ngram"], sample=sample, listed=how["listed"]),
+            CheckOptions(reading, how["language"], how["ngram"], sample=sample, max_examples=how["listed"]),
             tokenizer=how["tokenizer"],
             against=how["against"],
             preset_name=how["preset"],

@@ -176,7 +176,7 @@ def _score_texts(
     from bertsmith.inference.scoring import as_table, ranked, write_rows
 
     with console.ProgressBar("scoring", len(placed), unit="texts") as bar:
-        rows = ranked(placed, scorer, bar.advance_to)
+        rows = ranked(placed, scorer, bar.update)
     if as_json:
         console.print_json(rows)
     elif out is not None:
@@ -203,7 +203,7 @@ def _score_pairs(
 
     pairs = read_pairs(file, **how).sampled(sample, seed or 0)
     with console.ProgressBar("scoring", 2 * len(pairs), unit="sentences") as bar:
-        scores = score_pairs(pairs, scorer, bar.advance_to)
+        scores = score_pairs(pairs, scorer, bar.update)
     for sentence in told_of_pairs(scores):
         console.print_note(sentence)
     if out is not None:

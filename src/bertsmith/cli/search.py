@@ -174,7 +174,7 @@ def _searched(
     from bertsmith.retrieval.index import Index
 
     opened = Index(index)
-    opened.refuse_without_graph(approximately)
+    opened.check_approximate(approximately)
     reranker = None if rerank is None else Reranker(load(rerank, **on), rerank_label)
     how = Wanted(top_k, approximately, reranker, rerank_top)
     return kind(queries, searcher_of(opened, model, **on), how)

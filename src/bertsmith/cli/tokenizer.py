@@ -107,7 +107,7 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
         trained = train_tokenizer(
             files,
             out,
-            progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
+            progress=lambda done: bar.update(done, f"{done / 1e6:,.0f} MB"),
             **how,
         )
     record = json.loads((Path(out) / "training.json").read_text(encoding="utf-8"))
@@ -191,7 +191,7 @@ def tokenizer_inspect(tokenizers: tuple[str, ...], files: tuple[str, ...], as_js
             tokenizers,
             files,
             reading=reading_of(how),
-            progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
+            progress=lambda done: bar.update(done, f"{done / 1e6:,.0f} MB"),
             **how,
         )
     if as_json:
@@ -284,7 +284,7 @@ def tokenizer_extend(
             model=model,
             choice=Choice(**given),
             reading=reading_of(how),
-            progress=lambda done: bar.advance_to(done, f"{done / 1e6:,.0f} MB"),
+            progress=lambda done: bar.update(done, f"{done / 1e6:,.0f} MB"),
             **how,
         )
     if as_json:

@@ -19,8 +19,8 @@ import rensa
 from numpy.typing import NDArray
 
 from bertsmith.corpus import hashing
-from bertsmith.corpus.hashing import HashArray, IntArray
 from bertsmith.corpus.sorted_hash_map import SortedHashMap
+from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
 
 SHINGLE_WORDS = 5
 _NUM_HASHES, _NUM_BANDS = 256, 32

@@ -31,7 +31,7 @@ class PreparedCorpus(Protocol):
     """The part of `Shards` that the warnings depend on."""
 
     hashes: NDArray[np.uint64]
-    document_sentences: NDArray[np.int64]
+    document_sentence_offsets: NDArray[np.int64]
     counts: dict[str, int]
 
 
@@ -96,5 +96,5 @@ def unknown_token_warnings(
 
 
 def _one_sentence_ratio(shards: PreparedCorpus) -> float:
-    lengths = np.diff(shards.document_sentences)
+    lengths = np.diff(shards.document_sentence_offsets)
     return float((lengths == 1).mean()) if len(lengths) else 0.0

@@ -62,7 +62,7 @@ class PortionEncoder:
             documents=int(has_tokens.sum()),
             sentences=len(filled),
             tokens=len(ids),
-            unknown=int(np.count_nonzero(ids == self._tokenizer.unk_id)),
+            unknown=int(np.count_nonzero(ids == self._tokenizer.unk_token_id)),
             characters=sum(len(document.text) for document in documents),
             bytes=sum(num_bytes),
             empty_documents_dropped=int((~has_tokens).sum()),
@@ -85,7 +85,7 @@ class PortionEncoder:
     def _encode_slice(self, sentences: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if self._words is not None:
             return self._words.encode(sentences)
-        pieces = self._tokenizer.pieces(sentences)
+        pieces = self._tokenizer.encode_ids(sentences)
         lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
         return np.fromiter(chain.from_iterable(pieces), dtype=np.int64), lengths
 

@@ -16,10 +16,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
 from bertsmith.io.unicode_scripts import UNSPACED
-
-IntArray = NDArray[np.int64]
-HashArray = NDArray[np.uint64]
 
 WINDOW_CHARACTERS = 1 << 20  # some 60 MB of arrays
 _NUM_CODE_POINTS = 0x110000

@@ -16,7 +16,7 @@ in this sense.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import Corpus, Ints
-
-Hashes = NDArray[np.uint64]
+from bertsmith.corpus.tokenized_corpus import HashArray, IntArray, TokenizedCorpus
 
 _NUM_BINS, _BAND_SIZE = 64, 3
 # Only about this many trigrams of a document, those with the least hashes, are put into bins: they fill the bins
@@ -39,17 +37,7 @@ _FIRST_MULTIPLIER, _SECOND_MULTIPLIER = np.uint64(0xD6E8FEB86659FD93), np.uint64
 _MIX_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Documents(Corpus, Protocol):
-    """Token ids and hashes of documents."""
-
-    hashes: Hashes  # [D]
-
-    def lay(self, starts: Ints, lengths: Ints, out: Ints, at: Ints) -> None:
-        """Copy spans of token ids, each within a document: span k goes to out[at[k] : at[k] + lengths[k]]."""
-        ...
-
-
-def duplicate_groups(shards: Documents, overlap: float = 0.5) -> Ints:
+def duplicate_groups(documents: TokenizedCorpus, threshold: float = 0.5) -> IntArray:
     """Group exact and near-duplicate documents.
 
     It reads all ids once and takes about 140 bytes per document. On one core, 36 million ids in 25,000 documents
@@ -63,15 +51,15 @@ def duplicate_groups(shards: Documents, overlap: float = 0.5) -> Ints:
     Returns:
         int64 [D], for each document the index of the first document of its group.
     """
-    _, groups = np.unique(shards.hashes, return_inverse=True)
-    if overlap >= 1 or len(groups) < 2:
+    _, groups = np.unique(documents.hashes, return_inverse=True)
+    if threshold >= 1 or len(groups) < 2:
         return _first_members(groups)
-    signatures, filled = _signatures(shards)
+    signatures, filled = _signatures(documents)
     for band in range(_NUM_BINS // _BAND_SIZE):
         first, second = _candidates(signatures[:, _BAND_SIZE * band : _BAND_SIZE * (band + 1)], filled)
         is_new = groups[first] != groups[second]
         first, second = first[is_new], second[is_new]
-        is_similar = _similarities(signatures, filled, first, second) >= overlap
+        is_similar = _similarities(signatures, filled, first, second) >= threshold
         first, second = groups[first[is_similar]], groups[second[is_similar]]
         edges = coo_array(
             (np.ones(len(first), dtype=np.int8), (first, second)), shape=(len(groups), len(groups))
@@ -80,24 +68,24 @@ def duplicate_groups(shards: Documents, overlap: float = 0.5) -> Ints:
     return _first_members(groups)
 
 
-def _first_members(groups: NDArray[Any]) -> Ints:
+def _first_members(groups: NDArray[Any]) -> IntArray:
     """Return for each member of a group the index of the group's first member."""
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-    first_members: Ints = first[inverse]
+    first_members: IntArray = first[inverse]
     return first_members
 
 
-def _signatures(shards: Documents) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
+def _signatures(shards: TokenizedCorpus) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
     """Compute the MinHash signatures of all documents.
 
     Returns:
         uint16 [D, 64], the minimum of each bin, or of a next bin if it is empty; uint8 [D, 8], a bit per bin that
         is 1 if the bin is filled.
     """
-    num_documents = len(shards.document_sentences) - 1
+    num_documents = len(shards.document_sentence_offsets) - 1
     signatures = np.empty((num_documents, _NUM_BINS), dtype=np.uint16)
     filled = np.empty((num_documents, _NUM_BINS // 8), dtype=np.uint8)
-    offsets = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
+    offsets = np.concatenate([[0], shards.sentence_ends])[shards.document_sentence_offsets]
     for start, stop in _batches(offsets):
         minima = _bin_minima(shards, offsets[start : stop + 1])
         is_filled = minima != _EMPTY
@@ -107,7 +95,7 @@ def _signatures(shards: Documents) -> tuple[NDArray[np.uint16], NDArray[np.uint8
     return signatures, filled
 
 
-def _fill_empty_bins(minima: Hashes, is_filled: NDArray[np.bool_]) -> Hashes:
+def _fill_empty_bins(minima: HashArray, is_filled: NDArray[np.bool_]) -> HashArray:
     """Let each empty bin borrow from the next filled one, cyclically; the distance changes the value. [64, D]"""
     result = np.empty(minima.shape, dtype=np.uint64)
     value = minima[0]
@@ -117,7 +105,7 @@ def _fill_empty_bins(minima: Hashes, is_filled: NDArray[np.bool_]) -> Hashes:
     return result
 
 
-def _batches(offsets: Ints) -> Iterator[tuple[int, int]]:
+def _batches(offsets: IntArray) -> Iterator[tuple[int, int]]:
     """Yield ranges [start, stop) of documents with at most `_BATCH_TOKENS` tokens, or of one longer document."""
     start, num_documents = 0, len(offsets) - 1
     while start < num_documents:
@@ -127,13 +115,13 @@ def _batches(offsets: Ints) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _bin_minima(shards: Documents, offsets: Ints) -> Hashes:
+def _bin_minima(shards: TokenizedCorpus, offsets: IntArray) -> HashArray:
     """Return the minimal hash (32 bits) of the trigrams in each bin, or `_EMPTY`: uint64 [64, documents]."""
     lengths = np.diff(offsets)
     num_trigrams = np.maximum(lengths - 2, np.minimum(lengths, 1))
     starts = np.cumsum(lengths + 2) - lengths - 2
     ids = np.full(int(lengths.sum()) + 2 * len(lengths), _PAD, dtype=np.int64)
-    shards.lay(offsets[:-1], lengths, ids, starts)
+    shards.copy_spans(offsets[:-1], lengths, ids, starts)
     x = ids.view(np.uint64)
     hashes = rng.extend_bits(x[:-2] * _FIRST_MULTIPLIER + x[1:-1] * _SECOND_MULTIPLIER, ids[2:])
     # Trigrams above the limit are not needed; the last two tokens of a document begin none.
@@ -155,7 +143,7 @@ def _bin_minima(shards: Documents, offsets: Ints) -> Hashes:
     return minima.reshape(_NUM_BINS, -1)
 
 
-def _candidates(band: NDArray[np.uint16], filled: NDArray[np.uint8]) -> tuple[Ints, Ints]:
+def _candidates(band: NDArray[np.uint16], filled: NDArray[np.uint8]) -> tuple[IntArray, IntArray]:
     """Return pairs of documents with equal values in a band [D, 3]: each with the previous and the first one."""
     keys = np.zeros(len(band), dtype=np.uint64)
     for column in band.T:
@@ -173,7 +161,7 @@ def _candidates(band: NDArray[np.uint16], filled: NDArray[np.uint8]) -> tuple[In
     first = np.maximum.accumulate(np.where(starts_run, index, 0))
     second = index[1:][equals_previous]
     others = second[first[second] < second - 1]
-    sorted_documents: Ints = documents[order]
+    sorted_documents: IntArray = documents[order]
     return (
         sorted_documents[np.concatenate([second - 1, first[others]])],
         sorted_documents[np.concatenate([second, others])],
@@ -181,7 +169,7 @@ def _candidates(band: NDArray[np.uint16], filled: NDArray[np.uint8]) -> tuple[In
 
 
 def _similarities(
-    signatures: NDArray[np.uint16], filled: NDArray[np.uint8], first: Ints, second: Ints
+    signatures: NDArray[np.uint16], filled: NDArray[np.uint8], first: IntArray, second: IntArray
 ) -> NDArray[np.float64]:
     """Estimate the Jaccard similarity of pairs: of the bins that either fills, the fraction with equal minima."""
     similarities = np.empty(len(first))

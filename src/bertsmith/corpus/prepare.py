@@ -142,7 +142,7 @@ def _load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
     """Load the tokenizer, and refuse one without special tokens before the work instead of after it."""
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    if not tokenizer.separators:
+    if not tokenizer.num_separators:
         raise InputError(
             "tokenizer_without_separators",
             "this tokenizer does not add the special tokens of BERT: [CLS] A [SEP], [CLS] A [SEP] B [SEP]",

@@ -117,7 +117,7 @@ class Shards:
         documents: D.
         tokens: N.
         sentence_ends: int64 [S], the end of each sentence among all tokens.
-        document_sentences: int64 [D + 1], the number of sentences before each document, and S.
+        document_sentence_offsets: int64 [D + 1], the number of sentences before each document, and S.
         hashes: uint64 [D], the hash of each document.
         counts: Counts from preparation.
         skipped: The number of files that preparation skipped, by suffix.
@@ -142,7 +142,7 @@ class Shards:
         self.tokens = int(self._token_offsets[-1])
         self.documents = int(self._document_offsets[-1])
         self.sentence_ends = self._global_sentence_ends()
-        self.document_sentences = _offsets(
+        self.document_sentence_offsets = _offsets(
             np.concatenate([_list_lengths(batch, "sentence_ends") for batch in self._batches])
         )
         self.hashes: NDArray[np.uint64] = np.concatenate(
@@ -224,12 +224,12 @@ class Shards:
             raise self._out_of_vocabulary(int(positions[result.argmax()]))
         return result
 
-    def lay(
+    def copy_spans(
         self,
         starts: NDArray[np.int64],
         lengths: NDArray[np.int64],
         out: NDArray[np.int64],
-        at: NDArray[np.int64],
+        target_starts: NDArray[np.int64],
     ) -> None:
         """Copy spans of token ids, each within a document: span k goes to out[at[k] : at[k] + lengths[k]].
 
@@ -247,13 +247,15 @@ class Shards:
         shards = np.searchsorted(self._token_offsets, starts, side="right") - 1
         local_starts = starts - self._token_offsets[shards]
         for i, source, target, n in zip(
-            shards.tolist(), local_starts.tolist(), at.tolist(), lengths.tolist(), strict=True
+            shards.tolist(), local_starts.tolist(), target_starts.tolist(), lengths.tolist(), strict=True
         ):
             out[target : target + n] = self._ids[i][source : source + n]
         if (
             out.max(initial=0) >= self.vocab_size
         ):  # One check for all spans: a check for each costs more than copying.
-            for start, target, n in zip(starts.tolist(), at.tolist(), lengths.tolist(), strict=True):
+            for start, target, n in zip(
+                starts.tolist(), target_starts.tolist(), lengths.tolist(), strict=True
+            ):
                 span = out[target : target + n]
                 if span.max(initial=0) >= self.vocab_size:
                     raise self._out_of_vocabulary(start + int(span.argmax()))
@@ -268,7 +270,7 @@ class Shards:
             hint=PREPARE_AGAIN,
         )
 
-    def place(self, document: int) -> str:
+    def location(self, document: int) -> str:
         """Return the location of the first line of a document, `path:line`."""
         shard = int(np.searchsorted(self._document_offsets, document, side="right")) - 1
         row = document - int(self._document_offsets[shard])

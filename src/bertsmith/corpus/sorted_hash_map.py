@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-HashArray = NDArray[np.uint64]
+from bertsmith.corpus.tokenized_corpus import HashArray
+
 Column = NDArray[Any]
 
 

@@ -1,4 +1,4 @@
-"""Types of a tokenized corpus, shared by what groups its documents and what plans instances."""
+"""The interface of a tokenized corpus for document grouping and instance planning, and its array types."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+IntArray = NDArray[np.int64]
+HashArray = NDArray[np.uint64]
 
 
-class Corpus(Protocol):
-    """Sentences and documents of a tokenized corpus as cumulative ends, without token ids."""
+class TokenizedCorpus(Protocol):
+    """A corpus of D documents and S sentences as token ids."""
 
-    sentence_ends: Ints  # [S] token offset behind each sentence, over the whole corpus
-    document_sentences: Ints  # [D + 1] number of sentences before each document
+    sentence_ends: IntArray  # [S] token offset behind each sentence, over the whole corpus
+    document_sentence_offsets: IntArray  # [D + 1] number of sentences before each document
+    hashes: HashArray  # [D]
+
+    def take(self, positions: IntArray) -> IntArray:
+        """Return the ids at token positions of the whole corpus."""
+        ...
+
+    def copy_spans(self, starts: IntArray, lengths: IntArray, out: IntArray, target_starts: IntArray) -> None:
+        """Copy spans of token ids; span k goes to out[target_starts[k] : target_starts[k] + lengths[k]]."""
+        ...

@@ -201,7 +201,7 @@ def _precision(recipe: AblationRecipe, rows: Sequence[str], settings: Mapping[st
     devices = {_device(begun_with(recipe, row, settings)[1]) for row in rows}
     if len(devices) > 1:
         return "auto"
-    context = ComputeContext.of(devices.pop())
+    context = ComputeContext.create(devices.pop())
     logger.info("computing in %s on %s", context.precision, hardware.device_name(context.device))
     return context.precision
 

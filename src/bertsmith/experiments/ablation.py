@@ -337,7 +337,7 @@ def check_row(
         chosen = resolved(*asked_for(preset, None), None, own, tokenizer)
         check_length(chosen)
         if sum(term.size for term in encoder_parameter_terms(chosen.model)) <= SMALL:
-            first_weights(chosen, torch.Generator())[1].fits(tokenizer)
+            first_weights(chosen, torch.Generator())[1].check_tokenizer(tokenizer)
     return chosen
 
 

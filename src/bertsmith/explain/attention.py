@@ -120,16 +120,18 @@ def attention_of(
 ) -> AttentionMaps:
     """The attention weights of a text, or of a pair, without dropout. InputError where it is too long to be read
     at once."""
-    longest = min(encoder.config.longest, tokenizer.max_length)
+    longest = min(encoder.config.max_length, tokenizer.max_length)
     try:
-        encoding = tokenizer.encode(text, second, max_length=longest, truncation="none", specials="mask")
+        encoding = tokenizer.encode(
+            text, second, max_length=longest, truncation="none", special_strings="mask"
+        )
     except InputError as error:
         error.hint = "use a shorter text"
         raise
-    packed = place.send(Packed.of_lists([encoding.ids], [encoding.segments]))
+    packed = place.to_device(Packed.from_lists([encoding.ids], [encoding.segments]))
     with torch.inference_mode():
         weights = torch.stack([of_layer[0] for of_layer in encoder.attention_maps(packed)])
-    special = np.array([source is None for source in encoding.sources])
+    special = np.array([source is None for source in encoding.sequence_ids])
     if special.all():
         raise InputError("no_tokens", "the text has no tokens", hint="use a text with words")
     layers, heads = (list(range(number)) for number in weights.shape[:2])

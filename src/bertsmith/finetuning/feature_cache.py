@@ -116,8 +116,8 @@ class Frozen(nn.Module):
             np.concatenate([getattr(one, name) for one in some]).astype(np.int64)
             for name in ("ids", "segments")
         )
-        packed = self._place.send(Packed.of_arrays(ids, segments, lengths))
-        encoder = self._place.reader(self._encoder[0].eval())
+        packed = self._place.to_device(Packed.from_arrays(ids, segments, lengths))
+        encoder = self._place.autocast_encoder(self._encoder[0].eval())
         with torch.inference_mode():
             states = encoder.hidden_states(packed)
             rows = torch.stack([states[layer] for layer in self._layers], 1).float().cpu()
@@ -131,11 +131,13 @@ class Frozen(nn.Module):
             passes = list(
                 within_budget(range(len(different)), [len(one.ids) for one in different], self._place)
             )
-            computed = self._place.spread(lambda some: self._computed([different[i] for i in some]), passes)
+            computed = self._place.parallel_map(
+                lambda some: self._computed([different[i] for i in some]), passes
+            )
             for some, rows in zip(passes, computed, strict=True):
                 states[row : row + len(rows)] = rows
                 row, done = row + len(rows), done + len(some)
-                bar.advance_to(done)
+                bar.update(done)
         states.flush()
 
 

@@ -110,7 +110,7 @@ class FineTuning:
         if isinstance(chosen.task, TextSettings) and chosen.task.specials_in_text == "parse":
             every = [*examples.train, *examples.dev]
             texts = [text for example in every for text in kind.asked(example).values()]
-            if said := base.tokenizer.told_of_doubled(texts):
+            if said := base.tokenizer.describe_doubled_special_tokens(texts):
                 logger.warning("%s, or keep task.specials_in_text=text", said)
         remedy = IN_WINDOWS if isinstance(chosen.task, TextSettings) else ""
         log_texts(account, items, base.tokenizer, remedy)
@@ -141,7 +141,7 @@ class FineTuning:
                 argument="teacher.model",
                 hint="choose a student with the teacher's vocabulary",
             )
-        check_teacher(self.head, teacher.task, str(teacher.path), teacher.folder.config.longest)
+        check_teacher(self.head, teacher.task, str(teacher.path), teacher.folder.config.max_length)
         taught = Taught(
             self.head,
             teacher.encoder,
@@ -150,7 +150,7 @@ class FineTuning:
             soft_weight=asked.soft_weight,
             task_weight=asked.task_weight,
         )
-        self.place.settle(taught)
+        self.place.prepare_modules(taught)
         return replace(self, taught=taught, teacher_weights=teacher.folder.weights_digest())
 
     def with_states(self, out: Path, states: Path | None, *, resuming: bool) -> FineTuning:
@@ -183,7 +183,7 @@ class FineTuning:
         """At its place with the kernels that it computes with, which depend on how long it is."""
         model = self.base.folder.config
         place = with_kernels(self.place, self.chosen.train, model, updates=self.updates())
-        place.settle(self.encoder, self.head)
+        place.prepare_modules(self.encoder, self.head)
         return replace(self, place=place)
 
     @property
@@ -256,7 +256,7 @@ class FineTuning:
     def leave(self, out: Path, progress: Progress) -> None:
         """Write the finished run's model and report, and log the report's warnings."""
         steps = self.steps
-        steps.moved("training", "checkpoints", progress.saving)
+        steps.reattribute("training", "checkpoints", progress.saving)
         dev, answers = self.scores()
         of_dev = {name: dev.numbers[name] for name in (*self.head.logged, "examples")}
         with steps.step("writing the model"):
@@ -266,7 +266,7 @@ class FineTuning:
             drawn = write_figures(out, report)
         for warning in report["warnings"][len(self.examples.overview.warnings) :]:
             logger.warning("%s", warning)
-        write_report(out, report | {"wall_time": steps.document()}, drawn)
+        write_report(out, report | {"wall_time": steps.to_list()}, drawn)
 
     def _details(self, dev: Scores, answers: Answers, out: Path) -> dict[str, Any]:
         """What the report shows besides: of what people may look for when they ask why."""
@@ -352,7 +352,7 @@ class FineTuning:
 
     def _write(self, out: Path, record: dict[str, Any]) -> None:
         """The model folder."""
-        for name, parts in self.head.folders(self.encoder).items():
+        for name, parts in self.head.export(self.encoder).items():
             write_folder(
                 out / name,
                 parts.config,
@@ -361,7 +361,7 @@ class FineTuning:
                 labels=parts.labels,
                 problem_type=parts.problem_type,
                 record=record,
-                files=parts.files,
+                json_files=parts.files,
             )
 
 
@@ -373,19 +373,19 @@ def build_model(
     place: ComputeContext,
 ) -> tuple[Encoder, Task]:
     """The base's encoder, the parts that the task takes over from it, and its own head drawn from the seed."""
-    drawing = place.drawing
+    drawing = place.init_generator
     config = chosen.model.within(base.config)
     log_dropout(config, base.config)
     encoder = base.encoder(drawing, config)
     head = kind(encoder.config, drawing, facts, chosen.task)
     for term in count_parameters(config, list(head.features.parts))[len(encoder_parameter_terms(config)) :]:
-        logger.info("%s below the head: %s more parameters (%s)", term.term, f"{term.size:,}", term.formula)
+        logger.info("%s below the head: %s more parameters (%s)", term.name, f"{term.size:,}", term.formula)
     alike = not head.features.parts and FEATURE_PARTS.isdisjoint(base.parts)
     for part in kind.inherits:
         if (module := head.parts.get(part)) is None:
             continue
         if base.has(part) and alike:
-            base.fill(part, module)
+            base.load_into(part, module)
         else:
             why = f"{part} of the base reads other states" if base.has(part) else f"base has no {part}"
             logger.info("%s: the %s, so a new one is trained", base.path, why)
@@ -393,7 +393,7 @@ def build_model(
         _begin_as(base, of_base, head, part)
     if beside := getattr(chosen.task, "beside", ""):
         fill_other_direction(head.features.beside, base, beside, chosen.train)
-    place.settle(encoder, head)
+    place.prepare_modules(encoder, head)
     settle_layers(encoder, head, chosen.train)
     return encoder, head
 
@@ -409,7 +409,7 @@ def _begin_as(base: ModelFolder, of_base: str, head: Task, part: str) -> None:
             argument="task.init_head_from",
             hint="choose a base that was pre-trained with data.sentence_task=nsp, or omit task.init_head_from",
         )
-    base.fill(of_base, head.parts[part])
+    base.load_into(of_base, head.parts[part])
     names = head.labels or []
     is_next = base.is_next_label
     logger.info(

@@ -127,9 +127,11 @@ def find_rate(
     values = read_yaml(recipe) if recipe is not None else {}
     chosen = new_settings(kind, base, given, recipe, values, changes)
     kind = kind.variant(chosen.task)
-    refuse_too_long(chosen.task, base.folder.config.longest)
+    refuse_too_long(chosen.task, base.folder.config.max_length)
     hardware.configure_process(chosen.train.threads)
-    place = ComputeContext.of(chosen.train.device, chosen.train.precision, chosen.train.seed, trains=True)
+    place = ComputeContext.create(
+        chosen.train.device, chosen.train.precision, chosen.train.seed, for_training=True
+    )
     logger.info("computing in %s on %s", place.precision, hardware.device_name(place.device))
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(parameters, hardware.memory_bytes(place.device))
@@ -139,7 +141,7 @@ def find_rate(
     with TemporaryDirectory(prefix="bertsmith-") as states, drop_repeated_logs():
         for number in range(seeds):
             seed = chosen.train.seed + number
-            here = ComputeContext.of(str(place.device), place.precision, seed, trains=True)
+            here = ComputeContext.create(str(place.device), place.precision, seed, for_training=True)
             encoder, head = build_model(kind, base.folder, chosen, facts, here)
             items = items or head.items(examples, base.tokenizer)
             read: nn.Module = encoder
@@ -151,7 +153,7 @@ def find_rate(
             with console.ProgressBar(f"lr-find {kind.name}, seed {seed}", steps, unit="updates") as bar:
 
                 def shown(made: int, loss: float, bar: console.ProgressBar = bar) -> None:
-                    bar.advance_to(made, f"rate {rates[made - 1]:.1e} · loss {loss:.2f}")
+                    bar.update(made, f"rate {rates[made - 1]:.1e} · loss {loss:.2f}")
 
                 losses[seed] = range_test(Trained(read, head), phase, chosen.train, here, rates, shown)
             readings[seed] = CurveReading.of(rates, losses[seed])

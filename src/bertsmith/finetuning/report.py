@@ -75,7 +75,7 @@ def log_texts(account: Account, items: Sequence[Item], tokenizer: Tokenizer, rem
     for sentence in (*account.told_of_cuts(remedy), *account.told_of_windows()):
         logger.info("%s", sentence)
     sequences = [sequence for item in items for sequence in item.sequences]
-    unknown = sum(int((s.ids == tokenizer.unk_id).sum()) for s in sequences)
+    unknown = sum(int((s.ids == tokenizer.unk_token_id).sum()) for s in sequences)
     if (share := unknown / max(1, sum(s.kept for s in sequences))) > _UNKNOWN_SHARE:
         logger.warning(
             "%.1f%% of the tokens are not in the vocabulary: check that this model fits these texts",

@@ -94,14 +94,14 @@ def finetune(
                 argument="train.max_minutes",
                 hint="set train.epochs or train.max_steps",
             )
-        refuse_too_long(chosen.task, base.folder.config.longest)
+        refuse_too_long(chosen.task, base.folder.config.max_length)
     place = bare_place(chosen.train)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(parameters, hardware.memory_bytes(place.device))
     work = FineTuning.of(kind, base, chosen, {"train": train, "dev": dev}, place)
     work = work.with_kernels().with_teacher()
     place = work.place
-    check_folders(out, work.head.folders(work.encoder))
+    check_folders(out, work.head.export(work.encoder))
     if not resuming:
         start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)
         if chosen.files.dev is None:

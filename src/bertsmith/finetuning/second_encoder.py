@@ -54,4 +54,4 @@ def fill_other_direction(
             argument=f"train.{apart[0]}",
             hint="omit one of the two settings",
         )
-    other.fill("encoder", module.encoder)
+    other.load_into("encoder", module.encoder)

@@ -203,7 +203,7 @@ def new_settings(
             argument="base",
             hint=f"name the model with {option('model')} only",
         )
-    task = kind.settled(chosen.task, folder.path, folder.config.longest)
+    task = kind.settled(chosen.task, folder.path, folder.config.max_length)
     return chosen.model_copy(update={"task": task})
 
 

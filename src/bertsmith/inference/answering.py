@@ -176,7 +176,7 @@ class Answering:
             given.setdefault("delimiter", None)
         settings = self.task.settings_type.of(self.task.settings.model_dump() | given, verb)
         if "max_length" in given:
-            refuse_too_long(settings, self.encoder.config.longest)
+            refuse_too_long(settings, self.encoder.config.max_length)
         return settings
 
     def answers(

@@ -52,14 +52,14 @@ class LeftToRight(Scorer):
         lengths = [len(window.ids) for window in windows]
         by_length = sorted(range(len(windows)), key=lambda i: lengths[i])
         batches = [[windows[i] for i in some] for some in within_budget(by_length, lengths, self.place)]
-        for batch, found in zip(batches, self.place.spread(self._of_windows, batches), strict=True):
+        for batch, found in zip(batches, self.place.parallel_map(self._of_windows, batches), strict=True):
             sizes = [window.last - window.first for window in batch]
             np.add.at(sums, np.repeat([window.text for window in batch], sizes), found)
         progress(before + sum(times))
         return [self._copies(one).told(float(total)) for one, total in zip(encodings, sums, strict=True)]
 
     def _windows(self, text: int, encoding: Encoding) -> Iterator[_Window]:
-        own = [row for row, source in enumerate(encoding.sources) if source is not None]
+        own = [row for row, source in enumerate(encoding.sequence_ids) if source is not None]
         if not own:
             return
         begin, end = own[0], own[-1] + 1
@@ -79,7 +79,7 @@ class LeftToRight(Scorer):
 
     def _of_windows(self, windows: Sequence[_Window]) -> NDArray[np.float64]:
         """log p of each predicted token of each window, in order."""
-        packed = Packed.of_lists([window.ids for window in windows], [[0] * len(w.ids) for w in windows])
+        packed = Packed.from_lists([window.ids for window in windows], [[0] * len(w.ids) for w in windows])
         starts = np.cumsum(packed.lengths) - packed.lengths
         rows = np.concatenate(
             [start + np.arange(w.first, w.last) for start, w in zip(starts, windows, strict=True)]
@@ -88,5 +88,7 @@ class LeftToRight(Scorer):
         labels = packed.tokens[wanted].to(self.place.device)
         seen = wanted + (1 if self.encoder.config.backwards else -1)
         with torch.inference_mode():
-            hidden = self.place.reader(self.encoder)(self.place.send(packed))[seen.to(self.place.device)]
+            hidden = self.place.autocast_encoder(self.encoder)(self.place.to_device(packed))[
+                seen.to(self.place.device)
+            ]
             return self._log_shares(hidden, labels).double().cpu().numpy()

@@ -49,10 +49,10 @@ class Embedder:
 
     def stream(self, texts: Iterable[str]) -> Iterator[NDArray[np.float32]]:
         """The same, some thousand texts at a time. InputError for what is no text."""
-        limit = min(self.encoder.config.longest, self.made.max_length or self.encoder.config.longest)
+        limit = min(self.encoder.config.max_length, self.made.max_length or self.encoder.config.max_length)
 
         def read(some: Sequence[str]) -> list[Item]:
-            encodings = self.tokenizer.encode_many(some, max_length=limit, located=False)
+            encodings = self.tokenizer.encode_batch(some, max_length=limit, with_offsets=False)
             return [Item(i, (Encoded.of(one),)) for i, one in enumerate(encodings)]
 
         with closing(prefetch(growing_batches(validate_texts(texts), _CHUNK), read)) as parts:
@@ -62,7 +62,7 @@ class Embedder:
                 yield self._vectors(items)
 
     def _vectors(self, items: Sequence[Item]) -> NDArray[np.float32]:
-        reader = self.place.reader(self.encoder)
+        reader = self.place.autocast_encoder(self.encoder)
 
         def forward(batch: TaskBatch) -> Sequence[Tensor]:
             return torch.split(pool(reader, batch.packed, self.made.pooling), 1)

@@ -68,7 +68,7 @@ def evaluate(
             "settings": {"task": settings.model_dump(mode="json")},
         }
         drawn = write_figures(folder, found)
-    write_report(folder, found | {"wall_time": steps.document()}, drawn)
+    write_report(folder, found | {"wall_time": steps.to_list()}, drawn)
     logger.info("%s: open this report in a browser", folder / "report.html")
     return scores
 

@@ -43,10 +43,10 @@ class MaskFiller:
         length share a pass. InputError where there is no mask in one."""
 
         def read(some: Sequence[str]) -> list[Encoding]:
-            return self.tokenizer.encode_many(some, max_length=UNCUT, specials="mask")
+            return self.tokenizer.encode_batch(some, max_length=UNCUT, special_strings="mask")
 
         answers = []
-        limit = min(self.encoder.config.longest, self.max_length or self.encoder.config.longest)
+        limit = min(self.encoder.config.max_length, self.max_length or self.encoder.config.max_length)
         with closing(
             prefetch(growing_batches(validate_texts(map(self._checked, texts)), _CHUNK), read)
         ) as parts:
@@ -54,7 +54,8 @@ class MaskFiller:
                 if self.check is not None:
                     self.check(some)
                 windows = [
-                    list(mask_windows(encoding, self.tokenizer.mask_id, limit)) for encoding in encodings
+                    list(mask_windows(encoding, self.tokenizer.mask_token_id, limit))
+                    for encoding in encodings
                 ]
                 best = iter(self._best([window for own in windows for window in own], top_k))
                 for text, encoding, own in zip(some, encodings, windows, strict=True):
@@ -105,12 +106,12 @@ class MaskFiller:
 
         def guessed(some: Sequence[int]) -> list[_Guesses]:
             own = [windows[i] for i in some]
-            packed = Packed.of_lists([window.ids for window in own], [window.segments for window in own])
+            packed = Packed.from_lists([window.ids for window in own], [window.segments for window in own])
             begins = np.cumsum(packed.lengths) - packed.lengths
             rows = [begin + row for begin, window in zip(begins, own, strict=True) for row, _ in window.masks]
             with torch.inference_mode():
                 wanted = copy_to_device(torch.tensor(rows), self.place.device)
-                hidden = self.place.reader(self.encoder)(self.place.send(packed), rows=wanted)
+                hidden = self.place.autocast_encoder(self.encoder)(self.place.to_device(packed), rows=wanted)
                 shares = self.head(hidden, self.encoder.embeddings.token.weight).softmax(-1)
                 best = shares[:, : self.tokenizer.vocab_size].topk(min(top_k, self.tokenizer.vocab_size))
             masks = [len(window.masks) for window in own]
@@ -121,7 +122,7 @@ class MaskFiller:
         passes = list(within_budget(sorted(range(len(sizes)), key=sizes.__getitem__), sizes, self.place))
         found = dict(
             pair
-            for some, made in zip(passes, self.place.spread(guessed, passes), strict=True)
+            for some, made in zip(passes, self.place.parallel_map(guessed, passes), strict=True)
             for pair in zip(some, made, strict=True)
         )
         return (found[i] for i in range(len(windows)))

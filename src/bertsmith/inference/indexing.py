@@ -41,10 +41,10 @@ def build_index(
             if row.text.strip():
                 yield row
             else:
-                empty.append(row.place)
+                empty.append(row.location)
 
     index = write_index(
-        out, filled(), embedder, whose, approximately=approximate, overwrite=overwrite, progress=progress
+        out, filled(), embedder, whose, approximate=approximate, overwrite=overwrite, progress=progress
     )
     if empty:
         logger.warning(

@@ -27,7 +27,7 @@ def loaded_task(name: Path, folder: ModelFolder, place: ComputeContext) -> Task:
     settings = kind.settings_type.of(folder.record.get("settings", {}), written)
     with torch.inference_mode(False):
         try:  # a task reads its facts when it is made
-            task = kind(folder.config, place.drawing, facts, settings)
+            task = kind(folder.config, place.init_generator, facts, settings)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InputError(
                 "invalid_metadata",
@@ -43,8 +43,8 @@ def loaded_task(name: Path, folder: ModelFolder, place: ComputeContext) -> Task:
                 hint=_MISMATCH_HINT,
             )
         for part, head in task.parts.items():
-            folder.fill(part, head)
-        place.settle(task)
+            folder.load_into(part, head)
+        place.prepare_modules(task)
     return task.eval()
 
 

@@ -39,7 +39,7 @@ def mask_windows(encoding: Encoding, mask_id: int, limit: int) -> list[MaskWindo
     masks = [row for row, token in enumerate(encoding.ids) if token == mask_id]
     if len(encoding.ids) <= limit:
         return [MaskWindow(encoding.ids, encoding.segments, [(row, row) for row in masks])]
-    own = [row for row, source in enumerate(encoding.sources) if source is not None]
+    own = [row for row, source in enumerate(encoding.sequence_ids) if source is not None]
     begin, end = own[0], own[-1] + 1
     room = limit - (len(encoding.ids) - (end - begin))
     if room < 2:

@@ -119,12 +119,12 @@ class Model(Predictor):
         """Where it computes, and in the precision that its settings and the device ask for."""
         if self.precision in ("auto", INT8):
             trained_in = self.folder.record.get("precision")
-            return ComputeContext.of(self.device, "fp32" if trained_in == "fp32" else "auto")
-        return ComputeContext.of(self.device, self.precision)
+            return ComputeContext.create(self.device, "fp32" if trained_in == "fp32" else "auto")
+        return ComputeContext.create(self.device, self.precision)
 
     @cached_property
     def _in_full(self) -> ComputeContext:
-        return ComputeContext.of(self.device, "fp32")
+        return ComputeContext.create(self.device, "fp32")
 
     @property
     def place(self) -> ComputeContext:
@@ -144,7 +144,7 @@ class Model(Predictor):
             return True
         weights = list(self.encoder.parameters())
         with self._once:
-            if self._tried is None or not self._tried.weights.is_of(weights):
+            if self._tried is None or not self._tried.weights.matches(weights):
                 cosine = cosine_in_bf16(self.encoder, self.tokenizer, self._asked)
                 self._tried = _Tried(WeightVersions(weights), cosine)
             return self._tried.cosine >= NEAR
@@ -286,12 +286,12 @@ class Model(Predictor):
     def encoder(self) -> Encoder:
         """The encoder in evaluation: takes a Packed, or (input_ids, attention_mask, token_type_ids)."""
         with torch.inference_mode(False):  # whoever asks first: its weights are ordinary tensors
-            encoder = self.folder.encoder(self._asked.drawing, copied=not self.mapped)
-            self._asked.settle(encoder)
+            encoder = self.folder.encoder(self._asked.init_generator, copy=not self.mapped)
+            self._asked.prepare_modules(encoder)
         # by name alone: they take half a second to load, and under "auto" one text is to be answered soon
-        if self.precision in ("fp32", "bf16") and self._asked.uses_threads:
+        if self.precision in ("fp32", "bf16") and self._asked.is_cpu:
             set_kernel_backend(encoder, select_inference_backend(encoder.config.hidden_size))
-        elif self._asked.runs_ahead and self._asked.precision == "bf16":
+        elif self._asked.is_async and self._asked.precision == "bf16":
             set_kernel_backend(encoder, select_gpu_backend("auto", self._asked.device, is_long=False))
         encoder.eval()
         return encoder
@@ -302,7 +302,7 @@ class Model(Predictor):
         weights = list(self.encoder.parameters())
         with self._once:
             quick = self._quick
-            if quick is None or not quick.weights.is_of(weights):
+            if quick is None or not quick.weights.matches(weights):
                 quick = _Quick(WeightVersions(weights), in_int8(self.encoder, self.tokenizer))
                 self._quick, self._checked = quick, set()
             return quick.encoder
@@ -351,8 +351,8 @@ class Model(Predictor):
             )
         with torch.inference_mode(False):
             head = MaskedLMHead(self.folder.config, torch.Generator())
-            self.folder.fill("masked", head)
-            self._asked.settle(head)
+            self.folder.load_into("masked", head)
+            self._asked.prepare_modules(head)
         return head.eval()
 
     @cached_property
@@ -532,7 +532,7 @@ class Model(Predictor):
             "architecture": self.folder.architecture,
             "config": config.model_dump(mode="json"),
             "parameters": sum(term.size for term in terms),
-            "terms": [{"term": t.term, "formula": t.formula, "parameters": t.size} for t in terms],
+            "terms": [{"term": t.name, "formula": t.formula, "parameters": t.size} for t in terms],
             "labels": self.folder.labels,
             "record": self.folder.record,
         }

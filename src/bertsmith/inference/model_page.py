@@ -30,4 +30,4 @@ def model_page(path: Path, folder: ModelFolder) -> str:
     }
     facts = {name: value for name, value in facts.items() if value is not None}
     scores = {name: record[name] for name in ("held_out", "dev") if isinstance(record.get(name), dict)}
-    return render_page("Model", facts | scores, below=plot_loss_curve(path / "log.jsonl") or "")
+    return render_page("Model", facts | scores, footer=plot_loss_curve(path / "log.jsonl") or "")

@@ -28,15 +28,15 @@ _LENGTH = 16
 
 def random_texts(encoder: Encoder, tokenizer: Tokenizer, sequences: int) -> Packed:
     """So many texts of random tokens, always the same; between the special ones where there are such."""
-    length = min(_LENGTH, encoder.config.longest)
+    length = min(_LENGTH, encoder.config.max_length)
     special = np.zeros(tokenizer.vocab_size, dtype=bool)
-    special[sorted(tokenizer.special_ids)] = True
+    special[sorted(tokenizer.all_special_ids)] = True
     usual = np.flatnonzero(~special) if not special.all() else np.arange(len(special))
     drawn = usual[rng.integers(0, "int8", len(usual), np.arange(sequences * length))]
     ids = drawn.reshape(sequences, length)
     with suppress(InputError):  # not every vocabulary has such tokens
-        ids[:, 0], ids[:, -1] = tokenizer.cls_id, tokenizer.sep_id
-    return Packed.of_arrays(ids.reshape(-1), np.zeros(ids.size, np.int64), np.full(sequences, length))
+        ids[:, 0], ids[:, -1] = tokenizer.cls_token_id, tokenizer.sep_token_id
+    return Packed.from_arrays(ids.reshape(-1), np.zeros(ids.size, np.int64), np.full(sequences, length))
 
 
 def cosine_in_bf16(encoder: Encoder, tokenizer: Tokenizer, place: ComputeContext) -> float:
@@ -46,7 +46,7 @@ def cosine_in_bf16(encoder: Encoder, tokenizer: Tokenizer, place: ComputeContext
     takes that back, from all of them alike, so that it does not cancel out as it does elsewhere."""
     texts, alone = random_texts(encoder, tokenizer, _SEQUENCES).to(place.device), copy_without_hooks(encoder)
     with torch.inference_mode():
-        exact, rounded = (one(texts).double() for one in (alone, place.reader(alone)))
+        exact, rounded = (one(texts).double() for one in (alone, place.autocast_encoder(alone)))
         return float(torch.cosine_similarity(exact, rounded, dim=1).min())
 
 

@@ -109,11 +109,11 @@ class Scorer:
                 "unknown",
                 hint=f"mask single tokens: {option('variant', 'token')}",
             )
-        _ = self.tokenizer.mask_id
+        _ = self.tokenizer.mask_token_id
         if self.room < 1:
             raise InputError(
                 "model_too_short",
-                f"the model reads {pluralize(self.encoder.config.longest, 'token')}, "
+                f"the model reads {pluralize(self.encoder.config.max_length, 'token')}, "
                 "too few for the special tokens "
                 "and a text",
                 hint="use a model that reads longer texts",
@@ -122,12 +122,12 @@ class Scorer:
     @cached_property
     def marks_words(self) -> bool:
         """Whether the vocabulary marks where words begin."""
-        return self.tokenizer.kind != "wordpiece" or bool(self.tokenizer.prefix)
+        return self.tokenizer.kind != "wordpiece" or bool(self.tokenizer.continuation_prefix)
 
     @cached_property
     def room(self) -> int:
         """Ordinary tokens of a text that fit the model."""
-        return self.encoder.config.longest - len(self.tokenizer.encode("").ids)
+        return self.encoder.config.max_length - len(self.tokenizer.encode("").ids)
 
     def scores(
         self, texts: Sequence[str], progress: Callable[[int], None] = lambda done: None
@@ -143,7 +143,7 @@ class Scorer:
         found: list[PseudoLikelihood] = []
 
         def read(some: Sequence[str]) -> list[Encoding]:
-            return self.tokenizer.encode_many(some, max_length=UNCUT)
+            return self.tokenizer.encode_batch(some, max_length=UNCUT)
 
         with closing(prefetch(growing_batches(validate_texts(texts), _CHUNK), read)) as parts:
             for some, encodings in parts:
@@ -160,21 +160,21 @@ class Scorer:
 
     def cost(self, texts: Sequence[str]) -> int:
         """Tokens that the model reads to score these texts: each different one as often as it has tokens."""
-        specials = self.encoder.config.longest - self.room
+        specials = self.encoder.config.max_length - self.room
         return sum(size * (min(size, self.room) + specials) for size in self._sizes(texts))
 
     def _sizes(self, texts: Sequence[str]) -> list[int]:
         """The tokens of each different text."""
-        return list({_key(ids): len(ids) for ids in self.tokenizer.pieces(texts)}.values())
+        return list({_key(ids): len(ids) for ids in self.tokenizer.encode_ids(texts)}.values())
 
     def _copies(self, encoding: Encoding) -> _Copies:
         ids = np.array(encoding.ids, dtype=np.int64)
-        own = [row for row, source in enumerate(encoding.sources) if source is not None]
+        own = [row for row, source in enumerate(encoding.sequence_ids) if source is not None]
         begin, end = (own[0], own[-1] + 1) if own else (0, 0)
         words = np.full(len(ids), -1)
         if self.marks_words:
             words[begin:end] = np.cumsum(self.tokenizer.word_starts(ids[begin:end]))
-        special = self.tokenizer.special_ids  # in a text, what stands for the unknown is the only one
+        special = self.tokenizer.all_special_ids  # in a text, what stands for the unknown is the only one
         return _Copies(
             ids,
             np.array(encoding.segments, dtype=np.int64),
@@ -204,7 +204,7 @@ class Scorer:
             return self._logs(made, np.repeat([copies[i].length for i, _, _ in batch], _sizes_of(batch)))
 
         batches = list(_batches(copies))
-        for batch, found in zip(batches, self.place.spread(logs, batches), strict=True):
+        for batch, found in zip(batches, self.place.parallel_map(logs, batches), strict=True):
             np.add.at(sums, np.repeat([i for i, _, _ in batch], _sizes_of(batch)), found)
             done += sum(times[i] for i, _, last in batch if last == len(copies[i]))
             progress(before + done)
@@ -213,7 +213,7 @@ class Scorer:
 
     @property
     def _mask(self) -> int:
-        return self.tokenizer.mask_id
+        return self.tokenizer.mask_token_id
 
     def _logs(self, made: Sequence[_Made], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
         """log p of the predicted token of each copy, [copies]."""
@@ -222,14 +222,17 @@ class Scorer:
         columns = np.concatenate([one.columns for one in made])
         labels = torch.from_numpy(np.concatenate([one.labels for one in made])).to(self.place.device)
         rows = torch.from_numpy(np.cumsum(lengths) - lengths + columns).to(self.place.device)
-        packed = self.place.send(Packed.of_arrays(tokens, segments, lengths))
+        packed = self.place.to_device(Packed.from_arrays(tokens, segments, lengths))
         with torch.inference_mode():
-            hidden = self.place.reader(self.encoder)(packed, rows=rows)
+            hidden = self.place.autocast_encoder(self.encoder)(packed, rows=rows)
             return self._log_shares(hidden, labels).double().cpu().numpy()
 
     def _log_shares(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """log p of labels long [M] at hidden rows [M, H], fp32 [M], with the logits of a few rows at a time."""
-        rows, table = self.head.transformed(hidden), self.head.table(self.encoder.embeddings.token.weight)
+        rows, table = (
+            self.head.decoder_inputs(hidden),
+            self.head.decoder_weight(self.encoder.embeddings.token.weight),
+        )
         found = []
         for some, wanted in zip(
             torch.split(rows, _LOGIT_ROWS), torch.split(labels, _LOGIT_ROWS), strict=True

@@ -55,7 +55,7 @@ class Searcher:
 
     def __init__(self, index: Index, model: Model) -> None:
         """InputError where the model is another one than the index was built with."""
-        whose = index.whose
+        whose = index.source
         if model.vectors_digest != whose.digest:
             raise InputError(
                 "index_model_mismatch",
@@ -72,7 +72,7 @@ class Searcher:
         waiting = iter(queries)
         most = asked.top_k if asked.reranker is None else asked.rerank_top
         while some := list(islice(waiting, _AT_ONCE)):
-            numbers, cosines = self.index.nearest(self._embed(some), most, approximately=asked.approximately)
+            numbers, cosines = self.index.nearest(self._embed(some), most, approximate=asked.approximately)
             for query, of_query, scores in zip(some, numbers.tolist(), cosines.tolist(), strict=True):
                 pairs = zip(of_query, scores, strict=True)
                 found = [_result(self.index.row(i), score) for i, score in pairs if i >= 0]
@@ -133,7 +133,7 @@ def searcher_of(
     """The index with its model, loaded (device, precision, mapped: as `load` has them) from where it was
     when the index was built, or from `model`."""
     if model is None:
-        where = Path(index.whose.model)
+        where = Path(index.source.model)
         if where.is_absolute() and not where.exists():
             raise InputError(
                 "index_model_missing",
@@ -142,11 +142,11 @@ def searcher_of(
                 argument="model",
                 hint=f"name its folder with {option('model')}",
             )
-        model = where if where.is_absolute() else index.whose.model
+        model = where if where.is_absolute() else index.source.model
     if isinstance(model, str | Path):
         model = load(model, device, precision=precision, mapped=mapped)
     return Searcher(index, model)
 
 
 def _result(row: TextRow, score: float) -> dict[str, Any]:
-    return {"score": score, "text": row.text, "place": row.place, "id": row.id}
+    return {"score": score, "text": row.text, "place": row.location, "id": row.id}

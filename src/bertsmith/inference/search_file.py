@@ -70,7 +70,7 @@ def read_search(
 
 def _rows(file: str | Path, column: str | None, id_column: str | None) -> Iterator[tuple[str, str, str]]:
     for row in text_rows(file, column, id_column):
-        yield row.text, row.place, row.id
+        yield row.text, row.location, row.id
 
 
 def read_qrels(file: str | Path) -> dict[str, frozenset[str]]:

@@ -57,21 +57,23 @@ def compared(
 ) -> dict[str, Difference]:
     """Each score of two systems that answered the same examples, in the same order. ValueError where they are not
     as many."""
-    if a.rows.shape != b.rows.shape:
-        raise ValueError(f"tallies of {a.rows.shape} and {b.rows.shape} are not of the same examples")
-    number = len(a.rows)
+    if a.per_example.shape != b.per_example.shape:
+        raise ValueError(
+            f"tallies of {a.per_example.shape} and {b.per_example.shape} are not of the same examples"
+        )
+    number = len(a.per_example)
     rounds = rounds or rounds_for(number)
     of_a, of_b = a.scores(), b.scores()
     drawn: dict[str, list[NDArray[np.float64]]] = {name: [] for name in of_a}
     for times in _resamples(number, rounds, seed):
-        left, right = a.figures(times @ a.rows), b.figures(times @ b.rows)
+        left, right = a.scores_from_sums(times @ a.per_example), b.scores_from_sums(times @ b.per_example)
         for name in drawn:
             drawn[name].append(right[name] - left[name])
     exceed = dict.fromkeys(of_a, 0)
-    step, whole = b.rows - a.rows, (a.rows.sum(0), b.rows.sum(0))
+    step, whole = b.per_example - a.per_example, (a.per_example.sum(0), b.per_example.sum(0))
     for swapped in _coins(number, rounds, seed):
         moved = swapped @ step
-        left, right = a.figures(whole[0] + moved), b.figures(whole[1] - moved)
+        left, right = a.scores_from_sums(whole[0] + moved), b.scores_from_sums(whole[1] - moved)
         for name in exceed:
             least = abs(of_b[name] - of_a[name]) - _ROUNDING
             exceed[name] += int((np.abs(right[name] - left[name]) >= least).sum())

@@ -51,7 +51,7 @@ def check_corpus(
     against: Sources = (),
     preset_name: str | None = None,
     epochs: float = 1.0,
-    probe: bool = True,
+    benchmark: bool = True,
     html: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
     **keywords: Any,
@@ -98,7 +98,7 @@ def check_corpus(
     if preset_name is None:
         preset_name = "bert-mini-chinese" if report["language"] == "zh" else "bert-mini-uncased"
     config = preset(preset_name, **({"vocab_size": tokenizer.vocab_size} if tokenizer is not None else {}))
-    report["forecast"] = forecast(report, config, preset_name, epochs, probe, options.sample)
+    report["forecast"] = forecast(report, config, preset_name, epochs, benchmark, options.sample)
     if html is not None:
         from bertsmith.reports.corpus import corpus_page
 
@@ -108,7 +108,7 @@ def check_corpus(
             raise MachineError(
                 "page_not_written", f"the page could not be written ({error.strerror})", location=html
             ) from None
-    return Report(report, shown=("findings", "forecast"))
+    return Report(report, display_keys=("findings", "forecast"))
 
 
 def hard_wrap_warning(files: Sequence[str | Path], reading: Reading, language: str | None) -> str | None:

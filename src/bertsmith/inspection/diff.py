@@ -63,7 +63,7 @@ def _config(name: str | Path) -> ModelConfig:
         return read_folder(locate(name)).config
     if resolve_preset(str(name)):
         return preset(str(name))
-    if suggestions := similar_presets(str(name), alike=0.8):
+    if suggestions := similar_presets(str(name), cutoff=0.8):
         raise InputError(
             "model_not_found",
             "there is no preset, run, or model folder of this name",
@@ -115,8 +115,8 @@ def _parameter_counts(config: ModelConfig) -> dict[str, int]:
     """Return the encoder's parameters by part, summed over the layers."""
     counts: dict[str, int] = {}
     for term in encoder_parameter_terms(config):
-        first, _, rest = term.term.partition(" ")
-        name = f"the layers' {rest.partition(' ')[2]}" if first == "layer" else term.term
+        first, _, rest = term.name.partition(" ")
+        name = f"the layers' {rest.partition(' ')[2]}" if first == "layer" else term.name
         counts[name] = counts.get(name, 0) + term.size
     return counts
 

@@ -93,7 +93,7 @@ def _describe_preset(name: str) -> dict[str, Any]:
         "architecture": classes[frozenset({"encoder", *heads})],
         "config": config.model_dump(mode="json"),
         "parameters": sum(term.size for term in terms),
-        "terms": [{"term": t.term, "formula": t.formula, "parameters": t.size} for t in terms],
+        "terms": [{"term": t.name, "formula": t.formula, "parameters": t.size} for t in terms],
         "labels": None,
         "record": {},
     }
@@ -102,7 +102,7 @@ def _describe_preset(name: str) -> dict[str, Any]:
 def _describe_machine() -> dict[str, Any]:
     hardware.configure_process()
     machine = hardware.describe()
-    context = ComputeContext.of()
+    context = ComputeContext.create()
     choice = hardware.choose_precision(context.device)
     return {
         "kind": "machine",

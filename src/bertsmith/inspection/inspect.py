@@ -29,7 +29,7 @@ def inspect_tokenizers(
     cased: Collection[str | Path] = (),
     reading: Reading = Reading(),  # noqa: B008  # frozen
     limit: int | None = None,
-    listed: int = 20,
+    max_examples: int = 20,
     html: str | Path | None = None,
     plot: str | Path | None = None,
     progress: Callable[[int], None] | None = None,
@@ -78,10 +78,15 @@ def inspect_tokenizers(
     }
     reading = with_keywords(reading, keywords, inspect_tokenizers)
     report = compare_tokenizers(
-        as_files(files), loaded, reading=reading, limit=limit, listed=listed, progress=progress
+        as_files(files),
+        loaded,
+        reading=reading,
+        max_bytes=limit,
+        max_examples=max_examples,
+        progress=progress,
     )
     _write_outputs(report, html, plot)
-    return Report(report, shown=("text", "tokenizers", "notes"))
+    return Report(report, display_keys=("text", "tokenizers", "notes"))
 
 
 def _short_names(names: Sequence[str]) -> list[str]:

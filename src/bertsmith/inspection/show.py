@@ -81,13 +81,15 @@ def show_instance(
                 hint=f"set {option('data.long_sequence_length')}",
             )
         length = resolved.data.long_sequence_length
-    split = DocumentSplit.of(shards, resolved.data, lenient=not needs_split)
-    if resolved.data.validation_split and not len(split.held_out):
+    split = DocumentSplit.from_settings(shards, resolved.data, allow_empty_validation=not needs_split)
+    if resolved.data.validation_split and not len(split.validation):
         logger.warning(
             "no document is held out for validation: the corpus has only %s",
             pluralize(shards.documents, "document"),
         )
-    stream = instances_of(shards, split.training, resolved, length, resolved.train.batch_tokens, split.kin)
+    stream = instances_of(
+        shards, split.train, resolved, length, resolved.train.batch_tokens, split.duplicate_groups
+    )
     num_instances = stream.size(epoch)
     if not 0 <= index < num_instances:
         available = f"has instances 0 to {num_instances - 1}" if num_instances else "has no instances"
@@ -102,7 +104,7 @@ def show_instance(
         "data": str(data),
         "seed": resolved.train.seed,
         "epoch": epoch,
-        "drawn_as_epoch": stream.drawn_epoch(epoch),
+        "drawn_as_epoch": stream.sampling_epoch(epoch),
         "index": index,
         "instances_of_epoch": num_instances,
         "instances": resolved.data.instances,
@@ -126,10 +128,11 @@ def _describe(
     for row, label in zip(rows, labels, strict=True):
         original[row] = label
     replacements = [
-        "mask" if ids[r] == tokenizer.mask_id else "kept" if ids[r] == original[r] else "random" for r in rows
+        "mask" if ids[r] == tokenizer.mask_token_id else "kept" if ids[r] == original[r] else "random"
+        for r in rows
     ]
     names = tokenizer.tokens
-    num_ordinary = sum(i not in tokenizer.special_ids for i in original)
+    num_ordinary = sum(i not in tokenizer.all_special_ids for i in original)
     return {
         **_describe_label(batch, settings.data),
         "ids": ids,
@@ -165,7 +168,7 @@ def _describe_label(batch: MaskedBatch, data: DataSettings) -> dict[str, Any]:
         return {"sentence_task": task, "label": None, "label_name": None, "label_means": None}
     label = int(batch.pair_labels[0])
     name, meaning = _LABELS[task][label ^ data.is_next_label]
-    if name == "NotNext" and not data.lends:
+    if name == "NotNext" and not data.uses_other_documents:
         meaning = "B is from elsewhere in A's document"
     return {"sentence_task": task, "label": label, "label_name": name, "label_means": meaning}
 
@@ -174,19 +177,19 @@ def _describe_parts(
     plan: EpochPlan, index: int, shards: Shards, tokenizer: Tokenizer
 ) -> list[dict[str, Any]]:
     """Return the segments of an instance with their documents and positions."""
-    document_starts = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
+    document_starts = np.concatenate([[0], shards.sentence_ends])[shards.document_sentence_offsets]
     descriptions = []
-    for k, part in enumerate(range(int(plan.first[index]), int(plan.first[index + 1]))):
+    for k, part in enumerate(range(int(plan.part_offsets[index]), int(plan.part_offsets[index + 1]))):
         start, length, document = (int(x[part]) for x in (plan.starts, plan.lengths, plan.documents))
         token_ids = shards.take(np.arange(start, start + length)).tolist()
         descriptions.append(
             {
-                "name": "AB"[k] if plan.pair else str(k + 1),
+                "name": "AB"[k] if plan.is_pair else str(k + 1),
                 "document": document,
-                "place": shards.place(document),
+                "place": shards.location(document),
                 "first_token": start - int(document_starts[document]),
                 "tokens": length,
-                "text": tokenizer.decode(token_ids, specials=True),
+                "text": tokenizer.decode(token_ids, keep_special_tokens=True),
             }
         )
     return descriptions

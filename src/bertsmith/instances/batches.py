@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertsmith import rng
 from bertsmith.corpus.near_duplicates import duplicate_groups
-from bertsmith.corpus.tokenized_corpus import Corpus, Ints
+from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, option
 from bertsmith.instances.corruption import Corruption, FramedInstances
 from bertsmith.instances.epoch_plan import EpochPlan, concat_ranges
@@ -34,24 +34,10 @@ _DOCUMENTS_PER_PORTION = 1000
 class BatchSizes(NamedTuple):
     """Sizes of a batch: sequences, tokens, rows to predict, and tokens of the longest sequence."""
 
-    sequences: int
-    tokens: int
-    rows: int
-    longest: int
-
-
-class TokenShards(Corpus, Protocol):
-    """Token shards, as far as batches need them."""
-
-    hashes: NDArray[np.uint64]  # [D]
-
-    def take(self, positions: Ints) -> Ints:
-        """Return the ids at token positions of the whole corpus."""
-        ...
-
-    def lay(self, starts: Ints, lengths: Ints, out: Ints, at: Ints) -> None:
-        """Copy runs of ids, each within a document: run k becomes out[at[k] : at[k] + lengths[k]]."""
-        ...
+    num_sequences: int
+    num_tokens: int
+    num_rows: int
+    max_seqlen: int
 
 
 @dataclass(frozen=True)
@@ -70,8 +56,8 @@ class SpecialTokenIds:
     cls: int
     sep: int
     mask: int
-    special: NDArray[np.bool_]
-    separators: int = 1
+    is_special: NDArray[np.bool_]
+    num_separators: int = 1
     uses_segments: bool = True
 
 
@@ -95,7 +81,7 @@ class MaskedBatch:
     labels: Tensor
     pair_labels: Tensor
     epoch: int
-    first: int
+    first_instance: int
     task: str = "nsp"
 
     @property
@@ -116,14 +102,15 @@ class MaskedBatch:
     @property
     def place(self) -> str:
         """Return the epoch and the indices of the instances, for messages."""
-        return f"epoch {self.epoch}, instances {self.first} to {self.first + self.packed.sequences - 1}"
+        last = self.first_instance + self.packed.num_sequences - 1
+        return f"epoch {self.epoch}, instances {self.first_instance} to {last}"
 
     @property
     def sizes(self) -> BatchSizes:
         """Return the sizes of the batch."""
-        return BatchSizes(self.packed.sequences, self.tokens, len(self.rows), self.packed.longest)
+        return BatchSizes(self.packed.num_sequences, self.tokens, len(self.rows), self.packed.max_seqlen)
 
-    def filled(self, sizes: BatchSizes) -> MaskedBatch:
+    def padded_to(self, sizes: BatchSizes) -> MaskedBatch:
         """Pad the batch to these sizes with sequences, rows, and pairs that the loss ignores.
 
         The new sequences are behind the others, empty ones first, and have at most `sizes.longest` tokens each;
@@ -138,10 +125,10 @@ class MaskedBatch:
             target - size for target, size in zip(sizes, self.sizes, strict=True)
         )
         fits = min(num_sequences, num_tokens, num_rows, longest) >= 0
-        fits = fits and num_tokens <= num_sequences * sizes.longest
+        fits = fits and num_tokens <= num_sequences * sizes.max_seqlen
         if not fits or (num_sequences and not num_tokens):
             raise ValueError(f"{self.place}: {self.sizes} cannot be filled to {sizes}")
-        ends = num_tokens - np.minimum(np.arange(num_sequences, -1, -1) * sizes.longest, num_tokens)
+        ends = num_tokens - np.minimum(np.arange(num_sequences, -1, -1) * sizes.max_seqlen, num_tokens)
         num_pairs = num_sequences if len(self.pair_labels) else 0
         return replace(
             self,
@@ -149,7 +136,7 @@ class MaskedBatch:
                 F.pad(packed.tokens, (0, num_tokens)),
                 F.pad(packed.segments, (0, num_tokens)),
                 F.pad(packed.positions, (0, num_tokens)),
-                torch.cat([packed.starts, torch.from_numpy(ends[1:] + self.tokens).int()]),
+                torch.cat([packed.cu_seqlens, torch.from_numpy(ends[1:] + self.tokens).int()]),
                 np.concatenate([packed.lengths, np.diff(ends)]),
             ),
             rows=F.pad(self.rows, (0, num_rows)),
@@ -162,13 +149,13 @@ class MaskedBatch:
         """Return all tensors that the computation reads."""
         packed = self.packed
         return [
-            *(packed.tokens, packed.segments, packed.positions, packed.starts),
+            *(packed.tokens, packed.segments, packed.positions, packed.cu_seqlens),
             *(self.rows, self.labels, self.pair_labels),
         ]
 
     def unmeasured(self, longest: int) -> MaskedBatch:
         """Return the batch without lengths on the host, only their upper bound."""
-        return replace(self, packed=DeviceLengthsPacked.of(self.packed, longest))
+        return replace(self, packed=DeviceLengthsPacked.from_packed(self.packed, longest))
 
     def to(self, device: torch.device | str) -> MaskedBatch:
         """Copy the batch to another device; the host does not wait for the copy."""
@@ -180,7 +167,7 @@ class MaskedBatch:
             copy_to_device(self.labels, device),
             copy_to_device(self.pair_labels, device),
             self.epoch,
-            self.first,
+            self.first_instance,
             self.task,
         )
 
@@ -190,7 +177,7 @@ class _Epoch:
     """A plan in the order of training, and the bounds of its batches if there is a token budget, [K + 1]."""
 
     plan: EpochPlan
-    bounds: Ints | None
+    bounds: IntArray | None
 
 
 class InstanceStream:
@@ -201,8 +188,8 @@ class InstanceStream:
 
     def __init__(
         self,
-        shards: TokenShards,
-        documents: Ints,
+        shards: TokenizedCorpus,
+        documents: IntArray,
         ids: SpecialTokenIds,
         settings: DataSettings,
         *,
@@ -210,7 +197,7 @@ class InstanceStream:
         seed: int,
         word_starts: WordStarts | None = None,
         batch_tokens: int | None = None,
-        kin: Ints | None = None,
+        kin: IntArray | None = None,
     ) -> None:
         """Check the arguments; no plan is made yet.
 
@@ -232,14 +219,14 @@ class InstanceStream:
         self._shards, self._documents, self._ids = shards, documents, ids
         self._settings, self._length, self._seed = settings, length, seed
         self._masker = Masker.from_settings(
-            settings, ids.mask, ids.special, (ids.cls, ids.sep), word_starts, seed
+            settings, ids.mask, ids.is_special, (ids.cls, ids.sep), word_starts, seed
         )
-        self._corruption = Corruption(settings, np.flatnonzero(~ids.special), seed, word_starts)
+        self._corruption = Corruption(settings, np.flatnonzero(~ids.is_special), seed, word_starts)
         self._batch_tokens, self._duplicate_groups = batch_tokens, kin
         self._epochs: dict[int, _Epoch] = {}
         check_batch_tokens(batch_tokens, length)
 
-    def drawn_epoch(self, epoch: int) -> int:
+    def sampling_epoch(self, epoch: int) -> int:
         """Return the epoch that instances and masks are drawn for."""
         return epoch if self._settings.dynamic_masking else epoch % self._settings.dupe_factor
 
@@ -252,7 +239,7 @@ class InstanceStream:
         cached = self._epochs.get(epoch)
         if cached is not None:
             return cached
-        plan = self._make_plan(self.drawn_epoch(epoch))
+        plan = self._make_plan(self.sampling_epoch(epoch))
         plan = plan.reordered(rng.permutation(self._seed, "order", len(plan), epoch))
         bounds = None
         if self._batch_tokens is not None and len(plan):
@@ -267,25 +254,27 @@ class InstanceStream:
         settings, seed = self._settings, self._seed
         length = self._corruption.planned_length(self._length)
         if settings.instances == "full_sentences":
-            return plan_full_sentences(self._shards, self._documents, length=length, seed=seed, epoch=epoch)
+            return plan_full_sentences(
+                self._shards, self._documents, max_length=length, seed=seed, epoch=epoch
+            )
         if settings.instances == "doc_sentences":
-            return plan_doc_sentences(self._shards, self._documents, length=length)
+            return plan_doc_sentences(self._shards, self._documents, max_length=length)
         if settings.instances == "single":
-            return plan_single_documents(self._shards, self._documents, length=length)
-        if self._duplicate_groups is None and settings.lends:
+            return plan_single_documents(self._shards, self._documents, max_length=length)
+        if self._duplicate_groups is None and settings.uses_other_documents:
             self._duplicate_groups = duplicate_groups(self._shards, settings.twin_overlap)
         return plan_pairs(
             self._shards,
             self._documents,
-            length=length,
+            max_length=length,
             seed=seed,
             epoch=epoch,
             short_seq_prob=settings.short_seq_prob,
             task=settings.sentence_task,
             single_sentences=settings.instances == "sentence_pair",
-            num_separators=self._ids.separators,
+            num_separators=self._ids.num_separators,
             negatives=settings.nsp_negatives,
-            kin=self._duplicate_groups,
+            duplicate_groups=self._duplicate_groups,
         )
 
     def size(self, epoch: int) -> int:
@@ -299,7 +288,7 @@ class InstanceStream:
             return min(start + size, len(planned.plan))
         return int(planned.bounds[np.searchsorted(planned.bounds, start, side="right")])
 
-    def filling(self, epoch: int, size: int) -> FillStats:
+    def fill_stats(self, epoch: int, size: int) -> FillStats:
         """Compute the fill ratios of the epoch's batches of `size` instances, or under the token budget."""
         planned = self._epoch(epoch)
         bounds = planned.bounds
@@ -312,7 +301,7 @@ class InstanceStream:
         """Return instances [start, stop) of the epoch, masked and packed; a pure function of its arguments."""
         plan = self.plan(epoch)
         rows = slice(start, min(stop, len(plan)))
-        drawn_epoch, instance_ids = self.drawn_epoch(epoch), plan.instance_ids[rows]
+        drawn_epoch, instance_ids = self.sampling_epoch(epoch), plan.instance_ids[rows]
         framed = frame_instances(self._shards, plan, rows, self._ids)
         framed = self._corruption.apply(framed, instance_ids, drawn_epoch)
         ids, lengths = framed.ids, framed.lengths
@@ -344,19 +333,19 @@ class InstanceStream:
             self._settings.sentence_task,
         )
 
-    def _pair_labels(self, plan: EpochPlan, rows: slice) -> Ints:
+    def _pair_labels(self, plan: EpochPlan, rows: slice) -> IntArray:
         """Return the labels of the pairs, [B], or [0] without a sentence task."""
         if self._settings.sentence_task == "none":
-            return plan.label[:0].copy()
-        labels = plan.label[rows]
+            return plan.labels[:0].copy()
+        labels = plan.labels[rows]
         return 1 - labels if self._settings.is_next_label else labels.copy()
 
 
 def frame_instances(
-    shards: TokenShards, plan: EpochPlan, rows: slice, ids: SpecialTokenIds
+    shards: TokenizedCorpus, plan: EpochPlan, rows: slice, ids: SpecialTokenIds
 ) -> FramedInstances:
     """Look up the ids of instances: [CLS] part [SEP] … part [SEP]; a pair's B and its [SEP] have segment id 1."""
-    part_offsets = plan.first[rows.start : rows.stop + 1]
+    part_offsets = plan.part_offsets[rows.start : rows.stop + 1]
     parts = slice(int(part_offsets[0]), int(part_offsets[-1]))
     part_lengths, num_parts = plan.lengths[parts], np.diff(part_offsets)
     is_first = np.zeros(len(part_lengths), dtype=np.int64)  # [CLS] is before these parts
@@ -368,16 +357,16 @@ def frame_instances(
     num_tokens = int(ends[-1])
     tokens = np.full(num_tokens, ids.sep, dtype=np.int64)
     tokens[starts[is_first == 1] - 1] = ids.cls
-    shards.lay(plan.starts[parts], part_lengths, tokens, starts)
+    shards.copy_spans(plan.starts[parts], part_lengths, tokens, starts)
     segments = np.zeros(num_tokens, dtype=np.int64)
-    if plan.pair and ids.uses_segments:
+    if plan.is_pair and ids.uses_segments:
         segments = np.repeat(1 - is_first, framed_lengths)
     last_parts = np.cumsum(num_parts) - 1
     instance_lengths = np.diff(ends[last_parts], prepend=0)
     return FramedInstances(tokens, segments, instance_lengths, starts, part_lengths, num_parts)
 
 
-def token_counts(shards: TokenShards, documents: Ints, vocab_size: int) -> Ints:
+def token_counts(shards: TokenizedCorpus, documents: IntArray, vocab_size: int) -> IntArray:
     """Count each token in the documents: the unigram model of the corpus.
 
     Args:
@@ -392,7 +381,7 @@ def token_counts(shards: TokenShards, documents: Ints, vocab_size: int) -> Ints:
         InputError: An id is not in the vocabulary.
     """
     counts = np.zeros(vocab_size, dtype=np.int64)
-    bounds = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
+    bounds = np.concatenate([[0], shards.sentence_ends])[shards.document_sentence_offsets]
     for portion in np.array_split(documents, max(1, len(documents) // _DOCUMENTS_PER_PORTION)):
         starts, ends = bounds[portion], bounds[portion + 1]
         ids = shards.take(concat_ranges(starts, ends - starts))
@@ -402,12 +391,12 @@ def token_counts(shards: TokenShards, documents: Ints, vocab_size: int) -> Ints:
     return counts
 
 
-def check_type_vocab_size(settings: DataSettings, uses_segments: bool, segments: int) -> None:
+def check_type_vocab_size(settings: DataSettings, uses_segments: bool, type_vocab_size: int) -> None:
     """Raise InputError if the tokenizer gives B segment id 1 and the model has fewer than two segment ids."""
-    if segments < 2 and uses_segments and settings.instances in PAIRS:
+    if type_vocab_size < 2 and uses_segments and settings.instances in PAIRS:
         raise InputError(
             "type_vocab_size_too_small",
-            f"the second segment of a pair needs a segment id of its own, and this is {segments}",
+            f"the second segment of a pair needs a segment id of its own, and this is {type_vocab_size}",
             argument="model.type_vocab_size",
             hint=f"set {option('model.type_vocab_size', '2')}, or train without pairs: "
             f"{option('data.instances', 'full_sentences')} and {option('data.sentence_task', 'none')}",
@@ -418,21 +407,21 @@ def make_special_token_ids(
     cls: int,
     sep: int,
     mask: int,
-    specials: Sequence[int],
+    special_token_ids: Sequence[int],
     vocab_size: int,
-    separators: int = 1,
+    num_separators: int = 1,
     uses_segments: bool = True,
 ) -> SpecialTokenIds:
     """Make `SpecialIds`; `specials` are the ids of all special tokens."""
     special = np.zeros(vocab_size, dtype=bool)
-    special[list(specials)] = True
-    return SpecialTokenIds(cls, sep, mask, special, separators, uses_segments)
+    special[list(special_token_ids)] = True
+    return SpecialTokenIds(cls, sep, mask, special, num_separators, uses_segments)
 
 
 def special_token_ids_of(tokenizer: Tokenizer) -> SpecialTokenIds:
     """Return the special tokens of a tokenizer; raise InputError if it lacks one that instances need."""
     t = tokenizer
-    frame_ids = (t.cls_id, t.sep_id, t.mask_id)
+    frame_ids = (t.cls_token_id, t.sep_token_id, t.mask_token_id)
     return make_special_token_ids(
-        *frame_ids, sorted(t.special_ids), t.vocab_size, max(1, t.separators), t.uses_segments
+        *frame_ids, sorted(t.all_special_ids), t.vocab_size, max(1, t.num_separators), t.uses_segments
     )

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import Ints
-from bertsmith.instances.batches import TokenShards
+from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.instances.epoch_plan import concat_ranges
 
 _WINDOW = 4  # tokens on each side; one at distance d counts 1 / d
@@ -26,7 +25,7 @@ _POWER_ITERATIONS = 3  # of the randomized decomposition
 
 
 def compute_cooccurrence_embeddings(
-    shards: TokenShards, documents: Ints, vocab_size: int, width: int, seed: int
+    shards: TokenizedCorpus, documents: IntArray, vocab_size: int, hidden_size: int, seed: int
 ) -> NDArray[np.float32]:
     """Compute a vector for each token, rotated at random so that no column means more than another.
 
@@ -49,27 +48,27 @@ def compute_cooccurrence_embeddings(
         rng.generator_seed(seed, "vectors of neighbours") % 2**32
     )  # the libraries' seeds have 32 bits
     pmi = _positive_pmi(_count_cooccurrences(shards, documents, vocab_size))
-    rank = min(width, vocab_size)
+    rank = min(hidden_size, vocab_size)
     left_vectors, singular_values, _ = randomized_svd(
         pmi, n_components=rank, n_iter=_POWER_ITERATIONS, random_state=random_state
     )
-    vectors = np.zeros((vocab_size, width))
+    vectors = np.zeros((vocab_size, hidden_size))
     vectors[:, :rank] = left_vectors * np.sqrt(singular_values)
     occurs = np.diff(pmi.indptr) > 0
     if occurs.any():
         vectors[occurs] -= vectors[occurs].mean(0)
     vectors[~occurs] = 0
-    rotated: NDArray[np.float32] = (vectors @ ortho_group.rvs(width, random_state=random_state)).astype(
+    rotated: NDArray[np.float32] = (vectors @ ortho_group.rvs(hidden_size, random_state=random_state)).astype(
         np.float32
     )
     return rotated
 
 
-def _count_cooccurrences(shards: TokenShards, documents: Ints, vocab_size: int) -> Any:
+def _count_cooccurrences(shards: TokenizedCorpus, documents: IntArray, vocab_size: int) -> Any:
     """Count tokens near each other in a document, weighted by their inverse distance: sparse [V, V]."""
     from scipy.sparse import coo_array, csr_array
 
-    bounds = np.concatenate([[0], shards.sentence_ends])[shards.document_sentences]
+    bounds = np.concatenate([[0], shards.sentence_ends])[shards.document_sentence_offsets]
     sizes = bounds[documents + 1] - bounds[documents]
     step = max(1, math.ceil(int(sizes.sum()) / _MAX_TOKENS))
     sample, sizes = documents[::step], sizes[::step]

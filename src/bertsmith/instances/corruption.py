@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import Ints
+from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.instances.epoch_plan import EpochPlan, concat_ranges
 from bertsmith.instances.settings import DataSettings
 
@@ -41,12 +41,12 @@ class FramedInstances:
         word_starts: bool [N], the rows that start a word, if the ids no longer tell; None: the ids tell.
     """
 
-    ids: Ints
-    segments: Ints
-    lengths: Ints
-    run_starts: Ints
-    run_lengths: Ints
-    num_runs: Ints
+    ids: IntArray
+    segments: IntArray
+    lengths: IntArray
+    run_starts: IntArray
+    run_lengths: IntArray
+    num_runs: IntArray
     excluded: BoolArray | None = None
     word_starts: BoolArray | None = None
 
@@ -63,9 +63,9 @@ class Corruption:
     """
 
     settings: DataSettings
-    insertable_ids: Ints
+    insertable_ids: IntArray
     seed: int
-    word_starts: Callable[[Ints], BoolArray] | None = None
+    word_starts: Callable[[IntArray], BoolArray] | None = None
 
     @property
     def _growth(self) -> int:
@@ -77,23 +77,23 @@ class Corruption:
             return length
         return 2 + int((length - 2) / (1 + self.settings.corruption_ratio))
 
-    def corrupted_sizes(self, plan: EpochPlan) -> Ints:
+    def corrupted_sizes(self, plan: EpochPlan) -> IntArray:
         """Return the tokens of each instance after corruption, special tokens included, [I].
 
         An instance has fewer if it has too few words to insert tokens between.
         """
         if not self._growth or not len(plan):
             return plan.sizes
-        num_corrupted = np.add.reduceat(self._count_corrupted(plan.lengths), plan.first[:-1])
-        sizes: Ints = plan.sizes + self._growth * num_corrupted
+        num_corrupted = np.add.reduceat(self._count_corrupted(plan.lengths), plan.part_offsets[:-1])
+        sizes: IntArray = plan.sizes + self._growth * num_corrupted
         return sizes
 
-    def _count_corrupted(self, run_lengths: Ints) -> Ints:
+    def _count_corrupted(self, run_lengths: IntArray) -> IntArray:
         """Return how many tokens of each run are corrupted; never all."""
-        num_corrupted: Ints = np.floor(self.settings.corruption_ratio * run_lengths).astype(np.int64)
+        num_corrupted: IntArray = np.floor(self.settings.corruption_ratio * run_lengths).astype(np.int64)
         return num_corrupted
 
-    def apply(self, instances: FramedInstances, instance_ids: Ints, epoch: int) -> FramedInstances:
+    def apply(self, instances: FramedInstances, instance_ids: IntArray, epoch: int) -> FramedInstances:
         """Insert or delete tokens; `instance_ids` are the counters of each instance's random draws, [B]."""
         if not self._growth:
             return instances
@@ -108,8 +108,8 @@ class Corruption:
         return replace(corrupted, lengths=instances.lengths + self._growth * num_corrupted)
 
     def _draw_rows(
-        self, instances: FramedInstances, word_starts: BoolArray | None, instance_ids: Ints, epoch: int
-    ) -> tuple[Ints, NDArray[np.uint64]]:
+        self, instances: FramedInstances, word_starts: BoolArray | None, instance_ids: IntArray, epoch: int
+    ) -> tuple[IntArray, NDArray[np.uint64]]:
         """Return the rows to corrupt in ascending order, and random bits for each."""
         run_lengths = instances.run_lengths
         rows = concat_ranges(instances.run_starts, run_lengths)
@@ -131,7 +131,7 @@ class Corruption:
         self,
         instances: FramedInstances,
         word_starts: BoolArray | None,
-        rows: Ints,
+        rows: IntArray,
         bits: NDArray[np.uint64],
     ) -> FramedInstances:
         """Insert a random token in front of each of the rows."""
@@ -152,7 +152,9 @@ class Corruption:
         )
 
 
-def _delete_tokens(instances: FramedInstances, word_starts: BoolArray | None, rows: Ints) -> FramedInstances:
+def _delete_tokens(
+    instances: FramedInstances, word_starts: BoolArray | None, rows: IntArray
+) -> FramedInstances:
     remaining = np.ones(len(instances.ids), dtype=np.bool_)
     remaining[rows] = False
     if word_starts is not None:  # the first remaining piece of a word starts it

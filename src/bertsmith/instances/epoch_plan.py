@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bertsmith.corpus.tokenized_corpus import Corpus, Ints
+from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 
 IS_NEXT, NOT_NEXT = 0, 1  # BERT's label ids: 0 = B follows A
 IN_ORDER, SWAPPED = 0, 1  # ALBERT's
@@ -34,25 +34,27 @@ class EpochPlan:
         counts: Counts of instances and of parted, trimmed, and omitted text, for the report.
     """
 
-    starts: Ints
-    lengths: Ints
-    documents: Ints
-    first: Ints
-    label: Ints
-    instance_ids: Ints
-    pair: bool
+    starts: IntArray
+    lengths: IntArray
+    documents: IntArray
+    part_offsets: IntArray
+    labels: IntArray
+    instance_ids: IntArray
+    is_pair: bool
     num_separators: int
     counts: dict[str, int]
 
     def __len__(self) -> int:
-        return len(self.label)
+        return len(self.labels)
 
     @property
-    def sizes(self) -> Ints:
+    def sizes(self) -> IntArray:
         """Return the tokens of each instance, special tokens included, [I]."""
-        num_parts = np.diff(self.first)
-        text_tokens = np.add.reduceat(self.lengths, self.first[:-1]) if len(num_parts) else self.first[:0]
-        sizes: Ints = text_tokens + 2 + (num_parts - 1) * self.num_separators
+        num_parts = np.diff(self.part_offsets)
+        text_tokens = (
+            np.add.reduceat(self.lengths, self.part_offsets[:-1]) if len(num_parts) else self.part_offsets[:0]
+        )
+        sizes: IntArray = text_tokens + 2 + (num_parts - 1) * self.num_separators
         return sizes
 
     @property
@@ -61,58 +63,58 @@ class EpochPlan:
         return int(self.sizes.sum())
 
     @property
-    def a_start(self) -> Ints:
+    def a_start(self) -> IntArray:
         """Return the first token of each pair's A, [I]."""
         return self.starts[0::2]
 
     @property
-    def a_length(self) -> Ints:
+    def a_length(self) -> IntArray:
         """Return the tokens of each pair's A, [I]."""
         return self.lengths[0::2]
 
     @property
-    def b_start(self) -> Ints:
+    def b_start(self) -> IntArray:
         """Return the first token of each pair's B, [I]."""
         return self.starts[1::2]
 
     @property
-    def b_length(self) -> Ints:
+    def b_length(self) -> IntArray:
         """Return the tokens of each pair's B, [I]."""
         return self.lengths[1::2]
 
     @property
-    def document(self) -> Ints:
+    def a_document(self) -> IntArray:
         """Return the document of each pair's A, [I]."""
         return self.documents[0::2]
 
     @property
-    def partner(self) -> Ints:
+    def b_document(self) -> IntArray:
         """Return the document of each pair's B, [I]."""
         return self.documents[1::2]
 
-    def reordered(self, order: Ints) -> EpochPlan:
+    def reordered(self, order: IntArray) -> EpochPlan:
         """Return the same instances in another order: row k is the former row order[k]."""
-        num_parts = np.diff(self.first)[order]
-        if self.pair:
+        num_parts = np.diff(self.part_offsets)[order]
+        if self.is_pair:
             parts = np.repeat(2 * order, 2)
             parts[1::2] += 1
         else:
-            parts = concat_ranges(self.first[order], num_parts)
+            parts = concat_ranges(self.part_offsets[order], num_parts)
         return replace(
             self,
             starts=self.starts[parts],
             lengths=self.lengths[parts],
             documents=self.documents[parts],
-            first=np.concatenate([[0], np.cumsum(num_parts)]),
-            label=self.label[order],
+            part_offsets=np.concatenate([[0], np.cumsum(num_parts)]),
+            labels=self.labels[order],
             instance_ids=self.instance_ids[order],
         )
 
 
 def make_pair_plan(
-    a: tuple[Ints, Ints, Ints],
-    b: tuple[Ints, Ints, Ints],
-    labels: Ints,
+    a: tuple[IntArray, IntArray, IntArray],
+    b: tuple[IntArray, IntArray, IntArray],
+    labels: IntArray,
     num_separators: int,
     counts: dict[str, int],
 ) -> EpochPlan:
@@ -125,13 +127,13 @@ def make_pair_plan(
     )
 
 
-def count_document_tokens(corpus: Corpus, documents: Ints) -> int:
+def count_document_tokens(corpus: TokenizedCorpus, documents: IntArray) -> int:
     """Return the number of tokens in these documents."""
-    offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentences]
+    offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
     return int((offsets[documents + 1] - offsets[documents]).sum())
 
 
-def count_covered_tokens(starts: Ints, lengths: Ints) -> int:
+def count_covered_tokens(starts: IntArray, lengths: IntArray) -> int:
     """Return the number of tokens that are in one or more of these ranges."""
     order = np.argsort(starts, kind="stable")
     sorted_starts, ends = starts[order], (starts + lengths)[order]
@@ -139,9 +141,9 @@ def count_covered_tokens(starts: Ints, lengths: Ints) -> int:
     return int(np.maximum(ends - np.maximum(sorted_starts, covered_until), 0).sum())
 
 
-def concat_ranges(starts: Ints, lengths: Ints) -> Ints:
+def concat_ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     """Return the concatenated ranges s, s + 1, …, s + n - 1 of all starts s and lengths n."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
-    values: Ints = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    values: IntArray = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
     return values

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.near_duplicates import Documents, duplicate_groups
-from bertsmith.corpus.tokenized_corpus import Ints
+from bertsmith.corpus.near_duplicates import duplicate_groups
+from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.instances.epoch_plan import count_document_tokens
@@ -33,12 +33,14 @@ class DocumentSplit:
         kin: int64 [D], the duplicate group of each document of the corpus.
     """
 
-    training: Ints
-    held_out: Ints
-    kin: Ints
+    train: IntArray
+    validation: IntArray
+    duplicate_groups: IntArray
 
     @classmethod
-    def of(cls, shards: Documents, settings: DataSettings, *, lenient: bool = False) -> DocumentSplit:
+    def from_settings(
+        cls, shards: TokenizedCorpus, settings: DataSettings, *, allow_empty_validation: bool = False
+    ) -> DocumentSplit:
         """Split the documents as the settings say.
 
         Args:
@@ -49,44 +51,44 @@ class DocumentSplit:
         Raises:
             InputError: There are too few documents.
         """
-        needs_groups = settings.validation_split > 0 or settings.lends
+        needs_groups = settings.validation_split > 0 or settings.uses_other_documents
         groups = duplicate_groups(shards, settings.twin_overlap if needs_groups else 1)
         min_documents, fraction = settings.min_documents, settings.validation_split
-        if lenient and len(np.unique(groups)) < 2 * min_documents:
+        if allow_empty_validation and len(np.unique(groups)) < 2 * min_documents:
             fraction = 0
         hashes = _group_hashes(shards.hashes, groups, fraction)
         training, validation = split_documents(hashes, fraction, min_documents)
         subset = _training_subset(training, hashes, settings.train_fraction, min_documents)
         return cls(subset, validation, groups)
 
-    def described(self, shards: Documents, settings: DataSettings) -> Iterator[str]:
+    def describe(self, shards: TokenizedCorpus, settings: DataSettings) -> Iterator[str]:
         """Describe the split for the user, one sentence at a time."""
-        num_documents = len(self.kin)
-        num_train = count_document_tokens(shards, self.training)
-        num_validation = count_document_tokens(shards, self.held_out)
+        num_documents = len(self.duplicate_groups)
+        num_train = count_document_tokens(shards, self.train)
+        num_validation = count_document_tokens(shards, self.validation)
         num_tokens = num_train + num_validation
         if settings.train_fraction < 1:
             num_tokens = count_document_tokens(shards, np.arange(num_documents))
         yield (
             f"{pluralize(num_documents, 'document')}, {pluralize(num_tokens, 'token')}; validation split: "
-            f"{pluralize(len(self.held_out), 'document')}, {pluralize(num_validation, 'token')}"
+            f"{pluralize(len(self.validation), 'document')}, {pluralize(num_validation, 'token')}"
         )
         if settings.train_fraction < 1:
             yield (
-                f"training on {pluralize(len(self.training), 'document')}, {pluralize(num_train, 'token')} "
+                f"training on {pluralize(len(self.train), 'document')}, {pluralize(num_train, 'token')} "
                 f"(data.train_fraction={settings.train_fraction:g})"
             )
             return
-        _, sizes = np.unique(self.kin, return_counts=True)
+        _, sizes = np.unique(self.duplicate_groups, return_counts=True)
         if num_duplicates := int(sizes[sizes > 1].sum()):
-            nsp = " and give each other no NotNext" if settings.lends else ""
+            nsp = " and give each other no NotNext" if settings.uses_other_documents else ""
             yield (
                 f"{num_duplicates:,} documents have exact or near-duplicates "
                 f"(data.twin_overlap={settings.twin_overlap:g}): these stay on one side of the split{nsp}"
             )
         if num_train < _MIN_TRAIN_RATIO * num_tokens:
             yield (
-                f"only {len(self.training):,} of {pluralize(num_documents, 'document')}, with {num_train:,} of "
+                f"only {len(self.train):,} of {pluralize(num_documents, 'document')}, with {num_train:,} of "
                 f"{pluralize(num_tokens, 'token')}, remain to train on: data.validation_split is "
                 f"{settings.validation_split:g}"
             )
@@ -94,7 +96,7 @@ class DocumentSplit:
 
 def split_documents(
     hashes: NDArray[np.uint64], validation_split: float, min_documents: int = 2
-) -> tuple[Ints, Ints]:
+) -> tuple[IntArray, IntArray]:
     """Split documents by hash: those with the lowest hashes are the validation split.
 
     Documents of one hash are on the same side, and a document stays on its side if others are added or removed.
@@ -140,17 +142,19 @@ def _too_few_documents(num_documents: int, min_documents: int) -> InputError:
     )
 
 
-def _training_subset(training: Ints, hashes: NDArray[np.uint64], fraction: float, min_documents: int) -> Ints:
+def _training_subset(
+    training: IntArray, hashes: NDArray[np.uint64], fraction: float, min_documents: int
+) -> IntArray:
     """Return the fraction of the documents with the highest hashes, of `min_documents` hashes or more."""
     if fraction == 1:
         return training
     unique_hashes = np.unique(hashes[training])
     threshold = unique_hashes[-max(min_documents, round(fraction * len(unique_hashes))) :][0]
-    subset: Ints = training[hashes[training] >= threshold]
+    subset: IntArray = training[hashes[training] >= threshold]
     return subset
 
 
-def _group_hashes(hashes: NDArray[np.uint64], groups: Ints, fraction: float) -> NDArray[np.uint64]:
+def _group_hashes(hashes: NDArray[np.uint64], groups: IntArray, fraction: float) -> NDArray[np.uint64]:
     """Return the hash by which each document is put on a side, [D]: its own if its duplicates are all equal.
 
     Near-duplicates get a hash of the least one of their group. A group that is larger than the whole validation

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import Ints
+from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.errors import InputError, option
 
 _POOL_BATCHES = 100  # batches' worth of instances that are sorted together
@@ -28,9 +28,9 @@ class FillStats:
         padded_tokens: int64 [K], the tokens and padding of each batch if it were padded.
     """
 
-    tokens: Ints
+    tokens: IntArray
     max_tokens: int
-    padded_tokens: Ints
+    padded_tokens: IntArray
 
     @property
     def report(self) -> dict[str, float | int]:
@@ -47,7 +47,7 @@ class FillStats:
         }
 
 
-def compute_fill_stats(sizes: Ints, bounds: Ints, max_tokens: int) -> FillStats:
+def compute_fill_stats(sizes: IntArray, bounds: IntArray, max_tokens: int) -> FillStats:
     """Compute the fill ratios of batches.
 
     Args:
@@ -71,7 +71,7 @@ def check_batch_tokens(budget: int | None, length: int) -> None:
         )
 
 
-def make_buckets(sizes: Ints, budget: int, seed: int, epoch: int) -> tuple[Ints, Ints]:
+def make_buckets(sizes: IntArray, budget: int, seed: int, epoch: int) -> tuple[IntArray, IntArray]:
     """Return an order of the instances, [I], and the bounds of batches of at most `budget` tokens in it, [K + 1].
 
     Args:
@@ -81,8 +81,8 @@ def make_buckets(sizes: Ints, budget: int, seed: int, epoch: int) -> tuple[Ints,
         epoch: The epoch.
     """
     num_pools = max(1, round(int(sizes.sum()) / (_POOL_BATCHES * budget)))
-    orders: list[Ints] = []
-    batch_sizes: list[Ints] = []
+    orders: list[IntArray] = []
+    batch_sizes: list[IntArray] = []
     for k, pool in enumerate(np.array_split(np.arange(len(sizes)), num_pools)):
         by_length = pool[np.argsort(sizes[pool], kind="stable")]
         bounds = _even_bounds(sizes[by_length], budget)
@@ -92,7 +92,7 @@ def make_buckets(sizes: Ints, budget: int, seed: int, epoch: int) -> tuple[Ints,
     return np.concatenate(orders), np.concatenate([[0], np.cumsum(np.concatenate(batch_sizes))])
 
 
-def _even_bounds(sizes: Ints, budget: int) -> Ints:
+def _even_bounds(sizes: IntArray, budget: int) -> IntArray:
     """Return the bounds of few, equally full batches of at most `budget` tokens.
 
     Every batch ends at its proportion of all tokens; one batch more is tried until all are within the budget. If

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import Ints
+from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.errors import InputError
 from bertsmith.instances.epoch_plan import concat_ranges
 from bertsmith.instances.settings import DataSettings
@@ -31,7 +31,7 @@ from bertsmith.instances.span_masking import (
     select_words,
 )
 
-WordStarts = Callable[[Ints], BoolArray]
+WordStarts = Callable[[IntArray], BoolArray]
 """ids [N] → bool [N], True for pieces that start a word."""
 
 # A sort key has, from the top: sequence 20 bits, unmaskable 1 bit, random 30 bits, position 13 bits.
@@ -76,7 +76,7 @@ class Masker:
     counts_special: bool = False
     random_includes_special: bool = False
     is_unmaskable: BoolArray | None = None
-    _random_ids: Ints = field(init=False, repr=False)
+    _random_ids: IntArray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         num_tokens = len(self.is_special)
@@ -119,15 +119,15 @@ class Masker:
 
     def apply(
         self,
-        ids: Ints,
-        lengths: Ints,
-        instance_ids: Ints,
+        ids: IntArray,
+        lengths: IntArray,
+        instance_ids: IntArray,
         epoch: int,
-        positions: Ints | None = None,
+        positions: IntArray | None = None,
         *,
         excluded: BoolArray | None = None,
         word_starts: BoolArray | None = None,
-    ) -> tuple[Ints, Ints]:
+    ) -> tuple[IntArray, IntArray]:
         """Mask concatenated sequences of 1 to 8,192 tokens.
 
         Args:
@@ -162,8 +162,8 @@ class Masker:
         return self._replace(ids, rows, keys[sequence], position, unit_position), rows
 
     def _count_predictions(
-        self, ids: Ints, starts: Ints, lengths: Ints, excluded: BoolArray | None
-    ) -> tuple[BoolArray, Ints]:
+        self, ids: IntArray, starts: IntArray, lengths: IntArray, excluded: BoolArray | None
+    ) -> tuple[BoolArray, IntArray]:
         """Return the tokens that are never predicted, [N], and the number of tokens to predict, [B]."""
         try:
             special = self.is_special[ids]
@@ -188,8 +188,13 @@ class Masker:
         return unmaskable, num_predictions
 
     def _replace(
-        self, ids: Ints, rows: Ints, keys: NDArray[np.uint64], position: Ints, unit_position: Ints
-    ) -> Ints:
+        self,
+        ids: IntArray,
+        rows: IntArray,
+        keys: NDArray[np.uint64],
+        position: IntArray,
+        unit_position: IntArray,
+    ) -> IntArray:
         """Return ids with replacements in the rows.
 
         The draw at `unit_position` decides between [MASK], a random token, and the original token; the draw at
@@ -214,8 +219,8 @@ class Masker:
         return masked
 
     def _select_words(
-        self, words: Words, keys: NDArray[np.uint64], positions: Ints, num_predictions: Ints
-    ) -> tuple[Ints, Ints, Ints]:
+        self, words: Words, keys: NDArray[np.uint64], positions: IntArray, num_predictions: IntArray
+    ) -> tuple[IntArray, IntArray, IntArray]:
         """Select words or spans.
 
         Returns:
@@ -246,11 +251,11 @@ class Masker:
 
 def _select_tokens(
     keys: NDArray[np.uint64],
-    positions: Ints,
+    positions: IntArray,
     unmaskable: BoolArray,
-    lengths: Ints,
-    num_predictions: Ints,
-) -> tuple[Ints, Ints]:
+    lengths: IntArray,
+    num_predictions: IntArray,
+) -> tuple[IntArray, IntArray]:
     """Return the sequence of each selected token and its position there, in ascending order, int64 [M] each.
 
     Those of a sequence are its `num_predictions` tokens with the lowest random bits. One sort of one array of keys

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import Ints
+from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.instances.epoch_plan import IS_NEXT, NOT_NEXT, concat_ranges
 from bertsmith.instances.segments import Fragments, follow_links
 
@@ -36,15 +36,15 @@ class NspPairs:
         num_trimmed: Tokens that were trimmed.
     """
 
-    a: tuple[Ints, Ints, Ints]
-    b: tuple[Ints, Ints, Ints]
-    labels: Ints
+    a: tuple[IntArray, IntArray, IntArray]
+    b: tuple[IntArray, IntArray, IntArray]
+    labels: IntArray
     num_trimmed: int
 
 
 def draw_nsp_pairs(
     sentences: Fragments,
-    duplicate_groups: Ints,
+    duplicate_groups: IntArray,
     max_tokens: int,
     seed: int,
     epoch: int,
@@ -121,7 +121,9 @@ def draw_nsp_pairs(
     )
 
 
-def _draw_targets(num_documents: int, max_tokens: int, seed: int, epoch: int, short_seq_prob: float) -> Ints:
+def _draw_targets(
+    num_documents: int, max_tokens: int, seed: int, epoch: int, short_seq_prob: float
+) -> IntArray:
     """Return the target length of each document's chunks, [D]: the maximum, or a random shorter one."""
     document = np.arange(num_documents)
     is_short = rng.uniform(seed, "short", epoch, document) < short_seq_prob
@@ -130,8 +132,8 @@ def _draw_targets(num_documents: int, max_tokens: int, seed: int, epoch: int, sh
 
 
 def _other_documents(
-    sentences: Fragments, groups: Ints, documents: Ints, uniform: NDArray[np.float64]
-) -> Ints:
+    sentences: Fragments, groups: IntArray, documents: IntArray, uniform: NDArray[np.float64]
+) -> IntArray:
     """Return for each document another one of a different group, all with equal probability."""
     with_text = np.flatnonzero(np.diff(sentences.offsets) > 1)
     by_group = with_text[np.argsort(groups[with_text], kind="stable")]
@@ -139,15 +141,15 @@ def _other_documents(
         np.searchsorted(groups[by_group], groups[documents], side=side) for side in ("left", "right")
     )
     rank = (uniform * (len(by_group) - (stop - first))).astype(np.int64)
-    others: Ints = by_group[np.where(rank < first, rank, rank + stop - first)]
+    others: IntArray = by_group[np.where(rank < first, rank, rank + stop - first)]
     return others
 
 
-def _draw_front_cuts(num_cut: Ints, seed: int, purpose: str, epoch: int, counter: Ints) -> Ints:
+def _draw_front_cuts(num_cut: IntArray, seed: int, purpose: str, epoch: int, counter: IntArray) -> IntArray:
     """Return how many of the tokens that each segment loses are at its front: a fair coin for each."""
     segment = np.repeat(np.arange(len(num_cut)), num_cut)
     tosses = rng.uniform(
         seed, purpose, epoch, counter[segment], concat_ranges(np.zeros_like(num_cut), num_cut)
     )
-    cuts: Ints = np.bincount(segment[tosses < 0.5], minlength=len(num_cut)).astype(np.int64)
+    cuts: IntArray = np.bincount(segment[tosses < 0.5], minlength=len(num_cut)).astype(np.int64)
     return cuts

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import Corpus, Ints
+from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, command, option
 from bertsmith.instances.epoch_plan import (
     IN_ORDER,
@@ -41,10 +41,10 @@ NspNegatives = Literal["other_document", "same_document"]
 
 
 def plan_pairs(
-    corpus: Corpus,
-    documents: Ints,
+    corpus: TokenizedCorpus,
+    documents: IntArray,
     *,
-    length: int,
+    max_length: int,
     seed: int,
     epoch: int,
     short_seq_prob: float = 0.1,
@@ -52,7 +52,7 @@ def plan_pairs(
     single_sentences: bool = False,
     num_separators: int = 1,
     negatives: NspNegatives = "other_document",
-    kin: Ints | None = None,
+    duplicate_groups: IntArray | None = None,
 ) -> EpochPlan:
     """Plan the pairs of one epoch; a pure function of its arguments.
 
@@ -72,9 +72,9 @@ def plan_pairs(
     Raises:
         InputError: Next-sentence pairs need documents of two duplicate groups.
     """
-    max_tokens = length - 2 - num_separators
+    max_tokens = max_length - 2 - num_separators
     if task == "nsp":
-        groups = documents if kin is None else kin[documents]
+        groups = documents if duplicate_groups is None else duplicate_groups[documents]
         sentences = split_into_fragments(corpus, documents)
         if negatives == "other_document":
             check_nsp_documents(groups[np.diff(sentences.offsets) > 1])
@@ -130,7 +130,7 @@ def check_nsp_documents(duplicate_groups: NDArray[Any]) -> None:
     )
 
 
-def _count_nsp_pairs(corpus: Corpus, sentences: Fragments, pairs: NspPairs) -> dict[str, int]:
+def _count_nsp_pairs(corpus: TokenizedCorpus, sentences: Fragments, pairs: NspPairs) -> dict[str, int]:
     return {
         "instances": len(pairs.labels),
         "is_next": int((pairs.labels == IS_NEXT).sum()),
@@ -141,17 +141,17 @@ def _count_nsp_pairs(corpus: Corpus, sentences: Fragments, pairs: NspPairs) -> d
 
 
 def _count_text(
-    corpus: Corpus,
+    corpus: TokenizedCorpus,
     fragments: Fragments,
-    a: tuple[Ints, Ints, Ints],
-    b: tuple[Ints, Ints, Ints],
+    a: tuple[IntArray, IntArray, IntArray],
+    b: tuple[IntArray, IntArray, IntArray],
     num_trimmed: int,
 ) -> dict[str, int]:
     """Count the text of the segments a and b (starts, lengths, documents), and the text that is in none."""
     starts, lengths = (np.concatenate(columns) for columns in zip(a[:2], b[:2], strict=True))
     return {
         "documents": len(fragments.documents),
-        "sentences": int(np.diff(corpus.document_sentences)[fragments.documents].sum()),
+        "sentences": int(np.diff(corpus.document_sentence_offsets)[fragments.documents].sum()),
         "sentences_parted": fragments.num_split_sentences,
         "documents_of_one_fragment": int((np.diff(fragments.offsets) == 2).sum()),
         "tokens_cut": num_trimmed,
@@ -162,7 +162,7 @@ def _count_text(
 
 def _draw_order_labels(
     task: SentenceTask, num_pairs: int, seed: int, epoch: int
-) -> tuple[Ints, dict[str, int]]:
+) -> tuple[IntArray, dict[str, int]]:
     """Return labels, half of them SWAPPED for sentence order, and their counts."""
     labels = np.full(num_pairs, IN_ORDER)
     counts = {"instances": num_pairs}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import Corpus, Ints
+from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.instances.epoch_plan import concat_ranges
 
 
@@ -28,13 +28,13 @@ class Fragments:
         num_split_sentences: Sentences that were split into several fragments.
     """
 
-    boundaries: Ints
-    offsets: Ints
-    documents: Ints
+    boundaries: IntArray
+    offsets: IntArray
+    documents: IntArray
     num_split_sentences: int
 
     @property
-    def last(self) -> Ints:
+    def last(self) -> IntArray:
         """Return the index of the last boundary of each boundary's document, [N]."""
         return np.repeat(self.offsets[1:] - 1, np.diff(self.offsets))
 
@@ -43,14 +43,14 @@ class Fragments:
         """Return the number of documents with one or more fragments."""
         return int((np.diff(self.offsets) > 1).sum())
 
-    def document_of(self, boundary: Ints) -> Ints:
+    def document_of(self, boundary: IntArray) -> IntArray:
         """Return the documents of boundaries, given by index."""
-        documents: Ints = self.documents[np.searchsorted(self.offsets, boundary, side="right") - 1]
+        documents: IntArray = self.documents[np.searchsorted(self.offsets, boundary, side="right") - 1]
         return documents
 
 
 def split_into_fragments(
-    corpus: Corpus, documents: Ints, max_tokens: int | None = None, *, halve_single: bool = False
+    corpus: TokenizedCorpus, documents: IntArray, max_tokens: int | None = None, *, halve_single: bool = False
 ) -> Fragments:
     """Split sentences into fragments.
 
@@ -60,7 +60,7 @@ def split_into_fragments(
         max_tokens: The tokens of a fragment; None: each sentence is a fragment.
         halve_single: Split the fragment of a document with only one into two.
     """
-    first, last = corpus.document_sentences[documents], corpus.document_sentences[documents + 1]
+    first, last = corpus.document_sentence_offsets[documents], corpus.document_sentence_offsets[documents + 1]
     sentences = concat_ranges(first, last - first)
     ends = corpus.sentence_ends[sentences]
     starts = np.where(sentences > 0, corpus.sentence_ends[sentences - 1], 0)
@@ -86,7 +86,7 @@ def split_into_fragments(
     return Fragments(boundaries, offsets, documents, num_split_sentences)
 
 
-def follow_links(links: Ints) -> Ints:
+def follow_links(links: IntArray) -> IntArray:
     """Return 0, links[0], links[links[0]], … as far as these are indices of `links`; links[i] > i."""
     targets, node, end = links.tolist(), 0, len(links)
     nodes = []
@@ -107,10 +107,10 @@ class Chunks:
         document: int64 [C].
     """
 
-    start: Ints
-    split: Ints
-    end: Ints
-    document: Ints
+    start: IntArray
+    split: IntArray
+    end: IntArray
+    document: IntArray
 
 
 def make_segment_chunks(
@@ -197,7 +197,7 @@ def make_sentence_chunks(fragments: Fragments, seed: int, epoch: int) -> Chunks:
     return _make_chunks(fragments, start, start + 1, stop)
 
 
-def _make_chunks(fragments: Fragments, start: Ints, split: Ints, stop: Ints) -> Chunks:
+def _make_chunks(fragments: Fragments, start: IntArray, split: IntArray, stop: IntArray) -> Chunks:
     boundaries = fragments.boundaries
     return Chunks(boundaries[start], boundaries[split], boundaries[stop], fragments.document_of(start))
 

@@ -171,9 +171,9 @@ class DataSettings(Settings):
     @property
     def min_documents(self) -> int:
         """Return the least number of documents: 2 if NotNext segments come from another document, else 1."""
-        return 2 if self.lends else 1
+        return 2 if self.uses_other_documents else 1
 
     @property
-    def lends(self) -> bool:
+    def uses_other_documents(self) -> bool:
         """Return True if NotNext segments come from other documents."""
         return self.sentence_task == "nsp" and self.nsp_negatives == "other_document"

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.tokenized_corpus import Ints
+from bertsmith.corpus.tokenized_corpus import IntArray
 
 BoolArray = NDArray[np.bool_]
 
@@ -37,7 +37,7 @@ class SpanLengthDistribution:
         probabilities: NDArray[np.float64] = weights / weights.sum()
         return probabilities
 
-    def lengths(self, uniform: NDArray[np.float64]) -> Ints:
+    def lengths(self, uniform: NDArray[np.float64]) -> IntArray:
         """Return lengths for uniform random numbers in [0, 1)."""
         lengths = np.searchsorted(np.cumsum(self.probabilities)[:-1], uniform, side="right") + 1
         return lengths.astype(np.int64)
@@ -55,15 +55,15 @@ class Words:
         num_sequences: B.
     """
 
-    first: Ints
-    size: Ints
-    sequence: Ints
+    first: IntArray
+    size: IntArray
+    sequence: IntArray
     is_adjacent: BoolArray
     num_sequences: int
 
     @classmethod
     def from_starts(
-        cls, word_starts: BoolArray, unmaskable: BoolArray, positions: Ints, sequence_starts: Ints
+        cls, word_starts: BoolArray, unmaskable: BoolArray, positions: IntArray, sequence_starts: IntArray
     ) -> Words:
         """Find the words; unmaskable rows are no words and end one.
 
@@ -87,8 +87,8 @@ class Words:
 
 
 def select_words(
-    words: Words, order: Ints, num_predictions: Ints, max_predictions: int | None = None
-) -> Ints:
+    words: Words, order: IntArray, num_predictions: IntArray, max_predictions: int | None = None
+) -> IntArray:
     """Select words to predict, in ascending order.
 
     If no word of a sequence fits, one that has more tokens than `num_predictions` is selected.
@@ -123,12 +123,12 @@ def select_words(
 
 def select_spans(
     words: Words,
-    order: Ints,
-    num_predictions: Ints,
-    span_lengths: Ints,
+    order: IntArray,
+    num_predictions: IntArray,
+    span_lengths: IntArray,
     max_span_length: int,
     max_predictions: int | None = None,
-) -> tuple[Ints, Ints]:
+) -> tuple[IntArray, IntArray]:
     """Select words to predict in spans; return them in ascending order, and the first row of each one's span.
 
     Args:
@@ -176,13 +176,17 @@ def select_spans(
 
 
 def _first_words_of_empty(
-    sequence: Ints, size: Ints, selected: BoolArray, num_predictions: Ints, max_predictions: int | None
-) -> Ints:
+    sequence: IntArray,
+    size: IntArray,
+    selected: BoolArray,
+    num_predictions: IntArray,
+    max_predictions: int | None,
+) -> IntArray:
     """Return, for each sequence without a prediction that should have one, its first word within the limit."""
     candidates = np.arange(len(sequence))
     if max_predictions is not None:
         candidates = candidates[size <= max_predictions]
     first = candidates[np.diff(sequence[candidates], prepend=-1) != 0]
     is_empty = np.bincount(sequence[selected], minlength=len(num_predictions)) == 0
-    words: Ints = first[is_empty[sequence[first]] & (num_predictions[sequence[first]] > 0)]
+    words: IntArray = first[is_empty[sequence[first]] & (num_predictions[sequence[first]] > 0)]
     return words

@@ -29,7 +29,7 @@ class SyntheticStream:
         segments = (np.arange(num_instances * length) % length >= length // 2).astype(np.int64)
         rows = np.arange(0, num_instances * length, max(1, round(1 / self._mlm_probability)))
         return MaskedBatch(
-            Packed.of_arrays(ids, segments, np.full(num_instances, length)),
+            Packed.from_arrays(ids, segments, np.full(num_instances, length)),
             torch.from_numpy(rows),
             torch.from_numpy(ids[rows]),
             torch.arange(0 if self._task == "none" else num_instances) % 2,

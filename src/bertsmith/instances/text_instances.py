@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import Corpus, Ints
+from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.instances.epoch_plan import (
     EpochPlan,
     concat_ranges,
@@ -21,9 +21,11 @@ from bertsmith.instances.epoch_plan import (
 from bertsmith.instances.segments import Fragments, follow_links, split_into_fragments
 
 
-def plan_full_sentences(corpus: Corpus, documents: Ints, *, length: int, seed: int, epoch: int) -> EpochPlan:
+def plan_full_sentences(
+    corpus: TokenizedCorpus, documents: IntArray, *, max_length: int, seed: int, epoch: int
+) -> EpochPlan:
     """Plan instances that are filled across documents, whose order is drawn for each epoch."""
-    max_tokens = length - 2
+    max_tokens = max_length - 2
     fragments = split_into_fragments(corpus, documents, max_tokens)
     order = rng.permutation(seed, "documents", len(documents), epoch)
     # The fragments in reading order: document after document as drawn, without the boundaries that end them.
@@ -44,12 +46,12 @@ def plan_full_sentences(corpus: Corpus, documents: Ints, *, length: int, seed: i
     return _make_plan(corpus, fragments, starts, lengths, part_offsets, fragments.document_of(node[part]))
 
 
-def plan_doc_sentences(corpus: Corpus, documents: Ints, *, length: int) -> EpochPlan:
+def plan_doc_sentences(corpus: TokenizedCorpus, documents: IntArray, *, max_length: int) -> EpochPlan:
     """Plan instances of consecutive whole sentences up to the length, within a document."""
-    fragments = split_into_fragments(corpus, documents, length - 2)
+    fragments = split_into_fragments(corpus, documents, max_length - 2)
     boundaries, last = fragments.boundaries, fragments.last
     node = np.arange(len(boundaries))
-    stop = np.minimum(np.searchsorted(boundaries, boundaries + length - 2, side="right") - 1, last)
+    stop = np.minimum(np.searchsorted(boundaries, boundaries + max_length - 2, side="right") - 1, last)
     start = follow_links(np.where(node == last, node + 1, stop))
     start = start[start < last[start]]
     lengths = boundaries[stop[start]] - boundaries[start]
@@ -59,11 +61,11 @@ def plan_doc_sentences(corpus: Corpus, documents: Ints, *, length: int) -> Epoch
     )
 
 
-def plan_single_documents(corpus: Corpus, documents: Ints, *, length: int) -> EpochPlan:
+def plan_single_documents(corpus: TokenizedCorpus, documents: IntArray, *, max_length: int) -> EpochPlan:
     """Plan one instance per document, or several in equal parts of a longer one."""
-    offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentences]
+    offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
     start, size = offsets[documents], (offsets[1:] - offsets[:-1])[documents]
-    num_parts = -(-size // (length - 2))
+    num_parts = -(-size // (max_length - 2))
     document = np.repeat(np.arange(len(documents)), num_parts)
     k = concat_ranges(np.zeros_like(num_parts), num_parts)
     starts, ends = (start[document] + size[document] * (k + j) // num_parts[document] for j in (0, 1))
@@ -75,13 +77,18 @@ def plan_single_documents(corpus: Corpus, documents: Ints, *, length: int) -> Ep
 
 
 def _make_plan(
-    corpus: Corpus, fragments: Fragments, starts: Ints, lengths: Ints, part_offsets: Ints, documents: Ints
+    corpus: TokenizedCorpus,
+    fragments: Fragments,
+    starts: IntArray,
+    lengths: IntArray,
+    part_offsets: IntArray,
+    documents: IntArray,
 ) -> EpochPlan:
     n = len(part_offsets) - 1
     counts = {
         "instances": n,
         "documents": len(fragments.documents),
-        "sentences": int(np.diff(corpus.document_sentences)[fragments.documents].sum()),
+        "sentences": int(np.diff(corpus.document_sentence_offsets)[fragments.documents].sum()),
         "sentences_parted": fragments.num_split_sentences,
         "tokens_cut": 0,
         "tokens_left_out": count_document_tokens(corpus, fragments.documents)

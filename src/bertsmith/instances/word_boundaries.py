@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from bertsmith.corpus.tokenized_corpus import Ints
+from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.errors import InputError, option
 from bertsmith.instances.settings import DataSettings
 from bertsmith.io.unicode_scripts import IDEOGRAPHS
@@ -22,7 +22,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 def word_start_function(
     tokenizer: Tokenizer, settings: DataSettings
-) -> Callable[[Ints], NDArray[np.bool_]] | None:
+) -> Callable[[IntArray], NDArray[np.bool_]] | None:
     """Return a function ids [N] → bool [N], the pieces that start a word, or None for token masks."""
     if settings.masking == "token":
         return None
@@ -59,7 +59,7 @@ class ChineseWordStarts:
                 hint=f"set {option('data.word_segmenter', 'none')}",
             )
 
-    def __call__(self, ids: Ints) -> NDArray[np.bool_]:
+    def __call__(self, ids: IntArray) -> NDArray[np.bool_]:
         """Return the pieces that start a word: ids [N] → bool [N]."""
         word_starts = self._word_starts(ids).copy()
         is_chinese = self._is_chinese[ids]

@@ -33,15 +33,15 @@ class DropoutLike(Protocol):
     generator: torch.Generator
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Whether anything is dropped."""
         ...
 
-    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+    def add_residual(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + dropout(x)."""
         ...
 
-    def mask(self, x: Tensor) -> Tensor:
+    def draw_mask(self, x: Tensor) -> Tensor:
         """What x is multiplied by."""
         ...
 
@@ -50,20 +50,20 @@ class DequantParams(NamedTuple):
     """Of each output [out]: the sum of its weights in 8 bits, what one of them stands for, its bias; and how many
     of these its weight is of the input that is kept apart."""
 
-    sums: Tensor
+    weight_sums: Tensor
     scale: Tensor
     bias: Tensor
-    apart: Tensor
+    outlier_weight: Tensor
 
 
 class QuantizedLinear(NamedTuple):
     """A linear layer in 8-bit integers: the factors of its inputs [in], its weights as `integer_weights` has them,
     what its outputs are made with, and which input is not in 8 bits, whose factor and weights are 0."""
 
-    channels: Tensor
+    input_scale: Tensor
     weight: Tensor
-    of: DequantParams
-    apart: int
+    dequant: DequantParams
+    outlier_channel: int
 
 
 class VocabChunk(NamedTuple):
@@ -73,13 +73,13 @@ class VocabChunk(NamedTuple):
     logits: Tensor
     bias: Tensor
     labels: Tensor
-    first: int
+    start: int
 
-    def labelled(self) -> tuple[Tensor, Tensor]:
+    def label_positions(self) -> tuple[Tensor, Tensor]:
         """The tokens whose labels are in this part, and which of its rows these are."""
-        here = (self.labels >= self.first) & (self.labels < self.first + len(self.logits))
+        here = (self.labels >= self.start) & (self.labels < self.start + len(self.logits))
         (tokens,) = here.nonzero(as_tuple=True)
-        return tokens, self.labels[tokens] - self.first
+        return tokens, self.labels[tokens] - self.start
 
 
 class VocabPrediction(NamedTuple):
@@ -91,7 +91,7 @@ class VocabPrediction(NamedTuple):
     bias: Tensor
     labels: Tensor
 
-    def part(self, begin: int, end: int, logits: Tensor) -> VocabChunk:
+    def chunk(self, begin: int, end: int, logits: Tensor) -> VocabChunk:
         """These rows of the table, of which such logits came."""
         return VocabChunk(logits, self.bias[begin:end], self.labels, begin)
 
@@ -99,9 +99,9 @@ class VocabPrediction(NamedTuple):
 class OnlineSoftmaxState(NamedTuple):
     """What was seen of each token's logits, [M]: the highest, the sum of exp(logit - highest), and its label's."""
 
-    top: Tensor
-    total: Tensor
-    gold: Tensor
+    max: Tensor
+    sum_exp: Tensor
+    label_logit: Tensor
 
 
 class AdamWStep(NamedTuple):
@@ -109,19 +109,19 @@ class AdamWStep(NamedTuple):
     mean's correction for its beginning with 0. root: the square root of the second's."""
 
     betas: tuple[float, float]
-    keep: float
-    stride: float
-    root: float
+    decay_factor: float
+    step_size: float
+    sqrt_bias_correction2: float
     epsilon: float
 
 
 class AdamWTensors(NamedTuple):
     """A parameter that AdamW moves, its gradient, and the means of its gradients so far and of their squares."""
 
-    parameter: Tensor
-    gradient: Tensor
-    mean: Tensor
-    square: Tensor
+    param: Tensor
+    grad: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
 
 
 class SequenceLayout(NamedTuple):
@@ -129,10 +129,10 @@ class SequenceLayout(NamedTuple):
     the last one ends, long [B + 1]. sees: which tokens of it a token sees, as a model's configuration has it.
     longest: tokens of the longest sequence, 0 where there is none. tokens: of all of them."""
 
-    starts: Tensor
-    sees: str
-    longest: int
-    tokens: int
+    cu_seqlens: Tensor
+    attention_direction: str
+    max_seqlen: int
+    num_tokens: int
 
 
 AttentionFn = Callable[[Tensor, Tensor], Tensor]
@@ -148,18 +148,18 @@ class EncoderLayerModules(NamedTuple):
     inner: nn.Module
     output: nn.Module
     output_norm: nn.Module
-    heads: int
+    num_heads: int
     attention_dropout: DropoutLike
     dropout: DropoutLike
     activation: Callable[[Tensor], Tensor]
 
     @property
-    def weighted(self) -> Sequence[nn.Module]:
+    def parametrized(self) -> Sequence[nn.Module]:
         """Those that have weights."""
         return self[:6]
 
     @property
-    def linear(self) -> Sequence[nn.Module]:
+    def linears(self) -> Sequence[nn.Module]:
         """Those that are products."""
         return self.qkv, self.projection, self.inner, self.output
 
@@ -172,16 +172,14 @@ class EncoderLayerModules(NamedTuple):
 class MatmulBackend:
     """Products of matrices, by the libraries that torch takes. Nothing of them is differentiated."""
 
-    def multiplied(
-        self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
-    ) -> Tensor:
+    def matmul(self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """x [N, K] · y [K, M] + bias [M], written to `out` [N, M] where it is given."""
         return torch.mm(x, y, out=out) if bias is None else torch.addmm(bias, x, y, out=out)
 
-    def slopes(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def linear_weight_grads(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Of a linear layer's weights [M, K] and bias [M], from its inputs x [N, K] and the slopes of its outputs,
         grad [N, M]."""
-        return self.multiplied(grad.T, x), grad.sum(0)
+        return self.matmul(grad.T, x), grad.sum(0)
 
 
 class KernelBackend(MatmulBackend):
@@ -194,17 +192,17 @@ class KernelBackend(MatmulBackend):
     """
 
     name: ClassVar[BackendName] = "torch"
-    by_rows: ClassVar[bool] = False
-    loss_rows: ClassVar[int] = 16
-    columns: ClassVar[int] = 1
-    skips_labels: ClassVar[bool] = False
-    lengths: ClassVar[int] = 1
+    sparse_embedding_updates: ClassVar[bool] = False
+    loss_block_rows: ClassVar[int] = 16
+    logits_column_multiple: ClassVar[int] = 1
+    ignores_negative_labels: ClassVar[bool] = False
+    seqlen_multiple: ClassVar[int] = 1
 
-    def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    def activation(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """activation(x)."""
         return activation(x)
 
-    def embedded(
+    def embed(
         self,
         x: Tensor,
         tables: Sequence[tuple[nn.Embedding, Tensor]],
@@ -216,7 +214,7 @@ class KernelBackend(MatmulBackend):
         is the better way. tables: with the numbers of each token's row, long [N]. kind: of the result."""
         return None
 
-    def layer(
+    def encoder_layer(
         self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
     ) -> Tensor | None:
         """A layer, [N, H] → [N, H], by another way than part by part; None where that is the better way. rows:
@@ -224,19 +222,19 @@ class KernelBackend(MatmulBackend):
         batch that was filled up some twice."""
         return None
 
-    def fed_forward(
+    def feed_forward(
         self, x: Tensor, inner: nn.Linear, output: nn.Linear, activation: Callable[[Tensor], Tensor]
     ) -> Tensor | None:
         """output(activation(inner(x))), [N, H], by another way than one after the other; None where that is the
         better way."""
         return None
 
-    def added_norm(self, residual: Tensor, x: Tensor, dropout: DropoutLike, norm: nn.Module) -> Tensor:
+    def add_layer_norm(self, residual: Tensor, x: Tensor, dropout: DropoutLike, norm: nn.Module) -> Tensor:
         """norm(residual + dropout(x)), [N, H]."""
-        found: Tensor = norm(dropout.added(residual, x))
+        found: Tensor = norm(dropout.add_residual(residual, x))
         return found
 
-    def multiplies(self, x: Tensor) -> bool:
+    def has_fast_matmul(self, x: Tensor) -> bool:
         """Whether products of x are quicker by these than by the libraries that torch takes."""
         return False
 
@@ -247,23 +245,23 @@ class KernelBackend(MatmulBackend):
         last sequence, of which there are none on a GPU. None where buckets are the better way."""
         return None
 
-    def attention_of_rows(
+    def attention_of_queries(
         self, x: Tensor, rows: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
     ) -> AttentionFn | None:
         """The same for the queries of some tokens alone, to be called once with what is made of x [N, H]; None
         where all tokens' is the better way. rows: these tokens, long [M] in ascending order."""
         return None
 
-    def weights(
+    def attention_softmax(
         self, scores: Tensor, bias: Tensor | None, dropout: DropoutLike | None
     ) -> tuple[Tensor, Tensor, DropoutState]:
         """Softmax of scores [b, A, T, T]: after dropout, before it, and what dropout drew. bias: is added to the
         scores, see `layout.Bucket`."""
         weights = softmax_fp32(scores if bias is None else scores + bias, scores.dtype)
-        mask = None if dropout is None else dropout.mask(weights)
+        mask = None if dropout is None else dropout.draw_mask(weights)
         return weights if mask is None else weights * mask, weights, mask
 
-    def weights_back(self, weights: Tensor, drawn: DropoutState, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    def softmax_backward(self, weights: Tensor, drawn: DropoutState, slopes: Tensor) -> tuple[Tensor, Tensor]:
         """The weights after dropout again, and the slopes of the scores. slopes: those of the weights after
         dropout, which may be written over."""
         if isinstance(drawn, Tensor):
@@ -271,14 +269,16 @@ class KernelBackend(MatmulBackend):
         of_scores = torch._softmax_backward_data(slopes, weights, -1, weights.dtype)
         return weights * drawn if isinstance(drawn, Tensor) else weights, of_scores
 
-    def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def fused_cross_entropy(
+        self, logits: Tensor, bias: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The sum of the cross-entropies of logits [M, V] + bias [V], how many labels are at the top, and the
         bias's slopes. The logits become their slopes, in place: a few rows at a time while these are in the cache,
         in fp32 even where the buffer is bf16; torch's own way makes four such buffers."""
         exact = torch.promote_types(logits.dtype, torch.float32)
         loss, right = logits.new_zeros((), dtype=exact), labels.new_zeros(())
         of_bias = logits.new_zeros(bias.shape, dtype=exact)
-        parts = (torch.split(whole, self.loss_rows) for whole in (logits, labels))
+        parts = (torch.split(whole, self.loss_block_rows) for whole in (logits, labels))
         for kept, wanted in zip(*parts, strict=True):
             rows = kept.to(exact)  # kept itself, where it is exact enough
             rows += bias
@@ -294,12 +294,12 @@ class KernelBackend(MatmulBackend):
                 kept.copy_(rows)
         return loss, right, of_bias
 
-    def takes_parts(self, x: Tensor) -> bool:
+    def prefers_chunked_loss(self, x: Tensor) -> bool:
         """Whether the loss over a vocabulary is made quicker of one part of it after the other, by the two below;
         x: rows that are compared with it."""
         return False
 
-    def parts_seen(
+    def chunked_loss_forward(
         self,
         of: VocabPrediction,
         bounds: Sequence[tuple[int, int]],
@@ -311,13 +311,13 @@ class KernelBackend(MatmulBackend):
         top = torch.full(of.labels.shape, -torch.inf)
         seen = OnlineSoftmaxState(top, torch.zeros_like(top), torch.zeros_like(top))
         for begin, end in bounds:
-            logits = way.multiplied(of.table[begin:end], of.x.T)
-            self.part_seen(of.part(begin, end, logits), *seen)
+            logits = way.matmul(of.table[begin:end], of.x.T)
+            self.update_online_softmax(of.chunk(begin, end, logits), *seen)
             if kept is not None:
                 kept.append(logits)
         return seen
 
-    def parts_slopes(
+    def chunked_loss_backward(
         self,
         of: VocabPrediction,
         bounds: Sequence[tuple[int, int]],
@@ -331,33 +331,33 @@ class KernelBackend(MatmulBackend):
         `part_slopes`."""
         of_x, of_bias = torch.zeros(of.x.shape), []
         for (begin, end), logits in zip(bounds, kept, strict=True):
-            of_bias.append(self.part_slopes(of.part(begin, end, logits), *seen))
-            of_x += way.multiplied(logits.T, of.table[begin:end])
+            of_bias.append(self.chunk_backward(of.chunk(begin, end, logits), *seen))
+            of_x += way.matmul(logits.T, of.table[begin:end])
             if of_table is not None:
-                way.multiplied(logits, of.x, out=of_table[begin:end])
+                way.matmul(logits, of.x, out=of_table[begin:end])
         return of_x, torch.cat(of_bias)
 
-    def part_seen(self, part: VocabChunk, top: Tensor, total: Tensor, gold: Tensor) -> None:
+    def update_online_softmax(self, part: VocabChunk, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Take in a part of the vocabulary. Of each column, [M], what was seen by now: top, the highest logit;
         total, the sum of exp(logit - top); gold, its label's logit."""
         rows = part.logits + part.bias[:, None]
         higher = torch.maximum(top, rows.amax(0))
         total.mul_((top - higher).exp_()).add_((rows - higher).exp_().sum(0))
         top.copy_(higher)
-        column, row = part.labelled()
+        column, row = part.label_positions()
         gold[column] = rows[row, column]
 
-    def part_slopes(self, part: VocabChunk, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
+    def chunk_backward(self, part: VocabChunk, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """The logits of a part become their slopes, in place; returns those of the bias. slope: of the loss, [];
         share: slope / total, [M]."""
         values = part.logits + part.bias[:, None]  # in fp32
         values.sub_(top).exp_().mul_(share)
-        column, row = part.labelled()
+        column, row = part.label_positions()
         values[row, column] -= slope
         part.logits.copy_(values)
         return values.sum(1)
 
-    def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def quantize_rows(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x [N, in] times `channels` [in], in 8 bits: int8 [N, in], and of each row how large a step is and what 0
         stands for, [N, 1]."""
         rows = x * channels
@@ -370,17 +370,17 @@ class KernelBackend(MatmulBackend):
             middle,
         )
 
-    def integer_weights(self, weight: Tensor, *, is_native: bool) -> Tensor:
+    def pack_int8_weight(self, weight: Tensor, *, is_native: bool) -> Tensor:
         """Weights int8 [in, out] in the form in which `integer_linear` multiplies with them. is_native: whether
         torch multiplies integers by the processor's instructions; else these are numbers in fp32."""
         return weight if is_native else weight.float()
 
-    def integer_linear(
+    def int8_linear(
         self, x: Tensor, linear: QuantizedLinear, dtype: torch.dtype, *, activated: bool = False
     ) -> Tensor:
         """x [N, in] rounded to 8 bits, times the weights, and what comes of it: [N, out] of this dtype. A row
         does not depend on the others: sums of integers are exact. activated: whether GELU of it is wanted."""
-        weight, (rounded, step, middle) = linear.weight, self.rounded(x, linear.channels)
+        weight, (rounded, step, middle) = linear.weight, self.quantize_rows(x, linear.input_scale)
         if weight.dtype == torch.int8:
             products = torch._int_mm(rounded, weight)
         else:
@@ -388,11 +388,11 @@ class KernelBackend(MatmulBackend):
             products = torch.stack([(some.float() @ part).int() for some, part in pairs]).sum(
                 0, dtype=torch.int32
             )
-        apart = x[:, linear.apart, None].float()
-        found = self.restored(products, step, middle, apart, linear.of, dtype)
-        return self.activated(found, F.gelu) if activated else found
+        apart = x[:, linear.outlier_channel, None].float()
+        found = self.dequantize(products, step, middle, apart, linear.dequant, dtype)
+        return self.activation(found, F.gelu) if activated else found
 
-    def restored(
+    def dequantize(
         self,
         products: Tensor,
         step: Tensor,
@@ -402,29 +402,29 @@ class KernelBackend(MatmulBackend):
         dtype: torch.dtype,
     ) -> Tensor:
         """What products of such integers, int32 [N, out], stand for. apart: the input that is kept so, [N, 1]."""
-        whole = torch.addcmul(middle * of.sums + apart * of.apart, products, step)
+        whole = torch.addcmul(middle * of.weight_sums + apart * of.outlier_weight, products, step)
         return torch.addcmul(of.bias, whole, of.scale).to(dtype)
 
-    def moves(self, gradient: Tensor) -> bool:
+    def has_fused_adamw(self, gradient: Tensor) -> bool:
         """Whether parameters with such gradients are moved quicker by `move_all` than by torch's own AdamW."""
         return False
 
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+    def grad_norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Of all of them together, Euclidean, []."""
         return nn.utils.get_total_norm(gradients)
 
-    def move_all(self, moved: Sequence[AdamWTensors], step: AdamWStep, factor: float) -> None:
+    def adamw_step(self, moved: Sequence[AdamWTensors], step: AdamWStep, factor: float) -> None:
         """AdamW's update of many parameters, in place. factor: what gradients are multiplied by first."""
         beta1, beta2 = step.betas
         for parameter, gradient, mean, square in moved:
             own = gradient * factor
             mean.lerp_(own, 1 - beta1)
             square.mul_(beta2).addcmul_(own, own, value=1 - beta2)
-            parameter.mul_(step.keep).addcdiv_(
-                mean, (square.sqrt() / step.root).add_(step.epsilon), value=-step.stride
+            parameter.mul_(step.decay_factor).addcdiv_(
+                mean, (square.sqrt() / step.sqrt_bias_correction2).add_(step.epsilon), value=-step.step_size
             )
 
-    def move_rows(
+    def sparse_adamw(
         self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: AdamWStep
     ) -> None:
         """AdamW's update, in place, of a table [V, E] of which some rows have a gradient. mean, square: of all
@@ -436,8 +436,8 @@ class KernelBackend(MatmulBackend):
         beta1, beta2 = step.betas
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        table.mul_(step.keep).addcdiv_(
-            mean, (square.sqrt() / step.root).add_(step.epsilon), value=-step.stride
+        table.mul_(step.decay_factor).addcdiv_(
+            mean, (square.sqrt() / step.sqrt_bias_correction2).add_(step.epsilon), value=-step.step_size
         )
 
 
@@ -452,7 +452,7 @@ class WeightVersions:
         self._held = [weight.detach() for weight in weights]
         self._marks = _marks(self._held)
 
-    def is_of(self, weights: Iterable[Tensor]) -> bool:
+    def matches(self, weights: Iterable[Tensor]) -> bool:
         """Whether these are the same, and as they were."""
         return self._marks == _marks(weights)
 

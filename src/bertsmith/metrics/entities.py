@@ -92,7 +92,11 @@ def count_entities(
 def sum_counts(types: dict[str, Counts]) -> Counts:
     """Sum the counts of all types."""
     counts = types.values()
-    return Counts(sum(c.gold for c in counts), sum(c.found for c in counts), sum(c.right for c in counts))
+    return Counts(
+        sum(c.num_references for c in counts),
+        sum(c.num_predictions for c in counts),
+        sum(c.num_correct for c in counts),
+    )
 
 
 def _starts_entity(previous: tuple[str, str], current: tuple[str, str]) -> bool:

@@ -9,21 +9,23 @@ from dataclasses import dataclass
 class Counts:
     """Counts of references, predictions, and correct predictions."""
 
-    gold: int
-    found: int
-    right: int
+    num_references: int
+    num_predictions: int
+    num_correct: int
 
     @property
     def precision(self) -> float:
         """Fraction of the predictions that are correct; 0 without predictions."""
-        return self.right / self.found if self.found else 0.0
+        return self.num_correct / self.num_predictions if self.num_predictions else 0.0
 
     @property
     def recall(self) -> float:
         """Fraction of the references that were predicted; 0 without references."""
-        return self.right / self.gold if self.gold else 0.0
+        return self.num_correct / self.num_references if self.num_references else 0.0
 
     @property
     def f1(self) -> float:
         """Harmonic mean of precision and recall."""
-        return 2 * self.right / (self.gold + self.found) if self.right else 0.0
+        return (
+            2 * self.num_correct / (self.num_references + self.num_predictions) if self.num_correct else 0.0
+        )

@@ -35,7 +35,7 @@ _DIRECTION = re.compile(r"\((e1,e2|e2,e1)\)$")
 class RelationCounts(Counts):
     """Counts of a relation in both directions; `turned` counts predictions of the wrong direction."""
 
-    turned: int = 0
+    num_reversed: int = 0
 
 
 def relation_name(label: str) -> str:
@@ -99,12 +99,16 @@ def relation_statistics(
 
 def macro_f1(relations: dict[str, RelationCounts]) -> float:
     """Return the mean of F1 over the relations in the references; 0 without any."""
-    scores = [counts.f1 for counts in relations.values() if counts.gold]
+    scores = [counts.f1 for counts in relations.values() if counts.num_references]
     return sum(scores) / len(scores) if scores else 0.0
 
 
 def micro_f1(relations: dict[str, RelationCounts]) -> float:
     """Return F1 over all relations pooled, including those that occur only in the predictions."""
     counts = relations.values()
-    pooled = Counts(sum(c.gold for c in counts), sum(c.found for c in counts), sum(c.right for c in counts))
+    pooled = Counts(
+        sum(c.num_references for c in counts),
+        sum(c.num_predictions for c in counts),
+        sum(c.num_correct for c in counts),
+    )
     return pooled.f1

@@ -73,9 +73,9 @@ class QuestionScores(NamedTuple):
         unanswered: The F1 or exact match of no answer.
     """
 
-    for_none: float
-    answered: float
-    unanswered: float
+    null_score_diff: float
+    answer_score: float
+    no_answer_score: float
 
 
 def find_best_threshold(questions: Iterable[QuestionScores]) -> tuple[float, float]:
@@ -85,12 +85,12 @@ def find_best_threshold(questions: Iterable[QuestionScores]) -> tuple[float, flo
     answered; here the threshold is the middle between that and the next, or 1 beyond the outermost. Of equally
     good thresholds it is the lowest. Questions of equal values are on the same side of it.
     """
-    ordered = sorted(questions, key=lambda question: question.for_none)
-    total = best = math.fsum(question.unanswered for question in ordered)
-    values, best_index = [ordered[0].for_none - 2], 0
-    for value, group in groupby(ordered, key=lambda question: question.for_none):
+    ordered = sorted(questions, key=lambda question: question.null_score_diff)
+    total = best = math.fsum(question.no_answer_score for question in ordered)
+    values, best_index = [ordered[0].null_score_diff - 2], 0
+    for value, group in groupby(ordered, key=lambda question: question.null_score_diff):
         values.append(value)
-        total += math.fsum(question.answered - question.unanswered for question in group)
+        total += math.fsum(question.answer_score - question.no_answer_score for question in group)
         if total > best + 1e-9:  # the sums are rounded
             best, best_index = total, len(values) - 1
     values.append(values[-1] + 2)

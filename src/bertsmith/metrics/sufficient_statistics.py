@@ -26,12 +26,12 @@ class SufficientStatistics:
         figures: Function from sums [..., S] to scores [...] by name; 0 for a score that divides by 0.
     """
 
-    rows: FloatArray
-    figures: ScoreFunction
+    per_example: FloatArray
+    scores_from_sums: ScoreFunction
 
     def scores(self) -> dict[str, float]:
         """Return the scores over all examples."""
-        return {name: float(value) for name, value in self.figures(self.rows.sum(0)).items()}
+        return {name: float(value) for name, value in self.scores_from_sums(self.per_example.sum(0)).items()}
 
 
 def mean_statistics(values: Mapping[str, ArrayLike]) -> SufficientStatistics:

@@ -22,8 +22,8 @@ _TAG = re.compile(r"O|[BIESLUWM](-.*)?", re.DOTALL)
 class SchemeViolation(NamedTuple):
     """A tag that may not follow the one before it, at word `at`; `tag` is None at the end of the sentence."""
 
-    at: int
-    before: str | None
+    position: int
+    previous: str | None
     tag: str | None
 
 

@@ -35,7 +35,7 @@ def reference_attention(
     heads: int,
     mask: MaskFunction | None = None,
     *,
-    sees: AttentionDirection = "all",
+    direction: AttentionDirection = "all",
 ) -> Tensor:
     """Compute attention by its definition, one sequence after the other: [N, 3H] → [N, H].
 
@@ -43,7 +43,7 @@ def reference_attention(
     """
     outputs = [qkv[:0, : qkv.shape[1] // 3]]
     for rows, weights in zip(
-        _sequences(qkv, packed), attention_maps(qkv, packed, heads, sees=sees), strict=True
+        _sequences(qkv, packed), attention_maps(qkv, packed, heads, direction=direction), strict=True
     ):
         if not len(rows):
             continue
@@ -53,7 +53,7 @@ def reference_attention(
 
 
 def attention_maps(
-    qkv: Tensor, packed: Packed, heads: int, *, sees: AttentionDirection = "all"
+    qkv: Tensor, packed: Packed, heads: int, *, direction: AttentionDirection = "all"
 ) -> list[Tensor]:
     """Return the attention weights of each sequence, [A, t, t] each, from tokens (rows) to tokens (columns).
 
@@ -63,9 +63,9 @@ def attention_maps(
     for rows in _sequences(qkv, packed):
         q, k, _ = _by_head(rows, heads)
         scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-        if sees != "all":
+        if direction != "all":
             scores = scores.masked_fill(
-                copy_to_device(torch.from_numpy(causal_mask(len(rows), sees)), qkv.device), -torch.inf
+                copy_to_device(torch.from_numpy(causal_mask(len(rows), direction)), qkv.device), -torch.inf
             )
         maps.append(softmax_fp32(scores))
     return maps
@@ -73,7 +73,7 @@ def attention_maps(
 
 def _sequences(qkv: Tensor, packed: Packed) -> list[Tensor]:
     """Split rows by sequence."""
-    return [qkv[start:end] for start, end in pairwise(packed.starts.tolist())]
+    return [qkv[start:end] for start, end in pairwise(packed.cu_seqlens.tolist())]
 
 
 def _by_head(rows: Tensor, heads: int) -> Tensor:
@@ -92,11 +92,11 @@ def attention(
 
     `dropout` applies to the attention weights; None if it is inactive.
     """
-    output = kernels.attention(qkv, layout.bounds, heads, dropout)
+    output = kernels.attention(qkv, layout.ranges, heads, dropout)
     if output is not None:
         return output
-    mixed = bucket_attention(qkv[: len(qkv) - layout.spare], layout, heads, dropout, kernels)
-    return F.pad(mixed, (0, 0, 0, layout.spare)) if layout.spare else mixed
+    mixed = bucket_attention(qkv[: len(qkv) - layout.num_padding_rows], layout, heads, dropout, kernels)
+    return F.pad(mixed, (0, 0, 0, layout.num_padding_rows)) if layout.num_padding_rows else mixed
 
 
 def bucket_attention(
@@ -113,13 +113,13 @@ def bucket_attention(
         apply: Any = _BucketAttention.apply  # which torch does not annotate
         mixed: Tensor = apply(qkv, layout, heads, dropout, kernels)
         return mixed
-    mask = None if dropout is None else dropout.mask
+    mask = None if dropout is None else dropout.draw_mask
     # Without dropout torch's kernel is up to twice as fast, except in bf16 on a CPU, where separate products are
     # up to twice as fast.
     fused = mask is None and (qkv.is_cuda or qkv.dtype == torch.float32)
-    rows = qkv if layout.cells is None else qkv.index_select(0, layout.cells)
+    rows = qkv if layout.row_of_cell is None else qkv.index_select(0, layout.row_of_cell)
     outputs = []
-    for bucket, part in zip(layout.buckets, torch.split(rows, layout.sizes), strict=True):
+    for bucket, part in zip(layout.buckets, torch.split(rows, layout.bucket_sizes), strict=True):
         b, t = bucket.sequences, bucket.length
         shares_bias = bucket.bias is None or len(bucket.bias) == 1  # all sequences have the same bias
         if not fused and mask is None and shares_bias and not torch.is_grad_enabled():
@@ -135,7 +135,7 @@ def bucket_attention(
             mixed = _dropped_out(_weights(q * q.shape[-1] ** -0.5, k, bucket.bias), mask) @ v
         outputs.append(mixed.transpose(1, 2).reshape(b * t, -1)[: bucket.sequences * t])
     cells = torch.cat(outputs)
-    return cells if layout.order is None else cells.index_select(0, layout.order)
+    return cells if layout.cell_of_row is None else cells.index_select(0, layout.cell_of_row)
 
 
 def _in_bucket(part: Tensor, sequences: int, length: int, heads: int) -> Tensor:
@@ -145,7 +145,7 @@ def _in_bucket(part: Tensor, sequences: int, length: int, heads: int) -> Tensor:
 
 def _weights(scaled_queries: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
     """Return the attention weights [b, A, T, T] of queries divided by sqrt(d)."""
-    return REFERENCE.weights(scaled_queries @ k.transpose(-2, -1), bias, None)[0]
+    return REFERENCE.attention_softmax(scaled_queries @ k.transpose(-2, -1), bias, None)[0]
 
 
 def _dropped_out(weights: Tensor, mask: MaskFunction | None) -> Tensor:
@@ -167,25 +167,25 @@ class _BucketAttention(torch.autograd.Function):
         dropout: DropoutLike | None,
         kernels: KernelBackend,
     ) -> Tensor:
-        rows = qkv if layout.cells is None else qkv.index_select(0, layout.cells)
+        rows = qkv if layout.row_of_cell is None else qkv.index_select(0, layout.row_of_cell)
         cells = rows.new_empty(len(rows), rows.shape[1] // 3)
         saved: list[Tensor | None] = []
         ctx.drawn = []
         for bucket, part, out in zip(
-            layout.buckets, *(torch.split(x, layout.sizes) for x in (rows, cells)), strict=True
+            layout.buckets, *(torch.split(x, layout.bucket_sizes) for x in (rows, cells)), strict=True
         ):
             b, t = bucket.sequences, bucket.length
             # a copy in the layout that is fast in both passes' products
             q, k, v = _in_bucket(part, b, t, heads).clone(memory_format=torch.contiguous_format)
             q *= q.shape[-1] ** -0.5
-            after, weights, drawn = kernels.weights(q @ k.transpose(-2, -1), bucket.bias, dropout)
+            after, weights, drawn = kernels.attention_softmax(q @ k.transpose(-2, -1), bucket.bias, dropout)
             out.view(b, t, heads, -1).copy_((after @ v).transpose(1, 2))
             mask = drawn if isinstance(drawn, Tensor) else None
             saved += [q, k, v, weights, mask]
             ctx.drawn.append(drawn if mask is None else None)
         ctx.layout, ctx.heads, ctx.kernels = layout, heads, kernels
         ctx.save_for_backward(*saved)
-        return cells if layout.order is None else cells.index_select(0, layout.order)
+        return cells if layout.cell_of_row is None else cells.index_select(0, layout.cell_of_row)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:

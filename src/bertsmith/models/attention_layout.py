@@ -61,27 +61,27 @@ class AttentionLayout:
     """
 
     packed: Packed
-    sees: AttentionDirection = "all"
-    alike: bool = False
-    prepares: bool = False
+    direction: AttentionDirection = "all"
+    equal_lengths_only: bool = False
+    pads_rows: bool = False
 
     @property
-    def spare(self) -> int:
+    def num_padding_rows(self) -> int:
         """Return the number of padding rows after the tokens, 0 unless shapes are prepared."""
-        return -len(self.packed.tokens) % _ROW_MULTIPLE if self.prepares else 0
+        return -len(self.packed.tokens) % _ROW_MULTIPLE if self.pads_rows else 0
 
-    def filled(self, rows: Tensor) -> Tensor:
+    def pad_rows(self, rows: Tensor) -> Tensor:
         """Pad row indices, long [M], with row 0 if shapes are prepared."""
-        return F.pad(rows, (0, -len(rows) % _ROW_MULTIPLE)) if self.prepares else rows
+        return F.pad(rows, (0, -len(rows) % _ROW_MULTIPLE)) if self.pads_rows else rows
 
-    def in_order(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+    def sort_rows(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
         """Pad and sort row indices, so that each sequence's are consecutive.
 
         Returns:
             The sorted indices, and the position of each of `rows` in them, long [M]; None if the order is
             unchanged, as on a GPU, whose kernels need no order.
         """
-        padded_rows = self.filled(rows)
+        padded_rows = self.pad_rows(rows)
         if not rows.is_cpu:
             return padded_rows, None
         indices = padded_rows.numpy()
@@ -93,10 +93,10 @@ class AttentionLayout:
         return torch.from_numpy(indices[order]), torch.from_numpy(inverse[: len(rows)])
 
     @cached_property
-    def bounds(self) -> SequenceLayout:
+    def ranges(self) -> SequenceLayout:
         """Return the sequence boundaries in the form that kernels take."""
         return SequenceLayout(
-            self.packed.starts.long(), self.sees, self.packed.longest, len(self.packed.tokens)
+            self.packed.cu_seqlens.long(), self.direction, self.packed.max_seqlen, len(self.packed.tokens)
         )
 
     @property
@@ -105,7 +105,7 @@ class AttentionLayout:
         return self._buckets_and_cells[0]
 
     @property
-    def cells(self) -> Tensor | None:
+    def row_of_cell(self) -> Tensor | None:
         """Return the packed row of each cell, long [C], bucket by bucket; None if cells are in packed order.
 
         Padding cells hold row 0, and no result depends on them.
@@ -113,12 +113,12 @@ class AttentionLayout:
         return self._buckets_and_cells[1]
 
     @property
-    def order(self) -> Tensor | None:
+    def cell_of_row(self) -> Tensor | None:
         """Return the cell of each packed row, long [N]; None if `cells` is."""
         return self._buckets_and_cells[2]
 
     @property
-    def sizes(self) -> list[int]:
+    def bucket_sizes(self) -> list[int]:
         """Return the number of cells of each bucket."""
         return [bucket.sequences * bucket.length for bucket in self.buckets]
 
@@ -131,7 +131,7 @@ class AttentionLayout:
         order = np.empty(num_tokens + 1, dtype=np.int64)  # the last element takes the padding cells
         num_cells = 0
         max_scores = _MAX_SCORES_CPU if self.packed.tokens.is_cpu else _MAX_SCORES_GPU
-        for group in _groups(lengths, 1 if self.alike else _BUCKET_WIDTH, max_scores):
+        for group in _groups(lengths, 1 if self.equal_lengths_only else _BUCKET_WIDTH, max_scores):
             length = int(lengths[group].max())
             columns = np.arange(length)
             is_token = columns < lengths[group, None]
@@ -140,10 +140,10 @@ class AttentionLayout:
                 num_cells, num_cells + is_token.size
             )
             cells.append(np.where(is_token, rows, 0).ravel())
-            if self.sees == "all":
+            if self.direction == "all":
                 bias = _padding_bias(is_token, device)
             else:
-                bias = _causal_bias(is_token, self.sees, device)
+                bias = _causal_bias(is_token, self.direction, device)
             buckets.append(Bucket(len(group), length, bias))
             num_cells += is_token.size
         if len(buckets) == 1 and len(order) == num_cells + 1:  # sequences of one length, in order
@@ -187,7 +187,7 @@ def _causal_bias(
     return copy_to_device(torch.from_numpy(bias[:, None]), device)
 
 
-def causal_mask(length: int, sees: AttentionDirection) -> NDArray[np.bool_]:
+def causal_mask(length: int, direction: AttentionDirection) -> NDArray[np.bool_]:
     """Return a mask [T, T] of the tokens (columns) that each token (row) does not attend to."""
     ones = np.ones((length, length), dtype=np.bool_)
-    return np.triu(ones, 1) if sees == "before" else np.tril(ones, -1)
+    return np.triu(ones, 1) if direction == "before" else np.tril(ones, -1)

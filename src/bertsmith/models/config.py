@@ -133,7 +133,7 @@ class ModelConfig(Settings):
             )
         if self.pad_token_id >= self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} is outside vocab_size {self.vocab_size}")
-        if self.longest < 1:
+        if self.max_length < 1:
             raise ValueError(
                 f"max_position_embeddings {self.max_position_embeddings} is too small: positions start at "
                 f"{self.position_offset}"
@@ -143,25 +143,25 @@ class ModelConfig(Settings):
         return self
 
     @property
-    def sees(self) -> AttentionDirection:
+    def attention_direction(self) -> AttentionDirection:
         """Return the tokens that a token attends to besides itself."""
         return ("behind" if self.backwards else "before") if self.causal else "all"
 
     @property
-    def head_size(self) -> int:
+    def head_dim(self) -> int:
         """Return the size of an attention head, H / heads."""
         return self.hidden_size // self.num_attention_heads
 
-    def group_of(self, layer: int) -> int:
+    def group_index(self, layer: int) -> int:
         """Return the index of a layer's group of shared parameters."""
         return int(layer / (self.num_hidden_layers / self.share_groups))  # rounded as in transformers
 
-    def first_of_group(self, layer: int) -> int:
+    def first_layer_of_group(self, layer: int) -> int:
         """Return the first layer of a layer's group, which owns the shared parameters."""
-        return next(i for i in range(layer + 1) if self.group_of(i) == self.group_of(layer))
+        return next(i for i in range(layer + 1) if self.group_index(i) == self.group_index(layer))
 
     @property
-    def embedding_width(self) -> int:
+    def embedding_dim(self) -> int:
         """Return the size of the embeddings, E."""
         return self.embedding_size or self.hidden_size
 
@@ -171,7 +171,7 @@ class ModelConfig(Settings):
         return self.pad_token_id + 1 if self.first_position == "after_padding" else 0
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         """Return the maximum sequence length in tokens, special tokens included."""
         return self.max_position_embeddings - self.position_offset
 
@@ -184,14 +184,14 @@ class ModelConfig(Settings):
 class ParameterTerm(NamedTuple):
     """One term of a parameter count: its name, formula, and number of parameters."""
 
-    term: str
+    name: str
     formula: str
     size: int
 
 
 def encoder_parameter_terms(config: ModelConfig) -> list[ParameterTerm]:
     """Return the encoder's parameter count term by term, in forward order; shared parameters count once."""
-    e, h, f = config.embedding_width, config.hidden_size, config.intermediate_size
+    e, h, f = config.embedding_dim, config.hidden_size, config.intermediate_size
     symbol = "H" if config.embedding_size is None else "E"
     terms = [
         ParameterTerm("token embeddings", f"V·{symbol}", config.vocab_size * e),
@@ -209,7 +209,7 @@ def encoder_parameter_terms(config: ModelConfig) -> list[ParameterTerm]:
     }[config.share]
     for layer in range(config.num_hidden_layers):
         parts = ["attention", "feed-forward"]
-        if layer != config.first_of_group(layer):
+        if layer != config.first_layer_of_group(layer):
             parts = [part for part in parts if part not in shared]
         if "attention" in parts:
             terms.append(ParameterTerm(f"layer {layer} attention", "4(H² + H)", 4 * (h * h + h)))

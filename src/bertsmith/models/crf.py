@@ -37,7 +37,7 @@ class Crf(nn.Module):
         rate: Multiple of the run's learning rate; a fine-tuning rate would hardly move a transition from 0.
     """
 
-    rate = 100.0
+    lr_multiplier = 100.0
 
     def __init__(self, tags: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Crf(nn.Module):
         self.transitions = nn.Parameter(torch.zeros(tags, tags))
         self.end_transitions = nn.Parameter(torch.zeros(tags))
 
-    def on(self, chain: ChainScores) -> ChainScores:
+    def add_to(self, chain: ChainScores) -> ChainScores:
         """Return the sum of the learned scores and those of another chain."""
         return ChainScores(
             chain.start + self.start_transitions,

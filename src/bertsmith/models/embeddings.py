@@ -24,7 +24,7 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
-        size = config.embedding_width
+        size = config.embedding_dim
         self.offset = config.position_offset
         # padding_idx as in transformers: looking up [PAD] gives its vector no gradient.
         self.token = Embedding(config.vocab_size, size, padding_idx=config.pad_token_id)
@@ -41,7 +41,7 @@ class Embeddings(nn.Module):
         self.projection = Linear(size, config.hidden_size) if config.embedding_size is not None else None
 
     @torch.no_grad()
-    def begin(self, config: ModelConfig) -> None:
+    def init_fixed_weights(self, config: ModelConfig) -> None:
         """Set the weights that are not random: the padding vector and positions that are not learned."""
         self.token.weight[config.pad_token_id].zero_()
         if config.position != "learned":
@@ -61,7 +61,7 @@ class Embeddings(nn.Module):
         dtype = x.dtype if self._keeps_fp32 else compute_dtype(x)
         embedded = None
         if not has_hooks(self.norm, self.dropout, *(table for table, _ in tables)):
-            embedded = self.kernels.embedded(x, tables, self.norm, self.dropout, dtype)
+            embedded = self.kernels.embed(x, tables, self.norm, self.dropout, dtype)
         if embedded is None:
             for table, ids in tables:
                 x = x + (table.weight[0] if one_segment and table is self.segment else table(ids))

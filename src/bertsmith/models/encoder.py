@@ -51,11 +51,11 @@ class Attention(nn.Module):
             layout: The layout of the batch.
             queries: The tokens whose output is needed, sorted long [M], and x of these tokens, [M, H].
         """
-        dropout = self.dropout if self.dropout.active else None
+        dropout = self.dropout if self.dropout.is_active else None
         rows, selected = (None, x) if queries is None else queries
         attend = None
         if rows is not None and isinstance(self.qkv, Linear) and not has_hooks(self.qkv):
-            attend = self.kernels.attention_of_rows(x, rows, layout.bounds, self.heads, dropout)
+            attend = self.kernels.attention_of_queries(x, rows, layout.ranges, self.heads, dropout)
         if attend is not None:
             mixed = attend(*self._split_projections(selected, x))
         else:
@@ -85,11 +85,11 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Compute [N, H] → [N, H]."""
         is_hooked = has_hooks(self.inner, self.output)
-        output = None if is_hooked else self.kernels.fed_forward(x, self.inner, self.output, self.activation)
-        if output is None and self.activation is F.gelu and self.inner.activates:
+        output = None if is_hooked else self.kernels.feed_forward(x, self.inner, self.output, self.activation)
+        if output is None and self.activation is F.gelu and self.inner.supports_gelu:
             output = self.output(self.inner(x, activated=True))
         elif output is None:
-            output = self.output(self.kernels.activated(self.inner(x), self.activation))
+            output = self.output(self.kernels.activation(self.inner(x), self.activation))
         return output
 
 
@@ -137,11 +137,11 @@ class TransformerLayer(nn.Module):
 
         Of other tokens only the keys and values are computed.
         """
-        parts = self.parts()
-        output = None if parts is None else self.kernels.layer(x, layout.bounds, parts, rows)
+        parts = self.standard_modules()
+        output = None if parts is None else self.kernels.encoder_layer(x, layout.ranges, parts, rows)
         return self._by_parts(x, layout, rows) if output is None else output
 
-    def parts(self) -> EncoderLayerModules | None:
+    def standard_modules(self) -> EncoderLayerModules | None:
         """Return the modules of a standard BERT layer, None if the layer is another one or has hooks."""
         if self._norm_first:
             return None
@@ -155,12 +155,12 @@ class TransformerLayer(nn.Module):
             inner=feed_forward.inner,
             output=feed_forward.output,
             output_norm=unwrap_shared(self.output_norm),
-            heads=attention.heads,
+            num_heads=attention.heads,
             attention_dropout=attention.dropout,
             dropout=self.dropout,
             activation=feed_forward.activation,
         )
-        return None if has_hooks(attention, feed_forward, *parts.weighted) else parts
+        return None if has_hooks(attention, feed_forward, *parts.parametrized) else parts
 
     def _by_parts(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None) -> Tensor:
         attention_input, residual = self.attention_norm(x) if self._norm_first else x, _select(x, rows)
@@ -173,8 +173,8 @@ class TransformerLayer(nn.Module):
     def _add_residual(self, residual: Tensor, x: Tensor, norm: nn.Module) -> Tensor:
         """Compute LayerNorm(residual + dropout(x)), or residual + dropout(x) with LayerNorm first."""
         if self._norm_first:
-            return self.dropout.added(residual, x)
-        return self.kernels.added_norm(residual, x, self.dropout, norm)
+            return self.dropout.add_residual(residual, x)
+        return self.kernels.add_layer_norm(residual, x, self.dropout, norm)
 
 
 def build_layer(config: ModelConfig, generator: torch.Generator) -> TransformerLayer:
@@ -192,23 +192,23 @@ def build_layer(config: ModelConfig, generator: torch.Generator) -> TransformerL
 class SharedModule(nn.Module):
     """A module of another layer, which owns its parameters, so that they are saved and updated once."""
 
-    def __init__(self, owned: nn.Module) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self._owned = (owned,)  # in a tuple, so that torch does not register it as a submodule
+        self._owned = (module,)  # in a tuple, so that torch does not register it as a submodule
 
     @property
-    def owned(self) -> nn.Module:
+    def module(self) -> nn.Module:
         """Return the shared module."""
         return self._owned[0]
 
     def forward(self, *inputs: Any) -> Any:
         """Call the shared module."""
-        return self.owned(*inputs)
+        return self.module(*inputs)
 
 
 def unwrap_shared(part: nn.Module) -> nn.Module:
     """Return the shared module of a `Borrowed`, or the module itself."""
-    return part.owned if isinstance(part, SharedModule) else part
+    return part.module if isinstance(part, SharedModule) else part
 
 
 LayerBuilder = Callable[[ModelConfig, torch.Generator], TransformerLayer]
@@ -226,7 +226,7 @@ def _blocks(config: ModelConfig, generator: torch.Generator, block: LayerBuilder
         return [block(config, generator) for _ in range(config.share_groups)]
     blocks = [block(config, generator) for _ in range(config.num_hidden_layers)]
     for layer, later in enumerate(blocks):
-        first = blocks[config.first_of_group(layer)]
+        first = blocks[config.first_layer_of_group(layer)]
         for name in _SHARED.get(config.share, ()) if later is not first else ():
             setattr(later, name, SharedModule(getattr(first, name)))
     return blocks
@@ -241,8 +241,8 @@ class Encoder(nn.Module):
     """
 
     kernels: KernelBackend = REFERENCE
-    computing: Callable[[], AbstractContextManager[object]] = nullcontext
-    in_integers = False
+    forward_context: Callable[[], AbstractContextManager[object]] = nullcontext
+    is_int8 = False
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class Encoder(nn.Module):
         generator: torch.Generator | None = None,
         *,
         embeddings: Callable[[ModelConfig, torch.Generator], Embeddings] = Embeddings,
-        block: LayerBuilder = build_layer,
+        layer: LayerBuilder = build_layer,
     ) -> None:
         """Build an encoder with random weights.
 
@@ -265,18 +265,18 @@ class Encoder(nn.Module):
         self.config = config
         self._generator = torch.Generator().manual_seed(0) if generator is None else generator
         self.embeddings: Embeddings = embeddings(config, self._generator)
-        self.blocks = nn.ModuleList(_blocks(config, self._generator, block))
+        self.blocks = nn.ModuleList(_blocks(config, self._generator, layer))
         eps = config.layer_norm_eps
         self.norm = nn.LayerNorm(config.hidden_size, eps) if config.norm == "pre" else None
         init_weights(self, config.initializer_range, self._generator)
-        self.embeddings.begin(config)
+        self.embeddings.init_fixed_weights(config)
 
     @property
     def layers(self) -> list[nn.Module]:
         """Return the block of each of the L layers; layers that share all parameters have the same block."""
         config = self.config
         layers = range(config.num_hidden_layers)
-        return [self.blocks[config.group_of(i) if config.share == "all" else i] for i in layers]
+        return [self.blocks[config.group_index(i) if config.share == "all" else i] for i in layers]
 
     @property
     def generator(self) -> torch.Generator:
@@ -311,16 +311,16 @@ class Encoder(nn.Module):
         if isinstance(inputs, Tensor):
             if rows is not None:
                 raise ValueError("rows need a packed batch; index the output of padded inputs instead")
-            return self.padded(inputs, attention_mask, token_type_ids)
-        self._check_length(inputs.longest)
-        with self.computing():
+            return self.forward_padded(inputs, attention_mask, token_type_ids)
+        self._check_length(inputs.max_seqlen)
+        with self.forward_context():
             x = self._last_state(inputs, rows)
             return (x if self.norm is None else self.norm(x)).float()
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
         """Return the outputs of the embeddings and of each layer, L + 1 tensors [N, H], fp32."""
-        self._check_length(packed.longest)
-        with self.computing():
+        self._check_length(packed.max_seqlen)
+        with self.forward_context():
             states = list(self._states(packed))
             if self.norm is not None:
                 states[-1] = self.norm(states[-1])
@@ -330,7 +330,7 @@ class Encoder(nn.Module):
         """Return the output of the embeddings, with padding rows at the end, and the layout for attention."""
         x: Tensor = self.embeddings(packed)
         layout = self._layout(packed, x)
-        return (F.pad(x, (0, 0, 0, layout.spare)) if layout.spare else x), layout
+        return (F.pad(x, (0, 0, 0, layout.num_padding_rows)) if layout.num_padding_rows else x), layout
 
     def _states(self, packed: Packed) -> Iterator[Tensor]:
         """Yield the outputs of the embeddings and of each layer."""
@@ -349,7 +349,7 @@ class Encoder(nn.Module):
         if rows is None or not count:
             output: Tensor = last(x, layout)
             return output[:count]
-        sorted_rows, inverse = layout.in_order(rows)
+        sorted_rows, inverse = layout.sort_rows(rows)
         output = last(x, layout, sorted_rows)
         return output[: len(rows)] if inverse is None else output.index_select(0, inverse)
 
@@ -360,18 +360,27 @@ class Encoder(nn.Module):
         not in another would differ in the last bits.
         """
         kernels = self.kernels
-        by_library = x.is_cpu and not kernels.multiplies(x)
-        prepares = self.in_integers or (
+        by_library = x.is_cpu and not kernels.has_fast_matmul(x)
+        prepares = self.is_int8 or (
             by_library and (torch.is_autocast_enabled(x.device.type) or hardware.onednn_is_faster())
         )
-        return AttentionLayout(packed, self.config.sees, alike=not torch.is_grad_enabled(), prepares=prepares)
+        return AttentionLayout(
+            packed,
+            self.config.attention_direction,
+            equal_lengths_only=not torch.is_grad_enabled(),
+            pads_rows=prepares,
+        )
 
     def attention_maps(self, packed: Packed) -> list[list[Tensor]]:
         """Return the attention weights, before dropout: for each layer and sequence a tensor [A, t, t]."""
         maps: list[list[Tensor]] = []
 
         def record(_: nn.Module, __: Any, qkv: Tensor) -> None:
-            maps.append(attention_maps(qkv, packed, self.config.num_attention_heads, sees=self.config.sees))
+            maps.append(
+                attention_maps(
+                    qkv, packed, self.config.num_attention_heads, direction=self.config.attention_direction
+                )
+            )
 
         # a module that layers share is called, and so recorded, for each of them
         projections = [part.qkv for part in self.modules() if isinstance(part, Attention)]
@@ -383,7 +392,7 @@ class Encoder(nn.Module):
                 handle.remove()
         return maps
 
-    def padded(
+    def forward_padded(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Tensor:
         """Compute the last hidden states of padded ids as transformers does.
@@ -397,14 +406,14 @@ class Encoder(nn.Module):
             fp32 [B, T, H], zeros on padding. Positions are columns; if they start after the padding id (RoBERTa),
             they count the tokens with other ids.
         """
-        packed = Packed.of_padded(input_ids, attention_mask, token_type_ids)
+        packed = Packed.from_padded(input_ids, attention_mask, token_type_ids)
         self._check_ids(packed)
         mask = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).bool()
         if self.config.first_position == "after_padding":
             is_token = (input_ids != self.config.pad_token_id).long()
             positions = is_token.cumsum(1) * is_token - 1  # -1 on padding: the row before the first token's
             packed = replace(packed, positions=positions[mask])
-        if input_ids.shape[1] > self.config.longest and len(packed.positions):
+        if input_ids.shape[1] > self.config.max_length and len(packed.positions):
             self._check_length(int(packed.positions.max()) + 1)
         rows = self(packed)
         out: Tensor = rows.new_zeros(*input_ids.shape, rows.shape[1])
@@ -428,9 +437,9 @@ class Encoder(nn.Module):
             )
 
     def _check_length(self, length: int) -> None:
-        if length > self.config.longest:
+        if length > self.config.max_length:
             raise ValueError(
-                f"a sequence has {pluralize(length, 'token')}, and the model's limit is {self.config.longest} "
+                f"a sequence has {pluralize(length, 'token')}, and the model's limit is {self.config.max_length} "
                 f"(max_position_embeddings {self.config.max_position_embeddings}): truncate it or split it into "
                 "windows"
             )

@@ -151,11 +151,11 @@ class Family:
         classes = (*self.classes.items(), *self.causal.items())
         return max((parts for parts, name in classes if name == architecture), key=len, default=None)
 
-    def setting(self, name: str) -> Any:
+    def default_of(self, name: str) -> Any:
         """Return the family's default of a setting."""
         return {**self.defaults, **self.structure}.get(name, ModelConfig.model_fields[name].default)
 
-    def check(self, config: ModelConfig) -> None:
+    def check_config(self, config: ModelConfig) -> None:
         """Raise an InputError if a config has a setting of another family."""
         for name, value in self.structure.items():
             if (actual := getattr(config, name)) != value:
@@ -219,7 +219,7 @@ def build_encoder(config: ModelConfig, generator: torch.Generator) -> Encoder:
         InputError: The config has a setting of another family.
     """
     model_family = get_family(config.model_type)
-    model_family.check(config)
+    model_family.check_config(config)
     return model_family.build(config, generator)
 
 
@@ -264,10 +264,10 @@ def resolve_preset(name: str) -> str | None:
     return max((versioned for versioned in names if versioned.rpartition("-v")[0] == name), default=None)
 
 
-def similar_presets(name: str, alike: float = 0.5) -> list[str]:
+def similar_presets(name: str, cutoff: float = 0.5) -> list[str]:
     """Return at most three presets that start with a name, or else those that resemble it by ratio `alike`."""
     completions = [candidate for candidate in presets() if candidate.startswith(f"{name}-")]
-    return completions[:3] or difflib.get_close_matches(name, presets(), n=3, cutoff=alike)
+    return completions[:3] or difflib.get_close_matches(name, presets(), n=3, cutoff=cutoff)
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:

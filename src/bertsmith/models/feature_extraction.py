@@ -37,7 +37,7 @@ class ScalarMix(nn.Module):
         self.weights = nn.Parameter(torch.zeros(config.num_hidden_layers + 1))
         self.scale = nn.Parameter(torch.ones(1))
 
-    def choose(self, layers: Sequence[int]) -> None:
+    def select_layers(self, layers: Sequence[int]) -> None:
         """Set equal weights on these layers and exclude the others; 0 is the embeddings' output."""
         with torch.no_grad():
             self.weights.fill_(_EXCLUDED)
@@ -119,10 +119,10 @@ class FeatureExtractor(nn.Module):
         layers: Layers = "last",
         *,
         recurrent: bool = False,
-        beside: bool = False,
+        second_encoder: bool = False,
     ) -> None:
         super().__init__()
-        if beside and (recurrent or layers != "last"):
+        if second_encoder and (recurrent or layers != "last"):
             raise InputError(
                 "second_encoder_with_features",
                 "a second encoder excludes a BiLSTM and a choice of layers",
@@ -146,11 +146,11 @@ class FeatureExtractor(nn.Module):
             self.recurrent4 = BiLSTM(config, generator, 4 * hidden_size)
         elif layers != "last":
             self.mix = ScalarMix(config).to(generator.device)
-            self.mix.choose(self.layers)
+            self.mix.select_layers(self.layers)
         if recurrent and layers != "concat_last_four":
             self.recurrent = BiLSTM(config, generator, hidden_size)
-        self._two_encoders = beside
-        if beside:
+        self._two_encoders = second_encoder
+        if second_encoder:
             self.beside = SecondEncoder(config, generator)
 
     @property
@@ -163,7 +163,7 @@ class FeatureExtractor(nn.Module):
         """Return the modules by their names in a model folder."""
         return dict(self.named_children())
 
-    def of_sequences(self, encoder: Encoder, packed: Packed) -> Tensor:
+    def sequence_features(self, encoder: Encoder, packed: Packed) -> Tensor:
         """Return the input of sequence heads, [B, H].
 
         For an encoder it is the state of the first token; of the last one in a causal model (Radford et al. 2018).
@@ -183,8 +183,8 @@ class FeatureExtractor(nn.Module):
             return self(encoder, packed, _summary_rows(self._config, packed))  # type: ignore[no-any-return]
         lstm_states: Tensor = self(encoder, packed)
         direction_size = self._config.hidden_size // 2
-        forward = lstm_states[packed.last_rows, :direction_size]
-        backward = lstm_states[packed.first_rows, direction_size:]
+        forward = lstm_states[packed.last_token_rows, :direction_size]
+        backward = lstm_states[packed.first_token_rows, direction_size:]
         return torch.cat([forward, backward], 1)
 
     def forward(self, encoder: Encoder, packed: Packed, rows: Tensor | None = None) -> Tensor:
@@ -210,7 +210,9 @@ class FeatureExtractor(nn.Module):
 
 def _summary_rows(config: ModelConfig, packed: Packed) -> Tensor:
     """Return the row of each sequence whose state depends on the whole sequence, long [B]."""
-    rows: Tensor = packed.last_rows if config.sees == "before" else packed.first_rows
+    rows: Tensor = (
+        packed.last_token_rows if config.attention_direction == "before" else packed.first_token_rows
+    )
     return rows
 
 

@@ -22,7 +22,7 @@ _NO_LABEL = -1
 
 
 def fused_cross_entropy(
-    x: Tensor, table: Tensor, bias: Tensor, labels: Tensor, kernels: KernelBackend
+    x: Tensor, embedding: Tensor, bias: Tensor, labels: Tensor, kernels: KernelBackend
 ) -> tuple[Tensor, Tensor]:
     """Return the sum of cross-entropies, fp32, and the number of correct predictions.
 
@@ -34,10 +34,10 @@ def fused_cross_entropy(
         kernels: The kernels to use. Products are in autocast's dtype.
     """
     dtype = compute_dtype(x)
-    if len(labels) and table.dtype in (dtype, torch.float32) and kernels.takes_parts(x):
+    if len(labels) and embedding.dtype in (dtype, torch.float32) and kernels.prefers_chunked_loss(x):
         products, needs_grad = matmul_backend(x, kernels), torch.is_grad_enabled()
-        return _ChunkedLogits.apply(x.to(dtype), table, bias, labels, kernels, products, needs_grad)  # type: ignore
-    return _FullLogits.apply(x, table, bias, labels, kernels, dtype)  # type: ignore
+        return _ChunkedLogits.apply(x.to(dtype), embedding, bias, labels, kernels, products, needs_grad)  # type: ignore
+    return _FullLogits.apply(x, embedding, bias, labels, kernels, dtype)  # type: ignore
 
 
 class _FullLogits(torch.autograd.Function):
@@ -57,11 +57,11 @@ class _FullLogits(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         x_cast, table_cast = x.to(dtype), table.to(dtype)
-        if padding := -len(table) % kernels.columns:
+        if padding := -len(table) % kernels.logits_column_multiple:
             table_cast = F.pad(table_cast, (0, 0, 0, padding))
             bias = F.pad(bias, (0, padding), value=-torch.inf)
         logits = matmul(x_cast, table_cast)
-        loss, num_correct, bias_grad = kernels.table_loss(logits, bias, labels)
+        loss, num_correct, bias_grad = kernels.fused_cross_entropy(logits, bias, labels)
         ctx.save_for_backward(logits, x_cast, table_cast, bias_grad)
         ctx.dtypes, ctx.vocab_size = (x.dtype, table.dtype, bias.dtype), len(table)
         ctx.mark_non_differentiable(num_correct)
@@ -102,7 +102,7 @@ class _ChunkedLogits(torch.autograd.Function):
         count, padding = len(labels), -len(labels) % _ROW_MULTIPLE
         x, labels = F.pad(x, (0, 0, 0, padding)), F.pad(labels, (0, padding), value=_NO_LABEL)
         logits: list[Tensor] = []
-        max_logits, sums, label_logits = kernels.parts_seen(
+        max_logits, sums, label_logits = kernels.chunked_loss_forward(
             VocabPrediction(x, table, bias, labels),
             vocabulary_chunks(len(table)),
             products,

@@ -49,32 +49,34 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
-        self.transform = Linear(config.hidden_size, config.embedding_width)
+        self.transform = Linear(config.hidden_size, config.embedding_dim)
         self.activation = ACTIVATIONS[get_family(config.model_type).heads.masked_act or config.hidden_act]
-        self.norm = nn.LayerNorm(config.embedding_width, config.layer_norm_eps)
+        self.norm = nn.LayerNorm(config.embedding_dim, config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.tied = config.tie_word_embeddings
-        self.decoder = None if self.tied else Embedding(config.vocab_size, config.embedding_width)
+        self.decoder = None if self.tied else Embedding(config.vocab_size, config.embedding_dim)
         init_weights(self, config.initializer_range, generator)
 
-    def forward(self, hidden_rows: Tensor, table: Tensor) -> Tensor:
+    def forward(self, hidden_rows: Tensor, embedding: Tensor) -> Tensor:
         """Compute the logits [M, V] of predicted rows [M, H] with token embeddings [V, E]."""
-        return linear(self.transformed(hidden_rows), self.table(table), self.bias, self.kernels)
+        return linear(
+            self.decoder_inputs(hidden_rows), self.decoder_weight(embedding), self.bias, self.kernels
+        )
 
-    def loss(self, hidden_rows: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, hidden_rows: Tensor, embedding: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum of cross-entropies of M rows with labels long [M], fp32, and the correct predictions.
 
         The sum equals `F.cross_entropy(head(hidden_rows, table), labels, reduction="sum")`, in one buffer [M, V].
         """
         return fused_cross_entropy(
-            self.transformed(hidden_rows), self.table(table), self.bias, labels, self.kernels
+            self.decoder_inputs(hidden_rows), self.decoder_weight(embedding), self.bias, labels, self.kernels
         )
 
-    def transformed(self, hidden_rows: Tensor) -> Tensor:
+    def decoder_inputs(self, hidden_rows: Tensor) -> Tensor:
         """Compute the input of the decoder, LayerNorm(activation(Linear)): [M, H] → [M, E]."""
         return self.norm(self.activation(self.transform(hidden_rows)))  # type: ignore[no-any-return]
 
-    def table(self, tokens: Tensor) -> Tensor:
+    def decoder_weight(self, tokens: Tensor) -> Tensor:
         """Return the decoder's weights, [V, E]: the given token embeddings if tied, or else its own."""
         return tokens if self.decoder is None else self.decoder.weight
 

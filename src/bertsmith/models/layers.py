@@ -40,19 +40,19 @@ class Dropout(nn.Module):
         self.generator = generator
 
     @property
-    def active(self) -> bool:
+    def is_active(self) -> bool:
         """Return True in training if p is not 0."""
         return self.training and self.p > 0
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop and rescale elements of x in training; return x otherwise."""
-        return x * self.mask(x) if self.active else x
+        return x * self.draw_mask(x) if self.is_active else x
 
-    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+    def add_residual(self, residual: Tensor, x: Tensor) -> Tensor:
         """Compute residual + dropout(x) in one pass."""
-        return torch.addcmul(residual, x, self.mask(x)) if self.active else residual + x
+        return torch.addcmul(residual, x, self.draw_mask(x)) if self.is_active else residual + x
 
-    def mask(self, x: Tensor) -> Tensor:
+    def draw_mask(self, x: Tensor) -> Tensor:
         """Draw a mask of the shape and dtype of x: 0 where dropped, 1 / (1 - p) elsewhere."""
         bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
         # random_() without a range leaves the sign bit 0, which biases every fourth 16-bit number.
@@ -89,7 +89,7 @@ class Linear(nn.Linear):
     """
 
     kernels: KernelBackend = REFERENCE
-    activates: ClassVar[bool] = False
+    supports_gelu: ClassVar[bool] = False
 
     def reset_parameters(self) -> None:
         """Do nothing."""
@@ -116,7 +116,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, kernels: KernelBacken
 
 def matmul_backend(x: Tensor, kernels: KernelBackend) -> MatmulBackend:
     """Return the fastest backend for matrix products of x."""
-    if x.is_cpu and kernels.multiplies(x):
+    if x.is_cpu and kernels.has_fast_matmul(x):
         return kernels
     is_full = x.dtype == compute_dtype(x) == torch.float32
     return ONEDNN if x.is_cpu and is_full and hardware.onednn_is_faster() else REFERENCE
@@ -134,15 +134,13 @@ def matmul(
         apply: Any = _Product.apply  # which torch does not annotate
         output: Tensor = apply(x, weight, bias, products)
         return output
-    return products.multiplied(x, weight.T, bias)
+    return products.matmul(x, weight.T, bias)
 
 
 class _OneDnn(MatmulBackend):
     """Matrix products by oneDNN; inputs that are neither row-major nor column-major are copied."""
 
-    def multiplied(
-        self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
-    ) -> Tensor:
+    def matmul(self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         x, y = (t if 1 in t.stride() and 0 not in t.stride() else t.contiguous() for t in (x, y))
         output: Tensor = torch.ops.mkldnn._linear_pointwise(x, y.T, bias, "none", [], "")
         return output if out is None else out.copy_(output)
@@ -159,7 +157,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: MatmulBackend) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.products = products
-        return products.multiplied(x, weight.T, bias)
+        return products.matmul(x, weight.T, bias)
 
     @staticmethod
     @once_differentiable
@@ -181,29 +179,33 @@ class Embedding(nn.Embedding):
     """
 
     kernels: KernelBackend = REFERENCE
-    by_rows = False
+    sparse_grad = False
     _joins = False
 
     def reset_parameters(self) -> None:
         """Do nothing."""
 
     @property
-    def pays_by_rows(self) -> bool:
+    def benefits_from_sparse_grad(self) -> bool:
         """Return True if training is faster with a sparse gradient."""
-        return self.kernels.by_rows and self.weight.is_cpu and len(self.weight) >= _MIN_SPARSE_ROWS
+        return (
+            self.kernels.sparse_embedding_updates
+            and self.weight.is_cpu
+            and len(self.weight) >= _MIN_SPARSE_ROWS
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up ids […] → […, E]."""
-        return F.embedding(ids, self.weight, self.padding_idx, sparse=self._joins or self.by_rows)
+        return F.embedding(ids, self.weight, self.padding_idx, sparse=self._joins or self.sparse_grad)
 
     @contextmanager
-    def beside_decoder(self, decodes: bool) -> Iterator[Tensor]:
+    def tied_decoder_weight(self, is_tied: bool) -> Iterator[Tensor]:
         """Yield the weights for a decoder that is tied to this embedding, if it `decodes` in the same loss.
 
         The decoder's gradient is dense. On a CPU the gradients of the rows that were looked up are added to it in
         place, instead of to a tensor of zeros which is then added to it.
         """
-        self._joins = decodes and torch.is_grad_enabled() and self.weight.is_cpu
+        self._joins = is_tied and torch.is_grad_enabled() and self.weight.is_cpu
         apply: Any = _GradientLast.apply  # which torch does not annotate
         try:
             yield apply(self.weight) if self._joins else self.weight

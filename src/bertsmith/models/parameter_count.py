@@ -28,7 +28,7 @@ def count_parameters(
             108,808,704 instead of 109,482,240 for bert-base. `terms_left_out` returns the difference.
         pooler: Count the pooler if it is in `heads`.
     """
-    v, e, h = config.vocab_size, config.embedding_width, config.hidden_size
+    v, e, h = config.vocab_size, config.embedding_dim, config.hidden_size
     tied = config.tie_word_embeddings
     symbol = "H" if config.embedding_size is None else "E"
     structure = get_family(config.model_type).heads
@@ -84,7 +84,7 @@ def omitted_terms(config: ModelConfig, *, biases: bool = False, pooler: bool = F
     if not biases:
         terms = encoder_parameter_terms(config)
         attention, feed_forward = (
-            sum(term.term.startswith("layer ") and term.term.endswith(part) for term in terms)
+            sum(term.name.startswith("layer ") and term.name.endswith(part) for term in terms)
             for part in ("attention", "feed-forward")
         )
         size = sum(term.size - _without_bias(term, config).size for term in terms)
@@ -95,12 +95,12 @@ def omitted_terms(config: ModelConfig, *, biases: bool = False, pooler: bool = F
 def _without_bias(term: ParameterTerm, config: ModelConfig) -> ParameterTerm:
     """Return a layer's term for its matrices alone, and any other term unchanged."""
     h, f = config.hidden_size, config.intermediate_size
-    prefix, _, part = term.term.rpartition(" ")
+    prefix, _, part = term.name.rpartition(" ")
     matrices = {"attention": ("4H²", 4 * h * h), "feed-forward": ("2HF", 2 * h * f)}.get(part)
-    return ParameterTerm(term.term, *matrices) if matrices and prefix.startswith("layer ") else term
+    return ParameterTerm(term.name, *matrices) if matrices and prefix.startswith("layer ") else term
 
 
-def flops_per_token(config: ModelConfig, masked: float) -> float:
+def flops_per_token(config: ModelConfig, masked_fraction: float) -> float:
     """Return the floating-point operations of a training step per token: six per weight that it is multiplied by.
 
     Args:
@@ -111,4 +111,4 @@ def flops_per_token(config: ModelConfig, masked: float) -> float:
     """
     h, f = config.hidden_size, config.intermediate_size
     layers = config.num_hidden_layers * (4 * h * h + 2 * h * f)
-    return 6 * (layers + masked * (config.vocab_size * h + h * h))
+    return 6 * (layers + masked_fraction * (config.vocab_size * h + h * h))

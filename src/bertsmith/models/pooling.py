@@ -16,7 +16,7 @@ def pool(encoder: Encoder, packed: Packed, pooling: Pooling) -> Tensor:
     Each sequence is reduced separately, so its vector does not depend on the rest of the batch.
     """
     if pooling == "cls":
-        return encoder(packed, rows=packed.first_rows).float()  # type: ignore[no-any-return]
+        return encoder(packed, rows=packed.first_token_rows).float()  # type: ignore[no-any-return]
     states = torch.split(encoder(packed).float(), packed.lengths.tolist())
     if pooling == "max":
         return torch.stack([state.amax(0) for state in states])

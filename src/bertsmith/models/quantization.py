@@ -63,13 +63,13 @@ class Int8Linear(nn.Module):
     """
 
     kernels: KernelBackend = REFERENCE
-    activates: ClassVar[bool] = True
+    supports_gelu: ClassVar[bool] = True
     weight: Tensor
-    sums: Tensor
+    weight_sums: Tensor
     scale: Tensor
-    channels: Tensor
+    input_factors: Tensor
     bias: Tensor
-    of_apart: Tensor
+    outlier_weight: Tensor
 
     def __init__(self, linear: nn.Linear, inputs: ChannelStats, kernels: KernelBackend = REFERENCE) -> None:
         """Quantize a linear layer.
@@ -83,34 +83,34 @@ class Int8Linear(nn.Module):
         self.kernels = kernels
         weight = linear.weight.detach().float()
         factor = (inputs.rms.clamp_min(_MIN_CHANNEL) / weight.abs().amax(0).clamp_min(_MIN_CHANNEL)).sqrt()
-        self.apart = int((inputs.abs_max / factor).argmax())
+        self.outlier_channel = int((inputs.abs_max / factor).argmax())
         smoothed = weight * factor
-        smoothed[:, self.apart] = 0
+        smoothed[:, self.outlier_channel] = 0
         scale = (smoothed.abs().amax(1) / _INT8_MAX).clamp_min(_MIN_SCALE)
         quantized_weight = (smoothed / scale[:, None]).round_().to(torch.int8)
         is_native = hardware.has_fast_int8_matmul()
-        packed_weight = kernels.integer_weights(quantized_weight.t().contiguous(), is_native=is_native)
+        packed_weight = kernels.pack_int8_weight(quantized_weight.t().contiguous(), is_native=is_native)
         self.register_buffer("weight", packed_weight)
         self.register_buffer("sums", quantized_weight.sum(1, dtype=torch.float32))
         self.register_buffer("scale", scale)
         channels = 1 / factor
-        channels[self.apart] = 0
+        channels[self.outlier_channel] = 0
         self.register_buffer("channels", channels)
-        self.register_buffer("of_apart", weight[:, self.apart] / scale)
+        self.register_buffer("of_apart", weight[:, self.outlier_channel] / scale)
         bias = torch.zeros(len(weight)) if linear.bias is None else linear.bias.detach().float().clone()
         self.register_buffer("bias", bias)
 
-    def forward(self, x: Tensor, *, activated: bool = False) -> Tensor:
+    def forward(self, x: Tensor, *, gelu: bool = False) -> Tensor:
         """Compute […, in] → […, out], with GELU if `activated`."""
         rows = x.reshape(-1, x.shape[-1])
-        out = self.kernels.integer_linear(rows, self.integers, compute_dtype(x), activated=activated)
+        out = self.kernels.int8_linear(rows, self.quantized_tensors, compute_dtype(x), activated=gelu)
         return out.reshape(*x.shape[:-1], out.shape[1])
 
     @property
-    def integers(self) -> QuantizedLinear:
+    def quantized_tensors(self) -> QuantizedLinear:
         """Return the layer's tensors in the form that kernels take."""
-        weights = DequantParams(self.sums, self.scale, self.bias, self.of_apart)
-        return QuantizedLinear(self.channels, self.weight, weights, self.apart)
+        weights = DequantParams(self.weight_sums, self.scale, self.bias, self.outlier_weight)
+        return QuantizedLinear(self.input_factors, self.weight, weights, self.outlier_channel)
 
 
 def quantized(encoder: Encoder, texts: Packed, kernels: KernelBackend = REFERENCE) -> Encoder:
@@ -128,7 +128,7 @@ def quantized(encoder: Encoder, texts: Packed, kernels: KernelBackend = REFERENC
         id(linear): Int8Linear(linear, stats[name], kernels) for name, linear in _linears(encoder).items()
     }
     result = copy.deepcopy(encoder, memo | replacements).eval()
-    result.in_integers = any(
+    result.is_int8 = any(
         linear.weight.dtype == torch.int8 and linear.weight.dim() == 2 for linear in replacements.values()
     )
     set_kernel_backend(result, kernels)

@@ -83,18 +83,23 @@ class NameTable:
             written as a copy, and read only if the other is absent.
     """
 
-    base: str
+    base_model_prefix: str
     tensors: Mapping[str, tuple[str, ...]]
     tied: Mapping[str, str] = field(default_factory=dict)
-    repeated: Mapping[str, str] = field(default_factory=dict)
+    duplicates: Mapping[str, str] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def buffers(self) -> frozenset[str]:
         """Return the buffers of older files, which are ignored."""
-        return frozenset({f"{self.base}.embeddings.position_ids", f"{self.base}.embeddings.token_type_ids"})
+        return frozenset(
+            {
+                f"{self.base_model_prefix}.embeddings.position_ids",
+                f"{self.base_model_prefix}.embeddings.token_type_ids",
+            }
+        )
 
-    def without(self, part: str) -> NameTable:
+    def without_part(self, part: str) -> NameTable:
         """Return the table without the tensors of a part."""
         tensors = {name: names for name, names in self.tensors.items() if not name.startswith(f"{part}.")}
         return replace(self, tensors=tensors)
@@ -132,8 +137,8 @@ def name_table(
     }
     repeated: dict[str, str] = {}
     for i in range(config.num_hidden_layers):
-        first = config.first_of_group(i)
-        block = config.group_of(i) if config.share == "all" else i
+        first = config.first_layer_of_group(i)
+        block = config.group_index(i) if config.share == "all" else i
         for name, hf_names in layer.items():
             block_names = _in_layer(base, layer_name, block, hf_names)
             if i == first or not name.startswith(_SHARED[config.share]):

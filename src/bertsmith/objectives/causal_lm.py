@@ -34,10 +34,10 @@ class CausalLM(Objective):
 
     name = "causal"
     identifying_part = "masked"
-    model = MappingProxyType({"causal": True})
-    data = MappingProxyType({"instances": "full_sentences", "sentence_task": "none"})
-    perplexities = ("lm",)
-    starts = True
+    required_model_settings = MappingProxyType({"causal": True})
+    default_data_settings = MappingProxyType({"instances": "full_sentences", "sentence_task": "none"})
+    perplexity_parts = ("lm",)
+    uses_corpus_init = True
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class CausalLM(Objective):
         self.masked = MaskedLMHead(config, generator)
 
     @classmethod
-    def made(
+    def from_settings(
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
     ) -> CausalLM:
         """Build the head; raise InputError for sentence pairs and corrupted text."""
@@ -62,16 +62,16 @@ class CausalLM(Objective):
         packed = batch.unmasked
         input_rows, label_rows = self._rows(packed)
         token_embedding = encoder.embeddings.token
-        with token_embedding.beside_decoder(self.masked.tied) as decoder_weight:
+        with token_embedding.tied_decoder_weight(self.masked.tied) as decoder_weight:
             hidden = encoder(packed)[input_rows]
         loss, correct = self.masked.loss(hidden, decoder_weight, packed.tokens[label_rows])
         return Loss({"lm": loss}, self.counts(batch), {"lm": correct})
 
-    def begin(self, tokens: NDArray[np.int64]) -> None:
+    def init_output_bias(self, tokens: NDArray[np.int64]) -> None:
         """Set the head's bias to the logarithm of each token's frequency in the corpus."""
         init_output_bias(self.masked.bias, tokens)
 
-    def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
+    def unigram_baseline(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
         """Return the loss of a unigram model on the predicted tokens."""
         labels = (batch.unmasked.tokens[self._rows(batch.packed)[1]] for batch in batches)
         return {"unigram_lm_loss": unigram_cross_entropy(tokens, labels)}
@@ -81,7 +81,7 @@ class CausalLM(Objective):
         rows = _rows_with_successor(packed)
         return (rows + 1, rows) if self.config.backwards else (rows, rows + 1)
 
-    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
+    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the encoder and its head."""
         return {MODEL: ModelParts(self.config, {"encoder": encoder, "masked": self.masked})}
 

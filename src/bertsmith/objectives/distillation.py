@@ -38,10 +38,10 @@ class Distillation(Objective):
 
     name = "distil"
     settings_type = DistillationSettings
-    model = MappingProxyType({"causal": False})
-    data = MappingProxyType({"instances": "full_sentences", "sentence_task": "none"})
-    perplexities = ("mlm",)
-    frozen = ("teacher", "teacher_masked")
+    required_model_settings = MappingProxyType({"causal": False})
+    default_data_settings = MappingProxyType({"instances": "full_sentences", "sentence_task": "none"})
+    perplexity_parts = ("mlm",)
+    frozen_modules = ("teacher", "teacher_masked")
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class Distillation(Objective):
         self.config = encoder.config
         self._folder, self._settings = teacher, settings
         weights = {"soft": settings.soft_weight, "mlm": settings.mlm_weight, "cosine": settings.cosine_weight}
-        self.weights = {part: weight for part, weight in weights.items() if weight}
+        self.loss_weights = {part: weight for part, weight in weights.items() if weight}
         self.masked = MaskedLMHead(self.config, generator)
         self.teacher = build_encoder(teacher.config, torch.Generator()).requires_grad_(False).eval()
         self.teacher_masked = MaskedLMHead(teacher.config, torch.Generator()).requires_grad_(False).eval()
 
     @classmethod
-    def made(
+    def from_settings(
         cls,
         encoder: Encoder,
         generator: torch.Generator,
@@ -87,19 +87,19 @@ class Distillation(Objective):
         _check_teacher(teacher, encoder.config, settings)
         return cls(encoder, generator, teacher, settings)
 
-    def bring(self, encoder: Encoder, *, fresh: bool) -> None:
+    def load_teacher(self, encoder: Encoder, *, fresh: bool) -> None:
         """Load the teacher, and initialize a new student from it."""
-        self._folder.fill("encoder", self.teacher)
-        self._folder.fill("masked", self.teacher_masked)
+        self._folder.load_into("encoder", self.teacher)
+        self._folder.load_into("masked", self.teacher_masked)
         if fresh and self._settings.start == "teacher":
             init_from_teacher(encoder, self.masked, self.teacher, self.teacher_masked)
 
-    def fits(self, tokenizer: Tokenizer) -> None:
+    def check_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Raise InputError if the teacher has another tokenizer."""
         check_tokenizer(self._folder, tokenizer)
 
     @property
-    def depends_on(self) -> tuple[str, ...]:
+    def input_digests(self) -> tuple[str, ...]:
         """Digest of the teacher's weights."""
         return (self._folder.weights_digest(),)
 
@@ -108,22 +108,22 @@ class Distillation(Objective):
         num_masked = len(batch.rows)
         num_soft = num_masked if self._settings.soft_on == "masked" else batch.tokens
         counts = {"soft": num_soft, "mlm": num_masked, "cosine": batch.tokens}
-        return {part: counts[part] for part in self.weights}
+        return {part: counts[part] for part in self.loss_weights}
 
     def loss(self, encoder: Encoder, batch: MaskedBatch) -> Loss:
         """Return the sums of T² · KL(teacher ‖ student), of masked cross-entropies, and of 1 - cosine."""
-        decodes = self.masked.tied and self.weights.keys() != {"cosine"}
-        with encoder.embeddings.token.beside_decoder(decodes) as decoder_weight:
+        decodes = self.masked.tied and self.loss_weights.keys() != {"cosine"}
+        with encoder.embeddings.token.tied_decoder_weight(decodes) as decoder_weight:
             hidden = encoder(batch.packed)
         sums: dict[str, Tensor] = {}
         correct: dict[str, Tensor] = {}
-        if "mlm" in self.weights:
+        if "mlm" in self.loss_weights:
             sums["mlm"], correct["mlm"] = self.masked.loss(hidden[batch.rows], decoder_weight, batch.labels)
-        if not self.weights.keys() & {"soft", "cosine"}:
+        if not self.loss_weights.keys() & {"soft", "cosine"}:
             return Loss(sums, self.counts(batch), correct)
         with torch.no_grad():
             teacher_hidden = self.teacher(batch.packed)
-        if "soft" in self.weights:
+        if "soft" in self.loss_weights:
             rows = slice(None) if self._settings.soft_on == "all" else batch.rows
             with torch.no_grad():
                 teacher_logits = self.teacher_masked(
@@ -131,26 +131,26 @@ class Distillation(Objective):
                 )
             student_logits = self.masked(hidden[rows], decoder_weight)
             sums["soft"] = distillation_kl(student_logits, teacher_logits, self._settings.temperature)
-        if "cosine" in self.weights:
+        if "cosine" in self.loss_weights:
             cosines = F.cosine_similarity(hidden.float(), teacher_hidden.float(), dim=-1)
             sums["cosine"] = (1 - cosines).sum()
         return Loss(sums, self.counts(batch), correct)
 
-    def begin(self, tokens: Any) -> None:
+    def init_output_bias(self, tokens: Any) -> None:
         """Set the student's output bias to the logarithm of each token's frequency in the corpus."""
         init_output_bias(self.masked.bias, tokens)
 
-    def by_frequency(self, tokens: NDArray[Any], batches: Iterable[MaskedBatch]) -> dict[str, float]:
+    def unigram_baseline(self, tokens: NDArray[Any], batches: Iterable[MaskedBatch]) -> dict[str, float]:
         """Return the loss of a unigram model on the masked tokens."""
-        if "mlm" not in self.weights:
+        if "mlm" not in self.loss_weights:
             return {}
         return {"unigram_mlm_loss": unigram_cross_entropy(tokens, (batch.labels for batch in batches))}
 
-    def record(self) -> dict[str, str]:
+    def training_record(self) -> dict[str, str]:
         """Return the path of the teacher."""
         return {"teacher": str(self._folder.path)}
 
-    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
+    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the student."""
         return {MODEL: ModelParts(self.config, {"encoder": encoder, "masked": self.masked})}
 
@@ -211,11 +211,12 @@ def _check_teacher(teacher: ModelFolder, config: ModelConfig, settings: Distilla
             argument="model.vocab_size",
             hint="use the same tokenizer for both",
         )
-    if teacher.config.longest < config.longest:
-        positions = teacher.config.longest + config.position_offset
+    if teacher.config.max_length < config.max_length:
+        positions = teacher.config.max_length + config.position_offset
         raise InputError(
             "student_longer_than_teacher",
-            f"the teacher takes {pluralize(teacher.config.longest, 'token')}, the student {config.longest:,}",
+            f"the teacher takes {pluralize(teacher.config.max_length, 'token')}, "
+            f"the student {config.max_length:,}",
             location=teacher.path,
             argument="model.max_position_embeddings",
             hint=f"use {option('model.max_position_embeddings', positions)}",

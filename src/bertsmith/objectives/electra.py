@@ -45,13 +45,13 @@ class Electra(Objective):
     name = "replaced"
     identifying_part = "detector"
     settings_type = ElectraSettings
-    perplexities = ("mlm",)
-    starts = True
+    perplexity_parts = ("mlm",)
+    uses_corpus_init = True
 
     def __init__(self, encoder: Encoder, generator: torch.Generator, settings: ElectraSettings) -> None:
         super().__init__()
         self.config = encoder.config
-        self.weights = {"replaced": settings.replaced_weight}
+        self.loss_weights = {"replaced": settings.replaced_weight}
         self._seed = generator.initial_seed()
         self.generator = build_encoder(generator_config(self.config, settings.generator_size), generator)
         for table in ("token", "position", "segment"):
@@ -60,7 +60,7 @@ class Electra(Objective):
         self.detector = ReplacedTokenHead(self.config, generator)
 
     @classmethod
-    def made(
+    def from_settings(
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: ElectraSettings
     ) -> Electra:
         """Build the generator and both heads; raise InputError for pairs, insertions, and other families."""
@@ -75,13 +75,13 @@ class Electra(Objective):
 
     def loss(self, encoder: Encoder, batch: MaskedBatch) -> Loss:
         """Return summed cross-entropies: `mlm` over masked tokens, `replaced` over all, including special ones."""
-        with encoder.embeddings.token.beside_decoder(self.masked.tied) as decoder_weight:
+        with encoder.embeddings.token.tied_decoder_weight(self.masked.tied) as decoder_weight:
             hidden = self.generator(batch.packed, rows=batch.rows)
         mlm, mlm_correct = self.masked.loss(hidden, decoder_weight, batch.labels)
         samples = self._sample(hidden, decoder_weight, batch)
         tokens = batch.packed.tokens.index_copy(0, batch.rows, samples)
         is_replaced = torch.zeros_like(tokens).index_copy(0, batch.rows, (samples != batch.labels).long())
-        with encoder.embeddings.token.beside_decoder(self.masked.tied):
+        with encoder.embeddings.token.tied_decoder_weight(self.masked.tied):
             logits = self.detector(encoder(replace(batch.packed, tokens=tokens))).float()
         detection = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
         correct = ((logits.detach() > 0) == is_replaced.bool()).sum()
@@ -101,20 +101,20 @@ class Electra(Objective):
             return batch.labels
         generator = torch.Generator(hidden.device)
         generator.manual_seed(
-            int(rng.random_bits(self._seed, "guesses", batch.epoch, batch.first) >> np.uint64(1))
+            int(rng.random_bits(self._seed, "guesses", batch.epoch, batch.first_instance) >> np.uint64(1))
         )
         probabilities = self.masked(hidden, decoder_weight).float().softmax(-1)
         return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
 
-    def begin(self, tokens: NDArray[np.int64]) -> None:
+    def init_output_bias(self, tokens: NDArray[np.int64]) -> None:
         """Set the generator's output bias to the logarithm of each token's frequency in the corpus."""
         init_output_bias(self.masked.bias, tokens)
 
-    def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
+    def unigram_baseline(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
         """Return the loss of a unigram model on the masked tokens."""
         return {"unigram_mlm_loss": unigram_cross_entropy(tokens, (batch.labels for batch in batches))}
 
-    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
+    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the discriminator and the generator, each with its head."""
         return {
             MODEL: ModelParts(self.config, {"encoder": encoder, "detector": self.detector}),
@@ -129,12 +129,12 @@ def generator_config(config: ModelConfig, size: float) -> ModelConfig:
     of the model's, rounded to whole heads.
     """
     heads = max(1, round(size * config.num_attention_heads))
-    hidden_size = heads * config.head_size
+    hidden_size = heads * config.head_dim
     return config.model_copy(
         update={
             "num_attention_heads": heads,
             "hidden_size": hidden_size,
             "intermediate_size": max(1, round(size * config.intermediate_size)),
-            "embedding_size": None if hidden_size == config.embedding_width else config.embedding_width,
+            "embedding_size": None if hidden_size == config.embedding_dim else config.embedding_dim,
         }
     )

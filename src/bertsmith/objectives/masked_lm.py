@@ -40,10 +40,10 @@ class MaskedLM(Objective):
 
     name = "mlm_nsp"
     identifying_part = "masked"
-    model = MappingProxyType({"causal": False})
-    perplexities = ("mlm",)
-    starts = True
-    fills = True
+    required_model_settings = MappingProxyType({"causal": False})
+    perplexity_parts = ("mlm",)
+    uses_corpus_init = True
+    supports_filling = True
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class MaskedLM(Objective):
             self.pair = SentencePairHead(config, generator)
 
     @classmethod
-    def made(
+    def from_settings(
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: Settings
     ) -> MaskedLM:
         """Build the heads for `data.sentence_task`."""
@@ -70,8 +70,8 @@ class MaskedLM(Objective):
         """Return summed cross-entropies: `mlm` over the masked tokens, `nsp` or `sop` over the pairs."""
         token_embedding, rows = encoder.embeddings.token, batch.rows
         if self.task != "none":
-            rows = torch.cat([rows, batch.packed.first_rows])
-        with token_embedding.beside_decoder(self.masked.tied) as decoder_weight:
+            rows = torch.cat([rows, batch.packed.first_token_rows])
+        with token_embedding.tied_decoder_weight(self.masked.tied) as decoder_weight:
             hidden, first_hidden = encoder(batch.packed, rows=rows).tensor_split([len(batch.rows)])
         mlm, mlm_correct = self.masked.loss(hidden, decoder_weight, batch.labels)
         sums, correct = {"mlm": mlm}, {"mlm": mlm_correct}
@@ -81,15 +81,15 @@ class MaskedLM(Objective):
             correct[self.task] = (logits.detach().argmax(-1) == batch.pair_labels).sum()
         return Loss(sums, batch.counts, correct)
 
-    def begin(self, tokens: NDArray[np.int64]) -> None:
+    def init_output_bias(self, tokens: NDArray[np.int64]) -> None:
         """Set the masked-LM head's bias to the logarithm of each token's frequency in the corpus."""
         init_output_bias(self.masked.bias, tokens)
 
-    def by_frequency(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
+    def unigram_baseline(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
         """Return the loss of a unigram model on the masked tokens."""
         return {"unigram_mlm_loss": unigram_cross_entropy(tokens, (batch.labels for batch in batches))}
 
-    def record(self) -> dict[str, Any]:
+    def training_record(self) -> dict[str, Any]:
         """Return the sentence task, since Hugging Face's files name the heads of both alike.
 
         The label of IsNext is included if it is not Hugging Face's.
@@ -98,6 +98,6 @@ class MaskedLM(Objective):
             {"is_next_label": self._is_next_label} if self._is_next_label else {}
         )
 
-    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
+    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return one model: the encoder and all heads."""
         return {MODEL: ModelParts(self.config, {"encoder": encoder, **dict(self.named_children())})}

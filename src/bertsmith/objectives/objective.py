@@ -70,17 +70,19 @@ class Objective(nn.Module):
     name: ClassVar[str]
     identifying_part: ClassVar[str] = ""
     settings_type: ClassVar[type[Settings]] = Settings
-    model: ClassVar[Mapping[str, Any]] = {}
-    data: ClassVar[Mapping[str, Any]] = {}
-    weights: Mapping[str, float] = {}
-    perplexities: ClassVar[tuple[str, ...]] = ()
-    summed: tuple[str, ...] = ()
-    frozen: tuple[str, ...] = ()
-    starts: ClassVar[bool] = False
-    fills: ClassVar[bool] = False
+    required_model_settings: ClassVar[Mapping[str, Any]] = {}
+    default_data_settings: ClassVar[Mapping[str, Any]] = {}
+    loss_weights: Mapping[str, float] = {}
+    perplexity_parts: ClassVar[tuple[str, ...]] = ()
+    summed_parts: tuple[str, ...] = ()
+    frozen_modules: tuple[str, ...] = ()
+    uses_corpus_init: ClassVar[bool] = False
+    supports_filling: ClassVar[bool] = False
 
     @classmethod
-    def made(cls, encoder: Encoder, generator: torch.Generator, data: Any, settings: Any) -> Objective:
+    def from_settings(
+        cls, encoder: Encoder, generator: torch.Generator, data: Any, settings: Any
+    ) -> Objective:
         """Build the objective of a run.
 
         Args:
@@ -94,7 +96,7 @@ class Objective(nn.Module):
         """
         raise NotImplementedError
 
-    def bring(self, encoder: Encoder, *, fresh: bool) -> None:
+    def load_teacher(self, encoder: Encoder, *, fresh: bool) -> None:
         """Load models that were trained before, such as a teacher.
 
         Args:
@@ -103,11 +105,11 @@ class Objective(nn.Module):
                 checkpoint has their weights.
         """
 
-    def fits(self, tokenizer: Any) -> None:
+    def check_tokenizer(self, tokenizer: Any) -> None:
         """Raise InputError if a loaded model, such as a teacher, has another tokenizer."""
 
     @property
-    def depends_on(self) -> tuple[str, ...]:
+    def input_digests(self) -> tuple[str, ...]:
         """Digests of the inputs of a run other than its data, settings, and initial model."""
         return ()
 
@@ -131,7 +133,7 @@ class Objective(nn.Module):
         """
         raise NotImplementedError
 
-    def begin(self, tokens: Any) -> None:
+    def init_output_bias(self, tokens: Any) -> None:
         """Initialize the output bias from token frequencies.
 
         Args:
@@ -147,22 +149,22 @@ class Objective(nn.Module):
             hint=f"use {option('start.output_bias', 'zero')}",
         )
 
-    def by_frequency(self, tokens: Any, batches: Iterable[Any]) -> dict[str, float]:
+    def unigram_baseline(self, tokens: Any, batches: Iterable[Any]) -> dict[str, float]:
         """Return the scores on these batches of a model that ignores the context, by name."""
         return {}
 
-    def record(self) -> dict[str, Any]:
+    def training_record(self) -> dict[str, Any]:
         """Return what bertsmith.json records of the training in addition to the folder's other files."""
         return {}
 
-    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
+    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the models to save by the name of their folder."""
         raise NotImplementedError
 
     def train(self, mode: bool = True) -> Objective:
         """Set training mode, except for frozen modules, which stay in evaluation mode."""
         super().train(mode)
-        for name in self.frozen:
+        for name in self.frozen_modules:
             self.get_submodule(name).eval()
         return self
 
@@ -179,7 +181,7 @@ class _LossTotals:
         for part, value in loss.sums.items():
             self.sums[part] = self.sums.get(part, 0) + value.double()
             self.counts[part] = self.counts.get(part, 0) + loss.counts[part]
-        for part, value in loss.right.items():
+        for part, value in loss.num_correct.items():
             self.correct[part] = self.correct.get(part, 0) + value
 
     def metrics(self, perplexities: Iterable[str] = ()) -> dict[str, float]:
@@ -220,11 +222,11 @@ def evaluate_objective(
     objective: Objective, encoder: Encoder, batches: Iterable[Any], context: ComputeContext
 ) -> dict[str, float]:
     """Return mean losses, accuracies, and perplexities of an objective over held-out batches."""
-    totals, reader = _LossTotals(), context.reader(encoder)
+    totals, reader = _LossTotals(), context.autocast_encoder(encoder)
     with torch.inference_mode():
         for batch in batches:
-            totals.add(objective.loss(reader, context.send(batch)))
-    return totals.metrics(objective.perplexities)
+            totals.add(objective.loss(reader, context.to_device(batch)))
+    return totals.metrics(objective.perplexity_parts)
 
 
 def infer_objective(config: ModelConfig, parts: Collection[str]) -> str:
@@ -232,7 +234,7 @@ def infer_objective(config: ModelConfig, parts: Collection[str]) -> str:
     for name in OBJECTIVES:
         objective = objective_type(name)
         if objective.identifying_part in parts and all(
-            getattr(config, key) == value for key, value in objective.model.items()
+            getattr(config, key) == value for key, value in objective.required_model_settings.items()
         ):
             return name
     return next(iter(OBJECTIVES))

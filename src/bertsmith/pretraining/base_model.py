@@ -85,7 +85,7 @@ def settings_from(
     }
     given = values.get("data", {})
     objective = infer_objective(own, base.folder.parts)
-    asked = {**get_family(own.model_type).pretraining, **objective_type(objective).data}
+    asked = {**get_family(own.model_type).pretraining, **objective_type(objective).default_data_settings}
     data = {**asked, **_sentence_task(base.folder)}
     chosen = resolved(
         own.model_dump() | named,
@@ -135,7 +135,7 @@ def take_over(
 ) -> None:
     """Fill the objective's heads with the model's, where it has them; those that start anew are logged."""
     before, data = base.sentence_task, chosen.data
-    for part, module in objective.folders(encoder)[MODEL].modules.items():
+    for part, module in objective.export(encoder)[MODEL].modules.items():
         if part == "encoder":
             continue
         if part == "pair" and base.has(part) and before != data.sentence_task:
@@ -143,7 +143,7 @@ def take_over(
                 "%s: the head for sentence pairs was trained for %s; a new one is trained", base.path, before
             )
         elif base.has(part):
-            base.fill(part, module)
+            base.load_into(part, module)
             if part == "pair" and before == "nsp" and base.is_next_label != data.is_next_label:
                 exchange_answers(module)
                 logger.info(
@@ -154,7 +154,7 @@ def take_over(
                 )
         else:
             logger.info("%s: the model has no %s; a new one is trained", base.path, _CALLED.get(part, part))
-    for beside, parts in objective.folders(encoder).items():
+    for beside, parts in objective.export(encoder).items():
         if beside != MODEL:
             _take_over_beside(base, beside, parts, getattr(chosen.objective, beside, None))
 
@@ -175,7 +175,7 @@ def _take_over_beside(base: ModelFolder, beside: str, parts: ModelParts, named: 
         strange = not other and not _same_tables(base, found)
         if not (other or strange) and all(found.has(part) for part in parts.modules if part != "encoder"):
             for part, module in parts.modules.items():
-                found.fill(part, module)
+                found.load_into(part, module)
             return
         why = (
             f"the {beside} has another {other[0]}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bertsmith.corpus.diagnostics import FULL_SENTENCE_SETTINGS, format_settings, unknown_token_warnings
 from bertsmith.corpus.shards import Shards
-from bertsmith.corpus.tokenized_corpus import Ints
+from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.instances.batches import InstanceStream, special_token_ids_of, token_counts
@@ -43,8 +43,8 @@ class Source:
         """Split the documents, and log how, and where the tokenizer does not know much of the text."""
         for sentence in unknown_token_warnings(shards.counts):
             logger.warning("%s", sentence)
-        split = DocumentSplit.of(shards, chosen.data)
-        for sentence in split.described(shards, chosen.data):
+        split = DocumentSplit.from_settings(shards, chosen.data)
+        for sentence in split.describe(shards, chosen.data):
             logger.info("%s", sentence)
         return cls(shards, split, chosen)
 
@@ -61,9 +61,9 @@ class Source:
         ]
 
     @cached_property
-    def counts(self) -> Ints:
+    def counts(self) -> IntArray:
         """How often each token occurs in the training documents, [V]."""
-        return token_counts(self.shards, self.split.training, self.shards.tokenizer.vocab_size)
+        return token_counts(self.shards, self.split.train, self.shards.tokenizer.vocab_size)
 
     def vectors(self) -> list[Callable[[int], NDArray[np.float32]]]:
         """What makes first vectors of the tokens by their width, [V, width], as the settings ask: of the tokens
@@ -74,7 +74,7 @@ class Source:
             logger.info("counting which tokens occur near each other: their first vectors depend on it")
             seed = self.chosen.train.seed
             return compute_cooccurrence_embeddings(
-                self.shards, self.split.training, tokenizer.vocab_size, width, seed
+                self.shards, self.split.train, tokenizer.vocab_size, width, seed
             )
 
         def of_file(width: int) -> NDArray[np.float32]:
@@ -89,7 +89,7 @@ class Source:
         split, chosen = self.split, self.chosen
         budget = chosen.train.batch_tokens
         return [
-            instances_of(self.shards, split.training, chosen, length, budget, split.kin)
+            instances_of(self.shards, split.train, chosen, length, budget, split.duplicate_groups)
             for length, _ in self.lengths
         ]
 
@@ -112,14 +112,14 @@ class Source:
         first phase's length, "long_" for the second's. Empty without held-out documents."""
         found = {}
         for prefix, (length, _) in zip(("", "long_"), self.lengths, strict=False):
-            if not len(self.split.held_out):
+            if not len(self.split.validation):
                 continue
             stream = instances_of(
                 self.shards,
-                self.split.held_out,
+                self.split.validation,
                 self._as_written,
                 length,
-                kin=self.split.kin,
+                kin=self.split.duplicate_groups,
                 seed=VALIDATION_SEED,
             )
             last = min(stream.size(0), self.chosen.data.max_validation_instances)
@@ -131,11 +131,11 @@ class Source:
 
 def instances_of(
     shards: Shards,
-    documents: Ints,
+    documents: IntArray,
     chosen: PretrainSettings,
     length: int,
     batch_tokens: int | None = None,
-    kin: Ints | None = None,
+    kin: IntArray | None = None,
     seed: int | None = None,
 ) -> InstanceStream:
     """The instances of some documents as a run with these settings sees them; seed: in place of train.seed."""
@@ -165,10 +165,10 @@ def log_instances(source: Source) -> dict[str, float | int]:
             f"{option('data.instances', 'full_sentences')}",
         )
     counts = stream.plan(0).counts
-    _log_labels(counts, chosen.data.lends)
+    _log_labels(counts, chosen.data.uses_other_documents)
     if counts["tokens_left_out"]:
         logger.info("%s left out of every instance", pluralize(counts["tokens_left_out"], "token"))
-    found = stream.filling(0, chosen.train.batch_size).report
+    found = stream.fill_stats(0, chosen.train.batch_size).report
     limit = (
         f"{chosen.train.batch_tokens:,} tokens"
         if chosen.train.batch_tokens

@@ -194,10 +194,10 @@ def _words(
     words = extension.propose_words(
         counts,
         old,
-        number=choice.words,
+        max_words=choice.words,
         min_frequency=choice.min_frequency,
         min_pieces=choice.min_pieces,
-        against=against,
+        reference_words=against,
         keep_others=choice.keep_others,
     )
     if not words:
@@ -215,8 +215,8 @@ def _grown(old: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
     """The tokenizer with the words; each must come out as one token (a vocabulary may have limits of its own)."""
     kind = VOCABULARY_KINDS[old.kind]
     grown = extension.add_words(old, [new.word for new in words])
-    for new, got in zip(words, grown.pieces([kind.text(new.word) for new in words]), strict=True):
-        if [grown.tokens[i] for i in got] != [kind.token(new.word)]:
+    for new, got in zip(words, grown.encode_ids([kind.to_text(new.word) for new in words]), strict=True):
+        if [grown.tokens[i] for i in got] != [kind.to_token(new.word)]:
             raise InputError(
                 "word_not_one_token",
                 f"'{new.word[:60]}' would not become one token of this tokenizer",

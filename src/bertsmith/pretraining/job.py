@@ -88,12 +88,12 @@ class Work:
         source = Source.of(shards, chosen)
         folder = None if base is None else base.folder
         vectors = [] if restored else source.vectors()
-        encoder, objective = first_weights(chosen, place.drawing, source.counts, folder, vectors)
-        objective.fits(shards.tokenizer)
-        objective.bring(encoder, fresh=not restored)
+        encoder, objective = first_weights(chosen, place.init_generator, source.counts, folder, vectors)
+        objective.check_tokenizer(shards.tokenizer)
+        objective.load_teacher(encoder, fresh=not restored)
         if folder is not None and not restored:
             take_over(folder, encoder, objective, chosen)
-        place.settle(encoder, objective)
+        place.prepare_modules(encoder, objective)
         batches, held_out = log_instances(source), source.held_out_batches()
         on_the_way = (
             None
@@ -146,13 +146,13 @@ class Work:
         train, stream = self.chosen.train, self.source.streams[0]
         if train.batch_tokens is None:
             return stream.size(0) / (train.batch_size * train.accumulate)
-        return len(stream.filling(0, train.batch_size).tokens) / train.accumulate
+        return len(stream.fill_stats(0, train.batch_size).tokens) / train.accumulate
 
     @property
     def _tokens_per_update(self) -> float:
         train, source = self.chosen.train, self.source
         return train.accumulate * sum(
-            share * float(stream.filling(0, train.batch_size).tokens.mean())
+            share * float(stream.fill_stats(0, train.batch_size).tokens.mean())
             for stream, (_, share) in zip(source.streams, source.lengths, strict=True)
         )
 
@@ -171,7 +171,7 @@ class Work:
                 numbers(self.chosen),
                 atomic.sha256_of_file(self.source.shards.folder / "manifest.json"),
                 *([self.base.folder.weights_digest()] if self.base is not None else []),
-                *self.objective.depends_on,
+                *self.objective.input_digests,
             ),
             aim=aim,
             evaluation=self._evaluation(),
@@ -199,7 +199,7 @@ class Work:
         """Write the model and the report, and log what the figures mean."""
         figures = dict(progress.evaluation)
         for prefix, some in self.held_out.items():
-            found = self.objective.by_frequency(self.source.counts, some)
+            found = self.objective.unigram_baseline(self.source.counts, some)
             figures |= {f"{prefix}{name}": value for name, value in found.items()}
         report = self._report(progress, figures, out)
         for remark in report["remarks"]:
@@ -292,13 +292,13 @@ class Work:
 
     def _write(self, out: Path, record: dict[str, Any]) -> None:
         """The model folders."""
-        for name, parts in self.objective.folders(self.encoder).items():
+        for name, parts in self.objective.export(self.encoder).items():
             write_folder(
                 out / name,
                 parts.config,
                 parts.modules,
                 tokenizer=self.source.shards.tokenizer,
-                record=record | self.objective.record(),
+                record=record | self.objective.training_record(),
             )
 
 
@@ -312,10 +312,10 @@ def _check_memory(chosen: PretrainSettings, place: ComputeContext) -> None:
 
 def check_length(chosen: PretrainSettings) -> None:
     longest = max(chosen.data.sequence_length, chosen.data.long_sequence_length or 0)
-    if longest > chosen.model.longest:
+    if longest > chosen.model.max_length:
         raise InputError(
             "sequence_length_too_large",
-            f"sequences of {longest} tokens do not fit {chosen.model.longest} positions",
+            f"sequences of {longest} tokens do not fit {chosen.model.max_length} positions",
             argument="data.sequence_length",
             hint="lower data.sequence_length"
             + ("" if chosen.base else ", or raise model.max_position_embeddings"),

@@ -58,7 +58,7 @@ class PairsOnTheWay:
         pairs = self.last
         logger.info("scoring %s ...", pluralize(len(pairs), "minimal pair"))
         with console.ProgressBar("minimal pairs", 2 * len(pairs), unit="sentences") as bar:
-            scores = score_pairs(pairs, self.scorer, bar.advance_to)
+            scores = score_pairs(pairs, self.scorer, bar.update)
         for sentence in told_of_pairs(scores):
             logger.info("%s", sentence)
         return scores.document()
@@ -97,7 +97,7 @@ def pairs_on_the_way(
     place: ComputeContext,
 ) -> PairsOnTheWay:
     """The pairs, put to this model. InputError for an objective without a masked-LM head."""
-    head = objective.folders(encoder)[MODEL].modules.get("masked")
+    head = objective.export(encoder)[MODEL].modules.get("masked")
     if not isinstance(head, MaskedLMHead):
         raise InputError(
             "objective_without_masked_head",

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertsmith.artifacts.folder import ModelFolder
-from bertsmith.corpus.tokenized_corpus import Ints
+from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.errors import InputError, command, option
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder
@@ -26,7 +26,7 @@ from bertsmith.pretraining.settings import PretrainSettings
 def first_weights(
     chosen: PretrainSettings,
     generator: torch.Generator,
-    counts: Ints | None = None,
+    counts: IntArray | None = None,
     base: ModelFolder | None = None,
     vectors: Sequence[Callable[[int], NDArray[np.float32]]] = (),
 ) -> tuple[Encoder, Objective]:
@@ -40,7 +40,7 @@ def first_weights(
         build_encoder(chosen.model, generator) if base is None else base.encoder(generator, chosen.model)
     )
     kind = objective_type(chosen.objective.name)
-    for name, value in kind.model.items():
+    for name, value in kind.required_model_settings.items():
         if (given := getattr(encoder.config, name)) != value:
             raise InputError(
                 "objective_not_applicable",
@@ -55,16 +55,16 @@ def first_weights(
             argument=f"objective.{GENERATOR}",
             hint=f"remove it, or continue from that model with {command('pretrain', model='MODEL')}",
         )
-    objective = kind.made(encoder, generator, chosen.data, chosen.objective)
+    objective = kind.from_settings(encoder, generator, chosen.data, chosen.objective)
     if chosen.objective.reduction == "sum":
-        if any(weight != 1 for weight in objective.weights.values()):
+        if any(weight != 1 for weight in objective.loss_weights.values()):
             raise InputError(
                 "reduction_not_applicable",
                 f"the objective '{kind.name}' weighs several losses, and each of them is a mean",
                 argument="objective.reduction",
                 hint=f"remove {option('objective.reduction', 'sum')}",
             )
-        objective.summed = kind.perplexities
+        objective.summed_parts = kind.perplexity_parts
     table = encoder.embeddings.token.weight
     for of_width in vectors:
         init_token_embeddings(table, of_width(table.shape[1]), chosen.model.initializer_range)
@@ -75,7 +75,7 @@ def first_weights(
     if chosen.start.attention == "local":
         _look_near(encoder)
     if chosen.start.output_bias == "unigram" and counts is not None:
-        objective.begin(counts)
+        objective.init_output_bias(counts)
     return encoder, objective
 
 

@@ -60,7 +60,7 @@ def _names(tokenizer: Tokenizer) -> dict[int, list[str]]:
     """Under which names each token may be in a file, the best first; special tokens have none."""
     names: dict[int, list[str]] = {}
     for number, token in enumerate(tokenizer.tokens):
-        if number in tokenizer.special_ids:
+        if number in tokenizer.all_special_ids:
             continue
         spelt = token.replace("▁", " ") if tokenizer.kind == "unigram" else token
         if tokenizer.kind == "byte_level_bpe":

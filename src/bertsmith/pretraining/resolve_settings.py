@@ -34,7 +34,7 @@ def settings_of(file: Path) -> type[PretrainSettings]:
 
 def needed_by(chosen: PretrainSettings) -> Mapping[str, Any]:
     """The settings of the model that a run's objective needs."""
-    return objective_type(chosen.objective.name).model
+    return objective_type(chosen.objective.name).required_model_settings
 
 
 def asked_kind(
@@ -111,15 +111,15 @@ def resolved(
         below.append({"data": kind_of.pretraining, "train": kind_of.training})
         if recipe is None:
             objective = _objective_name(values, changes)
-            of_objective = objective_type(objective).model
+            of_objective = objective_type(objective).required_model_settings
             below.append(_learning(_sized({**sizes, **of_objective}, changes), objective, changes))
     kind_asked = objective_type(_objective_name(values, changes))
-    below.append({"data": kind_asked.data})
-    if kind_asked.model and not of_model:
-        below.append({"model": kind_asked.model})
+    below.append({"data": kind_asked.default_data_settings})
+    if kind_asked.required_model_settings and not of_model:
+        below.append({"model": kind_asked.required_model_settings})
     for usual in reversed(below):
         values = {**values, **{group: _below(values.get(group, {}), usual[group]) for group in usual}}
-    own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_id}
+    own = {} if of_model else {"vocab_size": tokenizer.vocab_size, "pad_token_id": tokenizer.pad_token_id}
     values = {**values, "model": sizes | own | values.get("model", {})}
     changes = without_other_budgets(changes)
     kind = settings_type(_objective_name(values, changes))
@@ -147,7 +147,7 @@ def _learning(
 ) -> dict[str, dict[str, Any]]:
     """What a new model of these sizes learns with, and what is added where the budget is one of minutes."""
     found = learning_settings(sizes)
-    if not objective_type(objective).starts:
+    if not objective_type(objective).uses_corpus_init:
         found.pop("start", None)
     if "train.max_minutes" in changes:
         for group, values in settings_in_minutes(sizes).items():

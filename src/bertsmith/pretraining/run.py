@@ -110,7 +110,7 @@ def pretrain(
         if not resuming and base is None and recipe is None:
             _log_learning_settings(chosen)
         work = Work.of(shards, chosen, base, restored=restored)
-        check_folders(out, work.objective.folders(work.encoder))
+        check_folders(out, work.objective.export(work.encoder))
         work, on = work.on_footing(resuming=resuming, ranks=ranks)
         named = with_recipe(PretrainSettings, recipe, changes) if resuming else None
         aim = ranks.run_on_main(lambda: aim_of(work.chosen.train, on, work.updates, begun, named=named))

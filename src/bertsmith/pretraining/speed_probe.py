@@ -21,8 +21,8 @@ def timed_on_random_text(
     seconds: that may be spent on it.
     """
     data, train = chosen.data, chosen.train
-    encoder, objective = first_weights(chosen, place.drawing)
-    place.settle(encoder, objective)
+    encoder, objective = first_weights(chosen, place.init_generator)
+    place.prepare_modules(encoder, objective)
     length = round(data.sequence_length * MEAN_FILL_RATIO)
     pairs = SyntheticStream(chosen.model.vocab_size, length, data.mlm_probability, data.sentence_task)
     phase = Phase(pairs, 1.0, train.batch_size)

@@ -262,7 +262,7 @@ def _report_stop(out: Path) -> Iterator[None]:
 def _read_documents(libraries: Sequence[Library]) -> list[Document]:
     total = sum(len(library.files) for library in libraries)
     with console.ProgressBar("reading", total) as bar:
-        return list(documentation.documents(libraries, lambda done: bar.advance_to(done, "source files")))
+        return list(documentation.documents(libraries, lambda done: bar.update(done, "source files")))
 
 
 def _score_models(
@@ -317,7 +317,7 @@ def write_untrained_model(folder: Path, bert: Model) -> Path:
     """Write a model folder with the initial weights of a run, but random token embeddings."""
     settings = PretrainSettings.from_file(bert.path / SETTINGS)
     encoder, objective = first_weights(settings, torch.Generator().manual_seed(settings.train.seed))
-    parts = objective.folders(encoder)[MODEL]
+    parts = objective.export(encoder)[MODEL]
     return write_folder(folder, parts.config, parts.modules, tokenizer=bert.tokenizer)
 
 

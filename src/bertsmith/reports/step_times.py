@@ -29,12 +29,12 @@ class StepTimer:
             self._add_elapsed()
             self._stack.pop()
 
-    def moved(self, name: str, to: str, seconds: float) -> None:
+    def reattribute(self, name: str, to: str, seconds: float) -> None:
         """Reattribute seconds of a step to another one."""
         self._seconds[name] = self._seconds.get(name, 0.0) - seconds
         self._seconds[to] = self._seconds.get(to, 0.0) + seconds
 
-    def document(self) -> list[dict[str, Any]]:
+    def to_list(self) -> list[dict[str, Any]]:
         """Return the steps and their seconds as rows of a report."""
         return [{"step": name, "seconds": round(value, 3)} for name, value in self._seconds.items()]
 

@@ -45,7 +45,7 @@ class TextRow(NamedTuple):
     """A text, its location, and its id (its line number if it has no id)."""
 
     text: str
-    place: str
+    location: str
     id: str
 
 
@@ -121,7 +121,7 @@ class Index:
         return self._manifest.dimension
 
     @property
-    def whose(self) -> EmbeddingSource:
+    def source(self) -> EmbeddingSource:
         """Model that computed the vectors."""
         return self._manifest.source
 
@@ -135,9 +135,9 @@ class Index:
         row = self._texts.slice(index, 1).to_pylist()[0]
         return TextRow(row["text"], row["place"], row["id"])
 
-    def refuse_without_graph(self, approximately: bool) -> None:
+    def check_approximate(self, approximate: bool) -> None:
         """Raise InputError if approximate search is requested and the index has no graph."""
-        if approximately and self.approximate is None:
+        if approximate and self.approximate is None:
             raise InputError(
                 "index_without_graph",
                 "this index was built for exact search only",
@@ -147,7 +147,7 @@ class Index:
             )
 
     def nearest(
-        self, queries: NDArray[np.float32], k: int, *, approximately: bool = False
+        self, queries: NDArray[np.float32], k: int, *, approximate: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return indices and cosines of the k nearest texts of each query, both [Q, k], in descending order.
 
@@ -167,9 +167,9 @@ class Index:
                 hint="search with the model that built the index",
             )
         queries = normalize_vectors(queries)
-        if not approximately:
+        if not approximate:
             return search_vectors(queries, self.vectors, k)
-        self.refuse_without_graph(approximately)
+        self.check_approximate(approximate)
         if self._graph is None:
             self._graph = open_graph(self.folder / GRAPH)
         candidates = search_graph(self._graph, queries, min(k, len(self)))
@@ -182,7 +182,7 @@ def write_index(
     embed: Callable[[Sequence[str]], NDArray[np.float32]],
     source: EmbeddingSource,
     *,
-    approximately: bool = False,
+    approximate: bool = False,
     overwrite: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Index:
@@ -202,12 +202,12 @@ def write_index(
     """
     output_dir = Path(output_dir)
     replace = LAYOUT.is_replaced(output_dir, overwrite=overwrite)
-    if approximately:
+    if approximate:
         import_faiss()  # fail before hours of work
     try:
         with atomic.atomic_folder(output_dir, replace=replace) as folder:
             num_texts, dimension = _write_vectors(folder, iter(rows), embed, progress)
-            recall = build_graph(folder / GRAPH, map_vectors(folder / VECTORS)) if approximately else None
+            recall = build_graph(folder / GRAPH, map_vectors(folder / VECTORS)) if approximate else None
             files = {
                 path.name: _File(size=path.stat().st_size, sha256=atomic.sha256_of_file(path))
                 for path in sorted(folder.iterdir())

@@ -78,7 +78,7 @@ def footing(
     """
     free, among = has_free_threads(train, place), ranks.run_on_main(lambda: ways_of(train, place))
     most, several = among[0].threads, ranks.world_size
-    if not resuming and place.uses_threads and most > (cores := hardware.available_cores()):
+    if not resuming and place.is_cpu and most > (cores := hardware.available_cores()):
         logger.warning(
             "this run uses %s on %s: as many threads as cores would be faster",
             pluralize(most, "thread"),
@@ -113,7 +113,7 @@ def has_free_threads(train: TrainSettings, place: ComputeContext) -> bool:
     other processes of the run are here, whose share a trial would not see."""
     named = train.threads or hardware.omp_num_threads()
     alone = hardware.rank_info().world_size == 1
-    return named is None and alone and place.uses_threads and hardware.available_cores() > 1
+    return named is None and alone and place.is_cpu and hardware.available_cores() > 1
 
 
 def ways_of(train: TrainSettings, place: ComputeContext) -> list[Way]:
@@ -131,7 +131,7 @@ def _told(found: Mapping[Way, float], way: Way, seconds: float, place: ComputeCo
     """What was measured, in a line."""
 
     def said(one: Way) -> str:
-        where = pluralize(one.threads, "thread") if place.uses_threads else hardware.device_name(place.device)
+        where = pluralize(one.threads, "thread") if place.is_cpu else hardware.device_name(place.device)
         return f"{one.precision} on {where}"
 
     others = []

@@ -325,7 +325,7 @@ def bare_place(train: TrainSettings) -> ComputeContext:
     """The same without the kernels that a run computes with."""
     hardware.configure_process(train.threads)
     precision = "fp32" if train.precision == "auto" else train.precision
-    return ComputeContext.of(train.device, precision, train.seed, trains=True)
+    return ComputeContext.create(train.device, precision, train.seed, for_training=True)
 
 
 def with_kernels(
@@ -338,10 +338,10 @@ def with_kernels(
     """The place with the kernels of a run of so many updates (None: many), of this model: a short one does not
     wait for kernels that have not been compiled yet. InputError for what is not here."""
     is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
-    if place.uses_threads:
+    if place.is_cpu:
         kernels = select_training_backend(train.kernels, model.hidden_size, is_long=is_long)
         return replace(place, kernels=kernels)
-    if train.kernels == "auto" and (train.precision == "fp32" or not place.runs_ahead):
+    if train.kernels == "auto" and (train.precision == "fp32" or not place.is_async):
         return place
     return replace(place, kernels=select_gpu_backend(train.kernels, place.device, is_long=is_long))
 

@@ -47,14 +47,14 @@ class Encoded:
     @classmethod
     def of(cls, encoding: Encoding, *, located: bool = False) -> Encoded:
         """From what a tokenizer made. located: keep offsets and sources."""
-        kept = len(encoding.ids) - encoding.sources.count(None)
+        kept = len(encoding.ids) - encoding.sequence_ids.count(None)
         return cls(
             np.array(encoding.ids, dtype=np.int32),
             np.array(encoding.segments, dtype=np.uint8),
-            kept + encoding.cut,
+            kept + encoding.num_truncated,
             kept,
             np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2) if located else None,
-            np.array([-1 if s is None else s for s in encoding.sources], np.int8) if located else None,
+            np.array([-1 if s is None else s for s in encoding.sequence_ids], np.int8) if located else None,
         )
 
 
@@ -119,7 +119,7 @@ class Collates(Protocol):
 def pack(items: Sequence[Item]) -> Packed:
     """The sequences of all items laid end to end."""
     sequences = [sequence for item in items for sequence in item.sequences]
-    return Packed.of_arrays(
+    return Packed.from_arrays(
         np.concatenate([s.ids for s in sequences]).astype(np.int64),
         np.concatenate([s.segments for s in sequences]).astype(np.int64),
         np.fromiter((len(s.ids) for s in sequences), dtype=np.int64, count=len(sequences)),
@@ -165,7 +165,7 @@ def run_over(
 
     def answered(some: Sequence[int]) -> tuple[Tensor, ...]:
         with torch.inference_mode():
-            answers = forward(place.send(collate([items[i] for i in some])))
+            answers = forward(place.to_device(collate([items[i] for i in some])))
             if len(answers) != len(some):
                 raise ValueError(f"{len(answers)} outputs for {len(some)} items")
             rows = torch.cat(list(answers)).float().cpu()
@@ -175,7 +175,7 @@ def run_over(
     passes = list(within_budget(order, [item.size for item in items], place))
     found = {
         i: part
-        for some, parts in zip(passes, place.spread(answered, passes), strict=True)
+        for some, parts in zip(passes, place.parallel_map(answered, passes), strict=True)
         for i, part in zip(some, parts, strict=True)
     }
     return [found[i] for i in range(len(items))]
@@ -184,12 +184,12 @@ def run_over(
 def within_budget(order: Sequence[int], sizes: Sequence[int], place: ComputeContext) -> Iterator[list[int]]:
     """The numbers of `order`, as many together as fit in one forward pass there. Of short texts there are about as
     many tokens in each pass, and as many passes as no thread waits for at the end. sizes: tokens of each."""
-    most = _BATCH_TOKENS if place.uses_threads else _ELSEWHERE
+    most = _BATCH_TOKENS if place.is_cpu else _ELSEWHERE
     total, longest = sum(sizes[i] for i in order), max((sizes[i] for i in order), default=0)
     share = math.inf
     if total > most >= _SHORT * longest:
         passes = -(-total // (most - longest))  # so that those which end up larger than others fit as well
-        share = total / (-(-passes // place.threads) * place.threads)
+        share = total / (-(-passes // place.num_parallel_passes) * place.num_parallel_passes)
     some: list[int] = []
     made, tokens, before = 1, 0, 0
     for i in order:

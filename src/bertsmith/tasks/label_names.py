@@ -31,7 +31,7 @@ def names_of(given: str | Path | Names) -> Names:
     if not isinstance(given, str):
         return dict(given) if isinstance(given, Mapping) else list(given)
     if "," not in given:
-        raise not_found_error(given, remedy=f"give {option('label_names')} a file, or the labels: a,b,c")
+        raise not_found_error(given, hint=f"give {option('label_names')} a file, or the labels: a,b,c")
     names = [name.strip() for name in given.split(",")]
     if len(names) < 2 or not all(names):
         raise InputError(

@@ -116,7 +116,7 @@ class Task(Objective):
             generator,
             getattr(settings, "layers", "last"),
             recurrent=recurrent,
-            beside=bool(getattr(settings, "beside", "")),
+            second_encoder=bool(getattr(settings, "beside", "")),
         )
 
     @classmethod
@@ -336,7 +336,9 @@ class Task(Objective):
     @property
     def reads(self) -> int:
         """Tokens of a sequence at most, special ones included."""
-        return min(self.config.longest, getattr(self.settings, "max_length", None) or self.config.longest)
+        return min(
+            self.config.max_length, getattr(self.settings, "max_length", None) or self.config.max_length
+        )
 
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """How much of an example is read. items: all of its own, which are parts of it unless a task says more."""
@@ -407,7 +409,7 @@ class Task(Objective):
 
     def outputs_of(self, encoder: Encoder, items: Sequence[Item], place: ComputeContext) -> list[Tensor]:
         """`outputs` of all items, in their order, on the host."""
-        reader = place.reader(encoder)
+        reader = place.autocast_encoder(encoder)
         return run_over(items, self.collate, lambda batch: self.outputs(reader, batch), place)
 
     # Several models that answer together
@@ -490,7 +492,7 @@ class Task(Objective):
         """What an answer that never looks at the text would score on dev."""
         raise NotImplementedError
 
-    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
+    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """One model: the encoder and the heads."""
         modules = {"encoder": encoder, **self.parts}
         return {MODEL: ModelParts(self.config, modules, self.labels, self.problem_type)}

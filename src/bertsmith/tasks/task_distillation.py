@@ -25,7 +25,7 @@ class Taught(Objective):
     """
 
     name = "taught"
-    frozen = ("teacher", "teacher_task")
+    frozen_modules = ("teacher", "teacher_task")
 
     def __init__(
         self,
@@ -42,8 +42,10 @@ class Taught(Objective):
         self.teacher = teacher.requires_grad_(False).eval()
         self.teacher_task = teacher_task.requires_grad_(False).eval()
         self._temperature = temperature
-        own = dict(task.weights) or {"task": 1.0}
-        self.weights = {part: weight * task_weight for part, weight in own.items()} | {"soft": soft_weight}
+        own = dict(task.loss_weights) or {"task": 1.0}
+        self.loss_weights = {part: weight * task_weight for part, weight in own.items()} | {
+            "soft": soft_weight
+        }
 
     def counts(self, batch: TaskBatch) -> Mapping[str, int]:
         """Those of the task; the teacher's answers are counted as its first part is."""
@@ -58,11 +60,11 @@ class Taught(Objective):
         with torch.no_grad():
             wanted = self.teacher_task.outputs(self.teacher, batch)
         soft = self.task.apart(own, wanted, batch, self._temperature)
-        return Loss({**found.sums, "soft": soft}, self.counts(batch), found.right)
+        return Loss({**found.sums, "soft": soft}, self.counts(batch), found.num_correct)
 
-    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
+    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """The student's."""
-        return self.task.folders(encoder)
+        return self.task.export(encoder)
 
 
 class _Once:

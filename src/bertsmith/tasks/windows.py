@@ -52,7 +52,7 @@ def windows(
     others: tokens kept of the other text (None: all). A text that fits has one window, and so has an empty one.
     InputError with the location `place` where no token of the text would fit beside the rest.
     """
-    sources = np.array([-1 if s is None else s for s in encoding.sources], dtype=np.int8)
+    sources = np.array([-1 if s is None else s for s in encoding.sequence_ids], dtype=np.int8)
     own = np.flatnonzero(sources == source)
     begin, end = (int(own[0]), int(own[-1]) + 1) if len(own) else (len(sources), len(sources))
     around = np.ones(len(sources), dtype=np.bool_)
@@ -85,7 +85,7 @@ def windows(
 def part_of(encoding: Encoding, first: int, size: int, *, source: int = 0) -> Window:
     """The one window of an uncut encoding that holds the tokens [first, first + size) of the text `source`, and
     all of the other text; what of the text is outside counts as cut."""
-    sources = np.array([-1 if s is None else s for s in encoding.sources], dtype=np.int8)
+    sources = np.array([-1 if s is None else s for s in encoding.sequence_ids], dtype=np.int8)
     own = np.flatnonzero(sources == source)
     rows = np.delete(np.arange(len(sources)), np.concatenate([own[:first], own[first + size :]]))
     begin = int(own[0]) if len(own) else len(sources)

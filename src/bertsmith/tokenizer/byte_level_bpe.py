@@ -76,7 +76,7 @@ def check_byte_pieces(vocabulary: Mapping[str, int], file: Path) -> None:
 def read_merges(file: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
     """Read the pairs of a merges.txt in order; its first line may state a version."""
     if not file.is_file():
-        raise not_found_error(file, remedy="vocab.json needs merges.txt in the same folder")
+        raise not_found_error(file, hint="vocab.json needs merges.txt in the same folder")
     merges: list[tuple[str, str]] = []
     lines = list(read_lines(file))
     while lines and not lines[-1][1]:

@@ -65,7 +65,7 @@ class WordEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Create the encoder for a tokenizer that passes `can_encode`."""
-        self._encode_with_library = tokenizer.pieces
+        self._encode_with_library = tokenizer.encode_ids
         self._byte_classes = _byte_classes()
         chinese = bool(json.loads(tokenizer.definition)["normalizer"]["handle_chinese_chars"])
         self._is_wide_word = _wide_words(chinese)
@@ -204,7 +204,7 @@ class _AsciiEncoder:
             token.removeprefix(prefix): i for token, i in self._vocabulary.items() if token.startswith(prefix)
         }
         self._max_length = int(model["max_input_chars_per_word"])
-        self._unknown = [tokenizer.unk_id]
+        self._unknown = [tokenizer.unk_token_id]
         self._lowercase = tokenizer.lowercase
 
     def encode(self, run: bytes) -> list[int]:
@@ -235,8 +235,8 @@ def _separator(tokenizer: Tokenizer) -> tuple[str, int] | None:
     The normalizer maps no other character to it.
     """
     candidates = "!,.()"
-    for character, ids in zip(candidates, tokenizer.pieces(list(candidates)), strict=True):
-        if len(ids) == 1 and ids[0] != tokenizer.unk_id:
+    for character, ids in zip(candidates, tokenizer.encode_ids(list(candidates)), strict=True):
+        if len(ids) == 1 and ids[0] != tokenizer.unk_token_id:
             return character, ids[0]
     return None
 

@@ -281,7 +281,7 @@ def _from_sentencepiece(file: Path, lowercase: bool | None, config: TokenizerCon
         lowercase=_resolve_lowercase(lowercase, config),
         special_tokens=special_tokens,
         keep_accents=bool(config.keep_accents),
-        precompiled_charsmap=model.replacements,
+        precompiled_charsmap=model.precompiled_charsmap,
         location=file,
     )
     return library, special_tokens

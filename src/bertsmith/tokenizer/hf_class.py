@@ -141,7 +141,7 @@ def _google_options(definition: Mapping[str, Any]) -> Options:
     for lowercase in (True, False):
         for chinese in (True, False):
             library = tokenizers.Tokenizer(tokenizers.models.WordPiece())
-            library.normalizer = bert_normalizer(lowercase, chinese, reading="google")
+            library.normalizer = bert_normalizer(lowercase, chinese, variant="google")
             library.pre_tokenizer = bert_pre_tokenizer(chinese, "google")
             google = json.loads(library.to_str())
             if all(google[name] == part for name, part in parts.items()):

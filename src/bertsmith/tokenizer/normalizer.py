@@ -41,7 +41,7 @@ _FIRST_TAG = 0xE0020
 
 
 def bert_normalizer(
-    lowercase: bool, chinese: bool = True, strip_accents: bool | None = None, reading: NormalizerName = "hf"
+    lowercase: bool, chinese: bool = True, strip_accents: bool | None = None, variant: NormalizerName = "hf"
 ) -> normalizers.Normalizer:
     """Build BERT's normalizer.
 
@@ -51,7 +51,7 @@ def bert_normalizer(
         strip_accents: Strip accents; None strips them exactly when lower-casing, as the released models do.
         reading: The library's variant or the original's.
     """
-    if reading == "hf":
+    if variant == "hf":
         return normalizers.BertNormalizer(
             clean_text=True, handle_chinese_chars=chinese, strip_accents=strip_accents, lowercase=lowercase
         )
@@ -70,12 +70,12 @@ def bert_normalizer(
     return normalizers.Sequence(steps)
 
 
-def bert_pre_tokenizer(chinese: bool = True, reading: NormalizerName = "hf") -> pre_tokenizers.PreTokenizer:
+def bert_pre_tokenizer(chinese: bool = True, variant: NormalizerName = "hf") -> pre_tokenizers.PreTokenizer:
     """Build BERT's pre-tokenizer, which splits at spaces and isolates every punctuation character.
 
     The `google` variant also isolates ideographs here if `chinese`: the library's `Replace` cannot insert spaces.
     """
-    if reading == "hf":
+    if variant == "hf":
         return pre_tokenizers.BertPreTokenizer()
     isolated = [_ASCII_PUNCTUATION, unicode_classes.PUNCTUATION, *([_IDEOGRAPHS] if chinese else [])]
     pattern = f"[{''.join(map(unicode_classes.regex_ranges, isolated))}]"

@@ -37,9 +37,9 @@ class Encoding:
     ids: list[int]
     segments: list[int]
     offsets: list[tuple[int, int]]
-    sources: list[int | None]
-    words: list[int | None]
-    cut: int
+    sequence_ids: list[int | None]
+    word_ids: list[int | None]
+    num_truncated: int
     vocabulary: Sequence[str] = field(default=(), repr=False, compare=False)
 
     @property
@@ -51,7 +51,7 @@ class Encoding:
         ids = self.ids[:_MAX_REPR_TOKENS]
         tokens = " ".join(self.vocabulary[i] if self.vocabulary else str(i) for i in ids)
         more = " …" if len(self.ids) > _MAX_REPR_TOKENS else ""
-        cut = f", {self.cut:,} cut" if self.cut else ""
+        cut = f", {self.num_truncated:,} cut" if self.num_truncated else ""
         return f"Encoding({pluralize(len(self.ids), 'token')}{cut}: {tokens}{more})"
 
 

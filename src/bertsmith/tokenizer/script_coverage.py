@@ -110,7 +110,7 @@ def tokenizer_script(tokenizer: Tokenizer) -> str:
 
     It is "Han" if enough entries start with an ideograph, otherwise the script in which most entries start.
     """
-    entries = {i: token for i, token in enumerate(tokenizer.tokens) if i not in tokenizer.special_ids}
+    entries = {i: token for i, token in enumerate(tokenizer.tokens) if i not in tokenizer.all_special_ids}
     if tokenizer.kind == "byte_level_bpe":  # its single-character entries are bytes, whatever the text
         entries = {i: tokenizer.decode([i]) for i, token in entries.items() if len(token) > 1}
     scripts: Counter[str] = Counter()

@@ -58,7 +58,7 @@ class Tokenizer:
     """
 
     kind: TokenizerKind
-    separators: int
+    num_separators: int
     uses_segments: bool
 
     def __init__(
@@ -91,7 +91,7 @@ class Tokenizer:
         }
         vocab_size = self._full_library.get_vocab_size()
         self._post_processor = PostProcessor.from_definition(content, vocab_size, "tokenizer.json")
-        self.separators = self._post_processor.num_separators(
+        self.num_separators = self._post_processor.num_separators(
             self._special_ids.get("cls", -1), self._special_ids.get("sep", -1)
         )
         self.uses_segments = self._post_processor.uses_segments
@@ -117,7 +117,7 @@ class Tokenizer:
         return cls(source.definition, source.max_length, source.special_tokens, source.sentencepiece_model)
 
     @classmethod
-    def of_vocabulary(
+    def from_vocabulary(
         cls,
         tokens: Sequence[str],
         *,
@@ -170,14 +170,14 @@ class Tokenizer:
         return notebook.render_page("Tokenizer", properties)
 
     @overload
-    def __call__(self, text: str, second: str | None = None, **options: Any) -> Encoding: ...
+    def __call__(self, text: str, text_pair: str | None = None, **options: Any) -> Encoding: ...
 
     @overload
     def __call__(
-        self, text: Sequence[str], second: Sequence[str] | None = None, **options: Any
+        self, text: Sequence[str], text_pair: Sequence[str] | None = None, **options: Any
     ) -> list[Encoding]: ...
 
-    def __call__(self, text: Any, second: Any = None, **options: Any) -> Encoding | list[Encoding]:
+    def __call__(self, text: Any, text_pair: Any = None, **options: Any) -> Encoding | list[Encoding]:
         """Encode a text (or a pair of texts) like `encode`, or a list of texts like `encode_many`.
 
         Args:
@@ -186,19 +186,19 @@ class Tokenizer:
             options: Keyword arguments of `encode` or `encode_many`.
         """
         return (
-            self.encode(text, second, **options)
+            self.encode(text, text_pair, **options)
             if isinstance(text, str)
-            else self.encode_many(text, second, **options)
+            else self.encode_batch(text, text_pair, **options)
         )
 
     def encode(
         self,
         text: str,
-        second: str | None = None,
+        text_pair: str | None = None,
         *,
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
-        specials: SpecialStrings = "text",
+        special_strings: SpecialStrings = "text",
     ) -> Encoding:
         """Encode a text as `[CLS] text [SEP]`, or a pair of texts as `[CLS] text [SEP] second [SEP]`.
 
@@ -218,20 +218,20 @@ class Tokenizer:
         Raises:
             InputError: The input is too long, or the limit removes all of a text.
         """
-        seconds = None if second is None else [second]
-        return self.encode_many(
-            [text], seconds, max_length=max_length, truncation=truncation, specials=specials
+        seconds = None if text_pair is None else [text_pair]
+        return self.encode_batch(
+            [text], seconds, max_length=max_length, truncation=truncation, special_strings=special_strings
         )[0]
 
-    def encode_many(
+    def encode_batch(
         self,
         texts: Sequence[str],
-        seconds: Sequence[str] | None = None,
+        text_pairs: Sequence[str] | None = None,
         *,
         max_length: int | None = None,
         truncation: Truncation = "longest_first",
-        specials: SpecialStrings = "text",
-        located: bool = True,
+        special_strings: SpecialStrings = "text",
+        with_offsets: bool = True,
         warn: bool = True,
     ) -> list[Encoding]:
         """Encode each text, or each pair of texts, on all cores.
@@ -248,28 +248,28 @@ class Tokenizer:
         Returns:
             One encoding per text.
         """
-        if specials == "text":
+        if special_strings == "text":
             library = self._text_library
         else:
-            library = self._mask_library if specials == "mask" else self._parse_library
+            library = self._mask_library if special_strings == "mask" else self._parse_library
         limit = self.max_length if max_length is None else max_length
-        columns = [_encode_with_library(library, texts, with_offsets=located)]
-        parsed = [*texts, *(seconds or ())] if warn and specials == "parse" else []
-        if message := self.told_of_doubled(parsed):
+        columns = [_encode_with_library(library, texts, with_offsets=with_offsets)]
+        parsed = [*texts, *(text_pairs or ())] if warn and special_strings == "parse" else []
+        if message := self.describe_doubled_special_tokens(parsed):
             logger.warning(message)
-        if seconds is not None:
-            columns.append(_encode_with_library(library, seconds, with_offsets=located))
+        if text_pairs is not None:
+            columns.append(_encode_with_library(library, text_pairs, with_offsets=with_offsets))
         return [
-            self._post_processor.process(row, limit, truncation, self.tokens, with_offsets=located)
+            self._post_processor.process(row, limit, truncation, self.tokens, with_offsets=with_offsets)
             for row in zip(*columns, strict=True)
         ]
 
-    def told_of_doubled(self, texts: Sequence[str]) -> str | None:
+    def describe_doubled_special_tokens(self, texts: Sequence[str]) -> str | None:
         """Return a warning if texts contain the special tokens that the tokenizer adds itself, else None.
 
         It applies where special strings in the texts are parsed.
         """
-        if not self.separators:
+        if not self.num_separators:
             return None
         cls, sep = self._special_tokens["cls"], self._special_tokens["sep"]
         count = sum(text.lstrip().startswith(cls) or text.rstrip().endswith(sep) for text in texts)
@@ -280,18 +280,20 @@ class Tokenizer:
             "these tokens itself, so they occur twice: remove them from the texts"
         )
 
-    def pieces(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text without special tokens or truncation; the fast path for corpora."""
         return [e.ids for e in self._text_library.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
+    def decode(self, ids: Iterable[int], *, keep_special_tokens: bool = False) -> str:
         """Return the text of ids: joined pieces, without spaces before punctuation and in contractions.
 
         Args:
             ids: Token ids.
             specials: Keep special tokens.
         """
-        text = str(self._full_library.decode([int(i) for i in ids], skip_special_tokens=not specials))
+        text = str(
+            self._full_library.decode([int(i) for i in ids], skip_special_tokens=not keep_special_tokens)
+        )
         return join_contractions(text) if self.kind == "wordpiece" else text
 
     @cached_property
@@ -301,27 +303,27 @@ class Tokenizer:
         return sorted(token_ids, key=token_ids.__getitem__)
 
     @property
-    def pad_id(self) -> int:
+    def pad_token_id(self) -> int:
         """Return the padding token's id; this and the four below raise `InputError` if there is no such token."""
         return self._special_id("pad")
 
     @property
-    def unk_id(self) -> int:
+    def unk_token_id(self) -> int:
         """Return the unknown token's id; byte-level tokenizers never produce it."""
         return self._special_id("unk")
 
     @property
-    def cls_id(self) -> int:
+    def cls_token_id(self) -> int:
         """Return the id of the token before the first text."""
         return self._special_id("cls")
 
     @property
-    def sep_id(self) -> int:
+    def sep_token_id(self) -> int:
         """Return the id of the token after each text."""
         return self._special_id("sep")
 
     @property
-    def mask_id(self) -> int:
+    def mask_token_id(self) -> int:
         """Return the mask token's id."""
         return self._special_id("mask")
 
@@ -340,7 +342,7 @@ class Tokenizer:
         """
         ids = np.asarray(ids, dtype=np.int64)
         if self.kind == "wordpiece":
-            return ~self.continuation[ids]
+            return ~self.is_continuation[ids]
         first, last, special = self._edge_classes
         if self.kind == "unigram":
             starts = first[ids].astype(np.bool_)
@@ -352,9 +354,9 @@ class Tokenizer:
         return starts_or_special
 
     @cached_property
-    def continuation(self) -> NDArray[np.bool_]:
+    def is_continuation(self) -> NDArray[np.bool_]:
         """Return bool [V]: True for pieces that continue a word (`##ing`); WordPiece only."""
-        special_ids, prefix = self.special_ids, self.prefix
+        special_ids, prefix = self.all_special_ids, self.continuation_prefix
         if not prefix:
             raise InputError(
                 "continuation_prefix_missing",
@@ -366,12 +368,12 @@ class Tokenizer:
         return np.array(marks, dtype=np.bool_)
 
     @cached_property
-    def prefix(self) -> str:
+    def continuation_prefix(self) -> str:
         """Return the prefix of WordPieces that continue a word, usually `##`; empty for other kinds."""
         return str(json.loads(self._definition)["model"].get("continuing_subword_prefix") or "")
 
     @cached_property
-    def special_ids(self) -> frozenset[int]:
+    def all_special_ids(self) -> frozenset[int]:
         """Return the ids of the special tokens by role, and of all others that the files declare special."""
         added = json.loads(self._definition)["added_tokens"]
         return frozenset(
@@ -390,13 +392,13 @@ class Tokenizer:
         model = {key: value for key, value in content["model"].items() if key != "vocab"}
         parts = [
             self.tokens,
-            sorted(self.special_ids),
+            sorted(self.all_special_ids),
             model,
             content["normalizer"],
             content["pre_tokenizer"],
         ]
         if self.kind != "wordpiece":
-            parts += [self.separators, self.uses_segments, content["added_tokens"]]
+            parts += [self.num_separators, self.uses_segments, content["added_tokens"]]
         if self.kind == "unigram":
             # The library's parser may change the last bit of a score.
             parts.append([round(score, 6) for _, score in content["model"]["vocab"]])
@@ -469,7 +471,7 @@ class Tokenizer:
         module = byte_level_bpe if self.kind == "byte_level_bpe" else unigram
         first, last = module.edge_classes(self.tokens)
         special = np.zeros(self.vocab_size, np.bool_)
-        special[sorted(self.special_ids)] = True
+        special[sorted(self.all_special_ids)] = True
         last[special] = byte_level_bpe.WHITESPACE if self.kind == "byte_level_bpe" else True
         return first, last, special
 

@@ -38,7 +38,7 @@ class SentencePieceModel:
 
     pieces: list[tuple[str, float]]
     unk_id: int
-    replacements: bytes
+    precompiled_charsmap: bytes
 
 
 def read_model(file: Path) -> SentencePieceModel:

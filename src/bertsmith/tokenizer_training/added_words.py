@@ -54,15 +54,15 @@ class VocabularyKind:
         """Return the token that a word, as the model receives it, can become; None if it cannot become one."""
         return word
 
-    def token(self, word: str) -> str:
+    def to_token(self, word: str) -> str:
         """Return the token of a word as written."""
         return word
 
-    def word(self, token: str) -> str:
+    def to_word(self, token: str) -> str:
         """Return the word of a token, as written."""
         return token
 
-    def text(self, word: str) -> str:
+    def to_text(self, word: str) -> str:
         """Return a text of the word alone, in which it is its token."""
         return word
 
@@ -87,15 +87,15 @@ class _ByteLevelBpe(VocabularyKind):
     def candidate_token(self, word: str) -> str | None:
         return word if word[:1] == _SPACE and len(word) > 1 else None
 
-    def token(self, word: str) -> str:
+    def to_token(self, word: str) -> str:
         encoder = {byte: character for character, byte in byte_level_bpe.byte_decoder().items()}
         return "".join(encoder[byte] for byte in f" {word}".encode())
 
-    def word(self, token: str) -> str:
+    def to_word(self, token: str) -> str:
         decoder = byte_level_bpe.byte_decoder()
         return bytes(decoder[character] for character in token).decode("utf-8", "replace").removeprefix(" ")
 
-    def text(self, word: str) -> str:
+    def to_text(self, word: str) -> str:
         return f" {word}"
 
     def add_tokens(self, model: dict[str, Any], tokens: Sequence[str], vocab_size: int) -> None:
@@ -137,10 +137,10 @@ class _Unigram(VocabularyKind):
         match = _WORD_TOKEN.match(word)
         return match and match[0]
 
-    def token(self, word: str) -> str:
+    def to_token(self, word: str) -> str:
         return f"{unigram.WORD_PREFIX}{word}"
 
-    def word(self, token: str) -> str:
+    def to_word(self, token: str) -> str:
         return token.removeprefix(unigram.WORD_PREFIX)
 
     def add_tokens(self, model: dict[str, Any], tokens: Sequence[str], vocab_size: int) -> None:

@@ -68,7 +68,7 @@ class WordCounts:
     counts: Counter[str]
     total: int = 0
     too_long: int = 0
-    forgotten: int = 0
+    num_evicted: int = 0
 
 
 def count_domain_words(
@@ -124,7 +124,7 @@ class _WordCounter:
         self._num_characters = 0
         if len(words.counts) > _MAX_DISTINCT_WORDS:
             frequent = Counter(dict(words.counts.most_common(_MAX_DISTINCT_WORDS // 2)))
-            words.forgotten += words.counts.total() - frequent.total()
+            words.num_evicted += words.counts.total() - frequent.total()
             words.counts = frequent
 
 
@@ -140,10 +140,10 @@ def propose_words(
     words: WordCounts,
     tokenizer: Tokenizer,
     *,
-    number: int = 1000,
+    max_words: int = 1000,
     min_frequency: int = 5,
     min_pieces: int = 2,
-    against: WordCounts | None = None,
+    reference_words: WordCounts | None = None,
     keep_others: bool = False,
 ) -> list[NewWord]:
     """Return the words of a corpus that are worth an entry each, the best first.
@@ -172,14 +172,14 @@ def propose_words(
             hint="omit it: the report shows the words that change",
         )
     counts = kind.candidate_tokens(words.counts)
-    other_counts = None if against is None else kind.candidate_tokens(against.counts)
+    other_counts = None if reference_words is None else kind.candidate_tokens(reference_words.counts)
     vocabulary, unk_token = set(tokenizer.tokens), _unk_token(tokenizer)
     ranked: list[tuple[float, NewWord]] = []
     for token, count in counts.items():
         if (
             count < min_frequency
             or token in vocabulary
-            or not any(map(str.isalpha, word := kind.word(token)))
+            or not any(map(str.isalpha, word := kind.to_word(token)))
         ):
             continue
         pieces = splitter.tokens(token)
@@ -187,8 +187,8 @@ def propose_words(
             continue
         saved = count * (len(pieces) - 1)
         ratio = None
-        if against is not None and other_counts is not None:
-            ratio = count / max(1, words.total) * (against.total + 1) / (other_counts[token] + 1)
+        if reference_words is not None and other_counts is not None:
+            ratio = count / max(1, words.total) * (reference_words.total + 1) / (other_counts[token] + 1)
         weight = 1.0 if ratio is None else math.log2(ratio)
         if weight > 0:
             ranked.append((saved * weight, NewWord(word, count, pieces, saved, ratio)))
@@ -197,10 +197,10 @@ def propose_words(
     sorted_words = sorted(words.counts) if keep_others else []
     best: list[NewWord] = []
     for _, new in ranked:
-        if len(best) == number:
+        if len(best) == max_words:
             break
         # Tokenizing the word again must return the word, which holds for nearly all words.
-        is_stable = split_words(library, kind.text(new.word)) == [kind.token(new.word)]
+        is_stable = split_words(library, kind.to_text(new.word)) == [kind.to_token(new.word)]
         if is_stable and not (keep_others and _changes_others(new.word, sorted_words, splitter)):
             best.append(new)
     return best
@@ -246,7 +246,7 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
         _WordSplitter(tokenizer),
         set(tokenizer.tokens),
     )
-    special_tokens = {tokenizer.tokens[i] for i in tokenizer.special_ids}
+    special_tokens = {tokenizer.tokens[i] for i in tokenizer.all_special_ids}
     unk_token = _unk_token(tokenizer)
     words: dict[str, None] = {}
     existing: list[str] = []
@@ -254,8 +254,10 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
         word = line.strip()
         if not word:
             continue
-        _check_word(word, kind, library, special_tokens, tokenizer.prefix, f"{file}:{line_number}")
-        token = kind.token(word)
+        _check_word(
+            word, kind, library, special_tokens, tokenizer.continuation_prefix, f"{file}:{line_number}"
+        )
+        token = kind.to_token(word)
         pieces = splitter.tokens(token)
         if word in words or token in vocabulary or (len(pieces) == 1 and pieces[0] != unk_token):
             existing.append(word)
@@ -271,7 +273,7 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
 
 def _unk_token(tokenizer: Tokenizer) -> str | None:
     """Return the unknown token; None for byte-level BPE, in which every text has pieces."""
-    return None if tokenizer.kind == "byte_level_bpe" else tokenizer.tokens[tokenizer.unk_id]
+    return None if tokenizer.kind == "byte_level_bpe" else tokenizer.tokens[tokenizer.unk_token_id]
 
 
 def _check_word(
@@ -296,14 +298,14 @@ def _check_word(
             location=location,
             hint="list complete words",
         )
-    if kind.candidate_token(kind.token(word)) != kind.token(word):
+    if kind.candidate_token(kind.to_token(word)) != kind.to_token(word):
         raise InputError(
             "word_has_other_characters",
             f"'{word[:60]}' contains more than letters and digits, which this kind of vocabulary does not join",
             location=location,
             hint="list words of letters and digits only",
         )
-    read_words = [kind.word(token) for token in split_words(library, kind.text(word))]
+    read_words = [kind.to_word(token) for token in split_words(library, kind.to_text(word))]
     if not read_words:
         raise InputError(
             "word_normalizes_to_nothing",
@@ -345,9 +347,9 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
             itself a word.
     """
     kind, definition = VOCABULARY_KINDS[tokenizer.kind], json.loads(tokenizer.definition)
-    vocabulary, tokens = set(tokenizer.tokens), [kind.token(word) for word in words]
+    vocabulary, tokens = set(tokenizer.tokens), [kind.to_token(word) for word in words]
     if duplicates := [
-        word for word, count in Counter(words).items() if count > 1 or kind.token(word) in vocabulary
+        word for word, count in Counter(words).items() if count > 1 or kind.to_token(word) in vocabulary
     ]:
         raise InputError(
             "word_not_new",
@@ -412,8 +414,8 @@ def compare_tokenizations(
     """
     old, new, kind = _WordSplitter(before), _WordSplitter(after), VOCABULARY_KINDS[before.kind]
     unk_token = _unk_token(before)
-    new_tokens = {kind.token(word) for word in new_words}
-    num_tokens = [words.too_long + words.forgotten] * 2
+    new_tokens = {kind.to_token(word) for word in new_words}
+    num_tokens = [words.too_long + words.num_evicted] * 2
     num_unknown = [words.too_long] * 2
     changed: list[tuple[int, str, list[str], list[str]]] = []
     for word, count in words.counts.items():
@@ -433,14 +435,14 @@ def compare_tokenizations(
         "saved_share": round(1 - num_tokens[1] / max(1, num_tokens[0]), 6),
         "unknown_before": num_unknown[0],
         "unknown_after": num_unknown[1],
-        "words_forgotten": words.forgotten,
+        "words_forgotten": words.num_evicted,
         "other_words": {
             "distinct": len(changed),
             "times": sum(entry[0] for entry in changed),
             "longer": len(longer),
             "become_unknown": len(newly_unknown),
             "examples": [
-                {"word": kind.word(word), "times": count, "before": old_split, "after": new_split}
+                {"word": kind.to_word(word), "times": count, "before": old_split, "after": new_split}
                 for count, word, old_split, new_split in changed[:_MAX_EXAMPLES]
             ],
         },
@@ -455,7 +457,7 @@ def measure_word_list(
     token_counts = kind.candidate_tokens(Counter(counts))
     rows = []
     for word in listed:
-        token = kind.token(word)
+        token = kind.to_token(word)
         pieces, count = splitter.tokens(token), token_counts[token]
         rows.append(NewWord(word, count, pieces, count * (len(pieces) - 1)))
     return rows

@@ -85,7 +85,7 @@ class TrainingRecord:
         files_empty: Number of files without text.
     """
 
-    asked: int
+    requested_size: int
     size: int
     bytes: int
     words: int
@@ -330,8 +330,8 @@ def _word_splitter(settings: TokenizerTrainingSettings) -> Splitter:
         normalizer = unigram.unigram_normalizer(settings.lowercase, not settings.lowercase, b"")
         word_splitter = unigram.unigram_pre_tokenizer()
     else:
-        normalizer = bert_normalizer(settings.lowercase, reading=settings.normalizer)
-        word_splitter = bert_pre_tokenizer(reading=settings.normalizer)
+        normalizer = bert_normalizer(settings.lowercase, variant=settings.normalizer)
+        word_splitter = bert_pre_tokenizer(variant=settings.normalizer)
     return lambda run: [word for word, _ in word_splitter.pre_tokenize_str(normalizer.normalize_str(run))]
 
 
@@ -359,7 +359,7 @@ def _train_wordpiece(settings: TokenizerTrainingSettings, words: Counter[str]) -
     (tokens, training_words), alphabet = _train_with_alphabet(
         settings, characters, train, lambda result: len(result[0])
     )
-    tokenizer = Tokenizer.of_vocabulary(
+    tokenizer = Tokenizer.from_vocabulary(
         tokens,
         lowercase=settings.lowercase,
         max_length=settings.max_length,
@@ -456,7 +456,7 @@ def _record(
         {character: n for character, n in characters.items() if character not in trained.alphabet}
     )
     return TrainingRecord(
-        asked=settings.vocab_size,
+        requested_size=settings.vocab_size,
         size=trained.tokenizer.vocab_size,
         bytes=counted.bytes,
         words=num_words,

@@ -75,7 +75,7 @@ class Recorded(Passes):
     def __init__(self, trained: Trained) -> None:
         super().__init__(trained)
         self._trained = trained
-        self._lengths = min(some.lengths for some in _kernels_of(trained))
+        self._lengths = min(some.seqlen_multiple for some in _kernels_of(trained))
         self._graphs: dict[tuple[int, ...], _Graph | None] = {}
         self._first: CapturedGraph | None = None
         self._works: bool | None = None
@@ -94,7 +94,7 @@ class Recorded(Passes):
             if len(self._graphs) < _MOST:
                 self._graphs[shape] = None
             return tried or super().gradients(filled, factors, place, last=last)
-        there, graph = place.send(filled), self._graphs[shape]
+        there, graph = place.to_device(filled), self._graphs[shape]
         if graph is None:
             graph = self._graphs[shape] = self._recorded(there, sizes.longest, factors, place)
         for kept, new in zip(graph.batch.tensors, there.tensors, strict=True):
@@ -134,15 +134,15 @@ class Recorded(Passes):
         def computed() -> None:
             for parameter in parameters:
                 parameter.grad = None
-            with self.adding(last=True), place.computing():
+            with self.adding(last=True), place.autocast():
                 loss = self._trained.loss(batch)
-            total = loss.times(dict(zip(factors, by.unbind(), strict=True)))
+            total = loss.weighted_sum(dict(zip(factors, by.unbind(), strict=True)))
             torch.autograd.backward(total)
             made.sums = {part: value.detach() for part, value in loss.sums.items()}
             made.total = total.detach()
             made.gradients = {p: p.grad for p in parameters if p.grad is not None}
 
-        graph = place.recorded(computed, self._first)
+        graph = place.capture_graph(computed, self._first)
         self._first = self._first or graph
         return _Graph(graph, batch, by, made)
 
@@ -152,9 +152,9 @@ def pays(
 ) -> bool:
     """Whether updates can be recorded here: of one batch each, by kernels that skip rows without a label, of an
     objective whose batches can be filled up, with the same parameters throughout."""
-    skip = all(some.skips_labels for some in _kernels_of(trained))
+    skip = all(some.ignores_negative_labels for some in _kernels_of(trained))
     fills = bool(getattr(trained.objective, "fills", False))
-    return place.runs_ahead and fills and skip and settings.accumulate == 1 and not thaws
+    return place.is_async and fills and skip and settings.accumulate == 1 and not thaws
 
 
 def _kernels_of(trained: Trained) -> list[KernelBackend]:

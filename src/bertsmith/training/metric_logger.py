@@ -45,7 +45,7 @@ class Recorder:
         self._log.truncate(resumed_at)
         self._log.seek(resumed_at)
         self._speed = (run / "speed.jsonl").open("ab")
-        self._bar = ProgressBar(title, steps, begun_at=step, unit="updates")
+        self._bar = ProgressBar(title, steps, initial=step, unit="updates")
         self._since, self._tokens_since, self._rate = time.perf_counter(), 0, 0.0
         self._loss: float | None = None
         self._board: Any = None
@@ -82,8 +82,8 @@ class Recorder:
             self._since, self._tokens_since = now, 0
         loss = "" if self._loss is None else f"loss {self._loss:.2f}"
         rate = f"{self._rate:,.0f} tokens/s" if self._rate else ""
-        self._bar.advance_to(
-            step, " · ".join(part for part in (loss, rate) if part), total=steps, left=seconds_left
+        self._bar.update(
+            step, " · ".join(part for part in (loss, rate) if part), total=steps, seconds_left=seconds_left
         )
 
     def record(self, step: int, kind: str, values: Mapping[str, float | int]) -> None:

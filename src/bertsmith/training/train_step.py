@@ -85,11 +85,11 @@ class Passes:
     ) -> tuple[Mapping[str, Tensor], Tensor]:
         """The sums of a batch's loss by part, and these times their factors, added up, whose gradient is added to
         the parameters'. last: whether it is the update's last batch."""
-        here = place.send(batch)
+        here = place.to_device(batch)
         with self.adding(last=last):
-            with place.computing():
+            with place.autocast():
                 found = self(here)
-            total = Loss(found, {}).times(factors)
+            total = Loss(found, {}).weighted_sum(factors)
             torch.autograd.backward(total)
         return found, total.detach()
 
@@ -189,8 +189,8 @@ def update(
     sums = dict(zip(own, of_parts, strict=True))
     norm = clip(optimizer, settings.clip_norm)
     finite = torch.isfinite(of_all) & torch.isfinite(norm)
-    if checks is not None and place.runs_ahead and not passes.is_sharded and skips(optimizer):
-        checks.add(place.fetched(finite), lambda: _refuse(step, totals))
+    if checks is not None and place.is_async and not passes.is_sharded and skips(optimizer):
+        checks.add(place.start_copy_to_host(finite), lambda: _refuse(step, totals))
         skip_where(optimizer, (~finite).float())
     else:
         if checks is not None:
@@ -199,7 +199,7 @@ def update(
             _refuse(step, totals)
         skip_where(optimizer, None)
     set_rate(optimizer, rate)
-    with place.computing():  # Muon's products; all else is fp32
+    with place.autocast():  # Muon's products; all else is fp32
         optimizer.step()
     means = {part: value / max(1, work.counts[part]) for part, value in sums.items()}
     whole = {part: mean * (work.counts[part] if part in summed else 1) for part, mean in means.items()}

@@ -125,7 +125,7 @@ def train(
             tensorboard=course.settings.tensorboard,
         )
     running = _Running(course, trained, optimizer, place, progress, recorder, plan, ranks, passes)
-    exactly = place.repeating(course.settings.deterministic)
+    exactly = place.deterministic(course.settings.deterministic)
     with recorder or nullcontext(), exactly, stop_signals() as stopped:
         trained.train()
         try:

@@ -191,7 +191,7 @@ def test_the_errors_of_every_file_are_listed(tmp_path: Path) -> None:
     (packed := tmp_path / "e.txt.gz").write_bytes(b"not gzip")
     clean = write(tmp_path / "f.txt", documents(3))
     files = [many, few, bad, rows, packed, clean]
-    report = check_files(files, CheckOptions(listed=20))
+    report = check_files(files, CheckOptions(max_examples=20))
     assert len(report["characters"]["kinds"]["NUL characters"]["places"]) == 20
     errors = report["faults_by_file"]
     assert errors["files_not_listed"] == 0
@@ -443,7 +443,7 @@ def test_tokens_equal_those_of_prepare(tmp_path: Path) -> None:
 
 def test_split_words_are_sorted_by_their_pieces_in_the_text(tmp_path: Path) -> None:
     tokens = [*tiny_run.TOKENS[:5], "the", "walk", "##ing", "un", "##walk", "##able", "."]
-    tokenizer = Tokenizer.of_vocabulary(tokens, lowercase=True)
+    tokenizer = Tokenizer.from_vocabulary(tokens, lowercase=True)
     path = tmp_path / "a.txt"
     path.write_text("The walking the walking. Walking.\n\nunwalkable the.\n", encoding="utf-8")
     report = check_files([path], tokenizer=tokenizer)["tokenizer"]
@@ -545,7 +545,7 @@ def test_quantiles_are_within_the_width_of_a_bin(values: list[int], q: float) ->
     distribution.add(values[7:])
     exact = sorted(values)[max(1, int(np.ceil(q * len(values)))) - 1]
     assert distribution.quantile(q) == pytest.approx(exact, rel=0.012)
-    assert sum(distribution.histogram()[1]) == len(values)
+    assert sum(distribution.bars()[1]) == len(values)
     assert (distribution.total, distribution.minimum, distribution.maximum) == (
         sum(values),
         min(values),

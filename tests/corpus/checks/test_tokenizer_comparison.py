@@ -28,7 +28,7 @@ TOKENS = [*SPECIAL_TOKENS, "run", "##ning", "the", "a", "##b", "37", ".", "猫"]
 
 
 def small_tokenizer() -> Tokenizer:
-    return Tokenizer.of_vocabulary(TOKENS, lowercase=True)
+    return Tokenizer.from_vocabulary(TOKENS, lowercase=True)
 
 
 def measure_text(
@@ -85,8 +85,8 @@ def test_unknown_words_lower_the_rank(tmp_path: Path) -> None:
     """Pieces per word are those of known words, and a tokenizer without known words ranks last."""
     file = tmp_path / "text.txt"
     file.write_text("running " + "κόσμος " * 19 + "\n", encoding="utf-8")
-    characters = Tokenizer.of_vocabulary([*TOKENS, *"κοσμς", *(f"##{c}" for c in "κοσμς")], lowercase=True)
-    empty = Tokenizer.of_vocabulary([*SPECIAL_TOKENS, "x"], lowercase=True)
+    characters = Tokenizer.from_vocabulary([*TOKENS, *"κοσμς", *(f"##{c}" for c in "κοσμς")], lowercase=True)
+    empty = Tokenizer.from_vocabulary([*SPECIAL_TOKENS, "x"], lowercase=True)
     report = compare_tokenizers(
         [file], {"nothing": empty, "most unknown": small_tokenizer(), "characters": characters}
     )
@@ -179,16 +179,16 @@ def test_statistics_equal_simple_counting(tmp_path_factory: pytest.TempPathFacto
     tokenizer = small_tokenizer()
     text_report, row = measure_text(tmp_path_factory.mktemp("t"), text, tokenizer)
     lines = [line for line in text.split("\n") if line and not line.isspace()]
-    ids = [i for pieces in tokenizer.pieces(lines) for i in pieces]
+    ids = [i for pieces in tokenizer.encode_ids(lines) for i in pieces]
     assert row["tokens"] == len(ids)
-    assert row["unknown_tokens"] == ids.count(tokenizer.unk_id)
+    assert row["unknown_tokens"] == ids.count(tokenizer.unk_token_id)
     used = {tokenizer.tokens[i] for i in ids} - set(SPECIAL_TOKENS)
     assert row["pieces_used"] == len(used)
     words = Counter(w for line in lines for w in word_pattern().findall(line))
     assert text_report["words"] == words.total()
-    pieces = {w: tokenizer.pieces([w])[0] for w in words}
-    assert row["unknown_words"] == sum(n for w, n in words.items() if tokenizer.unk_id in pieces[w])
-    known_words = {w: n for w, n in words.items() if tokenizer.unk_id not in pieces[w]}
+    pieces = {w: tokenizer.encode_ids([w])[0] for w in words}
+    assert row["unknown_words"] == sum(n for w, n in words.items() if tokenizer.unk_token_id in pieces[w])
+    known_words = {w: n for w, n in words.items() if tokenizer.unk_token_id not in pieces[w]}
     assert sum(row["words_by_pieces"]) == sum(known_words.values()) == words.total() - row["unknown_words"]
     assert row["pieces_per_word"] == pytest.approx(
         sum(n * len(pieces[w]) for w, n in known_words.items()) / sum(known_words.values()), abs=1e-6
@@ -218,11 +218,13 @@ def test_bounded_memory_changes_only_the_lists_of_words(
 def test_a_limit_is_divided_among_the_files_and_reported(tmp_path: Path) -> None:
     for name, words in (("a", 1000), ("b", 10), ("c", 1000)):
         (tmp_path / f"{name}.txt").write_text("é the " * words + "\n", encoding="utf-8")
-    report = compare_tokenizers([tmp_path / f"{n}.txt" for n in "abc"], {"it": small_tokenizer()}, limit=2000)
+    report = compare_tokenizers(
+        [tmp_path / f"{n}.txt" for n in "abc"], {"it": small_tokenizer()}, max_bytes=2000
+    )
     assert report["text"]["cut_short"] == [str(tmp_path / "a.txt"), str(tmp_path / "c.txt")]
     assert 1990 <= report["text"]["bytes"] <= 2003
     assert any("a sample" in note for note in report["notes"])
-    unlimited = compare_tokenizers([tmp_path / "b.txt"], {"it": small_tokenizer()}, limit=10**6)
+    unlimited = compare_tokenizers([tmp_path / "b.txt"], {"it": small_tokenizer()}, max_bytes=10**6)
     assert unlimited["text"]["cut_short"] == []
     assert not any("a sample" in note for note in unlimited["notes"])
 
@@ -293,7 +295,7 @@ def test_published_vocabularies(shared_data: Path, tmp_path: Path) -> None:
     names = ["bert-base-uncased", "bert-base-chinese", "gpt2", "albert-base"]
     tokenizers = {name: Tokenizer.load(shared_data / "vocabs" / name) for name in names}
     files = [shared_data / "corpora" / "sample" / f"{name}.txt" for name in ("mixed", "chinese")]
-    report = compare_tokenizers(files, tokenizers, limit=100_000)
+    report = compare_tokenizers(files, tokenizers, max_bytes=100_000)
     rows = report["tokenizers"]
     assert rows["gpt2"]["unknown_tokens"] == 0
     assert rows["albert-base"]["scripts"]["Han"]["letters_known"] == 0

@@ -166,18 +166,18 @@ def test_a_run_of_one_process_is_trained_by_rows(
         place = ComputeContext(torch.device("cpu"), "fp32", torch.Generator(), kernels)
         trained = Trained(*copy.deepcopy(first))
         objective: Any = trained.objective
-        place.settle(trained)
+        place.prepare_modules(trained)
         settings = TrainSettings(batch_size=4, accumulate=accumulate, learning_rate=1e-3, weight_decay=0.1)
         optimizer, passes = optimizer_of(trained, settings), Passes(trained)
         if not by_rows:
-            monkeypatch.setattr(Embedding, "pays_by_rows", False)
+            monkeypatch.setattr(Embedding, "benefits_from_sparse_grad", False)
         coming = updates(SyntheticStream(600, 24, 0.3), 4, accumulate, Position(), 0, objective.counts)
         told = [
             update(trained, optimizer, next(coming), 1e-3, settings, place, step, passes) for step in range(5)
         ]
         coming.close()
         embeddings: Any = trained.get_submodule("encoder.embeddings")
-        assert embeddings.token.weight.grad.is_sparse == (by_rows and kernels.by_rows)
+        assert embeddings.token.weight.grad.is_sparse == (by_rows and kernels.sparse_embedding_updates)
         assert not embeddings.token.by_rows
         assert not embeddings.position.weight.grad.is_sparse
         ends.append((dict(trained.named_parameters()), told))

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from bertsmith.corpus import hashing
 from bertsmith.corpus.checks.file_errors import FileErrors
 from bertsmith.corpus.checks.histogram import Occurrences
-from bertsmith.corpus.hashing import IntArray, WordHashes
+from bertsmith.corpus.hashing import WordHashes
+from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.io.unicode_scripts import HAN, script_of
 
 _NUM_CODE_POINTS = 0x110000

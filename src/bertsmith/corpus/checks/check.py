@@ -57,9 +57,9 @@ class CheckOptions:
     reading: Reading = field(default_factory=Reading)
     language: str | None = None
     ngram: int = 13
-    threshold: float = 0.8
+    near_duplicate_threshold: float = 0.8
     sample: int | None = None
-    listed: int = 20
+    max_examples: int = 20
 
 
 def check_files(
@@ -113,7 +113,7 @@ class _CorpusCheck:
     ) -> None:
         self._options, self._tokens, self._leakage, self._progress = options, tokens, leakage, progress
         self._language = options.language
-        limit = options.listed
+        limit = options.max_examples
         self._bad_bytes, self._bad_records = Occurrences(limit), Occurrences(limit)
         self._unreadable = Occurrences(limit)
         self._num_bad_lines = self._num_bytes = self._num_words = 0
@@ -125,7 +125,9 @@ class _CorpusCheck:
         self._documents, self._lines = DocumentCheck(limit), LineCheck()
         self._repeated, self._locations = RepeatedLines(_MAX_LINES), LocationTable()
         self._exact = _DuplicateCheck(DuplicateIndex("exact"), limit)
-        self._near = _DuplicateCheck(DuplicateIndex("near", options.threshold, _MAX_NEAR_DOCUMENTS), limit)
+        self._near = _DuplicateCheck(
+            DuplicateIndex("near", options.near_duplicate_threshold, _MAX_NEAR_DOCUMENTS), limit
+        )
         # Lines of the current file that could not be read, which shift the locations of the text below.
         self._missing: list[int] = []
         self._num_split = 0
@@ -257,14 +259,14 @@ class _CorpusCheck:
             "lines": {
                 "lengths": lines.summary(),
                 "repeated": self._repeated.summary(
-                    lines.count, lines.total, self._locations.unpack, self._options.listed
+                    lines.count, lines.total, self._locations.unpack, self._options.max_examples
                 ),
                 "boilerplate": self._lines.boilerplate(),
             },
             "duplicates": {
                 "exact": self._exact.summary(num_characters),
                 "near": self._near.summary(num_characters)
-                | {"threshold": self._options.threshold, "shingle_words": SHINGLE_WORDS},
+                | {"threshold": self._options.near_duplicate_threshold, "shingle_words": SHINGLE_WORDS},
             },
             "scripts": with_shares(self._characters.scripts()),
             "languages": with_shares(
@@ -289,7 +291,7 @@ class _CorpusCheck:
     def _limits(self) -> list[str]:
         """Return sentences on what was skipped or estimated."""
         limits = [
-            f"at most {pluralize(self._options.listed, 'location')} listed of each finding, "
+            f"at most {pluralize(self._options.max_examples, 'location')} listed of each finding, "
             f"{self._file_errors.limit} of each error in a file"
         ]
         if self._truncated:

@@ -10,7 +10,7 @@ import numpy as np
 from bertsmith.corpus import hashing
 from bertsmith.corpus.checks.lines import WindowLines
 from bertsmith.corpus.deduplication import LocationTable
-from bertsmith.corpus.hashing import HashArray
+from bertsmith.corpus.tokenized_corpus import HashArray
 from bertsmith.io.files import Document, bare_suffix
 
 _MAX_DOCUMENTS = 4096  # per group

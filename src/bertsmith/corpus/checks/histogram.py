@@ -49,7 +49,7 @@ class Histogram:
         index = int(np.searchsorted(np.cumsum(self._counts), max(1, np.ceil(q * self.count))))
         return min(self.maximum, max(self.minimum or 0, _bin_value(index)))
 
-    def histogram(self, num_bars: int = 40) -> tuple[list[float], list[int]]:
+    def bars(self, num_bars: int = 40) -> tuple[list[float], list[int]]:
         """Return edges and counts of about `num_bars` bars on a logarithmic scale, for a plot."""
         if not self.count:
             return [1.0, 2.0], [0]
@@ -62,7 +62,7 @@ class Histogram:
 
     def summary(self) -> dict[str, Any]:
         """Return the number, mean, quantiles, and histogram of the values for a report."""
-        edges, counts = self.histogram()
+        edges, counts = self.bars()
         return {
             "number": self.count,
             "mean": round(self.total / self.count, 2) if self.count else 0.0,

@@ -17,7 +17,8 @@ import numpy as np
 
 from bertsmith.corpus import hashing
 from bertsmith.corpus.checks.characters import printable
-from bertsmith.corpus.hashing import HashArray, IntArray, WordHashes
+from bertsmith.corpus.hashing import WordHashes
+from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
 from bertsmith.errors import InputError
 from bertsmith.io.files import bare_suffix, read_lines
 from bertsmith.io.tables import table_delimiter, table_records

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from bertsmith.corpus import hashing
 from bertsmith.corpus.checks.characters import printable
 from bertsmith.corpus.checks.histogram import Histogram
-from bertsmith.corpus.hashing import HashArray, IntArray
 from bertsmith.corpus.sorted_hash_map import SortedHashMap
+from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
 from bertsmith.io.unicode_scripts import UNSPACED
 
 _LINE_ENDS = ".!?…:;。！？：；।؟۔։።"

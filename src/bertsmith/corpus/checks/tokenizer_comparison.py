@@ -24,8 +24,8 @@ def compare_tokenizers(
     tokenizers: Mapping[str, Tokenizer],
     *,
     reading: Reading = Reading(),  # noqa: B008  # frozen
-    limit: int | None = None,
-    listed: int = 20,
+    max_bytes: int | None = None,
+    max_examples: int = 20,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Compare tokenizers on the text of some files.
@@ -64,7 +64,7 @@ def compare_tokenizers(
     skipped = Notes()
     paths = find_files(files, skipped)
     truncated: list[str] = []
-    for lines in _slices(paths, reading, limit, truncated, skipped):
+    for lines in _slices(paths, reading, max_bytes, truncated, skipped):
         words.add(lines)
         for tokenizer_stats in stats.values():
             tokenizer_stats.add(lines)
@@ -81,7 +81,7 @@ def compare_tokenizers(
             hint="check how the files were made",
         )
     characters = words.character_counts()
-    rows = {name: entry.summary(words, characters, listed) for name, entry in stats.items()}
+    rows = {name: entry.summary(words, characters, max_examples) for name, entry in stats.items()}
     for row in rows.values():
         row["many_unknown"] = row["unknown_word_share"] > MAX_UNKNOWN_RATIO
     return {

@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import decoders
 
+from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
 from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
 from bertsmith.tokenizer.tokenizer import Tokenizer
-
-IntArray = NDArray[np.int64]
 
 _ALGORITHMS = {"WordPiece": "WordPiece", "BPE": "byte-level BPE", "Unigram": "Unigram"}
 _MAX_WAITING_WORDS = 200_000  # distinct words to encode at once
@@ -154,7 +153,7 @@ class TokenizerStats:
         if self._encoder is not None:
             ids: IntArray = self._encoder.encode(lines)[0]
         else:
-            ids = np.fromiter(chain.from_iterable(self._tokenizer.pieces(lines)), dtype=np.int64)
+            ids = np.fromiter(chain.from_iterable(self._tokenizer.encode_ids(lines)), dtype=np.int64)
         self._token_counts += np.bincount(ids, minlength=len(self._token_counts))
 
     def add_words(self, words: Sequence[str], times: IntArray, scripts: Sequence[str]) -> None:
@@ -185,7 +184,7 @@ class TokenizerStats:
 
     def _encode_words(self, words: Sequence[str]) -> tuple[IntArray, NDArray[np.bool_], NDArray[np.bool_]]:
         """Return, by word [W], the number of pieces, if it is one known piece, and if all pieces are known."""
-        pieces = self._tokenizer.pieces([self._word_prefix + word for word in words])
+        pieces = self._tokenizer.encode_ids([self._word_prefix + word for word in words])
         lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
         owner = np.repeat(np.arange(len(pieces)), lengths)
         ids = np.fromiter(chain.from_iterable(pieces), dtype=np.int64, count=int(lengths.sum()))
@@ -254,7 +253,7 @@ class TokenizerStats:
         """Return counts of characters that are unknown by themselves, and of those that the tokenizer removes."""
         unknown: Counter[str] = Counter()
         dropped: Counter[str] = Counter()
-        pieces = self._tokenizer.pieces(list(characters))
+        pieces = self._tokenizer.encode_ids(list(characters))
         space_ids = set(self._space_ids)
         for (character, times), ids in zip(characters.items(), pieces, strict=True):
             if space_ids.issuperset(ids):
@@ -288,11 +287,11 @@ class TokenizerStats:
     def _without_marker(self, piece: str) -> str:
         """Return a piece without the marker of its position in a word."""
         if self.algorithm == "WordPiece":
-            return piece.removeprefix(self._tokenizer.prefix)
+            return piece.removeprefix(self._tokenizer.continuation_prefix)
         return piece.removeprefix("▁").removeprefix("Ġ")
 
     def _vocabulary_summary(self, max_examples: int) -> dict[str, Any]:
-        special_ids = self._tokenizer.special_ids
+        special_ids = self._tokenizer.all_special_ids
         ids = [i for i in range(self._tokenizer.vocab_size) if i not in special_ids]
         names = {i: shown_piece(self._tokenizer.tokens[i], self.algorithm) for i in ids}
         longest = sorted(ids, key=lambda i: (-len(self._without_marker(names[i])), names[i]))
@@ -308,7 +307,7 @@ class TokenizerStats:
 
     def _shown_pieces(self, words: Sequence[str]) -> list[list[str]]:
         tokens, space_ids = self._tokenizer.tokens, set(self._space_ids)
-        pieces = self._tokenizer.pieces([self._word_prefix + word for word in words])
+        pieces = self._tokenizer.encode_ids([self._word_prefix + word for word in words])
         return [
             [shown_piece(tokens[i], self.algorithm) for i in ids if i not in space_ids][:_MAX_PIECES]
             for ids in pieces

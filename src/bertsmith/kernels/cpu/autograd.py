@@ -198,8 +198,8 @@ class EncoderLayer(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, asked: LayerConfig, *weights: Tensor) -> Tensor:
         """weights: see `LayerWeights`."""
         x, run, own = x.contiguous(), KernelSequence(), LayerWeights(*weights)
-        found, made = layer_forward(x, x, own.factors(), own.norms(asked.epsilons), asked, run)
-        run.end()
+        found, made = layer_forward(x, x, own.matmuls(), own.layer_norms(asked.layer_norm_eps), asked, run)
+        run.run()
         ctx.save_for_backward(*made, *weights)
         ctx.asked = asked
         return found
@@ -210,5 +210,5 @@ class EncoderLayer(torch.autograd.Function):
         run, count = KernelSequence(), len(LayerActivations._fields)
         made, weights = LayerActivations(*ctx.saved_tensors[:count]), LayerWeights(*ctx.saved_tensors[count:])
         to_x, slopes = layer_backward(grad.to(made.x.dtype).contiguous(), made, weights, ctx.asked, run)
-        run.end()
+        run.run()
         return to_x, None, *slopes

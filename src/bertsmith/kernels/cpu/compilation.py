@@ -160,7 +160,7 @@ class Launcher(Protocol):
         """Have the body run."""
         ...
 
-    def room(self, size: int) -> Tensor:
+    def workspace(self, size: int) -> Tensor:
         """Bytes for the next body to work in, so many or more: what it leaves there may be written over."""
         ...
 
@@ -173,7 +173,7 @@ class _Launch:
         values = array("q", slot_values(arguments))
         _gomp(body.address, values.buffer_info()[0], torch.get_num_threads(), 0)
 
-    def room(self, size: int) -> Tensor:
+    def workspace(self, size: int) -> Tensor:
         """See `Run`."""
         return torch.empty(size, dtype=torch.uint8)
 

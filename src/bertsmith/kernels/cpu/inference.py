@@ -58,55 +58,60 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
     def _serves(self, x: Tensor) -> bool:
         return is_supported(x) and x.numel() > 0
 
-    def layer(
+    def encoder_layer(
         self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
     ) -> Tensor | None:
         """Where nothing is trained and its products are ours, in 8-bit integers or not, by one program. To the bit
         the same as part by part."""
         if torch.is_grad_enabled():
-            return super().layer(x, bounds, of, rows)
+            return super().encoder_layer(x, bounds, of, rows)
         least = len(x) if rows is None else len(rows)
         if not least or not self._serves(x) or of.activation is not F.gelu:
             return None
         residual = x.to(compute_dtype(x)).contiguous()
-        norms, over = _norms_of(of), self._over(residual.dtype, x.shape[1] // of.heads, of.heads, bounds)
+        norms, over = (
+            _norms_of(of),
+            self._over(residual.dtype, x.shape[1] // of.num_heads, of.num_heads, bounds),
+        )
         if norms is None or over is None:
             return None
         products = self._products_of(of, residual[:least])  # which may be made for it, and kept
         if products is None:
             return None
         run, given = KernelSequence(), x.contiguous() if isinstance(products, _Int8LayerMatmuls) else residual
-        found, _ = layer_forward(given, residual, products, norms, layer_config(of, over.of(rows)), run)
-        run.end()
+        found, _ = layer_forward(
+            given, residual, products, norms, layer_config(of, over.with_queries(rows)), run
+        )
+        run.run()
         return found
 
     def _products_of(self, of: EncoderLayerModules, x: Tensor) -> LayerMatmuls | None:
         """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""
-        integers = [getattr(part, "integers", None) for part in of.linear]
+        integers = [getattr(part, "integers", None) for part in of.linears]
         known = [one for one in integers if isinstance(one, QuantizedLinear) and _has_body(one)]
         if len(known) == len(integers):
             return _Int8LayerMatmuls(x.dtype, *known)
         weights = layer_weights(of)
-        if weights is None or not weights.have_bodies(x):
+        if weights is None or not weights.have_kernels(x):
             return None
         has_panels = x.dtype == torch.bfloat16 and x.shape[1] % PANEL_COLUMNS == 0
         if not has_panels or any(weight.is_inference() for weight in weights):
-            return weights.factors()
+            return weights.matmuls()
         return self._in_panels(of, weights)
 
     def _in_panels(self, of: EncoderLayerModules, weights: LayerWeights) -> LayerMatmuls:
         """The same with weights in panels, which are made at the first call and when a weight has changed."""
         kept = self._kept.setdefault(of.qkv, WeakKeyDictionary())  # which layers may share, but not all else
         before = kept.get(of.inner)
-        if before is None or not before.weights.is_of(weights):
+        if before is None or not before.weights.matches(weights):
             held = LayerWeights(*(weight.detach() for weight in weights))
-            before = kept[of.inner] = _Kept(WeightVersions(held), held.in_panels())
+            before = kept[of.inner] = _Kept(WeightVersions(held), held.packed_matmuls())
         return before.products
 
-    def rounded(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def quantize_rows(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A row is read once."""
         if not self._serves(x) or x.shape[1] % quantize.COLUMNS:
-            return super().rounded(x, channels)
+            return super().quantize_rows(x, channels)
         x, found = x.contiguous(), torch.empty(x.shape, dtype=torch.int8)
         step, middle = torch.empty(len(x), 1), torch.empty(len(x), 1)
         room = torch.empty(torch.get_num_threads(), x.shape[1])
@@ -117,7 +122,7 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
         )
         return found, step, middle
 
-    def integer_weights(self, weight: Tensor, *, is_native: bool) -> Tensor:
+    def pack_int8_weight(self, weight: Tensor, *, is_native: bool) -> Tensor:
         """As a body reads them: in fours, int8 [out / 32, in / 4, 32, 4], where the processor multiplies such, the
         inputs filled up for tiles; in pairs, int16 [out / 16, in / 2, 16, 2], where it has no products of 8-bit
         integers. Of an output these are neighbours among the inputs, and as many outputs stand side by side."""
@@ -131,19 +136,19 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
             or inputs % quantize.COLUMNS
             or outputs % quantize.COLUMNS
         ):
-            return super().integer_weights(weight, is_native=is_native)
+            return super().pack_int8_weight(weight, is_native=is_native)
         return _side_by_side(weight, quantize.COLUMNS, 2).to(torch.int16)
 
-    def integer_linear(
+    def int8_linear(
         self, x: Tensor, linear: QuantizedLinear, dtype: torch.dtype, *, activated: bool = False
     ) -> Tensor:
         """By one body, which keeps neither integers nor sums, where weights are in pairs or fours."""
         if not _has_body(linear):
-            return super().integer_linear(x, linear, dtype, activated=activated)
+            return super().int8_linear(x, linear, dtype, activated=activated)
         x = (x if x.dtype in SUPPORTED_DTYPES else x.float()).contiguous()
         return int8_linear(linear, x, dtype, launch, activated=activated)
 
-    def restored(
+    def dequantize(
         self,
         products: Tensor,
         step: Tensor,
@@ -155,7 +160,7 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
         """In one pass."""
         served = products.is_cpu and products.is_contiguous() and dtype in SUPPORTED_DTYPES
         if not served or products.shape[1] % quantize.COLUMNS:
-            return super().restored(products, step, middle, apart, of, dtype)
+            return super().dequantize(products, step, middle, apart, of, dtype)
         found = products.new_empty(products.shape, dtype=dtype)
         launch(
             quantize.dequantize_kernel,
@@ -175,24 +180,24 @@ class _Int8LayerMatmuls(NamedTuple):
     inner: QuantizedLinear
     output: QuantizedLinear
 
-    def queries(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerProducts`."""
+    def query(self, x: Tensor, run: Launcher) -> Tensor:
+        """See `LayerMatmuls`."""
         return int8_linear(_outputs(self.qkv, 0, x.shape[1]), x, self.kind, run)
 
-    def keys_values(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerProducts`."""
+    def key_value(self, x: Tensor, run: Launcher) -> Tensor:
+        """See `LayerMatmuls`."""
         return int8_linear(_outputs(self.qkv, x.shape[1], 3 * x.shape[1]), x, self.kind, run)
 
-    def all_three(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerProducts`."""
+    def query_key_value(self, x: Tensor, run: Launcher) -> Tensor:
+        """See `LayerMatmuls`."""
         return int8_linear(self.qkv, x, self.kind, run)
 
-    def projected(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerProducts`."""
+    def output_projection(self, x: Tensor, run: Launcher) -> Tensor:
+        """See `LayerMatmuls`."""
         return int8_linear(self.projection, x, self.kind, run)
 
-    def fed_forward(self, x: Tensor, run: Launcher) -> tuple[Tensor, Tensor, Tensor]:
-        """See `LayerProducts`; what GELU is taken of is not kept."""
+    def feed_forward(self, x: Tensor, run: Launcher) -> tuple[Tensor, Tensor, Tensor]:
+        """See `LayerMatmuls`; what GELU is taken of is not kept."""
         activated = int8_linear(self.inner, x, self.kind, run, activated=True)
         return int8_linear(self.output, activated, self.kind, run), activated, activated
 
@@ -226,8 +231,8 @@ def _outputs(linear: QuantizedLinear, begin: int, end: int) -> QuantizedLinear:
     """Some of its outputs, as many as stand side by side in its weights, or a multiple."""
     together = linear.weight.shape[2]
     weight = linear.weight[begin // together : end // together]
-    of = DequantParams(*(one[begin:end] for one in linear.of))
-    return QuantizedLinear(linear.channels, weight, of, linear.apart)
+    of = DequantParams(*(one[begin:end] for one in linear.dequant))
+    return QuantizedLinear(linear.input_scale, weight, of, linear.outlier_channel)
 
 
 def _side_by_side(weight: Tensor, outputs: int, inputs: int) -> Tensor:

@@ -28,41 +28,55 @@ class AttentionConfig(NamedTuple):
     drawn: what of the weights is dropped. bodies: what computes it. asked: where each sequence's queries begin,
     long [B + 1]. rows: the tokens of all queries, long [M] in ascending order; None where each token has one."""
 
-    starts: Tensor
-    longest: int
-    tokens: int
-    heads: int
-    sees: int
-    drawn: DropoutSeeds
-    bodies: Any
-    asked: Tensor
-    rows: Tensor | None = None
+    cu_seqlens: Tensor
+    max_seqlen: int
+    num_tokens: int
+    num_heads: int
+    direction: int
+    dropout_seeds: DropoutSeeds
+    kernels: Any
+    query_cu_seqlens: Tensor
+    query_indices: Tensor | None = None
 
-    def of(self, rows: Tensor | None) -> AttentionConfig:
+    def with_queries(self, rows: Tensor | None) -> AttentionConfig:
         """With the queries of these tokens alone."""
         if rows is None:
             return self
         rows = rows.contiguous()
-        return self._replace(rows=rows, asked=torch.searchsorted(rows, self.starts))
+        return self._replace(query_indices=rows, query_cu_seqlens=torch.searchsorted(rows, self.cu_seqlens))
 
-    def numbers(self, q: Tensor) -> tuple[int, ...]:
+    def scalar_args(self, q: Tensor) -> tuple[int, ...]:
         """What the bodies read of it."""
-        width = q.shape[1] // self.heads
-        return len(self.starts) - 1, self.heads, width, self.sees, *self.drawn, len(q), self.longest
+        width = q.shape[1] // self.num_heads
+        return (
+            len(self.cu_seqlens) - 1,
+            self.num_heads,
+            width,
+            self.direction,
+            *self.dropout_seeds,
+            len(q),
+            self.max_seqlen,
+        )
 
-    def at(self, q: Tensor, kv: Tensor) -> tuple[int | Tensor, ...]:
+    def pointer_args(self, q: Tensor, kv: Tensor) -> tuple[int | Tensor, ...]:
         """The same: where queries and keys lie, and which queries there are."""
-        return kv, q.stride(0), kv.stride(0), self.asked, 0 if self.rows is None else self.rows
+        return (
+            kv,
+            q.stride(0),
+            kv.stride(0),
+            self.query_cu_seqlens,
+            0 if self.query_indices is None else self.query_indices,
+        )
 
     @property
-    def queries(self) -> int:
+    def num_queries(self) -> int:
         """How many there are."""
-        return self.tokens if self.rows is None else len(self.rows)
+        return self.num_tokens if self.query_indices is None else len(self.query_indices)
 
-    def room(self, q: Tensor, run: Launcher, *, back: bool) -> tuple[Tensor, int]:
+    def workspace(self, q: Tensor, run: Launcher, *, back: bool) -> tuple[Tensor, int]:
         """Where they work; how many numbers in fp32 a thread has of it."""
-        own = self.bodies.room(self.longest, q.shape[1] // self.heads, back)
-        return run.room(4 * own * torch.get_num_threads()), own
+        own = self.kernels.room(self.max_seqlen, q.shape[1] // self.num_heads, back)
+        return run.workspace(4 * own * torch.get_num_threads()), own
 
 
 def is_bf16(x: Tensor) -> int:
@@ -99,14 +113,14 @@ def split_query_key_value(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, 
 def attention_forward(q: Tensor, kv: Tensor, over: AttentionConfig, run: Launcher) -> tuple[Tensor, Tensor]:
     """softmax(q·kᵀ/√d)·v for each sequence and head, of q [M, H] and kv [N, 2H], whose rows lie in memory as they
     are: [M, H]; and of each row of scores the highest and the sum."""
-    found, stats = _for_tokens(over.queries, q.shape, q.dtype), torch.empty(len(q), over.heads, 2)
-    room, own = over.room(q, run, back=False)
+    found, stats = _for_tokens(over.num_queries, q.shape, q.dtype), torch.empty(len(q), over.num_heads, 2)
+    room, own = over.workspace(q, run, back=False)
     run(
-        over.bodies.forward,
-        *(is_bf16(q), q, found, stats, over.starts),
-        *over.numbers(q),
+        over.kernels.forward,
+        *(is_bf16(q), q, found, stats, over.cu_seqlens),
+        *over.scalar_args(q),
         *(room, own, 0, amx.TILE_CONFIG),
-        *over.at(q, kv),
+        *over.pointer_args(q, kv),
     )
     return found, stats
 
@@ -115,28 +129,28 @@ def attention_backward(
     grad: Tensor, q: Tensor, kv: Tensor, stats: Tensor, over: AttentionConfig, run: Launcher
 ) -> list[Tensor]:
     """The slopes of q and kv; side by side, [N, 3H], where each token has a query. The scores are made again."""
-    room, own = over.room(q, run, back=True)
-    if over.rows is None:
-        found = [_for_tokens(over.tokens, (len(q), 3 * q.shape[1]), q.dtype)]
+    room, own = over.workspace(q, run, back=True)
+    if over.query_indices is None:
+        found = [_for_tokens(over.num_tokens, (len(q), 3 * q.shape[1]), q.dtype)]
     else:
         found = [
-            _for_tokens(over.queries, q.shape, q.dtype),
-            _for_tokens(over.tokens, kv.shape, kv.dtype),
+            _for_tokens(over.num_queries, q.shape, q.dtype),
+            _for_tokens(over.num_tokens, kv.shape, kv.dtype),
         ]
     to_q, to_kv = split_query_key_value(*found)
     run(
-        over.bodies.backward,
-        *(is_bf16(q), q, to_q, stats, over.starts),
-        *over.numbers(q),
+        over.kernels.backward,
+        *(is_bf16(q), q, to_q, stats, over.cu_seqlens),
+        *over.scalar_args(q),
         *(room, own, grad, amx.TILE_CONFIG),
-        *(*over.at(q, kv), to_kv),
+        *(*over.pointer_args(q, kv), to_kv),
     )
     return found
 
 
 def _rows(x: Tensor, many: int, run: Launcher) -> Tensor:
     """So many rows of x in fp32 for each thread, to work in."""
-    return run.room(4 * many * x.shape[1] * torch.get_num_threads())
+    return run.workspace(4 * many * x.shape[1] * torch.get_num_threads())
 
 
 def add_layer_norm_forward(

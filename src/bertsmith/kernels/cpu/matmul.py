@@ -69,25 +69,25 @@ class PackedMatrix(NamedTuple):
     """A matrix [terms, columns] as the bodies of products in bf16 read it, of which they may be made once for many
     products. held: uint8 [panels, bytes of one]; or, of one product alone, that many and more."""
 
-    held: Tensor
-    terms: int
-    columns: int
+    data: Tensor
+    num_rows: int
+    num_columns: int
 
     @property
     def shape(self) -> tuple[int, int]:
         """What the matrix has."""
-        return self.terms, self.columns
+        return self.num_rows, self.num_columns
 
-    def between(self, first: int, last: int) -> PackedMatrix:
+    def slice_columns(self, first: int, last: int) -> PackedMatrix:
         """These columns of it, the first a multiple of those of a panel."""
         return PackedMatrix(
-            self.held[first // PANEL_COLUMNS : -(-last // PANEL_COLUMNS)], self.terms, last - first
+            self.data[first // PANEL_COLUMNS : -(-last // PANEL_COLUMNS)], self.num_rows, last - first
         )
 
 
 def slice_columns(y: Tensor | PackedMatrix, first: int, last: int) -> Tensor | PackedMatrix:
     """These columns of a matrix, see `Panels.between`."""
-    return y.between(first, last) if isinstance(y, PackedMatrix) else y[:, first:last]
+    return y.slice_columns(first, last) if isinstance(y, PackedMatrix) else y[:, first:last]
 
 
 def pack(y: Tensor) -> PackedMatrix:
@@ -128,10 +128,10 @@ def matmul(
         return
     y = as_row_or_column_major(y)
     if torch.bfloat16 in (x.dtype, y.dtype):
-        own = PackedMatrix(run.room(_panels(columns) * GEMM_BF16.panel(terms)), terms, columns)
+        own = PackedMatrix(run.workspace(_panels(columns) * GEMM_BF16.panel(terms)), terms, columns)
         _multiply_half(x, y, own, out, run, add, *more)
         return
-    room = run.room(GEMM_FP32.room(threads, columns, terms))
+    room = run.workspace(GEMM_FP32.room(threads, columns, terms))
     run(
         GEMM_FP32.by_rows,
         *(x, 4 * x.stride(0), y, 4 * y.stride(0), 4 * y.stride(1)),
@@ -150,13 +150,13 @@ def _multiply_half(
     before: int | Tensor = 0,
 ) -> None:
     """y: of what the panels are made, None where they are there already. Of an x without rows nothing else is."""
-    own = GEMM_BF16.room(panels.terms)
+    own = GEMM_BF16.room(panels.num_rows)
     room = torch.empty(torch.get_num_threads() * own, dtype=torch.uint8)
     run(
         GEMM_BF16.by_rows,
         *(*_rows_at(x), *((0, 0, 0, 0) if y is None else _both_at(y)), *_rows_at(out)),
-        *(len(x), panels.columns, panels.terms, room, own),
-        *(bias, activated, before, 0, amx.TILE_CONFIG, panels.held),
+        *(len(x), panels.num_columns, panels.num_rows, room, own),
+        *(bias, activated, before, 0, amx.TILE_CONFIG, panels.data),
     )
 
 
@@ -170,7 +170,7 @@ def matmul_transposed_left(
     is_half = torch.bfloat16 in (x.dtype, y.dtype)
     bodies = GEMM_BF16 if is_half else GEMM_FP32
     size, of_rows, of_columns = bodies.room_turned(torch.get_num_threads(), rows, columns)
-    room, numbers = run.room(size), torch.zeros(bodies.turns(terms), dtype=torch.int64)
+    room, numbers = run.workspace(size), torch.zeros(bodies.turns(terms), dtype=torch.int64)
     some = torch.empty(0 if sums is None else bodies.slices(terms) * rows)
     matrices: list[int | Tensor]
     matrices = [*_rows_at(x), *_rows_at(y)] if is_half else [*_rows_at(x)[:2], *_rows_at(y)[:2]]

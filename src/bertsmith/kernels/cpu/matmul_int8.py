@@ -32,7 +32,7 @@ def int8_linear(
     linear: QuantizedLinear, x: Tensor, kind: torch.dtype, run: Launcher, *, activated: bool = False
 ) -> Tensor:
     """See `Kernels.integer_linear`, of x in fp32 or bf16, its rows in memory as they are."""
-    rows, inputs, outputs = *x.shape, len(linear.of.sums)
+    rows, inputs, outputs = *x.shape, len(linear.dequant.weight_sums)
     found = x.new_empty((rows, outputs), dtype=kind)
     if not rows:
         return found
@@ -40,18 +40,18 @@ def int8_linear(
     own = bodies.room(inputs)
     run(
         bodies.linear,
-        *(is_bf16(x), x, linear.channels, linear.weight, found),
-        *(linear.of.sums, linear.of.scale, linear.of.bias),
+        *(is_bf16(x), x, linear.input_scale, linear.weight, found),
+        *(linear.dequant.weight_sums, linear.dequant.scale, linear.dequant.bias),
         *(
             rows,
             inputs,
             outputs,
             float_bits(MIN_QUANT_STEP),
-            run.room(torch.get_num_threads() * own),
+            run.workspace(torch.get_num_threads() * own),
             own,
             is_bf16(found),
         ),
-        *(activated, amx.TILE_CONFIG, linear.apart, linear.of.apart),
+        *(activated, amx.TILE_CONFIG, linear.outlier_channel, linear.dequant.outlier_weight),
     )
     if activated and bodies is GEMM_INT8_FALLBACK:
         run(row_kernels.gelu, is_bf16(found), found, found, found.numel())

@@ -68,13 +68,13 @@ class KernelSequence:
         self._slots.fromlist(slot_values(arguments))
         self._kept.append(arguments)
 
-    def room(self, size: int) -> Tensor:
+    def workspace(self, size: int) -> Tensor:
         """See `Run`."""
         if size > len(self._room):
             self._room = torch.empty(size, dtype=torch.uint8)
         return self._room
 
-    def end(self) -> None:
+    def run(self) -> None:
         """Run them all, once: bodies count in what they are given."""
         bodies = array("q", self._bodies)
         (at_bodies, count), (at_slots, _) = bodies.buffer_info(), self._slots.buffer_info()

@@ -65,36 +65,36 @@ class NumbaTrainingBackend(KernelBackend):
     """By compiled loops, where something is trained on a processor in fp32 or bf16; else as torch has it."""
 
     name = "numba"
-    by_rows = True
+    sparse_embedding_updates = True
     # Tokens of a batch's longest sequence. With fewer than the first a whole update is as quick, or quicker, where
     # attention multiplies in fp32 what is in bf16. With more than the second, where the processor does not
     # multiply bf16 itself, the library's products in bf16 are quicker than those.
-    shortest_in_half: ClassVar[int] = 64
-    longest_in_full: ClassVar[float] = 128
+    min_seqlen_bf16_attention: ClassVar[int] = 64
+    max_seqlen_fp32_attention: ClassVar[float] = 128
 
     def _serves(self, x: Tensor) -> bool:
         """Whether x is computed by kernels: something is trained, and its kind is known."""
         return torch.is_grad_enabled() and is_supported(x) and x.numel() > 0
 
-    def activated(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    def activation(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
         """activation(x); GELU's by a kernel."""
         if activation is not F.gelu or not self._serves(x):
-            return super().activated(x, activation)
+            return super().activation(x, activation)
         return apply(Gelu, x)
 
-    def fed_forward(
+    def feed_forward(
         self, x: Tensor, inner: nn.Linear, output: nn.Linear, activation: Callable[[Tensor], Tensor]
     ) -> Tensor | None:
         """With products of ours GELU is made there and back while the inner rows are in the cache."""
         if not isinstance(inner, nn.Linear) or inner.bias is None or output.bias is None:
             return None
         of = inner.weight, inner.bias, output.weight, output.bias
-        if activation is not F.gelu or not self.multiplies(x):
+        if activation is not F.gelu or not self.has_fast_matmul(x):
             return None
         x = x.to(compute_dtype(x))
         return apply(FeedForward, x, *of) if supports_layer(x, *of) else None
 
-    def added_norm(self, residual: Tensor, x: Tensor, dropout: DropoutLike, norm: nn.Module) -> Tensor:
+    def add_layer_norm(self, residual: Tensor, x: Tensor, dropout: DropoutLike, norm: nn.Module) -> Tensor:
         """norm(residual + dropout(x)), in the dtype of x, computed in fp32."""
         if (
             not isinstance(norm, nn.LayerNorm)
@@ -102,7 +102,7 @@ class NumbaTrainingBackend(KernelBackend):
             or norm.bias is None
             or not self._serves(x)
         ):
-            return super().added_norm(residual, x, dropout, norm)
+            return super().add_layer_norm(residual, x, dropout, norm)
         return apply(
             AddLayerNorm,
             residual.to(x.dtype),
@@ -113,20 +113,18 @@ class NumbaTrainingBackend(KernelBackend):
             draw_dropout_seeds(dropout),
         )
 
-    def multiplies(self, x: Tensor) -> bool:
+    def has_fast_matmul(self, x: Tensor) -> bool:
         """On processors on which the libraries are slow."""
         return self._serves(x) and has_gemm(compute_dtype(x))
 
-    def multiplied(
-        self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None
-    ) -> Tensor:
+    def matmul(self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """By one body where the rows of x lie in memory as they are, by another where its columns do. In bf16 the
         latter's products are in fp32."""
         if not supports_matmul(x, y, bias):
             if torch.bfloat16 not in (x.dtype, y.dtype):
-                return super().multiplied(x, y, bias, out)
+                return super().matmul(x, y, bias, out)
             bias = None if bias is None else bias.to(torch.bfloat16)
-            made = super().multiplied(x.to(torch.bfloat16), y.to(torch.bfloat16), bias)
+            made = super().matmul(x.to(torch.bfloat16), y.to(torch.bfloat16), bias)
             return made if out is None else out.copy_(made)
         x = as_row_or_column_major(x)
         is_half = torch.bfloat16 in (x.dtype, y.dtype) and x.stride(1) == 1
@@ -140,16 +138,16 @@ class NumbaTrainingBackend(KernelBackend):
                 made += bias
         return made if out is None or made is out else out.copy_(made)
 
-    def slopes(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    def linear_weight_grads(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Those of the bias are added up on the way."""
         grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
         return (
             layer_functions.linear_weight_grads(x, grad, launch)
             if supports_matmul(grad.T, x)
-            else super().slopes(x, grad)
+            else super().linear_weight_grads(x, grad)
         )
 
-    def embedded(
+    def embed(
         self,
         x: Tensor,
         tables: Sequence[tuple[nn.Embedding, Tensor]],
@@ -172,19 +170,23 @@ class NumbaTrainingBackend(KernelBackend):
         own = norm.weight, norm.bias, tuple(places), norm.eps, draw_dropout_seeds(dropout), kind
         return apply(Embed, x, *weights, *own)
 
-    def layer(
+    def encoder_layer(
         self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
     ) -> Tensor | None:
         """Where all of it is trained and its products are ours, by one program there and one back: in between,
         what Python needs falls out of the processor's caches."""
         learns, weights, x = x.requires_grad, layer_weights(of), x.to(compute_dtype(x))
-        if of.activation is not F.gelu or weights is None or not learns or not self.multiplies(x):
+        if of.activation is not F.gelu or weights is None or not learns or not self.has_fast_matmul(x):
             return None
         few = x if rows is None else x[: len(rows)]
-        if not weights.have_bodies(few) or not all(weight.requires_grad for weight in weights):
+        if not weights.have_kernels(few) or not all(weight.requires_grad for weight in weights):
             return None
-        over = self._over(x.dtype, x.shape[1] // of.heads, of.heads, bounds)
-        return None if over is None else apply(EncoderLayer, x, layer_config(of, over.of(rows)), *weights)
+        over = self._over(x.dtype, x.shape[1] // of.num_heads, of.num_heads, bounds)
+        return (
+            None
+            if over is None
+            else apply(EncoderLayer, x, layer_config(of, over.with_queries(rows)), *weights)
+        )
 
     def attention(
         self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
@@ -195,10 +197,12 @@ class NumbaTrainingBackend(KernelBackend):
             return None
         over = self._over(qkv.dtype, qkv.shape[1] // 3 // heads, heads, bounds)
         return (
-            None if over is None else apply(Attention, over._replace(drawn=draw_dropout_seeds(dropout)), qkv)
+            None
+            if over is None
+            else apply(Attention, over._replace(dropout_seeds=draw_dropout_seeds(dropout)), qkv)
         )
 
-    def attention_of_rows(
+    def attention_of_queries(
         self, x: Tensor, rows: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
     ) -> AttentionFn | None:
         """By the same kernels."""
@@ -207,7 +211,9 @@ class NumbaTrainingBackend(KernelBackend):
         over = self._over(compute_dtype(x), x.shape[1] // heads, heads, bounds)
         if over is None:
             return None
-        return partial(apply, Attention, over.of(rows)._replace(drawn=draw_dropout_seeds(dropout)))
+        return partial(
+            apply, Attention, over.with_queries(rows)._replace(dropout_seeds=draw_dropout_seeds(dropout))
+        )
 
     def _over(
         self, kind: torch.dtype, width: int, heads: int, bounds: SequenceLayout
@@ -219,9 +225,12 @@ class NumbaTrainingBackend(KernelBackend):
         starts, sees, longest, tokens = bounds
         bf16 = kind == torch.bfloat16
         in_half = (
-            ATTENTION_BF16 and bf16 and width % ATTENTION_BF16.SIDE == 0 and longest >= self.shortest_in_half
+            ATTENTION_BF16
+            and bf16
+            and width % ATTENTION_BF16.SIDE == 0
+            and longest >= self.min_seqlen_bf16_attention
         )
-        if not longest or (bf16 and not in_half and longest > self.longest_in_full):
+        if not longest or (bf16 and not in_half and longest > self.max_seqlen_fp32_attention):
             return None
         return AttentionConfig(
             *(starts, longest, tokens, heads),
@@ -233,12 +242,12 @@ class NumbaTrainingBackend(KernelBackend):
             ),
         )
 
-    def weights(
+    def attention_softmax(
         self, scores: Tensor, bias: Tensor | None, dropout: DropoutLike | None
     ) -> tuple[Tensor, Tensor, DropoutState]:
         """One pass makes softmax and dropout."""
         if not is_supported(scores) or scores.shape[-1] == 0:
-            return super().weights(scores, bias, dropout)
+            return super().attention_softmax(scores, bias, dropout)
         scores, drawn = scores.contiguous(), draw_dropout_seeds(dropout)
         weights = torch.empty_like(scores)
         after = torch.empty_like(scores) if drawn[2] else weights
@@ -257,10 +266,10 @@ class NumbaTrainingBackend(KernelBackend):
         )
         return after, weights, drawn
 
-    def weights_back(self, weights: Tensor, drawn: DropoutState, slopes: Tensor) -> tuple[Tensor, Tensor]:
+    def softmax_backward(self, weights: Tensor, drawn: DropoutState, slopes: Tensor) -> tuple[Tensor, Tensor]:
         """One pass makes the weights after dropout again, and the slopes of the scores in place of theirs."""
         if not isinstance(drawn, tuple):
-            return super().weights_back(weights, drawn, slopes)
+            return super().softmax_backward(weights, drawn, slopes)
         slopes = slopes.contiguous()
         after = torch.empty_like(weights) if drawn[2] else weights
         columns = weights.shape[-1]
@@ -271,10 +280,12 @@ class NumbaTrainingBackend(KernelBackend):
         )
         return after, slopes
 
-    def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def fused_cross_entropy(
+        self, logits: Tensor, bias: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Rows by rows; the threads share them out."""
         if not is_supported(logits) or not logits.numel():
-            return super().table_loss(logits, bias, labels)
+            return super().fused_cross_entropy(logits, bias, labels)
         rows, columns = logits.shape
         losses, right = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
         sums = torch.zeros(torch.get_num_threads(), columns)
@@ -285,21 +296,21 @@ class NumbaTrainingBackend(KernelBackend):
         )
         return losses.sum(), right.sum(), sums.sum(0)
 
-    def takes_parts(self, x: Tensor) -> bool:
+    def prefers_chunked_loss(self, x: Tensor) -> bool:
         """In fp32: MKL makes a product at half its speed where the number of columns is no multiple of 8, as with
         30,522 words. In bf16 where products are ours, which read the table as it is."""
-        return x.is_cpu and (compute_dtype(x) == torch.float32 or self.multiplies(x))
+        return x.is_cpu and (compute_dtype(x) == torch.float32 or self.has_fast_matmul(x))
 
-    def part_seen(self, part: VocabChunk, top: Tensor, total: Tensor, gold: Tensor) -> None:
+    def update_online_softmax(self, part: VocabChunk, top: Tensor, total: Tensor, gold: Tensor) -> None:
         """Columns by columns; the threads share them out."""
         if not _has_parts((*part[:3], top, total, gold)):
-            super().part_seen(part, top, total, gold)
+            super().update_online_softmax(part, top, total, gold)
             return
         bf16 = is_bf16(part.logits)
         launch(
             row_kernels.update_online_softmax,
             *part.logits.shape,
-            part.first,
+            part.start,
             *part[:3],
             top,
             total,
@@ -308,52 +319,52 @@ class NumbaTrainingBackend(KernelBackend):
             bf16,
         )
 
-    def part_slopes(self, part: VocabChunk, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
+    def chunk_backward(self, part: VocabChunk, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
         """Rows by rows; the threads share them out."""
         if not _has_parts((*part[:3], top, share)):
-            return super().part_slopes(part, top, share, slope)
+            return super().chunk_backward(part, top, share, slope)
         of_bias = torch.empty(len(part.logits))
         launch(
             row_kernels.chunk_backward,
             *part.logits.shape,
-            part.first,
+            part.start,
             *part[:3],
             *(top, share, float_bits(slope.item()), of_bias, is_bf16(part.logits)),
         )
         return of_bias
 
-    def moves(self, gradient: Tensor) -> bool:
+    def has_fused_adamw(self, gradient: Tensor) -> bool:
         """Where it lies in memory as a whole; not one that is cut over several processes."""
         return type(gradient) is Tensor and _is_whole(gradient)
 
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+    def grad_norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Squares are added up in parts, the same for any number of threads."""
-        if not gradients or not all(map(self.moves, gradients)):
-            return super().norm(gradients)
+        if not gradients or not all(map(self.has_fused_adamw, gradients)):
+            return super().grad_norm(gradients)
         rows, count = _rows_of([[gradient] for gradient in gradients])
         sums = torch.empty(count)
         launch(fused_adamw.squared_norms, rows, len(rows), sums)
         return sums.sum(dtype=torch.float64).sqrt().float()
 
-    def move_all(self, moved: Sequence[AdamWTensors], step: AdamWStep, factor: float) -> None:
+    def adamw_step(self, moved: Sequence[AdamWTensors], step: AdamWStep, factor: float) -> None:
         """In one pass over all of them."""
         if not all(_is_whole(tensor) for tensors in moved for tensor in tensors):
-            super().move_all(moved, step, factor)
+            super().adamw_step(moved, step, factor)
             return
-        rows, _ = _rows_of([(own.gradient, own.parameter, own.mean, own.square) for own in moved])
+        rows, _ = _rows_of([(own.grad, own.param, own.exp_avg, own.exp_avg_sq) for own in moved])
         launch(
             fused_adamw.adamw_kernel,
             rows,
             *(len(rows), *_numbers_of(step), float_bits(factor)),
         )
 
-    def move_rows(
+    def sparse_adamw(
         self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: AdamWStep
     ) -> None:
         """Rows that have never had a gradient are left alone, or decay; most of a vocabulary are such rows."""
         kept = (table, mean, square)
         if table.dtype != torch.float32 or not all(x.is_cpu and x.is_contiguous() for x in kept):
-            super().move_rows(table, mean, square, where, gradients, step)
+            super().sparse_adamw(table, mean, square, where, gradients, step)
             return
         gradients = gradients.contiguous()
         launch(
@@ -365,7 +376,7 @@ class NumbaTrainingBackend(KernelBackend):
 
 def layer_config(of: EncoderLayerModules, over: AttentionConfig) -> LayerConfig:
     """How this call of a layer computes: draws what is dropped."""
-    over = over._replace(drawn=draw_dropout_seeds(of.attention_dropout))
+    over = over._replace(dropout_seeds=draw_dropout_seeds(of.attention_dropout))
     first, last = (cast(nn.LayerNorm, norm).eps for norm in of.norms)
     return LayerConfig(over, (draw_dropout_seeds(of.dropout), draw_dropout_seeds(of.dropout)), (first, last))
 
@@ -415,7 +426,7 @@ def _has_rows(table: nn.Embedding, places: Tensor) -> bool:
 
 def draw_dropout_seeds(dropout: DropoutLike | None) -> DropoutSeeds:
     """What this call of it decides by."""
-    if dropout is None or not dropout.active:
+    if dropout is None or not dropout.is_active:
         return 0, 0, 0, float_bits(1.0)
     seeds = torch.empty(2, dtype=torch.int64)
     low, high = seeds.random_(0, 2**32, generator=dropout.generator).tolist()

@@ -47,17 +47,17 @@ class AttentionConfig(NamedTuple):
     longer. causal: a token sees those before it alone. share: of the weights, that dropout drops, None for none.
     seeds: int32 [2], what its masks are made of."""
 
-    starts: Tensor
-    longest: int
+    cu_seqlens: Tensor
+    max_seqlen: int
     heads: int
     causal: bool
-    share: float | None
+    dropout_p: float | None
     seeds: Tensor
 
     @property
-    def dropped(self) -> int:
+    def dropout_threshold(self) -> int:
         """Of 2**32."""
-        return min(round((self.share or 0.0) * 2**32), 2**32 - 1)
+        return min(round((self.dropout_p or 0.0) * 2**32), 2**32 - 1)
 
 
 class AttentionActivations(NamedTuple):
@@ -65,8 +65,8 @@ class AttentionActivations(NamedTuple):
     [A, N]; and what dropout drew, int32 [2, A, N], [0, A, N] without it."""
 
     out: Tensor
-    sums: Tensor
-    drawn: Tensor
+    logsumexp: Tensor
+    dropout_seeds: Tensor
 
 
 def attention(qkv: Tensor, asked: AttentionConfig) -> Tensor:
@@ -95,7 +95,7 @@ def attention_forward(qkv: Tensor, asked: AttentionConfig) -> AttentionActivatio
     made, cut = _empty(qkv, asked), _FORWARD
     with torch.cuda.device_of(qkv):
         _attend[_grid(cut, asked)](
-            *(qkv, *made, asked.starts, asked.seeds, len(qkv), _NOTHING),
+            *(qkv, *made, asked.cu_seqlens, asked.seeds, len(qkv), _NOTHING),
             *(*_sizes(qkv, asked), cut.block, cut.step),
             **cut.options,
         )
@@ -106,12 +106,12 @@ def attention_backward(
     grad: Tensor, qkv: Tensor, made: AttentionActivations, asked: AttentionConfig
 ) -> Tensor:
     """The slopes of qkv [N, 3H], from those of what was given, grad [N, H]."""
-    grad, slopes, middles = grad.contiguous(), torch.empty_like(qkv), torch.empty_like(made.sums)
+    grad, slopes, middles = grad.contiguous(), torch.empty_like(qkv), torch.empty_like(made.logsumexp)
     with torch.cuda.device_of(qkv):
         for kernel, cut in ((_of_queries, _OF_QUERIES), (_of_keys, _OF_KEYS)):
             kernel[_grid(cut, asked)](
-                *(qkv, made.out, grad, made.sums, middles, made.drawn, slopes),
-                *(asked.starts, asked.seeds, len(qkv), _NOTHING),
+                *(qkv, made.out, grad, made.logsumexp, middles, made.dropout_seeds, slopes),
+                *(asked.cu_seqlens, asked.seeds, len(qkv), _NOTHING),
                 *(*_sizes(qkv, asked), cut.block, cut.step),
                 **cut.options,
             )
@@ -119,7 +119,7 @@ def attention_backward(
 
 
 def _grid(cut: _TileConfig, asked: AttentionConfig) -> tuple[int, int, int]:
-    return -(-asked.longest // cut.block), asked.heads, len(asked.starts) - 1
+    return -(-asked.max_seqlen // cut.block), asked.heads, len(asked.cu_seqlens) - 1
 
 
 def _empty(qkv: Tensor, asked: AttentionConfig) -> AttentionActivations:
@@ -127,7 +127,7 @@ def _empty(qkv: Tensor, asked: AttentionConfig) -> AttentionActivations:
     return AttentionActivations(
         qkv.new_empty(tokens, width // 3),
         qkv.new_empty(asked.heads, tokens, dtype=torch.float32),
-        qkv.new_empty(2 if asked.dropped else 0, asked.heads, tokens, dtype=torch.int32),
+        qkv.new_empty(2 if asked.dropout_threshold else 0, asked.heads, tokens, dtype=torch.int32),
     )
 
 
@@ -136,7 +136,7 @@ def _sizes(qkv: Tensor, asked: AttentionConfig) -> tuple[int, int, int, bool, in
     of 2**32 weights are dropped."""
     columns = qkv.shape[1] // 3 // asked.heads
     wide = max(_LEAST_COLUMNS, triton.next_power_of_2(columns))
-    return asked.heads, columns, wide, asked.causal, asked.dropped
+    return asked.heads, columns, wide, asked.causal, asked.dropout_threshold
 
 
 @triton.jit

@@ -36,17 +36,17 @@ _WIDENS = "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-ca
 class LayerConfig(NamedTuple):
     """What a layer computes beside its weights. drops: dropout before each sum. kind: of its products."""
 
-    asked: AttentionConfig
-    drops: tuple[SeededDropout, SeededDropout]
+    attention: AttentionConfig
+    dropouts: tuple[SeededDropout, SeededDropout]
     activation: Callable[[Tensor], Tensor]
     epsilons: tuple[float, float]
-    kind: torch.dtype
+    dtype: torch.dtype
 
 
 def encoder_layer(x: Tensor, shape: LayerConfig, rows: Tensor | None, weights: Sequence[Tensor]) -> Tensor:
     """A layer (Devlin et al. 2018, section 3), [N, H] → [N, H]; rows: long [M], those that are wanted: [M, H].
     weights: weight and bias of each part, in the order of `LayerParts.weighted`."""
-    found: Tensor = _Layer.apply(x.to(shape.kind).contiguous(), shape, rows, *weights)  # type: ignore
+    found: Tensor = _Layer.apply(x.to(shape.dtype).contiguous(), shape, rows, *weights)  # type: ignore
     return found
 
 
@@ -98,20 +98,20 @@ class _Layer(torch.autograd.Function):
         )
         with torch.autocast(x.device.type, enabled=False):
             qkv = F.linear(x, qkv_weight, qkv_bias)
-            attended = attention_forward(qkv, shape.asked)
+            attended = attention_forward(qkv, shape.attention)
             mixed, residual = (
                 one if rows is None else one.index_select(0, rows) for one in (attended.out, x)
             )
             projected = mixed @ projection.T
-            first = add_layer_norm(residual, projected, of.projection_bias, first_norm, shape.drops[0])
+            first = add_layer_norm(residual, projected, of.projection_bias, first_norm, shape.dropouts[0])
             widened = first.out @ inner.T
             active = bias_activation(widened, of.inner_bias, shape.activation)
             narrowed = active @ output.T
-            last = add_layer_norm(first.out, narrowed, of.output_bias, last_norm, shape.drops[1])
+            last = add_layer_norm(first.out, narrowed, of.output_bias, last_norm, shape.dropouts[1])
         ctx.save_for_backward(x, rows, *given)
         ctx.shape = shape
         ctx.made = _Made(
-            *(qkv, attended, mixed, residual, projected, first, widened, active, narrowed, last.of_rows)
+            *(qkv, attended, mixed, residual, projected, first, widened, active, narrowed, last.row_stats)
         )
         return last.out
 
@@ -137,7 +137,7 @@ class _Layer(torch.autograd.Function):
                 summed_up.x @ output, widened, of.inner_bias, shape.activation
             )
             to_inner = _product(of_widened, first.out, of.inner)
-            of_first = summed_up.whole.addmm_(of_widened, inner)
+            of_first = summed_up.sum_grad.addmm_(of_widened, inner)
             del widened, of_widened
             summed_up = added_norm_backward(
                 *(of_first, residual, projected, of.projection_bias),
@@ -146,7 +146,7 @@ class _Layer(torch.autograd.Function):
             to_projection, to_first = _product(summed_up.x, mixed, of.projection), summed_up.weights
             del of_first, first, projected
             of_mixed = _spread(summed_up.x @ projection, rows, len(x))
-            of_x = _spread(summed_up.whole, rows, len(x))
+            of_x = _spread(summed_up.sum_grad, rows, len(x))
             of_qkv = attention_backward(of_mixed, qkv, attended, shape.asked)
             del of_mixed, qkv, attended, mixed, residual, summed_up
             to_qkv = _product(of_qkv, x, of.qkv)

@@ -35,34 +35,34 @@ class SeededDropout(NamedTuple):
     an element's number, lowbias32 (Wellons 2018), 16 bits decide: a GPU's own generator takes longer for a number
     than memory for the element."""
 
-    share: float | None
+    p: float | None
     seeds: Tensor
 
     @property
     def dropped(self) -> int:
         """Of 2**16."""
-        return min(round((self.share or 0.0) * 2**16), 2**16 - 1)
+        return min(round((self.p or 0.0) * 2**16), 2**16 - 1)
 
 
 class EmbeddingLookup(NamedTuple):
     """Rows of a table [V, H] that are added to x, long [N]: one for each of its rows."""
 
     table: Tensor
-    rows: Tensor
+    indices: Tensor
 
 
 class LayerNormOutput(NamedTuple):
     """What LayerNorm gives, [N, H], and of each row its mean and by what it was multiplied, fp32 [2, N]."""
 
     out: Tensor
-    of_rows: Tensor
+    row_stats: Tensor
 
 
 class LayerNormGrads(NamedTuple):
     """Of the sum, in its parts' precision, and of what was dropped from, which without dropout is the same tensor;
     and fp32 [3, H] of the LayerNorm's weight and bias, and of the bias that was added to x."""
 
-    whole: Tensor
+    sum_grad: Tensor
     x: Tensor
     weights: Tensor
 

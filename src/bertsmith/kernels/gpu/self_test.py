@@ -38,20 +38,20 @@ class _Dropout:
     """As `Drops` is; what it draws is of no account."""
 
     p: float
-    active: bool
+    is_active: bool
     generator: torch.Generator
 
-    def added(self, residual: Tensor, x: Tensor) -> Tensor:
+    def add_residual(self, residual: Tensor, x: Tensor) -> Tensor:
         return residual + x
 
-    def mask(self, x: Tensor) -> Tensor:
+    def draw_mask(self, x: Tensor) -> Tensor:
         return torch.ones_like(x)
 
 
 def _dropouts(device: torch.device) -> Iterator[_Dropout]:
     """One that drops, so that this has been computed, too; and one that does not, to be compared."""
-    for active in (True, False):
-        yield _Dropout(0.1, active, torch.Generator(device))
+    for is_active in (True, False):
+        yield _Dropout(0.1, is_active, torch.Generator(device))
 
 
 def _check_attention(kernels: KernelBackend, lengths: list[int], device: torch.device) -> None:
@@ -59,7 +59,7 @@ def _check_attention(kernels: KernelBackend, lengths: list[int], device: torch.d
     exact = qkv.detach().float().requires_grad_()
     for dropout in _dropouts(device):
         found = kernels.attention(qkv, _bounds(lengths, device), _HEADS, dropout)
-        _compare_way(found, _attended(exact, lengths), [qkv], [exact], are_equal=not dropout.active)
+        _compare_way(found, _attended(exact, lengths), [qkv], [exact], are_equal=not dropout.is_active)
 
 
 def _check_layer(kernels: KernelBackend, device: torch.device) -> None:
@@ -76,8 +76,8 @@ def _check_layer(kernels: KernelBackend, device: torch.device) -> None:
         of = EncoderLayerModules(
             *(qkv, projection, first_norm, inner, output, last_norm), _HEADS, dropout, dropout, F.gelu
         )
-        found = kernels.layer(x, _bounds(lengths, device), of, rows)
-        _compare_way(found, wanted, [x, *weights], [exact, *weights], are_equal=not dropout.active)
+        found = kernels.encoder_layer(x, _bounds(lengths, device), of, rows)
+        _compare_way(found, wanted, [x, *weights], [exact, *weights], are_equal=not dropout.is_active)
 
 
 def _check_embeddings(kernels: KernelBackend, device: torch.device) -> None:
@@ -88,21 +88,21 @@ def _check_embeddings(kernels: KernelBackend, device: torch.device) -> None:
     exact = x.detach().float().requires_grad_()
     wanted = norm(exact + sum(table(rows) for table, rows in looked))
     for dropout in _dropouts(device):
-        found = kernels.embedded(x, looked, norm, dropout, _LOW)
-        _compare_way(found, wanted, [x, *weights], [exact, *weights], are_equal=not dropout.active)
+        found = kernels.embed(x, looked, norm, dropout, _LOW)
+        _compare_way(found, wanted, [x, *weights], [exact, *weights], are_equal=not dropout.is_active)
 
 
 def _check_loss(kernels: KernelBackend, device: torch.device) -> None:
     logits, bias = _numbers(6, 50, device).to(_LOW), _numbers(50, device)
     labels = torch.tensor([7, 0, 49, 3, 3, 5], device=device)
     exact = logits[:5].clone().float()
-    wanted = REFERENCE.table_loss(exact, bias, labels[:5])
-    if kernels.skips_labels:
+    wanted = REFERENCE.fused_cross_entropy(exact, bias, labels[:5])
+    if kernels.ignores_negative_labels:
         labels[5] = -1
         exact = torch.cat([exact, torch.zeros_like(exact[:1])])
     else:
         logits, labels = logits[:5], labels[:5]
-    found = kernels.table_loss(logits, bias, labels)
+    found = kernels.fused_cross_entropy(logits, bias, labels)
     _compare((logits, exact), *zip(found, wanted, strict=True))
 
 

@@ -18,18 +18,23 @@ class FlashBackend(KernelBackend):
     """Flash attention of sequences of any length, whose scores are never written (Dao 2023)."""
 
     name: ClassVar[BackendName] = "flash"
-    loss_rows: ClassVar[int] = 2**10
-    columns: ClassVar[int] = 64
-    lengths: ClassVar[int] = _LENGTHS
+    loss_block_rows: ClassVar[int] = 2**10
+    logits_column_multiple: ClassVar[int] = 64
+    seqlen_multiple: ClassVar[int] = _LENGTHS
 
     def attention(
         self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
     ) -> Tensor | None:
-        if not supports(qkv.dtype, qkv.shape[1] // 3, heads, bounds.sees) or not len(qkv):
+        if not supports(qkv.dtype, qkv.shape[1] // 3, heads, bounds.attention_direction) or not len(qkv):
             return None
         share = None if dropout is None else dropout_p(dropout)
         return flash_attention(
-            qkv, bounds.starts.int(), round_up(bounds.longest), heads, bounds.sees == "before", share
+            qkv,
+            bounds.cu_seqlens.int(),
+            round_up(bounds.max_seqlen),
+            heads,
+            bounds.attention_direction == "before",
+            share,
         )
 
 
@@ -58,7 +63,7 @@ def supports(kind: torch.dtype, width: int, heads: int, sees: str) -> bool:
 
 def dropout_p(dropout: DropoutLike) -> float | None:
     """What is dropped, where anything is."""
-    return dropout.p if dropout.active else None
+    return dropout.p if dropout.is_active else None
 
 
 def round_up(length: int) -> int:

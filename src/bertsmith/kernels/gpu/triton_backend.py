@@ -41,7 +41,7 @@ class TritonBackend(torch_flash_attention.FlashBackend):
     """Wider heads than `MOST_COLUMNS` are flash attention's, and their layers torch's."""
 
     name: ClassVar[BackendName] = "triton"
-    skips_labels: ClassVar[bool] = True
+    ignores_negative_labels: ClassVar[bool] = True
 
     def attention(
         self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
@@ -52,7 +52,7 @@ class TritonBackend(torch_flash_attention.FlashBackend):
         share = None if dropout is None else torch_flash_attention.dropout_p(dropout)
         return attention(qkv, _asked(bounds, heads, share, _seeds(1, qkv.device, *drops)[0]))
 
-    def embedded(
+    def embed(
         self,
         x: Tensor,
         tables: Sequence[tuple[nn.Embedding, Tensor]],
@@ -74,20 +74,20 @@ class TritonBackend(torch_flash_attention.FlashBackend):
         )
         return found
 
-    def layer(
+    def encoder_layer(
         self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
     ) -> Tensor | None:
         kind = compute_dtype(x)
-        if not len(x) or not _takes(kind, x.shape[1], of.heads, bounds) or not _is_usual(of):
+        if not len(x) or not _takes(kind, x.shape[1], of.num_heads, bounds) or not _is_usual(of):
             return None
         shares = (
             torch_flash_attention.dropout_p(of.attention_dropout),
             torch_flash_attention.dropout_p(of.dropout),
         )
         seeds = _seeds(3, x.device, of.dropout, of.attention_dropout)
-        parts: Sequence[Any] = of.weighted  # which `_is_usual` knows
+        parts: Sequence[Any] = of.parametrized  # which `_is_usual` knows
         shape = LayerConfig(
-            _asked(bounds, of.heads, shares[0], seeds[2]),
+            _asked(bounds, of.num_heads, shares[0], seeds[2]),
             (SeededDropout(shares[1], seeds[0]), SeededDropout(shares[1], seeds[1])),
             of.activation,
             (parts[2].eps, parts[5].eps),
@@ -95,9 +95,11 @@ class TritonBackend(torch_flash_attention.FlashBackend):
         )
         return encoder_layer(x, shape, rows, [one for part in parts for one in (part.weight, part.bias)])
 
-    def table_loss(self, logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def fused_cross_entropy(
+        self, logits: Tensor, bias: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         if not len(labels) or logits.dtype not in torch_flash_attention.SUPPORTED_DTYPES:
-            return super().table_loss(logits, bias, labels)
+            return super().fused_cross_entropy(logits, bias, labels)
         loss, right = cross_entropy(logits, bias, labels)
         return loss, right, column_sums(logits)
 
@@ -120,7 +122,7 @@ class _DroppedNorm(torch.autograd.Function):
     ) -> Tensor:
         looked = [EmbeddingLookup(*one) for one in zip(tables, rows, strict=True)]
         made = embed_layer_norm(x, looked, LayerNormParams(weight, bias, epsilon), drawn, kind)
-        ctx.save_for_backward(x, weight, bias, made.of_rows, *tables)
+        ctx.save_for_backward(x, weight, bias, made.row_stats, *tables)
         ctx.numbers = epsilon, drawn, rows, paddings
         return made.out
 
@@ -132,11 +134,11 @@ class _DroppedNorm(torch.autograd.Function):
         looked = [EmbeddingLookup(*one) for one in zip(tables, rows, strict=True)]
         made = dropped_norm_backward(grad, x, looked, LayerNormParams(weight, bias, epsilon), drawn, of_rows)
         of_tables = (
-            _of_table(made.whole, one, padding) if needed else None
+            _of_table(made.sum_grad, one, padding) if needed else None
             for one, padding, needed in zip(looked, paddings, ctx.needs_input_grad[8:], strict=True)
         )
         of_weight, of_bias, _ = made.weights.to(weight.dtype)
-        return made.whole, of_weight, of_bias, *(None,) * 5, *of_tables
+        return made.sum_grad, of_weight, of_bias, *(None,) * 5, *of_tables
 
 
 def _of_table(slopes: Tensor, looked: EmbeddingLookup, padding: int | None) -> Tensor:
@@ -144,24 +146,24 @@ def _of_table(slopes: Tensor, looked: EmbeddingLookup, padding: int | None) -> T
     count = len(looked.table)
     if count > _FEW:
         found: Tensor = torch.ops.aten.embedding_dense_backward(
-            slopes, looked.rows, count, -1 if padding is None else padding, False
+            slopes, looked.indices, count, -1 if padding is None else padding, False
         )
     else:
-        found = grouped_column_sums(slopes, looked.rows, count)
+        found = grouped_column_sums(slopes, looked.indices, count)
         if padding is not None:
             found[padding] = 0
     return found.to(looked.table.dtype)
 
 
 def _takes(kind: torch.dtype, width: int, heads: int, bounds: SequenceLayout) -> bool:
-    is_small = width // heads <= MAX_HEAD_SIZE and len(bounds.starts) - 1 <= MAX_SEQUENCES
-    return is_small and torch_flash_attention.supports(kind, width, heads, bounds.sees)
+    is_small = width // heads <= MAX_HEAD_SIZE and len(bounds.cu_seqlens) - 1 <= MAX_SEQUENCES
+    return is_small and torch_flash_attention.supports(kind, width, heads, bounds.attention_direction)
 
 
 def _is_usual(of: EncoderLayerModules) -> bool:
     """Whether a layer's parts are weights in the form in which they are read here."""
     return (
-        all(isinstance(part, nn.Linear) and part.bias is not None for part in of.linear)
+        all(isinstance(part, nn.Linear) and part.bias is not None for part in of.linears)
         and all(_is_norm(norm) for norm in of.norms)
         and of.activation in SUPPORTED_ACTIVATIONS
     )
@@ -172,8 +174,10 @@ def _is_norm(norm: nn.Module) -> bool:
 
 
 def _asked(bounds: SequenceLayout, heads: int, share: float | None, seeds: Tensor) -> AttentionConfig:
-    longest = torch_flash_attention.round_up(bounds.longest)
-    return AttentionConfig(bounds.starts, longest, heads, bounds.sees == "before", share, seeds)
+    longest = torch_flash_attention.round_up(bounds.max_seqlen)
+    return AttentionConfig(
+        bounds.cu_seqlens, longest, heads, bounds.attention_direction == "before", share, seeds
+    )
 
 
 def _seeds(count: int, device: torch.device, *dropouts: DropoutLike) -> Tensor:
@@ -181,6 +185,6 @@ def _seeds(count: int, device: torch.device, *dropouts: DropoutLike) -> Tensor:
     first two are read: with four each begins where Triton needs no other program for it."""
     seeds = torch.empty(count, 4, dtype=torch.int32, device=device)
     for dropout in dropouts:
-        if dropout.active:
+        if dropout.is_active:
             return seeds.random_(-(2**31), 2**31, generator=dropout.generator)
     return seeds

@@ -65,7 +65,7 @@ ELECTRA = Family(
         "num_attention_heads": 4,
         "intermediate_size": 1024,
     },
-    fixed={"embedding_size": lambda config: config.embedding_width},
+    fixed={"embedding_size": lambda config: config.embedding_dim},
     derived={"summary_last_dropout": lambda config: config.head_dropout},
     none_if_equal={"embedding_size": "hidden_size"},
     heads=HeadStructure(masked_act="gelu", dense_act="gelu", choice_act="gelu"),

@@ -249,13 +249,13 @@ class TextTask(Task):
                 argument="second_column",
                 hint=f"give single texts, without {option('second_column')}",
             )
-        encodings = tokenizer.encode_many(
+        encodings = tokenizer.encode_batch(
             [example.text for example in examples],
             [example.second or "" for example in examples] if paired else None,
             max_length=limit if self.settings.stride is None else UNCUT,
-            specials=self.settings.specials_in_text,
+            special_strings=self.settings.specials_in_text,
             warn=False,  # `finetune` warns once, about all texts
-            located=self.settings.stride is not None,
+            with_offsets=self.settings.stride is not None,
         )
         return [
             item
@@ -269,7 +269,7 @@ class TextTask(Task):
         if self.settings.stride is None or len(encoding.ids) <= limit:
             yield Item(number, (Encoded.of(encoding),), target)
             return
-        sizes = [encoding.sources.count(source) for source in (0, 1)]
+        sizes = [encoding.sequence_ids.count(source) for source in (0, 1)]
         tokens, longer = sum(sizes), int(sizes[1] > sizes[0])
         cut = windows(
             encoding,
@@ -294,7 +294,7 @@ class TextTask(Task):
 
     def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
         """[B, outputs], fp32."""
-        found: Tensor = self.head(self.features.of_sequences(encoder, batch.packed))
+        found: Tensor = self.head(self.features.sequence_features(encoder, batch.packed))
         return found.float()
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:

@@ -107,7 +107,7 @@ class Embed(Task):
         self.threshold: Tensor
         self.register_buffer("threshold", torch.tensor(known.threshold, dtype=torch.float64))
         if settings.symmetric and self._kind == "retrieval":
-            self.weights = {"task": 0.5, "back": 0.5}
+            self.loss_weights = {"task": 0.5, "back": 0.5}
 
     @classmethod
     def settled(cls, settings: EmbedSettings, base: Path, longest: int) -> EmbedSettings:
@@ -233,7 +233,7 @@ class Embed(Task):
         """[CLS] text [SEP] for each text of an example, cut to max_length or to what the model takes."""
         limit = self.reads
         texts = list(dict.fromkeys(text for example in examples for text in example.texts))
-        encodings = tokenizer.encode_many(texts, max_length=limit, located=False)
+        encodings = tokenizer.encode_batch(texts, max_length=limit, with_offsets=False)
         known = {text: Encoded.of(encoding) for text, encoding in zip(texts, encodings, strict=True)}
         return [
             EmbedItem(
@@ -321,7 +321,7 @@ class Embed(Task):
                 row.append(number)
             rows.append(row)
 
-        reader = place.reader(encoder)
+        reader = place.autocast_encoder(encoder)
         found = run_over(singles, alone, lambda batch: self.outputs(reader, batch), place)
         vectors = torch.cat(found) if found else torch.empty(0, self.config.hidden_size)
         return [vectors[row] for row in rows]
@@ -498,7 +498,7 @@ class Embed(Task):
         )
         return Scores(figures.numbers)
 
-    def folders(self, encoder: Encoder) -> dict[str, ModelParts]:
+    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """The encoder, and what sentence-transformers wants to know of its vectors."""
         read = self.reads
         made = SentenceEmbeddingConfig(self._pooling, self._normalize, read)

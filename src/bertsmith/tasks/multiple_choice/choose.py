@@ -254,7 +254,7 @@ class Choose(Task):
             some = [(number, example) for number, example in some if example.choices]
             pairs = [pair for _, example in some for pair in example.pairs()]
             firsts, seconds = [first for first, _ in pairs], [second for _, second in pairs]
-            encodings = tokenizer.encode_many(firsts, seconds, max_length=UNCUT)
+            encodings = tokenizer.encode_batch(firsts, seconds, max_length=UNCUT)
             cut = (
                 _within(encoding, limit, pair, tokenizer)
                 for encoding, pair in zip(encodings, pairs, strict=True)
@@ -289,7 +289,7 @@ class Choose(Task):
 
     def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
         """Logits [n] of an item's n choices."""
-        found: Tensor = self.head(self.features.of_sequences(encoder, batch.packed))
+        found: Tensor = self.head(self.features.sequence_features(encoder, batch.packed))
         return torch.split(found.float(), list(batch.sizes))
 
     def apart(
@@ -458,7 +458,7 @@ def _of_values(context: Any, question: Any, choices: Any, place: str) -> ChoiceE
 def _within(encoding: Encoding, limit: int, pair: tuple[str, str], tokenizer: Tokenizer) -> Encoded:
     """A sequence of at most `limit` tokens: without the end of the first text, of which a token stays; where the
     second alone is too long, the longer one gives until both fit. encoding: of the pair, uncut."""
-    excess, first = len(encoding.ids) - limit, encoding.sources.count(0)
+    excess, first = len(encoding.ids) - limit, encoding.sequence_ids.count(0)
     if excess <= 0:
         return Encoded.of(encoding)
     if excess < first:

@@ -84,7 +84,7 @@ class Answer(Task):
     settings: AnswerSettings
     answer_form = ANSWER.answer_form
     null_threshold: Tensor
-    weights: Mapping[str, float] = {"start": 0.5, "end": 0.5}
+    loss_weights: Mapping[str, float] = {"start": 0.5, "end": 0.5}
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: AnswerSettings
@@ -242,7 +242,7 @@ class Answer(Task):
     def encode(self, examples: Sequence[PassageExample], tokenizer: Tokenizer) -> list[Item]:
         """[CLS] question [SEP] part of the passage [SEP]: an item a window."""
         limit = self.reads
-        encodings = tokenizer.encode_many(
+        encodings = tokenizer.encode_batch(
             [example.question for example in examples],
             [example.context for example in examples],
             max_length=UNCUT,

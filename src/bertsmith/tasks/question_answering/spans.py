@@ -28,7 +28,7 @@ def tokens_of(example: PassageExample, encoding: Encoding) -> tuple[int, int] | 
     if not example.answers:
         return None
     gold = example.answers[0]
-    offsets = np.array([o for o, s in zip(encoding.offsets, encoding.sources, strict=True) if s == 1])
+    offsets = np.array([o for o, s in zip(encoding.offsets, encoding.sequence_ids, strict=True) if s == 1])
     held = np.flatnonzero((offsets[:, 1] > gold.start) & (offsets[:, 0] < gold.start + len(gold.text)))
     if not len(held):
         raise InputError(

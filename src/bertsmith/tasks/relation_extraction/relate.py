@@ -256,7 +256,7 @@ class Relate(Task):
         limit = self.reads
         some = [(number, example) for number, example in enumerate(examples) if example.text]
         texts = [with_markers(example) for _, example in some]
-        encodings = tokenizer.encode_many([text for text, _ in texts], max_length=UNCUT)
+        encodings = tokenizer.encode_batch([text for text, _ in texts], max_length=UNCUT)
         return [
             self._item(number, example, encoding, places, limit)
             for (number, example), encoding, (_, places) in zip(some, encodings, texts, strict=True)
@@ -272,7 +272,9 @@ class Relate(Task):
     ) -> RelationItem:
         """places: the characters of each entity's two markers, head and tail, in the marked text."""
         own = [
-            offset for offset, source in zip(encoding.offsets, encoding.sources, strict=True) if source == 0
+            offset
+            for offset, source in zip(encoding.offsets, encoding.sequence_ids, strict=True)
+            if source == 0
         ]
         ends = np.array([end for _, end in own])
         (head, head_end), (tail, tail_end) = (
@@ -400,7 +402,7 @@ class Relate(Task):
         guess = [str(prediction["label"]) for prediction in predictions]
         relations = count_relations(truth, guess, self._none)
         cuts, notes = told_of_cuts(predictions)
-        if turned := sum(counts.turned for counts in relations.values()):
+        if turned := sum(counts.num_reversed for counts in relations.values()):
             notes = [
                 *notes,
                 f"answers of the right relation in the wrong direction, which are wrong: {turned:,}",
@@ -462,9 +464,9 @@ def _figures(counts: RelationCounts) -> dict[str, float]:
         "precision": counts.precision,
         "recall": counts.recall,
         "f1": counts.f1,
-        "support": counts.gold,
-        "found": counts.found,
-        "wrong_direction": counts.turned,
+        "support": counts.num_references,
+        "found": counts.num_predictions,
+        "wrong_direction": counts.num_reversed,
     }
 
 

@@ -244,7 +244,7 @@ class Tag(Task):
         self._check_predicates(examples)
         texts = [" ".join(e.words) for e in examples]
         seconds = [e.words[e.predicate] for e in examples if e.predicate is not None] or None
-        encodings = tokenizer.encode_many(texts, seconds, max_length=UNCUT)
+        encodings = tokenizer.encode_batch(texts, seconds, max_length=UNCUT)
         return [
             item
             for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True))
@@ -297,7 +297,7 @@ class Tag(Task):
                 first=window.first,
                 words=own,
                 rows=tuple(rows.tolist()),
-                tokens=encoding.sources.count(0),
+                tokens=encoding.sequence_ids.count(0),
                 length=len(example.words),
             )
 
@@ -358,7 +358,7 @@ class Tag(Task):
     def _chain(self, device: torch.device | None = None) -> ChainScores:
         """What the scheme forbids and the CRF has learnt."""
         legal = ChainScores(self.legal_start, self.legal_transitions, self.legal_end)
-        chain = legal if self.crf is None else self.crf.on(legal)
+        chain = legal if self.crf is None else self.crf.add_to(legal)
         return chain if device is None else ChainScores(*(part.detach().to(device) for part in chain))
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:

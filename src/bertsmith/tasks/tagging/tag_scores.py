@@ -125,6 +125,6 @@ def _figures(found: Counts) -> dict[str, float]:
         "precision": found.precision,
         "recall": found.recall,
         "f1": found.f1,
-        "support": found.gold,
-        "found": found.found,
+        "support": found.num_references,
+        "found": found.num_predictions,
     }

@@ -243,11 +243,11 @@ def breaks_in(
         return None
 
     def place(example: TagExample, one: SchemeViolation) -> str:
-        return example.place_of(min(one.at, len(example.words) - 1))
+        return example.place_of(min(one.position, len(example.words) - 1))
 
     def said(example: TagExample, one: SchemeViolation) -> str:
         what = "the sentence's end" if one.tag is None else f"'{one.tag}'"
-        before = "as the first" if one.before is None else f"behind {one.before!r}"
+        before = "as the first" if one.previous is None else f"behind {one.previous!r}"
         return f"{what} {before} ({place(example, one)})"
 
     breaks = "breaks" if len(found) == 1 else "break"

@@ -34,7 +34,9 @@ def first_tokens(words: Sequence[str], encoding: Encoding) -> tuple[NDArray[np.i
     """
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     starts = [
-        begin for (begin, _), source in zip(encoding.offsets, encoding.sources, strict=True) if source == 0
+        begin
+        for (begin, _), source in zip(encoding.offsets, encoding.sequence_ids, strict=True)
+        if source == 0
     ]
     of_token = np.searchsorted(ends, np.array(starts, dtype=np.int64), side="right")
     found, first = np.unique(of_token, return_index=True)

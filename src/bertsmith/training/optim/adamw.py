@@ -44,13 +44,13 @@ class AdamW(torch.optim.AdamW):
     def multiplies(self) -> bool:
         """Whether gradients can be multiplied by a factor on the way, in the next update."""
         gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        return all(gradient.is_sparse or self.kernels.moves(gradient) for gradient in gradients)
+        return all(gradient.is_sparse or self.kernels.has_fused_adamw(gradient) for gradient in gradients)
 
     def skips(self) -> bool:
         """Whether the next update changes nothing where `found_inf`, a tensor on the device, is 1: its kernel
         looks, and nobody waits for it."""
         gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        return not any(gradient.is_sparse or self.kernels.moves(gradient) for gradient in gradients)
+        return not any(gradient.is_sparse or self.kernels.has_fused_adamw(gradient) for gradient in gradients)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -68,13 +68,13 @@ class AdamW(torch.optim.AdamW):
                     by_rows.append((parameter, gradient.coalesce(), group))
                 else:
                     self._where.pop(parameter, None)
-                    if not self.kernels.moves(gradient):
+                    if not self.kernels.has_fused_adamw(gradient):
                         continue
                     moved.append((parameter, gradient))
                 taken.append((parameter, gradient))
                 parameter.grad = None
             for made, some in self._begun(moved).items():
-                self.kernels.move_all(some, self._step_of(group, made), self.factor)
+                self.kernels.adamw_step(some, self._step_of(group, made), self.factor)
         if self.bias_correction:
             super().step()
         else:
@@ -112,8 +112,10 @@ class AdamW(torch.optim.AdamW):
         made, (own,) = self._begun([(table, gradient.values())]).popitem()
         rows, where = gradient.indices()[0], self._where_of(table)
         where[rows] = torch.arange(len(rows))
-        values = own.gradient if self.factor == 1 else own.gradient * self.factor
-        self.kernels.move_rows(table, own.mean, own.square, where, values, self._step_of(group, made))
+        values = own.grad if self.factor == 1 else own.grad * self.factor
+        self.kernels.sparse_adamw(
+            table, own.exp_avg, own.exp_avg_sq, where, values, self._step_of(group, made)
+        )
         where[rows] = NO_GRAD
 
     def _where_of(self, table: Tensor) -> Tensor:
@@ -132,9 +134,9 @@ class AdamW(torch.optim.AdamW):
         corrections = (1 - beta1**made, 1 - beta2**made) if self.bias_correction else (1.0, 1.0)
         return AdamWStep(
             betas=(beta1, beta2),
-            keep=1 - group["lr"] * group["weight_decay"],
-            stride=group["lr"] / corrections[0],
-            root=corrections[1] ** 0.5,
+            decay_factor=1 - group["lr"] * group["weight_decay"],
+            step_size=group["lr"] / corrections[0],
+            sqrt_bias_correction2=corrections[1] ** 0.5,
             epsilon=group["eps"],
         )
 

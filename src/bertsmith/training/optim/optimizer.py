@@ -182,7 +182,7 @@ def clip(optimizer: torch.optim.Optimizer, limit: float) -> Tensor:
         elif p.grad is not None:
             gradients.append(p.grad)
     if isinstance(optimizer, AdamW) and optimizer.multiplies():
-        norm = optimizer.kernels.norm(gradients)
+        norm = optimizer.kernels.grad_norm(gradients)
         optimizer.factor = min(1.0, limit / (norm.item() + _ABOVE_0))
         return norm
     norm = nn.utils.get_total_norm(gradients)
