@@ -13,7 +13,7 @@ from bertsmith.inference.significance import compared, compared_slowly, rounds_f
 from bertsmith.metrics.sufficient_statistics import (
     count_statistics,
     f1,
-    matthews,
+    matthews_from_sums,
     mean_statistics,
     one_hot,
     regression_statistics,
@@ -31,7 +31,7 @@ def of_classes(truth: list[int], guess: list[int]):  # type: ignore[no-untyped-d
         np.empty((len(truth), 0)),
         lambda right, gold, found, _: {
             "macro_f1": f1(right, gold, found).mean(-1),
-            "matthews": matthews(right, gold, found),
+            "matthews": matthews_from_sums(right, gold, found),
         },
     )
 

@@ -162,20 +162,20 @@ def test_an_unusable_output_folder_is_an_error_before_the_work(
 def test_only_a_folder_of_the_layout_is_replaced(tmp_path: Path) -> None:
     layout = atomic.FolderLayout("an index", "manifest.json", ("manifest.json", "*.bin"), "folder")
     out = tmp_path / "out"
-    assert not layout.is_replaced(out, overwrite=True)
+    assert not layout.check_replaceable(out, overwrite=True)
     out.mkdir()
     (out / "a.bin").write_text("a")
     with pytest.raises(InputError) as caught:  # the required file is missing
-        layout.is_replaced(out, overwrite=True)
+        layout.check_replaceable(out, overwrite=True)
     assert (caught.value.code, caught.value.argument) == ("not_replaceable", "folder")
     (out / "manifest.json").write_text("{}")
-    assert layout.is_replaced(out, overwrite=True)
+    assert layout.check_replaceable(out, overwrite=True)
     with pytest.raises(InputError) as caught:
-        layout.is_replaced(out, overwrite=False)
+        layout.check_replaceable(out, overwrite=False)
     assert (caught.value.code, caught.value.argument) == ("output_exists", "folder")
     (out / "thesis.tex").write_text("a")
     with pytest.raises(InputError) as caught:
-        layout.is_replaced(out, overwrite=True)
+        layout.check_replaceable(out, overwrite=True)
     assert caught.value.code == "not_replaceable"
 
 

@@ -24,7 +24,7 @@ from bertsmith.models.config import AttentionDirection
 from bertsmith.models.encoder import TransformerLayer, build_layer
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import set_generator
-from bertsmith.models.quantization import quantized
+from bertsmith.models.quantization import quantize_encoder
 from bertsmith.packed import Packed
 
 if not backend_selection.is_numba_available():
@@ -276,7 +276,7 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
             for kernels in (Answers(whole=True), Answers(whole=False)):
                 set_kernel_backend(encoder, kernels)
                 with mock.patch.object(hardware, "has_fast_int8_matmul", return_value=way in NATIVES):
-                    own = encoder if way == "numbers" else quantized(encoder, packed, kernels)
+                    own = encoder if way == "numbers" else quantize_encoder(encoder, packed, kernels)
                 kernels.made.clear()
                 with torch.inference_mode(), in_kind(kind):
                     found.append((kernels.made, own(packed, rows=rows)))

@@ -16,7 +16,7 @@ from bertsmith.hardware import Precision
 from bertsmith.kernels import backend_selection
 from bertsmith.kernels.reference import REFERENCE, DequantParams, KernelBackend, QuantizedLinear
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.models.quantization import quantized
+from bertsmith.models.quantization import quantize_encoder
 from bertsmith.packed import Packed
 
 if not backend_selection.is_numba_available():
@@ -221,7 +221,7 @@ def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_an
     ids = torch.randint(5, 300, (sum(lengths),), generator=torch.Generator().manual_seed(1)).numpy()
     texts = Packed.from_arrays(ids, np.zeros_like(ids), np.array(lengths))
     place = ComputeContext(torch.device("cpu"), precision, torch.Generator())
-    quick, plain = (quantized(encoder, texts, kernels) for kernels in (FAST, REFERENCE))
+    quick, plain = (quantize_encoder(encoder, texts, kernels) for kernels in (FAST, REFERENCE))
     if native and is_native:
         assert not quick.is_int8  # by torch's own products
     assert {part.kernels for part in quick.modules() if hasattr(part, "kernels")} == {FAST}

@@ -11,7 +11,7 @@ from bertsmith import hardware
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Linear
-from bertsmith.models.quantization import ChannelStats, Int8Linear, quantized
+from bertsmith.models.quantization import ChannelStats, Int8Linear, quantize_encoder
 from bertsmith.packed import Packed
 
 
@@ -115,7 +115,7 @@ def texts(rows: int, length: int, seed: int) -> Packed:
 def test_a_quantized_encoder_shares_embeddings_and_approximates_outputs(name: str) -> None:
     encoder = encoder_of(name)
     before = {key: value.clone() for key, value in encoder.state_dict().items()}
-    int8_encoder = quantized(encoder, texts(8, 30, seed=0))
+    int8_encoder = quantize_encoder(encoder, texts(8, 30, seed=0))
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
     assert int8_encoder.embeddings.token.weight is encoder.embeddings.token.weight
     assert sum(isinstance(part, Int8Linear) for part in int8_encoder.modules()) == 4 * len(encoder.blocks)

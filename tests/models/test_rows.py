@@ -17,7 +17,7 @@ from bertsmith.kernels.backend_selection import is_numba_available, load_backend
 from bertsmith.kernels.reference import BackendName, set_kernel_backend
 from bertsmith.models.encoder import Encoder, FeedForward
 from bertsmith.models.family import build_encoder
-from bertsmith.models.quantization import quantized
+from bertsmith.models.quantization import quantize_encoder
 from bertsmith.packed import Packed
 from family_harness import CASES, config_of
 
@@ -53,7 +53,7 @@ def test_states_of_selected_tokens(
     encoder = encoder_of(case).eval()
     packed = texts(sizes, seed)
     if precision == "int8":
-        encoder = quantized(encoder, texts([20, 30]))
+        encoder = quantize_encoder(encoder, texts([20, 30]))
     reader = ComputeContext.create("cpu", "fp32" if precision == "fp32" else "bf16").autocast_encoder(encoder)
     rows = random_rows(len(packed.tokens), ratio, seed)
     with torch.inference_mode():

@@ -47,22 +47,17 @@ ERRORS = ("InputError", "MachineError", "Diverged")
 
 REMAINING: dict[str, int] = {
     "cli": 76,
-    "console": 1,
     "experiments": 112,
     "explain": 7,
     "finetuning": 69,
     "inference": 204,
     "io": 120,
-    "kernels": 613,
-    "metrics": 1,
-    "models": 1,
-    "objectives": 5,
+    "kernels": 602,
     "pretraining": 98,
     "runs": 28,
     "settings": 12,
     "suggestions": 8,
     "tasks": 470,
-    "tokenizer_training": 1,
     "training": 152,
 }
 """Packages that are not rewritten yet, with the number of their violations; lower a count when it falls."""

@@ -27,11 +27,11 @@ def copy_model(folder: Path, out: Path, *, overwrite: bool) -> Path:
         out: The new folder.
         overwrite: Replace an existing model folder. Any other existing folder is an InputError.
     """
-    replace = _LAYOUT.is_replaced(out, overwrite=overwrite)
+    replace = _LAYOUT.check_replaceable(out, overwrite=overwrite)
     try:
         with atomic.atomic_folder(out, replace=replace) as new_folder:
             for file in folder.iterdir():
-                if file.is_file() and any(fnmatch(file.name, name) for name in _LAYOUT.names):
+                if file.is_file() and any(fnmatch(file.name, name) for name in _LAYOUT.patterns):
                     shutil.copyfile(file, new_folder / file.name)
             if (pooling := folder / POOLING_CONFIG).is_file():
                 (new_folder / POOLING_FOLDER).mkdir()

@@ -118,7 +118,7 @@ def prepare(
     """
     out, files, reading = Path(out), as_files(files), with_keywords(reading, options, prepare)
     check_name(out)
-    replace = LAYOUT.is_replaced(out, overwrite=overwrite)
+    replace = LAYOUT.check_replaceable(out, overwrite=overwrite)
     if not files:
         raise InputError(
             "files_missing", "there is no file to prepare", argument="files", hint="name some text files"

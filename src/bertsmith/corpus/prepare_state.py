@@ -63,12 +63,12 @@ class PrepareState:
             InputError: Another preparation holds the lock, or `disk.refuse_filled` refuses `out`.
             MachineError: The disk is full.
         """
-        LAYOUT.is_replaced(out, overwrite=replace)
+        LAYOUT.check_replaceable(out, overwrite=replace)
         target = Path(os.path.realpath(out))
         folder = target.parent / f".{target.name}.unfinished"
-        with atomic.folder_lock(folder, "preparation", shown=out):
+        with atomic.folder_lock(folder, "preparation", display_path=out):
             # Another preparation may have finished before the lock was free.
-            LAYOUT.is_replaced(out, overwrite=replace)
+            LAYOUT.check_replaceable(out, overwrite=replace)
             state = cls(target, folder, request, replace=replace)
             try:
                 yield state

@@ -160,7 +160,7 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
         atomic.check_output_folder(out, in_place=True)
     elif overwrite:
         _refuse_needed(out, used)
-        if _LAYOUT.is_replaced(out, overwrite=True, in_place=True):
+        if _LAYOUT.check_replaceable(out, overwrite=True, in_place=True):
             atomic.clear_folder(out)
     elif not resume:
         raise InputError(

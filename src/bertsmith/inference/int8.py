@@ -16,7 +16,7 @@ from bertsmith.inference.answering import Answering
 from bertsmith.inference.precision import random_texts
 from bertsmith.kernels.backend_selection import select_inference_backend
 from bertsmith.models.encoder import Encoder
-from bertsmith.models.quantization import quantized
+from bertsmith.models.quantization import quantize_encoder
 from bertsmith.settings import read_yaml
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 def in_int8(encoder: Encoder, tokenizer: Tokenizer) -> Encoder:
     """The encoder with its layers' products in 8 bits; the same for every call."""
     texts = random_texts(encoder, tokenizer, _SEQUENCES)
-    return quantized(encoder, texts, select_inference_backend(encoder.config.hidden_size))
+    return quantize_encoder(encoder, texts, select_inference_backend(encoder.config.hidden_size))
 
 
 def check_answers(exact: Answering, quick: Answering, run: Path) -> None:

@@ -112,19 +112,19 @@ class FolderLayout:
     """The layout by which an output folder is recognized, so that it may be replaced.
 
     Attributes:
-        what: A description, such as "a trained tokenizer".
-        mark: A file or folder that it always contains.
-        names: Patterns of all names in it.
+        description: A description, such as "a trained tokenizer".
+        required_name: A file or folder that it always contains.
+        patterns: Patterns of all names in it.
         argument: Python's name of the argument that names the folder.
     """
 
-    what: str
-    mark: str
-    names: tuple[str, ...]
+    description: str
+    required_name: str
+    patterns: tuple[str, ...]
     argument: str = "out"
 
-    def is_replaced(self, out: Path, *, overwrite: bool, in_place: bool = False) -> bool:
-        """Return whether `out` contains a folder of this layout to replace; False if it is missing or empty.
+    def check_replaceable(self, out: Path, *, overwrite: bool, in_place: bool = False) -> bool:
+        """Return True if `out` contains a folder of this layout to replace; False if it is missing or empty.
 
         Raises:
             InputError: As `refuse_filled` does, or if `out` contains anything else, which is never removed.
@@ -134,12 +134,12 @@ class FolderLayout:
             check_output_folder(out, in_place=in_place, argument=self.argument)
             return False
         names = sorted(os.listdir(target))
-        others = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.names)]
-        if others or not (target / self.mark).exists():
-            reason = f"it holds '{others[0]}'" if others else f"it has no {self.mark}"
+        others = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.patterns)]
+        if others or not (target / self.required_name).exists():
+            reason = f"it holds '{others[0]}'" if others else f"it has no {self.required_name}"
             raise InputError(
                 "not_replaceable",
-                f"is not replaced, since it is not only {self.what}: {reason}",
+                f"is not replaced, since it is not only {self.description}: {reason}",
                 location=out,
                 argument=self.argument,
                 hint=f"choose another {option(self.argument)}, or remove this folder",
@@ -203,7 +203,7 @@ def _refuse_unwritable(out: Path, ancestors: Iterable[Path]) -> None:
 
 
 @contextmanager
-def folder_lock(folder: Path, what: str, shown: Path | None = None) -> Iterator[None]:
+def folder_lock(folder: Path, writer: str, display_path: Path | None = None) -> Iterator[None]:
     """Hold a folder for one writer at a time.
 
     The lock is the kernel's and on the folder itself, so it ends with the process and leaves no file. On a file
@@ -211,8 +211,8 @@ def folder_lock(folder: Path, what: str, shown: Path | None = None) -> Iterator[
 
     Args:
         folder: The folder, which is made if it is missing; removed at the end if it was made and is empty.
-        what: A noun for the writers, such as "run".
-        shown: The folder that messages name instead.
+        writer: A noun for the writers, such as "run".
+        display_path: The folder that messages name instead.
 
     Raises:
         InputError: Another process holds the folder.
@@ -221,7 +221,7 @@ def folder_lock(folder: Path, what: str, shown: Path | None = None) -> Iterator[
         message = "is a symbolic link, which is not followed"
         raise InputError("symbolic_link", message, location=folder, hint="remove it")
     path = _resolve(folder)
-    _refuse_unwritable(shown or folder, [path, *path.parents])
+    _refuse_unwritable(display_path or folder, [path, *path.parents])
     is_new = not path.exists()
     while True:
         path.mkdir(parents=True, exist_ok=True)
@@ -230,8 +230,8 @@ def folder_lock(folder: Path, what: str, shown: Path | None = None) -> Iterator[
             os.close(handle)
             raise InputError(
                 "folder_locked",
-                f"another {what} is writing here",
-                location=shown or folder,
+                f"another {writer} is writing here",
+                location=display_path or folder,
                 hint=f"wait until it ends, or choose another {option('out')}",
             )
         if _has_name(handle, path):

@@ -94,7 +94,7 @@ def one_hot(ids: Sequence[int], size: int) -> FloatArray:
     return rows
 
 
-def matthews(correct: FloatArray, references: FloatArray, predictions: FloatArray) -> FloatArray:
+def matthews_from_sums(correct: FloatArray, references: FloatArray, predictions: FloatArray) -> FloatArray:
     """Return Matthews' correlation from counts [..., K] (Gorodkin 2004); 0 if a side has one class."""
     total, hits = references.sum(-1), correct.sum(-1)
     covariance = hits * total - (references * predictions).sum(-1)

@@ -113,7 +113,7 @@ class Int8Linear(nn.Module):
         return QuantizedLinear(self.input_factors, self.weight, weights, self.outlier_channel)
 
 
-def quantized(encoder: Encoder, texts: Packed, kernels: KernelBackend = REFERENCE) -> Encoder:
+def quantize_encoder(encoder: Encoder, texts: Packed, kernels: KernelBackend = REFERENCE) -> Encoder:
     """Return a copy of an encoder, in evaluation mode, with its layers in int8 and all other weights shared.
 
     Args:

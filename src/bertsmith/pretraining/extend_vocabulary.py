@@ -94,7 +94,7 @@ def extend_tokenizer(
     reading = with_keywords(reading, of_reading, extend_tokenizer)
     choice = with_keywords(choice, how, extend_tokenizer)
     if place is not None:
-        replace = (_LAYOUT if model is None else _MODEL).is_replaced(place, overwrite=overwrite)
+        replace = (_LAYOUT if model is None else _MODEL).check_replaceable(place, overwrite=overwrite)
         _refuse_itself(place, tokenizer, model)
     old, folder = _opened(tokenizer, model)
     found = _words(files, old, choice, word_list, reading, progress)

@@ -89,7 +89,7 @@ class Index:
         self.folder = Path(folder)
         self._manifest = _read_manifest(self.folder)
         for name, file in self._manifest.files.items():
-            if name not in LAYOUT.names:
+            if name not in LAYOUT.patterns:
                 raise InputError(
                     "index_corrupt",
                     f"'{name}' is not a file of an index",
@@ -201,7 +201,7 @@ def write_index(
         InputError: The folder exists, or there is no text.
     """
     output_dir = Path(output_dir)
-    replace = LAYOUT.is_replaced(output_dir, overwrite=overwrite)
+    replace = LAYOUT.check_replaceable(output_dir, overwrite=overwrite)
     if approximate:
         import_faiss()  # fail before hours of work
     try:

@@ -177,7 +177,7 @@ def goes_on(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
             hint="choose one of the two",
         )
     if overwrite:
-        _LAYOUT.is_replaced(out, overwrite=True, in_place=True)
+        _LAYOUT.check_replaceable(out, overwrite=True, in_place=True)
         return False
     if not resume:
         raise InputError(

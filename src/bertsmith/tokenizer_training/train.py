@@ -178,7 +178,7 @@ def train_tokenizer(
         InputError: The folder is not empty, options conflict, or the files have no words.
     """
     out, files, reading = Path(out), as_files(files), with_keywords(reading, options, train_tokenizer)
-    replace = _FOLDER_LAYOUT.is_replaced(out, overwrite=overwrite)
+    replace = _FOLDER_LAYOUT.check_replaceable(out, overwrite=overwrite)
     _check_options(kind, cased, chinese, min_frequency, normalizer)
     settings = TokenizerTrainingSettings.of(
         {

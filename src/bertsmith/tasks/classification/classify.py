@@ -24,7 +24,7 @@ from bertsmith.metrics.sufficient_statistics import (
     SufficientStatistics,
     count_statistics,
     f1,
-    matthews,
+    matthews_from_sums,
     one_hot,
     safe_divide,
 )
@@ -311,7 +311,7 @@ class Classify(TextTask):
                 "accuracy": safe_divide(right.sum(-1), number),
                 "macro_f1": of_each.mean(-1),
                 "weighted_f1": safe_divide((of_each * gold).sum(-1), number),
-                "matthews": matthews(right, gold, found),
+                "matthews": matthews_from_sums(right, gold, found),
             }
 
         return count_statistics(gold * found, gold, found, np.empty((len(truth), 0)), figures)
