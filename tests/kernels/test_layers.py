@@ -327,7 +327,7 @@ def test_panels_are_made_once_where_layers_share_weights(share: str) -> None:
                 found.append((made, encoder(packed)))
         set_kernel_backend(encoder, inference.NumbaInferenceBackend())
         with mock.patch.object(
-            inference.NumbaInferenceBackend, "_in_panels", side_effect=lambda _, weights: weights.factors()
+            inference.NumbaInferenceBackend, "_in_panels", side_effect=lambda _, weights: weights.matmuls()
         ):
             wanted = encoder(packed)
     assert [made.call_count for made, _ in found] == [4 if share == "all" else 12, 0]

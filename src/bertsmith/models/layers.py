@@ -164,10 +164,10 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        x_grad = ctx.products.multiplied(grad, weight) if needs_x else None
+        x_grad = ctx.products.matmul(grad, weight) if needs_x else None
         if needs_weight and needs_bias:
-            return x_grad, *ctx.products.slopes(x, grad), None
-        weight_grad = ctx.products.multiplied(grad.T, x) if needs_weight else None
+            return x_grad, *ctx.products.linear_weight_grads(x, grad), None
+        weight_grad = ctx.products.matmul(grad.T, x) if needs_weight else None
         return x_grad, weight_grad, grad.sum(0) if needs_bias else None, None
 
 

@@ -101,12 +101,12 @@ class Passes:
     def _by_rows(self) -> Iterator[None]:
         """Where the gradients of tables are those of the rows looked up alone, if that is quicker."""
         for table in self._tables:
-            table.by_rows = table.pays_by_rows
+            table.sparse_grad = table.benefits_from_sparse_grad
         try:
             yield
         finally:
             for table in self._tables:
-                table.by_rows = False
+                table.sparse_grad = False
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Return sums over all ranks, fp64 [n]."""
