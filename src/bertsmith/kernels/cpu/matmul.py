@@ -131,9 +131,9 @@ def matmul(
         own = PackedMatrix(run.workspace(_panels(columns) * GEMM_BF16.panel(terms)), terms, columns)
         _multiply_half(x, y, own, out, run, add, *more)
         return
-    room = run.workspace(GEMM_FP32.workspace_size(threads, columns, terms))
+    room = run.workspace(GEMM_FP32.room(threads, columns, terms))
     run(
-        GEMM_FP32.gemm,
+        GEMM_FP32.by_rows,
         *(x, 4 * x.stride(0), y, 4 * y.stride(0), 4 * y.stride(1)),
         *(out, 4 * out.stride(0), len(x), columns, terms, room, add, 0, *more),
     )
@@ -150,10 +150,10 @@ def _multiply_half(
     before: int | Tensor = 0,
 ) -> None:
     """y: of what the panels are made, None where they are there already. Of an x without rows nothing else is."""
-    own = GEMM_BF16.workspace_size(panels.num_rows)
+    own = GEMM_BF16.room(panels.num_rows)
     room = torch.empty(torch.get_num_threads() * own, dtype=torch.uint8)
     run(
-        GEMM_BF16.gemm,
+        GEMM_BF16.by_rows,
         *(*_rows_at(x), *((0, 0, 0, 0) if y is None else _both_at(y)), *_rows_at(out)),
         *(len(x), panels.num_columns, panels.num_rows, room, own),
         *(bias, activated, before, 0, amx.TILE_CONFIG, panels.data),

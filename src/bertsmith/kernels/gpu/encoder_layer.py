@@ -92,7 +92,7 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, shape: LayerConfig, rows: Tensor | None, *given: Tensor) -> Tensor:
         of = _Weights(*given)
-        first_norm, last_norm = of.layer_norms(shape.layer_norm_eps)
+        first_norm, last_norm = of.norms(shape.epsilons)
         qkv_weight, qkv_bias, projection, inner, output = _lowered(
             x, [of.qkv, of.qkv_bias, of.projection, of.inner, of.output]
         )
@@ -126,10 +126,10 @@ class _Layer(torch.autograd.Function):
         qkv, attended, mixed, residual, projected, first, widened, active, narrowed, of_rows = ctx.made
         ctx.made = None
         qkv_weight, projection, inner, output = _lowered(x, [of.qkv, of.projection, of.inner, of.output])
-        first_norm, last_norm = of.layer_norms(shape.layer_norm_eps)
+        first_norm, last_norm = of.norms(shape.epsilons)
         with torch.autocast(x.device.type, enabled=False):
             summed_up = added_norm_backward(
-                grad, first.out, narrowed, of.output_bias, last_norm, shape.dropouts[1], of_rows
+                grad, first.out, narrowed, of.output_bias, last_norm, shape.drops[1], of_rows
             )
             to_output, to_last = _product(summed_up.x, active, of.output), summed_up.weights
             del narrowed, active
@@ -141,7 +141,7 @@ class _Layer(torch.autograd.Function):
             del widened, of_widened
             summed_up = added_norm_backward(
                 *(of_first, residual, projected, of.projection_bias),
-                *(first_norm, shape.dropouts[0], first.row_stats),
+                *(first_norm, shape.drops[0], first.of_rows),
             )
             to_projection, to_first = _product(summed_up.x, mixed, of.projection), summed_up.weights
             del of_first, first, projected
