@@ -85,7 +85,7 @@ class Linear(nn.Linear):
     """A linear layer without initial weights; `draw_weights` draws them, since torch uses a global generator.
 
     Attributes:
-        activates: True if the layer can apply GELU to its output.
+        supports_gelu: True if the layer can apply GELU to its output.
     """
 
     kernels: KernelBackend = REFERENCE
@@ -175,7 +175,7 @@ class Embedding(nn.Embedding):
     """An embedding without initial weights, which `draw_weights` draws.
 
     Attributes:
-        by_rows: True if its gradient is sparse, with the rows that were looked up.
+        sparse_grad: True if its gradient is sparse, with the rows that were looked up.
     """
 
     kernels: KernelBackend = REFERENCE
