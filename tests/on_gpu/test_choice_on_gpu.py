@@ -90,7 +90,14 @@ def test_the_kernels_of_a_gpu(interpreted: None, caplog: pytest.LogCaptureFixtur
     ("room", "part", "fault", "what", "why", "left"),
     [
         (torch_flash_attention, "flash_attention", broken, "flash attention", "needs a newer GPU", "torch"),
-        (torch_flash_attention, "flash_attention", plain_attention, "flash attention", "it gives other", "torch"),
+        (
+            torch_flash_attention,
+            "flash_attention",
+            plain_attention,
+            "flash attention",
+            "it gives other",
+            "torch",
+        ),
         (triton_backend, "attention", broken, "Triton", "needs a newer GPU", "flash"),
         (triton_backend, "attention", plain_attention, "Triton", "it gives other", "flash"),
         (triton_backend, "encoder_layer", too_large, "Triton", "out of resource: shared memory", "flash"),
