@@ -10,7 +10,7 @@ from record import DATA, WORK
 FILES = [str(DATA / "corpora" / "enwiki.txt.zst")]
 
 
-def prepared(vocab_size: int = 30_522) -> Path:
+def prepare_corpus(vocab_size: int = 30_522) -> Path:
     """The folder of shards for a vocabulary (uncased) of this size; the tokenizer lies in it."""
     tokenizer, shards = WORK / f"enwiki-{vocab_size}-tokenizer", WORK / f"enwiki-{vocab_size}-shards"
     if not (tokenizer / "training.json").exists():

@@ -41,8 +41,8 @@ from bertsmith.tasks.task import Task, task_type
 from bertsmith.training.settings import TrainSettings
 from cheap import best_cheap
 from ours import OurTrainer
-from record import DATA, WORK, once, recorded, section, table, where
-from reference import in_turn, set_rate, usual_optimizer
+from record import DATA, WORK, environment, load_records, markdown_table, run_once, write_section
+from reference import make_adamw, set_learning_rate, time_interleaved
 
 WINDOWS, WINDOW_STEPS, AT_ONCE = 7, 10, 32
 
@@ -157,16 +157,18 @@ def main() -> None:
     hardware.configure_process(options.threads)
     for name in options.tasks:
         if "cheap" in options.sides and not name.startswith("features"):
-            once("finetune", f"{name} cheap", partial(cheap, name))
+            run_once("finetune", f"{name} cheap", partial(cheap, name))
         for side, measure in (("ours", ours), ("reference", reference)):
             if side in options.sides and (side == "ours" or BENCHES[name].beside):
                 for seed in options.seeds:
-                    once("finetune", f"{name} {side} {seed}", partial(measure, name, seed, options.threads))
+                    run_once(
+                        "finetune", f"{name} {side} {seed}", partial(measure, name, seed, options.threads)
+                    )
         if "speed" in options.sides and BENCHES[name].beside:
-            once("finetune", f"{name} speed {options.threads}", partial(speed, name))
+            run_once("finetune", f"{name} speed {options.threads}", partial(speed, name))
         seeds = both_sides(name)
         if len(seeds) > 1:
-            once("finetune", f"{name} difference {seeds}", partial(difference, name, seeds))
+            run_once("finetune", f"{name} difference {seeds}", partial(difference, name, seeds))
         report(options.threads)
 
 
@@ -271,7 +273,7 @@ class Reference:
         )
         updates = math.ceil(bench.epochs * math.ceil(len(self.items) / bench.batch))
         self.settings = TrainSettings(max_steps=updates, learning_rate=bench.rate)
-        self.optimizer = usual_optimizer(self.model, self.settings)
+        self.optimizer = make_adamw(self.model, self.settings)
         self.bench, self.seed, self.step, self.halved = bench, seed, 0, False
 
     def batches(self, epoch: int) -> Iterator[list[Item]]:
@@ -306,7 +308,7 @@ class Reference:
                 loss.backward()
                 total += float(loss.item())
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        set_rate(self.optimizer, self.step, self.settings)
+        set_learning_rate(self.optimizer, self.step, self.settings)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return total
@@ -391,7 +393,7 @@ def tallies_of_reference(name: str, seed: int) -> Path:
 
 def both_sides(name: str) -> list[int]:
     """The seeds that both sides were trained with."""
-    known = recorded("finetune")
+    known = load_records("finetune")
     seeds = sorted(int(key.split()[-1]) for key in known if key.startswith(f"{name} ours "))
     return [seed for seed in seeds if f"{name} reference {seed}" in known]
 
@@ -440,7 +442,7 @@ def speed(name: str) -> dict[str, Any]:
             give_back()
             yield sum(batch.tokens for batch in mine), partial(run_ours, mine), partial(run_theirs, theirs)
 
-    return in_turn(windows())
+    return time_interleaved(windows())
 
 
 def give_back() -> None:
@@ -450,7 +452,7 @@ def give_back() -> None:
 
 def report(threads: int) -> None:
     """The section of RESULTS.md, of what was measured by now."""
-    known = recorded("finetune")
+    known = load_records("finetune")
     rows = []
     for name, bench in BENCHES.items():
         sides = {
@@ -481,14 +483,14 @@ def report(threads: int) -> None:
         "precision",
         "tokens a second, in turn",
     ]
-    section(
+    write_section(
         "Fine-tuning tasks",
-        f"""`python benchmarks/finetune.py TASK`; {where(threads)}.
+        f"""`python benchmarks/finetune.py TASK`; {environment(threads)}.
 
 all-MiniLM-L6-v2 on the task's training file, the best epoch on dev; dropout 0.1. Several seeds: mean ± standard
 deviation (their number). Times were measured beside other processes.
 
-{table(columns, rows)}
+{markdown_table(columns, rows)}
 
 {SEEN}""",
     )

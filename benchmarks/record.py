@@ -29,16 +29,16 @@ MATRIX_UNITS = {  # the newest first: the first that a processor has names its c
 }
 
 
-def recorded(name: str) -> dict[str, Any]:
+def load_records(name: str) -> dict[str, Any]:
     """What earlier runs of a script measured, by key: the lines of records/NAME.jsonl, which are committed."""
     file = RECORDS / f"{name}.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return {known["key"]: known["value"] for known in map(json.loads, lines)}
 
 
-def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
+def run_once(name: str, key: str, measure: Callable[[], Any]) -> Any:
     """What `measure` gave for this key, now or in an earlier run of the script."""
-    if key in (known := recorded(name)):
+    if key in (known := load_records(name)):
         print(f"measured before, see records/{name}.jsonl: {key}", file=sys.stderr)
         return known[key]
     value = measure()
@@ -48,7 +48,7 @@ def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
     return value
 
 
-def where(threads: int, precision: str = "") -> str:
+def environment(threads: int, precision: str = "") -> str:
     """The machine and the versions, for the line above a table; precision: of runs that have their own."""
     from bertsmith import hardware
 
@@ -115,13 +115,13 @@ def median_and_range(values: Sequence[float], form: str = ".2f") -> str:
     return f"{middle:{form}} ({least:{form}} to {most:{form}})"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def section(title: str, text: str) -> None:
+def write_section(title: str, text: str) -> None:
     """Write a section of RESULTS.md, in the place of an earlier one of the same title."""
     whole = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n"
     head, *parts = whole.split("\n## ")

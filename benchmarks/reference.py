@@ -28,29 +28,29 @@ from bertsmith.training.settings import TrainSettings
 from record import WORK, median_and_range, ratios
 
 
-def settings_of(shards: Shards, *assignments: str) -> PretrainSettings:
+def make_settings(shards: Shards, *assignments: str) -> PretrainSettings:
     """The settings of a bert-mini-uncased run on these shards, with `--set` assignments."""
     sizes = preset("bert-mini-uncased", vocab_size=shards.tokenizer.vocab_size).model_dump()
     return PretrainSettings.of({"model": sizes}, "benchmark").changed(assignments)
 
 
-def reference_of(chosen: PretrainSettings, counts: Any = None) -> nn.Module:
+def build_reference(chosen: PretrainSettings, counts: Any = None) -> nn.Module:
     """The reference library's BertForPreTraining with our first weights, through a folder on disk."""
-    return reference_from(written("first-weights", *started(chosen, counts)))
+    return load_reference(write_model("first-weights", *initial_weights(chosen, counts)))
 
 
-def started(chosen: PretrainSettings, counts: Any = None) -> tuple[Encoder, Objective]:
+def initial_weights(chosen: PretrainSettings, counts: Any = None) -> tuple[Encoder, Objective]:
     """Encoder and objective as a run with these settings begins."""
     return first_weights(chosen, torch.Generator().manual_seed(chosen.train.seed), counts)
 
 
-def written(name: str, encoder: Encoder, objective: Objective) -> Path:
+def write_model(name: str, encoder: Encoder, objective: Objective) -> Path:
     """The folder that these weights were written to."""
     parts = objective.export(encoder)[MODEL]
     return write_folder(WORK / name, parts.config, parts.modules)
 
 
-def reference_from(folder: Path) -> nn.Module:
+def load_reference(folder: Path) -> nn.Module:
     """The reference library's BertForPreTraining from one of our folders; every key must be there."""
     from transformers import BertForPreTraining
 
@@ -60,7 +60,7 @@ def reference_from(folder: Path) -> nn.Module:
     return model
 
 
-def streams(shards: Shards, chosen: PretrainSettings) -> tuple[InstanceStream, InstanceStream]:
+def instance_streams(shards: Shards, chosen: PretrainSettings) -> tuple[InstanceStream, InstanceStream]:
     """Training and held-out instances, as the pre-training workflow makes them."""
     split, length = DocumentSplit.from_settings(shards, chosen.data), chosen.data.sequence_length
     return (
@@ -71,7 +71,7 @@ def streams(shards: Shards, chosen: PretrainSettings) -> tuple[InstanceStream, I
     )
 
 
-def padded(batch: MaskedBatch) -> dict[str, Tensor]:
+def pad_batch(batch: MaskedBatch) -> dict[str, Tensor]:
     """One of our batches in the form that the reference's collators give: padded, labels -100 elsewhere."""
     packed = batch.packed
     labels = torch.full_like(packed.tokens, -100)
@@ -85,7 +85,7 @@ def padded(batch: MaskedBatch) -> dict[str, Tensor]:
     }
 
 
-def usual_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
+def make_adamw(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
     """AdamW as the reference's Trainer makes it: by names, fused (its default with this version of torch)."""
     plain = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
     kept = {id(p) for p in plain}
@@ -97,13 +97,13 @@ def usual_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.Ad
     return torch.optim.AdamW(groups, lr=0.0, betas=settings.betas, eps=settings.epsilon, fused=True)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, step: int, settings: TrainSettings) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, step: int, settings: TrainSettings) -> None:
     """The learning rate that our loop has at this step."""
     for group in optimizer.param_groups:
-        group["lr"] = rate_at(step, settings)
+        group["lr"] = learning_rate_at(step, settings)
 
 
-def rate_at(step: int, settings: TrainSettings) -> float:
+def learning_rate_at(step: int, settings: TrainSettings) -> float:
     """The learning rate of our loop's update number `step`."""
     updates = settings.max_steps or 1
     return learning_rate(
@@ -115,37 +115,37 @@ def rate_at(step: int, settings: TrainSettings) -> float:
     )
 
 
-class Trainer:
+class ReferenceTrainer:
     """The reference's usual loop: AdamW without decay on biases and LayerNorm, clipping, our learning rates."""
 
     def __init__(self, model: nn.Module, settings: TrainSettings) -> None:
         self.model, self.settings, self.step = model.train(), settings, 0
-        self.optimizer = usual_optimizer(model, settings)
+        self.optimizer = make_adamw(model, settings)
 
     def update(self, batch: MaskedBatch) -> dict[str, float]:
         """One step; the two losses before it."""
         self.step += 1
-        inputs = padded(batch)
+        inputs = pad_batch(batch)
         labels, pairs = inputs.pop("labels"), inputs.pop("next_sentence_label")
         with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
             out = self.model(**inputs, labels=labels, next_sentence_label=pairs)
         out.loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        set_rate(self.optimizer, self.step, self.settings)
+        set_learning_rate(self.optimizer, self.step, self.settings)
         self.optimizer.step()
         self.optimizer.zero_grad()
         with torch.no_grad():
             nsp = nn.functional.cross_entropy(out.seq_relationship_logits, pairs).item()
         return {"mlm": out.loss.item() - nsp, "nsp": nsp}
 
-    def measure(self, batches: Sequence[MaskedBatch]) -> dict[str, float]:
+    def evaluate(self, batches: Sequence[MaskedBatch]) -> dict[str, float]:
         """Held-out losses and accuracies, as our objective measures them."""
         self.model.eval()
         sums = dict.fromkeys(("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"), 0.0)
         rows = pairs = 0
         with torch.inference_mode():
             for batch in batches:
-                inputs = padded(batch)
+                inputs = pad_batch(batch)
                 labels, order = inputs.pop("labels"), inputs.pop("next_sentence_label")
                 out = self.model(**inputs)
                 mlm, truth = out.prediction_logits[labels >= 0], labels[labels >= 0]
@@ -178,7 +178,7 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
 
 
-def batches_from(stream: InstanceStream, size: int, step: int) -> Iterator[MaskedBatch]:
+def batches_after(stream: InstanceStream, size: int, step: int) -> Iterator[MaskedBatch]:
     """The batches that follow `step` updates of `size` instances, as the loader gives them."""
     epoch, start = 0, step * size
     while start >= stream.size(epoch):
@@ -191,7 +191,7 @@ def batches_from(stream: InstanceStream, size: int, step: int) -> Iterator[Maske
         start += size
 
 
-def in_turn(windows: Iterable[tuple[int, Callable[[], None], Callable[[], None]]]) -> dict[str, Any]:
+def time_interleaved(windows: Iterable[tuple[int, Callable[[], None], Callable[[], None]]]) -> dict[str, Any]:
     """Time windows of both sides in turn: (tokens, ours, reference) each; the first one only warms up."""
     rates: dict[str, list[float]] = {"ours": [], "reference": []}
     for number, (tokens, ours, reference) in enumerate(windows):
@@ -211,7 +211,7 @@ def in_turn(windows: Iterable[tuple[int, Callable[[], None], Callable[[], None]]
     }
 
 
-def told(rate: dict[str, Any]) -> str:
+def describe_rates(rate: dict[str, Any]) -> str:
     """What `in_turn` found, in a sentence."""
     return (
         f"Real tokens a second in {rate['precision']}, median of {len(rate['ratios'])} windows in turn: "

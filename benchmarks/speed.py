@@ -43,16 +43,16 @@ from bertsmith.kernels.backend_selection import is_numba_available
 from bertsmith.models.family import preset
 from held import NAMES, hold
 from record import (
+    load_records,
     machine_name,
+    markdown_table,
     median_and_range,
-    once,
     processor_class,
     ratios,
-    recorded,
-    section,
-    table,
+    run_once,
     versions,
     versions_in,
+    write_section,
 )
 
 CLOSE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of losses and of the norms of gradients
@@ -104,7 +104,7 @@ def main() -> None:
     else:
         check(options, parser)
         key = key_of(options)
-        once("speed", key, lambda: measured(options))
+        run_once("speed", key, lambda: measured(options))
         report()
 
 
@@ -271,11 +271,11 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 def report() -> None:
     """Write the section of RESULTS.md from the records."""
-    known = recorded("speed")
+    known = load_records("speed")
     rows = sorted(
         row(key, sides) for key, sides in known.items() if {"ours, fp32", "ours, bf16"} & sides.keys()
     )
-    section(
+    write_section(
         "Training speed",
         f"""`python -m benchmarks.speed train|finetune [--preset P] [--lengths L] [--held-to UNIT]`; two CPU cores
 or one GPU; {versions_in(known)}.
@@ -289,7 +289,7 @@ In fixed:N all
 sequences have N tokens; natural lengths are at most 128. The batch is 32 unless given. Some rows are older than
 the code, which is faster now.
 
-{table(COLUMNS, rows)}""",
+{markdown_table(COLUMNS, rows)}""",
     )
 
 
