@@ -41,7 +41,7 @@ from bertsmith import hardware
 from bertsmith.errors import InputError
 from bertsmith.kernels.backend_selection import is_numba_available
 from bertsmith.models.family import preset
-from held import NAMES, hold
+from cpu_isa import LIMITS, restart_limited
 from record import (
     load_records,
     machine_name,
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="or cuda, where batches are built while it computes")
     parser.add_argument("--sides", nargs="+", help="time these alone: all are in memory at once")
     parser.add_argument(
-        "--held-to", choices=NAMES, help="fewer instructions than the processor has, see held.py"
+        "--held-to", choices=LIMITS, help="x"
     )
     parser.add_argument("--side", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -89,7 +89,7 @@ def main() -> None:
             parser.error(
                 "--held-to: of infer only avx512_vnni, on a processor without AMX: peers ask it themselves"
             )
-        hold(options.held_to)
+        restart_limited(options.held_to)
     if options.what == "infer":
         import speed_infer
 

@@ -33,7 +33,7 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.kernels.backend_selection import select_training_backend
 from finetune import checkpoint
-from held import held_to
+from cpu_isa import isa_limit
 from record import (
     DATA,
     WORK,
@@ -102,7 +102,7 @@ def texts_of(name: str) -> list[str]:
 
 def sides(threads: int) -> Iterator[tuple[str, str, Side]]:
     """Each side with its name and its precision."""
-    in_bf16 = not held_to() and hardware.choose_precision().precision == "bf16"
+    in_bf16 = not isa_limit() and hardware.choose_precision().precision == "bf16"
     both = ("fp32", "bf16") if in_bf16 else ("fp32",)
     select_training_backend(
         "auto", WIDTH, print
