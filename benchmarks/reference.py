@@ -19,6 +19,7 @@ from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL, Objective
+from bertsmith.packed import Packed
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
@@ -86,18 +87,21 @@ def batches_after(stream: InstanceStream, size: int, step: int) -> Iterator[Mask
         yield batch
 
 
-def pad_batch(batch: MaskedBatch) -> dict[str, Tensor]:
-    """Return a batch as the reference's collators do: padded to its longest, labels -100 if not masked."""
-    packed = batch.packed
-    labels = torch.full_like(packed.tokens, -100)
-    labels[batch.rows] = batch.labels
+def pad_packed(packed: Packed) -> dict[str, Tensor]:
+    """Return packed sequences as the reference takes them: padded to the longest, with a mask."""
     return {
         "input_ids": packed.pad(packed.tokens),
         "token_type_ids": packed.pad(packed.segments),
         "attention_mask": packed.pad(torch.ones_like(packed.tokens)),
-        "labels": packed.pad(labels, -100),
-        "next_sentence_label": batch.pair_labels,
     }
+
+
+def pad_batch(batch: MaskedBatch) -> dict[str, Tensor]:
+    """Return a batch as the reference's collators do; its labels are -100 if not masked."""
+    labels = torch.full_like(batch.packed.tokens, -100)
+    labels[batch.rows] = batch.labels
+    targets = {"labels": batch.packed.pad(labels, -100), "next_sentence_label": batch.pair_labels}
+    return {**pad_packed(batch.packed), **targets}
 
 
 def make_adamw(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.kernels.backend_selection import select_training_backend
-from finetune import checkpoint
 from cpu_isa import isa_limit
+from finetune import checkpoint
 from record import (
     DATA,
     WORK,
