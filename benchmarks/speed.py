@@ -126,10 +126,10 @@ def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if unknown := set(options.sides or ()) - set(names := sides_of(options)):
         parser.error(f"--sides: none here is {', '.join(sorted(unknown))}; there are: {'; '.join(names)}")
     if options.what == "finetune":
-        from finetune import BENCHES
+        from finetune import TASKS
         from speed_sides import KINDS
 
-        tasks = [name for name, bench in BENCHES.items() if bench.verb in KINDS]
+        tasks = [name for name, bench in TASKS.items() if bench.verb in KINDS]
         if options.task not in tasks:
             parser.error(f"--task {options.task}: not one of {', '.join(tasks)}")
         return

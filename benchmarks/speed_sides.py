@@ -43,7 +43,7 @@ from bertsmith.tasks.task import task_type
 from bertsmith.training.data_loader import Position, batches
 from bertsmith.training.settings import TrainSettings
 from corpus import prepare_corpus
-from finetune import BENCHES, checkpoint, file_of, padded_items
+from finetune import TASKS, checkpoint, pad_items, task_file
 from ours import OurTrainer
 from record import WORK
 from reference import make_adamw, pad_batch
@@ -165,11 +165,11 @@ class Finetuning(Work):
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
-        self.bench = BENCHES[options.task]
+        self.bench = TASKS[options.task]
         kind = task_type(self.bench.verb)
         settings = kind.settings_type.of({}, options.task)
         settings = settings.changed([one.removeprefix("task.") for one in self.bench.settings])
-        rows = kind.read(file_of(options.task, self.bench.train), settings)
+        rows = kind.read(task_file(options.task, self.bench.train), settings)
         base = bs.load(checkpoint())
         drawing = torch.Generator().manual_seed(0)
         self.encoder = base.folder.encoder(drawing)
@@ -181,7 +181,7 @@ class Finetuning(Work):
     def inputs(self, number: int) -> Inputs:
         at = number * self.size
         some = [self.items[i] for i in self._order[at : at + self.size]]
-        return {**padded_items(some), "labels": torch.tensor([item.target for item in some])}
+        return {**pad_items(some), "labels": torch.tensor([item.target for item in some])}
 
     @cached_property
     def _order(self) -> Any:
