@@ -1,34 +1,55 @@
-"""The best cheap method for a task: counted words, no encoder; what a figure of a model is to be seen beside.
+"""Baselines without an encoder for each task (word counts and linear models), which a model's scores must beat.
 
-Of each task the methods below are fitted on the training rows and scored on dev as a model's answers are, beside
-the task's own baseline; the best counts, by its name. All take seconds to a few minutes of one core.
+Each baseline is fitted on the training rows and scored on dev as a model is. The task's own baseline competes,
+too; the best one counts. All take seconds to a few minutes on one core.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.feature_extraction import FeatureHasher
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.metrics import precision_recall_curve
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from bertsmith import rng
 from bertsmith.models.config import ModelConfig
 from bertsmith.tasks.scores import Scores
 from bertsmith.tasks.task import Prediction, Task, task_type
 
-Method = Callable[[Task, Sequence[Any], Sequence[Any], str], list[Prediction]]
-"""Answers to dev: of the task, its training examples, those of dev, and what a text is made of (word, char)."""
-
-STRENGTHS = (0.1, 1, 10, 100)
-NOT_READ = {"tokens": 0, "tokens_read": 0}
+INVERSE_REGULARIZATION = (0.1, 1, 10, 100)
+TOKEN_COUNTS = {"tokens": 0, "tokens_read": 0}  # which the task's scores require
 CLAUSE_END = re.compile(r"[。！？；，\n]|[.!?;,:()] ")
-NEAR = 2  # words at each side of one that is to be tagged
-FAR = 10  # words from a predicate that are told apart
+CONTEXT_WORDS = 2  # on each side of a word
+MAX_DISTANCE = 10  # in words from a predicate; longer ones count as this
+
+
+class TaskData(NamedTuple):
+    """A task, its training examples, those of dev, and scikit-learn's analyzer ("word" or "char")."""
+
+    task: Task
+    training: list[Any]
+    dev: list[Any]
+    analyzer: str
+
+    def gold(self, examples: list[Any]) -> Sequence[tuple[str, ...]]:
+        return self.task.gold(examples, self.task.facts)
+
+    @property
+    def training_labels(self) -> list[str]:
+        """Return the label of each training example, for tasks with one label per example."""
+        return [label for (label,) in self.gold(self.training)]
 
 
 def best_baseline(
@@ -41,218 +62,188 @@ def best_baseline(
     sample: int | None = None,
     analyzer: str = "word",
 ) -> tuple[float, str]:
-    """The best figure on dev, and its method's name. sample: rows of the training file that are drawn at most, as
-    `finetune --sample` draws them; analyzer: "char" where words have no blanks between them."""
-    chosen = task_type(verb).settings_type.of({}, verb)
-    chosen = chosen.changed([one.removeprefix("task.") for one in settings if one.startswith("task.")])
-    kind = task_type(verb).variant(chosen)
-    training, asked = kind.read(train, chosen), kind.read(dev, chosen)
+    """Return the best score on dev and its baseline's name.
+
+    sample: the most rows of the training file, drawn as `finetune --sample` does. analyzer: "char" for languages
+    that do not separate words by spaces.
+    """
+    task_class, task_settings, training, examples = read_task(verb, settings, train, dev)
     if sample is not None and sample < len(training):
         training = [training[i] for i in rng.permutation(0, "sample", len(training))[:sample]]
-    task = kind(ModelConfig(), torch.Generator(), kind.learnt(training, chosen, None), chosen)
-    found = {task.baseline_name: figure_of(task.baseline(training, asked), metric)}
-    for name, method in METHODS.get(verb, {}).items():
-        found[name] = figure_of(task.score(method(task, training, asked, analyzer), asked), metric)
-        print(verb, train.parent.name, name, found[name], flush=True)
-    best = max(found, key=lambda name: found[name])
-    return found[best], best
+    facts = task_class.learnt(training, task_settings, None)
+    task = task_class(ModelConfig(), torch.Generator(), facts, task_settings)
+    scores = {task.baseline_name: score_of(task.baseline(training, examples), metric)}
+    for name, baseline in BASELINES.get(verb, {}).items():
+        predictions = baseline(TaskData(task, training, examples, analyzer))
+        scores[name] = score_of(task.score(predictions, examples), metric)
+        print(verb, train.parent.name, name, scores[name], flush=True)
+    best = max(scores, key=lambda name: scores[name])
+    return scores[best], best
 
 
-def figure_of(scores: Scores, figure: str) -> float:
-    """A figure by its name; the F1 of two classes is of the class "1", as GLUE has it."""
-    of_one = figure == "f1" and "classes" in scores.details
-    return float(scores.details["classes"]["1"]["f1"] if of_one else scores.numbers[figure])
+def read_task(
+    verb: str, assignments: Sequence[str], train: Path, dev: Path
+) -> tuple[type[Task], Any, list[Any], list[Any]]:
+    """Return a task's class and settings (task.* alone), and the examples of both files."""
+    settings = task_type(verb).settings_type.of({}, verb)
+    settings = settings.changed([a.removeprefix("task.") for a in assignments if a.startswith("task.")])
+    task_class = task_type(verb).variant(settings)
+    return task_class, settings, task_class.read(train, settings), task_class.read(dev, settings)
 
 
-def linear(words: Any) -> Any:
-    """TF-IDF and a linear classifier, its strength by cross-validation."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV
-    from sklearn.pipeline import make_pipeline
-
-    model = make_pipeline(words, LogisticRegression(max_iter=1000))
-    return GridSearchCV(model, {"logisticregression__C": list(STRENGTHS)}, cv=3, scoring="f1_macro")
-
-
-def by_words(task: Task, training: Sequence[Any], asked: Sequence[Any], unit: str) -> list[Prediction]:
-    """The label of a text by its words or characters, and pairs of them."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), analyzer=unit)
-    if "separator" in task.facts:
-        return by_words_each(task, training, asked, words)
-    model = linear(words).fit(list(map(text_of, training)), [label for (label,) in gold_of(task, training)])
-    return [{"label": label, **NOT_READ} for label in model.predict(list(map(text_of, asked)))]
-
-
-def by_words_each(task: Task, training: Sequence[Any], asked: Sequence[Any], words: Any) -> list[Prediction]:
-    """Any number of labels: a classifier each, its threshold chosen on dev, as ours is."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import precision_recall_curve
-    from sklearn.multiclass import OneVsRestClassifier
-    from sklearn.preprocessing import MultiLabelBinarizer
-
-    labels = task.labels or []
-    truth, wanted = (
-        MultiLabelBinarizer(classes=labels).fit_transform(gold_of(task, some)) for some in (training, asked)
-    )
-    model = OneVsRestClassifier(LogisticRegression(C=10, class_weight="balanced", max_iter=1000))
-    model.fit(words.fit_transform(list(map(text_of, training))), truth)
-    shares = model.predict_proba(words.transform(list(map(text_of, asked))))
-    thresholds = []
-    for i in range(len(labels)):
-        precision, recall, at = precision_recall_curve(wanted[:, i], shares[:, i])
-        both = 2 * precision * recall / np.maximum(precision + recall, 1e-9)
-        thresholds.append(at[both[:-1].argmax()])
-    found = []
-    for row in shares:
-        above = [label for label, share, least in zip(labels, row, thresholds, strict=True) if share >= least]
-        found.append({"labels": above, "scores": dict(zip(labels, map(float, row), strict=True)), **NOT_READ})
-    return found
-
-
-def by_cosine(task: Task, training: Sequence[Any], asked: Sequence[Any], unit: str) -> list[Prediction]:
-    """How alike two texts are: the cosine of their TF-IDF vectors."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    model = TfidfVectorizer(sublinear_tf=True, analyzer=unit)
-    model.fit([text for one in training for text in (one.text, one.second)])
-    first, second = (
-        model.transform(texts) for texts in zip(*((o.text, o.second) for o in asked), strict=True)
-    )
-    return [{"number": float(one), **NOT_READ} for one in first.multiply(second).sum(1).A1]
-
-
-def usual_tags(task: Task, training: Sequence[Any], asked: Sequence[Any], unit: str) -> list[Prediction]:
-    """Each word's most frequent tag; of a word that was not seen, that of the words seen once."""
-    seen: dict[str, Counter[str]] = defaultdict(Counter)
-    for example, tags in zip(training, gold_of(task, training), strict=True):
-        for word, tag in zip(example.words, tags, strict=True):
-            seen[word][tag] += 1
-    rare = Counter(tag for times in seen.values() if times.total() == 1 for tag in times)
-    unseen = rare.most_common(1)[0][0]
-    usual = {word: times.most_common(1)[0][0] for word, times in seen.items()}
-    return [tagged([usual.get(word, unseen) for word in example.words]) for example in asked]
-
-
-def by_neighbours(task: Task, training: Sequence[Any], asked: Sequence[Any], unit: str) -> list[Prediction]:
-    """Each word's tag by its letters, its neighbours and the predicate, if there is one: a linear classifier."""
-    from sklearn.feature_extraction import FeatureHasher
-    from sklearn.linear_model import SGDClassifier
-
-    hashed = FeatureHasher(2**20, input_type="string", alternate_sign=False)
-    model = SGDClassifier(loss="log_loss", alpha=1e-6, average=True, random_state=0)
-    tags = [tag for tags in gold_of(task, training) for tag in tags]
-    model.fit(hashed.transform(look for example in training for look in looks(example)), tags)
-    found = iter(model.predict(hashed.transform(look for example in asked for look in looks(example))))
-    return [tagged([str(next(found)) for _ in example.words]) for example in asked]
-
-
-def looks(example: Any) -> Iterator[list[str]]:
-    """What is to be seen of each word of a sentence."""
-    words = ["<s>"] * NEAR + list(example.words) + ["</s>"] * NEAR
-    for at, word in enumerate(example.words):
-        shape = re.sub(r"[^\W\d_]", "x", re.sub(r"[A-Z]", "X", re.sub(r"\d", "0", word)))
-        found = [f"={word}", "shape=" + re.sub(r"(.)\1+", r"\1", shape)]
-        found += [f"-{n}={word[-n:].lower()}" for n in (1, 2, 3, 4)]
-        found += [f"+{n}={word[:n].lower()}" for n in (2, 3)]
-        near = [one.lower() for one in words[at : at + 2 * NEAR + 1]]
-        found += [f"{n - NEAR}={one}" for n, one in enumerate(near)]
-        found += [f"{n}&{n + 1}={a} {b}" for n, (a, b) in enumerate(pairwise(near))]
-        if example.predicate is not None:
-            away = max(-FAR, min(FAR, at - example.predicate))
-            verb = example.words[example.predicate].lower()
-            found += [f"away={away}", f"away={away} {verb}", f"verb={verb} {word.lower()}"]
-            found += [f"away={away} {word.lower()}"]
-        yield found
-
-
-def tagged(tags: list[str]) -> Prediction:
-    """As `tag` predicts."""
-    return {"tags": tags, "scores": [1.0] * len(tags)}
-
-
-def likeliest_clauses(
-    task: Task, training: Sequence[Any], asked: Sequence[Any], unit: str
-) -> list[Prediction]:
-    """The clause of the passage with the most of the question's words (pairs of characters), rare ones for more,
-    for its length."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    parts: dict[str, Any] = {"ngram_range": (2, 2)} if unit == "char" else {}
-    model = TfidfVectorizer(sublinear_tf=True, analyzer=unit, **parts)
-    model.fit(dict.fromkeys(example.context for example in training))
-    found = []
-    for example in asked:
-        parted = (one.strip() for one in CLAUSE_END.split(example.context))
-        clauses = [one for one in parted if len(one) > 1] or [""]
-        alike = model.transform(clauses) @ model.transform([example.question]).T
-        found.append({"answer": clauses[int(alike.toarray().argmax())], **NOT_READ})
-    return found
-
-
-def likeliest_choices(
-    task: Task, training: Sequence[Any], asked: Sequence[Any], unit: str
-) -> list[Prediction]:
-    """The choice that, with its question, is most like one of the context's lines or two in a row."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    model = TfidfVectorizer(sublinear_tf=True, analyzer=unit)
-    model.fit(dict.fromkeys(example.context for example in training))
-    found = []
-    for example in asked:
-        lines = example.context.splitlines() or [""]
-        places = model.transform([*lines, *(" ".join(two) for two in pairwise(lines))])
-        choices = model.transform([f"{example.question} {choice}" for choice in example.choices])
-        found.append({"choice": int((places @ choices.T).max(0).toarray().argmax()), **NOT_READ})
-    return found
-
-
-def by_words_between(
-    task: Task, training: Sequence[Any], asked: Sequence[Any], unit: str
-) -> list[Prediction]:
-    """The relation by the entities, the words between them and at their sides, and pairs of these."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    words = TfidfVectorizer(sublinear_tf=True, analyzer=around)
-    model = linear(words).fit(list(training), [label for (label,) in gold_of(task, training)])
-    return [{"label": label, **NOT_READ} for label in model.predict(list(asked))]
-
-
-def around(example: Any) -> list[str]:
-    """What is to be seen of a relation: entities, words between and beside them, and pairs of these."""
-    spans = sorted((example.head, example.tail))
-    text: str = example.text.lower()
-
-    def words(begin: int, end: int) -> list[str]:
-        return re.findall(r"\w+|[^\w\s]", text[begin:end])
-
-    order = "12" if example.head <= example.tail else "21"
-    between = words(spans[0][1], spans[1][0])
-    found = [f"between {word}" for word in between] + [f"between {a} {b}" for a, b in pairwise(between)]
-    found += [f"order {order}", f"all {order} {' '.join(between)}"]
-    for mark, span in zip(order, spans, strict=True):
-        found += [f"entity {mark} {word}" for word in words(*span)]
-    found += [f"before {word}" for word in words(0, spans[0][0])[-NEAR:]]
-    found += [f"behind {word}" for word in words(spans[1][1], len(text))[:NEAR]]
-    return found
+def score_of(scores: Scores, metric: str) -> float:
+    """Return a score by its name; F1 of two classes is that of class "1", as in GLUE."""
+    is_of_class = metric == "f1" and "classes" in scores.details
+    return float(scores.details["classes"]["1"]["f1"] if is_of_class else scores.numbers[metric])
 
 
 def text_of(example: Any) -> str:
-    """An example's text, or both of a pair."""
+    """Return an example's text, or both texts of a pair."""
     return " | ".join(filter(None, (example.text, example.second)))
 
 
-def gold_of(task: Task, examples: Iterable[Any]) -> Sequence[tuple[str, ...]]:
-    """What people said of each example."""
-    return task.gold(list(examples), task.facts)
+def linear_classifier(vectorizer: TfidfVectorizer) -> GridSearchCV:
+    """Return TF-IDF with logistic regression whose regularization is chosen by cross-validation."""
+    pipeline = make_pipeline(vectorizer, LogisticRegression(max_iter=1000))
+    grid = {"logisticregression__C": list(INVERSE_REGULARIZATION)}
+    return GridSearchCV(pipeline, grid, cv=3, scoring="f1_macro")
 
 
-METHODS: dict[str, dict[str, Method]] = {
-    "classify": {"TF-IDF, linear": by_words},
-    "regress": {"TF-IDF, cosine": by_cosine},
-    "tag": {"each word's usual tag": usual_tags, "neighbours, linear": by_neighbours},
-    "answer": {"the clause most like the question": likeliest_clauses},
-    "choose": {"the choice most like a line": likeliest_choices},
-    "relate": {"words between, linear": by_words_between},
+def classify_by_words(data: TaskData) -> list[Prediction]:
+    """Predict a text's label by its words (or characters) and pairs of them."""
+    vectorizer = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), analyzer=data.analyzer)
+    if "separator" in data.task.facts:
+        return classify_multilabel(data, vectorizer)
+    model = linear_classifier(vectorizer).fit(list(map(text_of, data.training)), data.training_labels)
+    return [{"label": label, **TOKEN_COUNTS} for label in model.predict(list(map(text_of, data.dev)))]
+
+
+def classify_multilabel(data: TaskData, vectorizer: TfidfVectorizer) -> list[Prediction]:
+    """Predict labels by a classifier for each, with the threshold that has the best F1 on dev, as ours does."""
+    labels = data.task.labels or []
+    train_labels, dev_labels = (
+        MultiLabelBinarizer(classes=labels).fit_transform(data.gold(part))
+        for part in (data.training, data.dev)
+    )
+    model = OneVsRestClassifier(LogisticRegression(C=10, class_weight="balanced", max_iter=1000))
+    model.fit(vectorizer.fit_transform(list(map(text_of, data.training))), train_labels)
+    probabilities = model.predict_proba(vectorizer.transform(list(map(text_of, data.dev))))
+    thresholds = []
+    for i in range(len(labels)):
+        precision, recall, candidates = precision_recall_curve(dev_labels[:, i], probabilities[:, i])
+        f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-9)
+        thresholds.append(candidates[f1[:-1].argmax()])
+    predictions = []
+    for row in probabilities:
+        predicted = [label for label, is_above in zip(labels, row >= thresholds, strict=True) if is_above]
+        scores = dict(zip(labels, map(float, row), strict=True))
+        predictions.append({"labels": predicted, "scores": scores, **TOKEN_COUNTS})
+    return predictions
+
+
+def cosine_of_pair(data: TaskData) -> list[Prediction]:
+    """Predict the similarity of two texts by the cosine of their TF-IDF vectors."""
+    vectorizer = TfidfVectorizer(sublinear_tf=True, analyzer=data.analyzer)
+    vectorizer.fit([text for example in data.training for text in (example.text, example.second)])
+    first = vectorizer.transform([example.text for example in data.dev])
+    second = vectorizer.transform([example.second for example in data.dev])
+    return [{"number": float(cosine), **TOKEN_COUNTS} for cosine in first.multiply(second).sum(1).A1]
+
+
+def tags_by_context(data: TaskData) -> list[Prediction]:
+    """Predict tags by a linear classifier of `word_features`."""
+    hasher = FeatureHasher(2**20, input_type="string", alternate_sign=False)
+    model = SGDClassifier(loss="log_loss", alpha=1e-6, average=True, random_state=0)
+    tags = [tag for tags in data.gold(data.training) for tag in tags]
+    model.fit(hasher.transform(row for example in data.training for row in word_features(example)), tags)
+    predicted = model.predict(hasher.transform(row for example in data.dev for row in word_features(example)))
+    remaining = iter(predicted)
+    return [as_tags([str(next(remaining)) for _ in example.words]) for example in data.dev]
+
+
+def word_features(example: Any) -> Iterator[list[str]]:
+    """Yield the features of each word: its letters, the words around it, and its relation to the predicate."""
+    words = ["<s>"] * CONTEXT_WORDS + list(example.words) + ["</s>"] * CONTEXT_WORDS
+    for i, word in enumerate(example.words):
+        shape = re.sub(r"[^\W\d_]", "x", re.sub(r"[A-Z]", "X", re.sub(r"\d", "0", word)))
+        features = [f"={word}", "shape=" + re.sub(r"(.)\1+", r"\1", shape)]
+        features += [f"-{n}={word[-n:].lower()}" for n in (1, 2, 3, 4)]
+        features += [f"+{n}={word[:n].lower()}" for n in (2, 3)]
+        window = [neighbor.lower() for neighbor in words[i : i + 2 * CONTEXT_WORDS + 1]]
+        features += [f"{n - CONTEXT_WORDS}={neighbor}" for n, neighbor in enumerate(window)]
+        features += [f"{n}&{n + 1}={a} {b}" for n, (a, b) in enumerate(pairwise(window))]
+        if example.predicate is not None:
+            distance = max(-MAX_DISTANCE, min(MAX_DISTANCE, i - example.predicate))
+            verb = example.words[example.predicate].lower()
+            features += [f"away={distance}", f"away={distance} {verb}", f"verb={verb} {word.lower()}"]
+            features += [f"away={distance} {word.lower()}"]
+        yield features
+
+
+def as_tags(tags: list[str]) -> Prediction:
+    return {"tags": tags, "scores": [1.0] * len(tags)}
+
+
+def most_similar_clause(data: TaskData) -> list[Prediction]:
+    """Answer with the clause of the passage that is most similar to the question, by words or character pairs."""
+    ngrams = (2, 2) if data.analyzer == "char" else (1, 1)
+    vectorizer = TfidfVectorizer(sublinear_tf=True, analyzer=data.analyzer, ngram_range=ngrams)
+    vectorizer.fit(dict.fromkeys(example.context for example in data.training))
+    predictions = []
+    for example in data.dev:
+        parts = (part.strip() for part in CLAUSE_END.split(example.context))
+        clauses = [part for part in parts if len(part) > 1] or [""]
+        similarity = vectorizer.transform(clauses) @ vectorizer.transform([example.question]).T
+        predictions.append({"answer": clauses[int(similarity.toarray().argmax())], **TOKEN_COUNTS})
+    return predictions
+
+
+def most_similar_choice(data: TaskData) -> list[Prediction]:
+    """Predict the choice that, with its question, is most similar to one or two lines of the context."""
+    vectorizer = TfidfVectorizer(sublinear_tf=True, analyzer=data.analyzer)
+    vectorizer.fit(dict.fromkeys(example.context for example in data.training))
+    predictions = []
+    for example in data.dev:
+        lines = example.context.splitlines() or [""]
+        passages = vectorizer.transform([*lines, *map(" ".join, pairwise(lines))])
+        choices = vectorizer.transform([f"{example.question} {choice}" for choice in example.choices])
+        similarity = (passages @ choices.T).max(0).toarray()
+        predictions.append({"choice": int(similarity.argmax()), **TOKEN_COUNTS})
+    return predictions
+
+
+def relation_by_words(data: TaskData) -> list[Prediction]:
+    """Predict the relation by a linear classifier of `relation_features`."""
+    vectorizer = TfidfVectorizer(sublinear_tf=True, analyzer=relation_features)
+    model = linear_classifier(vectorizer).fit(data.training, data.training_labels)
+    return [{"label": label, **TOKEN_COUNTS} for label in model.predict(data.dev)]
+
+
+def relation_features(example: Any) -> list[str]:
+    """Return the entities, the words between and around them, and pairs of the words between."""
+    spans = sorted((example.head, example.tail))
+    text: str = example.text.lower()
+
+    def words(start: int, stop: int) -> list[str]:
+        return re.findall(r"\w+|[^\w\s]", text[start:stop])
+
+    order = "12" if example.head <= example.tail else "21"
+    between = words(spans[0][1], spans[1][0])
+    features = [f"between {word}" for word in between]
+    features += [f"between {a} {b}" for a, b in pairwise(between)]
+    features += [f"order {order}", f"all {order} {' '.join(between)}"]
+    for mark, span in zip(order, spans, strict=True):
+        features += [f"entity {mark} {word}" for word in words(*span)]
+    features += [f"before {word}" for word in words(0, spans[0][0])[-CONTEXT_WORDS:]]
+    features += [f"behind {word}" for word in words(spans[1][1], len(text))[:CONTEXT_WORDS]]
+    return features
+
+
+BASELINES: dict[str, dict[str, Callable[[TaskData], list[Prediction]]]] = {  # the names are in the records
+    "classify": {"TF-IDF, linear": classify_by_words},
+    "regress": {"TF-IDF, cosine": cosine_of_pair},
+    "tag": {"neighbours, linear": tags_by_context},
+    "answer": {"the clause most like the question": most_similar_clause},
+    "choose": {"the choice most like a line": most_similar_choice},
+    "relate": {"words between, linear": relation_by_words},
 }
