@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import bertsmith as bs
+from baselines import best_baseline
 from bertsmith import hardware, rng
 from bertsmith.quickstart.quickstart import write_untrained_model
-from cheap import best_cheap
 from record import DATA, WORK, environment, load_records, markdown_table, run_once, write_section
 
 RATES = (1e-4, 3e-4, 1e-3)
@@ -206,15 +206,15 @@ def rows_apart(task: str) -> Path:
 def cheap(task: str) -> tuple[float, str]:
     """The best cheap method on the same rows."""
     bench, place = BENCHES[task], DATA / "tasks" / task
-    unit = "word" if bench.words else "char"
-    return best_cheap(
+    analyzer = "word" if bench.words else "char"
+    return best_baseline(
         bench.task,
         place / bench.train,
         place / bench.dev,
         bench.settings,
         bench.figure,
-        rows=bench.rows,
-        unit=unit,
+        sample=bench.rows,
+        analyzer=analyzer,
     )
 
 

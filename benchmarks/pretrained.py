@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 
 import bertsmith as bs
+from baselines import best_baseline
 from bertsmith import hardware
 from bertsmith.artifacts.locate import locate
-from cheap import best_cheap
 from learning_hour import PAIRS
 from learning_tasks import BENCHES, spread
 from record import DATA, WORK, environment, load_records, markdown_table, run_once, write_section
@@ -87,7 +87,7 @@ def finetuned(options: argparse.Namespace, task: str, seed: int) -> float:
 def cheap(task: str) -> tuple[float, str]:
     """The best cheap method on the same rows."""
     bench, place = BENCHES[task], DATA / "tasks" / task
-    return best_cheap(bench.task, place / bench.train, place / bench.dev, bench.settings, bench.figure)
+    return best_baseline(bench.task, place / bench.train, place / bench.dev, bench.settings, bench.figure)
 
 
 def report(name: str, options: argparse.Namespace) -> None:

@@ -37,7 +37,7 @@ from bertsmith.tasks.task import task_type
 from bertsmith.training.data_loader import Position, batches
 from bertsmith.training.settings import TrainSettings
 from corpus import prepare_corpus
-from finetune import BENCHES, checkpoint, file_of
+from finetune import TASKS, checkpoint, task_file
 from ours import OurTrainer
 from reference import (
     instance_streams,
@@ -151,14 +151,14 @@ class Finetuning(Workload):
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
-        bench = BENCHES[options.task]
+        bench = TASKS[options.task]
         if bench.verb not in REFERENCE_CLASSES:
             raise SystemExit(f"--task {options.task}: not a classification task")
         self.reference_class = REFERENCE_CLASSES[bench.verb]
         task_class = task_type(bench.verb)
         settings = task_class.settings_type.of({}, options.task)
         settings = settings.changed([assignment.removeprefix("task.") for assignment in bench.settings])
-        examples = task_class.read(file_of(options.task, bench.train), settings)
+        examples = task_class.read(task_file(options.task, bench.train), settings)
         base = bs.load(checkpoint())
         generator = torch.Generator().manual_seed(0)
         self.encoder = base.folder.encoder(generator)
