@@ -63,7 +63,7 @@ Ours with other settings, batches of 64, the plan included, in M tokens/s: {othe
 
 def training_stream(shards: Shards, *assignments: str) -> InstanceStream:
     """Return the training instances of a run with these settings."""
-    return instance_streams(shards, make_settings(shards, *assignments))[0]
+    return instance_streams(shards, make_settings(shards, "data.sequence_length=128", *assignments))[0]
 
 
 def seconds_of(function: Callable[[], object]) -> float:

@@ -1,13 +1,12 @@
-"""Measure `bertsmith data prepare`: speed beside `datasets.map`, memory, kills, and numbers of workers.
+"""Measure `bertsmith data prepare`: speed beside `datasets.map`, memory, and kills.
 
-    python benchmarks/preparing.py [speed|memory|kills|workers …] [--repeats 5]
+    python benchmarks/preparing.py [speed|memory|kills …] [--repeats 5]
 
 speed: `prepare` with two workers, from the compressed file to shards on disk, against `map` with the reference
     tokenizer (batched; two processes or the library's threads, whichever is faster) on lines that are already
     loaded; each in a process of its own, alternately; and the whole command. The ids are compared once.
 memory: the peak of the command and its workers over 40 MB and 385 MB of text, and under --max-ram 512MB.
 kills: ten SIGKILLs at random moments; then the same command again, and its shards compared byte for byte.
-workers: the same bytes with 1, 2, and 4.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ print(time.perf_counter() - start)
 
 def main() -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("parts", nargs="*", default=["speed", "memory", "kills", "workers"])
+    parser.add_argument("parts", nargs="*", default=["speed", "memory", "kills"])
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     tokenizer = prepare_corpus() / "tokenizer"
@@ -95,8 +94,6 @@ def main() -> None:
         speed(tokenizer, options.repeats)
     if "memory" in options.parts:
         run_once("preparing", "memory", partial(memory, tokenizer))
-    if "workers" in options.parts:
-        run_once("preparing", "workers", partial(workers, tokenizer))
     if "kills" in options.parts:
         kills(tokenizer)
     report(load_records("preparing"))
@@ -200,15 +197,6 @@ def file_hashes(folder: Path) -> dict[str, str]:
     return {str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
 
-def workers(tokenizer: Path) -> dict[str, bool]:
-    """Return True if the number of workers changes no byte."""
-    hashes = []
-    for count in (1, 2, 4):
-        run(command(tokenizer, FILES, "--workers", str(count)))
-        hashes.append(file_hashes(OUT))
-    return {"same": hashes[0] == hashes[1] == hashes[2]}
-
-
 def kills(tokenizer: Path) -> None:
     """Kill the command at random moments of its usual duration, and run it again."""
     duration, expected = run_once(
@@ -267,8 +255,6 @@ def report(records: dict[str, Any]) -> None:
             f"ones to the byte {sum(chain['same'] for chain in chains)} of {len(chains)} times "
             f"(finished shards found again: {', '.join(str(chain['kept']) for chain in chains)})."
         )
-    if same := records.get("workers"):
-        parts.append(f"1, 2 and 4 workers: {'the same bytes' if same['same'] else 'DIFFERENT bytes'}.")
     write_section("Corpus preparation", "\n\n".join(parts))
 
 

@@ -46,7 +46,6 @@ from record import (
     versions_in,
     write_section,
 )
-from speed_sides import fastest_matmul, operands
 
 PEER_PACKAGES = ("sentence-transformers", "onnxruntime", "openvino")
 EXPORT_PACKAGES = ("onnx", "onnxscript")  # torch needs them to export the model
@@ -57,7 +56,6 @@ PEERS = {  # prefixes of sides, and the columns of the table
     "OpenVINO": "OpenVINO",
 }
 BATCH_SIZE, MAX_LENGTH = 32, 512
-LIMIT_TOKENS, LIMIT_REPEATS = 4096, 5  # rows of a product in the limit, and how often it is computed
 INPUT_NAMES = ("input_ids", "attention_mask", "token_type_ids")
 MIN_COSINES = {"fp32": 0.99999, "bf16": 0.999, "int8": 0.995}
 
@@ -243,29 +241,6 @@ def export_onnx(reference: Reference) -> Path:
     return file
 
 
-class Limit:
-    """The products with a model's weights for all tokens, many at a time, and nothing else."""
-
-    def __init__(self, reference: Reference, texts: Sequence[str], precision: str) -> None:
-        config, dtype = reference.model.config, torch.bfloat16 if precision == "bf16" else torch.float32
-        hidden, inner = config.hidden_size, config.intermediate_size
-        tokens = sum(map(len, reference.tokenize(texts)["input_ids"]))
-        self.passes = config.num_hidden_layers * tokens / LIMIT_TOKENS
-        self.products = []
-        for rows, columns in ((hidden, 3 * hidden), (hidden, hidden), (hidden, inner), (inner, hidden)):
-            x, weight, _ = operands((1, LIMIT_TOKENS, rows, columns), dtype, torch.device("cpu"))
-            self.products.append((fastest_matmul(x, weight), x, weight))
-
-    def seconds(self) -> float:
-        """Return the seconds of all products, extrapolated from one layer and LIMIT_TOKENS tokens."""
-        start = hardware.clock()
-        for _ in range(LIMIT_REPEATS):
-            for matmul, x, weight in self.products:
-                matmul(x, weight)
-        seconds: float = hardware.clock() - start
-        return seconds / LIMIT_REPEATS * self.passes
-
-
 def measure(name: str, threads: int, windows: int) -> dict[str, Any]:
     """Return each side's texts per second by window and its least cosine with the reference in fp32."""
     texts, reference = load_texts(name), Reference()
@@ -279,19 +254,11 @@ def measure(name: str, threads: int, windows: int) -> dict[str, Any]:
         is_within = cosine >= MIN_COSINES[precision]
         figures[side] = {"precision": precision, "cosine": cosine, "within": is_within, "rates": []}
         embed_functions[side] = embed
-    limits = {}
-    for precision in ("fp32", "bf16"):
-        if f"ours, {precision}" in figures:
-            side = f"limit, {precision}"
-            limits[side] = Limit(reference, texts, precision)
-            figures[side] = {"precision": precision, "cosine": None, "within": False, "rates": []}
     for window in range(windows):
         for side, embed in embed_functions.items():
             start = hardware.clock()
             embed(texts)
             figures[side]["rates"].append(len(texts) / (hardware.clock() - start))
-        for side, limit in limits.items():
-            figures[side]["rates"].append(len(texts) / limit.seconds())
         rates = {side: round(values["rates"][-1], 1) for side, values in figures.items()}
         print(name, window, rates, flush=True)
     for values in figures.values():
