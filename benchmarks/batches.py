@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def main() -> None:
     torch.set_num_threads(1)
     shards = Shards.open(prepare_corpus())
     stream = training_stream(shards)
-    plan_seconds = [seconds_of(lambda epoch=epoch: stream.plan(epoch)) for epoch in range(options.repeats)]
+    plan_seconds = [seconds_of(partial(stream.plan, epoch)) for epoch in range(options.repeats)]
     tokens = stream.plan(0).tokens
     plan = statistics.median(plan_seconds)
     rows = [compare(stream, size, options, plan / tokens) for size in BATCH_SIZES]
@@ -86,7 +87,7 @@ def compare(
         ours.append(rate)
         batches = batches[: max(1, options.batches // 20)]
         features = [unmasked_rows(batch) for batch in batches]
-        seconds = seconds_of(lambda features=features: [collator(rows) for rows in features])
+        seconds = seconds_of(partial(list, map(collator, features)))
         theirs.append(sum(batch.tokens for batch in batches) / seconds)
     with_plan = [1 / (1 / rate + plan_seconds_per_token) for rate in ours]
     ratio = f"{statistics.median(ratios(with_plan, theirs)):.0f} ×"

@@ -24,6 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,7 @@ def main() -> None:
                 for state in ("quiet", "busy"):
                     workload = f"{preset} {options.batch} x {options.updates} {mode} {state}: {pair}"
                     key = f"{workload}; {machine_name()}"
-                    value = run_once(
-                        "busy", key, lambda args=(mode, state, preset): measure_in_child(*args, options)
-                    )
+                    value = run_once("busy", key, partial(measure_in_child, mode, state, preset, options))
                     print(key, value, flush=True)
     report()
 

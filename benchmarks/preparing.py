@@ -216,9 +216,9 @@ def kill_and_repeat(tokenizer: Path, moment: float, expected: dict[str, str]) ->
     child.kill()
     if child.wait() == 0 or OUT.exists():  # it had finished
         return {"same": file_hashes(OUT) == expected, "moment": moment, "kept": "all"}
-    kept = len(list((OUT.parent / f".{OUT.name}.unfinished").glob("shard-*.arrow")))
+    num_shards = len(list((OUT.parent / f".{OUT.name}.unfinished").glob("shard-*.arrow")))
     subprocess.run(command(tokenizer), stdout=subprocess.DEVNULL, check=True)
-    return {"same": file_hashes(OUT) == expected, "moment": moment, "kept": kept}
+    return {"same": file_hashes(OUT) == expected, "moment": moment, "kept": num_shards}
 
 
 def report(records: dict[str, Any]) -> None:

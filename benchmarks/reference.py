@@ -106,7 +106,8 @@ def pad_batch(batch: MaskedBatch) -> dict[str, Tensor]:
 
 def make_adamw(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
     """Return AdamW as the reference's Trainer does: fused, no decay for biases and LayerNorm."""
-    without_decay, decayed = [], []
+    decayed: list[nn.Parameter] = []
+    without_decay: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         is_excluded = name.endswith("bias") or "LayerNorm" in name
         (without_decay if is_excluded else decayed).append(parameter)

@@ -308,7 +308,7 @@ class Limit:
         self.updates, self.device = options.updates, torch.device(options.device)
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         batch = workload.batch(0)
-        self.tokens = batch.tokens
+        self.tokens: int = batch.tokens
         num_predicted = workload.objective.counts(batch)["mlm"] if isinstance(workload, Pretraining) else 0
         shapes = encoder_shapes(workload.config, batch, num_predicted)
         if num_predicted:
