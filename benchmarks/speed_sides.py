@@ -308,7 +308,7 @@ class Limit:
         self.updates, self.device = options.updates, torch.device(options.device)
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         batch = workload.batch(0)
-        self.tokens: int = batch.tokens
+        self.tokens = batch.tokens
         num_predicted = workload.objective.counts(batch)["mlm"] if isinstance(workload, Pretraining) else 0
         shapes = encoder_shapes(workload.config, batch, num_predicted)
         if num_predicted:
@@ -331,8 +331,8 @@ class Limit:
             for matmul, a, b in self.products:
                 matmul(a, b)
         synchronize(self.device)
-        seconds: float = hardware.clock() - start
-        return self.updates * self.tokens / seconds
+        rate: float = self.updates * self.tokens / (hardware.clock() - start)
+        return rate
 
 
 Shape = tuple[int, int, int, int]  # number of products, rows, inner dimension, columns
