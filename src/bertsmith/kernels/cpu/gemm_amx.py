@@ -99,14 +99,14 @@ def num_slices(k):
 
 
 @njit(**JIT_OPTIONS)
-def _compute_block(init, bias, left, b, steps, target, buffer):
+def _compute_block(init, bias, a_block, b, steps, target, buffer):
     """Compute a block of out.
 
-    left: address of the rows of a, row stride, bytes to the 16 rows below, and bytes to the next 32 terms. steps:
-    number of 32 terms. target: whether out is bf16, its address, and its row stride. buffer: a block that is
-    rounded to bf16.
+    a_block: address of the rows of a, row stride, bytes to the 16 rows below, and bytes to the next 32 terms.
+    steps: number of times that 32 terms are added. target: whether out is bf16, its address, and its row stride.
+    buffer: a block in fp32 that is to be rounded.
     """
-    a, a_row_stride, a_lower_offset, a_step_stride = left
+    a, a_row_stride, a_lower_offset, a_step_stride = a_block
     out_is_bf16, out, out_stride = target
     for i in range(ROWS):  # The result is in the cache once its products are computed.
         prefetch_write(out + i * out_stride)
@@ -131,7 +131,7 @@ def _compute_block(init, bias, left, b, steps, target, buffer):
 
 
 @njit(**JIT_OPTIONS)
-def _compute_edge_block(init, bias, left, b, steps, target, region):
+def _compute_edge_block(init, bias, a_block, b, steps, target, region):
     """Compute a block in a buffer, in the same order, and copy a region of it to out.
 
     region: buffer of a block and a bias, first row, number of rows, number of columns.
@@ -149,7 +149,7 @@ def _compute_edge_block(init, bias, left, b, steps, target, region):
         bias_values, padded_values = float_array(bias, columns), float_array(padded_bias, COLUMNS)
         for j in range(COLUMNS):
             padded_values[j] = bias_values[j] if j < columns else float32(0)
-    _compute_block(init, padded_bias, left, b, steps, (0, buffer, _BLOCK_STRIDE), buffer)
+    _compute_block(init, padded_bias, a_block, b, steps, (0, buffer, _BLOCK_STRIDE), buffer)
     for i in range(rows):
         block_row = float_array(buffer + (first_row + i) * _BLOCK_STRIDE, columns)
         if out_is_bf16:
@@ -233,14 +233,14 @@ def gemm(args):
             for i in range(row, row_end, ROWS):
                 # The last block starts as many rows early as it is too high, unless the rows are copied.
                 overlap = 0 if is_copied else max(0, i + ROWS - row_end)
-                rows, a_block = min(ROWS, row_end - i), a_rows + (i - overlap - row) * a_rows_stride
-                left = a_block, a_rows_stride, _TILE_ROWS * a_rows_stride, 2 * BLOCK_SIZE
+                rows, a_address = min(ROWS, row_end - i), a_rows + (i - overlap - row) * a_rows_stride
+                a_block = a_address, a_rows_stride, _TILE_ROWS * a_rows_stride, 2 * BLOCK_SIZE
                 out_block = out_is_bf16, out + i * out_stride + panel * out_panel_bytes, out_stride
                 if rows < ROWS or columns < COLUMNS:
                     region = edge, overlap, rows, columns
-                    _compute_edge_block(init, panel_bias, left, b_panel, steps, out_block, region)
+                    _compute_edge_block(init, panel_bias, a_block, b_panel, steps, out_block, region)
                 else:
-                    _compute_block(init, panel_bias, left, b_panel, steps, out_block, edge)
+                    _compute_block(init, panel_bias, a_block, b_panel, steps, out_block, edge)
         offset = row * out_stride
         apply_epilogue(out + offset, s[16], s[17], offset, out_stride, n, row_end - row)
         row = claim_rows * fetch_and_increment(counter)
@@ -325,14 +325,14 @@ def gemm_transposed_left(args):
                 column_sums(0, partial_sums + 4 * row, 4 * m, slices, claim_rows, sums + 4 * row)
             for i in range(row, row_end, ROWS):
                 rows, a_panel = min(ROWS, row_end - i), a_panels + (i - row) // VECTOR_WIDTH * _A_PANEL_BYTES
-                left = a_panel, TILE_ROW_BYTES, _A_PANEL_BYTES, _TILE_BYTES
+                a_block = a_panel, TILE_ROW_BYTES, _A_PANEL_BYTES, _TILE_BYTES
                 for panel in range(panels):
                     b_panel, columns = b_panels + panel * _B_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
                     out_block = 0, out + i * out_stride + 4 * COLUMNS * panel, out_stride
                     if rows < ROWS or columns < COLUMNS:
                         region = edge, 0, rows, columns
-                        _compute_edge_block(init, 0, left, b_panel, steps, out_block, region)
+                        _compute_edge_block(init, 0, a_block, b_panel, steps, out_block, region)
                     else:
-                        _compute_block(init, 0, left, b_panel, steps, out_block, edge)
+                        _compute_block(init, 0, a_block, b_panel, steps, out_block, edge)
             row = _MAX_CLAIM_ROWS * fetch_and_increment(counter + 8)
     release()

@@ -52,14 +52,13 @@ def _panel_bytes(term_bytes, k):
     return term_bytes * min(k, _KC) + PANEL_PADDING_BYTES
 
 
-def _claim_rows(m, threads):
+_panel_bytes_jit = njit(inline="always", **JIT_OPTIONS)(_panel_bytes)
+
+
+@njit(inline="always", **JIT_OPTIONS)
+def _rows_per_claim(m, threads):
     # Each claim reads all panels from a farther cache, so that larger claims are better.
     return _CLAIM_ROWS if m < 2 * _MIN_CLAIMS * _CLAIM_ROWS * threads else 2 * _CLAIM_ROWS
-
-
-_panel_bytes_jit, _claim_rows_jit = (
-    njit(inline="always", **JIT_OPTIONS)(function) for function in (_panel_bytes, _claim_rows)
-)
 
 
 def workspace_size(threads, n, k):
@@ -124,7 +123,7 @@ def _pack_row_major(x, x_stride, k, n, packed, panel_columns, panel_bytes):
     """
     full_panels = n // panel_columns
     if panel_columns == ROWS and full_panels and full_panels * ROWS + 8 - ROWS > n:
-        full_panels -= 1  # the last copy would read beyond the row
+        full_panels -= 1  # The last copy would read beyond the row.
     for term in range(k):
         source, target = x + term * x_stride, packed + 4 * panel_columns * term
         if panel_columns == COLUMNS:
@@ -155,10 +154,10 @@ def _pack_column_major(x, x_stride, k, n, packed, panel_bytes):
         if count == COLUMNS:
             transposed_terms = k // _TRANSPOSE_SIZE * _TRANSPOSE_SIZE
             for term in range(0, transposed_terms, _TRANSPOSE_SIZE):
-                left, right = source + 4 * term, target + _B_TERM_BYTES * term
-                transpose_8x8(left, x_stride, right, _B_TERM_BYTES)
+                block, out = source + 4 * term, target + _B_TERM_BYTES * term
+                transpose_8x8(block, x_stride, out, _B_TERM_BYTES)
                 transpose_8x8(
-                    left + _TRANSPOSE_SIZE * x_stride, x_stride, right + 4 * _TRANSPOSE_SIZE, _B_TERM_BYTES
+                    block + _TRANSPOSE_SIZE * x_stride, x_stride, out + 4 * _TRANSPOSE_SIZE, _B_TERM_BYTES
                 )
         for term in range(transposed_terms, k):
             panel_row = float_array(target + _B_TERM_BYTES * term, COLUMNS)
@@ -209,7 +208,7 @@ def gemm(args):
         else:
             _pack_column_major(source, b_column_stride, kc, count, target, panel_bytes)
     barrier()
-    claim_rows = _claim_rows_jit(m, threads)
+    claim_rows = _rows_per_claim(m, threads)
     row = claim_rows * fetch_and_increment(counter)
     while row < m:
         row_end = min(row + claim_rows, m)
@@ -251,7 +250,7 @@ def gemm_transposed_left(args):
     threads = np.int64(num_threads())
     edge, packed = s[9] + np.int64(thread_index()) * _EDGE_BYTES, s[9] + threads * _EDGE_BYTES
     a_panel_bytes, b_panel_bytes = _panel_bytes_jit(_A_TERM_BYTES, _KC), _panel_bytes_jit(_B_TERM_BYTES, _KC)
-    claim_rows = _claim_rows_jit(m, threads)
+    claim_rows = _rows_per_claim(m, threads)
     for k_start in range(0, k, _KC):
         kc, block = min(_KC, k - k_start), k_start // _KC
         a_panels = packed + block % 2 * (a_bytes + b_bytes)

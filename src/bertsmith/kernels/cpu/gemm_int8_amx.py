@@ -67,11 +67,11 @@ def _store_rows(first, last, layout, block):
     sums, row_params, out, left_params, right_params = block
     for row in range(first, last):
         row_sums, target = sums + row * _SUM_STRIDE, out + row * out_stride
-        left = dequantize_row(row, load_ints(row_sums), row_params, left_params)
-        right = dequantize_row(row, load_ints(row_sums + TILE_ROW_BYTES), row_params, right_params)
-        store_output(is_bf16, gelu, left, target)
+        left_values = dequantize_row(row, load_ints(row_sums), row_params, left_params)
+        right_values = dequantize_row(row, load_ints(row_sums + TILE_ROW_BYTES), row_params, right_params)
+        store_output(is_bf16, gelu, left_values, target)
         target += (2 if is_bf16 else 4) * VECTOR_WIDTH
-        store_output(is_bf16, gelu, right, target)
+        store_output(is_bf16, gelu, right_values, target)
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
@@ -111,7 +111,7 @@ def int8_linear_kernel(args):
         )
         for column in range(0, outputs, OUTPUT_MULTIPLE):
             for i in range(0, rows, BLOCK_SIZE):
-                upper, right = quantized + i * quantized_stride, s[3] + column * quantized_stride
+                upper, weights = quantized + i * quantized_stride, s[3] + column * quantized_stride
                 lower = upper + _TILE_ROWS * quantized_stride
                 rows_per_step = (previous_rows + steps - 1) // steps
                 zero_block()
@@ -126,9 +126,9 @@ def int8_linear_kernel(args):
                         first + count // 2,
                         first + 3 * count // 4,
                     )
-                    _step_1(upper, quantized_stride, right, _WEIGHT_STRIDE)
+                    _step_1(upper, quantized_stride, weights, _WEIGHT_STRIDE)
                     _store_rows(first, quarter, layout, previous)
-                    _step_2(right, _WEIGHT_STRIDE)
+                    _step_2(weights, _WEIGHT_STRIDE)
                     _store_rows(quarter, half, layout, previous)
                     _step_3(lower, quantized_stride)
                     _store_rows(half, three_quarters, layout, previous)
@@ -136,7 +136,7 @@ def int8_linear_kernel(args):
                     _store_rows(three_quarters, last, layout, previous)
                     upper += INPUT_MULTIPLE
                     lower += INPUT_MULTIPLE
-                    right += _TILE_ROWS * _WEIGHT_STRIDE
+                    weights += _TILE_ROWS * _WEIGHT_STRIDE
                 sums = both_sums + _BLOCK_BYTES if sums == both_sums else both_sums
                 store_block(sums, _SUM_STRIDE)
                 out = s[4] + out_value_bytes * ((first_row + i) * outputs + column)

@@ -71,16 +71,16 @@ def int8_linear_kernel(args):
         for column in range(0, outputs, VECTOR_WIDTH):
             output_params = output_param_pointers(s, column)
             for i in range(0, rows, _TILE_ROWS):
-                left, right = quantized + i * quantized_stride, s[3] + 2 * inputs * column
+                integers, weights = quantized + i * quantized_stride, s[3] + 2 * inputs * column
                 sums_0 = sums_1 = sums_2 = sums_3 = zero_ints()
                 for _ in range(inputs // 2):
-                    weights = load_ints(right)
-                    sums_0 = dot_int16(sums_0, broadcast_int(left), weights)
-                    sums_1 = dot_int16(sums_1, broadcast_int(left + quantized_stride), weights)
-                    sums_2 = dot_int16(sums_2, broadcast_int(left + 2 * quantized_stride), weights)
-                    sums_3 = dot_int16(sums_3, broadcast_int(left + 3 * quantized_stride), weights)
-                    right += 4 * VECTOR_WIDTH
-                    left += 4
+                    pairs = load_ints(weights)
+                    sums_0 = dot_int16(sums_0, broadcast_int(integers), pairs)
+                    sums_1 = dot_int16(sums_1, broadcast_int(integers + quantized_stride), pairs)
+                    sums_2 = dot_int16(sums_2, broadcast_int(integers + 2 * quantized_stride), pairs)
+                    sums_3 = dot_int16(sums_3, broadcast_int(integers + 3 * quantized_stride), pairs)
+                    weights += 4 * VECTOR_WIDTH
+                    integers += 4
                 out = s[4] + (first_row + i) * out_stride + out_value_bytes * column
                 for row, sums in ((i, sums_0), (i + 1, sums_1), (i + 2, sums_2), (i + 3, sums_3)):
                     _store_row(out_is_bf16, sums, row, rows, row_params, out, unused_row, output_params)

@@ -61,11 +61,11 @@ def _store_row(is_bf16, gelu, left_sums, right_sums, row, out, block_params):
     block_params: number of rows, address of their parameters, address where a row beyond them is stored, and the
     parameters of the first and the last 16 outputs.
     """
-    rows, row_params, unused_row, left, right = block_params
+    rows, row_params, unused_row, left_params, right_params = block_params
     params, target = load_row_params(row, row_params), out if row < rows else unused_row
-    store_output(is_bf16, gelu, dequantize(int_to_float(left_sums), params, left), target)
+    store_output(is_bf16, gelu, dequantize(int_to_float(left_sums), params, left_params), target)
     target += (2 if is_bf16 else 4) * VECTOR_WIDTH
-    store_output(is_bf16, gelu, dequantize(int_to_float(right_sums), params, right), target)
+    store_output(is_bf16, gelu, dequantize(int_to_float(right_sums), params, right_params), target)
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
@@ -88,11 +88,11 @@ def int8_linear_kernel(args):
         block_x, rows = x + value_bytes * first_row * inputs, min(max_rows, num_rows - first_row)
         _quantize_rows(x_is_bf16, block_x, rows, s[2], inputs, s[17], min_step, target)
         for column in range(0, outputs, OUTPUT_MULTIPLE):
-            left = load_output_params(output_param_pointers(s, column))
-            right = load_output_params(output_param_pointers(s, column + VECTOR_WIDTH))
-            block_params = rows, row_params, unused_row, left, right
-            left_init = float_to_int(left[0] * broadcast_scalar(float32(-128)))
-            right_init = float_to_int(right[0] * broadcast_scalar(float32(-128)))
+            left_params = load_output_params(output_param_pointers(s, column))
+            right_params = load_output_params(output_param_pointers(s, column + VECTOR_WIDTH))
+            block_params = rows, row_params, unused_row, left_params, right_params
+            left_init = float_to_int(left_params[0] * broadcast_scalar(float32(-128)))
+            right_init = float_to_int(right_params[0] * broadcast_scalar(float32(-128)))
             for i in range(0, rows, _TILE_ROWS):
                 integers, weights = quantized + i * inputs, s[3] + column * inputs
                 left_0 = left_1 = left_2 = left_3 = left_init
