@@ -207,7 +207,7 @@ class _BucketAttention(torch.autograd.Function):
             output_grad = part.view(b, t, heads, -1).transpose(1, 2).contiguous()
             q_grad, k_grad, v_grad = _in_bucket(part_grad, b, t, heads)
             after_grad = output_grad @ v.transpose(-2, -1)
-            after, scores_grad = ctx.kernels.weights_back(
+            after, scores_grad = ctx.kernels.softmax_backward(
                 weights, drawn if mask is None else mask, after_grad
             )
             v_grad.copy_(after.transpose(-2, -1) @ output_grad)

@@ -87,7 +87,7 @@ class FeedForward(nn.Module):
         is_hooked = has_hooks(self.inner, self.output)
         output = None if is_hooked else self.kernels.feed_forward(x, self.inner, self.output, self.activation)
         if output is None and self.activation is F.gelu and self.inner.supports_gelu:
-            output = self.output(self.inner(x, activated=True))
+            output = self.output(self.inner(x, gelu=True))
         elif output is None:
             output = self.output(self.kernels.activation(self.inner(x), self.activation))
         return output
@@ -236,8 +236,8 @@ class Encoder(nn.Module):
     """Embeddings and layers, with fp32 weights.
 
     Attributes:
-        computing: Returns the context of a forward pass (`Place.reader`).
-        in_integers: True if torch computes the layers' matrix products in int8.
+        forward_context: Returns the context of a forward pass (`ComputeContext.autocast_encoder`).
+        is_int8: True if torch computes the layers' matrix products in int8.
     """
 
     kernels: KernelBackend = REFERENCE

@@ -153,7 +153,7 @@ def pays(
     """Whether updates can be recorded here: of one batch each, by kernels that skip rows without a label, of an
     objective whose batches can be filled up, with the same parameters throughout."""
     skip = all(some.ignores_negative_labels for some in _kernels_of(trained))
-    fills = bool(getattr(trained.objective, "fills", False))
+    fills = bool(getattr(trained.objective, "supports_filling", False))
     return place.is_async and fills and skip and settings.accumulate == 1 and not thaws
 
 
