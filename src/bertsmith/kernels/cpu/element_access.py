@@ -48,7 +48,7 @@ def dropout_scale(number, low, high, dropped, scale):
 
 
 @njit(**JIT_OPTIONS)
-def moments(values, epsilon):
+def mean_and_rstd(values, epsilon):
     """What LayerNorm takes from each of them, their mean, and multiplies by, 1/deviation."""
     total, square = float32(0), float32(0)
     for j in range(len(values)):

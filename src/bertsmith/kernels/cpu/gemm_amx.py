@@ -52,7 +52,6 @@ from bertsmith.kernels.cpu.packed_matrix import (
     column_sums,
     pack_column_major,
     pack_row_major,
-    panels_of,
 )
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, broadcast_scalar, load, store, store_bf16
 from bertsmith.kernels.cpu.simd_pairs import transpose_16x16, transpose_pairs
@@ -202,7 +201,7 @@ def gemm(args):
     m, n, k, bias, packed = s[10], s[11], s[12], s[15], s[20]
     edge, counter = s[13] + np.int64(thread_index()) * s[14], s.ctypes.data + 8 * 18
     transposed, copied_rows = edge + _EDGE_BYTES, edge + _EDGE_BYTES + TRANSPOSE_BYTES
-    steps, panels = panels_of(k, BLOCK_SIZE), panels_of(n, COLUMNS)
+    steps, panels = ceil_div(k, BLOCK_SIZE), ceil_div(n, COLUMNS)
     panel_bytes = PAIR_BYTES * _TILE_ROWS * steps + PANEL_PADDING_BYTES
     first_panel, last_panel = thread_range(panels)
     count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
@@ -266,7 +265,7 @@ def _pack_transposed(is_bf16, x, x_stride, terms, rows, tiles):
         source, target = x + (2 if is_bf16 else 4) * packed_rows, tiles + full_panels * _A_PANEL_BYTES
         count = rows - packed_rows
         pack_row_major(is_bf16, source, x_stride, terms, count, target, VECTOR_WIDTH, _A_PANEL_BYTES)
-    for panel in range(full_panels, panels_of(rows, VECTOR_WIDTH)):
+    for panel in range(full_panels, ceil_div(rows, VECTOR_WIDTH)):
         tile = tiles + panel * _A_PANEL_BYTES
         _zero_rows(tile, (terms + 1) // 2, _TILE_ROWS, TILE_ROW_BYTES)
         transpose_16x16(tile, TILE_ROW_BYTES, tile, TILE_ROW_BYTES)
@@ -287,7 +286,7 @@ def gemm_transposed_left(args):
     thread_bytes, b_bytes, sums, partial_sums = s[12], s[13], s[15], s[16]
     edge = s[11] + np.int64(thread_index()) * thread_bytes
     a_panels, packed_b = edge + _EDGE_BYTES, s[11] + np.int64(num_threads()) * thread_bytes
-    value_bytes, panels = 2 if a_is_bf16 else 4, panels_of(n, COLUMNS)
+    value_bytes, panels = 2 if a_is_bf16 else 4, ceil_div(n, COLUMNS)
     configure(s[17])
     for k_start in range(0, k, _KC):
         kc, k_block = min(_KC, k - k_start), k_start // _KC
@@ -301,7 +300,7 @@ def gemm_transposed_left(args):
                 _zero_rows(target + panel * _B_PANEL_BYTES, (count + 1) // 2, _TILE_ROWS, PAIR_BYTES)
             term = PACK_ROWS * fetch_and_increment(counter)
         barrier()
-        init, steps = INIT_ACCUMULATE if k_start else INIT_ZERO, panels_of(kc, BLOCK_SIZE)
+        init, steps = INIT_ACCUMULATE if k_start else INIT_ZERO, ceil_div(kc, BLOCK_SIZE)
         row = _MAX_CLAIM_ROWS * fetch_and_increment(counter + 8)
         while row < m:
             row_end = min(row + _MAX_CLAIM_ROWS, m)
@@ -321,7 +320,7 @@ def gemm_transposed_left(args):
                     column_sums(a_is_bf16, source, a_stride, count, claim_rows, slice_sums)
             # The partial sums of the earlier blocks were stored before the last barrier.
             if sums and k_start + kc == k:
-                slices = panels_of(k, PACK_ROWS)
+                slices = ceil_div(k, PACK_ROWS)
                 column_sums(0, partial_sums + 4 * row, 4 * m, slices, claim_rows, sums + 4 * row)
             for i in range(row, row_end, ROWS):
                 rows, a_panel = min(ROWS, row_end - i), a_panels + (i - row) // VECTOR_WIDTH * _A_PANEL_BYTES

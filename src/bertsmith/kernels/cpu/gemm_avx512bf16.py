@@ -41,7 +41,6 @@ from bertsmith.kernels.cpu.packed_matrix import (
     column_sums,
     pack_column_major,
     pack_row_major,
-    panels_of,
 )
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, store_bf16, store_fence
 
@@ -154,7 +153,7 @@ def gemm(args):
     m, n, k, bias, packed = s[10], s[11], s[12], s[15], s[20]
     edge, counter = s[13] + np.int64(thread_index()) * s[14], s.ctypes.data + 8 * 18
     transposed, rounded = edge + _EDGE_BYTES, edge + _EDGE_BYTES + TRANSPOSE_BYTES
-    pairs, panels = k // 2, panels_of(n, COLUMNS)
+    pairs, panels = k // 2, ceil_div(n, COLUMNS)
     panel_bytes = PAIR_BYTES * pairs + PANEL_PADDING_BYTES
     first_panel, last_panel = thread_range(panels)
     count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
@@ -230,7 +229,7 @@ def gemm_transposed_left(args):
         row = _CLAIM_ROWS * fetch_and_increment(counter + 8)
         while row < m:
             row_end = min(row + _CLAIM_ROWS, m)
-            for panel in range(panels_of(n, COLUMNS)):
+            for panel in range(ceil_div(n, COLUMNS)):
                 b_panel, columns = b_panels + panel * _B_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
                 for i in range(row, row_end, ROWS):
                     a_panel = a_panels + i // VECTOR_WIDTH * _A_PANEL_BYTES + i % VECTOR_WIDTH * 4
@@ -242,5 +241,5 @@ def gemm_transposed_left(args):
     if sums:
         first, last = thread_range(m)
         column_sums(
-            0, partial_sums + 4 * first, 4 * m, panels_of(k, PACK_ROWS), last - first, sums + 4 * first
+            0, partial_sums + 4 * first, 4 * m, ceil_div(k, PACK_ROWS), last - first, sums + 4 * first
         )

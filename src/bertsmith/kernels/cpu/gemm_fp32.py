@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import cfunc, njit
+from numba.extending import register_jitable
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
@@ -33,7 +34,7 @@ from bertsmith.kernels.cpu.microkernel_fp32 import (
     ROWS,
     microkernel_6x16,
 )
-from bertsmith.kernels.cpu.packed_matrix import PANEL_PADDING_BYTES, ceil_div, column_sums, panels_of
+from bertsmith.kernels.cpu.packed_matrix import PANEL_PADDING_BYTES, ceil_div, column_sums
 from bertsmith.kernels.cpu.row_kernels import gelu_backward_into, gelu_into
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, copy_8, load, store, transpose_8x8
 
@@ -48,11 +49,9 @@ _A_TERM_BYTES, _B_TERM_BYTES = 4 * ROWS, 4 * COLUMNS  # bytes of a term in a pan
 _EDGE_BYTES = _B_TERM_BYTES * (ROWS + 1)  # bytes of a tile and a bias at the edge
 
 
+@register_jitable(inline="always", **JIT_OPTIONS)
 def _panel_bytes(term_bytes, k):
     return term_bytes * min(k, _KC) + PANEL_PADDING_BYTES
-
-
-_panel_bytes_jit = njit(inline="always", **JIT_OPTIONS)(_panel_bytes)
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -136,7 +135,7 @@ def _pack_row_major(x, x_stride, k, n, packed, panel_columns, panel_bytes):
                 copy_8(source, target)
                 source += 4 * panel_columns
                 target += panel_bytes
-    for panel in range(full_panels if panel_columns == COLUMNS else 0, panels_of(n, panel_columns)):
+    for panel in range(full_panels if panel_columns == COLUMNS else 0, ceil_div(n, panel_columns)):
         count = min(panel_columns, n - panel * panel_columns)
         for term in range(k - 1 if panel < full_panels else 0, k):
             row = float_array(x + term * x_stride + 4 * panel_columns * panel, count)
@@ -148,7 +147,7 @@ def _pack_row_major(x, x_stride, k, n, packed, panel_columns, panel_bytes):
 @njit(**JIT_OPTIONS)
 def _pack_column_major(x, x_stride, k, n, packed, panel_bytes):
     """Pack a column-major matrix [k, n] into panels of 16 columns."""
-    for panel in range(panels_of(n, COLUMNS)):
+    for panel in range(ceil_div(n, COLUMNS)):
         source, target = x + panel * COLUMNS * x_stride, packed + panel * panel_bytes
         count, transposed_terms = min(COLUMNS, n - panel * COLUMNS), 0
         if count == COLUMNS:
@@ -196,7 +195,7 @@ def gemm(args):
     m, n, k, bias = s[7], s[8], s[9], s[11]
     threads, counter = np.int64(num_threads()), s.ctypes.data + 8 * 12
     edge, packed = s[10] + np.int64(thread_index()) * _EDGE_BYTES, s[10] + threads * _EDGE_BYTES
-    panels, panel_bytes = panels_of(n, COLUMNS), _panel_bytes_jit(_B_TERM_BYTES, k)
+    panels, panel_bytes = ceil_div(n, COLUMNS), _panel_bytes(_B_TERM_BYTES, k)
     first_panel, last_panel = thread_range(panels)
     for k_start in range(0, k, _KC):
         kc = min(_KC, k - k_start)
@@ -249,7 +248,7 @@ def gemm_transposed_left(args):
     a_bytes, b_bytes, sums, partial_sums = s[10], s[11], s[13], s[14]
     threads = np.int64(num_threads())
     edge, packed = s[9] + np.int64(thread_index()) * _EDGE_BYTES, s[9] + threads * _EDGE_BYTES
-    a_panel_bytes, b_panel_bytes = _panel_bytes_jit(_A_TERM_BYTES, _KC), _panel_bytes_jit(_B_TERM_BYTES, _KC)
+    a_panel_bytes, b_panel_bytes = _panel_bytes(_A_TERM_BYTES, _KC), _panel_bytes(_B_TERM_BYTES, _KC)
     claim_rows = _rows_per_claim(m, threads)
     for k_start in range(0, k, _KC):
         kc, block = min(_KC, k - k_start), k_start // _KC
@@ -272,7 +271,7 @@ def gemm_transposed_left(args):
         row = claim_rows * fetch_and_increment(counter + 8)
         while row < m:
             row_end = min(row + claim_rows, m)
-            for panel in range(panels_of(n, COLUMNS)):
+            for panel in range(ceil_div(n, COLUMNS)):
                 b_panel, columns = b_panels + panel * b_panel_bytes, min(COLUMNS, n - panel * COLUMNS)
                 for i in range(row, row_end, ROWS):
                     a_panel, out_tile = (
@@ -287,5 +286,5 @@ def gemm_transposed_left(args):
     if sums:
         first, last = thread_range(m)
         column_sums(
-            0, partial_sums + 4 * first, 4 * m, panels_of(k, _PACK_TERMS), last - first, sums + 4 * first
+            0, partial_sums + 4 * first, 4 * m, ceil_div(k, _PACK_TERMS), last - first, sums + 4 * first
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numba.extending import register_jitable
 
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, bf16_array, bf16_bits, float32, float_array, uint32
 from bertsmith.kernels.cpu.row_kernels import gelu_backward_into, gelu_into
@@ -23,12 +24,10 @@ _BLOCK = 2 * VECTOR_WIDTH  # terms of 16 columns that are turned at a time
 TRANSPOSE_BYTES = 2 * VECTOR_WIDTH * _BLOCK  # bytes of what is turned
 
 
-def ceil_div(count, of):
-    """How many of a size there are in a count, the last one not whole."""
-    return (count + of - 1) // of
-
-
-panels_of = njit(inline="always", **JIT_OPTIONS)(ceil_div)
+@register_jitable(inline="always", **JIT_OPTIONS)
+def ceil_div(count, size):
+    """Return the integer count / size, rounded up; callable from Python and from kernels."""
+    return (count + size - 1) // size
 
 
 @njit(inline="always", **JIT_OPTIONS)
