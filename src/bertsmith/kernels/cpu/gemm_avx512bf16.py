@@ -81,14 +81,14 @@ def num_slices(k):
 
 
 @njit(**JIT_OPTIONS)
-def _compute_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, target, region):
+def _compute_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out_tile, region):
     """Compute a tile of out, or at an edge a region of it.
 
-    target: 0 for fp32, 1 for bf16, or NON_TEMPORAL; address; row stride. region: buffer of a tile and a bias,
+    out_tile: 0 for fp32, 1 for bf16, or NON_TEMPORAL; address; row stride. region: buffer of a tile and a bias,
     first row, number of rows, number of columns. At an edge the tile is computed in the buffer, in the same order,
     and the region is copied to out.
     """
-    store_mode, out, out_stride = target
+    store_mode, out, out_stride = out_tile
     tile, first_row, rows, columns = region
     if rows == ROWS and columns == COLUMNS:
         microkernel_8x32(
@@ -97,10 +97,8 @@ def _compute_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, target, 
         return
     if init == INIT_ACCUMULATE:
         for i in range(rows):
-            tile_row, out_row = (
-                float_array(tile + i * _TILE_STRIDE, columns),
-                float_array(out + i * out_stride, columns),
-            )
+            tile_row = float_array(tile + i * _TILE_STRIDE, columns)
+            out_row = float_array(out + i * out_stride, columns)
             for j in range(columns):
                 tile_row[j] = out_row[j]
     padded_bias = tile + _TILE_STRIDE * ROWS
@@ -180,9 +178,9 @@ def gemm(args):
             for i in range(row, row_end, ROWS):
                 overlap = max(0, i + ROWS - row_end)
                 a_tile = a_rows + (i - overlap - row_start) * a_rows_stride
-                target = out_is_bf16, out + i * out_stride + panel * out_panel_bytes, out_stride
+                out_tile = out_is_bf16, out + i * out_stride + panel * out_panel_bytes, out_stride
                 region = edge, overlap, ROWS - overlap, columns
-                _compute_tile(init, panel_bias, a_tile, a_rows_stride, 4, b_panel, pairs, target, region)
+                _compute_tile(init, panel_bias, a_tile, a_rows_stride, 4, b_panel, pairs, out_tile, region)
         offset = row * out_stride
         apply_epilogue(out + offset, s[16], s[17], offset, out_stride, n, row_end - row)
         row = _CLAIM_ROWS * fetch_and_increment(counter)
@@ -233,9 +231,9 @@ def gemm_transposed_left(args):
                 b_panel, columns = b_panels + panel * _B_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
                 for i in range(row, row_end, ROWS):
                     a_panel = a_panels + i // VECTOR_WIDTH * _A_PANEL_BYTES + i % VECTOR_WIDTH * 4
-                    target = store_mode, out + i * out_stride + 4 * COLUMNS * panel, out_stride
+                    out_tile = store_mode, out + i * out_stride + 4 * COLUMNS * panel, out_stride
                     region = edge, 0, min(ROWS, row_end - i), columns
-                    _compute_tile(init, 0, a_panel, 4, _A_PAIR_BYTES, b_panel, pairs, target, region)
+                    _compute_tile(init, 0, a_panel, 4, _A_PAIR_BYTES, b_panel, pairs, out_tile, region)
             row = _CLAIM_ROWS * fetch_and_increment(counter + 8)
     store_fence()
     if sums:
