@@ -40,7 +40,7 @@ from bertsmith.kernels.reference import (
 class NumbaInferenceBackend(NumbaTrainingBackend):
     """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
 
-    shortest_in_half, longest_in_full = 0, math.inf
+    min_seqlen_bf16_attention, max_seqlen_fp32_attention = 0, math.inf
 
     def __init__(self) -> None:
         """Nothing of a model is known yet."""

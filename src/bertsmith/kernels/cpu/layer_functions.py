@@ -75,7 +75,7 @@ class AttentionConfig(NamedTuple):
 
     def workspace(self, q: Tensor, run: Launcher, *, back: bool) -> tuple[Tensor, int]:
         """Where they work; how many numbers in fp32 a thread has of it."""
-        own = self.kernels.room(self.max_seqlen, q.shape[1] // self.num_heads, back)
+        own = self.kernels.workspace_size(self.max_seqlen, q.shape[1] // self.num_heads, back)
         return run.workspace(4 * own * torch.get_num_threads()), own
 
 
