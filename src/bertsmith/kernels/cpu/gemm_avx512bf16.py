@@ -81,20 +81,10 @@ def num_slices(k):
 
 
 @njit(**JIT_OPTIONS)
-def _compute_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out_tile, region):
-    """Compute a tile of out, or at an edge a region of it.
-
-    out_tile: 0 for fp32, 1 for bf16, or NON_TEMPORAL; address; row stride. region: buffer of a tile and a bias,
-    first row, number of rows, number of columns. At an edge the tile is computed in the buffer, in the same order,
-    and the region is copied to out.
-    """
+def _compute_edge_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out_tile, region):
+    """Compute a tile in the buffer, in the same order, and copy the region of it to out; see `_compute_tile`."""
     store_mode, out, out_stride = out_tile
     tile, first_row, rows, columns = region
-    if rows == ROWS and columns == COLUMNS:
-        microkernel_8x32(
-            init, bias, a, a_row_stride, a_pair_stride, b, PAIR_BYTES, store_mode, out, out_stride, pairs
-        )
-        return
     if init == INIT_ACCUMULATE:
         for i in range(rows):
             tile_row = float_array(tile + i * _TILE_STRIDE, columns)
@@ -119,6 +109,23 @@ def _compute_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out_tile
             out_row = float_array(out + i * out_stride, columns)
             for j in range(columns):
                 out_row[j] = tile_row[j]
+
+
+@njit(inline="always", **JIT_OPTIONS)
+def _compute_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out_tile, region):
+    """Compute a tile of out, or at an edge a region of it.
+
+    out_tile: 0 for fp32, 1 for bf16, or NON_TEMPORAL; address; row stride. region: buffer of a tile and a bias,
+    first row, number of rows, number of columns.
+    """
+    store_mode, out, out_stride = out_tile
+    _, _, rows, columns = region
+    if rows == ROWS and columns == COLUMNS:
+        microkernel_8x32(
+            init, bias, a, a_row_stride, a_pair_stride, b, PAIR_BYTES, store_mode, out, out_stride, pairs
+        )
+    else:
+        _compute_edge_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out_tile, region)
 
 
 @njit(**JIT_OPTIONS)
