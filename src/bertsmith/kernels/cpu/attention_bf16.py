@@ -266,10 +266,10 @@ def backward(slots):
             _interleave_rows(queries, _BLOCK, head_size, queries_p)
             _interleave_rows(grad_out, _BLOCK, head_size, grad_out_p)
             for j in range(0, padded, _BLOCK):
-                left, out = 2 * j * _BLOCK, 4 * j * head_size
+                a_start, out = 2 * j * _BLOCK, 4 * j * head_size
                 multiply_block(
                     True,
-                    weights_t + left,
+                    weights_t + a_start,
                     2 * _BLOCK,
                     grad_out_p,
                     grad_values + out,
@@ -279,7 +279,7 @@ def backward(slots):
                 )
                 multiply_block(
                     True,
-                    grad_scores_t + left,
+                    grad_scores_t + a_start,
                     2 * _BLOCK,
                     queries_p,
                     grad_keys + out,

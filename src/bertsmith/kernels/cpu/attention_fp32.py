@@ -238,12 +238,12 @@ def query_token(query_indices, query):
 
 
 # Slots: 0 True for bf16, 1 queries, 2 output (in the backward pass the gradient of the queries), 3 stats
-# [num_queries, num_heads, 2]: maximum of a row of scores and 1 / sum of exp(score - maximum), 4 cu_seqlens, 5 number
-# of sequences, 6 number of heads, 7 head size, 8 direction, 9 and 10 seed of dropout, 11 number of 65,536 elements
-# that are dropped, 12 scale of the others, 13 number of queries, 14 max_seqlen, 15 workspace, 16 its size per thread
-# in fp32 elements, 17 gradient of the output, 18 configuration of AMX tiles, 19 keys, with the values behind them in
-# each row, 20 and 21 stride of queries and of keys in elements, 22 cu_seqlens of the queries, 23 see `query_token`,
-# 24 gradients of keys and values.
+# [num_queries, num_heads, 2]: maximum of a row of scores and 1 / sum of exp(score - maximum), 4 cu_seqlens, 5
+# number of sequences, 6 number of heads, 7 head size, 8 direction, 9 and 10 seed of dropout, 11 number of 65,536
+# elements that are dropped, 12 scale of the others, 13 number of queries, 14 max_seqlen, 15 workspace, 16 its
+# size per thread in fp32 elements, 17 gradient of the output, 18 configuration of AMX tiles, 19 keys, with the
+# values behind them in each row, 20 and 21 stride of queries and of keys in elements, 22 cu_seqlens of the
+# queries, 23 see `query_token`, 24 gradients of keys and values.
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
