@@ -89,13 +89,20 @@ def test_the_kernels_of_a_gpu(interpreted: None, caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("room", "part", "fault", "what", "why", "left"),
     [
-        (torch_flash_attention, "attended", broken, "flash attention", "needs a newer GPU", "torch"),
-        (torch_flash_attention, "attended", plain_attention, "flash attention", "it gives other", "torch"),
-        (triton_backend, "attended", broken, "Triton", "needs a newer GPU", "flash"),
-        (triton_backend, "attended", plain_attention, "Triton", "it gives other", "flash"),
-        (triton_backend, "layer", too_large, "Triton", "out of resource: shared memory", "flash"),
-        (triton_backend, "layer", half_too_much, "Triton", "it gives other", "flash"),
-        (triton_backend, "dropped_norm", no_number, "Triton", "it gives what is not a number", "flash"),
+        (torch_flash_attention, "flash_attention", broken, "flash attention", "needs a newer GPU", "torch"),
+        (
+            torch_flash_attention,
+            "flash_attention",
+            plain_attention,
+            "flash attention",
+            "it gives other",
+            "torch",
+        ),
+        (triton_backend, "attention", broken, "Triton", "needs a newer GPU", "flash"),
+        (triton_backend, "attention", plain_attention, "Triton", "it gives other", "flash"),
+        (triton_backend, "encoder_layer", too_large, "Triton", "out of resource: shared memory", "flash"),
+        (triton_backend, "encoder_layer", half_too_much, "Triton", "it gives other", "flash"),
+        (triton_backend, "embed_layer_norm", no_number, "Triton", "it gives what is not a number", "flash"),
         (triton_backend, "cross_entropy", wrong_loss, "Triton", "it gives other", "flash"),
     ],
 )

@@ -211,10 +211,10 @@ def test_a_bad_update_before_a_checkpoint_is_not_saved(
 def test_a_batch_is_filled_up_to_one_of_few_sizes(tokens: int, rows: int, longest: int) -> None:
     own = BatchSizes(-(-tokens // longest), tokens, rows, longest)
     found = cuda_graphs._filled_up(own)
-    assert tokens < found.tokens <= 1.04 * tokens + 2
-    assert rows <= found.rows <= 1.07 * rows + 1
-    assert found.tokens - tokens <= (found.sequences - own.num_sequences) * longest
-    assert found.longest == longest
+    assert tokens < found.num_tokens <= 1.04 * tokens + 2
+    assert rows <= found.num_rows <= 1.07 * rows + 1
+    assert found.num_tokens - tokens <= (found.num_sequences - own.num_sequences) * longest
+    assert found.max_seqlen == longest
 
 
 def test_a_batch_is_filled_up_to_what_it_has_room_in() -> None:

@@ -230,7 +230,7 @@ def linear_input_grad(grad: Tensor, weight: Tensor, before: Tensor | None, run: 
     """grad [N, out] · weight [out, in]: the slopes of what was multiplied by its transpose. before: [N, in], where
     GELU's slopes are taken that multiply them."""
     found = grad.new_empty(len(grad), weight.shape[1])
-    matmul(grad, weight, None, found, before=before, run=run)
+    matmul(grad, weight, None, found, preactivation=before, run=run)
     return found
 
 

@@ -129,7 +129,7 @@ class _Layer(torch.autograd.Function):
         first_norm, last_norm = of.norms(shape.epsilons)
         with torch.autocast(x.device.type, enabled=False):
             summed_up = added_norm_backward(
-                grad, first.out, narrowed, of.output_bias, last_norm, shape.drops[1], of_rows
+                grad, first.out, narrowed, of.output_bias, last_norm, shape.dropouts[1], of_rows
             )
             to_output, to_last = _product(summed_up.x, active, of.output), summed_up.weights
             del narrowed, active
@@ -141,13 +141,13 @@ class _Layer(torch.autograd.Function):
             del widened, of_widened
             summed_up = added_norm_backward(
                 *(of_first, residual, projected, of.projection_bias),
-                *(first_norm, shape.drops[0], first.of_rows),
+                *(first_norm, shape.dropouts[0], first.row_stats),
             )
             to_projection, to_first = _product(summed_up.x, mixed, of.projection), summed_up.weights
             del of_first, first, projected
             of_mixed = _spread(summed_up.x @ projection, rows, len(x))
             of_x = _spread(summed_up.sum_grad, rows, len(x))
-            of_qkv = attention_backward(of_mixed, qkv, attended, shape.asked)
+            of_qkv = attention_backward(of_mixed, qkv, attended, shape.attention)
             del of_mixed, qkv, attended, mixed, residual, summed_up
             to_qkv = _product(of_qkv, x, of.qkv)
             to_qkv_bias = column_sums(of_qkv) if of.qkv_bias.requires_grad else None
