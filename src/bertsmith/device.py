@@ -202,13 +202,13 @@ class ComputeContext:
     def autocast_encoder(self, encoder: ModuleT) -> ModuleT:
         """Return the encoder with the same weights, whose forward passes run in the precision.
 
-        Heads on top compute in fp32, and so does the encoder that was passed. A module without a `computing`
+        Heads on top compute in fp32, and so does the encoder that was passed. A module without a `forward_context`
         context is returned unchanged.
         """
-        if self.precision == "fp32" or getattr(encoder, "computing", None) is not nullcontext:
+        if self.precision == "fp32" or getattr(encoder, "forward_context", None) is not nullcontext:
             return encoder
         autocast_encoder = copy(encoder)
-        vars(autocast_encoder)["computing"] = self.autocast
+        vars(autocast_encoder)["forward_context"] = self.autocast
         return autocast_encoder
 
     def parallel_map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:

@@ -160,10 +160,10 @@ class DeviceLengthsPacked(Packed):
 
     @classmethod
     def from_packed(cls, packed: Packed, max_seqlen_bound: int) -> DeviceLengthsPacked:
-        """Return the batch without its lengths; no sequence is longer than `at_most`."""
+        """Return the batch without its lengths; no sequence is longer than `max_seqlen_bound`."""
         unknown: Any = None
         unmeasured = cls(packed.tokens, packed.segments, packed.positions, packed.cu_seqlens, unknown)
-        object.__setattr__(unmeasured, "at_most", max_seqlen_bound)
+        object.__setattr__(unmeasured, "max_seqlen_bound", max_seqlen_bound)
         return unmeasured
 
     def to(self, device: torch.device | str) -> DeviceLengthsPacked:

@@ -272,7 +272,7 @@ def test_a_whole_layer_answers_as_its_parts_do_to_the_bit(
     before, found = torch.get_num_threads(), []
     torch.set_num_threads(threads)
     try:
-        with mock.patch.multiple(matmul_int8, NATIVE=NATIVES.get(way), INTEGERS=gemm_int8_avx2):
+        with mock.patch.multiple(matmul_int8, GEMM_INT8=NATIVES.get(way), GEMM_INT8_FALLBACK=gemm_int8_avx2):
             for kernels in (Answers(whole=True), Answers(whole=False)):
                 set_kernel_backend(encoder, kernels)
                 with mock.patch.object(hardware, "has_fast_int8_matmul", return_value=way in NATIVES):
@@ -327,7 +327,7 @@ def test_panels_are_made_once_where_layers_share_weights(share: str) -> None:
                 found.append((made, encoder(packed)))
         set_kernel_backend(encoder, inference.NumbaInferenceBackend())
         with mock.patch.object(
-            inference.NumbaInferenceBackend, "_in_panels", side_effect=lambda _, weights: weights.factors()
+            inference.NumbaInferenceBackend, "_in_panels", side_effect=lambda _, weights: weights.matmuls()
         ):
             wanted = encoder(packed)
     assert [made.call_count for made, _ in found] == [4 if share == "all" else 12, 0]

@@ -222,10 +222,10 @@ def test_padded_sizes(num_tokens: int, num_rows: int, max_seqlen: int) -> None:
     """Batches are padded by at most 4 % of their tokens and 7 % of their rows."""
     sizes = BatchSizes(-(-num_tokens // max_seqlen), num_tokens, num_rows, max_seqlen)
     padded = cuda_graphs._filled_up(sizes)
-    assert num_tokens < padded.tokens <= 1.04 * num_tokens + 2
-    assert num_rows <= padded.rows <= 1.07 * num_rows + 1
-    assert padded.tokens - num_tokens <= (padded.sequences - sizes.num_sequences) * max_seqlen
-    assert padded.longest == max_seqlen
+    assert num_tokens < padded.num_tokens <= 1.04 * num_tokens + 2
+    assert num_rows <= padded.num_rows <= 1.07 * num_rows + 1
+    assert padded.num_tokens - num_tokens <= (padded.num_sequences - sizes.num_sequences) * max_seqlen
+    assert padded.max_seqlen == max_seqlen
 
 
 def test_batch_padding() -> None:

@@ -190,16 +190,18 @@ class _BucketAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         layout, heads = ctx.layout, ctx.heads
-        if layout.order is None:
+        if layout.cell_of_row is None:
             cells = grad.contiguous()
         else:  # padding has no gradient
-            cells = grad.new_zeros(len(layout.cells), grad.shape[1]).index_copy_(0, layout.order, grad)
+            cells = grad.new_zeros(len(layout.row_of_cell), grad.shape[1]).index_copy_(
+                0, layout.cell_of_row, grad
+            )
         cell_grads = cells.new_empty(len(cells), 3 * cells.shape[1])
         saved = iter(ctx.saved_tensors)
         for bucket, drawn, part, part_grad in zip(
             layout.buckets,
             ctx.drawn,
-            *(torch.split(x, layout.sizes) for x in (cells, cell_grads)),
+            *(torch.split(x, layout.bucket_sizes) for x in (cells, cell_grads)),
             strict=True,
         ):
             b, t = bucket.sequences, bucket.length
@@ -207,11 +209,13 @@ class _BucketAttention(torch.autograd.Function):
             output_grad = part.view(b, t, heads, -1).transpose(1, 2).contiguous()
             q_grad, k_grad, v_grad = _in_bucket(part_grad, b, t, heads)
             after_grad = output_grad @ v.transpose(-2, -1)
-            after, scores_grad = ctx.kernels.weights_back(
+            after, scores_grad = ctx.kernels.softmax_backward(
                 weights, drawn if mask is None else mask, after_grad
             )
             v_grad.copy_(after.transpose(-2, -1) @ output_grad)
             q_grad.copy_((scores_grad @ k).mul_(q.shape[-1] ** -0.5))
             k_grad.copy_(scores_grad.transpose(-2, -1) @ q)
-        qkv_grad = cell_grads if layout.order is None else cell_grads.index_select(0, layout.order)
+        qkv_grad = (
+            cell_grads if layout.cell_of_row is None else cell_grads.index_select(0, layout.cell_of_row)
+        )
         return qkv_grad, None, None, None, None

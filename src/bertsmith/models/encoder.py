@@ -87,7 +87,7 @@ class FeedForward(nn.Module):
         is_hooked = has_hooks(self.inner, self.output)
         output = None if is_hooked else self.kernels.feed_forward(x, self.inner, self.output, self.activation)
         if output is None and self.activation is F.gelu and self.inner.supports_gelu:
-            output = self.output(self.inner(x, activated=True))
+            output = self.output(self.inner(x, gelu=True))
         elif output is None:
             output = self.output(self.kernels.activation(self.inner(x), self.activation))
         return output
@@ -236,8 +236,8 @@ class Encoder(nn.Module):
     """Embeddings and layers, with fp32 weights.
 
     Attributes:
-        computing: Returns the context of a forward pass (`Place.reader`).
-        in_integers: True if torch computes the layers' matrix products in int8.
+        forward_context: Returns the context of a forward pass (`ComputeContext.autocast_encoder`).
+        is_int8: True if torch computes the layers' matrix products in int8.
     """
 
     kernels: KernelBackend = REFERENCE
@@ -426,14 +426,14 @@ class Encoder(nn.Module):
             raise InputError(
                 "token_id_out_of_range",
                 f"token id {wrong} is out of range: this model has ids 0 to {config.vocab_size - 1}",
-                hint="Encode the text with the model's tokenizer.",
+                hint="encode the text with the model's tokenizer",
             )
         wrong = _out_of_range(segment_ids, config.type_vocab_size)
         if config.type_vocab_size > 1 and wrong is not None:
             raise InputError(
                 "segment_id_out_of_range",
                 f"segment id {wrong} is out of range: this model has ids 0 to {config.type_vocab_size - 1}",
-                hint="Encode the text with the model's tokenizer.",
+                hint="encode the text with the model's tokenizer",
             )
 
     def _check_length(self, length: int) -> None:

@@ -85,7 +85,7 @@ class Linear(nn.Linear):
     """A linear layer without initial weights; `draw_weights` draws them, since torch uses a global generator.
 
     Attributes:
-        activates: True if the layer can apply GELU to its output.
+        supports_gelu: True if the layer can apply GELU to its output.
     """
 
     kernels: KernelBackend = REFERENCE
@@ -164,10 +164,10 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        x_grad = ctx.products.multiplied(grad, weight) if needs_x else None
+        x_grad = ctx.products.matmul(grad, weight) if needs_x else None
         if needs_weight and needs_bias:
-            return x_grad, *ctx.products.slopes(x, grad), None
-        weight_grad = ctx.products.multiplied(grad.T, x) if needs_weight else None
+            return x_grad, *ctx.products.linear_weight_grads(x, grad), None
+        weight_grad = ctx.products.matmul(grad.T, x) if needs_weight else None
         return x_grad, weight_grad, grad.sum(0) if needs_bias else None, None
 
 
@@ -175,7 +175,7 @@ class Embedding(nn.Embedding):
     """An embedding without initial weights, which `draw_weights` draws.
 
     Attributes:
-        by_rows: True if its gradient is sparse, with the rows that were looked up.
+        sparse_grad: True if its gradient is sparse, with the rows that were looked up.
     """
 
     kernels: KernelBackend = REFERENCE

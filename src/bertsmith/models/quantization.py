@@ -52,14 +52,14 @@ class Int8Linear(nn.Module):
     """A linear layer on inputs and weights quantized to int8, with an output in bf16 under autocast.
 
     Attributes:
-        activates: True, since the layer can apply GELU to its output.
+        supports_gelu: True, since the layer can apply GELU to its output.
         weight: Quantized weights, in the kernels' format.
-        sums: Sums of the quantized weights per output channel, [out].
+        weight_sums: Sums of the quantized weights per output channel, [out].
         scale: Scale of the weights per output channel, [out].
-        channels: Factor of each input channel, [in]; 0 for the channel in floating point.
+        input_factors: Factor of each input channel, [in]; 0 for the channel in floating point.
         bias: [out].
-        apart: Index of the input channel in floating point.
-        of_apart: Weights of that channel over `scale`, [out].
+        outlier_channel: Index of the input channel in floating point.
+        outlier_weight: Weights of that channel over `scale`, [out].
     """
 
     kernels: KernelBackend = REFERENCE
@@ -91,17 +91,17 @@ class Int8Linear(nn.Module):
         is_native = hardware.has_fast_int8_matmul()
         packed_weight = kernels.pack_int8_weight(quantized_weight.t().contiguous(), is_native=is_native)
         self.register_buffer("weight", packed_weight)
-        self.register_buffer("sums", quantized_weight.sum(1, dtype=torch.float32))
+        self.register_buffer("weight_sums", quantized_weight.sum(1, dtype=torch.float32))
         self.register_buffer("scale", scale)
-        channels = 1 / factor
-        channels[self.outlier_channel] = 0
-        self.register_buffer("channels", channels)
-        self.register_buffer("of_apart", weight[:, self.outlier_channel] / scale)
+        input_factors = 1 / factor
+        input_factors[self.outlier_channel] = 0
+        self.register_buffer("input_factors", input_factors)
+        self.register_buffer("outlier_weight", weight[:, self.outlier_channel] / scale)
         bias = torch.zeros(len(weight)) if linear.bias is None else linear.bias.detach().float().clone()
         self.register_buffer("bias", bias)
 
     def forward(self, x: Tensor, *, gelu: bool = False) -> Tensor:
-        """Compute […, in] → […, out], with GELU if `activated`."""
+        """Compute […, in] → […, out], with GELU if `gelu`."""
         rows = x.reshape(-1, x.shape[-1])
         out = self.kernels.int8_linear(rows, self.quantized_tensors, compute_dtype(x), activated=gelu)
         return out.reshape(*x.shape[:-1], out.shape[1])

@@ -56,15 +56,15 @@ class Objective(nn.Module):
         name: The name in settings.
         identifying_part: The part of a model that only this objective trains; "" if there is none.
         settings_type: Type of the settings group `objective`.
-        model: Settings of `model` that the objective requires.
-        data: Defaults of the settings `data` for this objective.
-        weights: Weights of the parts of the loss; 1 if omitted.
-        perplexities: Parts whose mean loss is the logarithm of a perplexity.
-        summed: Parts of which training minimizes the sum instead of the mean; reported values are means.
-        frozen: Names of modules that are not trained and never saved (a teacher).
-        starts: True if small models initialize embeddings and output bias from corpus statistics by default
-            (settings `start`).
-        fills: True if batches may be filled up (`PairBatch.filled`) without effect on the loss.
+        required_model_settings: Settings of `model` that the objective requires.
+        default_data_settings: Defaults of the settings `data` for this objective.
+        loss_weights: Weights of the parts of the loss; 1 if omitted.
+        perplexity_parts: Parts whose mean loss is the logarithm of a perplexity.
+        summed_parts: Parts of which training minimizes the sum instead of the mean; reported values are means.
+        frozen_modules: Names of modules that are not trained and never saved (a teacher).
+        uses_corpus_init: True if small models initialize embeddings and output bias from corpus statistics by
+            default (setting `start`).
+        supports_filling: True if batches may be filled up (`PairBatch.filled`) without effect on the loss.
     """
 
     name: ClassVar[str]

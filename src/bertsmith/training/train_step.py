@@ -39,7 +39,7 @@ class Trained(nn.Module):
 
     def saved(self) -> dict[str, Tensor]:
         """What a checkpoint holds: each tied tensor once, and nothing of what the objective says is frozen."""
-        frozen = tuple(f"objective.{name}." for name in getattr(self.objective, "frozen", ()))
+        frozen = tuple(f"objective.{name}." for name in getattr(self.objective, "frozen_modules", ()))
         seen: set[int] = set()
         found: dict[str, Tensor] = {}
         for name, tensor in stored_tensors(self).items():
@@ -72,7 +72,7 @@ class Passes:
 
     def __init__(self, trained: Trained) -> None:
         self._passed: nn.Module = trained
-        self._tables: list[Any] = [module for module in trained.modules() if hasattr(module, "by_rows")]
+        self._tables: list[Any] = [module for module in trained.modules() if hasattr(module, "sparse_grad")]
 
     def __call__(self, batch: Any) -> Mapping[str, Tensor]:
         """The sums of the batch's loss, by part; zeros for an empty batch, with gradients of zeros."""
@@ -101,12 +101,12 @@ class Passes:
     def _by_rows(self) -> Iterator[None]:
         """Where the gradients of tables are those of the rows looked up alone, if that is quicker."""
         for table in self._tables:
-            table.by_rows = table.pays_by_rows
+            table.sparse_grad = table.benefits_from_sparse_grad
         try:
             yield
         finally:
             for table in self._tables:
-                table.by_rows = False
+                table.sparse_grad = False
 
     def all_reduce(self, values: Tensor) -> Tensor:
         """Return sums over all ranks, fp64 [n]."""
@@ -171,8 +171,8 @@ def update(
     device once, to learn whether all is finite. Raises Diverged, before anything is changed, where it is not. With
     `checks` it does not wait: an update that is not finite changes nothing, and `checks` raises.
     """
-    weights: Mapping[str, float] = getattr(trained.objective, "weights", {})
-    summed: Collection[str] = getattr(trained.objective, "summed", ())
+    weights: Mapping[str, float] = getattr(trained.objective, "loss_weights", {})
+    summed: Collection[str] = getattr(trained.objective, "summed_parts", ())
     passes = passes or Passes(trained)
     optimizer.zero_grad(set_to_none=True)
     own: dict[str, Tensor] = {}

@@ -54,7 +54,7 @@ HEAD_SIZE_MULTIPLE = 32  # rows, columns and terms that a product is made of
 _HALF = HEAD_SIZE_MULTIPLE // 2  # rows of a tile; a product's terms in pairs
 
 
-def room(longest: int, width: int, back: bool) -> int:
+def workspace_size(longest: int, width: int, back: bool) -> int:
     """How many fp32 numbers a thread of `forward` or `backward` needs to compute in; both divide it so."""
     most = -(-longest // HEAD_SIZE_MULTIPLE) * HEAD_SIZE_MULTIPLE
     each, block, few = most * width, HEAD_SIZE_MULTIPLE * most, HEAD_SIZE_MULTIPLE * width

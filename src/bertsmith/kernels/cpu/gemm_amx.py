@@ -71,29 +71,29 @@ def _steps(terms):
     return ceil_div(terms, BLOCK_SIZE)
 
 
-def panel(terms):
+def panel_size(terms):
     """How many bytes lie between a panel of `by_rows` and the next."""
     return PAIR_BYTES * _HALF * _steps(terms) + PANEL_PADDING_BYTES
 
 
-def room(terms):
+def workspace_size(terms):
     """How many bytes each thread of `by_rows` needs to compute in."""
     return _EDGE + TRANSPOSE_BYTES + 2 * BLOCK_SIZE * _steps(terms) * (_CLAIMED + ROWS)
 
 
-def room_turned(threads, rows, columns):
+def workspace_size_transposed(threads, rows, columns):
     """How many bytes `by_columns` needs to compute in; of these, each thread, and a set of panels of columns."""
     own = _EDGE + _CLAIMED // VECTOR_WIDTH * _APART_ROWS
     of_columns = ceil_div(columns, COLUMNS) * (PAIR_BYTES * _TERMS // 2 + PANEL_PADDING_BYTES)
     return threads * own + 2 * of_columns, own, of_columns
 
 
-def turns(terms):
+def num_counters(terms):
     """How many numbers the threads of `by_columns` count with."""
     return 2 * ceil_div(terms, _TERMS)
 
 
-def slices(terms):
+def num_slices(terms):
     """How many sums of each column `by_columns` makes."""
     return ceil_div(terms, PACK_ROWS)
 
@@ -186,7 +186,7 @@ def _lines(half, x, x_row, rows, terms, to, line):
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def by_rows(given):
+def gemm(given):
     s = load_slots(given)
     half, width, rows, columns, terms, bias = s[9], s[8], s[10], s[11], s[12], s[15]
     mine, of = np.int64(thread_index()), np.int64(num_threads())
@@ -285,7 +285,7 @@ def _rows_of(half, x, x_term, few, rows, tiles):
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def by_columns(given):
+def gemm_transposed_left(given):
     s = load_slots(given)
     width, rows, columns, terms, size = s[7], s[8], s[9], s[10], 2 if s[2] else 4
     edge = s[11] + np.int64(thread_index()) * s[12]

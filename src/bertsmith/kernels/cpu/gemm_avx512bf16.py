@@ -53,24 +53,24 @@ def panel_size(terms):
     return PAIR_BYTES * ceil_div(terms, 2) + PANEL_PADDING_BYTES
 
 
-def room(terms):
+def workspace_size(terms):
     """How many bytes each thread of `by_rows` needs to compute in."""
     return _EDGE + TRANSPOSE_BYTES + 2 * _CLAIMED * terms
 
 
-def room_turned(threads, rows, columns):
+def workspace_size_transposed(threads, rows, columns):
     """How many bytes `by_columns` needs to compute in; of these, a set of panels of rows, and of columns."""
     of_rows = ceil_div(rows, VECTOR_WIDTH) * (_ROW_PAIR * _TERMS // 2 + PANEL_PADDING_BYTES)
     of_columns = ceil_div(columns, COLUMNS) * (PAIR_BYTES * _TERMS // 2 + PANEL_PADDING_BYTES)
     return threads * _EDGE + 2 * (of_rows + of_columns), of_rows, of_columns
 
 
-def turns(terms):
+def num_counters(terms):
     """How many numbers the threads of `by_columns` count with."""
     return 2 * ceil_div(terms, _TERMS)
 
 
-def slices(terms):
+def num_slices(terms):
     """How many sums of each column `by_columns` makes."""
     return ceil_div(terms, PACK_ROWS)
 
@@ -111,7 +111,7 @@ def _tile_at_edge(begins, bias, a, a_row, a_pair, b, half, out, width, pairs, ed
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def by_rows(given):
+def gemm(given):
     s = load_slots(given)
     half, width, rows, columns, terms, bias = s[9], s[8], s[10], s[11], s[12], s[15]
     mine, of = np.int64(thread_index()), np.int64(num_threads())
@@ -171,7 +171,7 @@ def by_rows(given):
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def by_columns(given):
+def gemm_transposed_left(given):
     s = load_slots(given)
     width, rows, columns, terms = s[7], s[8], s[9], s[10]
     edge = s[11] + np.int64(thread_index()) * _EDGE

@@ -38,17 +38,17 @@ from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_int8
 from bertsmith.kernels.cpu.simd_pairs import load_ints
 
 WRITTEN_WITH = "68901c91e22edd38"  # what is imported here, and what these import, see the first
-COLUMNS = BLOCK_SIZE  # outputs are a multiple of it
-TERMS = 64  # the inputs that weights have are filled up with zeros to a multiple of it
+OUTPUT_MULTIPLE = BLOCK_SIZE  # outputs are a multiple of it
+INPUT_MULTIPLE = 64  # the inputs that weights have are filled up with zeros to a multiple of it
 _HALF = BLOCK_SIZE // 2  # rows of a tile, and outputs of one
-_LINE = 4 * COLUMNS  # bytes of a row of sums
+_LINE = 4 * OUTPUT_MULTIPLE  # bytes of a row of sums
 _BLOCK = BLOCK_SIZE * _LINE
 _first, _second, _third, _fourth = INT8_BLOCK_STEPS
 
 
-def room(columns: int) -> int:
+def workspace_size(columns: int) -> int:
     """How many bytes a thread works in."""
-    return BLOCK_ROWS * (columns + TERMS) + ROW_PARAM_BYTES + 4 * columns + 2 * _BLOCK
+    return BLOCK_ROWS * (columns + INPUT_MULTIPLE) + ROW_PARAM_BYTES + 4 * columns + 2 * _BLOCK
 
 
 _rounds = make_row_quantizer(store_int8, 1)
@@ -74,11 +74,15 @@ def _finish(first, last, kind, block):
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def linear(given):
+def int8_linear_kernel(given):
     s = load_slots(given)
     half, columns, outputs, least = s[0], s[9], s[10], float_from_bits(s[11])
-    size, size_out, steps = 2 if half else 4, 2 if s[14] else 4, (columns + TERMS - 1) // TERMS
-    line = TERMS * steps
+    size, size_out, steps = (
+        2 if half else 4,
+        2 if s[14] else 4,
+        (columns + INPUT_MULTIPLE - 1) // INPUT_MULTIPLE,
+    )
+    line = INPUT_MULTIPLE * steps
     kind = s[14], s[15], size_out * outputs
     mine = s[12] + s[13] * np.int64(thread_index())
     knows = mine + BLOCK_ROWS * line
@@ -96,7 +100,7 @@ def linear(given):
             (both, knows, s[4], output_param_pointers(s, 0), output_param_pointers(s, VECTOR_WIDTH)),
             0,
         )
-        for column in range(0, outputs, COLUMNS):
+        for column in range(0, outputs, OUTPUT_MULTIPLE):
             for i in range(0, rows, BLOCK_SIZE):
                 own, right = mine + i * line, s[3] + column * line
                 below, share = own + _HALF * line, (count + steps - 1) // steps
@@ -113,8 +117,8 @@ def linear(given):
                     _finish(two, three, kind, last)
                     _fourth()
                     _finish(three, until, kind, last)
-                    own += TERMS
-                    below += TERMS
+                    own += INPUT_MULTIPLE
+                    below += INPUT_MULTIPLE
                     right += _HALF * _LINE
                 sums = both + _BLOCK if sums == both else both
                 store_block(sums, _LINE)

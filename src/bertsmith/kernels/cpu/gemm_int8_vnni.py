@@ -46,7 +46,7 @@ _AT_A_TIME = 4
 _RIGHT = 4 * VECTOR_WIDTH  # bytes of the weights that a register holds
 
 
-def room(columns: int) -> int:
+def workspace_size(columns: int) -> int:
     """How many bytes a thread works in."""
     return BLOCK_ROWS * columns + ROW_PARAM_BYTES + 4 * columns + 4 * OUTPUT_MULTIPLE
 
@@ -67,7 +67,7 @@ def _finished(half, activated, sums, others, row, rows, knows, to, nowhere, of, 
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def linear(given):
+def int8_linear_kernel(given):
     s = load_slots(given)
     half, half_out, columns, outputs, least, activated = (
         s[0],

@@ -40,7 +40,7 @@ from bertsmith.kernels.reference import (
 class NumbaInferenceBackend(NumbaTrainingBackend):
     """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
 
-    shortest_in_half, longest_in_full = 0, math.inf
+    min_seqlen_bf16_attention, max_seqlen_fp32_attention = 0, math.inf
 
     def __init__(self) -> None:
         """Nothing of a model is known yet."""
@@ -87,7 +87,7 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
 
     def _products_of(self, of: EncoderLayerModules, x: Tensor) -> LayerMatmuls | None:
         """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""
-        integers = [getattr(part, "integers", None) for part in of.linears]
+        integers = [getattr(part, "quantized_tensors", None) for part in of.linears]
         known = [one for one in integers if isinstance(one, QuantizedLinear) and _has_body(one)]
         if len(known) == len(integers):
             return _Int8LayerMatmuls(x.dtype, *known)
@@ -128,8 +128,10 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
         integers. Of an output these are neighbours among the inputs, and as many outputs stand side by side."""
         inputs, outputs = weight.shape
         native = matmul_int8.GEMM_INT8
-        if is_native and native and inputs % quantize.COLUMNS == 0 and outputs % native.COLUMNS == 0:
-            return _side_by_side(F.pad(weight, (0, 0, 0, -inputs % native.TERMS)), native.COLUMNS, 4)
+        if is_native and native and inputs % quantize.COLUMNS == 0 and outputs % native.OUTPUT_MULTIPLE == 0:
+            return _side_by_side(
+                F.pad(weight, (0, 0, 0, -inputs % native.INPUT_MULTIPLE)), native.OUTPUT_MULTIPLE, 4
+            )
         if (
             is_native
             or not matmul_int8.GEMM_INT8_FALLBACK

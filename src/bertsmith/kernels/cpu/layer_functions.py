@@ -75,7 +75,7 @@ class AttentionConfig(NamedTuple):
 
     def workspace(self, q: Tensor, run: Launcher, *, back: bool) -> tuple[Tensor, int]:
         """Where they work; how many numbers in fp32 a thread has of it."""
-        own = self.kernels.room(self.max_seqlen, q.shape[1] // self.num_heads, back)
+        own = self.kernels.workspace_size(self.max_seqlen, q.shape[1] // self.num_heads, back)
         return run.workspace(4 * own * torch.get_num_threads()), own
 
 
@@ -230,7 +230,7 @@ def linear_input_grad(grad: Tensor, weight: Tensor, before: Tensor | None, run: 
     """grad [N, out] · weight [out, in]: the slopes of what was multiplied by its transpose. before: [N, in], where
     GELU's slopes are taken that multiply them."""
     found = grad.new_empty(len(grad), weight.shape[1])
-    matmul(grad, weight, None, found, before=before, run=run)
+    matmul(grad, weight, None, found, preactivation=before, run=run)
     return found
 
 

@@ -93,7 +93,7 @@ def slice_columns(y: Tensor | PackedMatrix, first: int, last: int) -> Tensor | P
 def pack(y: Tensor) -> PackedMatrix:
     """y, a matrix in fp32 or bf16, in panels."""
     (terms, columns), none = y.shape, y.new_empty(0, max(y.shape))
-    held = torch.empty(_panels(columns), GEMM_BF16.panel(terms), dtype=torch.uint8)
+    held = torch.empty(_panels(columns), GEMM_BF16.panel_size(terms), dtype=torch.uint8)
     found = PackedMatrix(held, terms, columns)
     _multiply_half(none, as_row_or_column_major(y), found, none, launch)
     return found
@@ -114,26 +114,34 @@ def matmul(
     bias: Tensor | None,
     out: Tensor,
     activated: Tensor | None = None,
-    before: Tensor | None = None,
+    preactivation: Tensor | None = None,
     run: Launcher = launch,
 ) -> None:
-    """Write x·y + bias, and GELU of it to `activated`; or x·y times GELU's slopes at `before`. x has its rows in
-    memory as they are, and so has all that is written, `before` too. run: where it is not at once, what is still
-    to be written has its rows or columns in memory as they are."""
+    """Write x·y + bias into `out`, and optionally its GELU, or multiply x·y by the gradient of GELU.
+
+    Args:
+        x: Matrix [N, K] in row-major layout, in fp32 or bf16.
+        y: Matrix [K, M].
+        bias: Vector [M] in fp32.
+        out: Result [N, M], row-major.
+        activated: Result GELU(out), row-major; may be `out` itself.
+        preactivation: Matrix [N, M], row-major: x·y is multiplied by the gradient of GELU at it.
+        run: Launcher. If it defers kernels, inputs that are not written yet must have contiguous rows or columns.
+    """
     threads, (terms, columns) = torch.get_num_threads(), y.shape
-    more = [0 if t is None else t for t in (activated, before)]
+    more = [0 if t is None else t for t in (activated, preactivation)]
     add = 0 if bias is None else bias.contiguous()
     if isinstance(y, PackedMatrix):
         _multiply_half(x, None, y, out, run, add, *more)
         return
     y = as_row_or_column_major(y)
     if torch.bfloat16 in (x.dtype, y.dtype):
-        own = PackedMatrix(run.workspace(_panels(columns) * GEMM_BF16.panel(terms)), terms, columns)
+        own = PackedMatrix(run.workspace(_panels(columns) * GEMM_BF16.panel_size(terms)), terms, columns)
         _multiply_half(x, y, own, out, run, add, *more)
         return
-    room = run.workspace(GEMM_FP32.room(threads, columns, terms))
+    room = run.workspace(GEMM_FP32.workspace_size(threads, columns, terms))
     run(
-        GEMM_FP32.by_rows,
+        GEMM_FP32.gemm,
         *(x, 4 * x.stride(0), y, 4 * y.stride(0), 4 * y.stride(1)),
         *(out, 4 * out.stride(0), len(x), columns, terms, room, add, 0, *more),
     )
@@ -147,16 +155,16 @@ def _multiply_half(
     run: Launcher,
     bias: int | Tensor = 0,
     activated: int | Tensor = 0,
-    before: int | Tensor = 0,
+    preactivation: int | Tensor = 0,
 ) -> None:
     """y: of what the panels are made, None where they are there already. Of an x without rows nothing else is."""
-    own = GEMM_BF16.room(panels.num_rows)
+    own = GEMM_BF16.workspace_size(panels.num_rows)
     room = torch.empty(torch.get_num_threads() * own, dtype=torch.uint8)
     run(
-        GEMM_BF16.by_rows,
+        GEMM_BF16.gemm,
         *(*_rows_at(x), *((0, 0, 0, 0) if y is None else _both_at(y)), *_rows_at(out)),
         *(len(x), panels.num_columns, panels.num_rows, room, own),
-        *(bias, activated, before, 0, amx.TILE_CONFIG, panels.data),
+        *(bias, activated, preactivation, 0, amx.TILE_CONFIG, panels.data),
     )
 
 
@@ -169,13 +177,13 @@ def matmul_transposed_left(
     terms, rows, columns = *x.shape, y.shape[1]
     is_half = torch.bfloat16 in (x.dtype, y.dtype)
     bodies = GEMM_BF16 if is_half else GEMM_FP32
-    size, of_rows, of_columns = bodies.room_turned(torch.get_num_threads(), rows, columns)
-    room, numbers = run.workspace(size), torch.zeros(bodies.turns(terms), dtype=torch.int64)
-    some = torch.empty(0 if sums is None else bodies.slices(terms) * rows)
+    size, of_rows, of_columns = bodies.workspace_size_transposed(torch.get_num_threads(), rows, columns)
+    room, numbers = run.workspace(size), torch.zeros(bodies.num_counters(terms), dtype=torch.int64)
+    some = torch.empty(0 if sums is None else bodies.num_slices(terms) * rows)
     matrices: list[int | Tensor]
     matrices = [*_rows_at(x), *_rows_at(y)] if is_half else [*_rows_at(x)[:2], *_rows_at(y)[:2]]
     run(
-        bodies.by_columns,
+        bodies.gemm_transposed_left,
         *matrices,
         *(out, 4 * out.stride(0)),
         *(rows, columns, terms, room, of_rows, of_columns, numbers),

@@ -37,9 +37,9 @@ def int8_linear(
     if not rows:
         return found
     bodies = GEMM_INT8 if linear.weight.dtype == torch.int8 else GEMM_INT8_FALLBACK
-    own = bodies.room(inputs)
+    own = bodies.workspace_size(inputs)
     run(
-        bodies.linear,
+        bodies.int8_linear_kernel,
         *(is_bf16(x), x, linear.input_scale, linear.weight, found),
         *(linear.dequant.weight_sums, linear.dequant.scale, linear.dequant.bias),
         *(

@@ -227,7 +227,7 @@ class NumbaTrainingBackend(KernelBackend):
         in_half = (
             ATTENTION_BF16
             and bf16
-            and width % ATTENTION_BF16.SIDE == 0
+            and width % ATTENTION_BF16.HEAD_SIZE_MULTIPLE == 0
             and longest >= self.min_seqlen_bf16_attention
         )
         if not longest or (bf16 and not in_half and longest > self.max_seqlen_fp32_attention):
