@@ -39,11 +39,7 @@ class _TileConfig(NamedTuple):
     @property
     def launch_options(self) -> dict[str, int]:
         """Return Triton's options for a launch."""
-        return {
-            "num_warps": self.num_warps,
-            "num_stages": self.num_stages,
-            "maxnreg": self.max_registers,
-        }
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.max_registers}
 
 
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -249,11 +245,7 @@ def _attention_kernel(
         tl.store(row_hashes + rows, a.to(tl.int32, bitcast=True), mask=rows < length)
         tl.store(row_hashes + NUM_HEADS * num_tokens + rows, b.to(tl.int32, bitcast=True), mask=rows < length)
     end = tl.minimum(length, (block + 1) * BLOCK_SIZE) if CAUSAL else length
-    full_end = (
-        tl.minimum(length, block * BLOCK_SIZE) // STEP_SIZE * STEP_SIZE
-        if CAUSAL
-        else length // STEP_SIZE * STEP_SIZE
-    )
+    full_end = (tl.minimum(length, block * BLOCK_SIZE) if CAUSAL else length) // STEP_SIZE * STEP_SIZE
     # Full steps of keys that all rows attend to need no mask; the keys behind them do.
     for is_masked in tl.static_range(2):
         for key_start in range(full_end if is_masked else 0, end if is_masked else full_end, STEP_SIZE):
@@ -342,11 +334,7 @@ def _query_grad_kernel(
     if DROPOUT_THRESHOLD:
         a, b = _load_row_hashes(row_hashes + head_offset, rows, length, num_tokens, NUM_HEADS)
     end = tl.minimum(length, (block + 1) * BLOCK_SIZE) if CAUSAL else length
-    full_end = (
-        tl.minimum(length, block * BLOCK_SIZE) // STEP_SIZE * STEP_SIZE
-        if CAUSAL
-        else length // STEP_SIZE * STEP_SIZE
-    )
+    full_end = (tl.minimum(length, block * BLOCK_SIZE) if CAUSAL else length) // STEP_SIZE * STEP_SIZE
     for is_masked in tl.static_range(2):
         for key_start in range(full_end if is_masked else 0, end if is_masked else full_end, STEP_SIZE):
             keys = key_start + tl.arange(0, STEP_SIZE)

@@ -23,17 +23,17 @@ class FlashBackend(KernelBackend):
     seqlen_multiple: ClassVar[int] = _SEQLEN_MULTIPLE
 
     def attention(
-        self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+        self, qkv: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
     ) -> Tensor | None:
         """Compute flash attention; return None for an unsupported shape, dtype, or direction."""
-        hidden_size, direction = qkv.shape[1] // 3, bounds.attention_direction
-        if not len(qkv) or not supports_attention(qkv.dtype, hidden_size, heads, direction):
+        hidden_size, direction = qkv.shape[1] // 3, layout.attention_direction
+        if not len(qkv) or not supports_attention(qkv.dtype, hidden_size, num_heads, direction):
             return None
         return flash_attention(
             qkv,
-            bounds.cu_seqlens.int(),
-            round_up_seqlen(bounds.max_seqlen),
-            heads,
+            layout.cu_seqlens.int(),
+            round_up_seqlen(layout.max_seqlen),
+            num_heads,
             direction == "before",
             None if dropout is None else dropout_p(dropout),
         )

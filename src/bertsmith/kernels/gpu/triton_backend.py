@@ -51,22 +51,22 @@ class TritonBackend(FlashBackend):
     ignores_negative_labels: ClassVar[bool] = True
 
     def attention(
-        self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+        self, qkv: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
     ) -> Tensor | None:
         """Compute attention by Triton, or by flash attention for shapes that Triton does not support."""
-        if not len(qkv) or not _supports_attention(qkv.dtype, qkv.shape[1] // 3, heads, bounds):
-            return super().attention(qkv, bounds, heads, dropout)
+        if not len(qkv) or not _supports_attention(qkv.dtype, qkv.shape[1] // 3, num_heads, layout):
+            return super().attention(qkv, layout, num_heads, dropout)
         p = None if dropout is None else dropout_p(dropout)
         seeds = _draw_seeds(1, qkv.device, *(() if dropout is None else (dropout,)))
-        return attention(qkv, _attention_config(bounds, heads, p, seeds[0]))
+        return attention(qkv, _attention_config(layout, num_heads, p, seeds[0]))
 
     def embed(
         self,
         x: Tensor,
-        tables: Sequence[tuple[nn.Embedding, Tensor]],
+        embeddings: Sequence[tuple[nn.Embedding, Tensor]],
         norm: nn.Module,
         dropout: DropoutLike,
-        kind: torch.dtype,
+        dtype: torch.dtype,
     ) -> Tensor | None:
         """Compute dropout(norm(x + embeddings)) by Triton; return None for an unsupported dtype or norm."""
         is_supported = compute_dtype(x) in torch_flash_attention.SUPPORTED_DTYPES and _is_affine_layer_norm(
@@ -74,38 +74,40 @@ class TritonBackend(FlashBackend):
         )
         if not is_supported or not len(x):
             return None
-        x, lookups = x.float(), list(tables)
+        x, lookups = x.float(), list(embeddings)
         while len(lookups) > MAX_LOOKUPS:
             embedding, indices = lookups.pop()
             x = x + F.embedding(indices, embedding.weight, embedding.padding_idx)
         seeds = _draw_seeds(1, x.device, dropout)
         out: Tensor = _EmbedLayerNorm.apply(  # type: ignore[no-untyped-call]
             *(x.contiguous(), norm.weight, norm.bias, norm.eps, SeededDropout(dropout_p(dropout), seeds[0])),
-            *(kind, [indices for _, indices in lookups]),
+            *(dtype, [indices for _, indices in lookups]),
             [embedding.padding_idx for embedding, _ in lookups],
             *(embedding.weight for embedding, _ in lookups),
         )
         return out
 
     def encoder_layer(
-        self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
+        self, x: Tensor, layout: SequenceLayout, modules: EncoderLayerModules, rows: Tensor | None = None
     ) -> Tensor | None:
         """Compute a layer by Triton and matrix products; return None for unsupported modules or shapes."""
-        dtype = compute_dtype(x)
-        is_supported = _supports_attention(dtype, x.shape[1], of.num_heads, bounds) and _supports_modules(of)
+        dtype, num_heads = compute_dtype(x), modules.num_heads
+        is_supported = _supports_attention(dtype, x.shape[1], num_heads, layout) and _supports_modules(
+            modules
+        )
         if not is_supported or not len(x):
             return None
-        seeds = _draw_seeds(3, x.device, of.dropout, of.attention_dropout)
-        modules: Sequence[Any] = of.parametrized  # `_supports_modules` checks their types.
-        p = dropout_p(of.dropout)
+        seeds = _draw_seeds(3, x.device, modules.dropout, modules.attention_dropout)
+        parametrized: Sequence[Any] = modules.parametrized  # `_supports_modules` checks their types.
+        p = dropout_p(modules.dropout)
         config = LayerConfig(
-            _attention_config(bounds, of.num_heads, dropout_p(of.attention_dropout), seeds[2]),
+            _attention_config(layout, num_heads, dropout_p(modules.attention_dropout), seeds[2]),
             (SeededDropout(p, seeds[0]), SeededDropout(p, seeds[1])),
-            of.activation,
-            (modules[2].eps, modules[5].eps),
+            modules.activation,
+            (parametrized[2].eps, parametrized[5].eps),
             dtype,
         )
-        parameters = [tensor for module in modules for tensor in (module.weight, module.bias)]
+        parameters = [tensor for module in parametrized for tensor in (module.weight, module.bias)]
         return encoder_layer(x, config, rows, parameters)
 
     def fused_cross_entropy(
@@ -180,11 +182,11 @@ def _supports_attention(dtype: torch.dtype, hidden_size: int, num_heads: int, la
     )
 
 
-def _supports_modules(layer: EncoderLayerModules) -> bool:
+def _supports_modules(modules: EncoderLayerModules) -> bool:
     return (
-        all(isinstance(module, nn.Linear) and module.bias is not None for module in layer.linears)
-        and all(_is_affine_layer_norm(norm) for norm in layer.norms)
-        and layer.activation in SUPPORTED_ACTIVATIONS
+        all(isinstance(module, nn.Linear) and module.bias is not None for module in modules.linears)
+        and all(_is_affine_layer_norm(norm) for norm in modules.norms)
+        and modules.activation in SUPPORTED_ACTIVATIONS
     )
 
 
