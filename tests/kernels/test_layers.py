@@ -327,7 +327,9 @@ def test_panels_are_made_once_where_layers_share_weights(share: str) -> None:
                 found.append((made, encoder(packed)))
         set_kernel_backend(encoder, inference.NumbaInferenceBackend())
         with mock.patch.object(
-            inference.NumbaInferenceBackend, "_in_panels", side_effect=lambda _, weights: weights.factors()
+            inference.NumbaInferenceBackend,
+            "_packed_matmuls",
+            side_effect=lambda _, weights: weights.matmuls(),
         ):
             wanted = encoder(packed)
     assert [made.call_count for made, _ in found] == [4 if share == "all" else 12, 0]
@@ -340,7 +342,7 @@ def test_a_copy_of_what_answers_keeps_no_weights() -> None:
     with in_kind(HALF), torch.no_grad():
         before = made(x, layout_of([40]))
         copied = pickle.loads(pickle.dumps(made.kernels))
-        assert (len(made.kernels._kept), len(copied._kept)) == (1, 0)
+        assert (len(made.kernels._packed_layers), len(copied._packed_layers)) == (1, 0)
         set_kernel_backend(made, copied)
         assert torch.equal(made(x, layout_of([40])), before)
 
@@ -362,7 +364,7 @@ def test_answers_of_what_is_not_such_a_layer_are_made_by_parts(
     with torch.inference_mode(), in_kind(HALF):
         made(torch.randn(40, WIDTH), layout_of([40]))
     assert not any(kernels.made)
-    assert not kernels._kept  # no weights in panels, which nobody would read
+    assert not kernels._packed_layers  # no weights in panels, which nobody would read
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -149,7 +149,7 @@ def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
                 form = QuantizedLinear(
                     channels, kernels.pack_int8_weight(weight, is_native=is_native), of, apart
                 )
-                made.append(kernels.int8_linear(x, form, kind, activated=activated))
+                made.append(kernels.int8_linear(x, form, kind, gelu=activated))
     finally:
         matmul_int8.GEMM_INT8 = usual
         torch.set_num_threads(before)

@@ -23,17 +23,17 @@ class FlashBackend(KernelBackend):
     seqlen_multiple: ClassVar[int] = _LENGTHS
 
     def attention(
-        self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+        self, qkv: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
     ) -> Tensor | None:
-        if not supports(qkv.dtype, qkv.shape[1] // 3, heads, bounds.attention_direction) or not len(qkv):
+        if not supports(qkv.dtype, qkv.shape[1] // 3, num_heads, layout.attention_direction) or not len(qkv):
             return None
         share = None if dropout is None else dropout_p(dropout)
         return flash_attention(
             qkv,
-            bounds.cu_seqlens.int(),
-            round_up(bounds.max_seqlen),
-            heads,
-            bounds.attention_direction == "before",
+            layout.cu_seqlens.int(),
+            round_up(layout.max_seqlen),
+            num_heads,
+            layout.attention_direction == "before",
             share,
         )
 

@@ -44,52 +44,52 @@ class TritonBackend(torch_flash_attention.FlashBackend):
     ignores_negative_labels: ClassVar[bool] = True
 
     def attention(
-        self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+        self, qkv: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
     ) -> Tensor | None:
-        if not len(qkv) or not _takes(qkv.dtype, qkv.shape[1] // 3, heads, bounds):
-            return super().attention(qkv, bounds, heads, dropout)
+        if not len(qkv) or not _takes(qkv.dtype, qkv.shape[1] // 3, num_heads, layout):
+            return super().attention(qkv, layout, num_heads, dropout)
         drops = () if dropout is None else (dropout,)
         share = None if dropout is None else torch_flash_attention.dropout_p(dropout)
-        return attention(qkv, _asked(bounds, heads, share, _seeds(1, qkv.device, *drops)[0]))
+        return attention(qkv, _asked(layout, num_heads, share, _seeds(1, qkv.device, *drops)[0]))
 
     def embed(
         self,
         x: Tensor,
-        tables: Sequence[tuple[nn.Embedding, Tensor]],
+        embeddings: Sequence[tuple[nn.Embedding, Tensor]],
         norm: nn.Module,
         dropout: DropoutLike,
-        kind: torch.dtype,
+        dtype: torch.dtype,
     ) -> Tensor | None:
         if compute_dtype(x) not in torch_flash_attention.SUPPORTED_DTYPES or not len(x) or not _is_norm(norm):
             return None
-        x, tables = x.float(), list(tables)
-        while len(tables) > MAX_TABLES:
-            table, rows = tables.pop()
+        x, embeddings = x.float(), list(embeddings)
+        while len(embeddings) > MAX_TABLES:
+            table, rows = embeddings.pop()
             x = x + F.embedding(rows, table.weight, table.padding_idx)
-        paddings = [table.padding_idx for table, _ in tables]
+        paddings = [table.padding_idx for table, _ in embeddings]
         drawn = SeededDropout(torch_flash_attention.dropout_p(dropout), _seeds(1, x.device, dropout)[0])
         found: Tensor = _DroppedNorm.apply(  # type: ignore[no-untyped-call]
             *(x.contiguous(), norm.weight, norm.bias, norm.eps, drawn),
-            *(kind, [rows for _, rows in tables], paddings, *(table.weight for table, _ in tables)),
+            *(dtype, [rows for _, rows in embeddings], paddings, *(table.weight for table, _ in embeddings)),
         )
         return found
 
     def encoder_layer(
-        self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
+        self, x: Tensor, layout: SequenceLayout, modules: EncoderLayerModules, rows: Tensor | None = None
     ) -> Tensor | None:
         kind = compute_dtype(x)
-        if not len(x) or not _takes(kind, x.shape[1], of.num_heads, bounds) or not _is_usual(of):
+        if not len(x) or not _takes(kind, x.shape[1], modules.num_heads, layout) or not _is_usual(modules):
             return None
         shares = (
-            torch_flash_attention.dropout_p(of.attention_dropout),
-            torch_flash_attention.dropout_p(of.dropout),
+            torch_flash_attention.dropout_p(modules.attention_dropout),
+            torch_flash_attention.dropout_p(modules.dropout),
         )
-        seeds = _seeds(3, x.device, of.dropout, of.attention_dropout)
-        parts: Sequence[Any] = of.parametrized  # which `_is_usual` knows
+        seeds = _seeds(3, x.device, modules.dropout, modules.attention_dropout)
+        parts: Sequence[Any] = modules.parametrized  # which `_is_usual` knows
         shape = LayerConfig(
-            _asked(bounds, of.num_heads, shares[0], seeds[2]),
+            _asked(layout, modules.num_heads, shares[0], seeds[2]),
             (SeededDropout(shares[1], seeds[0]), SeededDropout(shares[1], seeds[1])),
-            of.activation,
+            modules.activation,
             (parts[2].eps, parts[5].eps),
             kind,
         )
