@@ -12,7 +12,7 @@ from bertsmith.kernels.cpu.compilation import JIT_OPTIONS
 from bertsmith.kernels.cpu.simd import load, store
 
 
-def over_lanes(function: Any) -> Callable[[np.ndarray], np.ndarray]:
+def map_vectors(function: Any) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function of an fp32 array whose size is a multiple of 16, computed 16 numbers at a time."""
 
     @njit(**JIT_OPTIONS)

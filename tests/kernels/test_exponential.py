@@ -1,4 +1,4 @@
-"""exp of numbers that are not above 0, by a table and by one polynomial, against NumPy's in double precision."""
+"""Compare exp of nonpositive numbers, by the table and by the polynomial, with NumPy in double precision."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from bertsmith.kernels.cpu import exponential
-from simd_map import over_lanes
+from simd_map import map_vectors
 
-ways = pytest.mark.parametrize("function", [exponential.exp_nonpositive, exponential._by_one_polynomial])
+each_implementation = pytest.mark.parametrize(
+    "function", [exponential.exp_nonpositive, exponential._exp_by_polynomial]
+)
 
 
-@ways
-def test_right_to_2e_7_of_its_value(function: Any) -> None:
+@each_implementation
+def test_relative_error_is_below_2e_7(function: Any) -> None:
     x = np.linspace(-87, 0, 2**16, dtype=np.float32)
-    wanted = np.exp(x.astype(np.float64))
-    assert np.abs(over_lanes(function)(x) / wanted - 1).max() < 2e-7
+    expected = np.exp(x.astype(np.float64))
+    assert np.abs(map_vectors(function)(x) / expected - 1).max() < 2e-7
 
 
-@ways
-def test_at_the_ends(function: Any) -> None:
+@each_implementation
+def test_extreme_inputs(function: Any) -> None:
     x = np.array([0, -0.0, -1e-30, -104, -150, -250, -1e30, -np.inf] * 2, np.float32)
-    assert over_lanes(function)(x)[:8].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
+    assert map_vectors(function)(x)[:8].tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
 
 
-@ways
-def test_what_is_not_a_number_stays_so(function: Any) -> None:
+@each_implementation
+def test_nan_stays_nan(function: Any) -> None:
     x = np.array([np.nan, -1] * 8, np.float32)
-    assert np.isnan(over_lanes(function)(x)).tolist() == [True, False] * 8
+    assert np.isnan(map_vectors(function)(x)).tolist() == [True, False] * 8

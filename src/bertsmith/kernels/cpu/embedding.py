@@ -20,7 +20,7 @@ from bertsmith.kernels.cpu.compilation import (
     thread_range,
     uint32,
 )
-from bertsmith.kernels.cpu.element_access import dropout_scale, load_element, moments, store_element
+from bertsmith.kernels.cpu.element_access import dropout_scale, load_element, mean_and_rstd, store_element
 
 WRITTEN_WITH = "9fab70ddb2fb9a69"  # element_access.py and compilation.py, see there
 
@@ -49,7 +49,7 @@ def _there(rows, tables, places, h, weight, stats, numbers, found, bias, epsilon
     for row in range(first, last):
         begin = row * h
         _added(rows, tables, places, h, row, added)
-        mean, inverse = moments(added, epsilon)
+        mean, inverse = mean_and_rstd(added, epsilon)
         stats[2 * row], stats[2 * row + 1] = mean, inverse
         ys = found[begin : begin + h]
         if dropped:

@@ -1,23 +1,23 @@
-"""exp of 16 numbers that are not above 0, to 2e-7 of its value; 0 where that is less than fp32 holds.
+"""exp(x) of 16 values x ≤ 0, with a relative error below 2e-7; 0 where the result is below the range of fp32.
 
-With registers of 16 numbers it is 2 to a multiple of 1/16, the fraction taken from a table that a register holds,
-times a polynomial of four terms for the rest. Elsewhere the rest is larger, and the polynomial longer.
+With AVX-512, exp(x) = 2**(n / 16) * exp(r): a permutation of one register selects the fractional power of 2, and
+a cubic polynomial of the remainder r gives exp(r). Without it, exp(x) = 2**n * exp(r): the remainder is larger,
+and the polynomial is of degree 7.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import llvmlite.ir as ir
 from numba import njit
-from numba.extending import intrinsic
 
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32
 from bertsmith.kernels.cpu.simd import (
+    F32X16,
     FLOAT_VECTOR,
-    FLOATS,
-    HAS_PERMUTE_TABLES,
+    HAS_AVX512F,
+    I16,
+    I32,
     VECTOR_WIDTH,
     broadcast_scalar,
     exp2_int,
@@ -27,60 +27,56 @@ from bertsmith.kernels.cpu.simd import (
     maximum,
     permute_table,
     round_to_int,
+    typed_intrinsic,
     vector_constant,
     zero_below,
 )
 
 WRITTEN_WITH = "693f23ba0d5061c2"  # compilation.py and simd.py, see the first
 _STEP = math.log(2) / VECTOR_WIDTH
-_UPPER = math.floor(_STEP * 2**13) / 2**13  # of a step, so short that few of them are exact in fp32
-_LEAST = -200.0  # far below the smallest number of fp32, -103 in logarithms
+_STEP_HIGH = math.floor(_STEP * 2**13) / 2**13  # so few bits that its multiples are exact in fp32
+_MIN_INPUT = -200.0  # exp(-104) is below the smallest fp32 number
+_CURRENT_ROUNDING = 4  # the value of LLVM's operand that keeps the rounding mode
 
 
-@intrinsic
-def _by_table(typing: Any, x: Any) -> Any:
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        least = vector_constant(_LEAST)
-        x = builder.select(builder.fcmp_ordered("<", values[0], least), least, values[0])
-        steps, number = round_to_int(builder, x, _STEP)
-        rest = fma(builder, number, vector_constant(-_UPPER), x)
-        rest = fma(builder, number, vector_constant(_UPPER - _STEP), rest)
-        above = fma(builder, rest, vector_constant(1 / 6), vector_constant(1 / 2))
-        above = builder.fmul(fma(builder, above, rest, vector_constant(1.0)), rest)
-        root = permute_table(builder, [2 ** (place / VECTOR_WIDTH) for place in range(VECTOR_WIDTH)], steps)
-        return llvm_intrinsic(
-            builder,
-            "llvm.x86.avx512.mask.scalef.ps.512",
-            FLOATS,
-            fma(builder, above, root, root),
-            builder.fmul(number, vector_constant(1 / VECTOR_WIDTH)),  # rounded down
-            ir.Constant(FLOATS, [0.0] * VECTOR_WIDTH),
-            ir.IntType(16)(2**VECTOR_WIDTH - 1),
-            ir.IntType(32)(4),  # rounding as it is
-            loosely=(),
-        )
-
-    return FLOAT_VECTOR(FLOAT_VECTOR), made
+@typed_intrinsic(FLOAT_VECTOR(FLOAT_VECTOR))
+def _exp_by_table(builder, x):
+    low = vector_constant(_MIN_INPUT)
+    x = builder.select(builder.fcmp_ordered("<", x, low), low, x)
+    table_indices, num_steps = round_to_int(builder, x, _STEP)
+    # The step is subtracted in two parts (Cody and Waite), since its multiples are not exact in fp32.
+    remainder = fma(builder, num_steps, vector_constant(-_STEP_HIGH), x)
+    remainder = fma(builder, num_steps, vector_constant(_STEP_HIGH - _STEP), remainder)
+    expm1 = fma(builder, remainder, vector_constant(1 / 6), vector_constant(1 / 2))
+    expm1 = builder.fmul(fma(builder, expm1, remainder, vector_constant(1.0)), remainder)
+    power = permute_table(builder, [2 ** (i / VECTOR_WIDTH) for i in range(VECTOR_WIDTH)], table_indices)
+    return llvm_intrinsic(
+        builder,
+        "llvm.x86.avx512.mask.scalef.ps.512",
+        F32X16,
+        fma(builder, expm1, power, power),
+        builder.fmul(num_steps, vector_constant(1 / VECTOR_WIDTH)),  # the instruction rounds this down
+        vector_constant(0.0),
+        I16(2**VECTOR_WIDTH - 1),
+        I32(_CURRENT_ROUNDING),
+        flags=(),
+    )
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _by_one_polynomial(x):
-    """2 to a whole number times a polynomial (Cephes)."""
-    within = maximum(x, broadcast_scalar(float32(-87)))
-    whole = floor(within * broadcast_scalar(float32(1.44269504)) + broadcast_scalar(float32(0.5)))
-    r = (
-        within
-        - whole * broadcast_scalar(float32(0.693359375))
-        + whole * broadcast_scalar(float32(2.12194440e-4))
-    )
+def _exp_by_polynomial(x):
+    """Compute exp(x) by the polynomial of Cephes (expf.c)."""
+    clamped = maximum(x, broadcast_scalar(float32(-87)))
+    n = floor(clamped * broadcast_scalar(float32(1.44269504)) + broadcast_scalar(float32(0.5)))
+    r = clamped - n * broadcast_scalar(float32(0.693359375)) + n * broadcast_scalar(float32(2.12194440e-4))
     p = broadcast_scalar(float32(1.9875691500e-4))
     p = p * r + broadcast_scalar(float32(1.3981999507e-3))
     p = p * r + broadcast_scalar(float32(8.3334519073e-3))
     p = p * r + broadcast_scalar(float32(4.1665795894e-2))
     p = p * r + broadcast_scalar(float32(1.6666665459e-1))
     p = p * r + broadcast_scalar(float32(5.0000001201e-1))
-    y = (p * r * r + r + broadcast_scalar(float32(1))) * exp2_int(whole)
+    y = (p * r * r + r + broadcast_scalar(float32(1))) * exp2_int(n)
     return zero_below(x, broadcast_scalar(float32(-87)), y)
 
 
-exp_nonpositive = _by_table if HAS_PERMUTE_TABLES else _by_one_polynomial
+exp_nonpositive = _exp_by_table if HAS_AVX512F else _exp_by_polynomial

@@ -48,7 +48,6 @@ from bertsmith.kernels.cpu.packed_matrix import (
     column_sums,
     pack_column_major,
     pack_row_major,
-    panels_of,
 )
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, broadcast_scalar, load, store, store_bf16
 from bertsmith.kernels.cpu.simd_pairs import transpose_16x16, transpose_pairs
@@ -190,10 +189,10 @@ def gemm(given):
     s = load_slots(given)
     half, width, rows, columns, terms, bias = s[9], s[8], s[10], s[11], s[12], s[15]
     mine, of = np.int64(thread_index()), np.int64(num_threads())
-    edge, steps = s[13] + mine * s[14], panels_of(terms, BLOCK_SIZE)
+    edge, steps = s[13] + mine * s[14], ceil_div(terms, BLOCK_SIZE)
     turned, copied, shared = edge + _EDGE, edge + _EDGE + TRANSPOSE_BYTES, s[20]
     panels, apart, size = (
-        panels_of(columns, COLUMNS),
+        ceil_div(columns, COLUMNS),
         PAIR_BYTES * _HALF * steps + PANEL_PADDING_BYTES,
         2 if half else 4,
     )
@@ -273,7 +272,7 @@ def _rows_of(half, x, x_term, few, rows, tiles):
         pack_row_major(
             half, x + size * VECTOR_WIDTH * whole, x_term, few, rest, there, VECTOR_WIDTH, _APART_ROWS
         )
-    for panel in range(whole, panels_of(rows, VECTOR_WIDTH)):
+    for panel in range(whole, ceil_div(rows, VECTOR_WIDTH)):
         tile = tiles + panel * _APART_ROWS
         _cleared(tile, (few + 1) // 2, _HALF, TILE_ROW_BYTES)
         transpose_16x16(tile, TILE_ROW_BYTES, tile, TILE_ROW_BYTES)
@@ -290,7 +289,7 @@ def gemm_transposed_left(given):
     width, rows, columns, terms, size = s[7], s[8], s[9], s[10], 2 if s[2] else 4
     edge = s[11] + np.int64(thread_index()) * s[12]
     of_rows = edge + _EDGE
-    shared, panels = s[11] + np.int64(num_threads()) * s[12], panels_of(columns, COLUMNS)
+    shared, panels = s[11] + np.int64(num_threads()) * s[12], ceil_div(columns, COLUMNS)
     apart, below = PAIR_BYTES * _TERMS // 2 + PANEL_PADDING_BYTES, _APART_ROWS
     configure(s[17])
     for begin in range(0, terms, _TERMS):
@@ -304,7 +303,7 @@ def gemm_transposed_left(given):
                 _cleared(pairs + panel * apart, (few + 1) // 2, _HALF, PAIR_BYTES)
             at = PACK_ROWS * fetch_and_increment(counter)
         barrier()
-        begins, steps = INIT_ACCUMULATE if begin else INIT_ZERO, panels_of(some, BLOCK_SIZE)
+        begins, steps = INIT_ACCUMULATE if begin else INIT_ZERO, ceil_div(some, BLOCK_SIZE)
         row = _CLAIMED * fetch_and_increment(counter + 8)
         while row < rows:
             end = min(row + _CLAIMED, rows)
@@ -324,7 +323,7 @@ def gemm_transposed_left(given):
                         s[2], own, s[1], few, end - row, s[16] + 4 * (rows * (term // PACK_ROWS) + row)
                     )
             if s[15] and begin + some == terms:  # all earlier sums of these rows were made before threads met
-                every_slice = panels_of(terms, PACK_ROWS)
+                every_slice = ceil_div(terms, PACK_ROWS)
                 column_sums(0, s[16] + 4 * row, 4 * rows, every_slice, end - row, s[15] + 4 * row)
             for i in range(row, end, ROWS):
                 a, high = of_rows + (i - row) // VECTOR_WIDTH * _APART_ROWS, min(ROWS, end - i)

@@ -37,7 +37,6 @@ from bertsmith.kernels.cpu.packed_matrix import (
     column_sums,
     pack_column_major,
     pack_row_major,
-    panels_of,
 )
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, store_bf16, store_fence
 
@@ -119,7 +118,7 @@ def gemm(given):
     kept, copied = edge + _EDGE, edge + _EDGE + TRANSPOSE_BYTES
     shared, pairs = s[20], terms // 2
     panels, apart, size = (
-        panels_of(columns, COLUMNS),
+        ceil_div(columns, COLUMNS),
         PAIR_BYTES * pairs + PANEL_PADDING_BYTES,
         2 if half else 4,
     )
@@ -175,7 +174,7 @@ def gemm_transposed_left(given):
     s = load_slots(given)
     width, rows, columns, terms = s[7], s[8], s[9], s[10]
     edge = s[11] + np.int64(thread_index()) * _EDGE
-    shared, panels = s[11] + np.int64(num_threads()) * _EDGE, panels_of(columns, COLUMNS)
+    shared, panels = s[11] + np.int64(num_threads()) * _EDGE, ceil_div(columns, COLUMNS)
     apart_rows, apart = (
         _ROW_PAIR * _TERMS // 2 + PANEL_PADDING_BYTES,
         PAIR_BYTES * _TERMS // 2 + PANEL_PADDING_BYTES,
@@ -218,4 +217,4 @@ def gemm_transposed_left(given):
         mine, of = np.int64(thread_index()), np.int64(num_threads())
         first, last = rows * mine // of, rows * (mine + 1) // of
         place = 4 * first
-        column_sums(0, s[16] + place, 4 * rows, panels_of(terms, PACK_ROWS), last - first, s[15] + place)
+        column_sums(0, s[16] + place, 4 * rows, ceil_div(terms, PACK_ROWS), last - first, s[15] + place)

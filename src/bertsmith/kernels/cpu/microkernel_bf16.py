@@ -1,7 +1,7 @@
-"""Eight rows and 32 columns of a product of bf16, whose sums stay in half of the registers of AVX-512.
+"""Microkernel of bf16 matrix products: 8 rows and 32 columns, whose sums fill half of the registers of AVX-512.
 
-One of its instructions adds up the products of a pair of terms, for 16 columns at a time. Pairs are added up
-one after the other, the same for every element.
+One instruction multiplies pairs of k for 16 columns. Each sum is accumulated in the order of k, the same for all
+elements.
 """
 
 from __future__ import annotations
@@ -21,91 +21,102 @@ from bertsmith.kernels.cpu.simd_pairs import broadcast_int, dot_bf16, load_ints
 
 ROWS = 8
 COLUMNS = 2 * VECTOR_WIDTH
-RIGHT = 4 * VECTOR_WIDTH  # bytes of the pairs that a register holds
-NON_TEMPORAL = 2  # what is made, in fp32, is put past the caches: see `store_past`
+_VECTOR_BYTES = 4 * VECTOR_WIDTH
+NON_TEMPORAL = 2  # besides 0 and 1 of is_bf16: fp32 by `store_non_temporal`
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _put(kind, address, x):
-    if kind == NON_TEMPORAL:
+def _store_output(output, address, x):
+    if output == NON_TEMPORAL:
         store_non_temporal(address, x)
     else:
-        store_as_dtype(kind, address, x)
+        store_as_dtype(output, address, x)
 
 
 @njit(**JIT_OPTIONS)
-def microkernel_8x32(begins, bias, a, a_row, a_pair, b, b_pair, kind, out, width, pairs):
-    """What begins there (microkernel_fp32.py), and a·b. What lies between two rows, or two pairs of terms, is in
-    bytes; width: between rows of out. kind: whether that is bf16, or PAST."""
-    below, under, apart = a + 4 * a_row, out + 4 * width, 2 * VECTOR_WIDTH if kind == 1 else 4 * VECTOR_WIDTH
-    one, two, three = out + width, out + 2 * width, out + 3 * width
-    five, six, seven = under + width, under + 2 * width, under + 3 * width
-    if begins == INIT_ACCUMULATE:  # in fp32
-        c, d, e, f = load(out), load(one), load(two), load(three)
-        g, h, i, j = load(out + apart), load(one + apart), load(two + apart), load(three + apart)
-        k, m, n, o = load(under), load(five), load(six), load(seven)
-        p, q, r, s = load(under + apart), load(five + apart), load(six + apart), load(seven + apart)
-    elif begins == INIT_BIAS:
-        c = d = e = f = k = m = n = o = load(bias)
-        g = h = i = j = p = q = r = s = load(bias + 4 * VECTOR_WIDTH)
+def microkernel_8x32(
+    init, bias, a, a_row_stride, a_pair_stride, b, b_pair_stride, output, out, out_stride, num_pairs
+):
+    """Compute out [8, 32] = init + a [8, k] · b [k, 32], where k = 2 * num_pairs.
+
+    init is a constant of microkernel_fp32.py. Strides are in bytes; columns of out are contiguous, and those of b
+    as pairs. output: 0 if out is fp32, 1 if it is bf16 (not with INIT_ACCUMULATE), or NON_TEMPORAL.
+    """
+    # The left and right 16 columns of row i are summed in li and ri.
+    a4, out4 = a + 4 * a_row_stride, out + 4 * out_stride
+    right = 2 * VECTOR_WIDTH if output == 1 else 4 * VECTOR_WIDTH
+    out1, out2, out3 = out + out_stride, out + 2 * out_stride, out + 3 * out_stride
+    out5, out6, out7 = out4 + out_stride, out4 + 2 * out_stride, out4 + 3 * out_stride
+    if init == INIT_ACCUMULATE:
+        l0, l1, l2, l3 = load(out), load(out1), load(out2), load(out3)
+        r0, r1, r2, r3 = load(out + right), load(out1 + right), load(out2 + right), load(out3 + right)
+        l4, l5, l6, l7 = load(out4), load(out5), load(out6), load(out7)
+        r4, r5, r6, r7 = load(out4 + right), load(out5 + right), load(out6 + right), load(out7 + right)
+    elif init == INIT_BIAS:
+        l0 = l1 = l2 = l3 = l4 = l5 = l6 = l7 = load(bias)
+        r0 = r1 = r2 = r3 = r4 = r5 = r6 = r7 = load(bias + _VECTOR_BYTES)
     else:
-        c = d = e = f = g = h = i = j = k = m = n = o = p = q = r = s = broadcast_scalar(float32(0))
-    for _ in range(pairs):
-        x, y, z = load_ints(b), load_ints(b + RIGHT), broadcast_int(a)
-        c, g = dot_bf16(c, z, x), dot_bf16(g, z, y)
-        z = broadcast_int(a + a_row)
-        d, h = dot_bf16(d, z, x), dot_bf16(h, z, y)
-        z = broadcast_int(a + 2 * a_row)
-        e, i = dot_bf16(e, z, x), dot_bf16(i, z, y)
-        z = broadcast_int(a + 3 * a_row)
-        f, j = dot_bf16(f, z, x), dot_bf16(j, z, y)
-        z = broadcast_int(below)
-        k, p = dot_bf16(k, z, x), dot_bf16(p, z, y)
-        z = broadcast_int(below + a_row)
-        m, q = dot_bf16(m, z, x), dot_bf16(q, z, y)
-        z = broadcast_int(below + 2 * a_row)
-        n, r = dot_bf16(n, z, x), dot_bf16(r, z, y)
-        z = broadcast_int(below + 3 * a_row)
-        o, s = dot_bf16(o, z, x), dot_bf16(s, z, y)
-        a += a_pair
-        below += a_pair
-        b += b_pair
-    _put(kind, out, c)
-    _put(kind, one, d)
-    _put(kind, two, e)
-    _put(kind, three, f)
-    _put(kind, out + apart, g)
-    _put(kind, one + apart, h)
-    _put(kind, two + apart, i)
-    _put(kind, three + apart, j)
-    _put(kind, under, k)
-    _put(kind, five, m)
-    _put(kind, six, n)
-    _put(kind, seven, o)
-    _put(kind, under + apart, p)
-    _put(kind, five + apart, q)
-    _put(kind, six + apart, r)
-    _put(kind, seven + apart, s)
+        l0 = l1 = l2 = l3 = l4 = l5 = l6 = l7 = broadcast_scalar(float32(0))
+        r0 = r1 = r2 = r3 = r4 = r5 = r6 = r7 = l0
+    for _ in range(num_pairs):
+        b_left, b_right, a_pair = load_ints(b), load_ints(b + _VECTOR_BYTES), broadcast_int(a)
+        l0, r0 = dot_bf16(l0, a_pair, b_left), dot_bf16(r0, a_pair, b_right)
+        a_pair = broadcast_int(a + a_row_stride)
+        l1, r1 = dot_bf16(l1, a_pair, b_left), dot_bf16(r1, a_pair, b_right)
+        a_pair = broadcast_int(a + 2 * a_row_stride)
+        l2, r2 = dot_bf16(l2, a_pair, b_left), dot_bf16(r2, a_pair, b_right)
+        a_pair = broadcast_int(a + 3 * a_row_stride)
+        l3, r3 = dot_bf16(l3, a_pair, b_left), dot_bf16(r3, a_pair, b_right)
+        a_pair = broadcast_int(a4)
+        l4, r4 = dot_bf16(l4, a_pair, b_left), dot_bf16(r4, a_pair, b_right)
+        a_pair = broadcast_int(a4 + a_row_stride)
+        l5, r5 = dot_bf16(l5, a_pair, b_left), dot_bf16(r5, a_pair, b_right)
+        a_pair = broadcast_int(a4 + 2 * a_row_stride)
+        l6, r6 = dot_bf16(l6, a_pair, b_left), dot_bf16(r6, a_pair, b_right)
+        a_pair = broadcast_int(a4 + 3 * a_row_stride)
+        l7, r7 = dot_bf16(l7, a_pair, b_left), dot_bf16(r7, a_pair, b_right)
+        a += a_pair_stride
+        a4 += a_pair_stride
+        b += b_pair_stride
+    _store_output(output, out, l0)
+    _store_output(output, out1, l1)
+    _store_output(output, out2, l2)
+    _store_output(output, out3, l3)
+    _store_output(output, out + right, r0)
+    _store_output(output, out1 + right, r1)
+    _store_output(output, out2 + right, r2)
+    _store_output(output, out3 + right, r3)
+    _store_output(output, out4, l4)
+    _store_output(output, out5, l5)
+    _store_output(output, out6, l6)
+    _store_output(output, out7, l7)
+    _store_output(output, out4 + right, r4)
+    _store_output(output, out5 + right, r5)
+    _store_output(output, out6 + right, r6)
+    _store_output(output, out7 + right, r7)
 
 
 @njit(**JIT_OPTIONS)
-def multiply_block(adds, a, a_row, b, out, columns, terms, rows):
-    """out [32, columns] in fp32 = a [32, terms] · b [terms, columns], both bf16, b's rows in pairs; or that is
-    added to it. Columns are a multiple of 32. a_row: bytes from one row of a to the next. rows: of these at least
-    are wanted."""
-    width = 4 * columns
-    for row in range(0, rows, ROWS):
-        for column in range(0, width, 4 * COLUMNS):
-            to = out + row * width + column
-            own, begins = a + row * a_row, INIT_ACCUMULATE if adds else INIT_ZERO
-            microkernel_8x32(begins, 0, own, a_row, 4, b + column, width, 0, to, width, terms // 2)
+def multiply_block(accumulate, a, a_stride, b, out, num_columns, k, num_rows):
+    """Compute num_rows of out [32, num_columns] = a [32, k] · b [k, num_columns], or add the product to out.
+
+    a and b are bf16, the rows of b interleaved in pairs; out is fp32. a_stride is in bytes. k is even, and
+    num_columns is a multiple of 32; num_rows is rounded up to a multiple of 8.
+    """
+    stride, init = 4 * num_columns, INIT_ACCUMULATE if accumulate else INIT_ZERO
+    for row in range(0, num_rows, ROWS):
+        for column in range(0, stride, 4 * COLUMNS):
+            tile = out + row * stride + column
+            microkernel_8x32(
+                init, 0, a + row * a_stride, a_stride, 4, b + column, stride, 0, tile, stride, k // 2
+            )
 
 
 @njit(inline="always", **JIT_OPTIONS)
 def configure(address):
-    """Nothing has to be made ready."""
+    """Do nothing; the counterpart of `amx.configure`."""
 
 
 @njit(inline="always", **JIT_OPTIONS)
 def release():
-    """Nothing is left behind."""
+    """Do nothing; the counterpart of `amx.release`."""

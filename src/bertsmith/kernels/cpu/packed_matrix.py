@@ -1,140 +1,160 @@
-"""Panels: how the bodies of products in bf16 read what they multiply by.
+"""Packing of the right operand b [k, n] of bf16 matrix products into panels.
 
-Its columns stand 16 or 32 to a panel, its terms in pairs, in the order in which they are read. A matrix may lie in
-memory in fp32: it is rounded on the way.
+A panel holds 16 or 32 columns of b, with rows interleaved in pairs, in the order in which microkernels read them.
+The source may be fp32: packing rounds it to bf16. Addresses are integers, and strides are in bytes.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numba.extending import register_jitable
 
-from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, bf16_array, bf16_bits, float32, float_array, uint32
+from bertsmith.kernels.cpu.compilation import (
+    JIT_OPTIONS,
+    bf16_array,
+    bf16_bits,
+    float32,
+    float_array,
+    load_scalar,
+    uint32,
+)
 from bertsmith.kernels.cpu.row_kernels import gelu_backward_into, gelu_into
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, broadcast_scalar, load, load_as_float, store, store_bf16
 from bertsmith.kernels.cpu.simd_pairs import interleave_bf16, interleave_to_bf16, transpose_16x16
 
-COLUMNS = 2 * VECTOR_WIDTH  # of a panel, but for those of 16
-HALF_PANEL_BYTES = 4 * VECTOR_WIDTH  # bytes of 16 pairs of terms
-PAIR_BYTES = 2 * HALF_PANEL_BYTES  # of a pair of terms of a panel
-PANEL_PADDING_BYTES = 64  # bytes between panels: at a power of two they would share a part of the cache
-PACK_ROWS = 32  # terms that a thread copies before it looks for others
-_BLOCK = 2 * VECTOR_WIDTH  # terms of 16 columns that are turned at a time
-TRANSPOSE_BYTES = 2 * VECTOR_WIDTH * _BLOCK  # bytes of what is turned
+COLUMNS = 2 * VECTOR_WIDTH  # of a panel
+PAIR_BYTES = 4 * COLUMNS  # bytes of a pair of rows in a panel
+PANEL_PADDING_BYTES = (
+    64  # between panels: at a stride of a power of two, they would share the same cache sets
+)
+PACK_ROWS = 32  # rows that a thread packs at a time
+_TRANSPOSE_ROWS = 2 * VECTOR_WIDTH  # rows of 16 columns that are transposed at a time
+TRANSPOSE_BYTES = 2 * VECTOR_WIDTH * _TRANSPOSE_ROWS  # workspace of `pack_column_major`
 
 
-def ceil_div(count, of):
-    """How many of a size there are in a count, the last one not whole."""
-    return (count + of - 1) // of
-
-
-panels_of = njit(inline="always", **JIT_OPTIONS)(ceil_div)
+@register_jitable(inline="always", **JIT_OPTIONS)
+def ceil_div(count, size):
+    """Return the integer count / size, rounded up; callable from Python and from kernels."""
+    return (count + size - 1) // size
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def bf16_bits_at(half, address):
-    """A number of memory as bf16, by its bits."""
-    return uint32(bf16_array(address, 1)[0]) if half else uint32(bf16_bits(float_array(address, 1)[0]))
+def _load_bf16_bits(is_bf16, address):
+    """Load a value of bf16 or fp32 as the bits of bf16."""
+    return uint32(bf16_array(address, 1)[0]) if is_bf16 else uint32(bf16_bits(float_array(address, 1)[0]))
 
 
 @njit(**JIT_OPTIONS)
-def pack_remainder(half, x, x_term, x_column, terms, columns, wide, to, row):
-    """Pairs of terms as `to` wants them, one number after the other: what the others leave. Behind the last term
-    and the last column there are zeros. wide: columns of `to`; row: its bytes from one pair to the next."""
-    for term in range(0, terms, 2):
-        made = float_array(to + term // 2 * row, wide).view(np.uint32)
-        for j in range(wide):
+def _pack_remainder(is_bf16, x, row_stride, column_stride, k, n, panel_columns, panel, pair_stride):
+    """Pack x [k, n] into part of a panel, one value at a time; a missing last row and missing columns become 0."""
+    for row in range(0, k, 2):
+        pairs = float_array(panel + row // 2 * pair_stride, panel_columns).view(np.uint32)
+        for column in range(panel_columns):
             pair = uint32(0)
-            if j < columns:
-                own = x + term * x_term + j * x_column
-                pair = bf16_bits_at(half, own)
-                if term + 1 < terms:
-                    pair = uint32(pair | uint32(bf16_bits_at(half, own + x_term) << uint32(16)))
-            made[j] = pair
+            if column < n:
+                address = x + row * row_stride + column * column_stride
+                pair = _load_bf16_bits(is_bf16, address)
+                if row + 1 < k:
+                    lower = _load_bf16_bits(is_bf16, address + row_stride)
+                    pair = uint32(pair | uint32(lower << uint32(16)))
+            pairs[column] = pair
 
 
 @njit(**JIT_OPTIONS)
-def pack_row_major(half, x, x_term, terms, columns, to, per, apart):
-    """Into panels of `per` columns: those of x that lie side by side."""
-    size, row = 2 if half else 4, 4 * per
-    whole, even = columns // per * per, terms // 2 * 2
-    for term in range(0, even, 2):
-        own, panel = x + term * x_term, to + term // 2 * row
-        for _ in range(0, whole, per):
-            for c in range(0, per, VECTOR_WIDTH):
-                here = own + size * c
-                if half:
-                    interleave_bf16(here, here + x_term, panel + 4 * c)
+def pack_row_major(is_bf16, x, row_stride, k, n, panels, panel_columns, panel_stride):
+    """Pack x [k, n], whose rows are contiguous, into panels of `panel_columns` columns."""
+    size, pair_stride = 2 if is_bf16 else 4, 4 * panel_columns
+    full_columns, even_rows = n // panel_columns * panel_columns, k // 2 * 2
+    for row in range(0, even_rows, 2):
+        source, panel = x + row * row_stride, panels + row // 2 * pair_stride
+        for _ in range(0, full_columns, panel_columns):
+            for column in range(0, panel_columns, VECTOR_WIDTH):
+                upper = source + size * column
+                if is_bf16:
+                    interleave_bf16(upper, upper + row_stride, panel + 4 * column)
                 else:
-                    interleave_to_bf16(load(here), load(here + x_term), panel + 4 * c)
-            own += size * per
-            panel += apart
-    if even < terms:
-        last, place = x + even * x_term, to + even // 2 * row
-        for panel in range(whole // per):
-            pack_remainder(
-                half, last + size * per * panel, x_term, size, 1, per, per, place + panel * apart, row
+                    interleave_to_bf16(load(upper), load(upper + row_stride), panel + 4 * column)
+            source += size * panel_columns
+            panel += panel_stride
+    if even_rows < k:
+        last_row, last_pairs = x + even_rows * row_stride, panels + even_rows // 2 * pair_stride
+        for i in range(full_columns // panel_columns):
+            source, target = last_row + size * panel_columns * i, last_pairs + i * panel_stride
+            _pack_remainder(
+                is_bf16, source, row_stride, size, 1, panel_columns, panel_columns, target, pair_stride
             )
-    if whole < columns:
-        rest = to + whole // per * apart
-        pack_remainder(half, x + size * whole, x_term, size, terms, columns - whole, per, rest, row)
+    if full_columns < n:
+        source, panel = x + size * full_columns, panels + full_columns // panel_columns * panel_stride
+        _pack_remainder(
+            is_bf16, source, row_stride, size, k, n - full_columns, panel_columns, panel, pair_stride
+        )
 
 
 @njit(**JIT_OPTIONS)
-def pack_column_major(half, x, x_column, terms, columns, to, apart, kept):
-    """Into panels of 32 columns: those of x whose terms lie side by side. kept: where 16 columns lie meanwhile."""
-    size, whole = 2 if half else 4, terms // _BLOCK * _BLOCK
-    for column in range(0, columns, VECTOR_WIDTH):
-        own, count = x + column * x_column, min(VECTOR_WIDTH, columns - column)
-        panel = to + column // COLUMNS * apart + column % COLUMNS * 4
-        done = whole if count == VECTOR_WIDTH else 0
-        for term in range(0, done, _BLOCK):
-            if half:
-                transpose_16x16(own + 2 * term, x_column, panel + term // 2 * PAIR_BYTES, PAIR_BYTES)
+def pack_column_major(is_bf16, x, column_stride, k, n, panels, panel_stride, workspace):
+    """Pack x [k, n], whose columns are contiguous, into panels of 32 columns; see TRANSPOSE_BYTES."""
+    size, full_rows = 2 if is_bf16 else 4, k // _TRANSPOSE_ROWS * _TRANSPOSE_ROWS
+    for column in range(0, n, VECTOR_WIDTH):
+        source, num_columns = x + column * column_stride, min(VECTOR_WIDTH, n - column)
+        panel = panels + column // COLUMNS * panel_stride + column % COLUMNS * 4
+        packed_rows = full_rows if num_columns == VECTOR_WIDTH else 0
+        for row in range(0, packed_rows, _TRANSPOSE_ROWS):
+            pairs = panel + row // 2 * PAIR_BYTES
+            if is_bf16:
+                transpose_16x16(source + 2 * row, column_stride, pairs, PAIR_BYTES)
             else:
                 for j in range(VECTOR_WIDTH):
-                    here, there = own + j * x_column + 4 * term, kept + 2 * _BLOCK * j
-                    store_bf16(there, load(here))
-                    store_bf16(there + 2 * VECTOR_WIDTH, load(here + 4 * VECTOR_WIDTH))
-                transpose_16x16(kept, 2 * _BLOCK, panel + term // 2 * PAIR_BYTES, PAIR_BYTES)
-        if done < terms:
-            rest = panel + done // 2 * PAIR_BYTES
-            pack_remainder(
-                half, own + size * done, size, x_column, terms - done, count, VECTOR_WIDTH, rest, PAIR_BYTES
+                    values = source + j * column_stride + 4 * row
+                    rounded = workspace + 2 * _TRANSPOSE_ROWS * j
+                    store_bf16(rounded, load(values))
+                    store_bf16(rounded + 2 * VECTOR_WIDTH, load(values + 4 * VECTOR_WIDTH))
+                transpose_16x16(workspace, 2 * _TRANSPOSE_ROWS, pairs, PAIR_BYTES)
+        if packed_rows < k:
+            _pack_remainder(
+                is_bf16,
+                source + size * packed_rows,
+                size,
+                column_stride,
+                k - packed_rows,
+                num_columns,
+                VECTOR_WIDTH,
+                panel + packed_rows // 2 * PAIR_BYTES,
+                PAIR_BYTES,
             )
-    if columns % COLUMNS and columns % COLUMNS <= VECTOR_WIDTH:
-        panel = to + columns // COLUMNS * apart + HALF_PANEL_BYTES
-        for pair in range((terms + 1) // 2):
+    if 0 < n % COLUMNS <= VECTOR_WIDTH:  # the right half of the last panel
+        panel = panels + n // COLUMNS * panel_stride + PAIR_BYTES // 2
+        for pair in range((k + 1) // 2):
             store(panel + pair * PAIR_BYTES, broadcast_scalar(float32(0)))
 
 
 @njit(**JIT_OPTIONS)
-def column_sums(half, x, x_term, terms, columns, sums):
-    """Over the terms of each column."""
-    size, whole = 2 if half else 4, columns // VECTOR_WIDTH * VECTOR_WIDTH
-    for j in range(0, whole, VECTOR_WIDTH):
-        total = load_as_float(half, x + size * j)
-        for term in range(1, terms):
-            total = total + load_as_float(half, x + term * x_term + size * j)
-        store(sums + 4 * j, total)
-    for j in range(whole, columns):
-        rest = float32(0)
-        for term in range(terms):
-            here = x + term * x_term + size * j
-            rest += (
-                uint32(bf16_bits_at(half, here) << uint32(16)).view(np.float32)
-                if half
-                else float_array(here, 1)[0]
-            )
-        float_array(sums + 4 * j, 1)[0] = rest
+def column_sums(is_bf16, x, row_stride, num_rows, num_columns, sums):
+    """Compute the fp32 sum of each column of x [num_rows, num_columns], whose rows are contiguous."""
+    size, vector_columns = 2 if is_bf16 else 4, num_columns // VECTOR_WIDTH * VECTOR_WIDTH
+    for column in range(0, vector_columns, VECTOR_WIDTH):
+        total = load_as_float(is_bf16, x + size * column)
+        for row in range(1, num_rows):
+            total = total + load_as_float(is_bf16, x + row * row_stride + size * column)
+        store(sums + 4 * column, total)
+    for column in range(vector_columns, num_columns):
+        scalar_total = float32(0)
+        for row in range(num_rows):
+            scalar_total += load_scalar(is_bf16, x + row * row_stride + size * column)
+        float_array(sums + 4 * column, 1)[0] = scalar_total
 
 
 @njit(**JIT_OPTIONS)
-def apply_epilogue(out, activated, before, at, width, columns, rows):
-    """Rows of out, while they are in the cache: see slots 16 and 17 of `by_rows`. at: where these rows begin."""
-    for place in range(0, rows * width, width):
-        own = bf16_array(out + place, columns)
-        if activated:
-            gelu_into(own, bf16_array(activated + at + place, columns))
-        elif before:
-            gelu_backward_into(bf16_array(before + at + place, columns), own, own)
+def apply_epilogue(out, gelu_out, gelu_input, offset, stride, num_columns, num_rows):
+    """Apply an epilogue to bf16 rows of a product at `out`, while they are in the cache.
+
+    With gelu_out, write GELU of the rows there; with gelu_input, multiply them by the gradient of GELU at it. Each
+    is the address of a bf16 matrix in the layout of the full product, or 0. `offset` is the distance in bytes from
+    the start of the product to `out`.
+    """
+    for position in range(0, num_rows * stride, stride):
+        row = bf16_array(out + position, num_columns)
+        if gelu_out:
+            gelu_into(row, bf16_array(gelu_out + offset + position, num_columns))
+        elif gelu_input:
+            gelu_backward_into(bf16_array(gelu_input + offset + position, num_columns), row, row)

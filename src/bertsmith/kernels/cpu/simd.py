@@ -1,11 +1,13 @@
-"""Sixteen numbers at a time: a type of Numba's for what one register of the processor holds, or two narrower ones.
+"""SIMD vectors of 16 fp32 values for kernels compiled by Numba.
 
-Numba itself computes so in loops that are long; of short ones it makes single steps. Numbers are in fp32; a sum of
-products may be rounded once, and sums be added up in another order.
+A vector is one 512-bit register, or two 256-bit registers. Numba vectorizes long loops by itself, but emits scalar
+code for short ones. Addresses are integers, and strides are in bytes. Sums may be reassociated, and a product and
+a sum may be fused (`FAST_MATH_FLAGS`).
 """
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -18,498 +20,383 @@ from numba.extending import intrinsic, models, overload, register_model
 from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, has_cpu_feature
 
 VECTOR_WIDTH = 16
-# Whether the processor rounds to bf16, and multiplies it. Its instructions are given as it calls them: by LLVM's
-# own names they have a type that llvmlite does not know.
 HAS_AVX512_BF16 = has_cpu_feature("avx512bf16")
-HAS_PERMUTE_TABLES = has_cpu_feature("avx512f")  # whether it takes each lane's own number from a register
+HAS_AVX512F = has_cpu_feature("avx512f")
 FAST_MATH_FLAGS = ("reassoc", "contract", "nsz", "arcp")
-_FLOAT, _INT, _SHORT, _BYTE = ir.FloatType(), ir.IntType(32), ir.IntType(16), ir.IntType(8)
-FLOATS, INTS, SHORTS, _BYTES = (ir.VectorType(of, VECTOR_WIDTH) for of in (_FLOAT, _INT, _SHORT, _BYTE))
+# LLVM's types.
+F32, I32, I16, I8 = ir.FloatType(), ir.IntType(32), ir.IntType(16), ir.IntType(8)
+F32X16, I32X16, I16X16, I8X16 = (ir.VectorType(element, VECTOR_WIDTH) for element in (F32, I32, I16, I8))
+_F32X8 = ir.VectorType(F32, 8)
 
 
-class _Lanes(types.Type):  # type: ignore[misc]
-    """Numba's name for 16 numbers in fp32."""
+class _FloatVectorType(types.Type):  # type: ignore[misc]
+    """Numba's type of 16 fp32 values."""
 
     def __init__(self) -> None:
-        super().__init__("lanes")
+        super().__init__("float32x16")
 
 
-FLOAT_VECTOR = _Lanes()
+@register_model(_FloatVectorType)
+class _FloatVectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    """LLVM's representation of `_FloatVectorType`."""
+
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, F32X16)
 
 
-@register_model(_Lanes)
-class _Model(models.PrimitiveModel):  # type: ignore[misc]
-    """As LLVM has them."""
-
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, FLOATS)
-
-
-def typed_pointer(builder: Any, address: Any, of: Any) -> Any:
-    """A pointer to what is there."""
-    return builder.inttoptr(address, of.as_pointer())
+FLOAT_VECTOR = _FloatVectorType()
+_UNARY = FLOAT_VECTOR(FLOAT_VECTOR)
+_BINARY = FLOAT_VECTOR(FLOAT_VECTOR, FLOAT_VECTOR)
+_LOAD = FLOAT_VECTOR(types.int64)
+_STORE = types.void(types.int64, FLOAT_VECTOR)
+_REDUCE = types.float32(FLOAT_VECTOR)
 
 
-def broadcast(builder: Any, value: Any, of: Any) -> Any:
-    """One number in all lanes."""
-    nothing = ir.Constant(of, ir.Undefined)
-    first = ir.Constant(INTS, [0] * VECTOR_WIDTH)
-    return builder.shuffle_vector(builder.insert_element(nothing, value, _INT(0)), nothing, first)
+def typed_intrinsic(signature: Any) -> Any:
+    """Return a decorator that makes a Numba intrinsic of a function emit(builder, *operands) of LLVM IR."""
+
+    def decorate(emit: Any) -> Any:
+        def generate(context: Any, builder: Any, _: Any, operands: Any) -> Any:
+            result = emit(builder, *operands)
+            return context.get_dummy_value() if signature.return_type is types.void else result
+
+        @functools.wraps(emit)  # Numba reads the names and the number of the operands
+        def define(typing_context: Any, *operand_types: Any) -> Any:
+            return signature, generate
+
+        return intrinsic(define)
+
+    return decorate
 
 
-def llvm_intrinsic(builder: Any, name: str, result: Any, *given: Any, loosely: Any = FAST_MATH_FLAGS) -> Any:
-    """A call of what LLVM itself provides."""
-    kind = ir.FunctionType(result, [value.type for value in given])
-    function = cgutils.get_or_insert_function(builder.module, kind, name)
-    return builder.call(function, given, fastmath=loosely)
+def typed_pointer(builder: Any, address: Any, element: Any) -> Any:
+    """Emit the conversion of an integer address to a pointer to `element`."""
+    return builder.inttoptr(address, element.as_pointer())
 
 
-def vector_constant(number: float) -> Any:
-    """A constant in fp32 in all lanes."""
-    return ir.Constant(FLOATS, [float(np.float32(number))] * VECTOR_WIDTH)
+def broadcast(builder: Any, value: Any, vector_type: Any) -> Any:
+    """Emit a vector whose elements are all `value`."""
+    undefined = ir.Constant(vector_type, ir.Undefined)
+    first = builder.insert_element(undefined, value, I32(0))
+    return builder.shuffle_vector(first, undefined, int_constant(0))
+
+
+def llvm_intrinsic(builder: Any, name: str, result: Any, *operands: Any, flags: Any = FAST_MATH_FLAGS) -> Any:
+    """Emit a call of an LLVM intrinsic that returns `result`."""
+    function_type = ir.FunctionType(result, [operand.type for operand in operands])
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
+    return builder.call(function, operands, fastmath=flags)
+
+
+def inline_asm(builder: Any, code: str, constraints: str, result: Any, *operands: Any) -> Any:
+    """Emit inline assembly that returns `result`, where an LLVM intrinsic has a type that llvmlite lacks."""
+    function_type = ir.FunctionType(result, [operand.type for operand in operands])
+    return builder.call(ir.InlineAsm(function_type, code, constraints), operands)
+
+
+def vector_constant(value: float) -> Any:
+    """Return a constant vector of 16 equal fp32 values."""
+    return ir.Constant(F32X16, [float(np.float32(value))] * VECTOR_WIDTH)
+
+
+def int_constant(value: int) -> Any:
+    """Return a constant vector of 16 equal 32-bit integers."""
+    return ir.Constant(I32X16, [value] * VECTOR_WIDTH)
 
 
 def fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """x·y + z, rounded once."""
-    return llvm_intrinsic(builder, f"llvm.fma.v{VECTOR_WIDTH}f32", FLOATS, x, y, z, loosely=())
+    """Emit x * y + z, rounded once."""
+    return llvm_intrinsic(builder, f"llvm.fma.v{VECTOR_WIDTH}f32", F32X16, x, y, z, flags=())
 
 
 def round_to_int(builder: Any, x: Any, step: float) -> tuple[Any, Any]:
-    """How many steps x is, rounded to a whole number of at most 22 bits: in bits of which the lowest are that
-    number's, and itself."""
-    large = vector_constant(1.5 * 2**23)  # what is added to it has no room for a fraction
-    found = fma(builder, x, vector_constant(1 / step), large)
-    return builder.bitcast(found, INTS), builder.fsub(found, large)
+    """Emit round(x / step), below 2**22 in size, as integers whose lowest bits hold it, and as fp32."""
+    large = vector_constant(1.5 * 2**23)  # the sum with this has no bits for a fraction
+    total = fma(builder, x, vector_constant(1 / step), large)
+    return builder.bitcast(total, I32X16), builder.fsub(total, large)
 
 
-def permute_table(builder: Any, table: Any, places: Any) -> Any:
-    """Of 16 constants each lane's own, by the lowest 4 bits of its place: an instruction of AVX-512."""
-    held = ir.Constant(FLOATS, [float(np.float32(number)) for number in table])
-    return llvm_intrinsic(builder, "llvm.x86.avx512.permvar.sf.512", FLOATS, held, places, loosely=())
+def permute_table(builder: Any, table: Any, indices: Any) -> Any:
+    """Emit the look-up of the lowest 4 bits of each index in a table of 16 constants; needs AVX-512."""
+    values = ir.Constant(F32X16, [float(np.float32(value)) for value in table])
+    return llvm_intrinsic(builder, "llvm.x86.avx512.permvar.sf.512", F32X16, values, indices, flags=())
 
 
 def to_bf16(builder: Any, x: Any) -> Any:
-    """16 numbers as bf16: the nearest, of two that are as near the even one."""
+    """Emit the conversion of fp32 to the bits of bf16, rounded to nearest, ties to even."""
     if HAS_AVX512_BF16:
-        kind = ir.FunctionType(SHORTS, [FLOATS])
-        return builder.call(ir.InlineAsm(kind, "vcvtneps2bf16 $1, $0", "=v,v"), [x])
-    half, one, most = (broadcast(builder, _INT(n), INTS) for n in (16, 1, 0x7FFF))
-    bits = builder.bitcast(x, INTS)
-    odd = builder.and_(builder.lshr(bits, half), one)
-    rounded = builder.lshr(builder.add(builder.add(bits, most), odd), half)
-    return builder.trunc(rounded, SHORTS)
+        return inline_asm(builder, "vcvtneps2bf16 $1, $0", "=v,v", I16X16, x)
+    bits = builder.bitcast(x, I32X16)
+    odd = builder.and_(builder.lshr(bits, int_constant(16)), int_constant(1))
+    rounded = builder.add(builder.add(bits, int_constant(0x7FFF)), odd)
+    return builder.trunc(builder.lshr(rounded, int_constant(16)), I16X16)
 
 
-@intrinsic
-def load(typing: Any, address: Any) -> Any:
-    """16 numbers of memory."""
+def _to_saturated_int8(builder: Any, x: Any, result: Any) -> Any:
+    """Emit round(x), ties to even, clamped to [-128, 127], as type `result`; |x| must be below 2**31."""
+    if HAS_AVX512F and result is I8X16:
+        integers = inline_asm(builder, "vcvtps2dq $1, $0", "=v,v", I32X16, x)
+        return inline_asm(builder, "vpmovsdb $1, $0", "=v,v", I8X16, integers)
+    rounded = llvm_intrinsic(builder, f"llvm.rint.v{VECTOR_WIDTH}f32", F32X16, x)
+    low, high = vector_constant(-128.0), vector_constant(127.0)
+    rounded = builder.select(builder.fcmp_ordered("<", rounded, high), rounded, high)
+    rounded = builder.select(builder.fcmp_ordered(">", rounded, low), rounded, low)
+    return builder.fptosi(rounded, result)
 
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load(typed_pointer(builder, values[0], FLOATS), align=4)
 
-    return FLOAT_VECTOR(types.int64), made
+@typed_intrinsic(_LOAD)
+def load(builder, address):
+    """Load 16 fp32 values."""
+    return builder.load(typed_pointer(builder, address, F32X16), align=4)
 
 
-@intrinsic
-def store(typing: Any, address: Any, x: Any) -> Any:
-    """Put 16 numbers there."""
+@typed_intrinsic(_STORE)
+def store(builder, address, x):
+    """Store 16 fp32 values."""
+    builder.store(x, typed_pointer(builder, address, F32X16), align=4)
 
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.store(values[1], typed_pointer(builder, values[0], FLOATS), align=4)
-        return context.get_dummy_value()
 
-    return types.void(types.int64, FLOAT_VECTOR), made
+@typed_intrinsic(_STORE)
+def store_non_temporal(builder, address, x):
+    """Store 16 fp32 values at a multiple of 64 bytes without evicting data from the caches; see `store_fence`."""
+    stored = builder.store(x, typed_pointer(builder, address, F32X16), align=4 * VECTOR_WIDTH)
+    stored.set_metadata("nontemporal", builder.module.add_metadata([I32(1)]))
 
 
-@intrinsic
-def store_non_temporal(typing: Any, address: Any, x: Any) -> Any:
-    """Put 16 numbers there past the caches, which then keep what is read sooner. A line of these begins there. See
-    `are_stored`."""
+@typed_intrinsic(types.void())
+def store_fence(builder):
+    """Wait until other threads see what `store_non_temporal` wrote."""
+    builder.fence("seq_cst")
 
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        stored = builder.store(values[1], typed_pointer(builder, values[0], FLOATS), align=4 * VECTOR_WIDTH)
-        stored.set_metadata("nontemporal", builder.module.add_metadata([_INT(1)]))
-        return context.get_dummy_value()
 
-    return types.void(types.int64, FLOAT_VECTOR), made
+@typed_intrinsic(_LOAD)
+def _load_bf16(builder, address):
+    """Load 16 bf16 values as fp32."""
+    bits = builder.zext(builder.load(typed_pointer(builder, address, I16X16), align=2), I32X16)
+    return builder.bitcast(builder.shl(bits, int_constant(16)), F32X16)
 
 
-@intrinsic
-def store_fence(typing: Any) -> Any:
-    """Wait until other threads see what was put past the caches."""
+@typed_intrinsic(_STORE)
+def store_bf16(builder, address, x):
+    """Store 16 values as bf16, rounded to nearest, ties to even."""
+    builder.store(to_bf16(builder, x), typed_pointer(builder, address, I16X16), align=2)
 
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
 
-    return types.void(), made
+@typed_intrinsic(_LOAD)
+def load_int32_as_float(builder, address):
+    """Load 16 32-bit integers as fp32."""
+    return builder.sitofp(builder.load(typed_pointer(builder, address, I32X16), align=4), F32X16)
 
 
-@intrinsic
-def load_half(typing: Any, address: Any) -> Any:
-    """16 numbers of memory that holds bf16."""
+@typed_intrinsic(_STORE)
+def store_int8(builder, address, x):
+    """Store 16 values as int8, rounded and saturated."""
+    integers = _to_saturated_int8(builder, x, I8X16)
+    builder.store(integers, typed_pointer(builder, address, I8X16), align=1)
 
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kept = builder.zext(builder.load(typed_pointer(builder, values[0], SHORTS), align=2), INTS)
-        return builder.bitcast(builder.shl(kept, broadcast(builder, _INT(16), INTS)), FLOATS)
 
-    return FLOAT_VECTOR(types.int64), made
+@typed_intrinsic(_STORE)
+def store_uint8(builder, address, x):
+    """Store 16 values as uint8: the int8 of `store_int8` plus 128."""
+    integers = _to_saturated_int8(builder, x, I8X16)
+    shifted = builder.xor(integers, ir.Constant(I8X16, [0x80] * VECTOR_WIDTH))
+    builder.store(shifted, typed_pointer(builder, address, I8X16), align=1)
 
 
-@intrinsic
-def store_bf16(typing: Any, address: Any, x: Any) -> Any:
-    """Put 16 numbers there as bf16: the nearest, of two that are as near the even one."""
+@typed_intrinsic(_STORE)
+def store_int16(builder, address, x):
+    """Store 16 values as int16: the int8 of `store_int8`, sign-extended."""
+    integers = builder.trunc(_to_saturated_int8(builder, x, I32X16), I16X16)
+    builder.store(integers, typed_pointer(builder, address, I16X16), align=2)
 
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.store(to_bf16(builder, values[1]), typed_pointer(builder, values[0], SHORTS), align=2)
-        return context.get_dummy_value()
 
-    return types.void(types.int64, FLOAT_VECTOR), made
+@typed_intrinsic(FLOAT_VECTOR(types.float32))
+def broadcast_scalar(builder, x):
+    """Return a vector of 16 equal values."""
+    return broadcast(builder, x, F32X16)
 
 
-@intrinsic
-def load_int32_as_float(typing: Any, address: Any) -> Any:
-    """16 numbers of memory that holds integers of 32 bits."""
+@typed_intrinsic(_LOAD)
+def broadcast_load(builder, address):
+    """Load one fp32 value into all 16 elements."""
+    return broadcast(builder, builder.load(typed_pointer(builder, address, F32)), F32X16)
 
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.sitofp(builder.load(typed_pointer(builder, values[0], INTS), align=4), FLOATS)
 
-    return FLOAT_VECTOR(types.int64), made
+@typed_intrinsic(_BINARY)
+def _add(builder, x, y):
+    return builder.fadd(x, y, flags=FAST_MATH_FLAGS)
 
 
-def as_whole(builder: Any, x: Any) -> Any:
-    """As integers of 32 bits, in which numbers fit: of two that are as near the even one."""
-    if HAS_PERMUTE_TABLES:
-        return builder.call(ir.InlineAsm(ir.FunctionType(INTS, [FLOATS]), "vcvtps2dq $1, $0", "=v,v"), [x])
-    return builder.fptosi(llvm_intrinsic(builder, f"llvm.rint.v{VECTOR_WIDTH}f32", FLOATS, x), INTS)
+@typed_intrinsic(_BINARY)
+def _subtract(builder, x, y):
+    return builder.fsub(x, y, flags=FAST_MATH_FLAGS)
 
 
-def _rounded(builder: Any, x: Any, into: Any) -> Any:
-    """As integers of 8 bits, of two that are as near the even one; what is larger on either side as the last.
-    Numbers fit in integers of 32 bits."""
-    if HAS_PERMUTE_TABLES and into is _BYTES:
-        kind = ir.FunctionType(_BYTES, [INTS])
-        return builder.call(ir.InlineAsm(kind, "vpmovsdb $1, $0", "=v,v"), [as_whole(builder, x)])
-    whole = llvm_intrinsic(builder, f"llvm.rint.v{VECTOR_WIDTH}f32", FLOATS, x)
-    least, most = (broadcast(builder, _FLOAT(n), FLOATS) for n in (-128.0, 127.0))
-    whole = builder.select(builder.fcmp_ordered("<", whole, most), whole, most)
-    whole = builder.select(builder.fcmp_ordered(">", whole, least), whole, least)
-    return builder.fptosi(whole, into)
+@typed_intrinsic(_BINARY)
+def _multiply(builder, x, y):
+    return builder.fmul(x, y, flags=FAST_MATH_FLAGS)
 
 
-@intrinsic
-def store_int8(typing: Any, address: Any, x: Any) -> Any:
-    """Put 16 numbers there, rounded to integers of 8 bits."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kept = _rounded(builder, values[1], _BYTES)
-        builder.store(kept, typed_pointer(builder, values[0], _BYTES), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, FLOAT_VECTOR), made
-
-
-@intrinsic
-def store_uint8(typing: Any, address: Any, x: Any) -> Any:
-    """The same, each 128 more."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kept = builder.xor(_rounded(builder, values[1], _BYTES), ir.Constant(_BYTES, [0x80] * VECTOR_WIDTH))
-        builder.store(kept, typed_pointer(builder, values[0], _BYTES), align=1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, FLOAT_VECTOR), made
-
-
-@intrinsic
-def store_int16(typing: Any, address: Any, x: Any) -> Any:
-    """Put 16 numbers there, rounded to integers of 8 bits, each in 16."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        kept = builder.trunc(_rounded(builder, values[1], INTS), SHORTS)
-        builder.store(kept, typed_pointer(builder, values[0], SHORTS), align=2)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, FLOAT_VECTOR), made
-
-
-@intrinsic
-def broadcast_scalar(typing: Any, x: Any) -> Any:
-    """A number in all lanes."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return broadcast(builder, values[0], FLOATS)
-
-    return FLOAT_VECTOR(types.float32), made
-
-
-@intrinsic
-def broadcast_load(typing: Any, address: Any) -> Any:
-    """A number of memory in all lanes."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return broadcast(builder, builder.load(typed_pointer(builder, values[0], _FLOAT)), FLOATS)
-
-    return FLOAT_VECTOR(types.int64), made
-
-
-@intrinsic
-def _plus(typing: Any, x: Any, y: Any) -> Any:
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.fadd(*values, flags=FAST_MATH_FLAGS)
-
-    return FLOAT_VECTOR(FLOAT_VECTOR, FLOAT_VECTOR), made
-
-
-@intrinsic
-def _minus(typing: Any, x: Any, y: Any) -> Any:
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.fsub(*values, flags=FAST_MATH_FLAGS)
-
-    return FLOAT_VECTOR(FLOAT_VECTOR, FLOAT_VECTOR), made
-
-
-@intrinsic
-def _times(typing: Any, x: Any, y: Any) -> Any:
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.fmul(*values, flags=FAST_MATH_FLAGS)
-
-    return FLOAT_VECTOR(FLOAT_VECTOR, FLOAT_VECTOR), made
-
-
-@intrinsic
-def _over(typing: Any, x: Any, y: Any) -> Any:
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.fdiv(*values)
-
-    return FLOAT_VECTOR(FLOAT_VECTOR, FLOAT_VECTOR), made
+@typed_intrinsic(_BINARY)
+def _divide(builder, x, y):
+    return builder.fdiv(x, y)
 
 
 @overload(operator.add, inline="always")
-def _add(x, y):
-    return (lambda x, y: _plus(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
+def _overload_add(x, y):
+    return (lambda x, y: _add(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
 
 
 @overload(operator.sub, inline="always")
-def _subtract(x, y):
-    return (lambda x, y: _minus(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
+def _overload_sub(x, y):
+    return (lambda x, y: _subtract(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
 
 
 @overload(operator.mul, inline="always")
-def _multiply(x, y):
-    return (lambda x, y: _times(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
+def _overload_mul(x, y):
+    return (lambda x, y: _multiply(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
 
 
 @overload(operator.truediv, inline="always")
-def _divide(x, y):
-    return (lambda x, y: _over(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
+def _overload_truediv(x, y):
+    return (lambda x, y: _divide(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
 
 
-@intrinsic
-def maximum(typing: Any, x: Any, y: Any) -> Any:
-    """Of each lane the larger number; x where one of them is none."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        x, y = values
-        return builder.select(builder.fcmp_ordered("<", x, y), y, x)
-
-    return FLOAT_VECTOR(FLOAT_VECTOR, FLOAT_VECTOR), made
+@typed_intrinsic(_BINARY)
+def maximum(builder, x, y):
+    """Return the elementwise maximum; x where x or y is NaN."""
+    return builder.select(builder.fcmp_ordered("<", x, y), y, x)
 
 
-@intrinsic
-def minimum(typing: Any, x: Any, y: Any) -> Any:
-    """Of each lane the smaller number; x where one of them is none."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        x, y = values
-        return builder.select(builder.fcmp_ordered(">", x, y), y, x)
-
-    return FLOAT_VECTOR(FLOAT_VECTOR, FLOAT_VECTOR), made
+@typed_intrinsic(_BINARY)
+def minimum(builder, x, y):
+    """Return the elementwise minimum; x where x or y is NaN."""
+    return builder.select(builder.fcmp_ordered(">", x, y), y, x)
 
 
-@intrinsic
-def zero_below(typing: Any, x: Any, limit: Any, y: Any) -> Any:
-    """y, but 0 where x is below the limit."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        x, limit, y = values
-        return builder.select(
-            builder.fcmp_ordered("<", x, limit), ir.Constant(FLOATS, [0.0] * VECTOR_WIDTH), y
-        )
-
-    return FLOAT_VECTOR(FLOAT_VECTOR, FLOAT_VECTOR, FLOAT_VECTOR), made
+@typed_intrinsic(FLOAT_VECTOR(FLOAT_VECTOR, FLOAT_VECTOR, FLOAT_VECTOR))
+def zero_below(builder, x, limit, y):
+    """Return 0 where x < limit, and y elsewhere."""
+    return builder.select(builder.fcmp_ordered("<", x, limit), vector_constant(0.0), y)
 
 
-@intrinsic
-def mask_lanes(typing: Any, x: Any, first: Any, begin: Any, end: Any) -> Any:
-    """x in those lanes, numbered from `first` on, that are in range(begin, end); -inf in the others."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        x, first, begin, end = values
-
-        def every_one(value: Any) -> Any:
-            return broadcast(builder, builder.trunc(value, _INT), INTS)
-
-        places = builder.add(
-            ir.Constant(INTS, list(range(VECTOR_WIDTH))), every_one(builder.sub(first, begin))
-        )
-        inside = builder.icmp_unsigned("<", places, every_one(builder.sub(end, begin)))
-        return builder.select(inside, x, ir.Constant(FLOATS, [float("-inf")] * VECTOR_WIDTH))
-
-    i = types.int64
-    return FLOAT_VECTOR(FLOAT_VECTOR, i, i, i), made
+@typed_intrinsic(FLOAT_VECTOR(FLOAT_VECTOR, types.int64, types.int64, types.int64))
+def mask_lanes(builder, x, first, start, end):
+    """Return element i of x where start <= first + i < end, and -inf elsewhere."""
+    offset, size = (
+        broadcast(builder, builder.trunc(builder.sub(value, start), I32), I32X16) for value in (first, end)
+    )
+    indices = builder.add(ir.Constant(I32X16, list(range(VECTOR_WIDTH))), offset)
+    return builder.select(builder.icmp_unsigned("<", indices, size), x, vector_constant(float("-inf")))
 
 
-@intrinsic
-def reduce_sum(typing: Any, x: Any) -> Any:
-    """Over the lanes."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return llvm_intrinsic(
-            builder, f"llvm.vector.reduce.fadd.v{VECTOR_WIDTH}f32", _FLOAT, _FLOAT(0.0), values[0]
-        )
-
-    return types.float32(FLOAT_VECTOR), made
+@typed_intrinsic(_REDUCE)
+def reduce_sum(builder, x):
+    """Return the sum of the 16 elements."""
+    return llvm_intrinsic(builder, f"llvm.vector.reduce.fadd.v{VECTOR_WIDTH}f32", F32, F32(0.0), x)
 
 
-def _one_of(builder: Any, x: Any, takes: str) -> Any:
-    """Of the lanes the one that this comparison takes, halves with halves: LLVM's own way minds what is no number
-    and compares one lane after the other."""
-    width = VECTOR_WIDTH
-    while width > 1:
-        width //= 2
+def _reduce(builder: Any, x: Any, comparison: str) -> Any:
+    """Emit a reduction by a tree of selects; LLVM's handles NaN, and compares one element after the other."""
+    size = VECTOR_WIDTH
+    while size > 1:
+        size //= 2
         low, high = (
             builder.shuffle_vector(
-                x, x, ir.Constant(ir.VectorType(_INT, width), list(range(first, first + width)))
+                x, x, ir.Constant(ir.VectorType(I32, size), list(range(first, first + size)))
             )
-            for first in (0, width)
+            for first in (0, size)
         )
-        x = builder.select(builder.fcmp_ordered(takes, high, low), high, low)
-    return builder.extract_element(x, _INT(0))
+        x = builder.select(builder.fcmp_ordered(comparison, high, low), high, low)
+    return builder.extract_element(x, I32(0))
 
 
-@intrinsic
-def reduce_max(typing: Any, x: Any) -> Any:
-    """The largest of the lanes, all of them numbers."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _one_of(builder, values[0], ">")
-
-    return types.float32(FLOAT_VECTOR), made
+@typed_intrinsic(_REDUCE)
+def reduce_max(builder, x):
+    """Return the largest of the 16 elements, none of which may be NaN."""
+    return _reduce(builder, x, ">")
 
 
-@intrinsic
-def reduce_min(typing: Any, x: Any) -> Any:
-    """The smallest of the lanes, all of them numbers."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _one_of(builder, values[0], "<")
-
-    return types.float32(FLOAT_VECTOR), made
+@typed_intrinsic(_REDUCE)
+def reduce_min(builder, x):
+    """Return the smallest of the 16 elements, none of which may be NaN."""
+    return _reduce(builder, x, "<")
 
 
-@intrinsic
-def floor(typing: Any, x: Any) -> Any:
-    """The whole number below, or itself."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return llvm_intrinsic(builder, f"llvm.floor.v{VECTOR_WIDTH}f32", FLOATS, values[0])
-
-    return FLOAT_VECTOR(FLOAT_VECTOR), made
+@typed_intrinsic(_UNARY)
+def floor(builder, x):
+    """Round down to integers, as fp32."""
+    return llvm_intrinsic(builder, f"llvm.floor.v{VECTOR_WIDTH}f32", F32X16, x)
 
 
-@intrinsic
-def exp2_int(typing: Any, x: Any) -> Any:
-    """2 to a whole number between -126 and 127."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        whole = builder.add(builder.fptosi(values[0], INTS), broadcast(builder, _INT(127), INTS))
-        return builder.bitcast(builder.shl(whole, broadcast(builder, _INT(23), INTS)), FLOATS)
-
-    return FLOAT_VECTOR(FLOAT_VECTOR), made
+@typed_intrinsic(_UNARY)
+def exp2_int(builder, x):
+    """Compute 2**x for integers from -126 to 127, given as fp32."""
+    exponent = builder.add(builder.fptosi(x, I32X16), int_constant(127))
+    return builder.bitcast(builder.shl(exponent, int_constant(23)), F32X16)
 
 
-@intrinsic
-def dropout_mask(typing: Any, number: Any, low: Any, high: Any, dropped: Any, scale: Any) -> Any:
-    """What 16 elements from a number on are multiplied by in dropout: `elements.kept_one` of each."""
+@typed_intrinsic(FLOAT_VECTOR(types.int64, types.uint32, types.uint32, types.uint32, types.float32))
+def dropout_mask(builder, index, seed_low, seed_high, threshold, scale):
+    """Return the dropout factors of 16 elements from `index` on: `element_access.dropout_scale` of each."""
 
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        number, low, high, dropped, scale = values
+    def splat(value: Any) -> Any:
+        return broadcast(builder, value, I32X16)
 
-        def every_one(value: Any) -> Any:
-            return broadcast(builder, value, INTS)
+    def xor_shift(x: Any, bits: int) -> Any:
+        return builder.xor(x, builder.lshr(x, int_constant(bits)))
 
-        def mixed(x: Any, bits: int) -> Any:
-            return builder.xor(x, builder.lshr(x, every_one(_INT(bits))))
-
-        x = builder.add(every_one(builder.trunc(number, _INT)), ir.Constant(INTS, list(range(VECTOR_WIDTH))))
-        x = builder.xor(builder.mul(x, every_one(_INT(0x9E3779B9))), every_one(low))
-        x = builder.mul(mixed(x, 16), every_one(_INT(0x7FEB352D)))
-        x = builder.xor(x, every_one(high))
-        x = builder.mul(mixed(x, 15), every_one(_INT(0x846CA68B)))
-        x = builder.lshr(mixed(x, 16), every_one(_INT(16)))
-        stays = builder.icmp_unsigned(">=", x, every_one(dropped))
-        return builder.select(
-            stays, broadcast(builder, scale, FLOATS), ir.Constant(FLOATS, [0.0] * VECTOR_WIDTH)
-        )
-
-    u = types.uint32
-    return FLOAT_VECTOR(types.int64, u, u, u, types.float32), made
+    x = builder.add(splat(builder.trunc(index, I32)), ir.Constant(I32X16, list(range(VECTOR_WIDTH))))
+    x = builder.xor(builder.mul(x, int_constant(0x9E3779B9)), splat(seed_low))
+    x = builder.mul(xor_shift(x, 16), int_constant(0x7FEB352D))
+    x = builder.xor(x, splat(seed_high))
+    x = builder.mul(xor_shift(x, 15), int_constant(0x846CA68B))
+    x = builder.lshr(xor_shift(x, 16), int_constant(16))
+    is_kept = builder.icmp_unsigned(">=", x, splat(threshold))
+    return builder.select(is_kept, broadcast(builder, scale, F32X16), vector_constant(0.0))
 
 
-_EIGHT = ir.VectorType(_FLOAT, 8)
-_TURNS = 3  # that bring 8 rows into the places of 8 columns: 8 is 2 to the third
+@typed_intrinsic(types.void(types.int64, types.int64))
+def copy_8(builder, source, target):
+    """Copy 8 fp32 values."""
+    source, target = (typed_pointer(builder, address, _F32X8) for address in (source, target))
+    builder.store(builder.load(source, align=4), target, align=4)
 
 
-@intrinsic
-def copy_8(typing: Any, address: Any, to: Any) -> Any:
-    """Eight numbers of memory, elsewhere."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        source, to = (typed_pointer(builder, value, _EIGHT) for value in values)
-        builder.store(builder.load(source, align=4), to, align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), made
-
-
-@intrinsic
-def transpose_8x8(typing: Any, address: Any, stride: Any, to: Any, to_stride: Any) -> Any:
-    """Eight rows of 8 numbers as 8 columns, elsewhere. Strides, from one row to the next, are in bytes."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        source, stride, to, to_stride = values
-        numbers = [ir.IntType(64)(number) for number in range(8)]
-        places, wanted = (
-            [typed_pointer(builder, builder.add(first, builder.mul(by, n)), _EIGHT) for n in numbers]
-            for first, by in ((source, stride), (to, to_stride))
-        )
-        rows = [builder.load(place, align=4) for place in places]
-        eight = ir.VectorType(_INT, 8)
-        halves = [  # of two rows the first 4 numbers in turn, and the last
-            ir.Constant(eight, [n for column in range(begin, begin + 4) for n in (column, 8 + column)])
-            for begin in (0, 4)
+@typed_intrinsic(types.void(types.int64, types.int64, types.int64, types.int64))
+def transpose_8x8(builder, source, source_stride, target, target_stride):
+    """Transpose 8 rows of 8 fp32 values into another place."""
+    sources, targets = (
+        [
+            typed_pointer(builder, builder.add(start, builder.mul(stride, ir.IntType(64)(row))), _F32X8)
+            for row in range(8)
         ]
-        for _ in range(_TURNS):
-            rows = [builder.shuffle_vector(rows[n // 2], rows[n // 2 + 4], halves[n % 2]) for n in range(8)]
-        for place, row in zip(wanted, rows, strict=True):
-            builder.store(row, place, align=4)
-        return context.get_dummy_value()
-
-    i = types.int64
-    return types.void(i, i, i, i), made
+        for start, stride in ((source, source_stride), (target, target_stride))
+    )
+    rows = [builder.load(pointer, align=4) for pointer in sources]
+    # Interleaving the rows i and i + 4, three times, transposes 2**3 rows.
+    interleave = [
+        ir.Constant(
+            ir.VectorType(I32, 8), [i for column in range(first, first + 4) for i in (column, 8 + column)]
+        )
+        for first in (0, 4)
+    ]
+    for _ in range(3):
+        rows = [builder.shuffle_vector(rows[i // 2], rows[i // 2 + 4], interleave[i % 2]) for i in range(8)]
+    for pointer, row in zip(targets, rows, strict=True):
+        builder.store(row, pointer, align=4)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def load_as_float(half, address):
-    """16 numbers of memory that holds bf16 or fp32."""
-    return load_half(address) if half else load(address)
+def load_as_float(is_bf16, address):
+    """Load 16 values of bf16 or fp32 as fp32."""
+    return _load_bf16(address) if is_bf16 else load(address)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def store_as_dtype(half, address, x):
-    """Put 16 numbers there, as bf16 or fp32."""
-    if half:
+def store_as_dtype(is_bf16, address, x):
+    """Store 16 values as bf16 or fp32."""
+    if is_bf16:
         store_bf16(address, x)
     else:
         store(address, x)

@@ -1,7 +1,8 @@
-"""Sixteen pairs of numbers of 16 bits at a time, integers or bf16; or as many fours of 8 bits.
+"""SIMD vectors of 16 32-bit integers, each of which may hold a pair of 16-bit or a quad of 8-bit values.
 
-A pair fills 32 bits; what multiplies pairs adds up both products. What a product multiplies by from the right has
-its rows in pairs: two numbers of a column, one below the other, stand side by side.
+Dot-product instructions multiply two vectors of pairs or quads, and add the products of each element to an
+accumulator. The right operand of a matrix product is therefore stored with its rows interleaved: the 2 (4) values
+of consecutive rows in one column are adjacent.
 """
 
 from __future__ import annotations
@@ -10,234 +11,186 @@ from typing import Any
 
 import llvmlite.ir as ir
 from numba import types
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models, register_model
 
 from bertsmith.kernels.cpu.compilation import has_cpu_feature
 from bertsmith.kernels.cpu.simd import (
+    F32X16,
     FAST_MATH_FLAGS,
     FLOAT_VECTOR,
-    FLOATS,
     HAS_AVX512_BF16,
-    INTS,
-    SHORTS,
+    I16,
+    I16X16,
+    I32,
+    I32X16,
     VECTOR_WIDTH,
     broadcast,
+    inline_asm,
+    int_constant,
     llvm_intrinsic,
     to_bf16,
+    typed_intrinsic,
     typed_pointer,
 )
 
-KNOWS_FOURS = has_cpu_feature("avx512vnni")  # whether the processor multiplies such integers
-_INT, _SHORT, _WORD = ir.IntType(32), ir.IntType(16), ir.IntType(64)
+_HAS_AVX512_VNNI = has_cpu_feature("avx512vnni")
 
 
-class _Pairs(types.Type):  # type: ignore[misc]
-    """Numba's name for 16 pairs of integers of 16 bits, or as many of 32."""
+class _IntVectorType(types.Type):  # type: ignore[misc]
+    """Numba's type of 16 32-bit integers."""
 
     def __init__(self) -> None:
-        super().__init__("pairs")
+        super().__init__("int32x16")
 
 
-INT_VECTOR = _Pairs()
+@register_model(_IntVectorType)
+class _IntVectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    """LLVM's representation of `_IntVectorType`."""
+
+    def __init__(self, manager: Any, numba_type: Any) -> None:
+        super().__init__(manager, numba_type, I32X16)
 
 
-@register_model(_Pairs)
-class _PairsModel(models.PrimitiveModel):  # type: ignore[misc]
-    """As LLVM has them."""
-
-    def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, INTS)
+INT_VECTOR = _IntVectorType()
+_INT_DOT = INT_VECTOR(INT_VECTOR, INT_VECTOR, INT_VECTOR)
 
 
-@intrinsic
-def zero_ints(typing: Any) -> Any:
-    """Sixteen integers that are 0."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return ir.Constant(INTS, [0] * VECTOR_WIDTH)
-
-    return INT_VECTOR(), made
+@typed_intrinsic(INT_VECTOR())
+def zero_ints(builder):
+    """Return 16 zeros."""
+    return int_constant(0)
 
 
-@intrinsic
-def load_ints(typing: Any, address: Any) -> Any:
-    """Sixteen pairs of integers of 16 bits."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load(typed_pointer(builder, values[0], INTS), align=4)
-
-    return INT_VECTOR(types.int64), made
+@typed_intrinsic(INT_VECTOR(types.int64))
+def load_ints(builder, address):
+    """Load 16 integers, pairs, or quads."""
+    return builder.load(typed_pointer(builder, address, I32X16), align=4)
 
 
-@intrinsic
-def broadcast_int(typing: Any, address: Any) -> Any:
-    """One pair in all lanes."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return broadcast(builder, builder.load(typed_pointer(builder, values[0], _INT), align=4), INTS)
-
-    return INT_VECTOR(types.int64), made
+@typed_intrinsic(INT_VECTOR(types.int64))
+def broadcast_int(builder, address):
+    """Load one integer, pair, or quad into all 16 elements."""
+    return broadcast(builder, builder.load(typed_pointer(builder, address, I32), align=4), I32X16)
 
 
-@intrinsic
-def dot_int16(typing: Any, sums: Any, x: Any, y: Any) -> Any:
-    """sums, and in each lane the two products of the pairs of x and y: an instruction of AVX2 for half of them."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        sums, x, y = values
-        half, shorts = ir.VectorType(_INT, VECTOR_WIDTH // 2), ir.VectorType(_SHORT, VECTOR_WIDTH)
-        parts = []
-        for begin in (0, VECTOR_WIDTH // 2):
-            chosen = ir.Constant(
-                ir.VectorType(_INT, VECTOR_WIDTH // 2), list(range(begin, begin + VECTOR_WIDTH // 2))
-            )
-            given = (builder.bitcast(builder.shuffle_vector(z, z, chosen), shorts) for z in (x, y))
-            parts.append(llvm_intrinsic(builder, "llvm.x86.avx2.pmadd.wd", half, *given, loosely=()))
-        both = builder.shuffle_vector(*parts, ir.Constant(INTS, list(range(VECTOR_WIDTH))))
-        return builder.add(sums, both)
-
-    return INT_VECTOR(INT_VECTOR, INT_VECTOR, INT_VECTOR), made
+@typed_intrinsic(_INT_DOT)
+def dot_int16(builder, sums, x, y):
+    """Return sums plus the dot product of the int16 pairs in each element of x and y; two AVX2 instructions."""
+    size = VECTOR_WIDTH // 2
+    half_type, pairs_type = ir.VectorType(I32, size), ir.VectorType(I16, VECTOR_WIDTH)
+    halves = []
+    for first in (0, size):
+        indices = ir.Constant(half_type, list(range(first, first + size)))
+        operands = (builder.bitcast(builder.shuffle_vector(z, z, indices), pairs_type) for z in (x, y))
+        halves.append(llvm_intrinsic(builder, "llvm.x86.avx2.pmadd.wd", half_type, *operands, flags=()))
+    products = builder.shuffle_vector(*halves, ir.Constant(I32X16, list(range(VECTOR_WIDTH))))
+    return builder.add(sums, products)
 
 
-@intrinsic
-def dot_bf16(typing: Any, sums: Any, x: Any, y: Any) -> Any:
-    """sums in fp32, and in each lane the two products of the pairs of x and y, which hold bf16."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        if HAS_AVX512_BF16:
-            kind = ir.FunctionType(FLOATS, [FLOATS, INTS, INTS])
-            return builder.call(ir.InlineAsm(kind, "vdpbf16ps $3, $2, $0", "=v,0,v,v"), values)
-        sums, *pairs = values
-        half, above = (broadcast(builder, _INT(n), INTS) for n in (16, 0xFFFF0000))
-        for part in ([builder.shl(z, half) for z in pairs], [builder.and_(z, above) for z in pairs]):
-            x, y = (builder.bitcast(z, FLOATS) for z in part)
-            sums = builder.fadd(sums, builder.fmul(x, y, flags=FAST_MATH_FLAGS), flags=FAST_MATH_FLAGS)
-        return sums
-
-    return FLOAT_VECTOR(FLOAT_VECTOR, INT_VECTOR, INT_VECTOR), made
+@typed_intrinsic(FLOAT_VECTOR(FLOAT_VECTOR, INT_VECTOR, INT_VECTOR))
+def dot_bf16(builder, sums, x, y):
+    """Return the fp32 sums plus the dot product of the bf16 pairs in each element of x and y."""
+    if HAS_AVX512_BF16:
+        return inline_asm(builder, "vdpbf16ps $3, $2, $0", "=v,0,v,v", F32X16, sums, x, y)
+    lower = [builder.shl(z, int_constant(16)) for z in (x, y)]
+    upper = [builder.and_(z, int_constant(0xFFFF0000)) for z in (x, y)]
+    for pair in (lower, upper):
+        product = builder.fmul(*(builder.bitcast(z, F32X16) for z in pair), flags=FAST_MATH_FLAGS)
+        sums = builder.fadd(sums, product, flags=FAST_MATH_FLAGS)
+    return sums
 
 
-@intrinsic
-def dot_uint8_int8(typing: Any, sums: Any, x: Any, y: Any) -> Any:
-    """sums, and in each lane the products of four 8-bit integers of x, which have no sign, with those of y, which
-    have one: an instruction of AVX512-VNNI."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        if KNOWS_FOURS:
-            kind = ir.FunctionType(INTS, [INTS, INTS, INTS])
-            return builder.call(ir.InlineAsm(kind, "vpdpbusd $3, $2, $0", "=v,0,v,v"), values)
-        sums, x, y = values
-        top, byte = broadcast(builder, _INT(24), INTS), broadcast(builder, _INT(0xFF), INTS)
-        for number in range(4):
-            right, left = (broadcast(builder, _INT(8 * n), INTS) for n in (number, 3 - number))
-            own = builder.and_(builder.lshr(x, right), byte)
-            sums = builder.add(sums, builder.mul(own, builder.ashr(builder.shl(y, left), top)))
-        return sums
-
-    return INT_VECTOR(INT_VECTOR, INT_VECTOR, INT_VECTOR), made
+@typed_intrinsic(_INT_DOT)
+def dot_uint8_int8(builder, sums, x, y):
+    """Return sums plus the dot product of the uint8 quads of x and the int8 quads of y in each element."""
+    if _HAS_AVX512_VNNI:
+        return inline_asm(builder, "vpdpbusd $3, $2, $0", "=v,0,v,v", I32X16, sums, x, y)
+    for i in range(4):
+        unsigned = builder.and_(builder.lshr(x, int_constant(8 * i)), int_constant(0xFF))
+        signed = builder.ashr(builder.shl(y, int_constant(8 * (3 - i))), int_constant(24))
+        sums = builder.add(sums, builder.mul(unsigned, signed))
+    return sums
 
 
-@intrinsic
-def float_to_int(typing: Any, x: Any) -> Any:
-    """Numbers in fp32, whole ones, as integers."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.fptosi(values[0], INTS)
-
-    return INT_VECTOR(FLOAT_VECTOR), made
+@typed_intrinsic(INT_VECTOR(FLOAT_VECTOR))
+def float_to_int(builder, x):
+    """Convert 16 integers in fp32 to 32-bit integers."""
+    return builder.fptosi(x, I32X16)
 
 
-@intrinsic
-def int_to_float(typing: Any, x: Any) -> Any:
-    """Integers as numbers in fp32."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.sitofp(values[0], FLOATS)
-
-    return FLOAT_VECTOR(INT_VECTOR), made
+@typed_intrinsic(FLOAT_VECTOR(INT_VECTOR))
+def int_to_float(builder, x):
+    """Convert 16 integers to fp32."""
+    return builder.sitofp(x, F32X16)
 
 
-@intrinsic
-def interleave_to_bf16(typing: Any, upper: Any, lower: Any, out: Any) -> Any:
-    """16 numbers in fp32 and the 16 below them, in pairs of bf16."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        halves = (to_bf16(builder, value) for value in values[:2])
-        in_turn = [n for lane in range(VECTOR_WIDTH) for n in (lane, VECTOR_WIDTH + lane)]
-        pairs = builder.shuffle_vector(*halves, ir.Constant(ir.VectorType(_INT, 2 * VECTOR_WIDTH), in_turn))
-        builder.store(pairs, typed_pointer(builder, values[2], pairs.type), align=4)
-        return context.get_dummy_value()
-
-    return types.void(FLOAT_VECTOR, FLOAT_VECTOR, types.int64), made
+@typed_intrinsic(types.void(FLOAT_VECTOR, FLOAT_VECTOR, types.int64))
+def interleave_to_bf16(builder, upper, lower, out):
+    """Round two rows of 16 fp32 values to bf16, and store them as 16 pairs."""
+    indices = [i for column in range(VECTOR_WIDTH) for i in (column, VECTOR_WIDTH + column)]
+    pairs = builder.shuffle_vector(
+        to_bf16(builder, upper),
+        to_bf16(builder, lower),
+        ir.Constant(ir.VectorType(I32, 2 * VECTOR_WIDTH), indices),
+    )
+    builder.store(pairs, typed_pointer(builder, out, pairs.type), align=4)
 
 
-@intrinsic
-def interleave_bf16(typing: Any, upper: Any, lower: Any, out: Any) -> Any:
-    """16 numbers of bf16 and the 16 below them, in pairs."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        above, below = (
-            builder.zext(builder.load(typed_pointer(builder, value, SHORTS), align=2), INTS)
-            for value in values[:2]
-        )
-        pairs = builder.or_(above, builder.shl(below, ir.Constant(INTS, [16] * VECTOR_WIDTH)))
-        builder.store(pairs, typed_pointer(builder, values[2], INTS), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), made
+def _load_pairs(builder: Any, upper: Any, lower: Any) -> Any:
+    """Emit 16 pairs of the 16-bit values at two addresses."""
+    low, high = (
+        builder.zext(builder.load(typed_pointer(builder, address, I16X16), align=2), I32X16)
+        for address in (upper, lower)
+    )
+    return builder.or_(low, builder.shl(high, int_constant(16)))
 
 
-def _turned(builder: Any, rows: list[Any]) -> list[Any]:
-    """16 rows of 16 numbers of 32 bits become columns."""
-    apart = 1
-    while apart < VECTOR_WIDTH:  # squares of so many rows and columns change places with those across
-        upper = [k if not k & apart else VECTOR_WIDTH + k - apart for k in range(VECTOR_WIDTH)]
-        lower = [k + apart if not k & apart else VECTOR_WIDTH + k for k in range(VECTOR_WIDTH)]
+@typed_intrinsic(types.void(types.int64, types.int64, types.int64))
+def interleave_bf16(builder, upper, lower, out):
+    """Store two rows of 16 bf16 values as 16 pairs."""
+    pairs = _load_pairs(builder, upper, lower)
+    builder.store(pairs, typed_pointer(builder, out, I32X16), align=4)
+
+
+def _transpose(builder: Any, rows: list[Any]) -> list[Any]:
+    """Emit the transposition of 16 vectors of 16 integers: swap off-diagonal blocks of 1, 2, 4, and 8 rows."""
+    size = 1
+    while size < VECTOR_WIDTH:
+        upper = [i if not i & size else VECTOR_WIDTH + i - size for i in range(VECTOR_WIDTH)]
+        lower = [i + size if not i & size else VECTOR_WIDTH + i for i in range(VECTOR_WIDTH)]
         for i in range(VECTOR_WIDTH):
-            if not i & apart:
-                pair = rows[i], rows[i + apart]
-                rows[i], rows[i + apart] = (
-                    builder.shuffle_vector(*pair, ir.Constant(INTS, mask)) for mask in (upper, lower)
+            if not i & size:
+                pair = rows[i], rows[i + size]
+                rows[i], rows[i + size] = (
+                    builder.shuffle_vector(*pair, ir.Constant(I32X16, indices)) for indices in (upper, lower)
                 )
-        apart *= 2
+        size *= 2
     return rows
 
 
-def _place(builder: Any, of: Any, apart: Any, number: int, kind: Any) -> Any:
-    return typed_pointer(builder, builder.add(of, builder.mul(apart, _WORD(number))), kind)
+def _row_address(builder: Any, start: Any, stride: Any, row: int) -> Any:
+    return builder.add(start, builder.mul(stride, ir.IntType(64)(row)))
 
 
-@intrinsic
-def transpose_16x16(typing: Any, address: Any, row: Any, out: Any, out_row: Any) -> Any:
-    """16 rows of 16 numbers of 32 bits become columns. row, out_row: bytes from one row to the next."""
-
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        address, row, out, out_row = values
-        rows = [builder.load(_place(builder, address, row, i, INTS), align=4) for i in range(VECTOR_WIDTH)]
-        for i, each in enumerate(_turned(builder, rows)):
-            builder.store(each, _place(builder, out, out_row, i, INTS), align=4)
-        return context.get_dummy_value()
-
-    number = types.int64
-    return types.void(number, number, number, number), made
+def _store_rows(builder: Any, rows: list[Any], start: Any, stride: Any) -> None:
+    for i, row in enumerate(rows):
+        builder.store(row, typed_pointer(builder, _row_address(builder, start, stride, i), I32X16), align=4)
 
 
-@intrinsic
-def transpose_pairs(typing: Any, address: Any, row: Any, out: Any) -> Any:
-    """32 rows of 16 numbers of bf16 become 16 rows of 32, which follow each other."""
+@typed_intrinsic(types.void(types.int64, types.int64, types.int64, types.int64))
+def transpose_16x16(builder, source, source_stride, target, target_stride):
+    """Transpose 16 rows of 16 32-bit values; source and target may be the same."""
+    addresses = [_row_address(builder, source, source_stride, i) for i in range(VECTOR_WIDTH)]
+    rows = [builder.load(typed_pointer(builder, address, I32X16), align=4) for address in addresses]
+    _store_rows(builder, _transpose(builder, rows), target, target_stride)
 
-    def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        address, row, out = values
-        rows = []
-        for i in range(0, 2 * VECTOR_WIDTH, 2):
-            above, below = (
-                builder.zext(builder.load(_place(builder, address, row, n, SHORTS), align=2), INTS)
-                for n in (i, i + 1)
-            )
-            rows.append(builder.or_(above, builder.shl(below, ir.Constant(INTS, [16] * VECTOR_WIDTH))))
-        for i, each in enumerate(_turned(builder, rows)):
-            builder.store(each, _place(builder, out, _WORD(4 * VECTOR_WIDTH), i, INTS), align=4)
-        return context.get_dummy_value()
 
-    number = types.int64
-    return types.void(number, number, number), made
+@typed_intrinsic(types.void(types.int64, types.int64, types.int64))
+def transpose_pairs(builder, source, source_stride, target):
+    """Transpose 32 rows of 16 bf16 values to 16 contiguous rows of 32."""
+    addresses = [_row_address(builder, source, source_stride, i) for i in range(2 * VECTOR_WIDTH)]
+    rows = [
+        _load_pairs(builder, upper, lower)
+        for upper, lower in zip(addresses[::2], addresses[1::2], strict=True)
+    ]
+    _store_rows(builder, _transpose(builder, rows), target, ir.IntType(64)(4 * VECTOR_WIDTH))
