@@ -1,9 +1,9 @@
-"""The bodies of attention over packed sequences in bf16, there and back, by the processor's own products of bf16:
-in tiles (AMX), or in registers (AVX512-BF16).
+"""Attention over packed sequences in bf16, forward and backward, by the processor's own bf16 products.
 
-As in attention_fp32.py a head of a sequence is one thread's work, 32 of its queries at a time, and what comes of
-it depends on nothing else. Sums and what lies between the products are in fp32; weights and slopes are rounded to
-bf16 before they are multiplied, and weights divided by their sum behind that.
+These are AMX tiles, or the dot products of AVX512-BF16. As in attention_fp32.py, a thread computes a head of a
+sequence, one block of 32 queries at a time, independently of all other sequences. Sums and intermediate results
+are in fp32; weights and gradients are rounded to bf16 before they are multiplied. The forward pass divides the
+products of weights and values, rather than the weights, by the sums of the weights.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from bertsmith.kernels.cpu.attention_fp32 import (
     round_up,
     unpack_rows,
     visible_range,
+    zero_floats,
 )
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
@@ -49,35 +50,37 @@ if has_cpu_feature("amx-bf16"):
 else:
     from bertsmith.kernels.cpu.microkernel_bf16 import configure, multiply_block, release
 
-WRITTEN_WITH = "0ca680308cfe8f46"  # what is imported here, and what these import, see the first
-HEAD_SIZE_MULTIPLE = 32  # rows, columns and terms that a product is made of
-_HALF = HEAD_SIZE_MULTIPLE // 2  # rows of a tile; a product's terms in pairs
+WRITTEN_WITH = (
+    "0ca680308cfe8f46"  # hash of the modules that are imported here, and of those that these import
+)
+_BLOCK = 32  # rows, columns, and terms of a matrix product are padded to a multiple of it
+HEAD_SIZE_MULTIPLE = _BLOCK
 
 
-def workspace_size(longest: int, width: int, back: bool) -> int:
-    """How many fp32 numbers a thread of `forward` or `backward` needs to compute in; both divide it so."""
-    most = -(-longest // HEAD_SIZE_MULTIPLE) * HEAD_SIZE_MULTIPLE
-    each, block, few = most * width, HEAD_SIZE_MULTIPLE * most, HEAD_SIZE_MULTIPLE * width
-    if back:
-        return 9 * each // 2 + 9 * block // 2 + 3 * few
-    return 3 * each // 2 + 3 * block // 2 + 3 * few // 2
+def workspace_size(max_seqlen: int, head_size: int, is_backward: bool) -> int:
+    """Return the number of fp32 elements of workspace that a thread of `forward` or `backward` needs."""
+    max_columns = -(-max_seqlen // _BLOCK) * _BLOCK
+    head, scores, rows = max_columns * head_size, _BLOCK * max_columns, _BLOCK * head_size
+    if is_backward:
+        return 9 * head // 2 + 9 * scores // 2 + 3 * rows
+    return 3 * head // 2 + 3 * scores // 2 + 3 * rows // 2
 
 
 @njit(**JIT_OPTIONS)
-def _read(x, stride, count, width, out, rows):
-    """Rows of a head in bf16, [count, width], `stride` bytes apart; and zeros behind them, [rows, width]."""
-    for _ in range(count):
-        for c in range(0, 2 * width, 64):
+def _copy_rows(x, stride, rows, head_size, out, padded_rows):
+    """Copy bf16 rows [rows, head_size], `stride` bytes apart, to contiguous rows, and pad them with zero rows."""
+    for _ in range(rows):
+        for c in range(0, 2 * head_size, 64):
             store(out + c, load(x + c))
         x += stride
-        out += 2 * width
-    for c in range(0, 2 * width * (rows - count), 64):
+        out += 2 * head_size
+    for c in range(0, 2 * head_size * (padded_rows - rows), 64):
         store(out + c, broadcast_scalar(float32(0)))
 
 
 @njit(**JIT_OPTIONS)
-def _joined(x, rows, columns, out):
-    """x [rows, columns] in bf16 with its rows in pairs."""
+def _interleave_rows(x, rows, columns, out):
+    """Interleave each two rows of bf16 [rows, columns], so that the elements of a column become pairs."""
     for _ in range(0, rows, 2):
         for c in range(0, columns, VECTOR_WIDTH):
             interleave_bf16(x + 2 * c, x + 2 * (columns + c), out + 4 * c)
@@ -86,199 +89,205 @@ def _joined(x, rows, columns, out):
 
 
 @njit(**JIT_OPTIONS)
-def _turned(x, rows, pairs, out):
-    """x [rows, pairs] of 32 bits → [pairs, rows]; both multiples of 16."""
+def _transpose_pairs(x, rows, pairs, out):
+    """Transpose bf16 pairs [rows, pairs] to [pairs, rows]; both are multiples of 16."""
     for i in range(0, rows, VECTOR_WIDTH):
         for c in range(0, pairs, VECTOR_WIDTH):
             transpose_16x16(x + 4 * (i * pairs + c), 4 * pairs, out + 4 * (c * rows + i), 4 * rows)
 
 
 @njit(**JIT_OPTIONS)
-def _wide(count):
-    return (count + HEAD_SIZE_MULTIPLE - 1) // HEAD_SIZE_MULTIPLE * HEAD_SIZE_MULTIPLE
+def _round_up_to_block(count):
+    return (count + _BLOCK - 1) // _BLOCK * _BLOCK
 
 
 @njit(**JIT_OPTIONS)
-def _emptied(out, columns, across, some):
-    """Zeros in bf16 behind `columns` of the first rows [32, across], and in all others."""
-    if columns < across:
-        for i in range(some):
-            store_bf16(out + 2 * (i * across + columns), broadcast_scalar(float32(0)))
-    for c in range(2 * some * across, 2 * HEAD_SIZE_MULTIPLE * across, 64):
+def _zero_padding(out, columns, padded_columns, rows):
+    """Set the padding columns of the first `rows` rows of bf16 [32, padded_columns] to 0, and all other rows."""
+    if columns < padded_columns:
+        for i in range(rows):
+            store_bf16(out + 2 * (i * padded_columns + columns), broadcast_scalar(float32(0)))
+    for c in range(2 * rows * padded_columns, 2 * _BLOCK * padded_columns, 64):
         store(out + c, broadcast_scalar(float32(0)))
 
 
-# Slots: those of attention_fp32.py.
+# Slots: see attention_fp32.py.
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def forward(given):
-    s = load_slots(given)
-    out, heads, width, sees, stride, key_stride = s[2], s[6], s[7], s[8], 2 * s[20], 2 * s[21]
-    stats, starts, asked = (
-        float_array(s[3], 2 * s[13] * heads),
-        int64_array(s[4], s[5] + 1),
-        int64_array(s[22], s[5] + 1),
-    )
-    low, high, dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
-    inner, most, widest = heads * width, round_up(s[14]), _wide(s[14])
-    each, block, few = 2 * widest * width, 2 * HEAD_SIZE_MULTIPLE * widest, 2 * HEAD_SIZE_MULTIPLE * width
-    copied = s[15] + 4 * np.int64(thread_index()) * s[16]
-    keys, values = copied + each, copied + 2 * each
-    weights, queries = copied + 3 * each, copied + 3 * each + block
-    mixed, made = queries + few, queries + 3 * few
-    root = float32(1) / np.sqrt(float32(width))
+def forward(slots):
+    s = load_slots(slots)
+    num_heads, head_size, hidden_size, direction = s[6], s[7], s[6] * s[7], s[8]
+    q_stride, kv_stride = 2 * s[20], 2 * s[21]
+    stats, cu_seqlens = float_array(s[3], 2 * s[13] * num_heads), int64_array(s[4], s[5] + 1)
+    query_cu_seqlens, query_indices = int64_array(s[22], s[5] + 1), s[23]
+    low, high, num_dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
+    max_columns, max_padded = round_up(s[14]), _round_up_to_block(s[14])
+    head_bytes, block_bytes = 2 * max_padded * head_size, 2 * _BLOCK * max_padded
+    rows_bytes = 2 * _BLOCK * head_size
+    buffer = s[15] + 4 * np.int64(thread_index()) * s[16]
+    keys = buffer + head_bytes
+    values = keys + head_bytes
+    weights = values + head_bytes
+    queries = weights + block_bytes
+    products = queries + rows_bytes  # fp32
+    scores = products + 2 * rows_bytes  # fp32
+    softmax_scale = float32(1) / np.sqrt(float32(head_size))
     configure(s[18])
-    for pair in range(np.int64(thread_index()), s[5] * heads, np.int64(num_threads())):
-        one, head = pair // heads, pair % heads
-        first, count = starts[one], starts[one + 1] - starts[one]
-        across, columns, at = _wide(count), round_up(count), s[19] + first * key_stride + 2 * head * width
-        if asked[one] < asked[one + 1]:
-            _read(at, key_stride, count, width, copied, across)
-            _turned(copied, across, width // 2, keys)
-            _read(at + 2 * inner, key_stride, count, width, copied, across)
-            _joined(copied, across, width, values)
-        for begin in range(asked[one], asked[one + 1], HEAD_SIZE_MULTIPLE):
-            some = min(HEAD_SIZE_MULTIPLE, asked[one + 1] - begin)
-            _read(s[1] + begin * stride + 2 * head * width, stride, some, width, queries, HEAD_SIZE_MULTIPLE)
-            multiply_block(False, queries, 2 * width, keys, made, across, width, some)
-            for i in range(some):
-                here, token = made + 4 * i * across, query_token(s[23], begin + i)
-                nearest, furthest = visible_range(token - first, count, sees)
-                highest = masked_row_max(here, columns, nearest, furthest) * root
-                there, place = weights + 2 * i * across, (token * heads + head) * most
+    for index in range(np.int64(thread_index()), s[5] * num_heads, np.int64(num_threads())):
+        sequence, head = index // num_heads, index % num_heads
+        first_token, num_keys = cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence]
+        first_query, end_query = query_cu_seqlens[sequence], query_cu_seqlens[sequence + 1]
+        columns, padded = round_up(num_keys), _round_up_to_block(num_keys)
+        head_start = 2 * head * head_size
+        if first_query < end_query:
+            k = s[19] + first_token * kv_stride + head_start
+            _copy_rows(k, kv_stride, num_keys, head_size, buffer, padded)
+            _transpose_pairs(buffer, padded, head_size // 2, keys)
+            _copy_rows(k + 2 * hidden_size, kv_stride, num_keys, head_size, buffer, padded)
+            _interleave_rows(buffer, padded, head_size, values)
+        for start in range(first_query, end_query, _BLOCK):
+            rows = min(_BLOCK, end_query - start)
+            _copy_rows(s[1] + start * q_stride + head_start, q_stride, rows, head_size, queries, _BLOCK)
+            multiply_block(False, queries, 2 * head_size, keys, scores, padded, head_size, rows)
+            for i in range(rows):
+                row, token = scores + 4 * i * padded, query_token(query_indices, start + i)
+                first_key, end_key = visible_range(token - first_token, num_keys, direction)
+                row_max = masked_row_max(row, columns, first_key, end_key) * softmax_scale
+                weight_row, element = weights + 2 * i * padded, (token * num_heads + head) * max_columns
                 total = broadcast_scalar(float32(0))
                 for j in range(0, columns, VECTOR_WIDTH):
                     value = exp_nonpositive(
-                        load(here + 4 * j) * broadcast_scalar(root) - broadcast_scalar(highest)
+                        load(row + 4 * j) * broadcast_scalar(softmax_scale) - broadcast_scalar(row_max)
                     )
                     total = total + value
-                    if dropped:
-                        value = value * dropout_mask(place + j, low, high, dropped, scale)
-                    store_bf16(there + 2 * j, value)
-                own = 2 * ((begin + i) * heads + head)
-                stats[own], stats[own + 1] = highest, float32(1) / reduce_sum(total)
-            _emptied(weights, columns, across, some)
-            multiply_block(False, weights, 2 * across, values, mixed, width, across, some)
-            for i in range(some):  # a row's sum divides what comes of its weights, fewer numbers than these
-                own, place = 2 * ((begin + i) * heads + head), (begin + i) * inner + head * width
-                unpack_rows(
-                    1, float_array(mixed + 4 * i * width, width), 1, width, stats[own + 1], out, place, inner
-                )
+                    if num_dropped:
+                        value = value * dropout_mask(element + j, low, high, num_dropped, scale)
+                    store_bf16(weight_row + 2 * j, value)
+                stat = 2 * ((start + i) * num_heads + head)
+                stats[stat], stats[stat + 1] = row_max, float32(1) / reduce_sum(total)
+            _zero_padding(weights, columns, padded, rows)
+            multiply_block(False, weights, 2 * padded, values, products, head_size, padded, rows)
+            for i in range(rows):  # A row of products has fewer elements to divide than a row of weights.
+                inverse_sum = stats[2 * ((start + i) * num_heads + head) + 1]
+                out = s[2] + 2 * (start + i) * hidden_size + head_start
+                unpack_rows(1, products + 4 * i * head_size, 1, head_size, inverse_sum, out, hidden_size)
     release()
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def backward(given):
-    s = load_slots(given)
-    heads, width, sees, grad, stride, key_stride = s[6], s[7], s[8], s[17], s[20], s[21]
-    stats, starts, asked = (
-        float_array(s[3], 2 * s[13] * heads),
-        int64_array(s[4], s[5] + 1),
-        int64_array(s[22], s[5] + 1),
-    )
-    low, high, dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
-    inner, most, widest = heads * width, round_up(s[14]), _wide(s[14])
-    each, block, few = 2 * widest * width, 2 * HEAD_SIZE_MULTIPLE * widest, 2 * HEAD_SIZE_MULTIPLE * width
-    copied = s[15] + 4 * np.int64(thread_index()) * s[16]
-    keys, keys_turned, keys_below = copied, copied + each, copied + 2 * each
-    values, values_turned = copied + 3 * each, copied + 4 * each
-    key_sums, value_sums = copied + 5 * each, copied + 7 * each
-    of_keys, of_values = float_array(key_sums, each // 2), float_array(value_sums, each // 2)
-    after = copied + 9 * each
-    through, below = after + block, after + 2 * block
-    after_turned, through_turned = after + 3 * block, after + 4 * block
-    made, wanted = after + 5 * block, after + 7 * block
-    queries = after + 9 * block
-    upstream, queries_below, upstream_below = queries + few, queries + 2 * few, queries + 3 * few
-    of_queries = float_array(queries + 4 * few, HEAD_SIZE_MULTIPLE * width)
-    root = float32(1) / np.sqrt(float32(width))
+def backward(slots):
+    s = load_slots(slots)
+    num_heads, head_size, hidden_size, direction = s[6], s[7], s[6] * s[7], s[8]
+    q_stride, kv_stride = s[20], s[21]
+    stats, cu_seqlens = float_array(s[3], 2 * s[13] * num_heads), int64_array(s[4], s[5] + 1)
+    query_cu_seqlens, query_indices = int64_array(s[22], s[5] + 1), s[23]
+    low, high, num_dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
+    max_columns, max_padded = round_up(s[14]), _round_up_to_block(s[14])
+    head_bytes, block_bytes = 2 * max_padded * head_size, 2 * _BLOCK * max_padded
+    rows_bytes = 2 * _BLOCK * head_size
+    # Transposed and interleaved matrices have the suffixes _t and _p (pairs); fp32 matrices take twice as much.
+    keys = s[15] + 4 * np.int64(thread_index()) * s[16]
+    keys_t = keys + head_bytes
+    keys_p = keys_t + head_bytes
+    values = keys_p + head_bytes
+    values_t = values + head_bytes
+    grad_keys = values_t + head_bytes  # fp32
+    grad_values = grad_keys + 2 * head_bytes  # fp32
+    weights = grad_values + 2 * head_bytes  # after dropout
+    grad_scores = weights + block_bytes
+    pairs = grad_scores + block_bytes
+    weights_t = pairs + block_bytes
+    grad_scores_t = weights_t + block_bytes
+    scores = grad_scores_t + block_bytes  # fp32, then the weights before dropout
+    grad_weights = scores + 2 * block_bytes  # fp32
+    queries = grad_weights + 2 * block_bytes
+    grad_out = queries + rows_bytes
+    queries_p = grad_out + rows_bytes
+    grad_out_p = queries_p + rows_bytes
+    grad_queries = grad_out_p + rows_bytes  # fp32
+    one, softmax_scale = float32(1), float32(1) / np.sqrt(float32(head_size))
     configure(s[18])
-    for pair in range(np.int64(thread_index()), s[5] * heads, np.int64(num_threads())):
-        one, head = pair // heads, pair % heads
-        first, count = starts[one], starts[one + 1] - starts[one]
-        across, columns, at = _wide(count), round_up(count), first * key_stride + head * width
-        if asked[one] < asked[one + 1]:
-            _read(s[19] + 2 * at, 2 * key_stride, count, width, keys, across)
-            _turned(keys, across, width // 2, keys_turned)
-            _joined(keys, across, width, keys_below)
-            _read(s[19] + 2 * (at + inner), 2 * key_stride, count, width, values, across)
-            _turned(values, across, width // 2, values_turned)
-        of_keys[: across * width] = float32(0)
-        of_values[: across * width] = float32(0)
-        for begin in range(asked[one], asked[one + 1], HEAD_SIZE_MULTIPLE):
-            some, of_query = min(HEAD_SIZE_MULTIPLE, asked[one + 1] - begin), begin * stride + head * width
-            _read(s[1] + 2 * of_query, 2 * stride, some, width, queries, HEAD_SIZE_MULTIPLE)
-            _read(
-                grad + 2 * (begin * inner + head * width),
-                2 * inner,
-                some,
-                width,
-                upstream,
-                HEAD_SIZE_MULTIPLE,
-            )
-            multiply_block(False, queries, 2 * width, keys_turned, made, across, width, some)
-            multiply_block(False, upstream, 2 * width, values_turned, wanted, across, width, some)
-            for i in range(some):
-                token, own = query_token(s[23], begin + i), 2 * ((begin + i) * heads + head)
-                nearest, furthest = visible_range(token - first, count, sees)
-                here, slope = made + 4 * i * across, wanted + 4 * i * across
-                place = (token * heads + head) * most
-                highest, share = broadcast_scalar(stats[own]), broadcast_scalar(stats[own + 1])
+    for index in range(np.int64(thread_index()), s[5] * num_heads, np.int64(num_threads())):
+        sequence, head = index // num_heads, index % num_heads
+        first_token, num_keys = cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence]
+        first_query, end_query = query_cu_seqlens[sequence], query_cu_seqlens[sequence + 1]
+        columns, padded = round_up(num_keys), _round_up_to_block(num_keys)
+        head_start, v_offset = 2 * head * head_size, 2 * hidden_size
+        kv_start = 2 * first_token * kv_stride + head_start
+        if first_query < end_query:
+            k = s[19] + kv_start
+            _copy_rows(k, 2 * kv_stride, num_keys, head_size, keys, padded)
+            _transpose_pairs(keys, padded, head_size // 2, keys_t)
+            _interleave_rows(keys, padded, head_size, keys_p)
+            _copy_rows(k + v_offset, 2 * kv_stride, num_keys, head_size, values, padded)
+            _transpose_pairs(values, padded, head_size // 2, values_t)
+        zero_floats(grad_keys, padded * head_size)
+        zero_floats(grad_values, padded * head_size)
+        for start in range(first_query, end_query, _BLOCK):
+            rows, q_start = min(_BLOCK, end_query - start), 2 * start * q_stride + head_start
+            out_start = 2 * start * hidden_size + head_start
+            _copy_rows(s[1] + q_start, 2 * q_stride, rows, head_size, queries, _BLOCK)
+            _copy_rows(s[17] + out_start, 2 * hidden_size, rows, head_size, grad_out, _BLOCK)
+            multiply_block(False, queries, 2 * head_size, keys_t, scores, padded, head_size, rows)
+            multiply_block(False, grad_out, 2 * head_size, values_t, grad_weights, padded, head_size, rows)
+            for i in range(rows):
+                token, stat = query_token(query_indices, start + i), 2 * ((start + i) * num_heads + head)
+                first_key, end_key = visible_range(token - first_token, num_keys, direction)
+                row, grad_row = scores + 4 * i * padded, grad_weights + 4 * i * padded
+                element = (token * num_heads + head) * max_columns
+                row_max, inverse_sum = broadcast_scalar(stats[stat]), broadcast_scalar(stats[stat + 1])
                 total = broadcast_scalar(float32(0))
-                mixed, moved = after + 2 * i * across, through + 2 * i * across
+                weight_row, grad_score_row = weights + 2 * i * padded, grad_scores + 2 * i * padded
                 for j in range(0, columns, VECTOR_WIDTH):
-                    weight = (
-                        exp_nonpositive(
-                            mask_scores(here, j, nearest, furthest) * broadcast_scalar(root) - highest
-                        )
-                        * share
-                    )
-                    value = load(slope + 4 * j)
-                    after_it = weight
-                    if dropped:
-                        after_it = weight * dropout_mask(place + j, low, high, dropped, scale)
-                    value = value * after_it
-                    store(here + 4 * j, weight)
-                    store_bf16(mixed + 2 * j, after_it)
-                    store(slope + 4 * j, value)
-                    total = total + value
-                whole = broadcast_scalar(reduce_sum(total))
+                    score = mask_scores(row, j, first_key, end_key) * broadcast_scalar(softmax_scale)
+                    weight = exp_nonpositive(score - row_max) * inverse_sum
+                    grad = load(grad_row + 4 * j)
+                    dropped_weight = weight
+                    if num_dropped:
+                        dropped_weight = weight * dropout_mask(element + j, low, high, num_dropped, scale)
+                    grad = grad * dropped_weight
+                    store(row + 4 * j, weight)
+                    store_bf16(weight_row + 2 * j, dropped_weight)
+                    store(grad_row + 4 * j, grad)
+                    total = total + grad
+                grad_sum = broadcast_scalar(reduce_sum(total))
                 for j in range(0, columns, VECTOR_WIDTH):
-                    value = load(slope + 4 * j) - load(here + 4 * j) * whole
-                    store_bf16(moved + 2 * j, value * broadcast_scalar(root))
-            _emptied(after, columns, across, some)
-            _emptied(through, columns, across, some)
-            multiply_block(False, through, 2 * across, keys_below, queries + 4 * few, width, across, some)
-            unpack_rows(1, of_queries, some, width, float32(1), s[2], of_query, stride)
-            _joined(after, HEAD_SIZE_MULTIPLE, across, below)
-            _turned(below, _HALF, across, after_turned)
-            _joined(through, HEAD_SIZE_MULTIPLE, across, below)
-            _turned(below, _HALF, across, through_turned)
-            _joined(queries, HEAD_SIZE_MULTIPLE, width, queries_below)
-            _joined(upstream, HEAD_SIZE_MULTIPLE, width, upstream_below)
-            for j in range(0, across, HEAD_SIZE_MULTIPLE):
-                to, of = 4 * j * width, 2 * j * HEAD_SIZE_MULTIPLE
+                    grad = load(grad_row + 4 * j) - load(row + 4 * j) * grad_sum
+                    store_bf16(grad_score_row + 2 * j, grad * broadcast_scalar(softmax_scale))
+            _zero_padding(weights, columns, padded, rows)
+            _zero_padding(grad_scores, columns, padded, rows)
+            multiply_block(False, grad_scores, 2 * padded, keys_p, grad_queries, head_size, padded, rows)
+            unpack_rows(1, grad_queries, rows, head_size, one, s[2] + q_start, q_stride)
+            _interleave_rows(weights, _BLOCK, padded, pairs)
+            _transpose_pairs(pairs, _BLOCK // 2, padded, weights_t)
+            _interleave_rows(grad_scores, _BLOCK, padded, pairs)
+            _transpose_pairs(pairs, _BLOCK // 2, padded, grad_scores_t)
+            _interleave_rows(queries, _BLOCK, head_size, queries_p)
+            _interleave_rows(grad_out, _BLOCK, head_size, grad_out_p)
+            for j in range(0, padded, _BLOCK):
+                a_start, out = 2 * j * _BLOCK, 4 * j * head_size
                 multiply_block(
                     True,
-                    after_turned + of,
-                    2 * HEAD_SIZE_MULTIPLE,
-                    upstream_below,
-                    value_sums + to,
-                    width,
-                    HEAD_SIZE_MULTIPLE,
-                    HEAD_SIZE_MULTIPLE,
+                    weights_t + a_start,
+                    2 * _BLOCK,
+                    grad_out_p,
+                    grad_values + out,
+                    head_size,
+                    _BLOCK,
+                    _BLOCK,
                 )
                 multiply_block(
                     True,
-                    through_turned + of,
-                    2 * HEAD_SIZE_MULTIPLE,
-                    queries_below,
-                    key_sums + to,
-                    width,
-                    HEAD_SIZE_MULTIPLE,
-                    HEAD_SIZE_MULTIPLE,
+                    grad_scores_t + a_start,
+                    2 * _BLOCK,
+                    queries_p,
+                    grad_keys + out,
+                    head_size,
+                    _BLOCK,
+                    _BLOCK,
                 )
-        unpack_rows(1, of_keys, count, width, float32(1), s[24], at, key_stride)
-        unpack_rows(1, of_values, count, width, float32(1), s[24], at + inner, key_stride)
+        grad_kv = s[24] + kv_start
+        unpack_rows(1, grad_keys, num_keys, head_size, one, grad_kv, kv_stride)
+        unpack_rows(1, grad_values, num_keys, head_size, one, grad_kv + v_offset, kv_stride)
     release()

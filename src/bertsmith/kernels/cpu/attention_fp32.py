@@ -1,7 +1,9 @@
-"""The bodies of attention over packed sequences, there and back.
+"""Attention over packed sequences in fp32, forward and backward, without storing the scores.
 
-A head of a sequence is one thread's work, some of its queries at a time, so that no score leaves the cache. What
-comes of it depends on no other sequence, and not on the number of threads. All is computed in fp32.
+A thread computes a head of a sequence, one block of 32 queries at a time, so that the scores of a block stay in
+the cache. The result for a sequence depends neither on other sequences nor on the number of threads. The forward
+pass saves the maximum and the sum of each row of scores, from which the backward pass recomputes the weights, as
+in flash attention (Dao et al. 2022). Inputs and results are fp32 or bf16; all arithmetic is in fp32.
 """
 
 from __future__ import annotations
@@ -40,323 +42,346 @@ from bertsmith.kernels.cpu.simd import (
     transpose_8x8,
 )
 
-WRITTEN_WITH = "07b5e5361d9b94bd"  # compilation.py, simd.py and microkernel_fp32.py, see the first
-_WIDE = has_cpu_feature("avx512f")  # else the sums of twice as many columns are more than the registers hold
-_QUERIES = 32  # worked on at a time
-_BEFORE, _BEHIND = 1, 2
-DIRECTIONS = {"all": 0, "before": _BEFORE, "behind": _BEHIND}
-HEAD_SIZE_MULTIPLE = VECTOR_WIDTH  # a head's are a multiple of it
-_FOUR = 4  # rows of a product that are made where six would be too many
-_NUMBER, _PANEL = 4, 4 * VECTOR_WIDTH  # bytes of a number, and of a row in a panel
-_SIDE = 8  # of a square that is turned
-# Bytes behind a row of scores: at a power of two rows would share a part of the cache.
-_APART = 64
+WRITTEN_WITH = "07b5e5361d9b94bd"  # hash of compilation.py, simd.py, exponential.py, and microkernel_fp32.py
+_CAUSAL, _REVERSE_CAUSAL = 1, 2
+DIRECTIONS = {"all": 0, "before": _CAUSAL, "behind": _REVERSE_CAUSAL}
+HEAD_SIZE_MULTIPLE = VECTOR_WIDTH
+_HAS_4X32 = has_cpu_feature("avx512f")  # Other processors have too few registers for the accumulators.
+_BLOCK_QUERIES = 32
+_SMALL_ROWS = 4  # of the microkernels in this file
+_FLOAT_BYTES, _VECTOR_BYTES = 4, 4 * VECTOR_WIDTH
+_TRANSPOSE_SIZE = 8
+# Rows of scores that are a power of two apart would compete for the same sets of the cache.
+_ROW_PADDING = 64  # bytes
 
 
-def workspace_size(longest: int, width: int, back: bool) -> int:
-    """How many fp32 numbers a thread of `forward` or `backward` needs to compute in; both divide it so."""
-    most = -(-longest // VECTOR_WIDTH) * VECTOR_WIDTH
-    block = _QUERIES * (most + _APART // _NUMBER)
-    if back:
-        return 6 * most * width + 3 * block + 2 * _QUERIES * width
-    return 3 * most * width + _QUERIES * width + block
+def workspace_size(max_seqlen: int, head_size: int, is_backward: bool) -> int:
+    """Return the number of fp32 elements of workspace that a thread of `forward` or `backward` needs."""
+    max_columns = -(-max_seqlen // VECTOR_WIDTH) * VECTOR_WIDTH
+    block = _BLOCK_QUERIES * (max_columns + _ROW_PADDING // _FLOAT_BYTES)
+    if is_backward:
+        return 6 * max_columns * head_size + 3 * block + 2 * _BLOCK_QUERIES * head_size
+    return 3 * max_columns * head_size + _BLOCK_QUERIES * head_size + block
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _product(begins, a, a_row, a_term, b, b_term, b_panel, out, out_row, rows, panels, terms):
-    """out = a · b, or that is added to it, one panel of 16 columns after the other; those of b may lie anywhere.
-    Rows are made 6 at a time, or 4, so that at most 3 are too many. What lies between two is in bytes."""
+def _gemm(init, a, a_row, a_term, b, b_term, b_panel, out, out_row, rows, panels, terms):
+    """Compute out = a · b or out += a · b, one panel of 16 columns of b and out after the other.
+
+    a_row, a_term, b_term, b_panel, and out_row are strides in bytes. The microkernels compute 6 or 4 rows, so up
+    to 3 rows behind the last one are read and written.
+    """
     panel = 0
     while panel < panels:
-        wide = _WIDE and panel + 1 < panels
-        other, place, row = b + panel * b_panel, out + panel * _PANEL, 0
+        is_double = _HAS_4X32 and panel + 1 < panels
+        b_start, out_start, row = b + panel * b_panel, out + panel * _VECTOR_BYTES, 0
         while row < rows:
-            own, to, left = a + row * a_row, place + row * out_row, rows - row
-            if wide:
-                _four_rows_wide(begins, own, a_row, a_term, other, b_term, b_panel, to, out_row, terms)
-                row += _FOUR
-            elif left > 2 * _FOUR or _FOUR < left <= ROWS:
-                microkernel_6x16(begins, 0, own, a_row, a_term, other, b_term, to, out_row, terms)
+            a_start, out_tile, remaining = a + row * a_row, out_start + row * out_row, rows - row
+            if is_double:
+                _microkernel_4x32(
+                    init, a_start, a_row, a_term, b_start, b_term, b_panel, out_tile, out_row, terms
+                )
+                row += _SMALL_ROWS
+            elif remaining > 2 * _SMALL_ROWS or _SMALL_ROWS < remaining <= ROWS:
+                microkernel_6x16(init, 0, a_start, a_row, a_term, b_start, b_term, out_tile, out_row, terms)
                 row += ROWS
             else:
-                _four_rows(begins, own, a_row, a_term, other, b_term, to, out_row, terms)
-                row += _FOUR
-        panel += 2 if wide else 1
+                _microkernel_4x16(init, a_start, a_row, a_term, b_start, b_term, out_tile, out_row, terms)
+                row += _SMALL_ROWS
+        panel += 2 if is_double else 1
 
 
 @njit(**JIT_OPTIONS)
-def _multiply(a, a_row, b, b_panel, out, out_row, rows, panels, terms):
-    """out = a · b: the terms of a row of a lie side by side, those of b in panels."""
-    _product(INIT_ZERO, a, a_row, _NUMBER, b, _PANEL, b_panel, out, out_row, rows, panels, terms)
+def _matmul(a, a_row, b, b_panel, out, out_row, rows, panels, terms):
+    """Compute out = a · b for a row-major a and a b packed in panels."""
+    _gemm(INIT_ZERO, a, a_row, _FLOAT_BYTES, b, _VECTOR_BYTES, b_panel, out, out_row, rows, panels, terms)
 
 
 @njit(**JIT_OPTIONS)
-def _add_turned(a, a_term, b, b_term, out, out_row, rows, panels, terms):
-    """a · b is added to out: the rows of a lie side by side, as do the columns of b."""
-    _product(INIT_ACCUMULATE, a, _NUMBER, a_term, b, b_term, _PANEL, out, out_row, rows, panels, terms)
+def _accumulate_transposed(a, a_row, b, out, out_row, rows, panels, terms):
+    """Compute out += aᵀ · b, all row-major; b has the stride of out."""
+    _gemm(
+        INIT_ACCUMULATE, a, _FLOAT_BYTES, a_row, b, out_row, _VECTOR_BYTES, out, out_row, rows, panels, terms
+    )
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _four_rows_wide(begins, a, a_row, a_term, b, b_term, b_panel, out, width, terms):
-    """Of two panels."""
-    one, two, three = out + width, out + 2 * width, out + 3 * width
-    if begins == INIT_ACCUMULATE:
-        s, t, u, v = load(out), load(one), load(two), load(three)
-        w, x, y, z = load(out + _PANEL), load(one + _PANEL), load(two + _PANEL), load(three + _PANEL)
+def _microkernel_4x32(init, a, a_row, a_term, b, b_term, b_panel, out, out_row, terms):
+    """Compute 4 rows of two panels."""
+    out_1, out_2, out_3 = out + out_row, out + 2 * out_row, out + 3 * out_row
+    if init == INIT_ACCUMULATE:
+        c00, c10, c20, c30 = load(out), load(out_1), load(out_2), load(out_3)
+        c01, c11 = load(out + _VECTOR_BYTES), load(out_1 + _VECTOR_BYTES)
+        c21, c31 = load(out_2 + _VECTOR_BYTES), load(out_3 + _VECTOR_BYTES)
     else:
-        s = t = u = v = w = x = y = z = broadcast_scalar(float32(0))
+        c00 = c10 = c20 = c30 = c01 = c11 = c21 = c31 = broadcast_scalar(float32(0))
     for _ in range(terms):
-        left, right = load(b), load(b + b_panel)
-        p, q, r, o = (
-            broadcast_load(a),
-            broadcast_load(a + a_row),
-            broadcast_load(a + 2 * a_row),
-            broadcast_load(a + 3 * a_row),
-        )
-        s, t, u, v = s + p * left, t + q * left, u + r * left, v + o * left
-        w, x, y, z = w + p * right, x + q * right, y + r * right, z + o * right
+        b0, b1 = load(b), load(b + b_panel)
+        a0, a1 = broadcast_load(a), broadcast_load(a + a_row)
+        a2, a3 = broadcast_load(a + 2 * a_row), broadcast_load(a + 3 * a_row)
+        c00, c10, c20, c30 = c00 + a0 * b0, c10 + a1 * b0, c20 + a2 * b0, c30 + a3 * b0
+        c01, c11, c21, c31 = c01 + a0 * b1, c11 + a1 * b1, c21 + a2 * b1, c31 + a3 * b1
         a += a_term
         b += b_term
-    store(out, s)
-    store(one, t)
-    store(two, u)
-    store(three, v)
-    store(out + _PANEL, w)
-    store(one + _PANEL, x)
-    store(two + _PANEL, y)
-    store(three + _PANEL, z)
+    store(out, c00)
+    store(out_1, c10)
+    store(out_2, c20)
+    store(out_3, c30)
+    store(out + _VECTOR_BYTES, c01)
+    store(out_1 + _VECTOR_BYTES, c11)
+    store(out_2 + _VECTOR_BYTES, c21)
+    store(out_3 + _VECTOR_BYTES, c31)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _four_rows(begins, a, a_row, a_term, b, b_term, out, width, terms):
-    """Of one panel."""
-    one, two, three = out + width, out + 2 * width, out + 3 * width
-    if begins == INIT_ACCUMULATE:
-        s, t, u, v = load(out), load(one), load(two), load(three)
+def _microkernel_4x16(init, a, a_row, a_term, b, b_term, out, out_row, terms):
+    """Compute 4 rows of one panel."""
+    out_1, out_2, out_3 = out + out_row, out + 2 * out_row, out + 3 * out_row
+    if init == INIT_ACCUMULATE:
+        c0, c1, c2, c3 = load(out), load(out_1), load(out_2), load(out_3)
     else:
-        s = t = u = v = broadcast_scalar(float32(0))
+        c0 = c1 = c2 = c3 = broadcast_scalar(float32(0))
     for _ in range(terms):
-        own = load(b)
-        s, t = s + broadcast_load(a) * own, t + broadcast_load(a + a_row) * own
-        u, v = u + broadcast_load(a + 2 * a_row) * own, v + broadcast_load(a + 3 * a_row) * own
+        b0 = load(b)
+        c0, c1 = c0 + broadcast_load(a) * b0, c1 + broadcast_load(a + a_row) * b0
+        c2, c3 = c2 + broadcast_load(a + 2 * a_row) * b0, c3 + broadcast_load(a + 3 * a_row) * b0
         a += a_term
         b += b_term
-    store(out, s)
-    store(one, t)
-    store(two, u)
-    store(three, v)
+    store(out, c0)
+    store(out_1, c1)
+    store(out_2, c2)
+    store(out_3, c3)
 
 
 @njit(**JIT_OPTIONS)
-def _read(half, x, begin, stride, count, width, scale, out, out_row, out_panel):
-    """Rows of a head, [count, width], which lie `stride` numbers apart from `begin` on; of out rows, and panels of
-    16 columns, lie so many bytes apart."""
-    by = broadcast_scalar(scale)
-    for i in range(count):
-        place = out + i * out_row
-        for c in range(begin + i * stride, begin + i * stride + width, VECTOR_WIDTH):
-            store(place, load_as_float(half, x + (2 if half else 4) * c) * by)
-            place += out_panel
+def _pack_rows(is_bf16, x, stride, rows, head_size, scale, out, out_row, out_panel):
+    """Copy rows [rows, head_size] of a head to fp32, times `scale`.
+
+    stride counts elements of x. out_row and out_panel are strides in bytes, between rows and between panels of 16
+    columns.
+    """
+    factor, size = broadcast_scalar(scale), 2 if is_bf16 else 4
+    for i in range(rows):
+        target = out + i * out_row
+        for c in range(i * stride, i * stride + head_size, VECTOR_WIDTH):
+            store(target, load_as_float(is_bf16, x + size * c) * factor)
+            target += out_panel
 
 
 @njit(**JIT_OPTIONS)
-def unpack_rows(half, x, count, width, scale, out, begin, stride):
-    """The same back, of rows that lie side by side."""
-    place, by = x.ctypes.data, broadcast_scalar(scale)
-    for i in range(count):
-        for c in range(begin + i * stride, begin + i * stride + width, VECTOR_WIDTH):
-            store_as_dtype(half, out + (2 if half else 4) * c, load(place) * by)
-            place += 4 * VECTOR_WIDTH
+def unpack_rows(is_bf16, x, rows, head_size, scale, out, stride):
+    """Copy contiguous fp32 rows [rows, head_size], times `scale`, to rows of a head, `stride` elements apart."""
+    factor, size = broadcast_scalar(scale), 2 if is_bf16 else 4
+    for i in range(rows):
+        for c in range(i * stride, i * stride + head_size, VECTOR_WIDTH):
+            store_as_dtype(is_bf16, out + size * c, load(x) * factor)
+            x += _VECTOR_BYTES
 
 
 @njit(**JIT_OPTIONS)
-def _read_turned(half, x, begin, stride, count, width, rows, out):
-    """The same into panels of 16 rows of the head, 0 behind the last: what is a row there is a column here. rows:
-    room for them as they are."""
-    across, by = round_up(count), _NUMBER * width
-    _read(half, x, begin, stride, count, width, float32(1), rows, by, _PANEL)
-    float_array(rows + count * by, (across - count) * width)[:] = float32(0)
-    for i in range(0, across, _SIDE):
-        here = out + i // VECTOR_WIDTH * width * _PANEL + i % VECTOR_WIDTH * _NUMBER
-        for c in range(0, width, _SIDE):
-            transpose_8x8(rows + i * by + c * _NUMBER, by, here + c * _PANEL, _PANEL)
+def zero_floats(address, size):
+    """Set fp32 elements at an address to 0."""
+    float_array(address, size)[:] = float32(0)
+
+
+@njit(**JIT_OPTIONS)
+def _pack_transposed(is_bf16, x, stride, rows, head_size, buffer, out):
+    """Transpose rows of a head to panels [round_up(rows) / 16, head_size, 16], with zeros behind the last row.
+
+    buffer: memory for fp32 [round_up(rows), head_size].
+    """
+    columns, buffer_row = round_up(rows), _FLOAT_BYTES * head_size
+    _pack_rows(is_bf16, x, stride, rows, head_size, float32(1), buffer, buffer_row, _VECTOR_BYTES)
+    zero_floats(buffer + rows * buffer_row, (columns - rows) * head_size)
+    for i in range(0, columns, _TRANSPOSE_SIZE):
+        target = out + i // VECTOR_WIDTH * head_size * _VECTOR_BYTES + i % VECTOR_WIDTH * _FLOAT_BYTES
+        for c in range(0, head_size, _TRANSPOSE_SIZE):
+            source = buffer + i * buffer_row + c * _FLOAT_BYTES
+            transpose_8x8(source, buffer_row, target + c * _VECTOR_BYTES, _VECTOR_BYTES)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def visible_range(i, count, sees):
-    """The keys that query i sees, from one to before another."""
-    return i if sees == _BEHIND else 0, i + 1 if sees == _BEFORE else count
+def visible_range(position, num_keys, direction):
+    """Return the range of keys that the query at a position of its sequence attends to."""
+    start = position if direction == _REVERSE_CAUSAL else 0
+    return start, position + 1 if direction == _CAUSAL else num_keys
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def mask_scores(here, j, begin, end):
-    """The scores of a row with keys from j on, -inf where the query does not see them, or there is no key."""
-    value = load(here + 4 * j)
-    return value if begin <= j and j + VECTOR_WIDTH <= end else mask_lanes(value, j, begin, end)
+def mask_scores(scores, j, start, end):
+    """Load 16 scores of a row from key j on, with -inf for keys outside of range(start, end)."""
+    value = load(scores + 4 * j)
+    return value if start <= j and j + VECTOR_WIDTH <= end else mask_lanes(value, j, start, end)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def masked_row_max(here, columns, begin, end):
-    """Of a row of scores; what is not seen becomes -inf in it."""
-    top = broadcast_scalar(float32(-np.inf))
+def masked_row_max(scores, columns, start, end):
+    """Return the maximum of a row of scores, and store -inf for keys outside of range(start, end)."""
+    maxima = broadcast_scalar(float32(-np.inf))
     for j in range(0, columns, VECTOR_WIDTH):
-        value = mask_scores(here, j, begin, end)
-        store(here + 4 * j, value)
-        top = maximum(top, value)
-    return reduce_max(top)
+        value = mask_scores(scores, j, start, end)
+        store(scores + 4 * j, value)
+        maxima = maximum(maxima, value)
+    return reduce_max(maxima)
 
 
 @njit(**JIT_OPTIONS)
 def round_up(count):
+    """Return the least multiple of the vector width that is not below `count`."""
     return (count + VECTOR_WIDTH - 1) // VECTOR_WIDTH * VECTOR_WIDTH
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def query_token(asked, query):
-    """Which token a query is of; asked: where the tokens of all queries stand, 0 where each token has one."""
-    return int64_array(asked, query + 1)[query] if asked else query
+def query_token(query_indices, query):
+    """Return the index of a query's token; query_indices: an address, or 0 if each token has a query."""
+    return int64_array(query_indices, query + 1)[query] if query_indices else query
 
 
-# Slots: 0 whether bf16, 1 queries, 2 the result, 3 of each query and head the highest score and 1 / the sum, 4
-# starts, 5 sequences, 6 heads, 7 columns of a head, 8 what a token sees, 9 to 12 dropout, 13 queries in all, 14
-# tokens of the longest sequence, 15 `room` for all threads, 16 how much of it a thread has, 17 on the way back the
-# slope of the result, 18 what the tiles are, 19 keys, with values behind them in each row, 20 and 21 how many
-# numbers lie between a query and the next, and a key and the next, 22 where each sequence's queries start, 23 see
-# `token_of`; on the way back 2 and 24 are the slopes of queries and keys.
+# Slots: 0 True for bf16, 1 queries, 2 output (in the backward pass the gradient of the queries), 3 stats
+# [num_queries, num_heads, 2]: maximum of a row of scores and 1 / sum of exp(score - maximum), 4 cu_seqlens, 5
+# number of sequences, 6 number of heads, 7 head size, 8 direction, 9 and 10 seed of dropout, 11 number of 65,536
+# elements that are dropped, 12 scale of the others, 13 number of queries, 14 max_seqlen, 15 workspace, 16 its
+# size per thread in fp32 elements, 17 gradient of the output, 18 configuration of AMX tiles, 19 keys, with the
+# values behind them in each row, 20 and 21 stride of queries and of keys in elements, 22 cu_seqlens of the
+# queries, 23 see `query_token`, 24 gradients of keys and values.
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def forward(given):
-    s = load_slots(given)
-    half, out, heads, width, sees, stride, key_stride = s[0], s[2], s[6], s[7], s[8], s[20], s[21]
-    stats, starts, asked = (
-        float_array(s[3], 2 * s[13] * heads),
-        int64_array(s[4], s[5] + 1),
-        int64_array(s[22], s[5] + 1),
-    )
-    low, high, dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
-    inner, most = heads * width, round_up(s[14])
-    by, each = _NUMBER * width, _NUMBER * most * width
-    keys = s[15] + _NUMBER * np.int64(thread_index()) * s[16]
-    values = keys + each
-    some_rows = values + each
-    scores = some_rows + each + _QUERIES * by
-    root = float32(1) / np.sqrt(float32(width))
-    for pair in range(np.int64(thread_index()), s[5] * heads, np.int64(num_threads())):
-        one, head = pair // heads, pair % heads
-        first, count = starts[one], starts[one + 1] - starts[one]
-        across, at = round_up(count), first * key_stride + head * width
-        apart, panel, turned = _NUMBER * across + _APART, _PANEL * count, _PANEL * width
-        if asked[one] < asked[one + 1]:
-            _read_turned(half, s[19], at, key_stride, count, width, some_rows, keys)
-            _read(half, s[19], at + inner, key_stride, count, width, float32(1), values, _PANEL, panel)
-        for begin in range(asked[one], asked[one + 1], _QUERIES):
-            some = min(_QUERIES, asked[one + 1] - begin)
-            _read(half, s[1], begin * stride + head * width, stride, some, width, root, some_rows, by, _PANEL)
-            _multiply(some_rows, by, keys, turned, scores, apart, some, across // VECTOR_WIDTH, width)
-            for i in range(some):
-                here, token = scores + i * apart, query_token(s[23], begin + i)
-                nearest, furthest = visible_range(token - first, count, sees)
-                highest = masked_row_max(here, across, nearest, furthest)
+def forward(slots):
+    s = load_slots(slots)
+    is_bf16, itemsize, num_heads, head_size, direction = s[0], 2 if s[0] else 4, s[6], s[7], s[8]
+    q_stride, kv_stride, hidden_size = s[20], s[21], num_heads * head_size
+    stats, cu_seqlens = float_array(s[3], 2 * s[13] * num_heads), int64_array(s[4], s[5] + 1)
+    query_cu_seqlens, query_indices = int64_array(s[22], s[5] + 1), s[23]
+    low, high, num_dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
+    max_columns = round_up(s[14])
+    head_row, head_bytes = _FLOAT_BYTES * head_size, _FLOAT_BYTES * max_columns * head_size
+    keys = s[15] + 4 * np.int64(thread_index()) * s[16]
+    values = keys + head_bytes
+    buffer = values + head_bytes
+    scores = buffer + head_bytes + _BLOCK_QUERIES * head_row
+    one, softmax_scale = float32(1), float32(1) / np.sqrt(float32(head_size))
+    for index in range(np.int64(thread_index()), s[5] * num_heads, np.int64(num_threads())):
+        sequence, head = index // num_heads, index % num_heads
+        first_token, num_keys = cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence]
+        first_query, end_query = query_cu_seqlens[sequence], query_cu_seqlens[sequence + 1]
+        columns, head_start = round_up(num_keys), itemsize * head * head_size
+        score_row = _FLOAT_BYTES * columns + _ROW_PADDING
+        key_panel, value_panel = _VECTOR_BYTES * head_size, _VECTOR_BYTES * num_keys
+        score_panels, head_panels = columns // VECTOR_WIDTH, head_size // VECTOR_WIDTH
+        k = s[19] + itemsize * first_token * kv_stride + head_start
+        v = k + itemsize * hidden_size
+        if first_query < end_query:
+            _pack_transposed(is_bf16, k, kv_stride, num_keys, head_size, buffer, keys)
+            _pack_rows(is_bf16, v, kv_stride, num_keys, head_size, one, values, _VECTOR_BYTES, value_panel)
+        for start in range(first_query, end_query, _BLOCK_QUERIES):
+            rows = min(_BLOCK_QUERIES, end_query - start)
+            q = s[1] + itemsize * start * q_stride + head_start
+            out = s[2] + itemsize * start * hidden_size + head_start
+            _pack_rows(is_bf16, q, q_stride, rows, head_size, softmax_scale, buffer, head_row, _VECTOR_BYTES)
+            _matmul(buffer, head_row, keys, key_panel, scores, score_row, rows, score_panels, head_size)
+            for i in range(rows):
+                row, token = scores + i * score_row, query_token(query_indices, start + i)
+                first_key, end_key = visible_range(token - first_token, num_keys, direction)
+                row_max = masked_row_max(row, columns, first_key, end_key)
                 total = broadcast_scalar(float32(0))
-                for j in range(0, across, VECTOR_WIDTH):
-                    value = exp_nonpositive(load(here + 4 * j) - broadcast_scalar(highest))
-                    store(here + 4 * j, value)
+                for j in range(0, columns, VECTOR_WIDTH):
+                    value = exp_nonpositive(load(row + 4 * j) - broadcast_scalar(row_max))
+                    store(row + 4 * j, value)
                     total = total + value
-                share = float32(1) / reduce_sum(total)
-                own = 2 * ((begin + i) * heads + head)
-                stats[own], stats[own + 1] = highest, share
-                place = (token * heads + head) * most
-                for j in range(0, across, VECTOR_WIDTH):
-                    value = load(here + 4 * j) * broadcast_scalar(share)
-                    if dropped:
-                        value = value * dropout_mask(place + j, low, high, dropped, scale)
-                    store(here + 4 * j, value)
-            _multiply(scores, apart, values, panel, some_rows, by, some, width // VECTOR_WIDTH, count)
-            made = float_array(some_rows, some * width)
-            unpack_rows(half, made, some, width, float32(1), out, begin * inner + head * width, inner)
+                inverse_sum = float32(1) / reduce_sum(total)
+                stat = 2 * ((start + i) * num_heads + head)
+                stats[stat], stats[stat + 1] = row_max, inverse_sum
+                element = (token * num_heads + head) * max_columns
+                for j in range(0, columns, VECTOR_WIDTH):
+                    value = load(row + 4 * j) * broadcast_scalar(inverse_sum)
+                    if num_dropped:
+                        value = value * dropout_mask(element + j, low, high, num_dropped, scale)
+                    store(row + 4 * j, value)
+            _matmul(scores, score_row, values, value_panel, buffer, head_row, rows, head_panels, num_keys)
+            unpack_rows(is_bf16, buffer, rows, head_size, one, out, hidden_size)
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def backward(given):
-    s = load_slots(given)
-    half, heads, width, sees, grad, stride, key_stride = s[0], s[6], s[7], s[8], s[17], s[20], s[21]
-    stats, starts, asked = (
-        float_array(s[3], 2 * s[13] * heads),
-        int64_array(s[4], s[5] + 1),
-        int64_array(s[22], s[5] + 1),
-    )
-    low, high, dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
-    inner, most = heads * width, round_up(s[14])
-    by, each, block = _NUMBER * width, _NUMBER * most * width, _QUERIES * (_NUMBER * most + _APART)
-    keys = s[15] + _NUMBER * np.int64(thread_index()) * s[16]
-    keys_turned = keys + each
-    values_turned = keys_turned + each
-    some_rows = values_turned + each
-    of_keys = some_rows + each
-    of_values = of_keys + each
-    weights = of_values + each
-    through = weights + block
-    after = through + block
-    queries = after + block
-    upstream = queries + _QUERIES * by
-    root = float32(1) / np.sqrt(float32(width))
-    for pair in range(np.int64(thread_index()), s[5] * heads, np.int64(num_threads())):
-        one, head = pair // heads, pair % heads
-        first, count = starts[one], starts[one + 1] - starts[one]
-        across, at = round_up(count), first * key_stride + head * width
-        apart, panel, turned = _NUMBER * across + _APART, _PANEL * count, _PANEL * width
-        if asked[one] < asked[one + 1]:
-            _read(half, s[19], at, key_stride, count, width, float32(1), keys, _PANEL, panel)
-            _read_turned(half, s[19], at, key_stride, count, width, some_rows, keys_turned)
-            _read_turned(half, s[19], at + inner, key_stride, count, width, some_rows, values_turned)
-        float_array(of_keys, across * width)[:] = float32(0)
-        float_array(of_values, across * width)[:] = float32(0)
-        for begin in range(asked[one], asked[one + 1], _QUERIES):
-            some = min(_QUERIES, asked[one + 1] - begin)
-            of_query, of_out = begin * stride + head * width, begin * inner + head * width
-            _read(half, s[1], of_query, stride, some, width, root, queries, by, _PANEL)
-            _read(half, grad, of_out, inner, some, width, float32(1), upstream, by, _PANEL)
-            _multiply(queries, by, keys_turned, turned, weights, apart, some, across // VECTOR_WIDTH, width)
-            _multiply(
-                upstream, by, values_turned, turned, through, apart, some, across // VECTOR_WIDTH, width
+def backward(slots):
+    s = load_slots(slots)
+    is_bf16, itemsize, num_heads, head_size, direction = s[0], 2 if s[0] else 4, s[6], s[7], s[8]
+    q_stride, kv_stride, hidden_size = s[20], s[21], num_heads * head_size
+    stats, cu_seqlens = float_array(s[3], 2 * s[13] * num_heads), int64_array(s[4], s[5] + 1)
+    query_cu_seqlens, query_indices = int64_array(s[22], s[5] + 1), s[23]
+    low, high, num_dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
+    max_columns = round_up(s[14])
+    head_row, head_bytes = _FLOAT_BYTES * head_size, _FLOAT_BYTES * max_columns * head_size
+    block_bytes = _BLOCK_QUERIES * (_FLOAT_BYTES * max_columns + _ROW_PADDING)
+    keys = s[15] + 4 * np.int64(thread_index()) * s[16]
+    keys_t = keys + head_bytes
+    values_t = keys_t + head_bytes
+    buffer = values_t + head_bytes
+    grad_keys = buffer + head_bytes
+    grad_values = grad_keys + head_bytes
+    weights = grad_values + head_bytes
+    grad_scores = weights + block_bytes
+    dropped_weights = grad_scores + block_bytes
+    queries = dropped_weights + block_bytes
+    grads = queries + _BLOCK_QUERIES * head_row  # of the output, then of the queries
+    one, softmax_scale = float32(1), float32(1) / np.sqrt(float32(head_size))
+    for index in range(np.int64(thread_index()), s[5] * num_heads, np.int64(num_threads())):
+        sequence, head = index // num_heads, index % num_heads
+        first_token, num_keys = cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence]
+        first_query, end_query = query_cu_seqlens[sequence], query_cu_seqlens[sequence + 1]
+        columns, head_start = round_up(num_keys), itemsize * head * head_size
+        score_row = _FLOAT_BYTES * columns + _ROW_PADDING
+        key_panel, key_t_panel = _VECTOR_BYTES * num_keys, _VECTOR_BYTES * head_size
+        score_panels, head_panels = columns // VECTOR_WIDTH, head_size // VECTOR_WIDTH
+        kv_start, v_offset = itemsize * first_token * kv_stride + head_start, itemsize * hidden_size
+        if first_query < end_query:
+            k = s[19] + kv_start
+            _pack_rows(is_bf16, k, kv_stride, num_keys, head_size, one, keys, _VECTOR_BYTES, key_panel)
+            _pack_transposed(is_bf16, k, kv_stride, num_keys, head_size, buffer, keys_t)
+            _pack_transposed(is_bf16, k + v_offset, kv_stride, num_keys, head_size, buffer, values_t)
+        zero_floats(grad_keys, columns * head_size)
+        zero_floats(grad_values, columns * head_size)
+        for start in range(first_query, end_query, _BLOCK_QUERIES):
+            rows = min(_BLOCK_QUERIES, end_query - start)
+            q_start = itemsize * start * q_stride + head_start
+            grad_out = s[17] + itemsize * start * hidden_size + head_start
+            q = s[1] + q_start
+            _pack_rows(is_bf16, q, q_stride, rows, head_size, softmax_scale, queries, head_row, _VECTOR_BYTES)
+            _pack_rows(is_bf16, grad_out, hidden_size, rows, head_size, one, grads, head_row, _VECTOR_BYTES)
+            _matmul(queries, head_row, keys_t, key_t_panel, weights, score_row, rows, score_panels, head_size)
+            _matmul(
+                grads, head_row, values_t, key_t_panel, grad_scores, score_row, rows, score_panels, head_size
             )
-            for i in range(some):
-                here, slope, mixed = weights + i * apart, through + i * apart, after + i * apart
-                token, own = query_token(s[23], begin + i), 2 * ((begin + i) * heads + head)
-                nearest, furthest = visible_range(token - first, count, sees)
-                place = (token * heads + head) * most
-                highest, share = broadcast_scalar(stats[own]), broadcast_scalar(stats[own + 1])
+            for i in range(rows):
+                row, grad_row = weights + i * score_row, grad_scores + i * score_row
+                dropped_row = dropped_weights + i * score_row
+                token, stat = query_token(query_indices, start + i), 2 * ((start + i) * num_heads + head)
+                first_key, end_key = visible_range(token - first_token, num_keys, direction)
+                element = (token * num_heads + head) * max_columns
+                row_max, inverse_sum = broadcast_scalar(stats[stat]), broadcast_scalar(stats[stat + 1])
                 total = broadcast_scalar(float32(0))
-                for j in range(0, across, VECTOR_WIDTH):
-                    score, value = mask_scores(here, j, nearest, furthest), load(slope + 4 * j)
-                    weight = exp_nonpositive(score - highest) * share
-                    after_it = weight
-                    if dropped:
-                        after_it = weight * dropout_mask(place + j, low, high, dropped, scale)
-                    value = value * after_it
-                    store(here + 4 * j, weight)
-                    store(mixed + 4 * j, after_it)
-                    store(slope + 4 * j, value)
-                    total = total + value
-                whole = broadcast_scalar(reduce_sum(total))
-                for j in range(0, across, VECTOR_WIDTH):
-                    store(slope + 4 * j, load(slope + 4 * j) - load(here + 4 * j) * whole)
-            _add_turned(after, apart, upstream, by, of_values, by, count, width // VECTOR_WIDTH, some)
-            _add_turned(through, apart, queries, by, of_keys, by, count, width // VECTOR_WIDTH, some)
-            _multiply(through, apart, keys, panel, upstream, by, some, width // VECTOR_WIDTH, count)
-            made = float_array(upstream, some * width)
-            unpack_rows(half, made, some, width, root, s[2], of_query, stride)
-        unpack_rows(
-            half, float_array(of_keys, count * width), count, width, float32(1), s[24], at, key_stride
-        )
-        unpack_rows(
-            half,
-            float_array(of_values, count * width),
-            count,
-            width,
-            float32(1),
-            s[24],
-            at + inner,
-            key_stride,
-        )
+                for j in range(0, columns, VECTOR_WIDTH):
+                    score, grad = mask_scores(row, j, first_key, end_key), load(grad_row + 4 * j)
+                    weight = exp_nonpositive(score - row_max) * inverse_sum
+                    dropped_weight = weight
+                    if num_dropped:
+                        dropped_weight = weight * dropout_mask(element + j, low, high, num_dropped, scale)
+                    grad = grad * dropped_weight
+                    store(row + 4 * j, weight)
+                    store(dropped_row + 4 * j, dropped_weight)
+                    store(grad_row + 4 * j, grad)
+                    total = total + grad
+                grad_sum = broadcast_scalar(reduce_sum(total))
+                for j in range(0, columns, VECTOR_WIDTH):
+                    store(grad_row + 4 * j, load(grad_row + 4 * j) - load(row + 4 * j) * grad_sum)
+            _accumulate_transposed(
+                dropped_weights, score_row, grads, grad_values, head_row, num_keys, head_panels, rows
+            )
+            _accumulate_transposed(
+                grad_scores, score_row, queries, grad_keys, head_row, num_keys, head_panels, rows
+            )
+            _matmul(grad_scores, score_row, keys, key_panel, grads, head_row, rows, head_panels, num_keys)
+            unpack_rows(is_bf16, grads, rows, head_size, softmax_scale, s[2] + q_start, q_stride)
+        grad_k = s[24] + kv_start
+        unpack_rows(is_bf16, grad_keys, num_keys, head_size, one, grad_k, kv_stride)
+        unpack_rows(is_bf16, grad_values, num_keys, head_size, one, grad_k + v_offset, kv_stride)

@@ -1,4 +1,4 @@
-"""The bodies of an encoder's beginning: rows of three tables added up, LayerNorm and dropout, and the way back."""
+"""Kernels of the embedding layer, forward and backward: a sum of three embeddings, LayerNorm, and dropout."""
 
 from __future__ import annotations
 
@@ -22,122 +22,157 @@ from bertsmith.kernels.cpu.compilation import (
 )
 from bertsmith.kernels.cpu.element_access import dropout_scale, load_element, mean_and_rstd, store_element
 
-WRITTEN_WITH = "9fab70ddb2fb9a69"  # element_access.py and compilation.py, see there
+WRITTEN_WITH = "9fab70ddb2fb9a69"  # hash of element_access.py and compilation.py
 
-# Slots: 0 whether the result is bf16, 1 each token's row of the first table, 2 the second table, 3 the number of
-# each token's row in it, 4 and 5 the same of the third, 6 tokens, 7 columns, 8 weight, 9 each token's mean and
-# 1/deviation, 10 and 11 seed, 12 of 65,536 dropped, 13 scale, 14 the result, 15 bias, 16 epsilon, 19 and 20 the
-# numbers of rows of the second and third table. On the way back 14 is the slope of the result, 15 and 16 are the
-# slopes of the second and third table, 17 those of the rows in slot 1, 18 each thread's sums for the slopes of
-# weight and bias.
+# Slots: 0 True for a bf16 result, 1 word embeddings [tokens, columns], 2 and 4 weights of two more embeddings
+# [their rows, columns], 3 and 5 each token's row of these, 6 tokens, 7 columns, 8 weight, 9 stats [tokens, 2]:
+# mean and 1 / standard deviation, 10 and 11 seed of dropout, 12 number of 65,536 elements that are dropped, 13
+# scale of the others, 14 the result, 15 bias, 16 epsilon, 19 and 20 numbers of rows of the two embeddings. In the
+# backward pass 14 is the gradient of the result, 15 and 16 the gradients of the two embeddings, 17 that of slot
+# 1, 18 the gradients of weight and bias [threads, 2, columns].
 
 
 @njit(**JIT_OPTIONS)
-def _added(rows, tables, places, columns, row, added):
-    begin = row * columns
-    xs = rows[begin : begin + columns]
-    a, b = places[0][row] * columns, places[1][row] * columns
-    ys, zs = tables[0][a : a + columns], tables[1][b : b + columns]
+def _sum_embeddings(words, embeddings, indices, columns, token, out):
+    """Write the sum of a token's three embeddings to `out`."""
+    start = token * columns
+    xs = words[start : start + columns]
+    a, b = indices[0][token] * columns, indices[1][token] * columns
+    ys, zs = embeddings[0][a : a + columns], embeddings[1][b : b + columns]
     for j in range(columns):
-        added[j] = xs[j] + ys[j] + zs[j]
+        out[j] = xs[j] + ys[j] + zs[j]
 
 
 @njit(**JIT_OPTIONS)
-def _there(rows, tables, places, h, weight, stats, numbers, found, bias, epsilon, first, last):
-    low, high, dropped, scale = numbers
-    added = np.empty(h, np.float32)
-    for row in range(first, last):
-        begin = row * h
-        _added(rows, tables, places, h, row, added)
-        mean, inverse = mean_and_rstd(added, epsilon)
-        stats[2 * row], stats[2 * row + 1] = mean, inverse
-        ys = found[begin : begin + h]
-        if dropped:
-            for j in range(h):
-                value = (added[j] - mean) * inverse * weight[j] + bias[j]
-                store_element(ys, j, value * dropout_scale(begin + j, low, high, dropped, scale))
+def _forward(words, embeddings, indices, columns, weight, stats, dropout, out, bias, epsilon, first, last):
+    low, high, num_dropped, scale = dropout
+    summed = np.empty(columns, np.float32)
+    for token in range(first, last):
+        start = token * columns
+        _sum_embeddings(words, embeddings, indices, columns, token, summed)
+        mean, inverse_std = mean_and_rstd(summed, epsilon)
+        stats[2 * token], stats[2 * token + 1] = mean, inverse_std
+        row = out[start : start + columns]
+        if num_dropped:
+            for j in range(columns):
+                value = (summed[j] - mean) * inverse_std * weight[j] + bias[j]
+                store_element(row, j, value * dropout_scale(start + j, low, high, num_dropped, scale))
         else:
-            for j in range(h):
-                store_element(ys, j, (added[j] - mean) * inverse * weight[j] + bias[j])
+            for j in range(columns):
+                store_element(row, j, (summed[j] - mean) * inverse_std * weight[j] + bias[j])
 
 
 @njit(**JIT_OPTIONS)
-def _back(rows, tables, places, h, weight, stats, numbers, grad, of_rows, sums, first, last):
-    low, high, dropped, scale = numbers
-    unit, slope = np.empty(h, np.float32), np.empty(h, np.float32)
-    of_weight, of_bias = sums[:h], sums[h:]
-    for row in range(first, last):
-        begin = row * h
-        _added(rows, tables, places, h, row, unit)
-        gs, mean, inverse = grad[begin : begin + h], stats[2 * row], stats[2 * row + 1]
-        if dropped:
-            for j in range(h):
-                slope[j] = load_element(gs, j) * dropout_scale(begin + j, low, high, dropped, scale)
+def _backward(
+    words,
+    embeddings,
+    indices,
+    columns,
+    weight,
+    stats,
+    dropout,
+    grad_out,
+    grad_words,
+    param_grads,
+    first,
+    last,
+):
+    """Write the gradients of the summed embeddings, and add those of weight and bias to `param_grads`."""
+    low, high, num_dropped, scale = dropout
+    normalized, grads = np.empty(columns, np.float32), np.empty(columns, np.float32)
+    grad_weight, grad_bias = param_grads[:columns], param_grads[columns:]
+    for token in range(first, last):
+        start = token * columns
+        _sum_embeddings(words, embeddings, indices, columns, token, normalized)
+        grad_row, mean, inverse_std = (
+            grad_out[start : start + columns],
+            stats[2 * token],
+            stats[2 * token + 1],
+        )
+        if num_dropped:
+            for j in range(columns):
+                factor = dropout_scale(start + j, low, high, num_dropped, scale)
+                grads[j] = load_element(grad_row, j) * factor
         else:
-            for j in range(h):
-                slope[j] = load_element(gs, j)
-        for j in range(h):
-            unit[j] = (unit[j] - mean) * inverse
-            of_weight[j] += slope[j] * unit[j]
-            of_bias[j] += slope[j]
-            slope[j] *= weight[j]
-        along, across = float32(0), float32(0)
-        for j in range(h):
-            along += slope[j]
-            across += slope[j] * unit[j]
-        along /= float32(h)
-        across /= float32(h)
-        os = of_rows[begin : begin + h]
-        for j in range(h):
-            os[j] = (slope[j] - along - unit[j] * across) * inverse
+            for j in range(columns):
+                grads[j] = load_element(grad_row, j)
+        for j in range(columns):
+            normalized[j] = (normalized[j] - mean) * inverse_std
+            grad_weight[j] += grads[j] * normalized[j]
+            grad_bias[j] += grads[j]
+            grads[j] *= weight[j]
+        grad_mean, product_mean = float32(0), float32(0)
+        for j in range(columns):
+            grad_mean += grads[j]
+            product_mean += grads[j] * normalized[j]
+        grad_mean /= float32(columns)
+        product_mean /= float32(columns)
+        row = grad_words[start : start + columns]
+        for j in range(columns):
+            row[j] = (grads[j] - grad_mean - normalized[j] * product_mean) * inverse_std
 
 
 @njit(**JIT_OPTIONS)
-def _summed(of_rows, place, of_table, h, first, last):
-    """Of the slopes of all tokens the columns from the first to the last, added to those of the table."""
-    for row in range(len(place)):
-        begin, own = row * h, place[row] * h
-        some, to = of_rows[begin + first : begin + last], of_table[own + first : own + last]
-        for j in range(len(some)):
-            to[j] += some[j]
+def _accumulate(token_grads, indices, grads, columns, first, last):
+    """Add the columns [first, last) of the gradients of all tokens to those of an embedding's weights."""
+    for token in range(len(indices)):
+        start, row_start = token * columns, indices[token] * columns
+        source, target = (
+            token_grads[start + first : start + last],
+            grads[row_start + first : row_start + last],
+        )
+        for j in range(len(source)):
+            target[j] += source[j]
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def forward(given):
-    s = load_slots(given)
-    count, h = s[6], s[7]
-    first, last = thread_range(count)
-    places = int64_array(s[3], count), int64_array(s[5], count)
-    tables = float_array(s[2], s[19] * h), float_array(s[4], s[20] * h)
-    rows, weight, stats = float_array(s[1], count * h), float_array(s[8], h), float_array(s[9], 2 * count)
-    numbers = uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])
-    bias, eps = float_array(s[15], h), float_from_bits(s[16])
+def forward(slots):
+    s = load_slots(slots)
+    tokens, columns = s[6], s[7]
+    first, last = thread_range(tokens)
+    indices = int64_array(s[3], tokens), int64_array(s[5], tokens)
+    embeddings = float_array(s[2], s[19] * columns), float_array(s[4], s[20] * columns)
+    words, weight, stats = (
+        float_array(s[1], tokens * columns),
+        float_array(s[8], columns),
+        float_array(s[9], 2 * tokens),
+    )
+    dropout = uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])
+    bias, epsilon = float_array(s[15], columns), float_from_bits(s[16])
     if s[0]:
-        found = bf16_array(s[14], count * h)
-        _there(rows, tables, places, h, weight, stats, numbers, found, bias, eps, first, last)
+        out = bf16_array(s[14], tokens * columns)
+        _forward(words, embeddings, indices, columns, weight, stats, dropout, out, bias, epsilon, first, last)
     else:
-        full = float_array(s[14], count * h)
-        _there(rows, tables, places, h, weight, stats, numbers, full, bias, eps, first, last)
+        out32 = float_array(s[14], tokens * columns)
+        _forward(
+            words, embeddings, indices, columns, weight, stats, dropout, out32, bias, epsilon, first, last
+        )
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def backward(given):
-    s = load_slots(given)
-    count, h = s[6], s[7]
-    first, last = thread_range(count)
-    places = int64_array(s[3], count), int64_array(s[5], count)
-    tables = float_array(s[2], s[19] * h), float_array(s[4], s[20] * h)
-    rows, weight, stats = float_array(s[1], count * h), float_array(s[8], h), float_array(s[9], 2 * count)
-    numbers = uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])
-    mine, of_rows = np.int64(thread_index()) * 2 * h, float_array(s[17], count * h)
-    sums = float_array(s[18], 2 * h * np.int64(num_threads()))[mine : mine + 2 * h]
+def backward(slots):
+    s = load_slots(slots)
+    tokens, columns = s[6], s[7]
+    first, last = thread_range(tokens)
+    indices = int64_array(s[3], tokens), int64_array(s[5], tokens)
+    embeddings = float_array(s[2], s[19] * columns), float_array(s[4], s[20] * columns)
+    words, weight, stats = (
+        float_array(s[1], tokens * columns),
+        float_array(s[8], columns),
+        float_array(s[9], 2 * tokens),
+    )
+    dropout = uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])
+    start, grads = np.int64(thread_index()) * 2 * columns, float_array(s[17], tokens * columns)
+    sums = float_array(s[18], 2 * columns * np.int64(num_threads()))[start : start + 2 * columns]
     if s[0]:
-        grad = bf16_array(s[14], count * h)
-        _back(rows, tables, places, h, weight, stats, numbers, grad, of_rows, sums, first, last)
+        out = bf16_array(s[14], tokens * columns)
+        _backward(words, embeddings, indices, columns, weight, stats, dropout, out, grads, sums, first, last)
     else:
-        full = float_array(s[14], count * h)
-        _back(rows, tables, places, h, weight, stats, numbers, full, of_rows, sums, first, last)
+        out32 = float_array(s[14], tokens * columns)
+        _backward(
+            words, embeddings, indices, columns, weight, stats, dropout, out32, grads, sums, first, last
+        )
     barrier()
-    first, last = thread_range(h)
-    _summed(of_rows, places[0], float_array(s[15], s[19] * h), h, first, last)
-    _summed(of_rows, places[1], float_array(s[16], s[20] * h), h, first, last)
+    first, last = thread_range(columns)
+    _accumulate(grads, indices[0], float_array(s[15], s[19] * columns), columns, first, last)
+    _accumulate(grads, indices[1], float_array(s[16], s[20] * columns), columns, first, last)

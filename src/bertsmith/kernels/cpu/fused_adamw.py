@@ -1,4 +1,4 @@
-"""The bodies of what an update does to parameters: AdamW, and the norm of all gradients."""
+"""Kernels of an optimizer step: AdamW (Loshchilov and Hutter 2019), and the norm of all gradients."""
 
 from __future__ import annotations
 
@@ -17,108 +17,100 @@ from bertsmith.kernels.cpu.compilation import (
     thread_index,
 )
 
-WRITTEN_WITH = "90ffe8208f2ee114"  # compilation.py, see there
-_TOGETHER = 32  # rows of a table that one thread moves: memory is read ahead
-NO_GRADIENT, NEVER_ONE = -1, -2  # as plain.py has them, whose changes Numba does not see
-
-
-# AdamW of a table of which few rows have a gradient. Slots: 0 the table, 1 and 2 the means of its gradients and of
-# their squares, 3 which gradient is each row's, see `Kernels.move_rows`, 4 the gradients, 5 rows, 6 columns, 7 how
-# many gradients, 8 to 15 see `_row_moved`.
+WRITTEN_WITH = "90ffe8208f2ee114"  # hash of compilation.py
+_BLOCK_ROWS = 32  # Consecutive rows go to the same thread, since the processor prefetches memory.
+# The same as in reference.py. They are not imported: Numba would not notice that they changed there.
+NO_GRAD, NEVER_UPDATED = -1, -2
 
 
 @njit(**JIT_OPTIONS)
-def _row_moved(row, mean, square, s, first, gradient, factor):
-    """By the numbers that the slots hold from the first on: the betas, what each leaves of 1, which in fp32 is not
-    their difference from it, and what else is in `AdamWStep`."""
-    beta1, beta2, rest1, rest2 = (
-        float_from_bits(s[first]),
-        float_from_bits(s[first + 1]),
-        float_from_bits(s[first + 2]),
-        float_from_bits(s[first + 3]),
-    )
-    keep, stride = float_from_bits(s[first + 4]), float_from_bits(s[first + 5])
-    root, epsilon = float_from_bits(s[first + 6]), float_from_bits(s[first + 7])
-    for j in range(len(row)):
-        g = gradient[j] * factor
-        m = beta1 * mean[j] + rest1 * g
-        v = beta2 * square[j] + rest2 * g * g
-        mean[j], square[j] = m, v
-        row[j] = row[j] * keep - stride * m / (np.sqrt(v) / root + epsilon)
+def _adamw_update(param, exp_avg, exp_avg_sq, s, first, grad, factor):
+    """Update arrays in place by AdamW; gradients are multiplied by `factor`.
+
+    Slots from `first` on: beta1, beta2, 1 - beta1, 1 - beta2 (computed in double precision), and the other values
+    of `AdamWStep`.
+    """
+    beta1, beta2 = float_from_bits(s[first]), float_from_bits(s[first + 1])
+    one_minus_beta1, one_minus_beta2 = float_from_bits(s[first + 2]), float_from_bits(s[first + 3])
+    decay_factor, step_size = float_from_bits(s[first + 4]), float_from_bits(s[first + 5])
+    sqrt_bias_correction2, epsilon = float_from_bits(s[first + 6]), float_from_bits(s[first + 7])
+    for j in range(len(param)):
+        g = grad[j] * factor
+        m = beta1 * exp_avg[j] + one_minus_beta1 * g
+        v = beta2 * exp_avg_sq[j] + one_minus_beta2 * g * g
+        exp_avg[j], exp_avg_sq[j] = m, v
+        param[j] = param[j] * decay_factor - step_size * m / (np.sqrt(v) / sqrt_bias_correction2 + epsilon)
+
+
+# AdamW of an embedding of which few rows have a gradient. Slots: 0 weights, 1 exp_avg, 2 exp_avg_sq, all [rows,
+# columns], 3 the index of each row's gradient, or NO_GRAD or NEVER_UPDATED, 4 gradients [their count, columns], 5
+# rows, 6 columns, 7 number of gradients, 8 to 15 see `_adamw_update`.
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def sparse_adamw_kernel(given):
-    s = load_slots(given)
-    h, n = s[6], s[5] * s[6]
-    table, means, squares = float_array(s[0], n), float_array(s[1], n), float_array(s[2], n)
-    where, gradients = int64_array(s[3], s[5]), float_array(s[4], s[7] * h)
-    keep = float_from_bits(s[12])
-    none = np.zeros(h, np.float32)
-    for begin in range(_TOGETHER * np.int64(thread_index()), s[5], _TOGETHER * np.int64(num_threads())):
-        for number in range(begin, min(begin + _TOGETHER, s[5])):
-            row, at = table[number * h : number * h + h], where[number]
-            if at == NEVER_ONE:
-                if keep != float32(1):
-                    for j in range(h):
-                        row[j] *= keep
+def sparse_adamw_kernel(slots):
+    s = load_slots(slots)
+    rows, columns, size = s[5], s[6], s[5] * s[6]
+    weights, exp_avgs, exp_avg_sqs = float_array(s[0], size), float_array(s[1], size), float_array(s[2], size)
+    grad_indices, grads = int64_array(s[3], rows), float_array(s[4], s[7] * columns)
+    decay_factor = float_from_bits(s[12])
+    zeros = np.zeros(columns, np.float32)
+    for block in range(_BLOCK_ROWS * np.int64(thread_index()), rows, _BLOCK_ROWS * np.int64(num_threads())):
+        for row in range(block, min(block + _BLOCK_ROWS, rows)):
+            start, end, index = row * columns, row * columns + columns, grad_indices[row]
+            param = weights[start:end]
+            if index == NEVER_UPDATED:
+                if decay_factor != float32(1):
+                    for j in range(columns):
+                        param[j] *= decay_factor
                 continue
-            mean, square = means[number * h : number * h + h], squares[number * h : number * h + h]
-            gradient = none if at == NO_GRADIENT else gradients[at * h : at * h + h]
-            _row_moved(row, mean, square, s, 8, gradient, float32(1))
+            grad = zeros if index == NO_GRAD else grads[index * columns : index * columns + columns]
+            _adamw_update(param, exp_avgs[start:end], exp_avg_sqs[start:end], s, 8, grad, float32(1))
 
 
-# Many tensors in one launch, some thousand numbers of one at a time, shared out by their place among all. Slots: 0
-# a row for each tensor, see the constants, 1 how many tensors; 2 the sums of squares of each of these parts; or 2
-# to 9 see `_row_moved`, 10 what gradients are multiplied by.
+# Many tensors in one launch. Threads take turns at chunks of CHUNK_SIZE elements, numbered over all tensors.
+# Slots: 0 int64 [tensors, TABLE_FIELDS], see the constants below, 1 number of tensors. For the norm 2 the sum of
+# squares of each chunk; for AdamW 2 to 9 see `_adamw_update`, 10 the factor of gradients.
 
 CHUNK_SIZE, TABLE_FIELDS = 2**14, 6
-_FIRST, _SIZE, _GRADIENT, _PARAMETER, _MEAN, _SQUARE = range(TABLE_FIELDS)
+_FIRST_CHUNK, _SIZE, _GRAD, _PARAM, _EXP_AVG, _EXP_AVG_SQ = range(TABLE_FIELDS)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _parts(size):
+def _num_chunks(size):
     return (size + CHUNK_SIZE - 1) // CHUNK_SIZE
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def squared_norms(given):
-    s = load_slots(given)
-    mine, of = np.int64(thread_index()), np.int64(num_threads())
-    for number in range(s[1]):
-        tensor = int64_array(s[0] + 8 * TABLE_FIELDS * number, TABLE_FIELDS)
-        for part in range(_parts(tensor[_SIZE])):
-            place = tensor[_FIRST] + part
-            if place % of != mine:
+def squared_norms(slots):
+    s = load_slots(slots)
+    thread, threads = np.int64(thread_index()), np.int64(num_threads())
+    for i in range(s[1]):
+        tensor = int64_array(s[0] + 8 * TABLE_FIELDS * i, TABLE_FIELDS)
+        for chunk in range(_num_chunks(tensor[_SIZE])):
+            index = tensor[_FIRST_CHUNK] + chunk
+            if index % threads != thread:
                 continue
-            begin = part * CHUNK_SIZE
-            some, total = (
-                float_array(tensor[_GRADIENT] + 4 * begin, min(CHUNK_SIZE, tensor[_SIZE] - begin)),
-                float32(0),
-            )
-            for j in range(len(some)):
-                total += some[j] * some[j]
-            float_array(s[2] + 4 * place, 1)[0] = total
+            start = chunk * CHUNK_SIZE
+            grad = float_array(tensor[_GRAD] + 4 * start, min(CHUNK_SIZE, tensor[_SIZE] - start))
+            total = float32(0)
+            for j in range(len(grad)):
+                total += grad[j] * grad[j]
+            float_array(s[2] + 4 * index, 1)[0] = total
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def adamw_kernel(given):
-    s = load_slots(given)
-    mine, of = np.int64(thread_index()), np.int64(num_threads())
+def adamw_kernel(slots):
+    s = load_slots(slots)
+    thread, threads = np.int64(thread_index()), np.int64(num_threads())
     factor = float_from_bits(s[10])
-    for number in range(s[1]):
-        tensor = int64_array(s[0] + 8 * TABLE_FIELDS * number, TABLE_FIELDS)
-        for part in range(_parts(tensor[_SIZE])):
-            if (tensor[_FIRST] + part) % of != mine:
+    for i in range(s[1]):
+        tensor = int64_array(s[0] + 8 * TABLE_FIELDS * i, TABLE_FIELDS)
+        for chunk in range(_num_chunks(tensor[_SIZE])):
+            if (tensor[_FIRST_CHUNK] + chunk) % threads != thread:
                 continue
-            begin = 4 * part * CHUNK_SIZE
-            size = min(CHUNK_SIZE, tensor[_SIZE] - part * CHUNK_SIZE)
-            row, gradient = (
-                float_array(tensor[_PARAMETER] + begin, size),
-                float_array(tensor[_GRADIENT] + begin, size),
-            )
-            mean, square = (
-                float_array(tensor[_MEAN] + begin, size),
-                float_array(tensor[_SQUARE] + begin, size),
-            )
-            _row_moved(row, mean, square, s, 2, gradient, factor)
+            start, size = 4 * chunk * CHUNK_SIZE, min(CHUNK_SIZE, tensor[_SIZE] - chunk * CHUNK_SIZE)
+            param, grad = float_array(tensor[_PARAM] + start, size), float_array(tensor[_GRAD] + start, size)
+            exp_avg = float_array(tensor[_EXP_AVG] + start, size)
+            exp_avg_sq = float_array(tensor[_EXP_AVG_SQ] + start, size)
+            _adamw_update(param, exp_avg, exp_avg_sq, s, 2, grad, factor)

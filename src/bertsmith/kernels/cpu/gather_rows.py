@@ -1,4 +1,4 @@
-"""The bodies of rows that are chosen of a matrix, and of what is added to such rows."""
+"""Kernels that copy rows of a matrix by their indices, and that add to rows of a matrix."""
 
 from __future__ import annotations
 
@@ -13,47 +13,46 @@ from bertsmith.kernels.cpu.compilation import (
 )
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load_as_float, store_as_dtype
 
-WRITTEN_WITH = "693f23ba0d5061c2"  # compilation.py and simd.py, see there
+WRITTEN_WITH = "693f23ba0d5061c2"  # hash of compilation.py and simd.py
 
 
-# Slots: 0 whether bf16, 1 a matrix, 2 the result, 3 which rows, 4 how many, 5 columns.
+# Slots: 0 True for bf16, 1 a matrix, 2 the result [indices, columns], 3 row indices, 4 their count, 5 columns.
+
+
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def gather_rows_kernel(given):
-    s = load_slots(given)
-    size = s[5] * (1 if s[0] else 2)
-    rows = int64_array(s[3], s[4])
+def gather_rows_kernel(slots):
+    s = load_slots(slots)
+    size = s[5] * (1 if s[0] else 2)  # of a row in 16-bit elements
+    indices = int64_array(s[3], s[4])
     first, last = thread_range(s[4])
-    for number in range(first, last):
-        row, found = (
-            bf16_array(s[1] + 2 * size * rows[number], size),
-            bf16_array(s[2] + 2 * size * number, size),
-        )
+    for i in range(first, last):
+        source, target = bf16_array(s[1] + 2 * size * indices[i], size), bf16_array(s[2] + 2 * size * i, size)
         for j in range(size):
-            found[j] = row[j]
+            target[j] = source[j]
 
 
-# Slots: 0 whether bf16, 1 a matrix, 2 what is added to rows of it, 3 which rows, in ascending order, 4 how many,
-# 5 columns, a multiple of WIDTH. What is added to one and the same row is added up first, in fp32, in its place.
+# Slots: 0 True for bf16, 1 a matrix, 2 rows to add [indices, columns], 3 row indices in ascending order, 4 their
+# count, 5 columns, a multiple of VECTOR_WIDTH. Rows to add to the same row are first summed in fp32, in place.
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def scatter_add_rows_kernel(given):
-    s = load_slots(given)
-    half = s[0] != 0
-    step = (2 if half else 4) * VECTOR_WIDTH
-    length = s[5] // VECTOR_WIDTH * step
-    rows = int64_array(s[3], s[4])
+def scatter_add_rows_kernel(slots):
+    s = load_slots(slots)
+    is_bf16 = s[0] != 0
+    step = (2 if is_bf16 else 4) * VECTOR_WIDTH
+    row_bytes = s[5] // VECTOR_WIDTH * step
+    indices = int64_array(s[3], s[4])
     first, last = thread_range(s[4])
-    for number in range(first, last):
-        if number > 0 and rows[number] == rows[number - 1]:
-            continue  # added by whoever has the first of them
-        end = number + 1
-        while end < s[4] and rows[end] == rows[number]:
+    for i in range(first, last):
+        if i > 0 and indices[i] == indices[i - 1]:
+            continue  # The thread of the first of these rows adds all of them.
+        end = i + 1
+        while end < s[4] and indices[end] == indices[i]:
             end += 1
-        for place in range(0, length, step):
-            own, to = s[2] + length * number + place, s[1] + length * rows[number] + place
-            total = load_as_float(half, own)
-            for other in range(number + 1, end):
-                total = total + load_as_float(half, s[2] + length * other + place)
-            store_as_dtype(half, own, total)  # which rounds it
-            store_as_dtype(half, to, load_as_float(half, to) + load_as_float(half, own))
+        for offset in range(0, row_bytes, step):
+            source, target = s[2] + row_bytes * i + offset, s[1] + row_bytes * indices[i] + offset
+            total = load_as_float(is_bf16, source)
+            for k in range(i + 1, end):
+                total = total + load_as_float(is_bf16, s[2] + row_bytes * k + offset)
+            store_as_dtype(is_bf16, source, total)  # This rounds the sum.
+            store_as_dtype(is_bf16, target, load_as_float(is_bf16, target) + load_as_float(is_bf16, source))

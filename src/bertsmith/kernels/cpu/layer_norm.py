@@ -1,7 +1,7 @@
-"""The bodies of dropout, sum and LayerNorm, there and back, 16 columns of a row at a time.
+"""Kernels of LayerNorm(residual + dropout(x)), forward and backward, 16 columns of a row at a time.
 
-A row is kept in fp32 while it is worked on. Columns behind the last sixteen are computed one by one, and added up
-in loops of their own, see row_kernels.py.
+The row at hand is kept in fp32 in the workspace. The columns after the last multiple of 16 are computed one by
+one, and summed in separate loops (see row_kernels.py).
 """
 
 from __future__ import annotations
@@ -34,147 +34,177 @@ from bertsmith.kernels.cpu.simd import (
     store_as_dtype,
 )
 
-WRITTEN_WITH = "746206bf3d15963b"  # element_access.py, compilation.py and simd.py, see compilation.py
+WRITTEN_WITH = "746206bf3d15963b"  # hash of element_access.py, compilation.py, and simd.py
 
 
 @njit(**JIT_OPTIONS)
-def _added(half, x, residual, begin, columns, drawn, to):
-    """A row's residual + dropout(x), in fp32 at `to`: its sum. begin: the number of its first element; drawn: two
-    seeds, of 65,536 how many are dropped, and the scale."""
-    low, high, dropped, scale = drawn
-    size, whole, total = (
-        2 if half else 4,
-        columns // VECTOR_WIDTH * VECTOR_WIDTH,
-        broadcast_scalar(float32(0)),
-    )
-    x, residual = x + size * begin, residual + size * begin
-    for j in range(0, whole, VECTOR_WIDTH):
-        value = load_as_float(half, x + size * j)
-        if dropped:
-            value = value * dropout_mask(begin + j, low, high, dropped, scale)
-        value = value + load_as_float(half, residual + size * j)
-        store(to + 4 * j, value)
+def _add_dropout(is_bf16, x, residual, start, columns, dropout, out):
+    """Write residual + dropout(x) of a row in fp32 to `out`, and return the row's sum.
+
+    start: the index of the row's first element. dropout: two seeds, the number of 65,536 elements that are
+    dropped, and the scale of the others.
+    """
+    low, high, num_dropped, scale = dropout
+    itemsize, vector_end = 2 if is_bf16 else 4, columns // VECTOR_WIDTH * VECTOR_WIDTH
+    total = broadcast_scalar(float32(0))
+    x, residual = x + itemsize * start, residual + itemsize * start
+    for j in range(0, vector_end, VECTOR_WIDTH):
+        value = load_as_float(is_bf16, x + itemsize * j)
+        if num_dropped:
+            value = value * dropout_mask(start + j, low, high, num_dropped, scale)
+        value = value + load_as_float(is_bf16, residual + itemsize * j)
+        store(out + 4 * j, value)
         total = total + value
-    rest = reduce_sum(total)
-    for j in range(whole, columns):
-        one = load_scalar(half, x + size * j)
-        if dropped:
-            one *= dropout_scale(begin + j, low, high, dropped, scale)
-        store_scalar(0, to + 4 * j, one + load_scalar(half, residual + size * j))
-    for j in range(whole, columns):
-        rest += load_scalar(0, to + 4 * j)
-    return rest
+    row_sum = reduce_sum(total)
+    for j in range(vector_end, columns):
+        element = load_scalar(is_bf16, x + itemsize * j)
+        if num_dropped:
+            element *= dropout_scale(start + j, low, high, num_dropped, scale)
+        store_scalar(0, out + 4 * j, element + load_scalar(is_bf16, residual + itemsize * j))
+    for j in range(vector_end, columns):
+        row_sum += load_scalar(0, out + 4 * j)
+    return row_sum
 
 
 @njit(**JIT_OPTIONS)
-def _inverse(row, columns, mean, epsilon):
-    """1/deviation of a row in fp32."""
-    whole, total = columns // VECTOR_WIDTH * VECTOR_WIDTH, broadcast_scalar(float32(0))
-    for j in range(0, whole, VECTOR_WIDTH):
-        apart = load(row + 4 * j) - broadcast_scalar(mean)
-        total = total + apart * apart
-    rest = reduce_sum(total)
-    for j in range(whole, columns):
-        one = load_scalar(0, row + 4 * j) - mean
-        rest += one * one
-    return float32(1) / np.sqrt(rest / float32(columns) + epsilon)
+def _inverse_std(row, columns, mean, epsilon):
+    """Return 1 / standard deviation of an fp32 row."""
+    vector_end, total = columns // VECTOR_WIDTH * VECTOR_WIDTH, broadcast_scalar(float32(0))
+    for j in range(0, vector_end, VECTOR_WIDTH):
+        centered = load(row + 4 * j) - broadcast_scalar(mean)
+        total = total + centered * centered
+    square_sum = reduce_sum(total)
+    for j in range(vector_end, columns):
+        element = load_scalar(0, row + 4 * j) - mean
+        square_sum += element * element
+    return float32(1) / np.sqrt(square_sum / float32(columns) + epsilon)
 
 
 @njit(**JIT_OPTIONS)
-def _normed(half, row, columns, mean, inverse, weight, bias, to):
-    """(row - mean) · inverse · weight + bias."""
-    size, whole = 2 if half else 4, columns // VECTOR_WIDTH * VECTOR_WIDTH
-    for j in range(0, whole, VECTOR_WIDTH):
-        value = (load(row + 4 * j) - broadcast_scalar(mean)) * broadcast_scalar(inverse)
-        store_as_dtype(half, to + size * j, value * load(weight + 4 * j) + load(bias + 4 * j))
-    for j in range(whole, columns):
-        one = (load_scalar(0, row + 4 * j) - mean) * inverse
-        store_scalar(half, to + size * j, one * load_scalar(0, weight + 4 * j) + load_scalar(0, bias + 4 * j))
+def _normalize(is_bf16, row, columns, mean, inverse_std, weight, bias, out):
+    """Write (row - mean) · inverse_std · weight + bias to `out`."""
+    itemsize, vector_end = 2 if is_bf16 else 4, columns // VECTOR_WIDTH * VECTOR_WIDTH
+    for j in range(0, vector_end, VECTOR_WIDTH):
+        value = (load(row + 4 * j) - broadcast_scalar(mean)) * broadcast_scalar(inverse_std)
+        store_as_dtype(is_bf16, out + itemsize * j, value * load(weight + 4 * j) + load(bias + 4 * j))
+    for j in range(vector_end, columns):
+        element = (load_scalar(0, row + 4 * j) - mean) * inverse_std
+        element = element * load_scalar(0, weight + 4 * j) + load_scalar(0, bias + 4 * j)
+        store_scalar(is_bf16, out + itemsize * j, element)
 
 
-# LN(residual + dropout(x)). Slots: 0 whether bf16, 1 x, 2 residual, 3 the result, 4 rows, 5 columns, 6 weight,
-# 7 bias, 8 each row's mean and 1/deviation, 9 epsilon, 10 and 11 seed, 12 of 65,536 dropped, 13 scale; on the way
-# back 3 is the slope of the sum, and 14 the slope of the result, 15 the slope of x, 16 each thread's sums for the
-# slopes of weight and bias. The last one: a row of fp32 for each thread, two on the way back.
+# Slots: 0 True for bf16, 1 x, 2 residual, 3 the result, in the backward pass the gradient of the residual, 4
+# rows, 5 columns, 6 weight, 7 bias, 8 stats [rows, 2]: mean and 1 / standard deviation, 9 epsilon, 10 and 11 seed
+# of dropout, 12 number of 65,536 elements that are dropped, 13 scale of the others, 17 workspace: a row in fp32
+# for each thread, two in the backward pass. Of the backward pass alone: 14 gradient of the result, 15 gradient of
+# x, 16 gradients of weight and bias [threads, 2, columns].
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def add_layer_norm_kernel(given):
-    s = load_slots(given)
-    half, columns, epsilon, stats = s[0], s[5], float_from_bits(s[9]), float_array(s[8], 2 * s[4])
-    drawn, size = (uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])), 2 if half else 4
+def add_layer_norm_kernel(slots):
+    s = load_slots(slots)
+    is_bf16, columns, epsilon, stats = s[0], s[5], float_from_bits(s[9]), float_array(s[8], 2 * s[4])
+    dropout, itemsize = (
+        (uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])),
+        2 if is_bf16 else 4,
+    )
     row = s[17] + 4 * columns * np.int64(thread_index())
     first, last = thread_range(s[4])
-    for number in range(first, last):
-        begin = number * columns
-        mean = _added(half, s[1], s[2], begin, columns, drawn, row) / float32(columns)
-        inverse = _inverse(row, columns, mean, epsilon)
-        stats[2 * number], stats[2 * number + 1] = mean, inverse
-        _normed(half, row, columns, mean, inverse, s[6], s[7], s[3] + size * begin)
+    for i in range(first, last):
+        start = i * columns
+        mean = _add_dropout(is_bf16, s[1], s[2], start, columns, dropout, row) / float32(columns)
+        inverse_std = _inverse_std(row, columns, mean, epsilon)
+        stats[2 * i], stats[2 * i + 1] = mean, inverse_std
+        _normalize(is_bf16, row, columns, mean, inverse_std, s[6], s[7], s[3] + itemsize * start)
 
 
 @njit(**JIT_OPTIONS)
-def _slopes(half, row, slope, grad, columns, mean, inverse, weight, sums):
-    """A row as LayerNorm has it before weight and bias, in its place; the slopes of that at `slope`: their mean,
-    and that of both multiplied. The slopes of weight and bias are added to `sums`."""
-    size, whole = 2 if half else 4, columns // VECTOR_WIDTH * VECTOR_WIDTH
-    along, across = broadcast_scalar(float32(0)), broadcast_scalar(float32(0))
-    more = sums + 4 * columns
-    for j in range(0, whole, VECTOR_WIDTH):
-        unit, given = (
-            (load(row + 4 * j) - broadcast_scalar(mean)) * broadcast_scalar(inverse),
-            load_as_float(half, grad + size * j),
+def _normalized_grads(is_bf16, row, grads, grad_out, columns, mean, inverse_std, weight, param_grads):
+    """Normalize a row in place, and write the gradients of the normalized row to `grads`.
+
+    Return the mean of the gradients, and the mean of their products with the normalized row. Add the row's
+    gradients of weight and bias to `param_grads`, fp32 [2, columns].
+    """
+    itemsize, vector_end = 2 if is_bf16 else 4, columns // VECTOR_WIDTH * VECTOR_WIDTH
+    grad_total, product_total = broadcast_scalar(float32(0)), broadcast_scalar(float32(0))
+    grad_weight, grad_bias = param_grads, param_grads + 4 * columns
+    for j in range(0, vector_end, VECTOR_WIDTH):
+        normalized = (load(row + 4 * j) - broadcast_scalar(mean)) * broadcast_scalar(inverse_std)
+        grad = load_as_float(is_bf16, grad_out + itemsize * j)
+        store(grad_weight + 4 * j, load(grad_weight + 4 * j) + grad * normalized)
+        store(grad_bias + 4 * j, load(grad_bias + 4 * j) + grad)
+        grad = grad * load(weight + 4 * j)
+        store(row + 4 * j, normalized)
+        store(grads + 4 * j, grad)
+        grad_total, product_total = grad_total + grad, product_total + grad * normalized
+    grad_sum, product_sum = reduce_sum(grad_total), reduce_sum(product_total)
+    for j in range(vector_end, columns):
+        element = (load_scalar(0, row + 4 * j) - mean) * inverse_std
+        element_grad = load_scalar(is_bf16, grad_out + itemsize * j)
+        store_scalar(0, grad_weight + 4 * j, load_scalar(0, grad_weight + 4 * j) + element_grad * element)
+        store_scalar(0, grad_bias + 4 * j, load_scalar(0, grad_bias + 4 * j) + element_grad)
+        element_grad *= load_scalar(0, weight + 4 * j)
+        store_scalar(0, row + 4 * j, element)
+        store_scalar(0, grads + 4 * j, element_grad)
+    for j in range(vector_end, columns):
+        grad_sum += load_scalar(0, grads + 4 * j)
+        product_sum += load_scalar(0, grads + 4 * j) * load_scalar(0, row + 4 * j)
+    return grad_sum / float32(columns), product_sum / float32(columns)
+
+
+@njit(**JIT_OPTIONS)
+def _input_grads(
+    is_bf16,
+    normalized,
+    grads,
+    start,
+    columns,
+    grad_mean,
+    product_mean,
+    inverse_std,
+    dropout,
+    grad_residual,
+    grad_x,
+):
+    """Write the gradients of residual, and of x if elements of it were dropped."""
+    low, high, num_dropped, scale = dropout
+    itemsize, vector_end = 2 if is_bf16 else 4, columns // VECTOR_WIDTH * VECTOR_WIDTH
+    grad_residual, grad_x = grad_residual + itemsize * start, grad_x + itemsize * start
+    for j in range(0, vector_end, VECTOR_WIDTH):
+        value = load(grads + 4 * j) - broadcast_scalar(grad_mean)
+        value = (value - load(normalized + 4 * j) * broadcast_scalar(product_mean)) * broadcast_scalar(
+            inverse_std
         )
-        store(sums + 4 * j, load(sums + 4 * j) + given * unit)
-        store(more + 4 * j, load(more + 4 * j) + given)
-        given = given * load(weight + 4 * j)
-        store(row + 4 * j, unit)
-        store(slope + 4 * j, given)
-        along, across = along + given, across + given * unit
-    rest, others = reduce_sum(along), reduce_sum(across)
-    for j in range(whole, columns):
-        one, of = (load_scalar(0, row + 4 * j) - mean) * inverse, load_scalar(half, grad + size * j)
-        store_scalar(0, sums + 4 * j, load_scalar(0, sums + 4 * j) + of * one)
-        store_scalar(0, more + 4 * j, load_scalar(0, more + 4 * j) + of)
-        of *= load_scalar(0, weight + 4 * j)
-        store_scalar(0, row + 4 * j, one)
-        store_scalar(0, slope + 4 * j, of)
-    for j in range(whole, columns):
-        rest += load_scalar(0, slope + 4 * j)
-        others += load_scalar(0, slope + 4 * j) * load_scalar(0, row + 4 * j)
-    return rest / float32(columns), others / float32(columns)
-
-
-@njit(**JIT_OPTIONS)
-def _slopes_back(half, row, slope, begin, columns, along, across, inverse, drawn, of_sum, of_x):
-    """The slopes of the sum, and of x where some of it was dropped."""
-    low, high, dropped, scale = drawn
-    size, whole = 2 if half else 4, columns // VECTOR_WIDTH * VECTOR_WIDTH
-    of_sum, of_x = of_sum + size * begin, of_x + size * begin
-    for j in range(0, whole, VECTOR_WIDTH):
-        value = (
-            load(slope + 4 * j) - broadcast_scalar(along) - load(row + 4 * j) * broadcast_scalar(across)
-        ) * broadcast_scalar(inverse)
-        store_as_dtype(half, of_sum + size * j, value)
-        if dropped:
-            store_as_dtype(half, of_x + size * j, value * dropout_mask(begin + j, low, high, dropped, scale))
-    for j in range(whole, columns):
-        one = (load_scalar(0, slope + 4 * j) - along - load_scalar(0, row + 4 * j) * across) * inverse
-        store_scalar(half, of_sum + size * j, one)
-        if dropped:
-            store_scalar(half, of_x + size * j, one * dropout_scale(begin + j, low, high, dropped, scale))
+        store_as_dtype(is_bf16, grad_residual + itemsize * j, value)
+        if num_dropped:
+            value = value * dropout_mask(start + j, low, high, num_dropped, scale)
+            store_as_dtype(is_bf16, grad_x + itemsize * j, value)
+    for j in range(vector_end, columns):
+        element = load_scalar(0, grads + 4 * j) - grad_mean
+        element = (element - load_scalar(0, normalized + 4 * j) * product_mean) * inverse_std
+        store_scalar(is_bf16, grad_residual + itemsize * j, element)
+        if num_dropped:
+            element *= dropout_scale(start + j, low, high, num_dropped, scale)
+            store_scalar(is_bf16, grad_x + itemsize * j, element)
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def add_layer_norm_backward_kernel(given):
-    s = load_slots(given)
-    half, columns, stats, mine = s[0], s[5], float_array(s[8], 2 * s[4]), np.int64(thread_index())
-    drawn, size = (uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])), 2 if half else 4
-    row, sums = s[17] + 8 * columns * mine, s[16] + 8 * columns * mine
-    slope = row + 4 * columns
+def add_layer_norm_backward_kernel(slots):
+    s = load_slots(slots)
+    is_bf16, columns, stats, thread = s[0], s[5], float_array(s[8], 2 * s[4]), np.int64(thread_index())
+    dropout, itemsize = (
+        (uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])),
+        2 if is_bf16 else 4,
+    )
+    row, param_grads = s[17] + 8 * columns * thread, s[16] + 8 * columns * thread
+    grads = row + 4 * columns
     first, last = thread_range(s[4])
-    for number in range(first, last):
-        begin, mean, inverse = number * columns, stats[2 * number], stats[2 * number + 1]
-        _added(half, s[1], s[2], begin, columns, drawn, row)
-        along, across = _slopes(half, row, slope, s[14] + size * begin, columns, mean, inverse, s[6], sums)
-        _slopes_back(half, row, slope, begin, columns, along, across, inverse, drawn, s[3], s[15])
+    for i in range(first, last):
+        start, mean, inverse_std = i * columns, stats[2 * i], stats[2 * i + 1]
+        _add_dropout(is_bf16, s[1], s[2], start, columns, dropout, row)
+        grad_mean, product_mean = _normalized_grads(
+            is_bf16, row, grads, s[14] + itemsize * start, columns, mean, inverse_std, s[6], param_grads
+        )
+        _input_grads(
+            is_bf16, row, grads, start, columns, grad_mean, product_mean, inverse_std, dropout, s[3], s[15]
+        )
