@@ -535,7 +535,7 @@ def test_bodies_are_compiled_anew_when_what_they_are_written_with_changes() -> N
         ("quantize", (*both, "simd_pairs.py", "row_kernels.py", "gelu.py")),
         ("fused_adamw", ("compilation.py",)),
         ("program", ("compilation.py",)),
-        ("gemm_fp32", (*both, "row_kernels.py", "microkernel_fp32.py")),
+        ("gemm_fp32", (*both, "row_kernels.py", "microkernel_fp32.py", "simd_pairs.py", "packed_matrix.py")),
         (
             "attention_bf16",
             (

@@ -1,5 +1,4 @@
-"""Products by kernels: torch's, however matrices lie in memory, and each element the same to the last bit in any
-company; where they are taken."""
+"""Compare matrix products by kernels with PyTorch's, and test that elements do not depend on each other."""
 
 from __future__ import annotations
 
@@ -21,39 +20,38 @@ if not backend_selection.is_numba_available():
 
 from bertsmith.kernels.cpu import amx, gemm_avx512bf16, gemm_fp32, inference, matmul, training
 
-HALVES = [gemm_avx512bf16]
+BF16_GEMMS = [gemm_avx512bf16]
 if amx.is_amx_available():
     from bertsmith.kernels.cpu import gemm_amx
 
-    HALVES.append(gemm_amx)
+    BF16_GEMMS.append(gemm_amx)
 
-FAST, ANSWERS = training.NumbaTrainingBackend(), inference.NumbaInferenceBackend()
-FULL, HALF = torch.float32, torch.bfloat16
-LAYOUTS = ("rows", "columns", "part of rows", "part of columns", "one number", "every other")
+TRAINING, INFERENCE = training.NumbaTrainingBackend(), inference.NumbaInferenceBackend()
+FP32, BF16 = torch.float32, torch.bfloat16
+LAYOUTS = ("row major", "column major", "row slice", "column slice", "expanded", "strided")
 sizes = st.sampled_from([16, 17, 22, 48, 53, 96, 200, 500])
 
 
-@pytest.fixture(autouse=True, params=HALVES, ids=lambda bodies: bodies.__name__.rpartition(".")[2])
-def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the libraries are as quick, the kernels are taken; those in bf16 also where the processor has no
-    products of it."""
+@pytest.fixture(autouse=True, params=BF16_GEMMS, ids=lambda module: module.__name__.rpartition(".")[2])
+def use_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the kernels on any processor, also if PyTorch is as fast or there are no bf16 instructions."""
     monkeypatch.setattr(matmul, "GEMM_FP32", gemm_fp32)
     monkeypatch.setattr(matmul, "GEMM_BF16", request.param)
 
 
-def laid(rows: int, columns: int, layout: str, seed: int) -> Tensor:
-    draw = torch.Generator().manual_seed(seed)
-    if layout == "rows":
-        return torch.randn(rows, columns, generator=draw)
-    if layout == "columns":
-        return torch.randn(columns, rows, generator=draw).T
-    if layout == "part of rows":
-        return torch.randn(rows + 2, columns + 5, generator=draw)[1:-1, 3:-2]
-    if layout == "part of columns":
-        return torch.randn(columns + 5, rows + 2, generator=draw).T[1:-1, 3:-2]
-    if layout == "one number":
-        return torch.randn(1, 1, generator=draw).expand(rows, columns)
-    return torch.randn(2 * rows, 2 * columns, generator=draw)[::2, ::2]
+def matrix(rows: int, columns: int, layout: str, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if layout == "row major":
+        return torch.randn(rows, columns, generator=generator)
+    if layout == "column major":
+        return torch.randn(columns, rows, generator=generator).T
+    if layout == "row slice":
+        return torch.randn(rows + 2, columns + 5, generator=generator)[1:-1, 3:-2]
+    if layout == "column slice":
+        return torch.randn(columns + 5, rows + 2, generator=generator).T[1:-1, 3:-2]
+    if layout == "expanded":
+        return torch.randn(1, 1, generator=generator).expand(rows, columns)
+    return torch.randn(2 * rows, 2 * columns, generator=generator)[::2, ::2]
 
 
 @settings(deadline=None, max_examples=200)
@@ -61,51 +59,50 @@ def laid(rows: int, columns: int, layout: str, seed: int) -> Tensor:
     rows=sizes,
     columns=sizes,
     terms=st.sampled_from([16, 31, 64, 255, 256, 257, 600]),
-    own=st.sampled_from(LAYOUTS),
-    other=st.sampled_from(LAYOUTS),
-    kinds=st.sampled_from([(FULL, FULL), (HALF, HALF), (FULL, HALF), (HALF, FULL)]),
-    biased=st.booleans(),
-    given_out=st.booleans(),
+    x_layout=st.sampled_from(LAYOUTS),
+    y_layout=st.sampled_from(LAYOUTS),
+    dtypes=st.sampled_from([(FP32, FP32), (BF16, BF16), (FP32, BF16), (BF16, FP32)]),
+    has_bias=st.booleans(),
+    has_out=st.booleans(),
     threads=st.integers(1, 3),
 )
-def test_they_are_products(
+def test_products_equal_those_of_pytorch(
     rows: int,
     columns: int,
     terms: int,
-    own: str,
-    other: str,
-    kinds: tuple[torch.dtype, torch.dtype],
+    x_layout: str,
+    y_layout: str,
+    dtypes: tuple[torch.dtype, torch.dtype],
     *,
-    biased: bool,
-    given_out: bool,
+    has_bias: bool,
+    has_out: bool,
     threads: int,
 ) -> None:
-    """Where one of the two is bf16 the other is rounded to it, and sums are in fp32; so is what is asked for in
-    it."""
-    x, y = laid(rows, terms, own, 0).to(kinds[0]), laid(terms, columns, other, 1).to(kinds[1])
-    bias = laid(1, columns, "rows", 2)[0] if biased else None
-    around = torch.full((rows, columns + 4), 7.0)
-    before = torch.get_num_threads()
+    """If one matrix is bf16, the other is rounded to it. Sums and outputs that the caller provides are in fp32."""
+    x, y = matrix(rows, terms, x_layout, 0).to(dtypes[0]), matrix(terms, columns, y_layout, 1).to(dtypes[1])
+    bias = matrix(1, columns, "row major", 2)[0] if has_bias else None
+    padded_out = torch.full((rows, columns + 4), 7.0)
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found = FAST.matmul(x, y, bias, around[:, 1:-3] if given_out else None)
+        product = TRAINING.matmul(x, y, bias, padded_out[:, 1:-3] if has_out else None)
     finally:
-        torch.set_num_threads(before)
-    if HALF in kinds:
-        x, y = x.to(HALF), y.to(HALF)
-    wanted = x.double() @ y.double() + (0 if bias is None else bias)
-    is_rounded = HALF in kinds and not (given_out and matmul.supports_matmul(x, y, bias))
-    close = {"atol": 1e-2, "rtol": 8e-3} if is_rounded else {"atol": 2e-4, "rtol": 1e-5}
-    torch.testing.assert_close(found.double(), wanted, **close)
-    if given_out:
-        assert found.data_ptr() == around[:, 1:].data_ptr()
-        assert (around[:, [0, -3, -2, -1]] == 7).all()
+        torch.set_num_threads(num_threads)
+    if BF16 in dtypes:
+        x, y = x.to(BF16), y.to(BF16)
+    expected = x.double() @ y.double() + (0 if bias is None else bias)
+    is_rounded = BF16 in dtypes and not (has_out and matmul.supports_matmul(x, y, bias))
+    tolerance = {"atol": 1e-2, "rtol": 8e-3} if is_rounded else {"atol": 2e-4, "rtol": 1e-5}
+    torch.testing.assert_close(product.double(), expected, **tolerance)
+    if has_out:
+        assert product.data_ptr() == padded_out[:, 1:].data_ptr()
+        assert (padded_out[:, [0, -3, -2, -1]] == 7).all()
     torch.set_num_threads(1)
     try:
-        again = torch.empty_like(found, memory_format=torch.contiguous_format) if given_out else None
-        assert torch.equal(FAST.matmul(x, y, bias, again), found)
+        out = torch.empty_like(product, memory_format=torch.contiguous_format) if has_out else None
+        assert torch.equal(TRAINING.matmul(x, y, bias, out), product)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(num_threads)
 
 
 @settings(deadline=None, max_examples=100)
@@ -114,232 +111,237 @@ def test_they_are_products(
     columns=sizes,
     terms=st.sampled_from([16, 32, 64, 100, 258]),
     layout=st.sampled_from(LAYOUTS),
-    kind=st.sampled_from([FULL, HALF]),
-    biased=st.booleans(),
-    activated=st.booleans(),
+    dtype=st.sampled_from([FP32, BF16]),
+    has_bias=st.booleans(),
+    has_gelu=st.booleans(),
     threads=st.integers(1, 3),
 )
-def test_a_matrix_in_panels_multiplies_as_it_does_itself(
+def test_a_packed_matrix_multiplies_bit_for_bit_as_an_unpacked_one(
     rows: int,
     columns: int,
     terms: int,
     layout: str,
-    kind: torch.dtype,
+    dtype: torch.dtype,
     threads: int,
     *,
-    biased: bool,
-    activated: bool,
+    has_bias: bool,
+    has_gelu: bool,
 ) -> None:
-    """To the bit; GELU is also taken in place."""
-    x, y = laid(rows, terms, "rows", 0).to(HALF), laid(terms, columns, layout, 1).to(kind)
-    bias = laid(1, columns, "rows", 2)[0] if biased else None
-    found, wanted = (torch.empty(rows, columns, dtype=HALF) for _ in range(2))
-    after = torch.empty_like(wanted) if activated else None
-    before = torch.get_num_threads()
+    """GELU is also computed in place."""
+    x, y = matrix(rows, terms, "row major", 0).to(BF16), matrix(terms, columns, layout, 1).to(dtype)
+    bias = matrix(1, columns, "row major", 2)[0] if has_bias else None
+    product, expected = (torch.empty(rows, columns, dtype=BF16) for _ in range(2))
+    expected_gelu = torch.empty_like(expected) if has_gelu else None
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        panels = matmul.pack(y)
-        matmul.matmul(x, panels, bias, found, activated=found if activated else None)
+        packed = matmul.pack(y)
+        matmul.matmul(x, packed, bias, product, activated=product if has_gelu else None)
     finally:
-        torch.set_num_threads(before)
-    matmul.matmul(x, y, bias, wanted, activated=after)
-    assert panels.shape == (terms, columns)
-    assert torch.equal(found, wanted if after is None else after)
+        torch.set_num_threads(num_threads)
+    matmul.matmul(x, y, bias, expected, activated=expected_gelu)
+    assert packed.shape == (terms, columns)
+    assert torch.equal(product, expected if expected_gelu is None else expected_gelu)
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 32), (32, 96), (64, 100), (96, 100), (0, 100)])
-def test_some_columns_of_panels(first: int, last: int) -> None:
-    x, y = laid(20, 40, "rows", 0).to(HALF), laid(40, 100, "columns", 1)
-    found, wanted = torch.empty(20, last - first, dtype=HALF), torch.empty(20, 100, dtype=HALF)
-    matmul.matmul(x, matmul.pack(y).slice_columns(first, last), None, found)
-    matmul.matmul(x, y, None, wanted)
-    assert torch.equal(found, wanted[:, first:last])
+def test_columns_of_a_packed_matrix(first: int, last: int) -> None:
+    x, y = matrix(20, 40, "row major", 0).to(BF16), matrix(40, 100, "column major", 1)
+    product, expected = torch.empty(20, last - first, dtype=BF16), torch.empty(20, 100, dtype=BF16)
+    matmul.matmul(x, matmul.pack(y).slice_columns(first, last), None, product)
+    matmul.matmul(x, y, None, expected)
+    assert torch.equal(product, expected[:, first:last])
 
 
-@pytest.mark.parametrize("kind", [FULL, HALF])
-@pytest.mark.parametrize("own", LAYOUTS[:4])
-@pytest.mark.parametrize("other", LAYOUTS[:4])
-def test_rows_and_columns_do_not_depend_on_the_others(own: str, other: str, kind: torch.dtype) -> None:
-    x, y, bias = laid(200, 300, own, 0).to(kind), laid(300, 90, other, 1), laid(1, 90, "rows", 2)[0]
-    whole = FAST.matmul(x, y, bias)
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+@pytest.mark.parametrize("x_layout", LAYOUTS[:4])
+@pytest.mark.parametrize("y_layout", LAYOUTS[:4])
+def test_rows_and_columns_do_not_depend_on_the_others(
+    x_layout: str, y_layout: str, dtype: torch.dtype
+) -> None:
+    x, y = matrix(200, 300, x_layout, 0).to(dtype), matrix(300, 90, y_layout, 1)
+    bias = matrix(1, 90, "row major", 2)[0]
+    product = TRAINING.matmul(x, y, bias)
     for first, last in ((0, 16), (1, 18), (47, 80), (100, 200)):
-        assert torch.equal(FAST.matmul(x[first:last], y, bias), whole[first:last])
+        assert torch.equal(TRAINING.matmul(x[first:last], y, bias), product[first:last])
     for first, last in ((0, 16), (1, 18), (30, 77), (50, 90)):
-        assert torch.equal(FAST.matmul(x, y[:, first:last], bias[first:last]), whole[:, first:last])
+        assert torch.equal(TRAINING.matmul(x, y[:, first:last], bias[first:last]), product[:, first:last])
 
 
-@pytest.mark.parametrize("kind", [FULL, HALF])
-def test_what_is_no_number_stays_in_its_row_and_column(kind: torch.dtype) -> None:
-    x, y = laid(50, 300, "rows", 0).to(kind), laid(300, 40, "rows", 1)
-    clean = FAST.matmul(x, y)
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_nan_and_infinity_stay_in_their_row_and_column(dtype: torch.dtype) -> None:
+    x, y = matrix(50, 300, "row major", 0).to(dtype), matrix(300, 40, "row major", 1)
+    expected = TRAINING.matmul(x, y)
     x[49, 299], y[5, 39] = torch.nan, torch.inf
     for a in (x, x.T.contiguous().T):
-        found = FAST.matmul(a, y)
-        assert found[49].isnan().all()
-        assert not found[:49, 39].isfinite().any()
-        rounded = {} if kind == FULL else {"atol": 1e-2, "rtol": 8e-3}  # by rows, where not by columns
-        torch.testing.assert_close(found[:49, :39], clean[:49, :39], check_dtype=False, **rounded)
+        product = TRAINING.matmul(a, y)
+        assert product[49].isnan().all()
+        assert not product[:49, 39].isfinite().any()
+        # In bf16 the result is rounded for a row-major matrix, but not for a column-major one.
+        tolerance = {} if dtype == FP32 else {"atol": 1e-2, "rtol": 8e-3}
+        torch.testing.assert_close(product[:49, :39], expected[:49, :39], check_dtype=False, **tolerance)
 
 
-@pytest.mark.parametrize("kind", [FULL, HALF])
+@pytest.mark.parametrize("dtype", [FP32, BF16])
 @pytest.mark.parametrize("terms", [20, 41, 1000])
-def test_slopes_of_a_linear_layer(terms: int, kind: torch.dtype) -> None:
-    """In fp32 also where inputs and slopes are bf16."""
-    x, grad = laid(terms, 33, "part of rows", 0).to(kind), laid(terms, 50, "rows", 1).to(kind)
-    for given_grad in (grad, grad.T.contiguous().T, grad[:1, :1].expand(terms, 50)):
-        of_weight, of_bias = FAST.linear_weight_grads(x, given_grad)
-        assert of_weight.dtype == of_bias.dtype == FULL
-        wanted = given_grad.float().T @ x.float()
-        torch.testing.assert_close(of_weight, wanted, atol=2e-4, rtol=1e-5)
-        torch.testing.assert_close(of_bias, given_grad.float().sum(0), atol=2e-4, rtol=1e-5)
+def test_gradients_of_a_linear_layer(terms: int, dtype: torch.dtype) -> None:
+    """They are in fp32 also if inputs and output gradients are bf16."""
+    x, grad = matrix(terms, 33, "row slice", 0).to(dtype), matrix(terms, 50, "row major", 1).to(dtype)
+    for out_grad in (grad, grad.T.contiguous().T, grad[:1, :1].expand(terms, 50)):
+        weight_grad, bias_grad = TRAINING.linear_weight_grads(x, out_grad)
+        assert weight_grad.dtype == bias_grad.dtype == FP32
+        torch.testing.assert_close(weight_grad, out_grad.float().T @ x.float(), atol=2e-4, rtol=1e-5)
+        torch.testing.assert_close(bias_grad, out_grad.float().sum(0), atol=2e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [FULL, HALF])
-def test_slopes_may_lie_anywhere(kind: torch.dtype) -> None:
-    """Those of few terms in bf16 are put past the caches where each row begins at a line of these."""
-    x, grad = laid(300, 64, "rows", 1).to(kind), laid(300, 128, "rows", 2).to(kind)
-    wanted = torch.empty(128, 64)
-    matmul.matmul_transposed_left(grad, x, wanted)
-    torch.testing.assert_close(wanted, grad.float().T @ x.float(), rtol=1e-4, atol=1e-4)
-    for first, width in ((0, 80), (1, 64), (5, 70)):
-        out = torch.empty(first + 128 * width)[first:].view(128, width)[:, :64]
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_weight_gradients_are_written_to_any_address(dtype: torch.dtype) -> None:
+    """In bf16 with few terms, rows that are aligned to cache lines are stored past the caches."""
+    x, grad = matrix(300, 64, "row major", 1).to(dtype), matrix(300, 128, "row major", 2).to(dtype)
+    expected = torch.empty(128, 64)
+    matmul.matmul_transposed_left(grad, x, expected)
+    torch.testing.assert_close(expected, grad.float().T @ x.float(), rtol=1e-4, atol=1e-4)
+    for first, stride in ((0, 80), (1, 64), (5, 70)):
+        out = torch.empty(first + 128 * stride)[first:].view(128, stride)[:, :64]
         matmul.matmul_transposed_left(grad, x, out)
-        assert torch.equal(out, wanted)
+        assert torch.equal(out, expected)
 
 
-@pytest.mark.parametrize("kind", [FULL, HALF])
-def test_slopes_of_many_rows_do_not_depend_on_who_makes_them(kind: torch.dtype) -> None:
-    """Nor on how many do; only the sums for the bias end in another order with another number of threads."""
-    x, grad = laid(1300, 70, "rows", 0).to(kind), laid(1300, 333, "rows", 1).to(kind)
-    wanted = grad.double().T @ x.double(), grad.double().sum(0)
-    before, weights = torch.get_num_threads(), []
+@pytest.mark.parametrize("dtype", [FP32, BF16])
+def test_weight_gradients_of_many_rows_do_not_depend_on_threads(dtype: torch.dtype) -> None:
+    """Only the bias gradients are summed in another order with another number of threads."""
+    x, grad = matrix(1300, 70, "row major", 0).to(dtype), matrix(1300, 333, "row major", 1).to(dtype)
+    expected_weight_grad, expected_bias_grad = grad.double().T @ x.double(), grad.double().sum(0)
+    num_threads, weight_grads = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            of_weight, of_bias = FAST.linear_weight_grads(x, grad)
-            torch.testing.assert_close(of_bias.double(), wanted[1], atol=2e-4, rtol=1e-5)
+            weight_grad, bias_grad = TRAINING.linear_weight_grads(x, grad)
+            torch.testing.assert_close(bias_grad.double(), expected_bias_grad, atol=2e-4, rtol=1e-5)
             for _ in range(4):
-                again = FAST.linear_weight_grads(x, grad)
-                assert torch.equal(again[0], of_weight)
-                assert torch.equal(again[1], of_bias)
-            weights.append(of_weight)
+                repeated = TRAINING.linear_weight_grads(x, grad)
+                assert torch.equal(repeated[0], weight_grad)
+                assert torch.equal(repeated[1], bias_grad)
+            weight_grads.append(weight_grad)
     finally:
-        torch.set_num_threads(before)
-    assert torch.equal(weights[0], weights[1])
-    assert torch.equal(weights[0], weights[2])
-    torch.testing.assert_close(weights[0].double(), wanted[0], atol=2e-4, rtol=1e-5)
+        torch.set_num_threads(num_threads)
+    assert torch.equal(weight_grads[0], weight_grads[1])
+    assert torch.equal(weight_grads[0], weight_grads[2])
+    torch.testing.assert_close(weight_grads[0].double(), expected_weight_grad, atol=2e-4, rtol=1e-5)
 
 
-def test_what_is_small_or_of_another_kind_is_left_to_torch() -> None:
-    for shape in ((5, 40, 40), (40, 5, 40), (40, 40, 5)):
-        rows, terms, columns = shape
-        x, y = laid(rows, terms, "rows", 0), laid(terms, columns, "rows", 1)
-        assert torch.equal(FAST.matmul(x, y), x @ y)
-        slopes = FAST.linear_weight_grads(x, laid(rows, columns, "rows", 2))
-        assert torch.equal(slopes[0], laid(rows, columns, "rows", 2).T @ x)
-    x = laid(40, 40, "rows", 0).double()
-    assert torch.equal(FAST.matmul(x, x), x @ x)
+def test_small_matrices_and_other_dtypes_use_pytorch() -> None:
+    for rows, terms, columns in ((5, 40, 40), (40, 5, 40), (40, 40, 5)):
+        x, y = matrix(rows, terms, "row major", 0), matrix(terms, columns, "row major", 1)
+        assert torch.equal(TRAINING.matmul(x, y), x @ y)
+        grad = matrix(rows, columns, "row major", 2)
+        assert torch.equal(TRAINING.linear_weight_grads(x, grad)[0], grad.T @ x)
+    x = matrix(40, 40, "row major", 0).double()
+    assert torch.equal(TRAINING.matmul(x, x), x @ x)
 
 
-def test_where_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backend_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(20, 30)
-    assert matmul_backend(x, FAST) is FAST
-    assert matmul_backend(x, ANSWERS) is ANSWERS
+    assert matmul_backend(x, TRAINING) is TRAINING
+    assert matmul_backend(x, INFERENCE) is INFERENCE
     with torch.no_grad():
-        assert matmul_backend(x, FAST) is not FAST  # what a run is judged by, it answers as its folder will
-        assert matmul_backend(x, ANSWERS) is ANSWERS
-    assert matmul_backend(x.double(), FAST) is REFERENCE
-    assert matmul_backend(x.bfloat16(), FAST) is FAST
+        # Validation during training computes as the saved model does.
+        assert matmul_backend(x, TRAINING) is not TRAINING
+        assert matmul_backend(x, INFERENCE) is INFERENCE
+    assert matmul_backend(x.double(), TRAINING) is REFERENCE
+    assert matmul_backend(x.bfloat16(), TRAINING) is TRAINING
     monkeypatch.setattr(matmul, "GEMM_FP32", None)
-    assert matmul_backend(x, FAST) is not FAST
+    assert matmul_backend(x, TRAINING) is not TRAINING
     with torch.autocast("cpu", torch.bfloat16):
-        assert matmul_backend(x, FAST) is FAST
+        assert matmul_backend(x, TRAINING) is TRAINING
         with torch.no_grad():
-            assert matmul_backend(x.bfloat16(), ANSWERS) is ANSWERS
+            assert matmul_backend(x.bfloat16(), INFERENCE) is INFERENCE
         monkeypatch.setattr(matmul, "GEMM_BF16", None)
-        assert matmul_backend(x, FAST) is REFERENCE
-    assert matmul_backend(x.bfloat16(), FAST) is REFERENCE
+        assert matmul_backend(x, TRAINING) is REFERENCE
+    assert matmul_backend(x.bfloat16(), TRAINING) is REFERENCE
 
 
-def in_kind(kind: torch.dtype) -> torch.autocast:
-    """Where it is computed in this kind."""
-    return torch.autocast("cpu", HALF, enabled=kind == HALF)
+def autocast_to(dtype: torch.dtype) -> torch.autocast:
+    return torch.autocast("cpu", BF16, enabled=dtype == BF16)
 
 
-def close_in(kind: torch.dtype, size: Tensor, **usual: float) -> dict[str, float]:
-    """How close two ways are; in bf16 in proportion to how large the numbers are."""
-    return {"atol": 2e-2 * size.abs().max().item(), "rtol": 2e-2} if kind == HALF else usual
+def tolerance_for(dtype: torch.dtype, expected: Tensor, **fp32_tolerance: float) -> dict[str, float]:
+    """Return the tolerances of assert_close; in bf16 they are relative to the largest value."""
+    bf16_tolerance = {"atol": 2e-2 * expected.abs().max().item(), "rtol": 2e-2}
+    return bf16_tolerance if dtype == BF16 else fp32_tolerance
 
 
-@pytest.mark.parametrize("kind", [FULL, HALF])
+@pytest.mark.parametrize("dtype", [FP32, BF16])
 @pytest.mark.parametrize("trained", ["all", "weight", "bias", "x"])
-def test_a_layer_there_and_back(trained: str, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "onednn_is_faster", lambda: False)  # else oneDNN makes TORCH's products
+def test_forward_and_backward_of_a_linear_layer(
+    trained: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "onednn_is_faster", lambda: False)  # Otherwise REFERENCE uses oneDNN.
     layer = Linear(40, 24)
     with torch.no_grad():
-        layer.weight.copy_(laid(24, 40, "rows", 0))
-        layer.bias.copy_(laid(1, 24, "rows", 1)[0])
-    x, upstream = laid(70, 40, "rows", 2), laid(70, 24, "rows", 3)
-    found = []
-    for kernels in (FAST, REFERENCE):
+        layer.weight.copy_(matrix(24, 40, "row major", 0))
+        layer.bias.copy_(matrix(1, 24, "row major", 1)[0])
+    x, out_grad = matrix(70, 40, "row major", 2), matrix(70, 24, "row major", 3)
+    results = []
+    for kernels in (TRAINING, REFERENCE):
         layer.kernels = kernels
-        leaves = {"weight": layer.weight, "bias": layer.bias, "x": x.clone()}
-        wanted = [leaf for name, leaf in leaves.items() if trained in ("all", name)]
-        for leaf in leaves.values():
-            leaf.requires_grad_(any(leaf is one for one in wanted))
-        with in_kind(kind):
-            out = layer(leaves["x"])
-        assert out.dtype == kind
-        assert (type(out.grad_fn).__name__ == "_ProductBackward") is (kernels is FAST)
-        found.append([out.detach(), *torch.autograd.grad(out, wanted, upstream.to(kind))])
-    for one, other in zip(*found, strict=True):
-        assert one.dtype == other.dtype
-        torch.testing.assert_close(one, other, **close_in(kind, other, atol=2e-5, rtol=1e-5))
+        inputs = {"weight": layer.weight, "bias": layer.bias, "x": x.clone()}
+        for name, tensor in inputs.items():
+            tensor.requires_grad_(trained in ("all", name))
+        with autocast_to(dtype):
+            out = layer(inputs["x"])
+        assert out.dtype == dtype
+        assert (type(out.grad_fn).__name__ == "_ProductBackward") is (kernels is TRAINING)
+        trained_inputs = [tensor for tensor in inputs.values() if tensor.requires_grad]
+        results.append([out.detach(), *torch.autograd.grad(out, trained_inputs, out_grad.to(dtype))])
+    for actual, expected in zip(*results, strict=True):
+        assert actual.dtype == expected.dtype
+        torch.testing.assert_close(actual, expected, **tolerance_for(dtype, expected, atol=2e-5, rtol=1e-5))
 
 
-@pytest.mark.parametrize("kind", [FULL, HALF])
+@pytest.mark.parametrize("dtype", [FP32, BF16])
 @pytest.mark.parametrize("rows", [16, 101])
-@pytest.mark.parametrize("trained", ["all", "none of the first", "the first", "biases", "x"])
-def test_a_feed_forward_there_and_back(rows: int, trained: str, kind: torch.dtype) -> None:
+@pytest.mark.parametrize("trained", ["all", "second layer", "first layer", "biases", "x"])
+def test_forward_and_backward_of_a_feed_forward_layer(rows: int, trained: str, dtype: torch.dtype) -> None:
     config = preset("bert-tiny-uncased", hidden_size=32, intermediate_size=100, num_attention_heads=2)
     layer = FeedForward(config)
-    for number, weight in enumerate(layer.parameters()):
-        weight.data.copy_(laid(1, weight.numel(), "rows", number).view(weight.shape))
-    x, upstream = laid(rows, 32, "rows", 8), laid(rows, 32, "rows", 9)
-    found = []
-    for kernels in (FAST, REFERENCE):
+    for seed, weight in enumerate(layer.parameters()):
+        weight.data.copy_(matrix(1, weight.numel(), "row major", seed).view(weight.shape))
+    x, out_grad = matrix(rows, 32, "row major", 8), matrix(rows, 32, "row major", 9)
+    results = []
+    for kernels in (TRAINING, REFERENCE):
         set_kernel_backend(layer, kernels)
-        leaves = {"x": x.clone(), **dict(layer.named_parameters())}
-        for name, leaf in leaves.items():
+        inputs = {"x": x.clone(), **dict(layer.named_parameters())}
+        for name, tensor in inputs.items():
             is_first = name.startswith("inner")
-            leaf.requires_grad_(
+            tensor.requires_grad_(
                 trained == "all"
-                or (trained == "none of the first" and not is_first and name != "x")
-                or (trained == "the first" and is_first)
+                or (trained == "second layer" and not is_first and name != "x")
+                or (trained == "first layer" and is_first)
                 or (trained == "biases" and name.endswith("bias"))
                 or trained == name
             )
-        with in_kind(kind):
-            out = layer(leaves["x"])
-        assert (type(out.grad_fn).__name__ == "FedForwardBackward") is (kernels is FAST)
-        wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
-        found.append([out.detach(), *torch.autograd.grad(out, wanted, upstream.to(kind))])
-    for one, other in zip(*found, strict=True):
-        assert one.dtype == other.dtype
-        torch.testing.assert_close(one, other, **close_in(kind, other, atol=5e-4, rtol=1e-4))
+        with autocast_to(dtype):
+            out = layer(inputs["x"])
+        assert (type(out.grad_fn).__name__ == "FeedForwardBackward") is (kernels is TRAINING)
+        trained_inputs = [tensor for tensor in inputs.values() if tensor.requires_grad]
+        results.append([out.detach(), *torch.autograd.grad(out, trained_inputs, out_grad.to(dtype))])
+    for actual, expected in zip(*results, strict=True):
+        assert actual.dtype == expected.dtype
+        torch.testing.assert_close(actual, expected, **tolerance_for(dtype, expected, atol=5e-4, rtol=1e-4))
 
 
-def test_a_feed_forward_of_another_kind_is_made_the_usual_way() -> None:
-    x = laid(20, 32, "rows", 0)
+def test_unsupported_feed_forward_layers_use_pytorch() -> None:
+    x = matrix(20, 32, "row major", 0)
     for changes in ({"hidden_act": "relu"}, {"intermediate_size": 8}):
         config = preset("bert-tiny-uncased", **{"hidden_size": 32, "num_attention_heads": 2, **changes})
         layer = FeedForward(config)
-        assert FAST.feed_forward(x, layer.inner, layer.output, layer.activation) is None
+        assert TRAINING.feed_forward(x, layer.inner, layer.output, layer.activation) is None
     layer = FeedForward(preset("bert-tiny-uncased", hidden_size=32, num_attention_heads=2))
-    assert FAST.feed_forward(x.double(), layer.inner, layer.output, layer.activation) is None
+    assert TRAINING.feed_forward(x.double(), layer.inner, layer.output, layer.activation) is None
     odd = FeedForward(
         preset("bert-tiny-uncased", hidden_size=32, num_attention_heads=2, intermediate_size=101)
     )
-    assert FAST.feed_forward(x, odd.inner, odd.output, odd.activation) is not None
-    # in bf16 terms are added up in pairs
-    assert FAST.feed_forward(x.to(HALF), odd.inner, odd.output, odd.activation) is None
+    assert TRAINING.feed_forward(x, odd.inner, odd.output, odd.activation) is not None
+    # The bf16 kernels add up terms in pairs.
+    assert TRAINING.feed_forward(x.to(BF16), odd.inner, odd.output, odd.activation) is None

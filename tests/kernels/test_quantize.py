@@ -1,4 +1,4 @@
-"""The compiled kernels of answers in 8 bits against torch's operations; what they answer alone and in company."""
+"""Compare quantization and int8 linear layers by kernels with PyTorch, and int8 embeddings across batches."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if not backend_selection.is_numba_available():
 
 from bertsmith.kernels.cpu import amx, gemm_int8_vnni, matmul_int8, quantize
 
-NATIVES: list[Any] = [gemm_int8_vnni]
+INT8_GEMMS: list[Any] = [gemm_int8_vnni]
 if amx.is_amx_available():
     from bertsmith.kernels.cpu import gemm_int8_amx
 
-    NATIVES.append(gemm_int8_amx)
+    INT8_GEMMS.append(gemm_int8_amx)
 
-backend_selection.load_backend("numba")  # compiles the kernels, for which answers do not wait
-FAST = backend_selection.select_inference_backend(128)
+backend_selection.load_backend("numba")  # Otherwise inference starts before the kernels are compiled.
+NUMBA = backend_selection.select_inference_backend(128)
 
 
 @pytest.fixture(
-    params=[*NATIVES, None], ids=lambda bodies: str(bodies and bodies.__name__.rpartition(".")[2])
+    params=[*INT8_GEMMS, None], ids=lambda module: str(module and module.__name__.rpartition(".")[2])
 )
-def native(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether integers are multiplied by these bodies: in fours also by a processor that has no such products."""
+def has_native_gemm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Use each int8 kernel in turn, also if the processor has no such instructions, and then none of them."""
     monkeypatch.setattr(matmul_int8, "GEMM_INT8", request.param)
     return request.param is not None
 
@@ -51,66 +51,63 @@ def normal(*shape: int, seed: int, scale: float = 1.0) -> torch.Tensor:
 @given(
     rows=st.integers(1, 40),
     columns=st.sampled_from([16, 48, 384, 20]),
-    kind=st.sampled_from([torch.float32, torch.bfloat16]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     threads=st.integers(1, 2),
     seed=st.integers(0, 9),
 )
-def test_rounding_to_8_bits_and_back(
-    rows: int, columns: int, kind: torch.dtype, threads: int, seed: int
+def test_quantize_and_dequantize(
+    rows: int, columns: int, dtype: torch.dtype, threads: int, seed: int
 ) -> None:
-    x, channels = (
-        normal(rows, columns, seed=seed, scale=3).to(kind),
-        normal(columns, seed=seed + 1).abs() + 0.1,
-    )
-    before = torch.get_num_threads()
+    x = normal(rows, columns, seed=seed, scale=3).to(dtype)
+    input_scale = normal(columns, seed=seed + 1).abs() + 0.1
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         with torch.inference_mode():
-            found, step, middle = FAST.quantize_rows(x, channels)
-            wanted, steps, middles = REFERENCE.quantize_rows(x, channels)
-            torch.testing.assert_close(step, steps, atol=0, rtol=1e-6)
-            # the lowest number and half of what lies above it, which may cancel each other
-            torch.testing.assert_close(
-                middle, middles, atol=2e-7 * float(x.abs().max() * channels.max()), rtol=1e-5
-            )
-            apart = (found.int() - wanted.int()).abs()
-            assert int(apart.max()) <= 1  # between two that are as near
-            assert float((apart > 0).float().mean()) < 0.01
+            quantized, steps, offsets = NUMBA.quantize_rows(x, input_scale)
+            expected, expected_steps, expected_offsets = REFERENCE.quantize_rows(x, input_scale)
+            torch.testing.assert_close(steps, expected_steps, atol=0, rtol=1e-6)
+            # An offset is the minimum plus half of the range, which can cancel out.
+            atol = 2e-7 * float(x.abs().max() * input_scale.max())
+            torch.testing.assert_close(offsets, expected_offsets, atol=atol, rtol=1e-5)
+            difference = (quantized.int() - expected.int()).abs()
+            assert int(difference.max()) <= 1  # A value halfway between two integers may become either.
+            assert float((difference > 0).float().mean()) < 0.01
 
-            products = torch.randint(-(10**6), 10**6, (rows, columns), dtype=torch.int32)
-            of = DequantParams(*(normal(columns, seed=seed + i) for i in (2, 3, 4, 5)))
-            apart = normal(rows, 1, seed=seed + 6, scale=1e4)
-            brought, expected = (
-                kernels.dequantize(products, step, middle, apart, of, kind) for kernels in (FAST, REFERENCE)
+            sums = torch.randint(-(10**6), 10**6, (rows, columns), dtype=torch.int32)
+            params = DequantParams(*(normal(columns, seed=seed + i) for i in (2, 3, 4, 5)))
+            outliers = normal(rows, 1, seed=seed + 6, scale=1e4)
+            output, expected_output = (
+                kernels.dequantize(sums, steps, offsets, outliers, params, dtype)
+                for kernels in (NUMBA, REFERENCE)
             )
-            assert brought.dtype == kind
-            loosely = 0.01 if kind == torch.bfloat16 else 1e-5
-            torch.testing.assert_close(
-                brought, expected, atol=loosely * float(expected.abs().max()), rtol=loosely
-            )
+            assert output.dtype == dtype
+            tolerance = 0.01 if dtype == torch.bfloat16 else 1e-5
+            atol = tolerance * float(expected_output.abs().max())
+            torch.testing.assert_close(output, expected_output, atol=atol, rtol=tolerance)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(num_threads)
 
 
-def test_a_row_of_one_number_is_rounded_to_something_finite() -> None:
+def test_a_constant_row_is_quantized_to_finite_values() -> None:
     with torch.inference_mode():
-        found, step, middle = FAST.quantize_rows(torch.full((1, 16), 2.5), torch.ones(16))
-    assert torch.isfinite(step * found + middle).all()
-    torch.testing.assert_close(step * found + middle, torch.full((1, 16), 2.5))
+        quantized, step, offset = NUMBA.quantize_rows(torch.full((1, 16), 2.5), torch.ones(16))
+    assert torch.isfinite(step * quantized + offset).all()
+    torch.testing.assert_close(step * quantized + offset, torch.full((1, 16), 2.5))
 
 
-def test_what_is_not_a_number_stays_none_in_its_row(*, native: bool) -> None:
+def test_nan_stays_in_its_row(*, has_native_gemm: bool) -> None:
     x = normal(4, 64, seed=0)
     x[1, 5] = torch.nan
-    products, of = torch.ones(4, 64, dtype=torch.int32), DequantParams(*torch.ones(4, 64))
+    sums, params = torch.ones(4, 64, dtype=torch.int32), DequantParams(*torch.ones(4, 64))
     with torch.inference_mode():
-        _, step, middle = FAST.quantize_rows(x, torch.ones(64))
-        restored = FAST.dequantize(products, step, middle, x[:, :1], of, torch.float32)
-        weights = FAST.pack_int8_weight(torch.ones(64, 64, dtype=torch.int8), is_native=native)
-        whole = FAST.int8_linear(x, QuantizedLinear(torch.ones(64), weights, of, 0), torch.float32)
-    for found in (restored, whole):
-        assert found.isnan().all(1).tolist() == [False, True, False, False]
-        assert not found[[0, 2, 3]].isnan().any()
+        _, steps, offsets = NUMBA.quantize_rows(x, torch.ones(64))
+        dequantized = NUMBA.dequantize(sums, steps, offsets, x[:, :1], params, torch.float32)
+        weight = NUMBA.pack_int8_weight(torch.ones(64, 64, dtype=torch.int8), is_native=has_native_gemm)
+        output = NUMBA.int8_linear(x, QuantizedLinear(torch.ones(64), weight, params, 0), torch.float32)
+    for result in (dequantized, output):
+        assert result.isnan().all(1).tolist() == [False, True, False, False]
+        assert not result[[0, 2, 3]].isnan().any()
 
 
 @settings(deadline=None, max_examples=40)
@@ -118,101 +115,98 @@ def test_what_is_not_a_number_stays_none_in_its_row(*, native: bool) -> None:
     rows=st.sampled_from([1, 2, 3, 4, 5, 31, 63, 64, 65, 130]),
     inputs=st.sampled_from([16, 48, 384, 20, 1536]),
     outputs=st.sampled_from([16, 64, 80, 384, 10]),
-    kind=st.sampled_from([torch.float32, torch.bfloat16]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     threads=st.integers(1, 2),
     activated=st.booleans(),
 )
-def test_a_layer_in_integers_is_the_same_by_each_way_of_multiplying(
-    rows: int, inputs: int, outputs: int, kind: torch.dtype, threads: int, *, activated: bool
+def test_an_int8_linear_layer_is_the_same_by_all_kernels(
+    rows: int, inputs: int, outputs: int, dtype: torch.dtype, threads: int, *, activated: bool
 ) -> None:
-    x, channels = normal(rows, inputs, seed=rows, scale=3).to(kind), normal(inputs, seed=1).abs() + 0.1
+    x = normal(rows, inputs, seed=rows, scale=3).to(dtype)
+    input_scale = normal(inputs, seed=1).abs() + 0.1
     weight = torch.randint(
         -127, 128, (inputs, outputs), dtype=torch.int8, generator=torch.Generator().manual_seed(2)
     )
     scale, bias = normal(outputs, seed=3).abs() * 0.01, normal(outputs, seed=4)
-    apart = rows % inputs
-    weight[apart], channels[apart] = 0, 0.0
-    of = DequantParams(weight.sum(0, dtype=torch.float32), scale, bias, normal(outputs, seed=5, scale=50))
-    before = torch.get_num_threads()
+    outlier_channel = rows % inputs
+    weight[outlier_channel], input_scale[outlier_channel] = 0, 0.0
+    params = DequantParams(weight.sum(0, dtype=torch.float32), scale, bias, normal(outputs, seed=5, scale=50))
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
-    usual = matmul_int8.GEMM_INT8
-    is_exact = hardware.has_exact_int8_matmul()  # else answers do not use PyTorch's int8 products
-    ways: list[tuple[KernelBackend, bool, Any]]
-    ways = [(REFERENCE, is_exact, None), (REFERENCE, False, None), (FAST, False, None)]
-    for bodies in NATIVES:
-        has_body = inputs % quantize.COLUMNS == 0 and outputs % bodies.OUTPUT_MULTIPLE == 0
-        ways.append((FAST, is_exact or has_body, bodies))
-    made = []
+    default_gemm = matmul_int8.GEMM_INT8
+    is_exact = hardware.has_exact_int8_matmul()  # Otherwise inference does not use PyTorch's int8 products.
+    configs: list[tuple[KernelBackend, bool, Any]]
+    configs = [(REFERENCE, is_exact, None), (REFERENCE, False, None), (NUMBA, False, None)]
+    for module in INT8_GEMMS:
+        is_supported = inputs % quantize.COLUMNS == 0 and outputs % module.OUTPUT_MULTIPLE == 0
+        configs.append((NUMBA, is_exact or is_supported, module))
+    results = []
     try:
         with torch.inference_mode():
-            for kernels, is_native, matmul_int8.GEMM_INT8 in ways:
-                form = QuantizedLinear(
-                    channels, kernels.pack_int8_weight(weight, is_native=is_native), of, apart
-                )
-                made.append(kernels.int8_linear(x, form, kind, gelu=activated))
+            for kernels, is_native, matmul_int8.GEMM_INT8 in configs:
+                packed_weight = kernels.pack_int8_weight(weight, is_native=is_native)
+                linear = QuantizedLinear(input_scale, packed_weight, params, outlier_channel)
+                results.append(kernels.int8_linear(x, linear, dtype, gelu=activated))
     finally:
-        matmul_int8.GEMM_INT8 = usual
-        torch.set_num_threads(before)
-    plain, whole, *by_bodies = made
-    assert torch.equal(plain, whole)
-    # numbers between two may go to either, so that a product differs by a weight
-    size = float(plain.float().abs().max())
-    for found in by_bodies:
-        assert found.dtype == kind
-        torch.testing.assert_close(found.float(), plain.float(), atol=2e-3 * size, rtol=0.01)
-        assert float((found.float() - plain.float()).abs().mean()) < 3e-4 * size + 1e-6
+        matmul_int8.GEMM_INT8 = default_gemm
+        torch.set_num_threads(num_threads)
+    expected, fp32_result, *kernel_results = results
+    assert torch.equal(expected, fp32_result)
+    # A value halfway between two integers may become either, so that an output differs by a weight.
+    size = float(expected.float().abs().max())
+    for result in kernel_results:
+        assert result.dtype == dtype
+        torch.testing.assert_close(result.float(), expected.float(), atol=2e-3 * size, rtol=0.01)
+        assert float((result.float() - expected.float()).abs().mean()) < 3e-4 * size + 1e-6
 
 
-@pytest.mark.usefixtures("native")
+@pytest.mark.usefixtures("has_native_gemm")
 def test_sums_of_the_largest_integers_are_exact() -> None:
     inputs, outputs = 4096, 32
     x = torch.full((2, inputs), 1.0)
-    x[:, 0] = -1.0  # 1 becomes 127, -1 the lowest
+    x[:, 0] = -1.0  # 1 becomes 127, and -1 becomes -128.
     weight = torch.full((inputs, outputs), 127, dtype=torch.int8)
     weight[:, 1::2] = -127
-    ones, none = torch.ones(outputs), torch.zeros(outputs)
-    of = DequantParams(weight.sum(0, dtype=torch.float32), ones, none, none)
-    wanted = (x @ weight.float()).double()
-    is_exact = hardware.has_exact_int8_matmul()  # else answers do not use PyTorch's int8 products
+    ones, zeros = torch.ones(outputs), torch.zeros(outputs)
+    params = DequantParams(weight.sum(0, dtype=torch.float32), ones, zeros, zeros)
+    expected = (x @ weight.float()).double()
+    is_exact = hardware.has_exact_int8_matmul()  # Otherwise inference does not use PyTorch's int8 products.
+    configs = (REFERENCE, is_exact), (REFERENCE, False), (NUMBA, is_exact), (NUMBA, False)
     with torch.inference_mode():
-        for kernels, is_native in (
-            (REFERENCE, is_exact),
-            (REFERENCE, False),
-            (FAST, is_exact),
-            (FAST, False),
-        ):
-            form = kernels.pack_int8_weight(weight, is_native=is_native)
-            found = kernels.int8_linear(x, QuantizedLinear(torch.ones(inputs), form, of, 0), torch.float32)
-            torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1.0)
+        for kernels, is_native in configs:
+            packed_weight = kernels.pack_int8_weight(weight, is_native=is_native)
+            linear = QuantizedLinear(torch.ones(inputs), packed_weight, params, 0)
+            output = kernels.int8_linear(x, linear, torch.float32)
+            torch.testing.assert_close(output.double(), expected, rtol=1e-5, atol=1.0)
 
 
-def test_in_which_form_weights_are_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_of_packed_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.arange(-128, 128, dtype=torch.int16).to(torch.int8).view(16, 16)
-    for kernels in (REFERENCE, FAST):
+    for kernels in (REFERENCE, NUMBA):
         assert torch.equal(kernels.pack_int8_weight(weight, is_native=True), weight)
-        odd = kernels.pack_int8_weight(weight[:, :10], is_native=False)
-        assert torch.equal(odd, weight[:, :10].float())
-    paired = FAST.pack_int8_weight(weight, is_native=False)
-    if paired.dtype == torch.int16:  # the processor has AVX2
-        assert paired.shape == (1, 8, 16, 2)
-        assert paired[0, 3, 5].tolist() == weight[6:8, 5].tolist()
+        unsupported = kernels.pack_int8_weight(weight[:, :10], is_native=False)
+        assert torch.equal(unsupported, weight[:, :10].float())
+    int16_pairs = NUMBA.pack_int8_weight(weight, is_native=False)
+    if int16_pairs.dtype == torch.int16:  # The processor has AVX2.
+        assert int16_pairs.shape == (1, 8, 16, 2)
+        assert int16_pairs[0, 3, 5].tolist() == weight[6:8, 5].tolist()
     monkeypatch.setattr(matmul_int8, "GEMM_INT8", gemm_int8_vnni)
-    wide = torch.cat([weight] * 4, 1)
-    in_fours = FAST.pack_int8_weight(wide, is_native=True)
-    assert in_fours.shape == (2, 4, 32, 4)
-    assert in_fours[1, 3, 5].tolist() == wide[12:16, 37].tolist()
-    for bodies in NATIVES[1:]:
-        monkeypatch.setattr(matmul_int8, "GEMM_INT8", bodies)
-        in_tiles = FAST.pack_int8_weight(wide, is_native=True)
-        assert in_tiles.shape == (2, 16, 32, 4)
-        assert torch.equal(in_tiles[:, :4], in_fours)
-        assert not in_tiles[:, 4:].any()
+    large_weight = torch.cat([weight] * 4, 1)
+    int8_quads = NUMBA.pack_int8_weight(large_weight, is_native=True)
+    assert int8_quads.shape == (2, 4, 32, 4)
+    assert int8_quads[1, 3, 5].tolist() == large_weight[12:16, 37].tolist()
+    for module in INT8_GEMMS[1:]:
+        monkeypatch.setattr(matmul_int8, "GEMM_INT8", module)
+        padded_quads = NUMBA.pack_int8_weight(large_weight, is_native=True)
+        assert padded_quads.shape == (2, 16, 32, 4)
+        assert torch.equal(padded_quads[:, :4], int8_quads)
+        assert not padded_quads[:, 4:].any()
 
 
 @pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_any_company(
-    precision: Precision, is_native: bool, monkeypatch: pytest.MonkeyPatch, *, native: bool
+def test_an_int8_encoder_equals_the_reference_and_does_not_depend_on_the_batch(
+    precision: Precision, is_native: bool, monkeypatch: pytest.MonkeyPatch, *, has_native_gemm: bool
 ) -> None:
     monkeypatch.setattr(hardware, "has_fast_int8_matmul", lambda: is_native)
     config = preset("bert-mini-uncased", vocab_size=300)
@@ -220,16 +214,20 @@ def test_an_encoder_in_8_bits_answers_as_it_does_without_kernels_and_alike_in_an
     lengths = [7, 60, 200, 1, 128, 33, 129, 16]
     ids = torch.randint(5, 300, (sum(lengths),), generator=torch.Generator().manual_seed(1)).numpy()
     texts = Packed.from_arrays(ids, np.zeros_like(ids), np.array(lengths))
-    place = ComputeContext(torch.device("cpu"), precision, torch.Generator())
-    quick, plain = (quantize_encoder(encoder, texts, kernels) for kernels in (FAST, REFERENCE))
-    if native and is_native:
-        assert not quick.is_int8  # by torch's own products
-    assert {part.kernels for part in quick.modules() if hasattr(part, "kernels")} == {FAST}
-    assert {part.kernels for part in encoder.modules() if hasattr(part, "kernels")} == {REFERENCE}
+    context = ComputeContext(torch.device("cpu"), precision, torch.Generator())
+    numba_encoder, reference_encoder = (
+        quantize_encoder(encoder, texts, kernels) for kernels in (NUMBA, REFERENCE)
+    )
+    if has_native_gemm and is_native:
+        assert not numba_encoder.is_int8  # PyTorch's own int8 products are not used.
+    assert {module.kernels for module in numba_encoder.modules() if hasattr(module, "kernels")} == {NUMBA}
+    assert {module.kernels for module in encoder.modules() if hasattr(module, "kernels")} == {REFERENCE}
     with torch.inference_mode():
-        found, wanted = (place.autocast_encoder(one)(texts) for one in (quick, plain))
-        assert float(torch.cosine_similarity(found, wanted).min()) > 0.998
+        output, expected = (
+            context.autocast_encoder(model)(texts) for model in (numba_encoder, reference_encoder)
+        )
+        assert float(torch.cosine_similarity(output, expected).min()) > 0.998
         for start, end in zip(texts.cu_seqlens[:-1].tolist(), texts.cu_seqlens[1:].tolist(), strict=True):
-            own = texts.tokens[start:end].numpy(), texts.segments[start:end].numpy()
-            alone = Packed.from_lists(*([part.tolist()] for part in own))
-            assert torch.equal(place.autocast_encoder(quick)(alone), found[start:end])
+            text = texts.tokens[start:end].numpy(), texts.segments[start:end].numpy()
+            single = Packed.from_lists(*([part.tolist()] for part in text))
+            assert torch.equal(context.autocast_encoder(numba_encoder)(single), output[start:end])

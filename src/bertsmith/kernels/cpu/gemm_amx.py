@@ -1,9 +1,12 @@
-"""The bodies of products of matrices in bf16, for processors that multiply it in tiles (AMX).
+"""Matrix products in bf16 for processors with AMX-BF16.
 
-Thirty-two rows and as many columns are made at a time, in four tiles. What is multiplied by is copied into panels,
-as for products in registers (gemm_avx512bf16.py), whose slots these bodies read; terms are filled up with zeros to
-a multiple of 32. Sums are in fp32. No row of a product depends on the other rows, nor a column on the other
-columns, nor any on the number of threads.
+Names of sizes are those of BLAS and BLIS: out [m, n] = a [m, k] · b [k, n], and `gemm_transposed_left` processes k
+in blocks of kc terms. Four tiles hold a block of 32 rows and 32 columns of the result. The right matrix is packed
+into panels as in gemm_avx512bf16.py, whose slots these kernels use, with k padded with zeros to a multiple of 32.
+Sums are in fp32.
+
+The terms of each element are added in the same order. An element of the result therefore depends neither on the
+other rows and columns nor on the number of threads.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from bertsmith.kernels.cpu.compilation import (
     load_slots,
     num_threads,
     thread_index,
+    thread_range,
 )
 from bertsmith.kernels.cpu.microkernel_fp32 import INIT_ACCUMULATE, INIT_BIAS, INIT_ZERO
 from bertsmith.kernels.cpu.packed_matrix import (
@@ -54,301 +58,280 @@ from bertsmith.kernels.cpu.simd_pairs import transpose_16x16, transpose_pairs
 
 WRITTEN_WITH = "28653773a7c07887"  # what is imported here, and what these import, see the first
 ROWS = BLOCK_SIZE
-_HALF = BLOCK_SIZE // 2  # rows of a tile, and pairs of terms
-_CLAIMED = 2 * ROWS  # rows that a thread makes at most before it looks for others
-_TERMS = 512  # of `by_columns` added up at a time
-_LINE = 4 * COLUMNS  # bytes of a row of a block in fp32
-_TILE = 64 * _HALF  # bytes of a tile
-_BLOCK = ROWS * _LINE
-_EDGE = _BLOCK + _LINE  # bytes of a block and a bias at the edge
-_APART_ROWS = (
-    _TILE * _TERMS // BLOCK_SIZE + PANEL_PADDING_BYTES
-)  # bytes from a panel of rows of `by_columns` to the next
+_TILE_ROWS = BLOCK_SIZE // 2  # rows of a tile, and pairs of terms that a tile instruction adds up
+_MAX_CLAIM_ROWS = 2 * ROWS  # rows that a thread claims at a time, at most
+_KC = 512  # terms that `gemm_transposed_left` packs before it multiplies
+_BLOCK_STRIDE = 4 * COLUMNS  # bytes from one row of a block in fp32 to the next
+_TILE_BYTES = TILE_ROW_BYTES * _TILE_ROWS
+_BLOCK_BYTES = ROWS * _BLOCK_STRIDE
+_EDGE_BYTES = _BLOCK_BYTES + _BLOCK_STRIDE  # bytes of a block and a bias at the edge
+_A_PANEL_BYTES = _TILE_BYTES * _KC // BLOCK_SIZE + PANEL_PADDING_BYTES
+_B_PANEL_BYTES = PAIR_BYTES * _KC // 2 + PANEL_PADDING_BYTES
 
 
-def _steps(terms):
-    return ceil_div(terms, BLOCK_SIZE)
+def panel_size(k):
+    """Return the bytes from a panel of b of `gemm` to the next."""
+    return PAIR_BYTES * _TILE_ROWS * ceil_div(k, BLOCK_SIZE) + PANEL_PADDING_BYTES
 
 
-def panel_size(terms):
-    """How many bytes lie between a panel of `by_rows` and the next."""
-    return PAIR_BYTES * _HALF * _steps(terms) + PANEL_PADDING_BYTES
+def workspace_size(k):
+    """Return the bytes of workspace per thread of `gemm`."""
+    row_bytes = 2 * BLOCK_SIZE * ceil_div(k, BLOCK_SIZE)
+    return _EDGE_BYTES + TRANSPOSE_BYTES + row_bytes * (_MAX_CLAIM_ROWS + ROWS)
 
 
-def workspace_size(terms):
-    """How many bytes each thread of `by_rows` needs to compute in."""
-    return _EDGE + TRANSPOSE_BYTES + 2 * BLOCK_SIZE * _steps(terms) * (_CLAIMED + ROWS)
+def workspace_size_transposed(threads, m, n):
+    """Return the bytes of workspace of `gemm_transposed_left`, of each thread, and of one block of b."""
+    thread_bytes = _EDGE_BYTES + _MAX_CLAIM_ROWS // VECTOR_WIDTH * _A_PANEL_BYTES
+    b_bytes = ceil_div(n, COLUMNS) * _B_PANEL_BYTES
+    return threads * thread_bytes + 2 * b_bytes, thread_bytes, b_bytes
 
 
-def workspace_size_transposed(threads, rows, columns):
-    """How many bytes `by_columns` needs to compute in; of these, each thread, and a set of panels of columns."""
-    own = _EDGE + _CLAIMED // VECTOR_WIDTH * _APART_ROWS
-    of_columns = ceil_div(columns, COLUMNS) * (PAIR_BYTES * _TERMS // 2 + PANEL_PADDING_BYTES)
-    return threads * own + 2 * of_columns, own, of_columns
+def num_counters(k):
+    """Return the number of counters of `gemm_transposed_left`."""
+    return 2 * ceil_div(k, _KC)
 
 
-def num_counters(terms):
-    """How many numbers the threads of `by_columns` count with."""
-    return 2 * ceil_div(terms, _TERMS)
-
-
-def num_slices(terms):
-    """How many sums of each column `by_columns` makes."""
-    return ceil_div(terms, PACK_ROWS)
+def num_slices(k):
+    """Return the number of partial sums per column of `gemm_transposed_left`."""
+    return ceil_div(k, PACK_ROWS)
 
 
 @njit(**JIT_OPTIONS)
-def _block(begins, bias, a, a_row, a_below, a_step, b, half, out, width, steps, kept):
-    """What begins there (microkernel_fp32.py), and 32 rows of a times 32 columns of b, 32 terms at a step. In
-    bytes: a_row between two rows of a tile of a, a_below to the 16 rows below, a_step to the next terms, width
-    between rows of out, which is bf16 or fp32. kept: where a block lies before it is rounded."""
-    for r in range(ROWS):  # there while its products are made
-        prefetch_write(out + r * width)
-    if begins == INIT_ACCUMULATE:  # in fp32
-        load_block(out, width)
-    elif begins == INIT_BIAS:
+def _compute_block(init, bias, a_block, b, steps, target, buffer):
+    """Compute a block of out.
+
+    a_block: address of the rows of a, row stride, bytes to the 16 rows below, and bytes to the next 32 terms.
+    steps: number of times that 32 terms are added. target: whether out is bf16, its address, and its row stride.
+    buffer: a block in fp32 that is to be rounded.
+    """
+    a, a_row_stride, a_lower_offset, a_step_stride = a_block
+    out_is_bf16, out, out_stride = target
+    for i in range(ROWS):  # The result is in the cache once its products are computed.
+        prefetch_write(out + i * out_stride)
+    if init == INIT_ACCUMULATE:  # in fp32
+        load_block(out, out_stride)
+    elif init == INIT_BIAS:
         load_block(bias, 0)
     else:
         zero_block()
     for _ in range(steps):
-        accumulate_bf16(a, a + a_below, a_row, b, PAIR_BYTES)
-        a += a_step
-        b += _HALF * PAIR_BYTES
-    if half:
-        store_block(kept, _LINE)
+        accumulate_bf16(a, a + a_lower_offset, a_row_stride, b, PAIR_BYTES)
+        a += a_step_stride
+        b += _TILE_ROWS * PAIR_BYTES
+    if out_is_bf16:
+        store_block(buffer, _BLOCK_STRIDE)
+        for i in range(ROWS):
+            out_row, block_row = out + i * out_stride, buffer + i * _BLOCK_STRIDE
+            store_bf16(out_row, load(block_row))
+            store_bf16(out_row + 2 * VECTOR_WIDTH, load(block_row + TILE_ROW_BYTES))
     else:
-        store_block(out, width)
-    if half:
-        for r in range(ROWS):
-            made, own = out + r * width, kept + r * _LINE
-            store_bf16(made, load(own))
-            store_bf16(made + 2 * VECTOR_WIDTH, load(own + TILE_ROW_BYTES))
+        store_block(out, out_stride)
 
 
 @njit(**JIT_OPTIONS)
-def _at_edge(begins, bias, a, a_row, a_below, a_step, b, half, out, width, steps, edge, first, rows, columns):
-    """Of a block these rows from the first on, and these columns: it is made elsewhere, in the same order."""
-    if begins == INIT_ACCUMULATE:
-        block = float_array(edge, ROWS * COLUMNS)
-        for r in range(rows):
-            wanted = float_array(out + r * width, columns)
+def _compute_edge_block(init, bias, a_block, b, steps, target, region):
+    """Compute a block in a buffer, in the same order, and copy a region of it to out.
+
+    region: buffer of a block and a bias, first row, number of rows, number of columns.
+    """
+    out_is_bf16, out, out_stride = target
+    buffer, first_row, rows, columns = region
+    if init == INIT_ACCUMULATE:
+        for i in range(rows):
+            block_row = float_array(buffer + i * _BLOCK_STRIDE, columns)
+            out_row = float_array(out + i * out_stride, columns)
             for j in range(columns):
-                block[r * COLUMNS + j] = wanted[j]
-    if begins == INIT_BIAS:
-        given, padded = float_array(bias, columns), float_array(edge + _BLOCK, COLUMNS)
+                block_row[j] = out_row[j]
+    padded_bias = buffer + _BLOCK_BYTES
+    if init == INIT_BIAS:
+        bias_values, padded_values = float_array(bias, columns), float_array(padded_bias, COLUMNS)
         for j in range(COLUMNS):
-            padded[j] = given[j] if j < columns else float32(0)
-    _block(begins, edge + _BLOCK, a, a_row, a_below, a_step, b, 0, edge, _LINE, steps, edge)
-    for r in range(rows):
-        own, place = float_array(edge + _LINE * (first + r), columns), out + r * width
-        if half:
-            made = bf16_array(place, columns)
+            padded_values[j] = bias_values[j] if j < columns else float32(0)
+    _compute_block(init, padded_bias, a_block, b, steps, (0, buffer, _BLOCK_STRIDE), buffer)
+    for i in range(rows):
+        block_row = float_array(buffer + (first_row + i) * _BLOCK_STRIDE, columns)
+        if out_is_bf16:
+            bf16_row = bf16_array(out + i * out_stride, columns)
             for j in range(columns):
-                made[j] = bf16_bits(own[j])
+                bf16_row[j] = bf16_bits(block_row[j])
         else:
-            wanted = float_array(place, columns)
+            out_row = float_array(out + i * out_stride, columns)
             for j in range(columns):
-                wanted[j] = own[j]
+                out_row[j] = block_row[j]
 
 
 @njit(**JIT_OPTIONS)
-def _cleared(place, begin, end, row):
-    """Rows of so many bytes, a multiple of 64, from one to another."""
-    for at in range(place + begin * row, place + end * row, TILE_ROW_BYTES):
-        store(at, broadcast_scalar(float32(0)))
+def _zero_rows(address, first, last, stride):
+    """Set the rows [first, last) to 0. stride: their bytes, a multiple of 64."""
+    for row_part in range(address + first * stride, address + last * stride, TILE_ROW_BYTES):
+        store(row_part, broadcast_scalar(float32(0)))
 
 
 @njit(**JIT_OPTIONS)
-def _lines(half, x, x_row, rows, terms, to, line):
-    """Rows of x in bf16, each filled up with zeros."""
-    whole = terms // VECTOR_WIDTH * VECTOR_WIDTH
-    for r in range(rows):
-        own, made = x + r * x_row, bf16_array(to + r * line, line // 2)
-        done = 0
-        if not half:
-            for c in range(0, whole, VECTOR_WIDTH):
-                store_bf16(to + r * line + 2 * c, load(own + 4 * c))
-            done = whole
-        if half:
-            given = bf16_array(own, terms)
-            for c in range(terms):
-                made[c] = given[c]
+def _copy_padded_rows(is_bf16, x, x_stride, rows, columns, out, out_stride):
+    """Copy rows as bf16, each padded with zeros to `out_stride` bytes."""
+    vector_columns = 0 if is_bf16 else columns // VECTOR_WIDTH * VECTOR_WIDTH
+    for i in range(rows):
+        source, out_row = x + i * x_stride, bf16_array(out + i * out_stride, out_stride // 2)
+        for j in range(0, vector_columns, VECTOR_WIDTH):
+            store_bf16(out + i * out_stride + 2 * j, load(source + 4 * j))
+        if is_bf16:
+            bf16_row = bf16_array(source, columns)
+            for j in range(columns):
+                out_row[j] = bf16_row[j]
         else:
-            more = float_array(own, terms)
-            for c in range(done, terms):
-                made[c] = bf16_bits(more[c])
-        for c in range(terms, line // 2):
-            made[c] = 0
-
-
-# The slots of products_half's `by_rows`, and 19 what the tiles are. There may be any number of rows, and of terms.
+            row = float_array(source, columns)
+            for j in range(vector_columns, columns):
+                out_row[j] = bf16_bits(row[j])
+        for j in range(columns, out_stride // 2):
+            out_row[j] = 0
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def gemm(given):
-    s = load_slots(given)
-    half, width, rows, columns, terms, bias = s[9], s[8], s[10], s[11], s[12], s[15]
-    mine, of = np.int64(thread_index()), np.int64(num_threads())
-    edge, steps = s[13] + mine * s[14], ceil_div(terms, BLOCK_SIZE)
-    turned, copied, shared = edge + _EDGE, edge + _EDGE + TRANSPOSE_BYTES, s[20]
-    panels, apart, size = (
-        ceil_div(columns, COLUMNS),
-        PAIR_BYTES * _HALF * steps + PANEL_PADDING_BYTES,
-        2 if half else 4,
-    )
-    first, last = panels * mine // of, panels * (mine + 1) // of
-    count = min(columns, last * COLUMNS) - first * COLUMNS
-    if s[3] and count > 0:
-        own, here = s[3] + first * COLUMNS * s[5], shared + first * apart
-        if s[5] == (2 if s[6] else 4):
-            pack_row_major(s[6], own, s[4], terms, count, here, COLUMNS, apart)
+def gemm(args):
+    """Compute out [m, n] = a [m, k] · b [k, n] + bias, with GELU or its gradient as an optional epilogue.
+
+    Slots: as in gemm_avx512bf16.py; 19 tile configuration. m and k may be of any size.
+    """
+    s = load_slots(args)
+    a, a_stride, a_is_bf16 = s[0], s[1], s[2]
+    b, b_row_stride, b_column_stride, b_is_bf16 = s[3], s[4], s[5], s[6]
+    out, out_stride, out_is_bf16 = s[7], s[8], s[9]
+    m, n, k, bias, packed = s[10], s[11], s[12], s[15], s[20]
+    edge, counter = s[13] + np.int64(thread_index()) * s[14], s.ctypes.data + 8 * 18
+    transposed, copied_rows = edge + _EDGE_BYTES, edge + _EDGE_BYTES + TRANSPOSE_BYTES
+    steps, panels = ceil_div(k, BLOCK_SIZE), ceil_div(n, COLUMNS)
+    panel_bytes = PAIR_BYTES * _TILE_ROWS * steps + PANEL_PADDING_BYTES
+    first_panel, last_panel = thread_range(panels)
+    count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
+    if b and count > 0:
+        source, target = b + first_panel * COLUMNS * b_column_stride, packed + first_panel * panel_bytes
+        if b_column_stride == (2 if b_is_bf16 else 4):
+            pack_row_major(b_is_bf16, source, b_row_stride, k, count, target, COLUMNS, panel_bytes)
         else:
-            pack_column_major(s[6], own, s[5], terms, count, here, apart, turned)
-        for panel in range(first, last):
-            _cleared(shared + panel * apart, (terms + 1) // 2, _HALF * steps, PAIR_BYTES)
+            pack_column_major(b_is_bf16, source, b_column_stride, k, count, target, panel_bytes, transposed)
+        for panel in range(first_panel, last_panel):
+            _zero_rows(packed + panel * panel_bytes, (k + 1) // 2, _TILE_ROWS * steps, PAIR_BYTES)
     barrier()
     configure(s[19])
-    is_copied = not s[2] or terms % BLOCK_SIZE or rows < ROWS
-    claimed = ROWS if rows < 4 * _CLAIMED * of else _CLAIMED
-    row = claimed * fetch_and_increment(s.ctypes.data + 8 * 18)
-    while row < rows:
-        end = min(row + claimed, rows)
-        lines, line = s[0] + row * s[1], s[1]
+    init, out_panel_bytes = INIT_BIAS if bias else INIT_ZERO, (2 if out_is_bf16 else 4) * COLUMNS
+    is_copied = not a_is_bf16 or k % BLOCK_SIZE or m < ROWS
+    claim_rows = ROWS if m < 4 * _MAX_CLAIM_ROWS * np.int64(num_threads()) else _MAX_CLAIM_ROWS
+    row = claim_rows * fetch_and_increment(counter)
+    while row < m:
+        row_end = min(row + claim_rows, m)
+        a_rows, a_rows_stride = a + row * a_stride, a_stride
         if is_copied:
-            _lines(s[2], lines, line, end - row, terms, copied, 2 * BLOCK_SIZE * steps)
-            lines, line = copied, 2 * BLOCK_SIZE * steps
+            padded_stride = 2 * BLOCK_SIZE * steps
+            _copy_padded_rows(a_is_bf16, a_rows, a_stride, row_end - row, k, copied_rows, padded_stride)
+            a_rows, a_rows_stride = copied_rows, padded_stride
         for panel in range(panels):
-            b, many = shared + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
-            more, begins = bias + 4 * COLUMNS * panel, INIT_BIAS if bias else INIT_ZERO
-            for i in range(row, end, ROWS):
-                # Of the last rows a block begins as much earlier as it is too high, where they are not copied.
-                over = 0 if is_copied else max(0, i + ROWS - end)
-                high = min(ROWS, end - i)
-                a, out = lines + (i - over - row) * line, s[7] + i * width + size * COLUMNS * panel
-                if high < ROWS or many < COLUMNS:
-                    _at_edge(
-                        begins,
-                        more,
-                        a,
-                        line,
-                        _HALF * line,
-                        2 * BLOCK_SIZE,
-                        b,
-                        half,
-                        out,
-                        width,
-                        steps,
-                        edge,
-                        over,
-                        high,
-                        many,
-                    )
+            b_panel, columns = packed + panel * panel_bytes, min(COLUMNS, n - panel * COLUMNS)
+            panel_bias = bias + 4 * COLUMNS * panel
+            for i in range(row, row_end, ROWS):
+                # The last block starts as many rows early as it is too high, unless the rows are copied.
+                overlap = 0 if is_copied else max(0, i + ROWS - row_end)
+                rows, a_address = min(ROWS, row_end - i), a_rows + (i - overlap - row) * a_rows_stride
+                a_block = a_address, a_rows_stride, _TILE_ROWS * a_rows_stride, 2 * BLOCK_SIZE
+                out_block = out_is_bf16, out + i * out_stride + panel * out_panel_bytes, out_stride
+                if rows < ROWS or columns < COLUMNS:
+                    region = edge, overlap, rows, columns
+                    _compute_edge_block(init, panel_bias, a_block, b_panel, steps, out_block, region)
                 else:
-                    _block(
-                        begins, more, a, line, _HALF * line, 2 * BLOCK_SIZE, b, half, out, width, steps, edge
-                    )
-        apply_epilogue(s[7] + row * width, s[16], s[17], row * width, width, columns, end - row)
-        row = claimed * fetch_and_increment(s.ctypes.data + 8 * 18)
+                    _compute_block(init, panel_bias, a_block, b_panel, steps, out_block, edge)
+        offset = row * out_stride
+        apply_epilogue(out + offset, s[16], s[17], offset, out_stride, n, row_end - row)
+        row = claim_rows * fetch_and_increment(counter)
     release()
 
 
 @njit(**JIT_OPTIONS)
-def _fetched(x, row, rows, size):
-    """So many bytes of each of these rows are there when they are read."""
-    for r in range(rows):
-        for c in range(0, size, TILE_ROW_BYTES):
-            prefetch_read(x + r * row + c)
+def _prefetch_rows(x, stride, rows, row_bytes):
+    """Prefetch the first `row_bytes` bytes of rows."""
+    for i in range(rows):
+        for offset in range(0, row_bytes, TILE_ROW_BYTES):
+            prefetch_read(x + i * stride + offset)
 
 
 @njit(**JIT_OPTIONS)
-def _rows_of(half, x, x_term, few, rows, tiles):
-    """Rows of `by_columns`, of at most 32 terms: a tile of 16 of them at its place in each panel. x: where the
-    first of them lies."""
-    whole, size = rows // VECTOR_WIDTH if few == BLOCK_SIZE and half else 0, 2 if half else 4
-    for panel in range(whole):
-        transpose_pairs(x + 2 * VECTOR_WIDTH * panel, x_term, tiles + panel * _APART_ROWS)
-    if whole * VECTOR_WIDTH < rows:
-        rest, there = rows - whole * VECTOR_WIDTH, tiles + whole * _APART_ROWS
-        pack_row_major(
-            half, x + size * VECTOR_WIDTH * whole, x_term, few, rest, there, VECTOR_WIDTH, _APART_ROWS
-        )
-    for panel in range(whole, ceil_div(rows, VECTOR_WIDTH)):
-        tile = tiles + panel * _APART_ROWS
-        _cleared(tile, (few + 1) // 2, _HALF, TILE_ROW_BYTES)
+def _pack_transposed(is_bf16, x, x_stride, terms, rows, tiles):
+    """Pack at most 32 terms of aᵀ: one tile of 16 rows at its place in each panel of a. x: the first term."""
+    full_panels = rows // VECTOR_WIDTH if terms == BLOCK_SIZE and is_bf16 else 0
+    for panel in range(full_panels):
+        transpose_pairs(x + 2 * VECTOR_WIDTH * panel, x_stride, tiles + panel * _A_PANEL_BYTES)
+    packed_rows = full_panels * VECTOR_WIDTH
+    if packed_rows < rows:
+        source, target = x + (2 if is_bf16 else 4) * packed_rows, tiles + full_panels * _A_PANEL_BYTES
+        count = rows - packed_rows
+        pack_row_major(is_bf16, source, x_stride, terms, count, target, VECTOR_WIDTH, _A_PANEL_BYTES)
+    for panel in range(full_panels, ceil_div(rows, VECTOR_WIDTH)):
+        tile = tiles + panel * _A_PANEL_BYTES
+        _zero_rows(tile, (terms + 1) // 2, _TILE_ROWS, TILE_ROW_BYTES)
         transpose_16x16(tile, TILE_ROW_BYTES, tile, TILE_ROW_BYTES)
 
 
-# The slots of products_half's `by_columns`, but for 12, how many bytes of the room are a thread's, and 13, of a
-# set of panels of columns; and 17 what the tiles are. Threads share these panels; rows are copied by the thread
-# that multiplies them, a panel of them being a tile after the other.
-
-
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def gemm_transposed_left(given):
-    s = load_slots(given)
-    width, rows, columns, terms, size = s[7], s[8], s[9], s[10], 2 if s[2] else 4
-    edge = s[11] + np.int64(thread_index()) * s[12]
-    of_rows = edge + _EDGE
-    shared, panels = s[11] + np.int64(num_threads()) * s[12], ceil_div(columns, COLUMNS)
-    apart, below = PAIR_BYTES * _TERMS // 2 + PANEL_PADDING_BYTES, _APART_ROWS
+def gemm_transposed_left(args):
+    """Compute out [m, n] = aᵀ · b in fp32 of a [k, m] and b [k, n], and optionally the sums of the columns of a.
+
+    Threads share the panels of b. Each thread packs the rows of aᵀ that it multiplies, as a sequence of tiles.
+
+    Slots: as in gemm_avx512bf16.py, but 12 bytes of workspace per thread; 13 bytes of one block of b; 17 tile
+    configuration.
+    """
+    s = load_slots(args)
+    a, a_stride, a_is_bf16, b, b_stride, b_is_bf16 = s[0], s[1], s[2], s[3], s[4], s[5]
+    out, out_stride, m, n, k = s[6], s[7], s[8], s[9], s[10]
+    thread_bytes, b_bytes, sums, partial_sums = s[12], s[13], s[15], s[16]
+    edge = s[11] + np.int64(thread_index()) * thread_bytes
+    a_panels, packed_b = edge + _EDGE_BYTES, s[11] + np.int64(num_threads()) * thread_bytes
+    value_bytes, panels = 2 if a_is_bf16 else 4, ceil_div(n, COLUMNS)
     configure(s[17])
-    for begin in range(0, terms, _TERMS):
-        some, number = min(_TERMS, terms - begin), begin // _TERMS
-        of_columns, counter = shared + number % 2 * s[13], s[14] + 16 * number
-        at = PACK_ROWS * fetch_and_increment(counter)
-        while at < some:
-            few, pairs = min(PACK_ROWS, some - at), of_columns + PAIR_BYTES * at // 2
-            pack_row_major(s[5], s[3] + (begin + at) * s[4], s[4], few, columns, pairs, COLUMNS, apart)
+    for k_start in range(0, k, _KC):
+        kc, k_block = min(_KC, k - k_start), k_start // _KC
+        b_panels, counter = packed_b + k_block % 2 * b_bytes, s[14] + 16 * k_block
+        term = PACK_ROWS * fetch_and_increment(counter)
+        while term < kc:
+            count, target = min(PACK_ROWS, kc - term), b_panels + PAIR_BYTES * term // 2
+            b_rows = b + (k_start + term) * b_stride
+            pack_row_major(b_is_bf16, b_rows, b_stride, count, n, target, COLUMNS, _B_PANEL_BYTES)
             for panel in range(panels):
-                _cleared(pairs + panel * apart, (few + 1) // 2, _HALF, PAIR_BYTES)
-            at = PACK_ROWS * fetch_and_increment(counter)
+                _zero_rows(target + panel * _B_PANEL_BYTES, (count + 1) // 2, _TILE_ROWS, PAIR_BYTES)
+            term = PACK_ROWS * fetch_and_increment(counter)
         barrier()
-        begins, steps = INIT_ACCUMULATE if begin else INIT_ZERO, ceil_div(some, BLOCK_SIZE)
-        row = _CLAIMED * fetch_and_increment(counter + 8)
-        while row < rows:
-            end = min(row + _CLAIMED, rows)
-            for at in range(0, some, PACK_ROWS):
-                few, term = min(PACK_ROWS, some - at), begin + at
-                own = s[0] + term * s[1] + size * row
-                if at + PACK_ROWS < some:
-                    _fetched(
-                        own + PACK_ROWS * s[1],
-                        s[1],
-                        min(PACK_ROWS, some - at - PACK_ROWS),
-                        size * (end - row),
+        init, steps = INIT_ACCUMULATE if k_start else INIT_ZERO, ceil_div(kc, BLOCK_SIZE)
+        row = _MAX_CLAIM_ROWS * fetch_and_increment(counter + 8)
+        while row < m:
+            row_end = min(row + _MAX_CLAIM_ROWS, m)
+            claim_rows = row_end - row
+            for term in range(0, kc, PACK_ROWS):
+                count = min(PACK_ROWS, kc - term)
+                source = a + (k_start + term) * a_stride + value_bytes * row
+                if term + PACK_ROWS < kc:
+                    next_count = min(PACK_ROWS, kc - term - PACK_ROWS)
+                    _prefetch_rows(
+                        source + PACK_ROWS * a_stride, a_stride, next_count, value_bytes * claim_rows
                     )
-                _rows_of(s[2], own, s[1], few, end - row, of_rows + _TILE * at // BLOCK_SIZE)
-                if s[15]:
-                    column_sums(
-                        s[2], own, s[1], few, end - row, s[16] + 4 * (rows * (term // PACK_ROWS) + row)
-                    )
-            if s[15] and begin + some == terms:  # all earlier sums of these rows were made before threads met
-                every_slice = ceil_div(terms, PACK_ROWS)
-                column_sums(0, s[16] + 4 * row, 4 * rows, every_slice, end - row, s[15] + 4 * row)
-            for i in range(row, end, ROWS):
-                a, high = of_rows + (i - row) // VECTOR_WIDTH * _APART_ROWS, min(ROWS, end - i)
+                tiles = a_panels + _TILE_BYTES * term // BLOCK_SIZE
+                _pack_transposed(a_is_bf16, source, a_stride, count, claim_rows, tiles)
+                if sums:
+                    slice_sums = partial_sums + 4 * (m * ((k_start + term) // PACK_ROWS) + row)
+                    column_sums(a_is_bf16, source, a_stride, count, claim_rows, slice_sums)
+            # The partial sums of the earlier blocks were stored before the last barrier.
+            if sums and k_start + kc == k:
+                slices = ceil_div(k, PACK_ROWS)
+                column_sums(0, partial_sums + 4 * row, 4 * m, slices, claim_rows, sums + 4 * row)
+            for i in range(row, row_end, ROWS):
+                rows, a_panel = min(ROWS, row_end - i), a_panels + (i - row) // VECTOR_WIDTH * _A_PANEL_BYTES
+                a_block = a_panel, TILE_ROW_BYTES, _A_PANEL_BYTES, _TILE_BYTES
                 for panel in range(panels):
-                    b, many = of_columns + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
-                    out = s[6] + i * width + 4 * COLUMNS * panel
-                    if high < ROWS or many < COLUMNS:
-                        _at_edge(
-                            begins,
-                            0,
-                            a,
-                            TILE_ROW_BYTES,
-                            below,
-                            _TILE,
-                            b,
-                            0,
-                            out,
-                            width,
-                            steps,
-                            edge,
-                            0,
-                            high,
-                            many,
-                        )
+                    b_panel, columns = b_panels + panel * _B_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
+                    out_block = 0, out + i * out_stride + 4 * COLUMNS * panel, out_stride
+                    if rows < ROWS or columns < COLUMNS:
+                        region = edge, 0, rows, columns
+                        _compute_edge_block(init, 0, a_block, b_panel, steps, out_block, region)
                     else:
-                        _block(begins, 0, a, TILE_ROW_BYTES, below, _TILE, b, 0, out, width, steps, edge)
-            row = _CLAIMED * fetch_and_increment(counter + 8)
+                        _compute_block(init, 0, a_block, b_panel, steps, out_block, edge)
+            row = _MAX_CLAIM_ROWS * fetch_and_increment(counter + 8)
     release()

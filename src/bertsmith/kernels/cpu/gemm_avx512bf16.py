@@ -1,9 +1,12 @@
-"""The bodies of products of matrices in bf16, for processors that multiply it in registers (AVX512-BF16).
+"""Matrix products in bf16 for processors with AVX512-BF16.
 
-Eight rows and 32 columns are made at a time in registers. What is multiplied by is first copied into panels, its
-terms in pairs, in the order in which it is read; a matrix may lie in memory in fp32, and is rounded on the way, so
-that no copy of the weights in bf16 has to be kept. Sums are in fp32. No row of a product depends on the other
-rows, nor a column on the other columns, nor any on the number of threads.
+Names of sizes are those of BLAS and BLIS: out [m, n] = a [m, k] · b [k, n], and `gemm_transposed_left` processes k
+in blocks of kc terms. The microkernel computes a tile of 8 rows and 32 columns. Matrices are packed into panels
+(packed_matrix.py) with terms in pairs, in the order in which the microkernel reads them. Packing rounds matrices
+that are in fp32, so that no copy of the weights in bf16 is needed. Sums are in fp32.
+
+The terms of each element are added in the same order. An element of the result therefore depends neither on the
+other rows and columns nor on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from bertsmith.kernels.cpu.compilation import (
     load_slots,
     num_threads,
     thread_index,
+    thread_range,
 )
 from bertsmith.kernels.cpu.microkernel_bf16 import NON_TEMPORAL, ROWS, microkernel_8x32
 from bertsmith.kernels.cpu.microkernel_fp32 import INIT_ACCUMULATE, INIT_BIAS, INIT_ZERO
@@ -41,180 +45,201 @@ from bertsmith.kernels.cpu.packed_matrix import (
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, store_bf16, store_fence
 
 WRITTEN_WITH = "0b1498edaf0b038e"  # what is imported here, and what these import, see the first
-_CLAIMED = VECTOR_WIDTH  # rows that a thread makes before it looks for others
-_TERMS = 512  # of `by_columns` added up at a time
-_ROW_PAIR = 4 * VECTOR_WIDTH  # of one in a panel of the rows of `by_columns`, 16 of them
-_EDGE = 4 * COLUMNS * (ROWS + 1)  # bytes of a tile and a bias at the edge
+_CLAIM_ROWS = VECTOR_WIDTH  # rows that a thread claims at a time
+_KC = 512  # terms that `gemm_transposed_left` packs before it multiplies
+_A_PAIR_BYTES = 4 * VECTOR_WIDTH  # bytes of a pair of terms in a panel of 16 columns of a, transposed
+_A_PANEL_BYTES = _A_PAIR_BYTES * _KC // 2 + PANEL_PADDING_BYTES
+_B_PANEL_BYTES = PAIR_BYTES * _KC // 2 + PANEL_PADDING_BYTES
+_TILE_STRIDE = 4 * COLUMNS
+_EDGE_BYTES = _TILE_STRIDE * (ROWS + 1)  # bytes of a tile and a bias at the edge
 
 
-def panel_size(terms):
-    """How many bytes lie between a panel of `by_rows` and the next."""
-    return PAIR_BYTES * ceil_div(terms, 2) + PANEL_PADDING_BYTES
+def panel_size(k):
+    """Return the bytes from a panel of b of `gemm` to the next."""
+    return PAIR_BYTES * ceil_div(k, 2) + PANEL_PADDING_BYTES
 
 
-def workspace_size(terms):
-    """How many bytes each thread of `by_rows` needs to compute in."""
-    return _EDGE + TRANSPOSE_BYTES + 2 * _CLAIMED * terms
+def workspace_size(k):
+    """Return the bytes of workspace per thread of `gemm`."""
+    return _EDGE_BYTES + TRANSPOSE_BYTES + 2 * _CLAIM_ROWS * k
 
 
-def workspace_size_transposed(threads, rows, columns):
-    """How many bytes `by_columns` needs to compute in; of these, a set of panels of rows, and of columns."""
-    of_rows = ceil_div(rows, VECTOR_WIDTH) * (_ROW_PAIR * _TERMS // 2 + PANEL_PADDING_BYTES)
-    of_columns = ceil_div(columns, COLUMNS) * (PAIR_BYTES * _TERMS // 2 + PANEL_PADDING_BYTES)
-    return threads * _EDGE + 2 * (of_rows + of_columns), of_rows, of_columns
+def workspace_size_transposed(threads, m, n):
+    """Return the bytes of workspace of `gemm_transposed_left`, of one block of a, and of one block of b."""
+    a_bytes, b_bytes = ceil_div(m, VECTOR_WIDTH) * _A_PANEL_BYTES, ceil_div(n, COLUMNS) * _B_PANEL_BYTES
+    return threads * _EDGE_BYTES + 2 * (a_bytes + b_bytes), a_bytes, b_bytes
 
 
-def num_counters(terms):
-    """How many numbers the threads of `by_columns` count with."""
-    return 2 * ceil_div(terms, _TERMS)
+def num_counters(k):
+    """Return the number of counters of `gemm_transposed_left`."""
+    return 2 * ceil_div(k, _KC)
 
 
-def num_slices(terms):
-    """How many sums of each column `by_columns` makes."""
-    return ceil_div(terms, PACK_ROWS)
+def num_slices(k):
+    """Return the number of partial sums per column of `gemm_transposed_left`."""
+    return ceil_div(k, PACK_ROWS)
 
 
 @njit(**JIT_OPTIONS)
-def _tile_at_edge(begins, bias, a, a_row, a_pair, b, half, out, width, pairs, edge, first, rows, columns):
-    """Of a tile these rows from the first on, and these columns: it is made elsewhere, in the same order."""
-    tile, row = float_array(edge, ROWS * COLUMNS), 4 * COLUMNS
-    if begins == INIT_ACCUMULATE:
-        for r in range(rows):
-            wanted = float_array(out + r * width, columns)
+def _compute_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, target, region):
+    """Compute a tile of out, or at an edge a region of it.
+
+    target: 0 for fp32, 1 for bf16, or NON_TEMPORAL; address; row stride. region: buffer of a tile and a bias,
+    first row, number of rows, number of columns. At an edge the tile is computed in the buffer, in the same order,
+    and the region is copied to out.
+    """
+    store_mode, out, out_stride = target
+    tile, first_row, rows, columns = region
+    if rows == ROWS and columns == COLUMNS:
+        microkernel_8x32(
+            init, bias, a, a_row_stride, a_pair_stride, b, PAIR_BYTES, store_mode, out, out_stride, pairs
+        )
+        return
+    if init == INIT_ACCUMULATE:
+        for i in range(rows):
+            tile_row, out_row = (
+                float_array(tile + i * _TILE_STRIDE, columns),
+                float_array(out + i * out_stride, columns),
+            )
             for j in range(columns):
-                tile[r * COLUMNS + j] = wanted[j]
-    if begins == INIT_BIAS:
-        given, padded = float_array(bias, columns), float_array(edge + row * ROWS, COLUMNS)
+                tile_row[j] = out_row[j]
+    padded_bias = tile + _TILE_STRIDE * ROWS
+    if init == INIT_BIAS:
+        bias_values, padded_values = float_array(bias, columns), float_array(padded_bias, COLUMNS)
         for j in range(COLUMNS):
-            padded[j] = given[j] if j < columns else float32(0)
-    microkernel_8x32(begins, edge + row * ROWS, a, a_row, a_pair, b, PAIR_BYTES, 0, edge, row, pairs)
-    for r in range(rows):
-        own, place = edge + row * (first + r), out + r * width
-        if half:
-            made = bf16_array(place, columns)
+            padded_values[j] = bias_values[j] if j < columns else float32(0)
+    microkernel_8x32(
+        init, padded_bias, a, a_row_stride, a_pair_stride, b, PAIR_BYTES, 0, tile, _TILE_STRIDE, pairs
+    )
+    for i in range(rows):
+        tile_row = float_array(tile + _TILE_STRIDE * (first_row + i), columns)
+        if store_mode == 1:
+            bf16_row = bf16_array(out + i * out_stride, columns)
             for j in range(columns):
-                made[j] = bf16_bits(float_array(own, columns)[j])
+                bf16_row[j] = bf16_bits(tile_row[j])
         else:
-            wanted, tile_row = float_array(place, columns), float_array(own, columns)
+            out_row = float_array(out + i * out_stride, columns)
             for j in range(columns):
-                wanted[j] = tile_row[j]
+                out_row[j] = tile_row[j]
 
 
-# out = a·b + bias; the terms of a row of a lie side by side, an even number of them. Slots: 0 a, 1 from one row
-# of it to the next, 2 whether it is bf16, 3 b, or 0 where it is in panels already, 4 from one term of it to the
-# next, 5 from one column to the next, 6 whether it is bf16, 7 out, 8 from one row of it to the next, 9 whether it
-# is bf16, 10 rows, at least 8 or none, 11 columns, 12 terms, 13 `room` for each thread, 14 how large it is, 15
-# the bias in fp32 or 0, 16 and 17 another matrix like out, which is bf16 then, or 0: GELU of out is written to
-# the first; with the second out is multiplied by GELU's slopes at it; 18 the number of the rows that are claimed
-# next, 0 at first; 20 the panels of b. What lies between two is in bytes, here and below.
+@njit(**JIT_OPTIONS)
+def _round_rows(x, x_stride, rows, columns, out):
+    """Copy rows in fp32 to contiguous rows in bf16."""
+    vector_columns = columns // VECTOR_WIDTH * VECTOR_WIDTH
+    for i in range(rows):
+        for j in range(0, vector_columns, VECTOR_WIDTH):
+            store_bf16(out + 2 * (i * columns + j), load(x + i * x_stride + 4 * j))
+        row, out_row = float_array(x + i * x_stride, columns), bf16_array(out + 2 * i * columns, columns)
+        for j in range(vector_columns, columns):
+            out_row[j] = bf16_bits(row[j])
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def gemm(given):
-    s = load_slots(given)
-    half, width, rows, columns, terms, bias = s[9], s[8], s[10], s[11], s[12], s[15]
-    mine, of = np.int64(thread_index()), np.int64(num_threads())
-    edge = s[13] + mine * s[14]
-    kept, copied = edge + _EDGE, edge + _EDGE + TRANSPOSE_BYTES
-    shared, pairs = s[20], terms // 2
-    panels, apart, size = (
-        ceil_div(columns, COLUMNS),
-        PAIR_BYTES * pairs + PANEL_PADDING_BYTES,
-        2 if half else 4,
-    )
-    first, last = panels * mine // of, panels * (mine + 1) // of
-    count = min(columns, last * COLUMNS) - first * COLUMNS
-    if s[3] and count > 0:
-        own, here = s[3] + first * COLUMNS * s[5], shared + first * apart
-        if s[5] == (2 if s[6] else 4):
-            pack_row_major(s[6], own, s[4], terms, count, here, COLUMNS, apart)
+def gemm(args):
+    """Compute out [m, n] = a [m, k] · b [k, n] + bias, with GELU or its gradient as an optional epilogue.
+
+    Slots, with strides in bytes: 0 a, row-major; 1 its row stride; 2 whether it is bf16; 3 b, or 0 if it is packed
+    already; 4 and 5 its row and column stride; 6 whether it is bf16; 7 out, row-major; 8 its row stride; 9 whether
+    it is bf16; 10 m, at least 8, or 0 to pack b only; 11 n; 12 k, even; 13 workspace; 14 its bytes per thread;
+    15 bias in fp32 or 0; 16 result GELU(out) or 0; 17 matrix at which the gradient of GELU is computed, by which
+    out is multiplied, or 0: both have the layout of out, and all are bf16; 18 counter of claims, 0 at the start;
+    20 packed b.
+    """
+    s = load_slots(args)
+    a, a_stride, a_is_bf16 = s[0], s[1], s[2]
+    b, b_row_stride, b_column_stride, b_is_bf16 = s[3], s[4], s[5], s[6]
+    out, out_stride, out_is_bf16 = s[7], s[8], s[9]
+    m, n, k, bias, packed = s[10], s[11], s[12], s[15], s[20]
+    edge, counter = s[13] + np.int64(thread_index()) * s[14], s.ctypes.data + 8 * 18
+    transposed, rounded = edge + _EDGE_BYTES, edge + _EDGE_BYTES + TRANSPOSE_BYTES
+    pairs, panels = k // 2, ceil_div(n, COLUMNS)
+    panel_bytes = PAIR_BYTES * pairs + PANEL_PADDING_BYTES
+    first_panel, last_panel = thread_range(panels)
+    count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
+    if b and count > 0:
+        source, target = b + first_panel * COLUMNS * b_column_stride, packed + first_panel * panel_bytes
+        if b_column_stride == (2 if b_is_bf16 else 4):
+            pack_row_major(b_is_bf16, source, b_row_stride, k, count, target, COLUMNS, panel_bytes)
         else:
-            pack_column_major(s[6], own, s[5], terms, count, here, apart, kept)
+            pack_column_major(b_is_bf16, source, b_column_stride, k, count, target, panel_bytes, transposed)
     barrier()
-    row = _CLAIMED * fetch_and_increment(s.ctypes.data + 8 * 18)
-    while row < rows:
-        end = min(row + _CLAIMED, rows)
-        # Of the last rows a tile begins as much earlier as it is too high.
-        start = max(0, min(row, end - ROWS))
-        lines, line = s[0] + start * s[1], s[1]
-        if not s[2]:
-            for i in range(end - start):
-                for c in range(0, terms // VECTOR_WIDTH * VECTOR_WIDTH, VECTOR_WIDTH):
-                    store_bf16(copied + 2 * (i * terms + c), load(lines + i * line + 4 * c))
-                to = bf16_array(copied + 2 * i * terms, terms)
-                for c in range(terms // VECTOR_WIDTH * VECTOR_WIDTH, terms):
-                    to[c] = bf16_bits(float_array(lines + i * line, terms)[c])
-            lines, line = copied, 2 * terms
+    init, out_panel_bytes = INIT_BIAS if bias else INIT_ZERO, (2 if out_is_bf16 else 4) * COLUMNS
+    row = _CLAIM_ROWS * fetch_and_increment(counter)
+    while row < m:
+        row_end = min(row + _CLAIM_ROWS, m)
+        # The last tile starts as many rows early as it is too high.
+        row_start = max(0, min(row, row_end - ROWS))
+        a_rows, a_rows_stride = a + row_start * a_stride, a_stride
+        if not a_is_bf16:
+            _round_rows(a_rows, a_stride, row_end - row_start, k, rounded)
+            a_rows, a_rows_stride = rounded, 2 * k
         for panel in range(panels):
-            b, many = shared + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
-            more, begins = bias + 4 * COLUMNS * panel, INIT_BIAS if bias else INIT_ZERO
-            for i in range(row, end, ROWS):
-                over = max(0, i + ROWS - end)
-                a, out = lines + (i - over - start) * line, s[7] + i * width + size * COLUMNS * panel
-                if over or many < COLUMNS:
-                    high = ROWS - over
-                    _tile_at_edge(
-                        begins, more, a, line, 4, b, half, out, width, pairs, edge, over, high, many
-                    )
-                else:
-                    microkernel_8x32(begins, more, a, line, 4, b, PAIR_BYTES, half, out, width, pairs)
-        apply_epilogue(s[7] + row * width, s[16], s[17], row * width, width, columns, end - row)
-        row = _CLAIMED * fetch_and_increment(s.ctypes.data + 8 * 18)
-
-
-# out = aᵀ·b in fp32, of many terms; rows of out lie side by side in a, its columns in b. Both are copied some
-# terms at a time, into one of two sets of panels, while threads may still multiply what the other holds. Slots: 0
-# a, 1 from one term of it to the next, 2 whether it is bf16, 3 to 5 the same of b, 6 out, 7 from one row of it to
-# the next, 8 rows of out, 9 columns, 10 terms, 11 to 13 `room_turned`, 14 `turns`, all 0, 15 sums of a's columns,
-# or 0, 16 room for `slices` rows of them.
+            b_panel, columns = packed + panel * panel_bytes, min(COLUMNS, n - panel * COLUMNS)
+            panel_bias = bias + 4 * COLUMNS * panel
+            for i in range(row, row_end, ROWS):
+                overlap = max(0, i + ROWS - row_end)
+                a_tile = a_rows + (i - overlap - row_start) * a_rows_stride
+                target = out_is_bf16, out + i * out_stride + panel * out_panel_bytes, out_stride
+                region = edge, overlap, ROWS - overlap, columns
+                _compute_tile(init, panel_bias, a_tile, a_rows_stride, 4, b_panel, pairs, target, region)
+        offset = row * out_stride
+        apply_epilogue(out + offset, s[16], s[17], offset, out_stride, n, row_end - row)
+        row = _CLAIM_ROWS * fetch_and_increment(counter)
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def gemm_transposed_left(given):
-    s = load_slots(given)
-    width, rows, columns, terms = s[7], s[8], s[9], s[10]
-    edge = s[11] + np.int64(thread_index()) * _EDGE
-    shared, panels = s[11] + np.int64(num_threads()) * _EDGE, ceil_div(columns, COLUMNS)
-    apart_rows, apart = (
-        _ROW_PAIR * _TERMS // 2 + PANEL_PADDING_BYTES,
-        PAIR_BYTES * _TERMS // 2 + PANEL_PADDING_BYTES,
-    )
-    for begin in range(0, terms, _TERMS):
-        some, number = min(_TERMS, terms - begin), begin // _TERMS
-        of_rows = shared + number % 2 * (s[12] + s[13])
-        of_columns, counter = of_rows + s[12], s[14] + 16 * number
-        at = PACK_ROWS * fetch_and_increment(counter)
-        while at < some:
-            few, term = min(PACK_ROWS, some - at), begin + at
-            a, b = s[0] + term * s[1], s[3] + term * s[4]
-            pack_row_major(s[2], a, s[1], few, rows, of_rows + _ROW_PAIR * at // 2, VECTOR_WIDTH, apart_rows)
-            if s[15]:
-                column_sums(s[2], a, s[1], few, rows, s[16] + 4 * rows * (term // PACK_ROWS))
-            pack_row_major(s[5], b, s[4], few, columns, of_columns + PAIR_BYTES * at // 2, COLUMNS, apart)
-            at = PACK_ROWS * fetch_and_increment(counter)
+def gemm_transposed_left(args):
+    """Compute out [m, n] = aᵀ · b in fp32 of a [k, m] and b [k, n], and optionally the sums of the columns of a.
+
+    k is large. Blocks of kc terms are packed in turn into two buffers, so that some threads can pack a block while
+    others still multiply the block before.
+
+    Slots, with strides in bytes: 0 a, row-major; 1 its row stride; 2 whether it is bf16; 3 to 5 the same of b;
+    6 out, row-major; 7 its row stride; 8 m; 9 n; 10 k; 11 to 13 workspace and the sizes from
+    `workspace_size_transposed`; 14 `num_counters` counters, all 0; 15 the sums of the columns of a, or 0;
+    16 workspace for `num_slices` rows of partial sums.
+    """
+    s = load_slots(args)
+    a, a_stride, a_is_bf16, b, b_stride, b_is_bf16 = s[0], s[1], s[2], s[3], s[4], s[5]
+    out, out_stride, m, n, k, a_bytes, b_bytes = s[6], s[7], s[8], s[9], s[10], s[12], s[13]
+    sums, partial_sums = s[15], s[16]
+    threads = np.int64(num_threads())
+    edge, packed = s[11] + np.int64(thread_index()) * _EDGE_BYTES, s[11] + threads * _EDGE_BYTES
+    # A result that is written only once is read much later: it bypasses the caches.
+    is_aligned = (out | out_stride) % (4 * VECTOR_WIDTH) == 0
+    store_mode = NON_TEMPORAL if k <= _KC and is_aligned else 0
+    for k_start in range(0, k, _KC):
+        kc, block = min(_KC, k - k_start), k_start // _KC
+        a_panels = packed + block % 2 * (a_bytes + b_bytes)
+        b_panels, counter = a_panels + a_bytes, s[14] + 16 * block
+        term = PACK_ROWS * fetch_and_increment(counter)
+        while term < kc:
+            count = min(PACK_ROWS, kc - term)
+            a_rows, b_rows = a + (k_start + term) * a_stride, b + (k_start + term) * b_stride
+            a_target, b_target = a_panels + _A_PAIR_BYTES * term // 2, b_panels + PAIR_BYTES * term // 2
+            pack_row_major(a_is_bf16, a_rows, a_stride, count, m, a_target, VECTOR_WIDTH, _A_PANEL_BYTES)
+            if sums:
+                slice_sums = partial_sums + 4 * m * ((k_start + term) // PACK_ROWS)
+                column_sums(a_is_bf16, a_rows, a_stride, count, m, slice_sums)
+            pack_row_major(b_is_bf16, b_rows, b_stride, count, n, b_target, COLUMNS, _B_PANEL_BYTES)
+            term = PACK_ROWS * fetch_and_increment(counter)
         barrier()
-        begins, pairs = INIT_ACCUMULATE if begin else INIT_ZERO, (some + 1) // 2
-        # What is written but once is read when much else has been computed.
-        kind = NON_TEMPORAL if terms <= _TERMS and (s[6] | width) % (4 * VECTOR_WIDTH) == 0 else 0
-        row = _CLAIMED * fetch_and_increment(counter + 8)
-        while row < rows:
-            end = min(row + _CLAIMED, rows)
-            for panel in range(panels):
-                b, many = of_columns + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
-                for i in range(row, end, ROWS):
-                    a = of_rows + i // VECTOR_WIDTH * apart_rows + i % VECTOR_WIDTH * 4
-                    out = s[6] + i * width + 4 * COLUMNS * panel
-                    high = min(ROWS, end - i)
-                    if high < ROWS or many < COLUMNS:
-                        _tile_at_edge(
-                            begins, 0, a, 4, _ROW_PAIR, b, 0, out, width, pairs, edge, 0, high, many
-                        )
-                    else:
-                        microkernel_8x32(begins, 0, a, 4, _ROW_PAIR, b, PAIR_BYTES, kind, out, width, pairs)
-            row = _CLAIMED * fetch_and_increment(counter + 8)
+        init, pairs = INIT_ACCUMULATE if k_start else INIT_ZERO, (kc + 1) // 2
+        row = _CLAIM_ROWS * fetch_and_increment(counter + 8)
+        while row < m:
+            row_end = min(row + _CLAIM_ROWS, m)
+            for panel in range(ceil_div(n, COLUMNS)):
+                b_panel, columns = b_panels + panel * _B_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
+                for i in range(row, row_end, ROWS):
+                    a_panel = a_panels + i // VECTOR_WIDTH * _A_PANEL_BYTES + i % VECTOR_WIDTH * 4
+                    target = store_mode, out + i * out_stride + 4 * COLUMNS * panel, out_stride
+                    region = edge, 0, min(ROWS, row_end - i), columns
+                    _compute_tile(init, 0, a_panel, 4, _A_PAIR_BYTES, b_panel, pairs, target, region)
+            row = _CLAIM_ROWS * fetch_and_increment(counter + 8)
     store_fence()
-    if s[15]:
-        mine, of = np.int64(thread_index()), np.int64(num_threads())
-        first, last = rows * mine // of, rows * (mine + 1) // of
-        place = 4 * first
-        column_sums(0, s[16] + place, 4 * rows, ceil_div(terms, PACK_ROWS), last - first, s[15] + place)
+    if sums:
+        first, last = thread_range(m)
+        column_sums(
+            0, partial_sums + 4 * first, 4 * m, ceil_div(k, PACK_ROWS), last - first, sums + 4 * first
+        )

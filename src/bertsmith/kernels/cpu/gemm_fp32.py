@@ -1,15 +1,19 @@
-"""The bodies of products of matrices in fp32, for AMD's processors up to Zen 4.
+"""Matrix products in fp32 for AMD processors up to Zen 4.
 
-Six rows and 16 columns are made at a time, in as many registers as AVX2 has, or in half as many with AVX-512,
-whose units are no wider there. What is multiplied by is first copied into panels, in the order in which it is
-read. Terms are added up one after the other, the same for every element: no row of a product depends on the other
-rows, nor a column on the other columns, nor any on the number of threads.
+Names of sizes are those of BLAS and BLIS: out [m, n] = a [m, k] · b [k, n], and k is processed in blocks of kc
+terms. The microkernel computes a tile of 6 rows and 16 columns. Its sums fill the registers of AVX2, or half of
+those of AVX-512, whose units are no wider on these processors. Matrices are packed into panels in the order in
+which the microkernel reads them.
+
+The terms of each element are added in the same order. An element of the result therefore depends neither on the
+other rows and columns nor on the number of threads.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numba import cfunc, njit
+from numba.extending import register_jitable
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
@@ -21,6 +25,7 @@ from bertsmith.kernels.cpu.compilation import (
     load_slots,
     num_threads,
     thread_index,
+    thread_range,
 )
 from bertsmith.kernels.cpu.microkernel_fp32 import (
     INIT_ACCUMULATE,
@@ -29,254 +34,257 @@ from bertsmith.kernels.cpu.microkernel_fp32 import (
     ROWS,
     microkernel_6x16,
 )
+from bertsmith.kernels.cpu.packed_matrix import PANEL_PADDING_BYTES, ceil_div, column_sums
 from bertsmith.kernels.cpu.row_kernels import gelu_backward_into, gelu_into
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, copy_8, load, store, transpose_8x8
 
 WRITTEN_WITH = "9fe1bdfb151083f8"  # what is imported here, and what these import, see the first
 COLUMNS = VECTOR_WIDTH
-_TERMS = 256  # added up at a time: 16 columns of so many fill half of the first cache
-_CLAIMED = (
-    8 * ROWS
-)  # rows that a thread makes before it looks for others; twice as many where there are enough
-_ENOUGH = 4  # claims of a thread
-_SLICE = 32  # terms that a thread copies before it looks for others
-_SIDE = 8  # of a square that is turned at a time
-_PANEL_ROWS, _PANEL = 4 * ROWS, 4 * COLUMNS  # bytes of a term in a panel
-_APART = 64  # bytes between panels: at a power of two they would share a part of the cache
-_EDGE = _PANEL * (ROWS + 1)  # bytes of a tile and a bias at the edge
+_KC = 256  # A panel of 16 columns and as many terms fills half of a first-level cache of 32 KiB.
+_CLAIM_ROWS = 8 * ROWS  # rows that a thread claims at a time, if there are few
+_MIN_CLAIMS = 4  # claims per thread from which on each claim has twice as many rows
+_PACK_TERMS = 32  # terms that a thread packs at a time
+_TRANSPOSE_SIZE = 8
+_A_TERM_BYTES, _B_TERM_BYTES = 4 * ROWS, 4 * COLUMNS  # bytes of a term in a panel of a or b
+_EDGE_BYTES = _B_TERM_BYTES * (ROWS + 1)  # bytes of a tile and a bias at the edge
 
 
-def _panels(count, of):
-    return (count + of - 1) // of
+@register_jitable(inline="always", **JIT_OPTIONS)
+def _panel_bytes(term_bytes, k):
+    return term_bytes * min(k, _KC) + PANEL_PADDING_BYTES
 
 
-def _panel(size, terms):
-    """How many bytes lie between a panel and the next, of terms of this size."""
-    return size * min(terms, _TERMS) + _APART
+@njit(inline="always", **JIT_OPTIONS)
+def _rows_per_claim(m, threads):
+    # Each claim reads all panels from a farther cache, so that larger claims are better.
+    return _CLAIM_ROWS if m < 2 * _MIN_CLAIMS * _CLAIM_ROWS * threads else 2 * _CLAIM_ROWS
 
 
-def _claims(rows, threads):
-    """How many rows are claimed at a time. Each claim walks through all panels, which lie in a farther cache."""
-    return _CLAIMED if rows < 2 * _ENOUGH * _CLAIMED * threads else 2 * _CLAIMED
+def workspace_size(threads, n, k):
+    """Return the bytes of workspace of `gemm`."""
+    return threads * _EDGE_BYTES + ceil_div(k, _KC) * ceil_div(n, COLUMNS) * _panel_bytes(_B_TERM_BYTES, k)
 
 
-_panels_of, _panel_of, _claimed = (
-    njit(inline="always", **JIT_OPTIONS)(sized) for sized in (_panels, _panel, _claims)
-)
+def workspace_size_transposed(threads, m, n):
+    """Return the bytes of workspace of `gemm_transposed_left`, of one block of a, and of one block of b."""
+    a_bytes = ceil_div(m, ROWS) * _panel_bytes(_A_TERM_BYTES, _KC)
+    b_bytes = ceil_div(n, COLUMNS) * _panel_bytes(_B_TERM_BYTES, _KC)
+    return threads * _EDGE_BYTES + 2 * (a_bytes + b_bytes), a_bytes, b_bytes
 
 
-def workspace_size(threads, columns, terms):
-    """How many bytes `by_rows` needs to compute in."""
-    return threads * _EDGE + _panels(terms, _TERMS) * _panels(columns, COLUMNS) * _panel(_PANEL, terms)
+def num_counters(k):
+    """Return the number of counters of `gemm_transposed_left`."""
+    return 2 * ceil_div(k, _KC)
 
 
-def workspace_size_transposed(threads, rows, columns):
-    """How many bytes `by_columns` needs to compute in; of these, a set of panels of rows, and of columns."""
-    of_rows = _panels(rows, ROWS) * _panel(_PANEL_ROWS, _TERMS)
-    of_columns = _panels(columns, COLUMNS) * _panel(_PANEL, _TERMS)
-    return threads * _EDGE + 2 * (of_rows + of_columns), of_rows, of_columns
-
-
-def num_counters(terms):
-    """How many numbers the threads of `by_columns` count with."""
-    return 2 * _panels(terms, _TERMS)
-
-
-def num_slices(terms):
-    """How many sums of each column `by_columns` makes."""
-    return _panels(terms, _SLICE)
+def num_slices(k):
+    """Return the number of partial sums per column of `gemm_transposed_left`."""
+    return ceil_div(k, _PACK_TERMS)
 
 
 @njit(**JIT_OPTIONS)
-def _tile_at_edge(begins, bias, a, a_row, a_term, b, out, width, terms, edge, first, rows, columns):
-    """Of a tile these rows from the first on, and these columns: it is made elsewhere, in the same order."""
-    for r in range(rows):
-        made, wanted = (
-            float_array(edge + _PANEL * (first + r), COLUMNS),
-            float_array(out + r * width, columns),
-        )
+def _compute_tile(init, bias, a, a_row_stride, a_term_stride, b, out, out_stride, kc, region):
+    """Compute a tile of out, or at an edge a region of it.
+
+    region: buffer of a tile and a bias, first row, number of rows, number of columns. At an edge the tile is
+    computed in the buffer, in the same order, and the region is copied to out.
+    """
+    tile, first_row, rows, columns = region
+    if rows == ROWS and columns == COLUMNS:
+        microkernel_6x16(init, bias, a, a_row_stride, a_term_stride, b, _B_TERM_BYTES, out, out_stride, kc)
+        return
+    for i in range(rows):
+        tile_row = float_array(tile + _B_TERM_BYTES * (first_row + i), COLUMNS)
+        out_row = float_array(out + i * out_stride, columns)
         for j in range(COLUMNS):
-            made[j] = wanted[j] if begins == INIT_ACCUMULATE and j < columns else float32(0)
-    if begins == INIT_BIAS:
-        given, padded = float_array(bias, columns), float_array(edge + _PANEL * ROWS, COLUMNS)
+            tile_row[j] = out_row[j] if init == INIT_ACCUMULATE and j < columns else float32(0)
+    padded_bias = tile + _B_TERM_BYTES * ROWS
+    if init == INIT_BIAS:
+        bias_values, padded_values = float_array(bias, columns), float_array(padded_bias, COLUMNS)
         for j in range(COLUMNS):
-            padded[j] = given[j] if j < columns else float32(0)
-    microkernel_6x16(begins, edge + _PANEL * ROWS, a, a_row, a_term, b, _PANEL, edge, _PANEL, terms)
-    for r in range(rows):
-        made, wanted = (
-            float_array(edge + _PANEL * (first + r), COLUMNS),
-            float_array(out + r * width, columns),
-        )
+            padded_values[j] = bias_values[j] if j < columns else float32(0)
+    microkernel_6x16(
+        init, padded_bias, a, a_row_stride, a_term_stride, b, _B_TERM_BYTES, tile, _B_TERM_BYTES, kc
+    )
+    for i in range(rows):
+        tile_row = float_array(tile + _B_TERM_BYTES * (first_row + i), COLUMNS)
+        out_row = float_array(out + i * out_stride, columns)
         for j in range(columns):
-            wanted[j] = made[j]
+            out_row[j] = tile_row[j]
 
 
 @njit(**JIT_OPTIONS)
-def _copied(x, x_term, terms, per, columns, to, apart):
-    """Into panels of `per` columns: those of x that lie side by side. A whole panel is copied 8 or 16 numbers at a
-    time; behind 6 the next term's are written over what is too many, so that the last term goes by itself."""
-    whole = columns // per
-    if per == ROWS and whole and whole * per + _SIDE - ROWS > columns:
-        whole -= 1
-    for term in range(terms):
-        own, here = x + term * x_term, to + 4 * per * term
-        if per == COLUMNS:
-            for _ in range(whole):
-                store(here, load(own))
-                own += 4 * per
-                here += apart
-        elif term + 1 < terms:
-            for _ in range(whole):
-                copy_8(own, here)
-                own += 4 * per
-                here += apart
-    begin = whole if per == COLUMNS else 0
-    for panel in range(begin, _panels_of(columns, per)):
-        count = min(per, columns - panel * per)
-        for term in range(terms - 1 if panel < whole else 0, terms):
-            own, here = float_array(x + term * x_term + 4 * per * panel, count), to + panel * apart
-            made = float_array(here + 4 * per * term, per)
-            for j in range(per):
-                made[j] = own[j] if j < count else float32(0)
+def _pack_row_major(x, x_stride, k, n, packed, panel_columns, panel_bytes):
+    """Pack a row-major matrix [k, n] into panels of 6 or 16 columns.
+
+    Full panels are copied 16 values at a time, or 8, of which the next term overwrites the last 2: the last term
+    of a panel of 6 columns is therefore copied value by value.
+    """
+    full_panels = n // panel_columns
+    if panel_columns == ROWS and full_panels and full_panels * ROWS + 8 - ROWS > n:
+        full_panels -= 1  # The last copy would read beyond the row.
+    for term in range(k):
+        source, target = x + term * x_stride, packed + 4 * panel_columns * term
+        if panel_columns == COLUMNS:
+            for _ in range(full_panels):
+                store(target, load(source))
+                source += 4 * panel_columns
+                target += panel_bytes
+        elif term + 1 < k:
+            for _ in range(full_panels):
+                copy_8(source, target)
+                source += 4 * panel_columns
+                target += panel_bytes
+    for panel in range(full_panels if panel_columns == COLUMNS else 0, ceil_div(n, panel_columns)):
+        count = min(panel_columns, n - panel * panel_columns)
+        for term in range(k - 1 if panel < full_panels else 0, k):
+            row = float_array(x + term * x_stride + 4 * panel_columns * panel, count)
+            panel_row = float_array(packed + panel * panel_bytes + 4 * panel_columns * term, panel_columns)
+            for j in range(panel_columns):
+                panel_row[j] = row[j] if j < count else float32(0)
 
 
 @njit(**JIT_OPTIONS)
-def _summed(x, x_term, terms, columns, sums):
-    """Over the terms of each column."""
-    whole = columns // VECTOR_WIDTH * VECTOR_WIDTH
-    for j in range(0, whole, VECTOR_WIDTH):
-        total = load(x + 4 * j)
-        for term in range(1, terms):
-            total = total + load(x + term * x_term + 4 * j)
-        store(sums + 4 * j, total)
-    for j in range(whole, columns):
-        rest = float32(0)
-        for term in range(terms):
-            rest += float_array(x + term * x_term + 4 * j, 1)[0]
-        float_array(sums + 4 * j, 1)[0] = rest
-
-
-@njit(**JIT_OPTIONS)
-def _turned(x, x_column, terms, columns, to, apart):
-    """Into panels of 16 columns: those of x whose terms lie side by side."""
-    for panel in range(_panels_of(columns, COLUMNS)):
-        own, here = x + panel * COLUMNS * x_column, to + panel * apart
-        count, squares = min(COLUMNS, columns - panel * COLUMNS), 0
+def _pack_column_major(x, x_stride, k, n, packed, panel_bytes):
+    """Pack a column-major matrix [k, n] into panels of 16 columns."""
+    for panel in range(ceil_div(n, COLUMNS)):
+        source, target = x + panel * COLUMNS * x_stride, packed + panel * panel_bytes
+        count, transposed_terms = min(COLUMNS, n - panel * COLUMNS), 0
         if count == COLUMNS:
-            squares = terms // _SIDE * _SIDE
-            for term in range(0, squares, _SIDE):
-                place = here + _PANEL * term
-                transpose_8x8(own + 4 * term, x_column, place, _PANEL)
-                transpose_8x8(own + 4 * term + _SIDE * x_column, x_column, place + 4 * _SIDE, _PANEL)
-        for term in range(squares, terms):
-            made = float_array(here + _PANEL * term, COLUMNS)
+            transposed_terms = k // _TRANSPOSE_SIZE * _TRANSPOSE_SIZE
+            for term in range(0, transposed_terms, _TRANSPOSE_SIZE):
+                block, out = source + 4 * term, target + _B_TERM_BYTES * term
+                transpose_8x8(block, x_stride, out, _B_TERM_BYTES)
+                transpose_8x8(
+                    block + _TRANSPOSE_SIZE * x_stride, x_stride, out + 4 * _TRANSPOSE_SIZE, _B_TERM_BYTES
+                )
+        for term in range(transposed_terms, k):
+            panel_row = float_array(target + _B_TERM_BYTES * term, COLUMNS)
             for j in range(COLUMNS):
-                made[j] = float_array(own + j * x_column + 4 * term, 1)[0] if j < count else float32(0)
+                panel_row[j] = (
+                    float_array(source + j * x_stride + 4 * term, 1)[0] if j < count else float32(0)
+                )
 
 
 @njit(**JIT_OPTIONS)
-def _finished(out, activated, before, at, width, columns, rows):
-    """Rows of out, while they are in the cache: see slots 13 and 14 of `by_rows`. at: where these rows begin."""
-    for place in range(0, rows * width, width):
-        own = float_array(out + place, columns)
+def _apply_epilogue(out, activated, preactivation, offset, out_stride, n, rows):
+    """Apply GELU or its gradient to rows of out while they are in the cache.
+
+    out: address of the first row; offset: bytes from the start of the matrix to it, which also apply to
+    `activated` and `preactivation` (slots 13 and 14 of `gemm`).
+    """
+    for row_offset in range(0, rows * out_stride, out_stride):
+        row = float_array(out + row_offset, n)
         if activated:
-            gelu_into(own, float_array(activated + at + place, columns))
-        elif before:
-            gelu_backward_into(float_array(before + at + place, columns), own, own)
-
-
-# out = a·b + bias; the terms of a row of a lie side by side. Slots: 0 a, 1 from one row of a to the next, 2 b, 3
-# from one term of b to the next, 4 from one column of it to the next, 5 out, 6 from one row of it to the next, 7
-# rows, at least 6, 8 columns, 9 terms, 10 `room`, 11 bias or 0, 12 the number of the rows that are claimed next, 0
-# at first, 13 and 14 another matrix like out, or 0: GELU of out is written to the first; with the second out is
-# multiplied by GELU's slopes at it. What lies between two is in bytes, here and below.
+            gelu_into(row, float_array(activated + offset + row_offset, n))
+        elif preactivation:
+            gelu_backward_into(float_array(preactivation + offset + row_offset, n), row, row)
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def gemm(given):
-    s = load_slots(given)
-    rows, columns, terms, width, bias = s[7], s[8], s[9], s[6], s[11]
-    mine, of = np.int64(thread_index()), np.int64(num_threads())
-    edge, panels = s[10] + mine * _EDGE, _panels_of(columns, COLUMNS)
-    shared, apart = s[10] + of * _EDGE, _panel_of(_PANEL, terms)
-    first, last = panels * mine // of, panels * (mine + 1) // of
-    for begin in range(0, terms, _TERMS):
-        some = min(_TERMS, terms - begin)
-        own = s[2] + begin * s[3] + first * COLUMNS * s[4]
-        here = shared + apart * (begin // _TERMS * panels + first)
-        count = min(columns, last * COLUMNS) - first * COLUMNS
-        if s[4] == 4:
-            _copied(own, s[3], some, COLUMNS, count, here, apart)
+def gemm(args):
+    """Compute out [m, n] = a [m, k] · b [k, n] + bias, with GELU or its gradient as an optional epilogue.
+
+    Slots, with strides in bytes: 0 a, row-major; 1 its row stride; 2 b; 3 and 4 its row and column stride; 5 out,
+    row-major; 6 its row stride; 7 m, at least 6; 8 n; 9 k; 10 workspace; 11 bias or 0; 12 counter of claims, 0 at
+    the start; 13 result GELU(out) or 0; 14 matrix at which the gradient of GELU is computed, by which out is
+    multiplied, or 0. Both have the layout of out.
+    """
+    s = load_slots(args)
+    a, a_stride, b, b_row_stride, b_column_stride, out, out_stride = s[0], s[1], s[2], s[3], s[4], s[5], s[6]
+    m, n, k, bias = s[7], s[8], s[9], s[11]
+    threads, counter = np.int64(num_threads()), s.ctypes.data + 8 * 12
+    edge, packed = s[10] + np.int64(thread_index()) * _EDGE_BYTES, s[10] + threads * _EDGE_BYTES
+    panels, panel_bytes = ceil_div(n, COLUMNS), _panel_bytes(_B_TERM_BYTES, k)
+    first_panel, last_panel = thread_range(panels)
+    for k_start in range(0, k, _KC):
+        kc = min(_KC, k - k_start)
+        source = b + k_start * b_row_stride + first_panel * COLUMNS * b_column_stride
+        target = packed + panel_bytes * (k_start // _KC * panels + first_panel)
+        count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
+        if b_column_stride == 4:
+            _pack_row_major(source, b_row_stride, kc, count, target, COLUMNS, panel_bytes)
         else:
-            _turned(own, s[4], some, count, here, apart)
+            _pack_column_major(source, b_column_stride, kc, count, target, panel_bytes)
     barrier()
-    claimed = _claimed(rows, of)
-    row = claimed * fetch_and_increment(s.ctypes.data + 8 * 12)
-    while row < rows:
-        end = min(row + claimed, rows)
-        for begin in range(0, terms, _TERMS):
-            some = min(_TERMS, terms - begin)
-            begins = INIT_ACCUMULATE if begin else (INIT_BIAS if bias else INIT_ZERO)
+    claim_rows = _rows_per_claim(m, threads)
+    row = claim_rows * fetch_and_increment(counter)
+    while row < m:
+        row_end = min(row + claim_rows, m)
+        for k_start in range(0, k, _KC):
+            kc = min(_KC, k - k_start)
+            init = INIT_ACCUMULATE if k_start else (INIT_BIAS if bias else INIT_ZERO)
             for panel in range(panels):
-                b = shared + apart * (begin // _TERMS * panels + panel)
-                count = min(COLUMNS, columns - panel * COLUMNS)
-                for i in range(row, end, ROWS):
-                    # Of the last rows a tile begins as much earlier as it is too high.
-                    first = max(0, i + ROWS - end)
-                    a, out = s[0] + (i - first) * s[1] + 4 * begin, s[5] + i * width + _PANEL * panel
-                    more = bias + _PANEL * panel
-                    if first or count < COLUMNS:
-                        high = ROWS - first
-                        _tile_at_edge(begins, more, a, s[1], 4, b, out, width, some, edge, first, high, count)
-                    else:
-                        microkernel_6x16(begins, more, a, s[1], 4, b, _PANEL, out, width, some)
-        _finished(s[5] + row * width, s[13], s[14], row * width, width, columns, end - row)
-        row = claimed * fetch_and_increment(s.ctypes.data + 8 * 12)
-
-
-# out = aᵀ·b, of many terms; rows of out lie side by side in a, its columns in b. Both are copied some terms at a
-# time, into one of two sets of panels, while threads may still multiply what the other holds. Slots: 0 a, 1 from
-# one term of a to the next, 2 b, 3 from one term of b to the next, 4 out, 5 from one row of it to the next, 6 rows
-# of out, 7 columns, 8 terms, 9 to 11 `room_turned`, 12 `turns`, all 0, 13 sums of a's columns, or 0, 14 room
-# for `slices` rows of them.
+                b_panel = packed + panel_bytes * (k_start // _KC * panels + panel)
+                columns, panel_bias = min(COLUMNS, n - panel * COLUMNS), bias + _B_TERM_BYTES * panel
+                for i in range(row, row_end, ROWS):
+                    # The last tile starts as many rows early as it is too high.
+                    overlap = max(0, i + ROWS - row_end)
+                    a_tile = a + (i - overlap) * a_stride + 4 * k_start
+                    out_tile = out + i * out_stride + _B_TERM_BYTES * panel
+                    region = edge, overlap, ROWS - overlap, columns
+                    _compute_tile(
+                        init, panel_bias, a_tile, a_stride, 4, b_panel, out_tile, out_stride, kc, region
+                    )
+        offset = row * out_stride
+        _apply_epilogue(out + offset, s[13], s[14], offset, out_stride, n, row_end - row)
+        row = claim_rows * fetch_and_increment(counter)
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def gemm_transposed_left(given):
-    s = load_slots(given)
-    rows, columns, terms, width = s[6], s[7], s[8], s[5]
-    edge = s[9] + np.int64(thread_index()) * _EDGE
-    shared, panels = s[9] + np.int64(num_threads()) * _EDGE, _panels_of(columns, COLUMNS)
-    apart_rows, apart = _panel_of(_PANEL_ROWS, _TERMS), _panel_of(_PANEL, _TERMS)
-    claimed = _claimed(rows, np.int64(num_threads()))
-    for begin in range(0, terms, _TERMS):
-        some, number = min(_TERMS, terms - begin), begin // _TERMS
-        of_rows = shared + number % 2 * (s[10] + s[11])
-        of_columns, counter = of_rows + s[10], s[12] + 16 * number
-        at = _SLICE * fetch_and_increment(counter)
-        while at < some:
-            few, term = min(_SLICE, some - at), begin + at
-            _copied(s[0] + term * s[1], s[1], few, ROWS, rows, of_rows + _PANEL_ROWS * at, apart_rows)
-            if s[13]:
-                _summed(s[0] + term * s[1], s[1], few, rows, s[14] + 4 * rows * (term // _SLICE))
-            _copied(s[2] + term * s[3], s[3], few, COLUMNS, columns, of_columns + _PANEL * at, apart)
-            at = _SLICE * fetch_and_increment(counter)
+def gemm_transposed_left(args):
+    """Compute out [m, n] = aᵀ · b of a [k, m] and b [k, n], and optionally the sums of the columns of a.
+
+    k is large. Blocks of kc terms are packed in turn into two buffers, so that some threads can pack a block while
+    others still multiply the block before.
+
+    Slots, with strides in bytes: 0 a, row-major; 1 its row stride; 2 b, row-major; 3 its row stride; 4 out,
+    row-major; 5 its row stride; 6 m; 7 n; 8 k; 9 to 11 workspace and the sizes from `workspace_size_transposed`;
+    12 `num_counters` counters, all 0; 13 the sums of the columns of a, or 0; 14 workspace for `num_slices` rows of
+    partial sums.
+    """
+    s = load_slots(args)
+    a, a_stride, b, b_stride, out, out_stride, m, n, k = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
+    a_bytes, b_bytes, sums, partial_sums = s[10], s[11], s[13], s[14]
+    threads = np.int64(num_threads())
+    edge, packed = s[9] + np.int64(thread_index()) * _EDGE_BYTES, s[9] + threads * _EDGE_BYTES
+    a_panel_bytes, b_panel_bytes = _panel_bytes(_A_TERM_BYTES, _KC), _panel_bytes(_B_TERM_BYTES, _KC)
+    claim_rows = _rows_per_claim(m, threads)
+    for k_start in range(0, k, _KC):
+        kc, block = min(_KC, k - k_start), k_start // _KC
+        a_panels = packed + block % 2 * (a_bytes + b_bytes)
+        b_panels, counter = a_panels + a_bytes, s[12] + 16 * block
+        term = _PACK_TERMS * fetch_and_increment(counter)
+        while term < kc:
+            count = min(_PACK_TERMS, kc - term)
+            a_rows, b_rows = a + (k_start + term) * a_stride, b + (k_start + term) * b_stride
+            _pack_row_major(a_rows, a_stride, count, m, a_panels + _A_TERM_BYTES * term, ROWS, a_panel_bytes)
+            if sums:
+                slice_sums = partial_sums + 4 * m * ((k_start + term) // _PACK_TERMS)
+                column_sums(0, a_rows, a_stride, count, m, slice_sums)
+            _pack_row_major(
+                b_rows, b_stride, count, n, b_panels + _B_TERM_BYTES * term, COLUMNS, b_panel_bytes
+            )
+            term = _PACK_TERMS * fetch_and_increment(counter)
         barrier()
-        row, begins = claimed * fetch_and_increment(counter + 8), INIT_ACCUMULATE if begin else INIT_ZERO
-        while row < rows:
-            end = min(row + claimed, rows)
-            for panel in range(panels):
-                b, count = of_columns + panel * apart, min(COLUMNS, columns - panel * COLUMNS)
-                for i in range(row, end, ROWS):
-                    a, out = of_rows + i // ROWS * apart_rows, s[4] + i * width + _PANEL * panel
-                    high = min(ROWS, end - i)
-                    if high < ROWS or count < COLUMNS:
-                        _tile_at_edge(begins, 0, a, 4, _PANEL_ROWS, b, out, width, some, edge, 0, high, count)
-                    else:
-                        microkernel_6x16(begins, 0, a, 4, _PANEL_ROWS, b, _PANEL, out, width, some)
-            row = claimed * fetch_and_increment(counter + 8)
-    if s[13]:
-        mine, of = np.int64(thread_index()), np.int64(num_threads())
-        first, last = rows * mine // of, rows * (mine + 1) // of
-        place = 4 * first
-        _summed(s[14] + place, 4 * rows, _panels_of(terms, _SLICE), last - first, s[13] + place)
+        init = INIT_ACCUMULATE if k_start else INIT_ZERO
+        row = claim_rows * fetch_and_increment(counter + 8)
+        while row < m:
+            row_end = min(row + claim_rows, m)
+            for panel in range(ceil_div(n, COLUMNS)):
+                b_panel, columns = b_panels + panel * b_panel_bytes, min(COLUMNS, n - panel * COLUMNS)
+                for i in range(row, row_end, ROWS):
+                    a_panel, out_tile = (
+                        a_panels + i // ROWS * a_panel_bytes,
+                        out + i * out_stride + _B_TERM_BYTES * panel,
+                    )
+                    region = edge, 0, min(ROWS, row_end - i), columns
+                    _compute_tile(
+                        init, 0, a_panel, 4, _A_TERM_BYTES, b_panel, out_tile, out_stride, kc, region
+                    )
+            row = claim_rows * fetch_and_increment(counter + 8)
+    if sums:
+        first, last = thread_range(m)
+        column_sums(
+            0, partial_sums + 4 * first, 4 * m, ceil_div(k, _PACK_TERMS), last - first, sums + 4 * first
+        )

@@ -1,7 +1,8 @@
-"""A layer in 8-bit integers in one body, where the processor multiplies them in tiles (AMX).
+"""A linear layer in int8 as one kernel, for processors with AMX-INT8.
 
-Its inputs are rounded, multiplied 32 rows and as many outputs at a time, and the sums made what they stand for,
-before they leave the cache: those of a block between the products of the next one. All sums are exact.
+The kernel quantizes the inputs, multiplies, and dequantizes the sums before they leave the cache. The tiles
+compute a block of 32 rows and 32 outputs at a time; the sums of a block are dequantized between the tile
+instructions of the next block. Sums are exact.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from bertsmith.kernels.cpu.compilation import (
 from bertsmith.kernels.cpu.quantize import (
     BLOCK_ROWS,
     ROW_PARAM_BYTES,
-    dequantized_row,
+    dequantize_row,
     make_row_quantizer,
     output_param_pointers,
     store_output,
@@ -38,96 +39,110 @@ from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_int8
 from bertsmith.kernels.cpu.simd_pairs import load_ints
 
 WRITTEN_WITH = "68901c91e22edd38"  # what is imported here, and what these import, see the first
-OUTPUT_MULTIPLE = BLOCK_SIZE  # outputs are a multiple of it
-INPUT_MULTIPLE = 64  # the inputs that weights have are filled up with zeros to a multiple of it
-_HALF = BLOCK_SIZE // 2  # rows of a tile, and outputs of one
-_LINE = 4 * OUTPUT_MULTIPLE  # bytes of a row of sums
-_BLOCK = BLOCK_SIZE * _LINE
-_first, _second, _third, _fourth = INT8_BLOCK_STEPS
+OUTPUT_MULTIPLE = BLOCK_SIZE  # The number of outputs must be a multiple of it.
+INPUT_MULTIPLE = 64  # Weights are padded with zeros to a multiple of it.
+_TILE_ROWS = BLOCK_SIZE // 2
+_SUM_STRIDE = 4 * OUTPUT_MULTIPLE  # bytes from one row of sums to the next
+_WEIGHT_STRIDE = 4 * OUTPUT_MULTIPLE  # bytes from the weights of 4 inputs to the next
+_BLOCK_BYTES = BLOCK_SIZE * _SUM_STRIDE
+_step_1, _step_2, _step_3, _step_4 = INT8_BLOCK_STEPS
 
 
-def workspace_size(columns: int) -> int:
-    """How many bytes a thread works in."""
-    return BLOCK_ROWS * (columns + INPUT_MULTIPLE) + ROW_PARAM_BYTES + 4 * columns + 2 * _BLOCK
+def workspace_size(inputs: int) -> int:
+    """Return the bytes of workspace per thread."""
+    return BLOCK_ROWS * (inputs + INPUT_MULTIPLE) + ROW_PARAM_BYTES + 4 * inputs + 2 * _BLOCK_BYTES
 
 
-_rounds = make_row_quantizer(store_int8, 1)
+_quantize_rows = make_row_quantizer(store_int8, 1)
 
 
 @njit(**JIT_OPTIONS)
-def _finish(first, last, kind, block):
-    """These rows of a block as what becomes of what they stand for. kind: whether the result is bf16, whether
-    GELU of it is wanted, and bytes from a row of it to the next. block: where its sums are, what is known of its
-    rows (see KNOWN), where the result is put; and of both halves of its outputs, see `of_outputs`."""
-    half, activated, next_row = kind
-    sums, knows, to, of, of_right = block
+def _store_rows(first, last, layout, block):
+    """Dequantize and store the rows [first, last) of a block.
+
+    layout: whether the result is bf16, whether to apply GELU, and the row stride of the result. block: addresses
+    of the sums, the row parameters, the result, and the output parameters of the first and the last 16 outputs.
+    """
+    is_bf16, gelu, out_stride = layout
+    sums, row_params, out, left_params, right_params = block
     for row in range(first, last):
-        own, place = sums + row * _LINE, to + row * next_row
-        left = dequantized_row(row, load_ints(own), knows, of)
-        right = dequantized_row(row, load_ints(own + TILE_ROW_BYTES), knows, of_right)
-        store_output(half, activated, left, place)
-        place += (2 if half else 4) * VECTOR_WIDTH
-        store_output(half, activated, right, place)
-
-
-# Slots: those of gemm_int8_avx2.py; 15 as in gemm_int8_vnni.py, 16 what the tiles are.
+        row_sums, target = sums + row * _SUM_STRIDE, out + row * out_stride
+        left_values = dequantize_row(row, load_ints(row_sums), row_params, left_params)
+        right_values = dequantize_row(row, load_ints(row_sums + TILE_ROW_BYTES), row_params, right_params)
+        store_output(is_bf16, gelu, left_values, target)
+        target += (2 if is_bf16 else 4) * VECTOR_WIDTH
+        store_output(is_bf16, gelu, right_values, target)
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def int8_linear_kernel(given):
-    s = load_slots(given)
-    half, columns, outputs, least = s[0], s[9], s[10], float_from_bits(s[11])
-    size, size_out, steps = (
-        2 if half else 4,
-        2 if s[14] else 4,
-        (columns + INPUT_MULTIPLE - 1) // INPUT_MULTIPLE,
-    )
-    line = INPUT_MULTIPLE * steps
-    kind = s[14], s[15], size_out * outputs
-    mine = s[12] + s[13] * np.int64(thread_index())
-    knows = mine + BLOCK_ROWS * line
-    here = knows + ROW_PARAM_BYTES
-    both = here + 4 * columns
+def int8_linear_kernel(args):
+    """Compute a linear layer in int8, and optionally its GELU.
+
+    Slots: as in gemm_int8_vnni.py, but the weights are padded to a multiple of 64 inputs; 16 tile configuration.
+    """
+    s = load_slots(args)
+    x_is_bf16, x, num_rows, inputs, outputs, min_step = s[0], s[1], s[8], s[9], s[10], float_from_bits(s[11])
+    value_bytes, out_value_bytes = 2 if s[0] else 4, 2 if s[14] else 4
+    steps = (inputs + INPUT_MULTIPLE - 1) // INPUT_MULTIPLE
+    quantized_stride = INPUT_MULTIPLE * steps
+    layout = s[14], s[15], out_value_bytes * outputs
+    quantized = s[12] + s[13] * np.int64(thread_index())
+    row_params = quantized + BLOCK_ROWS * quantized_stride
+    buffer = row_params + ROW_PARAM_BYTES
+    both_sums = buffer + 4 * inputs
+    target = quantized, quantized_stride, row_params, buffer
     configure(s[16])
-    blocks = (s[8] + BLOCK_ROWS - 1) // BLOCK_ROWS
-    for block in range(np.int64(thread_index()), blocks, np.int64(num_threads())):
-        first = block * BLOCK_ROWS
-        x, rows = s[1] + size * first * columns, min(BLOCK_ROWS, s[8] - first)
-        _rounds(half, x, rows, s[2], columns, s[17], least, mine, line, knows, here)
-        # The block whose products were made before, see `_finish`, and how many rows it has.
-        sums, last, count = (
-            both,
-            (both, knows, s[4], output_param_pointers(s, 0), output_param_pointers(s, VECTOR_WIDTH)),
+    row_blocks = (num_rows + BLOCK_ROWS - 1) // BLOCK_ROWS
+    for row_block in range(np.int64(thread_index()), row_blocks, np.int64(num_threads())):
+        first_row = row_block * BLOCK_ROWS
+        block_x, rows = x + value_bytes * first_row * inputs, min(BLOCK_ROWS, num_rows - first_row)
+        _quantize_rows(x_is_bf16, block_x, rows, s[2], inputs, s[17], min_step, target)
+        # The sums of the previous block are stored while a block is computed. At first there is none.
+        sums, previous, previous_rows = (
+            both_sums,
+            (
+                both_sums,
+                row_params,
+                s[4],
+                output_param_pointers(s, 0),
+                output_param_pointers(s, VECTOR_WIDTH),
+            ),
             0,
         )
         for column in range(0, outputs, OUTPUT_MULTIPLE):
             for i in range(0, rows, BLOCK_SIZE):
-                own, right = mine + i * line, s[3] + column * line
-                below, share = own + _HALF * line, (count + steps - 1) // steps
+                upper, weights = quantized + i * quantized_stride, s[3] + column * quantized_stride
+                lower = upper + _TILE_ROWS * quantized_stride
+                rows_per_step = (previous_rows + steps - 1) // steps
                 zero_block()
-                for number in range(steps):
-                    done, until = min(number * share, count), min((number + 1) * share, count)
-                    some = until - done
-                    one, two, three = done + some // 4, done + some // 2, done + 3 * some // 4
-                    _first(own, line, right, _LINE)
-                    _finish(done, one, kind, last)
-                    _second(right, _LINE)
-                    _finish(one, two, kind, last)
-                    _third(below, line)
-                    _finish(two, three, kind, last)
-                    _fourth()
-                    _finish(three, until, kind, last)
-                    own += INPUT_MULTIPLE
-                    below += INPUT_MULTIPLE
-                    right += _HALF * _LINE
-                sums = both + _BLOCK if sums == both else both
-                store_block(sums, _LINE)
-                to = s[4] + size_out * ((first + i) * outputs + column)
-                of, of_right = (
-                    output_param_pointers(s, column),
-                    output_param_pointers(s, column + VECTOR_WIDTH),
-                )
-                last = (sums, knows + 4 * i, to, of, of_right)
-                count = min(BLOCK_SIZE, rows - i)
-        _finish(0, count, kind, last)
+                for step in range(steps):
+                    first, last = (
+                        min(step * rows_per_step, previous_rows),
+                        min((step + 1) * rows_per_step, previous_rows),
+                    )
+                    count = last - first
+                    quarter, half, three_quarters = (
+                        first + count // 4,
+                        first + count // 2,
+                        first + 3 * count // 4,
+                    )
+                    _step_1(upper, quantized_stride, weights, _WEIGHT_STRIDE)
+                    _store_rows(first, quarter, layout, previous)
+                    _step_2(weights, _WEIGHT_STRIDE)
+                    _store_rows(quarter, half, layout, previous)
+                    _step_3(lower, quantized_stride)
+                    _store_rows(half, three_quarters, layout, previous)
+                    _step_4()
+                    _store_rows(three_quarters, last, layout, previous)
+                    upper += INPUT_MULTIPLE
+                    lower += INPUT_MULTIPLE
+                    weights += _TILE_ROWS * _WEIGHT_STRIDE
+                sums = both_sums + _BLOCK_BYTES if sums == both_sums else both_sums
+                store_block(sums, _SUM_STRIDE)
+                out = s[4] + out_value_bytes * ((first_row + i) * outputs + column)
+                left_params = output_param_pointers(s, column)
+                right_params = output_param_pointers(s, column + VECTOR_WIDTH)
+                previous = sums, row_params + 4 * i, out, left_params, right_params
+                previous_rows = min(BLOCK_SIZE, rows - i)
+        _store_rows(0, previous_rows, layout, previous)
     release()

@@ -1,7 +1,7 @@
-"""A layer in 8-bit integers in one body, where products of such integers are not the processor's own.
+"""A linear layer in int8 as one kernel, for processors with AVX2 but without int8 instructions.
 
-Its inputs are rounded, multiplied, and the sums made what they stand for. Integers are multiplied in pairs of 16
-bits, which any processor with AVX2 does, twice as many at a time as numbers in fp32; all sums are exact.
+The kernel quantizes the inputs, multiplies, and dequantizes the sums. Values are multiplied as pairs of int16
+(vpmaddwd), twice as many at a time as fp32 values. Sums are exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bertsmith.kernels.cpu.compilation import (
 from bertsmith.kernels.cpu.quantize import (
     BLOCK_ROWS,
     ROW_PARAM_BYTES,
-    dequantized_row,
+    dequantize_row,
     make_row_quantizer,
     output_param_pointers,
 )
@@ -28,61 +28,60 @@ from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_as_dtype, store_int16
 from bertsmith.kernels.cpu.simd_pairs import broadcast_int, dot_int16, load_ints, zero_ints
 
 WRITTEN_WITH = "68cdd1df115701b4"  # compilation.py, simd.py and quantize.py, see the first
-_AT_A_TIME = 4
+_TILE_ROWS = 4
 
 
-def workspace_size(columns: int) -> int:
-    """How many bytes a thread works in."""
-    return 2 * BLOCK_ROWS * columns + ROW_PARAM_BYTES + 4 * columns + 4 * VECTOR_WIDTH
+def workspace_size(inputs: int) -> int:
+    """Return the bytes of workspace per thread."""
+    return 2 * BLOCK_ROWS * inputs + ROW_PARAM_BYTES + 4 * inputs + 4 * VECTOR_WIDTH
 
 
-_rounds = make_row_quantizer(store_int16, 2)
+_quantize_rows = make_row_quantizer(store_int16, 2)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _finished(half, sums, row, rows, knows, to, nowhere, of):
-    """A row's sums as what they stand for, if there is such a row."""
-    found = dequantized_row(row, sums, knows, of)
-    store_as_dtype(half, to if row < rows else nowhere, found)
-
-
-# Slots: 0 whether x is bf16, 1 x, 2 factors of its columns, 3 weights, see `FastAnswers.integer_weights`, 4 the
-# result, 5 to 7 of each output the sum of its weights, scale and bias, 8 rows, 9 columns, 10 outputs, 11 the least
-# step by its bits, 12 `room` for each thread, 13 how large it is, 14 whether the result is bf16, 17 the column
-# that is kept apart, 18 each output's weight of it.
+def _store_row(is_bf16, sums, row, rows, row_params, out, unused_row, output_params):
+    values = dequantize_row(row, sums, row_params, output_params)
+    store_as_dtype(is_bf16, out if row < rows else unused_row, values)
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def int8_linear_kernel(given):
-    s = load_slots(given)
-    half, half_out, columns, outputs, least = s[0], s[14], s[9], s[10], float_from_bits(s[11])
-    size, size_out, by = 2 if half else 4, 2 if half_out else 4, 2 * columns
-    mine = s[12] + s[13] * np.int64(thread_index())
-    knows = mine + BLOCK_ROWS * by
-    here = knows + ROW_PARAM_BYTES
-    nowhere, blocks = here + 4 * columns, (s[8] + BLOCK_ROWS - 1) // BLOCK_ROWS
+def int8_linear_kernel(args):
+    """Compute a linear layer in int8.
+
+    Slots: 0 whether x is bf16; 1 x [rows, inputs]; 2 scale of each input; 3 weights int16
+    [outputs / 16, inputs / 2, 16, 2]; 4 result [rows, outputs]; 5 to 7 sum of the weights, scale, and bias of each
+    output; 8 rows; 9 inputs; 10 outputs; 11 bits of the smallest quantization step; 12 workspace; 13 its bytes per
+    thread; 14 whether the result is bf16; 17 index of the input that is not quantized; 18 its weight for each
+    output.
+    """
+    s = load_slots(args)
+    x_is_bf16, x, num_rows, inputs, outputs, min_step = s[0], s[1], s[8], s[9], s[10], float_from_bits(s[11])
+    out_is_bf16, value_bytes, out_value_bytes = s[14], 2 if s[0] else 4, 2 if s[14] else 4
+    out_stride, quantized_stride = out_value_bytes * outputs, 2 * inputs
+    quantized = s[12] + s[13] * np.int64(thread_index())
+    row_params = quantized + BLOCK_ROWS * quantized_stride
+    buffer = row_params + ROW_PARAM_BYTES
+    target = quantized, quantized_stride, row_params, buffer
+    unused_row, blocks = buffer + 4 * inputs, (num_rows + BLOCK_ROWS - 1) // BLOCK_ROWS
     for block in range(np.int64(thread_index()), blocks, np.int64(num_threads())):
-        first = block * BLOCK_ROWS
-        x, rows = s[1] + size * first * columns, min(BLOCK_ROWS, s[8] - first)
-        _rounds(half, x, rows, s[2], columns, s[17], least, mine, by, knows, here)
+        first_row = block * BLOCK_ROWS
+        block_x, rows = x + value_bytes * first_row * inputs, min(BLOCK_ROWS, num_rows - first_row)
+        _quantize_rows(x_is_bf16, block_x, rows, s[2], inputs, s[17], min_step, target)
         for column in range(0, outputs, VECTOR_WIDTH):
-            of = output_param_pointers(s, column)
-            for i in range(0, rows, _AT_A_TIME):
-                own, panel = mine + i * by, s[3] + column * by
-                p = q = r = o = zero_ints()
-                for _ in range(columns // 2):
-                    pairs = load_ints(panel)
-                    p = dot_int16(p, broadcast_int(own), pairs)
-                    q = dot_int16(q, broadcast_int(own + by), pairs)
-                    r = dot_int16(r, broadcast_int(own + 2 * by), pairs)
-                    o = dot_int16(o, broadcast_int(own + 3 * by), pairs)
-                    panel += 4 * VECTOR_WIDTH
-                    own += 4
-                to, next_one = s[4] + size_out * ((first + i) * outputs + column), size_out * outputs
-                _finished(half_out, p, i, rows, knows, to, nowhere, of)
-                to += next_one
-                _finished(half_out, q, i + 1, rows, knows, to, nowhere, of)
-                to += next_one
-                _finished(half_out, r, i + 2, rows, knows, to, nowhere, of)
-                to += next_one
-                _finished(half_out, o, i + 3, rows, knows, to, nowhere, of)
+            output_params = output_param_pointers(s, column)
+            for i in range(0, rows, _TILE_ROWS):
+                integers, weights = quantized + i * quantized_stride, s[3] + 2 * inputs * column
+                sums_0 = sums_1 = sums_2 = sums_3 = zero_ints()
+                for _ in range(inputs // 2):
+                    pairs = load_ints(weights)
+                    sums_0 = dot_int16(sums_0, broadcast_int(integers), pairs)
+                    sums_1 = dot_int16(sums_1, broadcast_int(integers + quantized_stride), pairs)
+                    sums_2 = dot_int16(sums_2, broadcast_int(integers + 2 * quantized_stride), pairs)
+                    sums_3 = dot_int16(sums_3, broadcast_int(integers + 3 * quantized_stride), pairs)
+                    weights += 4 * VECTOR_WIDTH
+                    integers += 4
+                out = s[4] + (first_row + i) * out_stride + out_value_bytes * column
+                for row, sums in ((i, sums_0), (i + 1, sums_1), (i + 2, sums_2), (i + 3, sums_3)):
+                    _store_row(out_is_bf16, sums, row, rows, row_params, out, unused_row, output_params)
+                    out += out_stride

@@ -1,8 +1,8 @@
-"""A layer in 8-bit integers in one body, where the processor multiplies four of them at a time (AVX512-VNNI).
+"""A linear layer in int8 as one kernel, for processors with AVX512-VNNI.
 
-Its inputs are rounded, multiplied, and the sums made what they stand for, before a row leaves the cache. The
-instruction wants what it multiplies from the left without a sign: 128 more than it is, which the sums begin with
-the contrary of. All sums are exact.
+The kernel quantizes the inputs, multiplies, and dequantizes the sums before a row leaves the cache. The
+instruction vpdpbusd multiplies uint8 by int8 and adds four products to a sum. The inputs are therefore stored with
+128 added, and the sums start at -128 times the sum of the weights. Sums are exact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bertsmith.kernels.cpu.quantize import (
     BLOCK_ROWS,
     ROW_PARAM_BYTES,
     block_rows,
-    dequantized,
+    dequantize,
     load_output_params,
     load_row_params,
     make_row_quantizer,
@@ -39,80 +39,86 @@ from bertsmith.kernels.cpu.simd_pairs import (
     load_ints,
 )
 
-WRITTEN_WITH = "68cdd1df115701b4"  # what is imported here, and what these import, see the first
-OUTPUT_MULTIPLE = 2 * VECTOR_WIDTH  # outputs are a multiple of it
-INPUT_MULTIPLE = 4  # and the inputs that weights have of this
-_AT_A_TIME = 4
-_RIGHT = 4 * VECTOR_WIDTH  # bytes of the weights that a register holds
+WRITTEN_WITH = "68cdd1df115701b4"  # compilation.py, simd.py and quantize.py, see the first
+OUTPUT_MULTIPLE = 2 * VECTOR_WIDTH  # The number of outputs must be a multiple of it.
+INPUT_MULTIPLE = 4  # Weights are padded with zeros to a multiple of it.
+_TILE_ROWS = 4
+_VECTOR_BYTES = 4 * VECTOR_WIDTH
 
 
-def workspace_size(columns: int) -> int:
-    """How many bytes a thread works in."""
-    return BLOCK_ROWS * columns + ROW_PARAM_BYTES + 4 * columns + 4 * OUTPUT_MULTIPLE
+def workspace_size(inputs: int) -> int:
+    """Return the bytes of workspace per thread."""
+    return BLOCK_ROWS * inputs + ROW_PARAM_BYTES + 4 * inputs + 4 * OUTPUT_MULTIPLE
 
 
-_rounds = make_row_quantizer(store_uint8, 1)
+_quantize_rows = make_row_quantizer(store_uint8, 1)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _finished(half, activated, sums, others, row, rows, knows, to, nowhere, of, of_right):
-    """Both halves of a row's sums as what becomes of what they stand for, if there is such a row."""
-    known, right = load_row_params(row, knows), (2 if half else 4) * VECTOR_WIDTH
-    there = to if row < rows else nowhere
-    store_output(half, activated, dequantized(int_to_float(sums), known, of), there)
-    store_output(half, activated, dequantized(int_to_float(others), known, of_right), there + right)
+def _store_row(is_bf16, gelu, left_sums, right_sums, row, out, block_params):
+    """Store 32 outputs of a row.
 
-
-# Slots: those of gemm_int8_avx2.py; 15 whether GELU of the product is wanted.
+    block_params: number of rows, address of their parameters, address where a row beyond them is stored, and the
+    parameters of the first and the last 16 outputs.
+    """
+    rows, row_params, unused_row, left_params, right_params = block_params
+    params, target = load_row_params(row, row_params), out if row < rows else unused_row
+    store_output(is_bf16, gelu, dequantize(int_to_float(left_sums), params, left_params), target)
+    target += (2 if is_bf16 else 4) * VECTOR_WIDTH
+    store_output(is_bf16, gelu, dequantize(int_to_float(right_sums), params, right_params), target)
 
 
 @cfunc("void(voidptr)", **KERNEL_OPTIONS)
-def int8_linear_kernel(given):
-    s = load_slots(given)
-    half, half_out, columns, outputs, least, activated = (
-        s[0],
-        s[14],
-        s[9],
-        s[10],
-        float_from_bits(s[11]),
-        s[15],
-    )
-    size, size_out = 2 if half else 4, 2 if half_out else 4
-    mine = s[12] + s[13] * np.int64(thread_index())
-    knows = mine + BLOCK_ROWS * columns
-    here = knows + ROW_PARAM_BYTES
-    nowhere, next_row = here + 4 * columns, size_out * outputs
+def int8_linear_kernel(args):
+    """Compute a linear layer in int8, and optionally its GELU.
+
+    Slots: as in gemm_int8_avx2.py, but 3 weights int8 [outputs / 32, inputs / 4, 32, 4]; 15 whether to apply GELU.
+    """
+    s = load_slots(args)
+    x_is_bf16, x, num_rows, inputs, outputs, min_step = s[0], s[1], s[8], s[9], s[10], float_from_bits(s[11])
+    out_is_bf16, gelu, value_bytes, out_value_bytes = s[14], s[15], 2 if s[0] else 4, 2 if s[14] else 4
+    quantized = s[12] + s[13] * np.int64(thread_index())
+    row_params = quantized + BLOCK_ROWS * inputs
+    buffer = row_params + ROW_PARAM_BYTES
+    target = quantized, inputs, row_params, buffer
+    unused_row, out_stride = buffer + 4 * inputs, out_value_bytes * outputs
     threads = np.int64(num_threads())
-    most = block_rows(s[8], threads, _AT_A_TIME)
-    for first in range(most * np.int64(thread_index()), s[8], most * threads):
-        place, rows = s[1] + size * first * columns, min(most, s[8] - first)
-        _rounds(half, place, rows, s[2], columns, s[17], least, mine, columns, knows, here)
+    max_rows = block_rows(num_rows, threads, _TILE_ROWS)
+    for first_row in range(max_rows * np.int64(thread_index()), num_rows, max_rows * threads):
+        block_x, rows = x + value_bytes * first_row * inputs, min(max_rows, num_rows - first_row)
+        _quantize_rows(x_is_bf16, block_x, rows, s[2], inputs, s[17], min_step, target)
         for column in range(0, outputs, OUTPUT_MULTIPLE):
-            of, of_right = (
-                load_output_params(output_param_pointers(s, column)),
-                load_output_params(output_param_pointers(s, column + VECTOR_WIDTH)),
-            )
-            below, below_too = (
-                float_to_int(of[0] * broadcast_scalar(float32(-128))),
-                float_to_int(of_right[0] * broadcast_scalar(float32(-128))),
-            )
-            for i in range(0, rows, _AT_A_TIME):
-                own, panel = mine + i * columns, s[3] + column * columns
-                p = q = r = o = below
-                t = u = v = z = below_too
-                for _ in range(columns // 4):
-                    left, more = load_ints(panel), load_ints(panel + _RIGHT)
-                    x = broadcast_int(own)
-                    p, t = dot_uint8_int8(p, x, left), dot_uint8_int8(t, x, more)
-                    x = broadcast_int(own + columns)
-                    q, u = dot_uint8_int8(q, x, left), dot_uint8_int8(u, x, more)
-                    x = broadcast_int(own + 2 * columns)
-                    r, v = dot_uint8_int8(r, x, left), dot_uint8_int8(v, x, more)
-                    x = broadcast_int(own + 3 * columns)
-                    o, z = dot_uint8_int8(o, x, left), dot_uint8_int8(z, x, more)
-                    panel += 2 * _RIGHT
-                    own += 4
-                to = s[4] + size_out * ((first + i) * outputs + column)
-                for row, sums, others in ((i, p, t), (i + 1, q, u), (i + 2, r, v), (i + 3, o, z)):
-                    _finished(half_out, activated, sums, others, row, rows, knows, to, nowhere, of, of_right)
-                    to += next_row
+            left_params = load_output_params(output_param_pointers(s, column))
+            right_params = load_output_params(output_param_pointers(s, column + VECTOR_WIDTH))
+            block_params = rows, row_params, unused_row, left_params, right_params
+            left_init = float_to_int(left_params[0] * broadcast_scalar(float32(-128)))
+            right_init = float_to_int(right_params[0] * broadcast_scalar(float32(-128)))
+            for i in range(0, rows, _TILE_ROWS):
+                integers, weights = quantized + i * inputs, s[3] + column * inputs
+                left_0 = left_1 = left_2 = left_3 = left_init
+                right_0 = right_1 = right_2 = right_3 = right_init
+                for _ in range(inputs // 4):
+                    w_left, w_right = load_ints(weights), load_ints(weights + _VECTOR_BYTES)
+                    values = broadcast_int(integers)
+                    left_0 = dot_uint8_int8(left_0, values, w_left)
+                    right_0 = dot_uint8_int8(right_0, values, w_right)
+                    values = broadcast_int(integers + inputs)
+                    left_1 = dot_uint8_int8(left_1, values, w_left)
+                    right_1 = dot_uint8_int8(right_1, values, w_right)
+                    values = broadcast_int(integers + 2 * inputs)
+                    left_2 = dot_uint8_int8(left_2, values, w_left)
+                    right_2 = dot_uint8_int8(right_2, values, w_right)
+                    values = broadcast_int(integers + 3 * inputs)
+                    left_3 = dot_uint8_int8(left_3, values, w_left)
+                    right_3 = dot_uint8_int8(right_3, values, w_right)
+                    weights += 2 * _VECTOR_BYTES
+                    integers += 4
+                out = s[4] + (first_row + i) * out_stride + out_value_bytes * column
+                for row, left_sums, right_sums in (
+                    (i, left_0, right_0),
+                    (i + 1, left_1, right_1),
+                    (i + 2, left_2, right_2),
+                    (i + 3, left_3, right_3),
+                ):
+                    _store_row(out_is_bf16, gelu, left_sums, right_sums, row, out, block_params)
+                    out += out_stride

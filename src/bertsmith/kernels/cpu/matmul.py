@@ -1,4 +1,4 @@
-"""Products of matrices by compiled bodies."""
+"""Matrix products by compiled kernels, and when they are used instead of PyTorch's."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from torch import Tensor
 from bertsmith.kernels.cpu import amx
 from bertsmith.kernels.cpu.compilation import Launcher, has_avx512_bf16, has_cpu_feature, launch, target_cpu
 
-_KINDS = {torch.float32, torch.bfloat16}
-
-_SLOW_LIBRARIES = ("znver1", "znver2", "znver3", "znver4")  # AMD's; on Zen 5 oneDNN is quick
+_DTYPES = {torch.float32, torch.bfloat16}
+_SLOW_ONEDNN_CPUS = ("znver1", "znver2", "znver3", "znver4")  # AMD's; on Zen 5 oneDNN is fast.
 
 GEMM_FP32: Any = (
     import_module("bertsmith.kernels.cpu.gemm_fp32")
-    if target_cpu() in _SLOW_LIBRARIES and has_cpu_feature("avx2")
+    if target_cpu() in _SLOW_ONEDNN_CPUS and has_cpu_feature("avx2")
     else None
 )
-"""The bodies of products in fp32 where these are quicker than the libraries': AMD's processors up to Zen 4."""
+"""The module of the fp32 kernels if they are faster than PyTorch's libraries: on AMD processors up to Zen 4."""
 
 GEMM_BF16: Any = (
     import_module("bertsmith.kernels.cpu.gemm_amx")
@@ -29,45 +28,54 @@ GEMM_BF16: Any = (
     if has_avx512_bf16()
     else None
 )
-"""Those of products in bf16, in tiles or in registers: the libraries need the weights in bf16, and make their
-slopes so."""
+"""The module of the bf16 kernels; unlike PyTorch's libraries they take weights and return gradients in fp32."""
 
-PANEL_COLUMNS = 32  # of a panel in bf16
-_FEW = 16  # rows, columns or terms: what has fewer is left to the libraries
+PANEL_COLUMNS = 32  # columns of a panel in bf16
+_MIN_SIZE = 16  # smallest number of rows, columns, or terms; smaller products are left to PyTorch
 
 
-def has_gemm(kind: torch.dtype) -> bool:
-    """Whether there are bodies for products of this kind."""
-    return (GEMM_BF16 if kind == torch.bfloat16 else GEMM_FP32) is not None and kind in _KINDS
+def has_gemm(dtype: torch.dtype) -> bool:
+    """Return True if kernels for products in this dtype are available."""
+    return (GEMM_BF16 if dtype == torch.bfloat16 else GEMM_FP32) is not None and dtype in _DTYPES
 
 
 def supports_matmul(x: Tensor, y: Tensor, *others: Tensor | None) -> bool:
-    """Whether there is a body for x·y; others: what else it is made with, in fp32. Where one of x and y is bf16
-    the other may be fp32."""
-    known = all(t.is_cpu and t.dtype == torch.float32 for t in others if t is not None)
-    enough = x.dim() == y.dim() == 2 and min(*x.shape, *y.shape) >= _FEW
-    if not (known and enough and x.is_cpu and y.is_cpu and {x.dtype, y.dtype} <= _KINDS):
+    """Return True if a kernel can compute x·y.
+
+    Args:
+        x: Matrix in fp32 or bf16.
+        y: Matrix in fp32 or bf16; if only one of the two is bf16, the other is rounded.
+        others: Bias and output, which must be in fp32.
+    """
+    are_fp32 = all(t.is_cpu and t.dtype == torch.float32 for t in others if t is not None)
+    is_large = x.dim() == y.dim() == 2 and min(*x.shape, *y.shape) >= _MIN_SIZE
+    if not (are_fp32 and is_large and x.is_cpu and y.is_cpu and {x.dtype, y.dtype} <= _DTYPES):
         return False
     if torch.bfloat16 not in (x.dtype, y.dtype):
         return has_gemm(torch.float32)
-    in_columns = x.stride(0) == 1 and x.stride(1) > 1
-    return has_gemm(torch.bfloat16) and (
-        in_columns or x.shape[1] % 2 == 0
-    )  # in rows pairs of terms lie side by side
+    # The kernel for row-major x reads terms in pairs.
+    is_column_major = x.stride(0) == 1 and x.stride(1) > 1
+    return has_gemm(torch.bfloat16) and (is_column_major or x.shape[1] % 2 == 0)
 
 
 def supports_layer(x: Tensor, *weights: Tensor) -> bool:
-    """Whether there are bodies for all that layers compute, there and back, of as many rows as x has, in its kind.
-    weights: each layer's [out, in], and its bias."""
+    """Return True if kernels can compute all forward and backward products of linear layers in the dtype of x.
+
+    Args:
+        x: Input, of which the dtype and the number of rows matter.
+        weights: Weight [out, in] and bias of each linear layer in turn.
+    """
     sizes = {size for weight in weights[::2] for size in weight.shape}
-    known = all(t.is_cpu and t.dtype == torch.float32 for t in weights)
-    in_pairs = x.dtype == torch.float32 or all(size % 2 == 0 for size in sizes)
-    return x.is_cpu and has_gemm(x.dtype) and known and in_pairs and min(len(x), *sizes) >= _FEW
+    are_fp32 = all(t.is_cpu and t.dtype == torch.float32 for t in weights)
+    are_paired = x.dtype == torch.float32 or all(size % 2 == 0 for size in sizes)
+    return x.is_cpu and has_gemm(x.dtype) and are_fp32 and are_paired and min(len(x), *sizes) >= _MIN_SIZE
 
 
 class PackedMatrix(NamedTuple):
-    """A matrix [terms, columns] as the bodies of products in bf16 read it, of which they may be made once for many
-    products. held: uint8 [panels, bytes of one]; or, of one product alone, that many and more."""
+    """A matrix [num_rows, num_columns] packed into panels for the bf16 kernels.
+
+    `data` is uint8 [panels, bytes of a panel], or of any shape with at least as many bytes.
+    """
 
     data: Tensor
     num_rows: int
@@ -75,36 +83,35 @@ class PackedMatrix(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """What the matrix has."""
+        """Number of rows and of columns."""
         return self.num_rows, self.num_columns
 
     def slice_columns(self, first: int, last: int) -> PackedMatrix:
-        """These columns of it, the first a multiple of those of a panel."""
-        return PackedMatrix(
-            self.data[first // PANEL_COLUMNS : -(-last // PANEL_COLUMNS)], self.num_rows, last - first
-        )
+        """Return the columns [first, last); `first` is a multiple of PANEL_COLUMNS."""
+        panels = self.data[first // PANEL_COLUMNS : _num_panels(last)]
+        return PackedMatrix(panels, self.num_rows, last - first)
 
 
 def slice_columns(y: Tensor | PackedMatrix, first: int, last: int) -> Tensor | PackedMatrix:
-    """These columns of a matrix, see `Panels.between`."""
+    """Return the columns [first, last) of a matrix; see `PackedMatrix.slice_columns`."""
     return y.slice_columns(first, last) if isinstance(y, PackedMatrix) else y[:, first:last]
 
 
 def pack(y: Tensor) -> PackedMatrix:
-    """y, a matrix in fp32 or bf16, in panels."""
-    (terms, columns), none = y.shape, y.new_empty(0, max(y.shape))
-    held = torch.empty(_panels(columns), GEMM_BF16.panel_size(terms), dtype=torch.uint8)
-    found = PackedMatrix(held, terms, columns)
-    _multiply_half(none, as_row_or_column_major(y), found, none, launch)
-    return found
+    """Pack a matrix in fp32 or bf16."""
+    (k, n), empty = y.shape, y.new_empty(0, max(y.shape))
+    data = torch.empty(_num_panels(n), GEMM_BF16.panel_size(k), dtype=torch.uint8)
+    packed = PackedMatrix(data, k, n)
+    _launch_bf16(empty, as_row_or_column_major(y), packed, empty, launch)
+    return packed
 
 
-def _panels(columns: int) -> int:
-    return -(-columns // PANEL_COLUMNS)
+def _num_panels(n: int) -> int:
+    return -(-n // PANEL_COLUMNS)
 
 
 def as_row_or_column_major(x: Tensor) -> Tensor:
-    """x; a copy where neither its rows nor its columns lie in memory as they are."""
+    """Return x, or a contiguous copy if neither its rows nor its columns are contiguous."""
     return x if 1 in x.stride() and 0 not in x.stride() else x.contiguous()
 
 
@@ -120,83 +127,89 @@ def matmul(
     """Write x·y + bias into `out`, and optionally its GELU, or multiply x·y by the gradient of GELU.
 
     Args:
-        x: Matrix [N, K] in row-major layout, in fp32 or bf16.
-        y: Matrix [K, M].
-        bias: Vector [M] in fp32.
-        out: Result [N, M], row-major.
+        x: Matrix [M, K] in fp32 or bf16, row-major.
+        y: Matrix [K, N].
+        bias: Vector [N] in fp32.
+        out: Result [M, N], row-major.
         activated: Result GELU(out), row-major; may be `out` itself.
-        preactivation: Matrix [N, M], row-major: x·y is multiplied by the gradient of GELU at it.
+        preactivation: Matrix [M, N], row-major: x·y is multiplied by the gradient of GELU at it.
         run: Launcher. If it defers kernels, inputs that are not written yet must have contiguous rows or columns.
     """
-    threads, (terms, columns) = torch.get_num_threads(), y.shape
-    more = [0 if t is None else t for t in (activated, preactivation)]
-    add = 0 if bias is None else bias.contiguous()
+    k, n = y.shape
+    epilogue = [0 if t is None else t for t in (activated, preactivation)]
+    bias_argument = 0 if bias is None else bias.contiguous()
     if isinstance(y, PackedMatrix):
-        _multiply_half(x, None, y, out, run, add, *more)
+        _launch_bf16(x, None, y, out, run, bias_argument, *epilogue)
         return
     y = as_row_or_column_major(y)
     if torch.bfloat16 in (x.dtype, y.dtype):
-        own = PackedMatrix(run.workspace(_panels(columns) * GEMM_BF16.panel_size(terms)), terms, columns)
-        _multiply_half(x, y, own, out, run, add, *more)
+        packed = PackedMatrix(run.workspace(_num_panels(n) * GEMM_BF16.panel_size(k)), k, n)
+        _launch_bf16(x, y, packed, out, run, bias_argument, *epilogue)
         return
-    room = run.workspace(GEMM_FP32.workspace_size(threads, columns, terms))
+    workspace = run.workspace(GEMM_FP32.workspace_size(torch.get_num_threads(), n, k))
     run(
         GEMM_FP32.gemm,
         *(x, 4 * x.stride(0), y, 4 * y.stride(0), 4 * y.stride(1)),
-        *(out, 4 * out.stride(0), len(x), columns, terms, room, add, 0, *more),
+        *(out, 4 * out.stride(0), len(x), n, k, workspace, bias_argument, 0, *epilogue),
     )
 
 
-def _multiply_half(
+def _launch_bf16(
     x: Tensor,
     y: Tensor | None,
-    panels: PackedMatrix,
+    packed: PackedMatrix,
     out: Tensor,
     run: Launcher,
     bias: int | Tensor = 0,
     activated: int | Tensor = 0,
     preactivation: int | Tensor = 0,
 ) -> None:
-    """y: of what the panels are made, None where they are there already. Of an x without rows nothing else is."""
-    own = GEMM_BF16.workspace_size(panels.num_rows)
-    room = torch.empty(torch.get_num_threads() * own, dtype=torch.uint8)
+    """Run the bf16 kernel: pack y into `packed` unless y is None, and multiply x unless it has no rows."""
+    k, n = packed.shape
+    thread_bytes = GEMM_BF16.workspace_size(k)
+    # The workspace of the launcher may hold the packed matrix.
+    workspace = torch.empty(torch.get_num_threads() * thread_bytes, dtype=torch.uint8)
+    y_arguments: tuple[int | Tensor, ...] = (0, 0, 0, 0)
+    if y is not None:
+        address, row_stride, is_bf16 = _row_major_arguments(y)
+        y_arguments = address, row_stride, y.element_size() * y.stride(1), is_bf16
     run(
         GEMM_BF16.gemm,
-        *(*_rows_at(x), *((0, 0, 0, 0) if y is None else _both_at(y)), *_rows_at(out)),
-        *(len(x), panels.num_columns, panels.num_rows, room, own),
-        *(bias, activated, preactivation, 0, amx.TILE_CONFIG, panels.data),
+        *(*_row_major_arguments(x), *y_arguments, *_row_major_arguments(out)),
+        *(len(x), n, k, workspace, thread_bytes),
+        *(bias, activated, preactivation, 0, amx.TILE_CONFIG, packed.data),
     )
 
 
 def matmul_transposed_left(
     x: Tensor, y: Tensor, out: Tensor, sums: Tensor | None = None, run: Launcher = launch
 ) -> None:
-    """Write xᵀ·y, and the sums of x's columns, in fp32. out has its rows in memory as they are. run: as in
-    `multiply`."""
+    """Write xᵀ·y into `out`, and optionally the sums of the columns of x, in fp32.
+
+    Args:
+        x: Matrix [K, M] in fp32 or bf16.
+        y: Matrix [K, N] in fp32 or bf16.
+        out: Result [M, N], row-major.
+        sums: Result [M].
+        run: Launcher. If it defers kernels, inputs that are not written yet must be row-major.
+    """
     x, y = (t if t.stride(1) == 1 and t.stride(0) else t.contiguous() for t in (x, y))
-    terms, rows, columns = *x.shape, y.shape[1]
-    is_half = torch.bfloat16 in (x.dtype, y.dtype)
-    bodies = GEMM_BF16 if is_half else GEMM_FP32
-    size, of_rows, of_columns = bodies.workspace_size_transposed(torch.get_num_threads(), rows, columns)
-    room, numbers = run.workspace(size), torch.zeros(bodies.num_counters(terms), dtype=torch.int64)
-    some = torch.empty(0 if sums is None else bodies.num_slices(terms) * rows)
-    matrices: list[int | Tensor]
-    matrices = [*_rows_at(x), *_rows_at(y)] if is_half else [*_rows_at(x)[:2], *_rows_at(y)[:2]]
+    k, m, n = *x.shape, y.shape[1]
+    is_bf16 = torch.bfloat16 in (x.dtype, y.dtype)
+    gemm = GEMM_BF16 if is_bf16 else GEMM_FP32
+    size, *block_sizes = gemm.workspace_size_transposed(torch.get_num_threads(), m, n)
+    workspace, counters = run.workspace(size), torch.zeros(gemm.num_counters(k), dtype=torch.int64)
+    partial_sums = torch.empty(0 if sums is None else gemm.num_slices(k) * m)
+    num_arguments = 3 if is_bf16 else 2  # The fp32 kernel takes no dtypes.
     run(
-        bodies.gemm_transposed_left,
-        *matrices,
-        *(out, 4 * out.stride(0)),
-        *(rows, columns, terms, room, of_rows, of_columns, numbers),
-        *(0 if sums is None else sums, some, *((amx.TILE_CONFIG,) if is_half else ())),
+        gemm.gemm_transposed_left,
+        *_row_major_arguments(x)[:num_arguments],
+        *_row_major_arguments(y)[:num_arguments],
+        *(out, 4 * out.stride(0), m, n, k, workspace, *block_sizes, counters),
+        *(0 if sums is None else sums, partial_sums, *((amx.TILE_CONFIG,) if is_bf16 else ())),
     )
 
 
-def _rows_at(x: Tensor) -> tuple[Tensor, int, bool]:
-    """Where a matrix lies, how many bytes from one row of it to the next, and whether it is bf16."""
+def _row_major_arguments(x: Tensor) -> tuple[Tensor, int, bool]:
+    """Return a matrix, its row stride in bytes, and whether it is bf16."""
     return x, x.element_size() * x.stride(0), x.dtype == torch.bfloat16
-
-
-def _both_at(x: Tensor) -> tuple[Tensor, int, int, bool]:
-    """The same, with the bytes from one column to the next."""
-    place, row, is_half = _rows_at(x)
-    return place, row, x.element_size() * x.stride(1), is_half

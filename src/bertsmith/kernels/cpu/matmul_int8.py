@@ -1,4 +1,4 @@
-"""Products of 8-bit integers by compiled bodies, for answers."""
+"""Linear layers in int8 by compiled kernels, for inference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bertsmith.kernels.reference import MIN_QUANT_STEP, QuantizedLinear
 GEMM_INT8_FALLBACK: Any = (
     import_module("bertsmith.kernels.cpu.gemm_int8_avx2") if has_cpu_feature("avx2") else None
 )
-"""The body of a layer in 8-bit integers, by instructions that other processors do not have."""
+"""The module of the kernel for processors without int8 instructions, or None."""
 
 GEMM_INT8: Any = (
     import_module("bertsmith.kernels.cpu.gemm_int8_amx")
@@ -25,34 +25,35 @@ GEMM_INT8: Any = (
     if has_cpu_feature("avx512vnni")
     else None
 )
-"""The same where the processor multiplies 8-bit integers itself, in tiles or in registers."""
+"""The module of the kernel with the processor's int8 instructions, or None."""
 
 
 def int8_linear(
-    linear: QuantizedLinear, x: Tensor, kind: torch.dtype, run: Launcher, *, activated: bool = False
+    linear: QuantizedLinear, x: Tensor, dtype: torch.dtype, run: Launcher, *, activated: bool = False
 ) -> Tensor:
-    """See `Kernels.integer_linear`, of x in fp32 or bf16, its rows in memory as they are."""
+    """Return a linear layer, or its GELU, of x [N, in] in fp32 or bf16, computed in int8.
+
+    Args:
+        linear: Layer with weights from `NumbaInferenceBackend.pack_int8_weight`.
+        x: Contiguous matrix.
+        dtype: Dtype of the result: fp32 or bf16.
+        run: Launcher.
+        activated: Apply GELU.
+    """
     rows, inputs, outputs = *x.shape, len(linear.dequant.weight_sums)
-    found = x.new_empty((rows, outputs), dtype=kind)
+    out = x.new_empty((rows, outputs), dtype=dtype)
     if not rows:
-        return found
-    bodies = GEMM_INT8 if linear.weight.dtype == torch.int8 else GEMM_INT8_FALLBACK
-    own = bodies.workspace_size(inputs)
+        return out
+    gemm = GEMM_INT8 if linear.weight.dtype == torch.int8 else GEMM_INT8_FALLBACK
+    thread_bytes = gemm.workspace_size(inputs)
+    workspace = run.workspace(torch.get_num_threads() * thread_bytes)
     run(
-        bodies.int8_linear_kernel,
-        *(is_bf16(x), x, linear.input_scale, linear.weight, found),
+        gemm.int8_linear_kernel,
+        *(is_bf16(x), x, linear.input_scale, linear.weight, out),
         *(linear.dequant.weight_sums, linear.dequant.scale, linear.dequant.bias),
-        *(
-            rows,
-            inputs,
-            outputs,
-            float_bits(MIN_QUANT_STEP),
-            run.workspace(torch.get_num_threads() * own),
-            own,
-            is_bf16(found),
-        ),
+        *(rows, inputs, outputs, float_bits(MIN_QUANT_STEP), workspace, thread_bytes, is_bf16(out)),
         *(activated, amx.TILE_CONFIG, linear.outlier_channel, linear.dequant.outlier_weight),
     )
-    if activated and bodies is GEMM_INT8_FALLBACK:
-        run(row_kernels.gelu, is_bf16(found), found, found, found.numel())
-    return found
+    if activated and gemm is GEMM_INT8_FALLBACK:
+        run(row_kernels.gelu, is_bf16(out), out, out, out.numel())
+    return out
