@@ -520,9 +520,8 @@ class KernelBackend(MatmulBackend):
             blocks = zip(
                 torch.split(integers, _EXACT_TERMS, 1), torch.split(weight, _EXACT_TERMS), strict=True
             )
-            products = torch.stack([(left.float() @ right).int() for left, right in blocks]).sum(
-                0, dtype=torch.int32
-            )
+            block_products = [(x_block.float() @ weight_block).int() for x_block, weight_block in blocks]
+            products = torch.stack(block_products).sum(0, dtype=torch.int32)
         outlier = x[:, linear.outlier_channel, None].float()
         output = self.dequantize(products, scale, offset, outlier, linear.dequant, dtype)
         return self.activation(output, F.gelu) if gelu else output
