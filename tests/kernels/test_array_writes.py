@@ -90,7 +90,7 @@ def test_a_loop_that_writes_and_adds_up_is_found() -> None:
 def test_no_body_has_such_a_loop(tmp_path: Path) -> None:
     """In another process, as Numba shows the code of what it compiles now alone."""
     names = sorted(
-        path.stem for path in Path(layer_norm.__file__).parent.glob("*.py") if "@cfunc" in path.read_text()
+        path.stem for path in Path(layer_norm.__file__).parent.glob("*.py") if "@kernel" in path.read_text()
     )
     assert {"attention_fp32", "gemm_fp32", "quantize", "row_kernels"} <= set(names)
     shows = (

@@ -4,9 +4,7 @@ A kernel is a C function of one pointer, to slots of 64 bits: addresses, integer
 threads run it and divide the work among themselves by `thread_range` or by a counter. bf16 is stored as 16-bit
 integers.
 
-Compiled code is cached next to these files or in NUMBA_CACHE_DIR. Numba compiles a kernel anew if its own file
-changed and does not look at the files that it imports: each kernel file holds a hash of these, which a test
-compares.
+Compiled code is cached in a folder of our own, see kernel_cache.py.
 """
 
 from __future__ import annotations
@@ -23,10 +21,12 @@ import llvmlite.binding as llvm
 import llvmlite.ir as ir
 import numpy as np
 import torch
-from numba import carray, njit, types
+from numba import carray, cfunc, config, njit, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from torch import Tensor
+
+from bertsmith.kernels.kernel_cache import cache_folder
 
 NUM_SLOTS = 25
 # PyTorch's own OpenMP threads: a second pool would wait for cores on which the first one spins.
@@ -43,8 +43,22 @@ JIT_OPTIONS: dict[str, Any] = {
     "error_model": "numpy",
     "boundscheck": False,
 }
-KERNEL_OPTIONS = {**JIT_OPTIONS, "cache": True}
 uint32, float32 = np.uint32, np.float32
+_CACHE_FOLDER = cache_folder()
+
+
+def kernel(function: Any) -> Any:
+    """Compile a kernel, or load it from the cache.
+
+    Numba reads the folder from its configuration, which is restored: a user's functions stay in their folder.
+    """
+    if _CACHE_FOLDER is None:
+        raise OSError("no folder for compiled kernels can be written to")
+    user_folder, config.CACHE_DIR = config.CACHE_DIR, str(_CACHE_FOLDER)
+    try:
+        return cfunc("void(voidptr)", cache=True, **JIT_OPTIONS)(function)
+    finally:
+        config.CACHE_DIR = user_folder
 
 
 def target_cpu() -> str:

@@ -11,21 +11,19 @@ from typing import Any
 
 import torch
 from llvmlite import ir
-from numba import cfunc, types
+from numba import types
 from numba.extending import intrinsic
 from torch import Tensor
 
 from bertsmith.kernels.cpu.compilation import (
-    KERNEL_OPTIONS,
     NUM_SLOTS,
     barrier,
     int64_array,
+    kernel,
     launch,
     load_slots,
     slot_values,
 )
-
-WRITTEN_WITH = "90ffe8208f2ee114"  # compilation.py, see there
 
 
 @intrinsic
@@ -43,7 +41,7 @@ def _call(typing_context: Any, kernel: Any, slots: Any) -> Any:
 
 
 # Slots: 0 number of kernels, 1 their addresses, 2 the slots of all kernels.
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def run_sequence(pointer):
     s = load_slots(pointer)
     kernels = int64_array(s[1], s[0])
