@@ -193,7 +193,9 @@ class _BucketAttention(torch.autograd.Function):
         if layout.cell_of_row is None:
             cells = grad.contiguous()
         else:  # padding has no gradient
-            cells = grad.new_zeros(len(layout.row_of_cell), grad.shape[1]).index_copy_(0, layout.cell_of_row, grad)
+            cells = grad.new_zeros(len(layout.row_of_cell), grad.shape[1]).index_copy_(
+                0, layout.cell_of_row, grad
+            )
         cell_grads = cells.new_empty(len(cells), 3 * cells.shape[1])
         saved = iter(ctx.saved_tensors)
         for bucket, drawn, part, part_grad in zip(
@@ -213,5 +215,7 @@ class _BucketAttention(torch.autograd.Function):
             v_grad.copy_(after.transpose(-2, -1) @ output_grad)
             q_grad.copy_((scores_grad @ k).mul_(q.shape[-1] ** -0.5))
             k_grad.copy_(scores_grad.transpose(-2, -1) @ q)
-        qkv_grad = cell_grads if layout.cell_of_row is None else cell_grads.index_select(0, layout.cell_of_row)
+        qkv_grad = (
+            cell_grads if layout.cell_of_row is None else cell_grads.index_select(0, layout.cell_of_row)
+        )
         return qkv_grad, None, None, None, None

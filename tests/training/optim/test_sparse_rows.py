@@ -140,11 +140,11 @@ class Sorts(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def counts(self, batch: object) -> dict[str, int]:
-        return {"class": len(batch.packed.starts) - 1}  # type: ignore[attr-defined]
+        return {"class": len(batch.packed.cu_seqlens) - 1}  # type: ignore[attr-defined]
 
     def loss(self, encoder: Encoder, batch: object) -> Loss:
         packed = batch.packed  # type: ignore[attr-defined]
-        logits = self.head(encoder(packed)[packed.starts[:-1]])
+        logits = self.head(encoder(packed)[packed.cu_seqlens[:-1]])
         wanted = packed.tokens[packed.starts[:-1] + 1] % 2
         return Loss(
             {"class": nn.functional.cross_entropy(logits, wanted, reduction="sum")}, self.counts(batch)
@@ -178,7 +178,7 @@ def test_a_run_of_one_process_is_trained_by_rows(
         coming.close()
         embeddings: Any = trained.get_submodule("encoder.embeddings")
         assert embeddings.token.weight.grad.is_sparse == (by_rows and kernels.sparse_embedding_updates)
-        assert not embeddings.token.by_rows
+        assert not embeddings.token.sparse_grad
         assert not embeddings.position.weight.grad.is_sparse
         ends.append((dict(trained.named_parameters()), told))
         monkeypatch.undo()
