@@ -145,7 +145,7 @@ class Sorts(nn.Module):
     def loss(self, encoder: Encoder, batch: object) -> Loss:
         packed = batch.packed  # type: ignore[attr-defined]
         logits = self.head(encoder(packed)[packed.cu_seqlens[:-1]])
-        wanted = packed.tokens[packed.starts[:-1] + 1] % 2
+        wanted = packed.tokens[packed.cu_seqlens[:-1] + 1] % 2
         return Loss(
             {"class": nn.functional.cross_entropy(logits, wanted, reduction="sum")}, self.counts(batch)
         )
