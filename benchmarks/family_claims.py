@@ -39,8 +39,8 @@ from bertsmith.training.settings import TrainSettings
 from family_tables import figures_of, recipe_of
 from learning_tasks import BENCHES, RATES, ROWS, TUNING_SEED, finetuned, spread
 from ours import OurTrainer
-from record import HERE, WORK, once, ratios, recorded, section, table, where
-from reference import in_turn
+from record import HERE, WORK, environment, load_records, markdown_table, ratios, run_once, write_section
+from reference import time_interleaved
 
 NAME = "family_claims"
 TASKS = ("sst2", "conll2003")
@@ -91,7 +91,7 @@ def scores(name: str, folder: Path, options: argparse.Namespace) -> dict[str, li
 
     def scored(task: str, rate: float, seed: int) -> float:
         measure = partial(finetuned, task, folder, rate, seed, options.threads)
-        return float(once(NAME, f"{name} {task} {rate:g} {seed}", measure))
+        return float(run_once(NAME, f"{name} {task} {rate:g} {seed}", measure))
 
     found = {}
     for task in TASKS:
@@ -102,7 +102,7 @@ def scores(name: str, folder: Path, options: argparse.Namespace) -> dict[str, li
 
 def cheap_cells() -> list[str]:
     """Each task's best method that needs no pre-training, on the same rows."""
-    found = [recorded("learning_tasks")[f"cheap {task}"] for task in TASKS]
+    found = [load_records("learning_tasks")[f"cheap {task}"] for task in TASKS]
     return [f"{100 * score:.1f} ({method})" for score, method in found]
 
 
@@ -122,7 +122,7 @@ def distil(options: argparse.Namespace) -> None:
     }
     found = {name: scores(name, folder, options) for name, folder in folders.items()}
     sizes = {name: parameters(bs.load(folder).folder.config) for name, folder in folders.items()}
-    speed = once(
+    speed = run_once(
         NAME,
         f"student's speed {options.threads}",
         lambda: forward_in_turn(*(encoder_of(folders[name]) for name in (STUDENT, "teacher"))),
@@ -134,9 +134,9 @@ def distil(options: argparse.Namespace) -> None:
     ]
     rows.append(["the best cheap method", "", *cheap_cells(), *("" for _ in TASKS)])
     figures = [f"{task}, {BENCHES[task].figure}" for task in TASKS]
-    section(
+    write_section(
         "Distillation to half the layers",
-        f"""`python benchmarks/family_claims.py TEACHER --parts distil`; {where(options.threads)}.
+        f"""`python benchmarks/family_claims.py TEACHER --parts distil`; {environment(options.threads)}.
 
 The teacher: {options.teacher.name}, a bert-mini of 4 layers. The student: `bertsmith distill`, 2 layers,
 {options.tokens / 1e6:g} M tokens of the teacher's text; for comparison the same model pre-trained on as many
@@ -144,7 +144,7 @@ tokens by masked LM alone. Parameters are the encoder's. Tasks: at most {ROWS:,}
 {listed(options)}, mean ± standard deviation, rates chosen with seed {TUNING_SEED} on a tenth of the training
 rows; and the ratio to the teacher's mean.
 
-{table(["model", "parameters", *figures, *(f"kept of {task}" for task in TASKS)], rows)}
+{markdown_table(["model", "parameters", *figures, *(f"kept of {task}" for task in TASKS)], rows)}
 
 Forward pass on this processor, {BATCH} texts of {LENGTH} tokens: {speed_told(speed, "the student", "the teacher")}
 In the paper: 40 % smaller, 60 % faster, 97 % of BERT's scores kept.""",
@@ -198,9 +198,9 @@ def losses(options: argparse.Namespace) -> None:
         resume=out.exists(),
     )
     cheap = " and ".join(f"{one} on {task}" for task, one in zip(TASKS, cheap_cells(), strict=True))
-    section(
+    write_section(
         "Distillation without each loss",
-        f"""`python benchmarks/family_claims.py TEACHER --parts losses`; {where(1)}.
+        f"""`python benchmarks/family_claims.py TEACHER --parts losses`; {environment(1)}.
 
 recipes/ablations/distillation.yaml with the teacher and the student of "Distillation to half the layers",
 {tokens / 1e6:g} M tokens, {report["seeds"]} seeds; at most {ROWS:,} training rows of a task. Mean ± deviation;
@@ -214,7 +214,7 @@ The best cheap method has {cheap}.
 
 def rate_of(task: str) -> float:
     """The rate that served the student best."""
-    known = recorded(NAME)
+    known = load_records(NAME)
     return max(RATES, key=lambda rate: float(known[f"{STUDENT} {task} {rate:g} {TUNING_SEED}"]))
 
 
@@ -227,12 +227,12 @@ def albert(options: argparse.Namespace) -> None:
     for size, pair in ALBERTS.items():
         configs = [preset(name, vocab_size=8_000) for name in pair]
         encoders = [build_encoder(config, torch.Generator().manual_seed(0)) for config in configs]
-        forward = once(
+        forward = run_once(
             NAME,
             f"albert {size} forward {options.threads}",
             lambda encoders=encoders: forward_in_turn(*encoders),
         )
-        update = once(
+        update = run_once(
             NAME,
             f"albert {size} update {options.threads}",
             lambda encoders=encoders: update_in_turn(*encoders),
@@ -255,15 +255,15 @@ def albert(options: argparse.Namespace) -> None:
         "forward, ALBERT's speed / BERT's",
         "an update",
     ]
-    section(
+    write_section(
         "ALBERT against BERT of the same width and depth",
-        f"""`python benchmarks/family_claims.py TEACHER --parts albert`; {where(options.threads)}.
+        f"""`python benchmarks/family_claims.py TEACHER --parts albert`; {environment(options.threads)}.
 
 Both with a vocabulary of 8,000; the parameters are the encoder's. {BATCH} texts of {LENGTH} tokens, fp32,
 windows in turn: median (least to most). An update is masked LM and a sentence-pair task with AdamW. ALBERT
 computes as many layers as BERT: sharing saves parameters, not time.
 
-{table(columns, rows)}""",
+{markdown_table(columns, rows)}""",
     )
 
 
@@ -279,7 +279,7 @@ more time, not less."""
 def electra(options: argparse.Namespace) -> None:
     """Replaced tokens against masked LM in the same time, for a quarter of the tokens and for all."""
     shards = shards_of(options.teacher)
-    speeds = once(NAME, f"electra's speed {options.threads}", lambda: electra_in_turn(shards, options))
+    speeds = run_once(NAME, f"electra's speed {options.threads}", lambda: electra_in_turn(shards, options))
     runs = {}
     for tokens in (options.tokens // 4, options.tokens):
         runs[f"masked LM {tokens}"] = ("bert-mini-uncased", tokens, {"data.sentence_task": "none"})
@@ -291,10 +291,10 @@ def electra(options: argparse.Namespace) -> None:
     made = {name: electra_run(name, shards, *how, options) for name, how in runs.items()}
     rows = []
     for name, (size, tokens, _) in runs.items():
-        seconds = recorded(NAME)[f"{name} seconds"]
+        seconds = load_records(NAME)[f"{name} seconds"]
         found = scores(name, made[name], options)
         objective = name.rsplit(" ", 1)[0]
-        told = recorded(NAME)[f"{name} held out"]
+        told = load_records(NAME)[f"{name} held out"]
         of_parts = [
             f"{part} {told[f'{part}_loss']:.3f}" for part in ("mlm", "replaced") if f"{part}_loss" in told
         ]
@@ -302,17 +302,17 @@ def electra(options: argparse.Namespace) -> None:
         rows.append([f"{objective} ({size})", *done, *as_cells(found)])
     rows.append(["the best cheap method", "", "", "", *cheap_cells()])
     figures = [f"{task}, {BENCHES[task].figure}" for task in TASKS]
-    section(
+    write_section(
         "ELECTRA against masked LM in the same time",
         f"""`python benchmarks/family_claims.py TEACHER --tokens {options.tokens} --parts electra`;
-{where(options.threads)}.
+{environment(options.threads)}.
 
 The discriminator has 4 layers of 256, its generator a quarter of the width; masked LM has the same layers. In
 turn, ELECTRA trains at {ratio(speeds)} times the speed of masked LM, so it gets that part of its tokens. Both
 use the recipe for small budgets, which was tuned with masked LM. One pre-training seed; tasks: at most {ROWS:,}
 training rows, seeds {listed(options)}, rates chosen with seed {TUNING_SEED} on a tenth of the training rows.
 
-{table(["objective", "tokens", "minutes of updates", "held-out loss", *figures], rows)}
+{markdown_table(["objective", "tokens", "minutes of updates", "held-out loss", *figures], rows)}
 
 {ELECTRA_READ}""",
     )
@@ -330,8 +330,8 @@ def electra_run(
         settings={**settings_for(preset(size).model_dump(), tokens, 0, options.threads), **own},
         resume=holds_run(run),
     )
-    once(NAME, f"{name} seconds", lambda: made.report["seconds"])
-    once(NAME, f"{name} held out", lambda: made.report["held_out"])
+    run_once(NAME, f"{name} seconds", lambda: made.report["seconds"])
+    run_once(NAME, f"{name} held out", lambda: made.report["held_out"])
     return made.model_folder
 
 
@@ -383,7 +383,7 @@ def forward_in_turn(one: Encoder, other: Encoder) -> dict[str, Any]:
             for batch in batches:
                 encoder(batch.packed)
 
-    return in_turn(windows(one, other, run))
+    return time_interleaved(windows(one, other, run))
 
 
 def update_in_turn(one: Encoder, other: Encoder) -> dict[str, Any]:
@@ -397,7 +397,7 @@ def update_in_turn(one: Encoder, other: Encoder) -> dict[str, Any]:
         for batch in batches:
             trainers[id(encoder)].update(batch, settings.learning_rate)
 
-    return in_turn(windows(one, other, run))
+    return time_interleaved(windows(one, other, run))
 
 
 def windows(

@@ -26,7 +26,7 @@ from family_harness import (
     ours_at_random,
     reference,
 )
-from record import section, table, where
+from record import environment, markdown_table, write_section
 
 WHATS = ("output", "loss", "gradient")
 
@@ -77,15 +77,15 @@ def main() -> None:
         "classes",
         *(f"{way}: {what}" for way in ("load", "save") for what in WHATS),
     ]
-    section(
+    write_section(
         "Model families against transformers",
-        f"""`PYTHONPATH=tests python benchmarks/family_parity.py`; {where(1)}.
+        f"""`PYTHONPATH=tests python benchmarks/family_parity.py`; {environment(1)}.
 
 The largest absolute difference over all variants (untied decoder, activation, sharing) and classes, in training
 without dropout and in evaluation; the tests allow 1e-5. load: a folder of transformers opened by bertsmith;
 save: the other way.
 
-{table(columns, rows)}""",
+{markdown_table(columns, rows)}""",
     )
 
 

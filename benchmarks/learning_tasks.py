@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import bertsmith as bs
+from baselines import best_baseline
 from bertsmith import hardware, rng
 from bertsmith.quickstart.quickstart import write_untrained_model
-from cheap import best_cheap
-from record import DATA, WORK, once, recorded, section, table, where
+from record import DATA, WORK, environment, load_records, markdown_table, run_once, write_section
 
 RATES = (1e-4, 3e-4, 1e-3)
 SEEDS = (0, 1, 2)
@@ -133,7 +133,7 @@ def main() -> None:
         write_untrained_model(fresh, model)
     folders = {"pre-trained": model.model_folder, "random": fresh}
     for task in options.tasks:
-        once("learning_tasks", f"cheap {task}", partial(cheap, task))
+        run_once("learning_tasks", f"cheap {task}", partial(cheap, task))
         for arm in ARMS:
             rate = best_rate(name, task, arm, folders[arm], options.threads)
             for seed in options.seeds:
@@ -150,7 +150,7 @@ def scored(name: str, task: str, arm: str, folder: Path, rate: float, seed: int,
     """`finetuned`, measured once."""
     apart = " apart" if BENCHES[task].pieces and seed == TUNING_SEED else ""
     key = f"{name} {task} {arm} {rate:g} {seed}{apart}"
-    return float(once("learning_tasks", key, lambda: finetuned(task, folder, rate, seed, threads)))
+    return float(run_once("learning_tasks", key, lambda: finetuned(task, folder, rate, seed, threads)))
 
 
 def finetuned(task: str, folder: Path, rate: float, seed: int, threads: int) -> float:
@@ -206,21 +206,21 @@ def rows_apart(task: str) -> Path:
 def cheap(task: str) -> tuple[float, str]:
     """The best cheap method on the same rows."""
     bench, place = BENCHES[task], DATA / "tasks" / task
-    unit = "word" if bench.words else "char"
-    return best_cheap(
+    analyzer = "word" if bench.words else "char"
+    return best_baseline(
         bench.task,
         place / bench.train,
         place / bench.dev,
         bench.settings,
         bench.figure,
-        rows=bench.rows,
-        unit=unit,
+        sample=bench.rows,
+        analyzer=analyzer,
     )
 
 
 def report(name: str, seeds: Sequence[int], threads: int) -> None:
     """The section of RESULTS.md, of the tasks measured by now."""
-    known, rows, shown = recorded("learning_tasks"), [], []
+    known, rows, shown = load_records("learning_tasks"), [], []
     for task, bench in BENCHES.items():
         scores = {arm: of_arm(known, name, task, arm, seeds) for arm in ARMS}
         if not all(scores.values()):
@@ -243,14 +243,14 @@ def report(name: str, seeds: Sequence[int], threads: int) -> None:
         for task, bench in BENCHES.items()
         if bench.rows < ROWS and task in shown
     )
-    section(
+    write_section(
         f"Tasks after {name}",
-        f"""`python benchmarks/learning_tasks.py RUN`; {where(threads)}.
+        f"""`python benchmarks/learning_tasks.py RUN`; {environment(threads)}.
 
 At most {ROWS:,} training rows{fewer}, three epochs, dropout 0.1, the best evaluation on dev, in points; {told}.
 Rates chosen with seed {TUNING_SEED} on rows that were not trained on.
 
-{table(columns, rows)}""",
+{markdown_table(columns, rows)}""",
     )
 
 

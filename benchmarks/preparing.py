@@ -1,44 +1,53 @@
-"""Text to shards: how fast beside `datasets.map` with the reference tokenizer, in how much memory, killed or not.
+"""Measure `bertsmith data prepare`: speed beside `datasets.map`, memory, and kills.
 
-    python benchmarks/preparing.py [speed|memory|kills|workers …] [--repeats 5]
+    python benchmarks/preparing.py [speed|memory|kills …] [--repeats 5]
 
-speed: the call of `prepare` with two workers, from the compressed file to shards on the disk, against the call of
-    `map` (batched, two processes or the library's own threads, whichever is faster) on lines that are already
-    loaded; both in processes of their own, in turn; the whole command, start-up included, beside them. The ids
-    are compared once.
+speed: `prepare` with two workers, from the compressed file to shards on disk, against `map` with the reference
+    tokenizer (batched; two processes or the library's threads, whichever is faster) on lines that are already
+    loaded; each in a process of its own, alternately; and the whole command. The ids are compared once.
 memory: the peak of the command and its workers over 40 MB and 385 MB of text, and under --max-ram 512MB.
-kills: ten SIGKILLs at random moments; the shards that the same command then makes, compared byte for byte.
-workers: the same bytes with 1, 2 and 4.
+kills: ten SIGKILLs at random moments; then the same command again, and its shards compared byte for byte.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import random
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import zstandard
 
-from corpus import FILES, prepared
-from record import DATA, WORK, once, recorded, section, where
+import bertsmith as bs
+from corpus import FILES, prepare_corpus
+from record import (
+    DATA,
+    WORK,
+    argument_parser,
+    environment,
+    load_records,
+    median_and_range,
+    ratios,
+    run_once,
+    write_section,
+)
 
-PLAIN = WORK / "preparing-enwiki.txt"
+PLAIN_TEXT = WORK / "preparing-enwiki.txt"
 OUT = WORK / "preparing-out"
-SEED = 0
 
-THEIRS = """
+# arguments: text file, tokenizer, number of processes, cache folder, and a file for the ids
+MAP_SCRIPT = """
 import json, os, sys, time
-file, tokenizer, processes, keep = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+file, tokenizer, processes, cache = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 os.environ["TOKENIZERS_PARALLELISM"] = "false" if processes > 1 else "true"
 import datasets
 from transformers import AutoTokenizer
@@ -46,228 +55,207 @@ datasets.disable_progress_bars()
 datasets.disable_caching()
 tokenizer = AutoTokenizer.from_pretrained(tokenizer)
 tokenizer.model_max_length = 10**9
-lines = datasets.load_dataset("text", data_files=file, split="train", cache_dir=keep)
+lines = datasets.load_dataset("text", data_files=file, split="train", cache_dir=cache)
 def encode(rows):
     return tokenizer(
         rows["text"], add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False
     )
-begin = time.perf_counter()
-done = lines.map(encode, batched=True, batch_size=1000, num_proc=processes if processes > 1 else None,
-                 remove_columns=["text"])
-seconds = time.perf_counter() - begin
+start = time.perf_counter()
+encoded = lines.map(encode, batched=True, batch_size=1000, num_proc=processes if processes > 1 else None,
+                    remove_columns=["text"])
+seconds = time.perf_counter() - start
 if len(sys.argv) > 5:
     import numpy as np
-    done.with_format("arrow")
-    column = done.data.column("input_ids")
+    column = encoded.data.column("input_ids")
     np.concatenate([c.values.to_numpy() for c in column.chunks]).astype(np.uint16).tofile(sys.argv[5])
 print(json.dumps(seconds))
 """
 
-
-OURS = """
+PREPARE_SCRIPT = """
 import sys, time
 import bertsmith as bs
 tokenizer = bs.Tokenizer.load(sys.argv[2])
-begin = time.perf_counter()
+start = time.perf_counter()
 bs.prepare([sys.argv[1]], tokenizer, sys.argv[3], workers=2)
-print(time.perf_counter() - begin)
+print(time.perf_counter() - start)
 """
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["speed", "memory", "kills", "workers"])
+    parser = argument_parser(__doc__)
+    parser.add_argument("parts", nargs="*", default=["speed", "memory", "kills"])
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    tokenizer = prepared() / "tokenizer"
-    if not PLAIN.exists():
-        with open(FILES[0], "rb") as packed, PLAIN.open("wb") as plain:
-            zstandard.ZstdDecompressor().copy_stream(packed, plain)
+    tokenizer = prepare_corpus() / "tokenizer"
+    if not PLAIN_TEXT.exists():
+        with open(FILES[0], "rb") as compressed, PLAIN_TEXT.open("wb") as plain:
+            zstandard.ZstdDecompressor().copy_stream(compressed, plain)
     if "speed" in options.parts:
         speed(tokenizer, options.repeats)
     if "memory" in options.parts:
-        once("preparing", "memory", lambda: memory(tokenizer))
-    if "workers" in options.parts:
-        once("preparing", "workers", lambda: workers(tokenizer))
+        run_once("preparing", "memory", partial(memory, tokenizer))
     if "kills" in options.parts:
         kills(tokenizer)
-    report(recorded("preparing"))
+    report(load_records("preparing"))
 
 
-def command(files: list[str], tokenizer: Path, *options: str) -> list[str]:
-    verb = [sys.executable, "-m", "bertsmith", "data", "prepare", *files, "--tokenizer", str(tokenizer)]
-    return [*verb, "--out", str(OUT), *options]
+def command(tokenizer: Path, files: list[str] = FILES, *options: str) -> list[str]:
+    """Return the command line of `prepare`."""
+    verb = [sys.executable, "-m", "bertsmith", "data", "prepare", *files]
+    return [*verb, "--tokenizer", str(tokenizer), "--out", str(OUT), *options]
 
 
 def run(line: list[str]) -> tuple[float, int]:
-    """Seconds of a command, and the peak of memory (PSS, bytes) of it and its workers together."""
+    """Run a command that writes OUT. Return its seconds, and the peak memory of its processes in bytes."""
     shutil.rmtree(OUT, ignore_errors=True)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     child = subprocess.Popen(line, stdout=subprocess.DEVNULL)
     peak = 0
     while child.poll() is None:
-        peak = max(peak, sum(map(proportional, family(child.pid))))
+        peak = max(peak, memory_bytes(child.pid))
         time.sleep(0.05)
     if child.returncode:
         raise RuntimeError(f"{line} ended with {child.returncode}")
-    return time.perf_counter() - begin, peak
+    return time.perf_counter() - start, peak
 
 
-def family(pid: int) -> list[int]:
-    """A process and what it started."""
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in task.read_text().split():
-                found += family(int(child))
-    return found
+def memory_bytes(pid: int) -> int:
+    """Return the proportional set size (PSS) of a process and its descendants."""
+    total = 0
+    with suppress(OSError):  # processes end meanwhile
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        total = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            total += sum(memory_bytes(int(child)) for child in children.read_text().split())
+    return total
 
 
-def proportional(pid: int) -> int:
-    """Memory of a process; what is shared counts by share."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
+def map_seconds(tokenizer: Path, processes: int, ids_file: Path | None = None) -> float:
+    """Return the seconds of `datasets.map`, and write the ids to a file if one is given."""
+    arguments = [PLAIN_TEXT, tokenizer, processes, WORK / "preparing-datasets"]
+    arguments += [ids_file] if ids_file else []
+    line = [sys.executable, "-c", MAP_SCRIPT, *map(str, arguments)]
+    output = subprocess.run(line, stdout=subprocess.PIPE, check=True).stdout
+    return float(json.loads(output.splitlines()[-1]))
 
 
-def theirs(tokenizer: Path, processes: int, ids: Path | None = None) -> float:
-    kept = WORK / "preparing-datasets"
-    line = [sys.executable, "-c", THEIRS, str(PLAIN), str(tokenizer), str(processes), str(kept)]
-    done = subprocess.run([*line, *([str(ids)] if ids else [])], stdout=subprocess.PIPE, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1]))
-
-
-def ours(tokenizer: Path) -> float:
+def prepare_seconds(tokenizer: Path) -> float:
+    """Return the seconds of a call of `prepare`."""
     shutil.rmtree(OUT, ignore_errors=True)
-    line = [sys.executable, "-c", OURS, FILES[0], str(tokenizer), str(OUT)]
+    line = [sys.executable, "-c", PREPARE_SCRIPT, FILES[0], str(tokenizer), str(OUT)]
     return float(subprocess.run(line, stdout=subprocess.PIPE, check=True).stdout)
 
 
 def speed(tokenizer: Path, repeats: int) -> None:
-    """Windows in turn; each is kept when done."""
-    best = once("preparing", "map settings", lambda: {n: theirs(tokenizer, n) for n in (1, 2)})
-    processes = min((1, 2), key=lambda n: best[n] if n in best else best[str(n)])
-    for number in range(repeats):
-        once("preparing", f"ours {number}", lambda: run(command(FILES, tokenizer, "--workers", "2")))
-        once("preparing", f"call {number}", lambda: ours(tokenizer))
-        once("preparing", f"map {number}", lambda: theirs(tokenizer, processes))
-    once("preparing", "same ids", lambda: same_ids(tokenizer, processes))
+    """Time the command, the call, and `map` alternately."""
+    settings = run_once(
+        "preparing", "map settings", lambda: {str(n): map_seconds(tokenizer, n) for n in (1, 2)}
+    )
+    processes = min((1, 2), key=lambda n: settings[str(n)])
+    for i in range(repeats):
+        run_once("preparing", f"ours {i}", lambda: run(command(tokenizer, FILES, "--workers", "2")))
+        run_once("preparing", f"call {i}", lambda: prepare_seconds(tokenizer))
+        run_once("preparing", f"map {i}", lambda: map_seconds(tokenizer, processes))
+    run_once("preparing", "same ids", lambda: compare_ids(tokenizer, processes))
 
 
-def same_ids(tokenizer: Path, processes: int) -> dict[str, int]:
-    """How many ids, and how many differ."""
-    import numpy as np
-
-    import bertsmith as bs
-
+def compare_ids(tokenizer: Path, processes: int) -> dict[str, int]:
+    """Return the number of ids, and how many differ from the reference's."""
     file = WORK / "preparing-ids.bin"
-    theirs(tokenizer, processes, file)
+    map_seconds(tokenizer, processes, file)
     expected = np.fromfile(file, dtype=np.uint16)
-    run(command(FILES, tokenizer))
-    shards = bs.Shards.open(OUT)
-    ours = shards.take(np.arange(shards.tokens))
     file.unlink()
-    if len(ours) != len(expected):
-        return {"ids": len(expected), "different": abs(len(ours) - len(expected))}
-    return {"ids": len(ours), "different": int((ours != expected).sum())}
+    run(command(tokenizer))
+    shards = bs.Shards.open(OUT)
+    ids = shards.take(np.arange(shards.tokens))
+    if len(ids) != len(expected):
+        return {"ids": len(expected), "different": abs(len(ids) - len(expected))}
+    return {"ids": len(ids), "different": int((ids != expected).sum())}
 
 
 def memory(tokenizer: Path) -> dict[str, int]:
-    """Peaks in bytes: 40 MB, 385 MB, and the latter under --max-ram 512MB."""
-    text = PLAIN.read_bytes()
+    """Return peaks in bytes: of 40 MB, of 385 MB, and of the latter under --max-ram 512MB."""
+    text = PLAIN_TEXT.read_bytes()
     for name in ("books", "zhwiki"):
-        text += zstandard.ZstdDecompressor().decompress(
-            (DATA / f"corpora/{name}.txt.zst").read_bytes(), 1 << 27
-        )
-    text += PLAIN.read_bytes()
-    small, large = WORK / "preparing-40.txt", WORK / "preparing-385.txt"
-    small.write_bytes(text[: text.rfind(b"\n", 0, 40_000_000) + 1])
-    large.write_bytes(text[: text.rfind(b"\n", 0, 385_000_000) + 1])
-    try:
-        return {
-            "40 MB": run(command([str(small)], tokenizer, "--workers", "2"))[1],
-            "385 MB": run(command([str(large)], tokenizer, "--workers", "2"))[1],
-            "385 MB, --max-ram 512MB": run(command([str(large)], tokenizer, "--max-ram", "512MB"))[1],
-        }
-    finally:
-        small.unlink()
-        large.unlink()
+        compressed = (DATA / f"corpora/{name}.txt.zst").read_bytes()
+        text += zstandard.ZstdDecompressor().decompress(compressed, 1 << 27)
+    text += PLAIN_TEXT.read_bytes()
+    peaks, file = {}, WORK / "preparing-part.txt"
+    for name, size, options in (
+        ("40 MB", 40_000_000, ("--workers", "2")),
+        ("385 MB", 385_000_000, ("--workers", "2")),
+        ("385 MB, --max-ram 512MB", 385_000_000, ("--max-ram", "512MB")),
+    ):
+        file.write_bytes(text[: text.rfind(b"\n", 0, size) + 1])
+        peaks[name] = run(command(tokenizer, [str(file)], *options))[1]
+    file.unlink()
+    return peaks
 
 
-def bytes_of(folder: Path) -> dict[str, str]:
+def file_hashes(folder: Path) -> dict[str, str]:
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     return {str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
 
 
-def workers(tokenizer: Path) -> dict[str, bool]:
-    found = []
-    for number in (1, 2, 4):
-        run(command(FILES, tokenizer, "--workers", str(number)))
-        found.append(bytes_of(OUT))
-    return {"same": found[0] == found[1] == found[2]}
-
-
 def kills(tokenizer: Path) -> None:
-    """Each chain: a kill at a random moment of the time that the command takes, then the command again."""
-    expected = once("preparing", "straight", lambda: (run(command(FILES, tokenizer))[0], bytes_of(OUT)))
-    draw = random.Random(SEED)
-    for number in range(10):
-        moment = draw.uniform(0.05, 1.0) * expected[0]
-        once("preparing", f"kill {number}", lambda: killed(tokenizer, moment, expected[1]))  # noqa: B023
+    """Kill the command at random moments of its usual duration, and run it again."""
+    duration, expected = run_once(
+        "preparing", "straight", lambda: (run(command(tokenizer))[0], file_hashes(OUT))
+    )
+    generator = random.Random(0)
+    for i in range(10):
+        moment = generator.uniform(0.05, 1.0) * duration
+        run_once("preparing", f"kill {i}", partial(kill_and_repeat, tokenizer, moment, expected))
 
 
-def killed(tokenizer: Path, moment: float, expected: dict[str, str]) -> dict[str, Any]:
+def kill_and_repeat(tokenizer: Path, moment: float, expected: dict[str, str]) -> dict[str, Any]:
+    """Return True for equal bytes ("same"), and the number of shards that the killed command left ("kept")."""
     shutil.rmtree(OUT, ignore_errors=True)
-    child = subprocess.Popen(command(FILES, tokenizer), stdout=subprocess.DEVNULL)
+    child = subprocess.Popen(command(tokenizer), stdout=subprocess.DEVNULL)
     time.sleep(moment)
-    child.send_signal(signal.SIGKILL)
-    if child.wait() == 0 or OUT.exists():  # killed on its way out counts as finished
-        return {"same": bytes_of(OUT) == expected, "moment": moment, "kept": "all"}
-    beside = OUT.parent / f".{OUT.name}.unfinished"
-    kept = len(list(beside.glob("shard-*.arrow"))) if beside.exists() else 0
-    subprocess.run(command(FILES, tokenizer), stdout=subprocess.DEVNULL, check=True)
-    return {"same": bytes_of(OUT) == expected, "moment": moment, "kept": kept}
+    child.kill()
+    if child.wait() == 0 or OUT.exists():  # it had finished
+        return {"same": file_hashes(OUT) == expected, "moment": moment, "kept": "all"}
+    num_shards = len(list((OUT.parent / f".{OUT.name}.unfinished").glob("shard-*.arrow")))
+    subprocess.run(command(tokenizer), stdout=subprocess.DEVNULL, check=True)
+    return {"same": file_hashes(OUT) == expected, "moment": moment, "kept": num_shards}
 
 
-def report(found: dict[str, Any]) -> None:
-    parts = [f"`python benchmarks/preparing.py`, {where(2)}."]
-    ours = [value for key, value in found.items() if key.startswith("ours ")]
-    maps = [value for key, value in found.items() if key.startswith("map ") and key != "map settings"]
-    if ours and maps:
-        size = PLAIN.stat().st_size / 1e6
-        calls = [value for key, value in found.items() if key.startswith("call ")]
-        own, other = statistics.median(calls), statistics.median(maps)
-        whole = statistics.median(a[0] for a in ours)
-        ratios = sorted(b / a for a, b in zip(calls, maps, strict=True))
-        settings = found["map settings"]
+def report(records: dict[str, Any]) -> None:
+    """Write the section of RESULTS.md."""
+    commands, calls, maps = (
+        [value for key, value in records.items() if key.rstrip("0123456789") == f"{prefix} "]
+        for prefix in ("ours", "call", "map")
+    )
+    parts = [f"`python benchmarks/preparing.py`, {environment(2)}."]
+    if commands and calls and maps:
+        size = PLAIN_TEXT.stat().st_size / 1e6
+        call, other = statistics.median(calls), statistics.median(maps)
+        settings = records["map settings"]
         parts.append(
             f"enwiki ({size:.0f} MB), a vocabulary of 30,522. `prepare`, two workers, from the compressed "
-            f"file: median {own:.1f} s, {size / own:.1f} MB/s (the whole command {whole:.1f} s, peak "
-            f"{max(a[1] for a in ours) / 2**20:.0f} MiB, of which 128 are zstd's window). `map`, from lines: "
-            f"median {other:.1f} s, {size / other:.1f} MB/s (one process with the library's threads took "
+            f"file: median {call:.1f} s, {size / call:.1f} MB/s (the whole command "
+            f"{statistics.median(seconds for seconds, _ in commands):.1f} s, peak "
+            f"{max(peak for _, peak in commands) / 2**20:.0f} MiB, of which 128 are zstd's window). `map`, from "
+            f"lines: median {other:.1f} s, {size / other:.1f} MB/s (one process with the library's threads took "
             f"{settings['1']:.0f} s, two processes {settings['2']:.0f} s; the faster was kept). Ratio, "
-            f"{len(ratios)} pairs in turn: median {statistics.median(ratios):.2f} "
-            f"({ratios[0]:.2f} to {ratios[-1]:.2f})."
+            f"{len(maps)} pairs in turn: median {median_and_range(ratios(maps, calls))}."
         )
-    if same := found.get("same ids"):
+    if same := records.get("same ids"):
         parts.append(f"Ids: {same['ids']:,}, different from the reference's: {same['different']:,}.")
-    if peaks := found.get("memory"):
+    if peaks := records.get("memory"):
         parts.append(
             "Peak memory of the command and its two worker processes together: "
             + "; ".join(f"{peak / 2**20:.0f} MiB for {name}" for name, peak in peaks.items())
             + "."
         )
-    if kinds := [value for key, value in found.items() if key.startswith("kill ")]:
+    if chains := [value for key, value in records.items() if key.startswith("kill ")]:
         parts.append(
-            f"SIGKILL at {len(kinds)} random moments, then the same command again: shards equal to the unbroken "
-            f"ones to the byte {sum(k['same'] for k in kinds)} of {len(kinds)} times "
-            f"(finished shards found again: {', '.join(str(k['kept']) for k in kinds)})."
+            f"SIGKILL at {len(chains)} random moments, then the same command again: shards equal to the unbroken "
+            f"ones to the byte {sum(chain['same'] for chain in chains)} of {len(chains)} times "
+            f"(finished shards found again: {', '.join(str(chain['kept']) for chain in chains)})."
         )
-    if same := found.get("workers"):
-        parts.append(f"1, 2 and 4 workers: {'the same bytes' if same['same'] else 'DIFFERENT bytes'}.")
-    section("Corpus preparation", "\n\n".join(parts))
+    write_section("Corpus preparation", "\n\n".join(parts))
 
 
 if __name__ == "__main__":

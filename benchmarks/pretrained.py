@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 
 import bertsmith as bs
+from baselines import best_baseline
 from bertsmith import hardware
 from bertsmith.artifacts.locate import locate
-from cheap import best_cheap
 from learning_hour import PAIRS
 from learning_tasks import BENCHES, spread
-from record import DATA, WORK, once, recorded, section, table, where
+from record import DATA, WORK, environment, load_records, markdown_table, run_once, write_section
 
 RATE, EPOCHS = 3e-4, 3
 TASKS = ("sst2", "cola", "rte", "stsb", "conll2003")
@@ -45,12 +45,12 @@ def main() -> None:
     options = parser.parse_args()
     hardware.configure_process(options.threads)
     name = options.folder.resolve().name
-    once("pretrained", f"{name} pairs", lambda: bs.load(options.folder).score_pairs(PAIRS)["accuracy"])
+    run_once("pretrained", f"{name} pairs", lambda: bs.load(options.folder).score_pairs(PAIRS)["accuracy"])
     for task in options.tasks:
-        once("pretrained", f"cheap {task}", partial(cheap, task))
+        run_once("pretrained", f"cheap {task}", partial(cheap, task))
         for seed in options.seeds:
             key = _key(name, task, options.rate, seed)
-            once("pretrained", key, partial(finetuned, options, task, seed))
+            run_once("pretrained", key, partial(finetuned, options, task, seed))
         report(name, options)
 
 
@@ -87,12 +87,12 @@ def finetuned(options: argparse.Namespace, task: str, seed: int) -> float:
 def cheap(task: str) -> tuple[float, str]:
     """The best cheap method on the same rows."""
     bench, place = BENCHES[task], DATA / "tasks" / task
-    return best_cheap(bench.task, place / bench.train, place / bench.dev, bench.settings, bench.figure)
+    return best_baseline(bench.task, place / bench.train, place / bench.dev, bench.settings, bench.figure)
 
 
 def report(name: str, options: argparse.Namespace) -> None:
     """The section of RESULTS.md."""
-    known = recorded("pretrained")
+    known = load_records("pretrained")
     about = json.loads((options.folder / "bertsmith.json").read_text(encoding="utf-8"))
     held = about["held_out"]
     published = next((figures for size, figures in PUBLISHED.items() if size in name), {})
@@ -106,9 +106,9 @@ def report(name: str, options: argparse.Namespace) -> None:
             rows.append(
                 [f"{task}, {BENCHES[task].figure}", f"{100 * least:.1f} ({how})", of, published.get(task, "")]
             )
-    section(
+    write_section(
         f"Evaluation of {name}",
-        f"""`python benchmarks/pretrained.py`; {where(options.threads)}.
+        f"""`python benchmarks/pretrained.py`; {environment(options.threads)}.
 
 {about["steps"]:,} updates, {about["tokens"]:,} tokens. Held out: masked-LM loss {held["mlm_loss"]:.3f} (word
 frequencies {held["unigram_mlm_loss"]:.3f}), accuracy {held["mlm_accuracy"]:.1%}; NSP accuracy
@@ -116,7 +116,7 @@ frequencies {held["unigram_mlm_loss"]:.3f}), accuracy {held["mlm_accuracy"]:.1%}
 (chance 50 %; an n-gram model 61.2 %).
 Dev, in points, all training rows, {EPOCHS} epochs, rate {options.rate:g}, mean ± standard deviation over seeds:
 
-{table(["task", "cheap method", "this model", "published, this size"], rows)}""",
+{markdown_table(["task", "cheap method", "this model", "published, this size"], rows)}""",
     )
 
 

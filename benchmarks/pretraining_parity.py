@@ -30,21 +30,21 @@ from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from corpus import prepared
+from corpus import prepare_corpus
 from ours import OurTrainer
-from record import WORK, once, recorded, section, table, where
+from record import WORK, environment, load_records, markdown_table, run_once, write_section
 from reference import (
-    Trainer,
-    batches_from,
-    in_turn,
-    rate_at,
-    reference_from,
-    reference_of,
-    settings_of,
-    started,
-    streams,
-    told,
-    written,
+    ReferenceTrainer,
+    batches_after,
+    build_reference,
+    describe_rates,
+    initial_weights,
+    instance_streams,
+    learning_rate_at,
+    load_reference,
+    make_settings,
+    time_interleaved,
+    write_model,
 )
 
 SEED = 0
@@ -76,20 +76,20 @@ def main() -> None:
     options = parser.parse_args()
     hardware.configure_process(options.threads)
     torch.manual_seed(SEED)  # the reference's dropout draws from torch's global generator
-    shards = Shards.open(prepared())
+    shards = Shards.open(prepare_corpus())
     if "same" in options.parts:
-        once("parity", "same", lambda: same_losses(shards, options.threads))
+        run_once("parity", "same", lambda: same_losses(shards, options.threads))
     if "speed" in options.parts:
-        once("parity", "speed", lambda: speed(shards, options.threads))
+        run_once("parity", "speed", lambda: speed(shards, options.threads))
     if {"long", "ours"} & set(options.parts):
-        once("parity", "ours", lambda: long_ours(shards, options.steps, options.threads))
+        run_once("parity", "ours", lambda: long_ours(shards, options.steps, options.threads))
     if {"long", "reference"} & set(options.parts):
-        once("parity", "reference", lambda: long_reference(shards, options.steps, options.threads))
+        run_once("parity", "reference", lambda: long_reference(shards, options.steps, options.threads))
     if {"warm", "warm-ours"} & set(options.parts):
-        once("parity", "warm-ours", lambda: warm_ours(shards, options.threads))
+        run_once("parity", "warm-ours", lambda: warm_ours(shards, options.threads))
     if {"warm", "warm-reference"} & set(options.parts):
-        once("parity", "warm-reference", lambda: warm_reference(shards, options.threads))
-    report(recorded("parity"), options.threads)
+        run_once("parity", "warm-reference", lambda: warm_reference(shards, options.threads))
+    report(load_records("parity"), options.threads)
 
 
 def same_losses(shards: Shards, threads: int) -> dict[str, float]:
@@ -111,10 +111,10 @@ def same_losses(shards: Shards, threads: int) -> dict[str, float]:
         bs.pretrain(shards, run, settings=assignments, resume=(run / "settings.yaml").exists())
     ours = [line for line in read_log(run) if line["kind"] == "train"]
     chosen = PretrainSettings.from_file(run / "settings.yaml")
-    reference = Trainer(reference_of(chosen), chosen.train)
-    training, _ = streams(shards, chosen)
+    reference = ReferenceTrainer(build_reference(chosen), chosen.train)
+    training, _ = instance_streams(shards, chosen)
     largest = {"mlm": 0.0, "nsp": 0.0}
-    batches = batches_from(training, SAME_BATCH, 0)
+    batches = batches_after(training, SAME_BATCH, 0)
     for line in ours:
         losses = reference.update(next(batches))
         largest = {name: max(largest[name], abs(losses[name] - line[name])) for name in largest}
@@ -150,19 +150,19 @@ def long_ours(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
 
 def long_reference(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     """The reference's held-out figures after the same instances, from the same first weights."""
-    chosen = settings_of(shards, *long_assignments(steps, threads))
-    training, held_out = streams(shards, chosen)
+    chosen = make_settings(shards, *long_assignments(steps, threads))
+    training, held_out = instance_streams(shards, chosen)
     documents = DocumentSplit.from_settings(shards, chosen.data).train
     counts = token_counts(shards, documents, chosen.model.vocab_size)
-    trainer = Trainer(reference_of(chosen, counts), chosen.train)
+    trainer = ReferenceTrainer(build_reference(chosen, counts), chosen.train)
     train_reference(trainer, training, steps, WORK / f"parity-long-{steps}-reference.pt")
-    return trainer.measure(held_out_batches(held_out, chosen))
+    return trainer.evaluate(held_out_batches(held_out, chosen))
 
 
-def train_reference(trainer: Trainer, training: Any, steps: int, state: Path) -> None:
+def train_reference(trainer: ReferenceTrainer, training: Any, steps: int, state: Path) -> None:
     """The reference's steps, saved every fifty so that they may be stopped."""
     trainer.restore(state)
-    batches = batches_from(training, LONG_BATCH, trainer.step)
+    batches = batches_after(training, LONG_BATCH, trainer.step)
     while trainer.step < steps:
         losses = trainer.update(next(batches))
         if trainer.step % 50 == 0:
@@ -171,7 +171,7 @@ def train_reference(trainer: Trainer, training: Any, steps: int, state: Path) ->
 
 
 def warm_settings(shards: Shards, threads: int) -> PretrainSettings:
-    return settings_of(
+    return make_settings(
         shards,
         f"train.max_steps={WARM_STEPS}",
         f"train.batch_size={LONG_BATCH}",
@@ -190,19 +190,19 @@ def warm_start(shards: Shards, chosen: PretrainSettings) -> tuple[Any, Any, Any]
     the mean of its pieces'. And the token counts of the training documents."""
     documents = DocumentSplit.from_settings(shards, chosen.data).train
     counts = token_counts(shards, documents, chosen.model.vocab_size)
-    encoder, heads = started(chosen, counts)
+    encoder, heads = initial_weights(chosen, counts)
     folder = read_folder(WORK / "pays-bert" / "model")
     old, words = folder.encoder(torch.Generator()), Tokenizer.load(WORK / "pays-bert" / "model")
     number = {token: i for i, token in enumerate(words.tokens)}
     pieces = words.encode_ids([token.removeprefix("##") for token in shards.tokenizer.tokens])
-    table = old.embeddings.token.weight.data
+    vectors = old.embeddings.token.weight.data
     with torch.no_grad():
         kept = {k: v for k, v in old.state_dict().items() if k != "embeddings.token.weight"}
         encoder.load_state_dict(kept, strict=False)
         for row, token in enumerate(shards.tokenizer.tokens):
             own = [number[token]] if token in number else pieces[row]
             if own and words.unk_token_id not in own:
-                encoder.embeddings.token.weight[row] = table[own].mean(0)
+                encoder.embeddings.token.weight[row] = vectors[own].mean(0)
         bias = heads.masked.bias.clone()
         for name, module in (("pooler", heads.pooler), ("pair", heads.pair)):
             folder.load_into(name, module)
@@ -220,21 +220,25 @@ def held_out_batches(held_out: Any, chosen: PretrainSettings) -> list[MaskedBatc
 def warm_ours(shards: Shards, threads: int) -> dict[str, Any]:
     """Held-out figures before, and after the steps with our update; a unigram model's loss on the same tokens."""
     chosen = warm_settings(shards, threads)
-    training, held_out = streams(shards, chosen)
+    training, held_out = instance_streams(shards, chosen)
     encoder, heads, counts = warm_start(shards, chosen)
     test = held_out_batches(held_out, chosen)
-    before = Trainer(reference_from(written("warm-start", encoder, heads)), chosen.train).measure(test)
+    before = ReferenceTrainer(
+        load_reference(write_model("warm-start", encoder, heads)), chosen.train
+    ).evaluate(test)
     trainer = OurTrainer(encoder, heads, chosen.train)
-    tokens, batches = 0, batches_from(training, LONG_BATCH, 0)
+    tokens, batches = 0, batches_after(training, LONG_BATCH, 0)
     for step in range(1, WARM_STEPS + 1):
         batch = next(batches)
         tokens += batch.tokens
-        losses = trainer.update(batch, rate_at(step, chosen.train))
+        losses = trainer.update(batch, learning_rate_at(step, chosen.train))
         if step % 50 == 0:
             print(step, {name: loss.item() for name, loss in losses.items()}, flush=True)
     return {
         "before": before,
-        "after": Trainer(reference_from(written("warm-ours", encoder, heads)), chosen.train).measure(test),
+        "after": ReferenceTrainer(
+            load_reference(write_model("warm-ours", encoder, heads)), chosen.train
+        ).evaluate(test),
         **heads.by_frequency(counts, test),
         "tokens": tokens,
         "precision": chosen.train.precision,
@@ -244,27 +248,29 @@ def warm_ours(shards: Shards, threads: int) -> dict[str, Any]:
 def warm_reference(shards: Shards, threads: int) -> dict[str, Any]:
     """The reference's held-out figures after the same steps on the same instances from the same weights."""
     chosen = warm_settings(shards, threads)
-    training, held_out = streams(shards, chosen)
+    training, held_out = instance_streams(shards, chosen)
     encoder, heads, _ = warm_start(shards, chosen)
-    trainer = Trainer(reference_from(written("warm-start-reference", encoder, heads)), chosen.train)
+    trainer = ReferenceTrainer(
+        load_reference(write_model("warm-start-reference", encoder, heads)), chosen.train
+    )
     train_reference(trainer, training, WARM_STEPS, WORK / "parity-warm-reference.pt")
-    return trainer.measure(held_out_batches(held_out, chosen))
+    return trainer.evaluate(held_out_batches(held_out, chosen))
 
 
 def speed(shards: Shards, threads: int) -> dict[str, Any]:
     """Tokens a second of both, windows in turn; dropout 0.1 on both sides."""
     precision = hardware.choose_precision().precision
-    chosen = settings_of(
+    chosen = make_settings(
         shards,
         "train.max_steps=10000",
         f"train.batch_size={LONG_BATCH}",
         f"train.seed={SEED}",
         f"train.precision={precision}",
     )
-    training, _ = streams(shards, chosen)
-    ours = OurTrainer(*started(chosen), chosen.train)
-    theirs = Trainer(reference_of(chosen), chosen.train)
-    batches = batches_from(training, LONG_BATCH, 0)
+    training, _ = instance_streams(shards, chosen)
+    ours = OurTrainer(*initial_weights(chosen), chosen.train)
+    theirs = ReferenceTrainer(build_reference(chosen), chosen.train)
+    batches = batches_after(training, LONG_BATCH, 0)
 
     def window_of_ours(some: list[MaskedBatch]) -> None:
         for batch in some:
@@ -280,7 +286,7 @@ def speed(shards: Shards, threads: int) -> dict[str, Any]:
             tokens = sum(batch.tokens for batch in some)
             yield tokens, partial(window_of_ours, some), partial(window_of_theirs, some)
 
-    return in_turn(windows())
+    return time_interleaved(windows())
 
 
 def read_log(run: Path) -> list[dict[str, Any]]:
@@ -288,7 +294,7 @@ def read_log(run: Path) -> list[dict[str, Any]]:
 
 
 def report(found: dict[str, Any], threads: int) -> None:
-    parts = [f"`python benchmarks/pretraining_parity.py`, seed {SEED}; {where(threads)}."]
+    parts = [f"`python benchmarks/pretraining_parity.py`, seed {SEED}; {environment(threads)}."]
     if same := found.get("same"):
         parts.append(
             f"Same initial weights and batches, dropout 0, fp32, {same['steps']} steps of "
@@ -309,7 +315,7 @@ def report(found: dict[str, Any], threads: int) -> None:
             f"{run['tokens']:,} tokens, the same instances with {MASK_SHARE:.0%} of the tokens masked; held-out "
             f"figures (unigram MLM loss {ours['unigram_mlm_loss']:.3f}); "
             f"MLM loss of ours {ours['mlm_loss'] / theirs['mlm_loss'] - 1:+.2%}:\n\n"
-            + table(["", "MLM loss", "MLM accuracy", "NSP loss", "NSP accuracy"], rows)
+            + markdown_table(["", "MLM loss", "MLM accuracy", "NSP loss", "NSP accuracy"], rows)
         )
     if {"warm-ours", "warm-reference"} <= found.keys():
         warm, theirs = found["warm-ours"], found["warm-reference"]
@@ -329,11 +335,13 @@ def report(found: dict[str, Any], threads: int) -> None:
             f"{warm['tokens']:,} tokens, the same instances. Held-out figures, all measured by the reference "
             f"(unigram MLM loss {warm['unigram_mlm_loss']:.3f}); MLM loss of ours "
             f"{warm['after']['mlm_loss'] / theirs['mlm_loss'] - 1:+.2%}:\n\n"
-            + table(["", "MLM loss", "MLM accuracy", "NSP loss", "NSP accuracy"], rows)
+            + markdown_table(["", "MLM loss", "MLM accuracy", "NSP loss", "NSP accuracy"], rows)
         )
     if rate := found.get("speed"):
-        parts.append(f"Batches of {LONG_BATCH}, dropout 0.1, windows of {WINDOW_STEPS} steps. {told(rate)}")
-    section("Pre-training against transformers", "\n\n".join(parts))
+        parts.append(
+            f"Batches of {LONG_BATCH}, dropout 0.1, windows of {WINDOW_STEPS} steps. {describe_rates(rate)}"
+        )
+    write_section("Pre-training against transformers", "\n\n".join(parts))
 
 
 if __name__ == "__main__":

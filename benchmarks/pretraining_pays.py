@@ -20,8 +20,8 @@ import torch
 import bertsmith as bs
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.models.heads import Pooler
-from corpus import prepared
-from record import DATA, WORK, once, section, table, where
+from corpus import prepare_corpus
+from record import DATA, WORK, environment, markdown_table, run_once, write_section
 
 RATES = (1e-4, 3e-4, 1e-3)
 SIZES = (1_000, 5_000, 20_000)
@@ -56,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     pretrained = (
         bs.pretrain(
-            prepared(VOCABULARY),
+            prepare_corpus(VOCABULARY),
             WORK / "pays-bert",
             preset="bert-mini-uncased",
             minutes=options.minutes,
@@ -87,7 +87,7 @@ def best_rate(arm: str, folder: Path, threads: int) -> float:
 def accuracy(arm: str, folder: Path, size: int, seed: int, rate: float, threads: int) -> float:
     """`finetuned`, measured once."""
     key = f"{arm} {size} {seed} {rate}"
-    return float(once("pays", key, lambda: finetuned(folder, size, seed, rate, threads)))
+    return float(run_once("pays", key, lambda: finetuned(folder, size, seed, rate, threads)))
 
 
 def random_weights(model: bs.Model) -> Path:
@@ -137,9 +137,9 @@ def report(
     pretraining: dict[str, Any], chosen: dict[str, float], rows: list[list[str]], threads: int
 ) -> None:
     held = pretraining["held_out"]
-    section(
+    write_section(
         "Gain of pre-training",
-        f"""`python benchmarks/pretraining_pays.py`; {where(threads)}.
+        f"""`python benchmarks/pretraining_pays.py`; {environment(threads)}.
 
 bert-mini-uncased, a new vocabulary of {VOCABULARY:,}, {pretraining["steps"]:,} updates,
 {pretraining["tokens"]:,} tokens, {pretraining["seconds"] / 60:.0f} minutes, the settings of the script. Held
@@ -148,7 +148,7 @@ out: MLM loss {held["mlm_loss"]:.3f} (unigram {held["unigram_mlm_loss"]:.3f}), a
 seed {TUNING_SEED}: {", ".join(f"{arm} {rate:g}" for arm, rate in chosen.items())}. Accuracy on the 872 dev rows
 of sst2, best of three epochs, seeds {", ".join(map(str, SEEDS))}, mean ± standard deviation:
 
-{table(["training rows", "pre-trained", "random weights", "gain, paired by seed"], rows)}
+{markdown_table(["training rows", "pre-trained", "random weights", "gain, paired by seed"], rows)}
 
 {READING}
 """,

@@ -1,22 +1,22 @@
-"""How fast ours trains beside its peers, each with its best public settings, in turn on the machine as it is.
+"""Compare the speed of training and inference with transformers and other peers on this machine.
 
     python -m benchmarks.speed train [--preset bert-mini-uncased] [--lengths fixed:128|natural] [--batch 32]
     python -m benchmarks.speed finetune [--task sst2]
     python -m benchmarks.speed infer [--sets sst2 emotion squad1.1]
 
-train: masked LM with next sentence and the preset's dropout. fixed:N: random text, each sequence of N tokens.
-natural: the pairs of sentences of the encyclopedia, each as long as it is, at most 128. finetune: all-MiniLM-L6-v2
-on a task's own rows. Ours: fp32 and bf16, both also by torch's operations alone, as without the extra fast. The
-reference library: fp32, bf16 by autocast, compiled; on texts of different lengths its batches are also grouped by
-length, as its Trainer's group_by_length does. infer: speed_infer.py. Sides in bf16 are left out where a product in
-bf16 is slower than in fp32. --device cuda: on a GPU; ours then builds its batches while it is
-timed, the reference's are there before.
+train: masked LM with next sentence and the preset's dropout. fixed:N is random text, each sequence of N tokens;
+natural is pairs of sentences of the encyclopedia, at most 128 tokens. finetune: all-MiniLM-L6-v2 on a task's own
+examples. infer: see speed_infer.py.
 
-Each side is a process of its own with its memory; windows of updates go round them (on a GPU all sides begin, and
-warm up, at once). Before a time is kept, the losses that all sides have of one batch, from the same weights and
-without dropout, are compared, and the norms of their gradients. All sides stay in memory meanwhile; --sides times
-some of them. The limit: of how many tokens the machine makes the matrix products in a second, of the model's own
-shapes, measured in the same rounds.
+The sides of train and finetune: bertsmith in fp32 and bf16, both also without compiled kernels; transformers in
+fp32, in bf16 by autocast, compiled, and, if lengths differ, with batches grouped by length as its Trainer's
+group_by_length does. Sides in bf16 are left out on processors where bf16 is slower than fp32. The limit is the
+speed at which this machine computes the model's matrix products alone.
+
+Each side is a process of its own, and all stay in memory (--sides chooses fewer). They first compute the loss and
+the norm of the gradients of the same batch from the same weights without dropout; sides that differ from the
+reference in fp32 are not timed. Windows of updates then alternate. On a GPU ours builds its batches while it is
+timed; the reference's batches are built before.
 """
 
 from __future__ import annotations
@@ -28,257 +28,218 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))  # the scripts beside this one, by their own names
+sys.path.insert(0, str(Path(__file__).parent))  # for the imports below under `python -m benchmarks.speed`
 
 import torch
 
 from bertsmith import hardware
-from bertsmith.errors import InputError
 from bertsmith.kernels.backend_selection import is_numba_available
-from bertsmith.models.family import preset
-from held import NAMES, hold
+from bertsmith.models.family import presets
+from cpu_isa import LIMITS, restart_limited
 from record import (
+    HERE,
+    argument_parser,
+    load_records,
     machine_name,
+    markdown_table,
     median_and_range,
-    once,
     processor_class,
     ratios,
-    recorded,
-    section,
-    table,
+    run_once,
     versions,
     versions_in,
+    write_section,
 )
 
-CLOSE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of losses and of the norms of gradients
-EXACT = "reference, fp32"  # whose loss is the others' measure
-SIDES = ("ours, fp32", "ours, bf16", EXACT, "reference, bf16", "reference, compiled")
-ALONE = ("ours, fp32, torch alone", "ours, bf16, torch alone")  # without the extra fast
-GROUPED = ("reference, fp32, grouped", "reference, bf16, grouped")
-LEAST = 16  # tokens of a sequence: fewer are hardly two sentences
-LIMITS = ("limit, fp32", "limit, bf16")
+TOLERANCES = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of losses and of the norms of gradients
+EXACT_SIDE = "reference, fp32"  # the losses of all others are compared with its loss
+OUR_SIDES = ("ours, fp32", "ours, bf16")
+SIDES = (*OUR_SIDES, EXACT_SIDE, "reference, bf16", "reference, compiled")
+SIDES_WITHOUT_KERNELS = ("ours, fp32, torch alone", "ours, bf16, torch alone")
+GROUPED_SIDES = ("reference, fp32, grouped", "reference, bf16, grouped")
+LIMIT_SIDES = ("limit, fp32", "limit, bf16")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argument_parser(__doc__)
     parser.add_argument("what", choices=("train", "finetune", "infer"))
-    parser.add_argument("--preset", default="bert-mini-uncased")
-    parser.add_argument("--lengths", default="fixed:128")
-    parser.add_argument("--task", default="sst2")
-    parser.add_argument("--sets", nargs="+")
-    parser.add_argument("--batch", type=at_least(1), default=32)
-    parser.add_argument("--windows", type=at_least(5), default=5, help="5 or more, of which medians are told")
-    parser.add_argument("--updates", type=at_least(1), default=6, help="of a window")
-    parser.add_argument("--threads", type=at_least(1), default=2)
-    parser.add_argument("--device", default="cpu", help="or cuda, where batches are built while it computes")
-    parser.add_argument("--sides", nargs="+", help="time these alone: all are in memory at once")
-    parser.add_argument(
-        "--held-to", choices=NAMES, help="fewer instructions than the processor has, see held.py"
-    )
+    add_workload_options(parser)
+    parser.add_argument("--sets", nargs="+", default=["sst2", "emotion", "squad1.1"], help="of infer")
+    parser.add_argument("--sides", nargs="+", help="train, finetune: time only these")
+    parser.add_argument("--max-isa", choices=LIMITS, help="use no newer instructions, see cpu_isa.py")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.held_to:
-        if options.what == "infer" and not peers_are_within(options.held_to):
-            parser.error(
-                "--held-to: of infer only avx512_vnni, on a processor without AMX: peers ask it themselves"
-            )
-        hold(options.held_to)
+    if options.max_isa:
+        restart_limited(options.max_isa)
     if options.what == "infer":
         import speed_infer
 
-        more = ["--sets", *options.sets] if options.sets else []
-        asked = [f"--threads={options.threads}", f"--windows={options.windows}"]
-        sys.argv = ["speed_infer.py", *asked, *more]
-        speed_infer.main()
+        speed_infer.run(options.sets, options.threads, options.windows)
     elif options.side:
         import speed_sides
 
         speed_sides.serve(options)
     else:
-        check(options, parser)
-        key = key_of(options)
-        once("speed", key, lambda: measured(options))
+        if unknown := set(options.sides or ()) - set(sides := sides_of(options)):
+            parser.error(f"--sides: unknown: {', '.join(sorted(unknown))}; choose from: {'; '.join(sides)}")
+        run_once("speed", record_key(options), lambda: measure(options))
         report()
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """What reads such a number on the command line."""
-
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text}: give a whole number from {least} on")
-        return int(text)
-
-    return number
-
-
-def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """End with one sentence where sides could not begin."""
-    if options.threads > (cores := hardware.describe().cores):
-        parser.error(f"--threads {options.threads}: this machine has {cores} cores")
-    if unknown := set(options.sides or ()) - set(names := sides_of(options)):
-        parser.error(f"--sides: none here is {', '.join(sorted(unknown))}; there are: {'; '.join(names)}")
-    if options.what == "finetune":
-        from finetune import BENCHES
-        from speed_sides import KINDS
-
-        tasks = [name for name, bench in BENCHES.items() if bench.verb in KINDS]
-        if options.task not in tasks:
-            parser.error(f"--task {options.task}: not one of {', '.join(tasks)}")
-        return
-    try:
-        config = preset(options.preset)
-    except InputError as error:
-        parser.error(f"--preset: {error}")
-    tokens = options.lengths.removeprefix("fixed:")
-    known = tokens != options.lengths and tokens.isdecimal() and LEAST <= int(tokens) <= config.max_length
-    if not known and options.lengths != "natural":
-        parser.error(
-            f"--lengths {options.lengths}: give natural, or fixed:N, N from {LEAST} to {config.max_length}"
-        )
+def add_workload_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe what is trained, and how long."""
+    parser.add_argument("--preset", default="bert-mini-uncased", choices=presets(), metavar="NAME")
+    parser.add_argument("--lengths", default="fixed:128", help="natural, or fixed:N")
+    parser.add_argument("--task", default="sst2", help="of finetune: a classification task of finetune.py")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--windows", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=6, help="of a window")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
 
 
-def peers_are_within(to: str) -> bool:
-    """Whether ONNX Runtime and OpenVINO, which nobody can hold, have no later instructions for fp32 and 8 bits."""
-    return to == "avx512_vnni" and not any("amx" in name for name in hardware.describe().instruction_sets)
-
-
-def key_of(options: argparse.Namespace) -> str:
-    """What was measured where, in a few words: the key of its record and the title of its table."""
+def record_key(options: argparse.Namespace) -> str:
+    """Return the key of a record: the workload, the machine, and the versions."""
     device = torch.device(options.device)
-    where = f"{options.threads} threads" if device.type == "cpu" else hardware.device_name(device)
-    shape = f"{options.batch} a batch, {where}; {machine_name()}; {versions()}"
+    processor = f"{options.threads} threads" if device.type == "cpu" else hardware.device_name(device)
+    suffix = f"{options.batch} a batch, {processor}; {machine_name()}; {versions()}"
     if options.what == "train":
-        return f"train {options.preset}, {options.lengths}, {shape}"
-    return f"finetune all-MiniLM-L6-v2 on {options.task}, {shape}"
+        return f"train {options.preset}, {options.lengths}, {suffix}"
+    return f"finetune all-MiniLM-L6-v2 on {options.task}, {suffix}"
 
 
 class Child:
-    """A side in a process of its own, which answers a JSON line to each word."""
+    """A side in a process of its own: it reads a word per line and answers each with a line of JSON."""
 
-    def __init__(self, side: str, options: argparse.Namespace) -> None:
+    def __init__(self, side: str, options: argparse.Namespace, checkout: Path = HERE.parent) -> None:
         self.side = side
         names = ("preset", "lengths", "task", "batch", "updates", "threads", "device")
-        line = [sys.executable, __file__, options.what, "--side", side]
-        line += [part for name in names for part in (f"--{name}", str(getattr(options, name)))]
-        waits = hardware.thread_wait_policy() if side.startswith("ours") else {}  # as the command line has it
+        line = [sys.executable, str(checkout / "benchmarks" / "speed.py"), options.what, "--side", side]
+        line += [f"--{name}={getattr(options, name)}" for name in names]
+        # ours waits as under the command line
+        variables = hardware.thread_wait_policy() if side.startswith("ours") else {}
+        path = os.pathsep.join(filter(None, [str(checkout / "src"), os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **waits}
+            line,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **variables, "PYTHONPATH": path},
         )
 
-    def ask(self, word: str) -> None:
-        """Have it begin with what `answer` waits for."""
+    def send(self, word: str) -> None:
+        """Send begin, window, or memory."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             print(word, file=self._process.stdin, flush=True)
 
-    def answer(self) -> Any:
-        """To what it was asked; None where it has died, which it has said itself."""
+    def receive(self) -> Any:
+        """Wait for the answer; None if the process ended."""
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        return None
+        return next((json.loads(line) for line in self._process.stdout if line.startswith("{")), None)
+
+    def ask(self, word: str) -> Any:
+        """Send a word and return its answer; exit if there is none."""
+        self.send(word)
+        if (answer := self.receive()) is None:
+            raise SystemExit(f"{self.side} ended; if memory was short, use --sides")
+        return answer
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.kill()
         self._process.wait()
 
 
-def asked(children: Iterable[Child], word: str, *, at_once: bool) -> Iterator[tuple[Child, Any]]:
-    """Each with its answer: one after the other, or all at work together."""
+def send_to_all(children: Iterable[Child], word: str, *, at_once: bool) -> Iterator[tuple[Child, Any]]:
+    """Yield each child and its answer; the children work one after the other, or all at once."""
     if at_once:
         children = list(children)
         for child in children:
-            child.ask(word)
+            child.send(word)
     for child in children:
         if not at_once:
-            child.ask(word)
-        yield child, child.answer()
+            child.send(word)
+        yield child, child.receive()
 
 
 def sides_of(options: argparse.Namespace) -> list[str]:
-    """Those that are worth their time: on texts of one length none is grouped, and where a product in bf16 is
-    slower than in fp32, as without units for it, no side computes in bf16."""
-    is_fixed = options.what == "train" and options.lengths.startswith("fixed:")
-    names = [*SIDES, *ALONE, *(() if is_fixed else GROUPED), *LIMITS]
+    """Return the sides that are worth measuring with this workload on this device."""
     device = torch.device(options.device)
-    in_bf16 = hardware.choose_precision(device).precision == "bf16"
-    if device.type != "cpu" or not is_numba_available():
-        names = [name for name in names if name not in ALONE]
-    return [name for name in names if in_bf16 or "bf16" not in name]
+    is_fixed = options.what == "train" and options.lengths.startswith("fixed:")
+    has_kernels = device.type == "cpu" and is_numba_available()
+    has_bf16 = hardware.choose_precision(device).precision == "bf16"
+    sides = [
+        *SIDES,
+        *(SIDES_WITHOUT_KERNELS if has_kernels else ()),
+        *(() if is_fixed else GROUPED_SIDES),
+        *LIMIT_SIDES,
+    ]
+    return [side for side in sides if has_bf16 or "bf16" not in side]
 
 
-def measured(options: argparse.Namespace) -> dict[str, Any]:
-    """Each side's loss, tokens a second by window, and peak memory."""
-    names = sides_of(options)
-    found: dict[str, Any] = {}
-    exact: Any = None
-    children = []
-    timed = [name for name in names if options.sides is None or name in options.sides]
-    begun = (Child(name, options) for name in names if name in {*timed, EXACT})
-    together = torch.device(options.device).type != "cpu"  # a GPU's host has cores for all of them
-    for child, answer in asked(begun, "begin", at_once=together):
-        name = child.side
-        print(name, answer or "does not run here", flush=True)
-        if name == EXACT:
-            exact = answer
-        if answer is None or name not in timed:
-            child.close()
-            continue
-        found[name] = {**answer, "rates": []}
-        children.append(child)
-    if exact is None or not any(name.startswith("reference") for name in found):
-        raise SystemExit("the reference does not run here, so there is nothing to compare with")
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Return each side's loss, tokens per second by window, and peak memory."""
+    on_gpu = torch.device(options.device).type != "cpu"  # whose host has cores for all sides at once
+    timed = set(options.sides or sides_of(options))
+    names = [name for name in sides_of(options) if name in {*timed, EXACT_SIDE}]
+    figures: dict[str, Any] = {}
+    children: dict[str, Child] = {}
     try:
-        for one in found.values():
-            if one["loss"] is not None:
-                apart = [abs(one[what] - exact[what]) / exact[what] for what in ("loss", "gradient")]
-                one["difference"], one["gradient_difference"] = apart
-                one["within"] = max(apart) <= CLOSE[one["precision"]]
-        for child in [child for child in children if not found[child.side].get("within", True)]:
-            print(f"{child.side} is not timed: its loss or gradients differ too much", flush=True)
-            child.close()
-            children.remove(child)
-            del found[child.side]
-        if not any(name.startswith("reference") for name in found):
-            raise SystemExit(
-                "no side of the reference computes what it does in fp32: nothing to compare with"
-            )
-        for window in range(options.windows + 1):  # the first one warms up
-            for child, answer in asked(children, "window", at_once=together and not window):
-                if answer is None:
-                    raise SystemExit(f"{child.side} has died; if memory was short: --sides")
-                if window:
-                    found[child.side]["rates"].append(answer["rate"])
-            rates = {name: round(one["rates"][-1]) for name, one in found.items() if one["rates"]}
-            print(window, rates, flush=True)
-        for child, answer in asked(children, "memory", at_once=False):
-            found[child.side]["peak_mib"] = answer["mib"]
+        for child, answer in send_to_all((Child(name, options) for name in names), "begin", at_once=on_gpu):
+            print(child.side, answer or "does not run here", flush=True)
+            children[child.side] = child
+            if answer is not None:
+                figures[child.side] = {**answer, "rates": []}
+        if EXACT_SIDE not in figures:
+            raise SystemExit("the reference does not run here, so there is nothing to compare with")
+        exact = figures[EXACT_SIDE]
+        for side in [side for side in figures if figures[side]["loss"] is not None]:
+            add_differences(figures[side], exact)
+            if not figures[side]["within"]:
+                print(f"{side} is not timed: its loss or gradients differ too much", flush=True)
+        figures = {
+            side: values for side, values in figures.items() if side in timed and values.get("within", True)
+        }
+        for side in children.keys() - figures.keys():
+            children.pop(side).close()
+        if not any(side.startswith("reference") for side in figures):
+            raise SystemExit("no side of the reference is timed, so there is nothing to compare with")
+        list(send_to_all(children.values(), "window", at_once=on_gpu))  # warms up
+        for window in range(options.windows):
+            for side, child in children.items():
+                figures[side]["rates"].append(child.ask("window")["rate"])
+            rates = {side: round(values["rates"][-1]) for side, values in figures.items()}
+            print(window + 1, rates, flush=True)
+        for side, child in children.items():
+            figures[side]["peak_mib"] = child.ask("memory")["mib"]
     finally:
-        for child in children:
+        for child in children.values():
             child.close()
-    return found
+    return figures
+
+
+def add_differences(values: dict[str, Any], exact: dict[str, Any]) -> None:
+    """Add the relative differences of loss and gradient norm, and if they are within the tolerance."""
+    loss, gradient = (abs(values[name] - exact[name]) / exact[name] for name in ("loss", "gradient"))
+    values["difference"], values["gradient_difference"] = loss, gradient
+    values["within"] = max(loss, gradient) <= TOLERANCES[values["precision"]]
 
 
 def report() -> None:
     """Write the section of RESULTS.md from the records."""
-    known = recorded("speed")
-    rows = sorted(
-        row(key, sides) for key, sides in known.items() if {"ours, fp32", "ours, bf16"} & sides.keys()
-    )
-    section(
+    records = load_records("speed")
+    rows = sorted(row(key, sides) for key, sides in records.items() if sides.keys() & set(OUR_SIDES))
+    columns = ["processor", "workload", "fp32", "bf16", "peer", "ratio", "limit", "memory"]
+    write_section(
         "Training speed",
-        f"""`python -m benchmarks.speed train|finetune [--preset P] [--lengths L] [--held-to UNIT]`; two CPU cores
-or one GPU; {versions_in(known)}.
+        f"""`python -m benchmarks.speed train|finetune [--preset P] [--lengths L] [--max-isa ISA]`; two CPU cores
+or one GPU; {versions_in(records)}.
 
 Tokens per second without padding, medians of windows in turn. The peer is the fastest variant of transformers
 whose loss and gradient norm are equal (fp32 within 1e-4, bf16 within 2 %): fp32, bf16, compiled by torch, or
@@ -289,34 +250,29 @@ In fixed:N all
 sequences have N tokens; natural lengths are at most 128. The batch is 32 unless given. Some rows are older than
 the code, which is faster now.
 
-{table(COLUMNS, rows)}""",
+{markdown_table(columns, rows)}""",
     )
-
-
-COLUMNS = ["processor", "workload", "fp32", "bf16", "peer", "ratio", "limit", "memory"]
 
 
 def row(key: str, sides: dict[str, Any]) -> list[str]:
     """Return the table's row of one workload on one machine."""
-    peers = {name: one for name, one in sides.items() if name.startswith("reference") and one["within"]}
-    name, peer = max(peers.items(), key=lambda item: statistics.median(item[1]["rates"]))
-    ours = {one["precision"]: one for side, one in sides.items() if side in ("ours, fp32", "ours, bf16")}
-    best = max(ours.values(), key=lambda one: statistics.median(one["rates"]))
-    limit = sides.get(f"limit, {best['precision']}")
-    rates = {
-        precision: f"{statistics.median(one['rates']):,.0f}" if (one := ours.get(precision)) else "–"
-        for precision in ("fp32", "bf16")
-    }
+    medians = {side: statistics.median(values["rates"]) for side, values in sides.items()}
+    peer = max(
+        (side for side in sides if side.startswith("reference") and sides[side]["within"]),
+        key=medians.__getitem__,
+    )
+    best = max((side for side in OUR_SIDES if side in sides), key=medians.__getitem__)
+    limit = sides.get(f"limit, {sides[best]['precision']}")
     workload = re.sub(r"train bert-(\w+)-uncased, ", r"\1, ", key.partition(" a batch")[0])
     workload = workload.replace("finetune all-MiniLM-L6-v2 on ", "fine-tune MiniLM, ").removesuffix(", 32")
     return [
         processor_class(key),
         workload,
-        *rates.values(),
-        f"{statistics.median(peer['rates']):,.0f} ({name.removeprefix('reference, ')})",
-        median_and_range(ratios(best["rates"], peer["rates"])),
-        f"{statistics.median(ratios(best['rates'], limit['rates'])):.0%}" if limit else "–",
-        f"{best['peak_mib']:,.0f}, {peer['peak_mib']:,.0f}",
+        *(f"{medians[side]:,.0f}" if side in sides else "–" for side in OUR_SIDES),
+        f"{medians[peer]:,.0f} ({peer.removeprefix('reference, ')})",
+        median_and_range(ratios(sides[best]["rates"], sides[peer]["rates"])),
+        f"{statistics.median(ratios(sides[best]['rates'], limit['rates'])):.0%}" if limit else "–",
+        f"{sides[best]['peak_mib']:,.0f}, {sides[peer]['peak_mib']:,.0f}",
     ]
 
 

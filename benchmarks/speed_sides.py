@@ -1,7 +1,7 @@
-"""The sides of speed.py, each in a process of its own that it asks: begin, window, memory.
+"""The sides of speed.py; each is served in a process of its own.
 
-A side is one of ours or of the reference library's in a precision, or the limit: the matrix products of the model
-alone. All see the same instances and begin with the same weights, the reference's through a folder on disk.
+A side is ours or the reference in a precision, or the limit: the model's matrix products alone. All see the same
+batches and start with the same weights.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import os
 import random
 import resource
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -23,185 +22,157 @@ from torch import Tensor, nn
 
 import bertsmith as bs
 from bertsmith import hardware
-from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.shards import Shards
 from bertsmith.hardware import Precision
-from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels.backend_selection import select_inference_backend, select_training_backend
-from bertsmith.kernels.reference import MatmulBackend
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.fused_cross_entropy import vocabulary_chunks
 from bertsmith.models.layers import ONEDNN
 from bertsmith.objectives.masked_lm import MaskedLM
-from bertsmith.objectives.objective import MODEL, Objective
-from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.items import ItemStream
 from bertsmith.tasks.task import task_type
 from bertsmith.training.data_loader import Position, batches
 from bertsmith.training.settings import TrainSettings
-from corpus import prepared
-from finetune import BENCHES, checkpoint, file_of, padded_items
+from corpus import prepare_corpus
+from finetune import TASKS, checkpoint, task_file
 from ours import OurTrainer
-from record import WORK
-from reference import padded, usual_optimizer
+from reference import (
+    instance_streams,
+    load_reference,
+    make_adamw,
+    pad_batch,
+    pad_packed,
+    write_model,
+)
 
-RATE, MASK_SHARE, NATURAL = 1e-4, 0.15, 128
-WORKERS = 4  # threads that build batches for a GPU
-TRIALS = 4  # of a way to make a product
-WIDE = 128  # columns: so wide a model has kernels of ours
-GROUP = 50  # batches that are sorted by length together, as the reference's Trainer does
-KINDS = {"classify": "SequenceClassification"}
+LEARNING_RATE, MLM_PROBABILITY = 1e-4, 0.15
+NATURAL_LENGTH = 128  # the longest pair of sentences
+GPU_LOADER_THREADS = 4
+MATMUL_TRIALS = 4
+KERNEL_WIDTH = 128  # a hidden size for which compiled kernels are chosen
+GROUPED_BATCHES = 50  # sorted by length together, as the reference's Trainer does
+REFERENCE_CLASSES = {"classify": "BertForSequenceClassification"}
 
 Inputs = dict[str, Tensor]
+Matmul = Callable[[Tensor, Tensor], Tensor]
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Answer each word on stdin with a line of JSON."""
-    answers = sys.stdout
-    sys.stdout = sys.stderr  # what others print
+    """Answer each word on stdin (begin, window, memory) with a line of JSON."""
+    answers, sys.stdout = sys.stdout, sys.stderr  # other prints must not mix with the answers
     hardware.configure_process(options.threads)
-    work: Work = Pretraining(options) if options.what == "train" else Finetuning(options)
+    workload: Workload = Pretraining(options) if options.what == "train" else Finetuning(options)
     name, precision = options.side.split(", ")[:2]
     if precision == "compiled":
         precision = hardware.choose_precision(torch.device(options.device)).precision
-    side: Any = {"ours": Ours, "reference": Reference, "limit": Limit}[name](work, precision, options)
-    for word in sys.stdin:
-        if word.strip() == "begin":
-            answer = {"precision": precision, **side.first()}
-        elif word.strip() == "window":
-            answer = {"rate": side.window()}
+    side: Any = {"ours": Ours, "reference": Reference, "limit": Limit}[name](workload, precision, options)
+    for word in map(str.strip, sys.stdin):
+        if word == "begin":
+            answer = {"precision": precision, **side.first_loss()}
+        elif word == "window":
+            answer = {"rate": side.tokens_per_second()}
         else:
             answer = {"mib": peak_mib(torch.device(options.device))}
         print(json.dumps(answer), file=answers, flush=True)
 
 
 def peak_mib(device: torch.device) -> float:
-    """The most memory that this process has held, of a GPU where it computes on one."""
+    """Return the peak memory of this process, or of its GPU."""
     if device.type == "cpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return torch.cuda.max_memory_allocated(device) / 2**20
 
 
-def settle(device: torch.device) -> None:
-    """Wait until a device has done what it was asked to do."""
+def synchronize(device: torch.device) -> None:
+    """Wait for a GPU."""
     if device.type != "cpu":
         torch.cuda.synchronize(device)
 
 
-class Work(ABC):
-    """What is learnt: the first weights, and the batches in both forms."""
+class Workload:
+    """Initial weights, and batches for both libraries.
+
+    reference_class: the class of transformers that computes the same.
+    """
 
     config: ModelConfig
     encoder: Any
-    objective: Objective
+    objective: Any
     stream: Any
+    reference_class: str
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.size = options.batch
+        self.batch_size = options.batch
 
-    def batches(self) -> Iterator[Any]:
-        """Ours, in their order."""
-        for at in range(0, self.stream.size(0) - self.size, self.size):
-            yield self.stream.batch(0, at, at + self.size)
+    def batch(self, index: int) -> Any:
+        """Return a batch of ours."""
+        return self.stream.batch(0, index * self.batch_size, (index + 1) * self.batch_size)
 
-    @abstractmethod
-    def inputs(self, number: int) -> Inputs:
-        """Batch `number` as the reference takes it, padded to its longest, what is to be learnt among it."""
+    def inputs(self, batch: Any) -> Inputs:
+        """Return a batch as the reference takes it: padded, with labels."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def model(self) -> nn.Module:
-        """The reference's, with the same weights."""
-
-    @cached_property
-    def folder(self) -> Any:
-        """Where the first weights lie for the reference."""
-        parts = self.objective.export(self.encoder)[MODEL]
-        place = WORK / f"speed-{os.getpid()}"
-        return write_folder(
-            place, parts.config, parts.modules, labels=parts.labels, problem_type=parts.problem_type
+    def reference_model(self) -> nn.Module:
+        """Return the reference's model with the same weights."""
+        return load_reference(
+            write_model(f"speed-{os.getpid()}", self.encoder, self.objective), self.reference_class
         )
 
 
-class Pretraining(Work):
-    """Masked LM and next sentence."""
+class Pretraining(Workload):
+    """Masked LM and next sentence prediction on random text or the encyclopedia."""
+
+    reference_class = "BertForPreTraining"
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
+        self.config = preset(options.preset)
         if options.lengths == "natural":
-            shards = Shards.open(prepared())
-            chosen = PretrainSettings.of(
-                {
-                    "model": preset(options.preset, vocab_size=shards.tokenizer.vocab_size).model_dump(),
-                    "data": {"instances": "sentence_pair", "sequence_length": NATURAL},
-                },
-                "speed",
-            )
-            split = DocumentSplit.from_settings(shards, chosen.data)
-            self.stream = instances_of(shards, split.train, chosen, NATURAL, kin=split.duplicate_groups)
-            self.config = chosen.model
+            shards = Shards.open(prepare_corpus())
+            self.config = preset(options.preset, vocab_size=shards.tokenizer.vocab_size)
+            data = {"instances": "sentence_pair", "sequence_length": NATURAL_LENGTH}
+            settings = PretrainSettings.of({"model": self.config.model_dump(), "data": data}, "speed")
+            self.stream, _ = instance_streams(shards, settings)
         else:
-            self.config = preset(options.preset)
             length = int(options.lengths.removeprefix("fixed:"))
-            self.stream = SyntheticStream(self.config.vocab_size, length, MASK_SHARE)
+            self.stream = SyntheticStream(self.config.vocab_size, length, MLM_PROBABILITY)
         self.encoder = build_encoder(self.config, torch.Generator().manual_seed(0))
         self.objective = MaskedLM(self.config, self.encoder.generator)
 
-    def inputs(self, number: int) -> Inputs:
-        at = number * self.size
-        return padded(self.stream.batch(0, at, at + self.size))
-
-    def model(self) -> nn.Module:
-        from transformers import BertForPreTraining
-
-        found: nn.Module = BertForPreTraining.from_pretrained(self.folder)
-        return found
+    def inputs(self, batch: Any) -> Inputs:
+        return pad_batch(batch)
 
 
-class Finetuning(Work):
-    """A task on its own rows, from a real checkpoint."""
+class Finetuning(Workload):
+    """A classification task on its own training examples, from a published checkpoint."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
-        self.bench = BENCHES[options.task]
-        kind = task_type(self.bench.verb)
-        settings = kind.settings_type.of({}, options.task)
-        settings = settings.changed([one.removeprefix("task.") for one in self.bench.settings])
-        rows = kind.read(file_of(options.task, self.bench.train), settings)
+        bench = TASKS[options.task]
+        if bench.verb not in REFERENCE_CLASSES:
+            raise SystemExit(f"--task {options.task}: not a classification task")
+        self.reference_class = REFERENCE_CLASSES[bench.verb]
+        task_class = task_type(bench.verb)
+        settings = task_class.settings_type.of({}, options.task)
+        settings = settings.changed([assignment.removeprefix("task.") for assignment in bench.settings])
+        examples = task_class.read(task_file(options.task, bench.train), settings)
         base = bs.load(checkpoint())
-        drawing = torch.Generator().manual_seed(0)
-        self.encoder = base.folder.encoder(drawing)
+        generator = torch.Generator().manual_seed(0)
+        self.encoder = base.folder.encoder(generator)
         self.config = self.encoder.config
-        self.objective = self.task = kind(self.config, drawing, kind.learnt(rows, settings, None), settings)
-        self.items = self.task.items(rows, base.tokenizer)
-        self.stream = ItemStream(self.task, self.items, 0)
+        metadata = task_class.learnt(examples, settings, None)
+        self.objective = task_class(self.config, generator, metadata, settings)
+        self.stream = ItemStream(self.objective, self.objective.items(examples, base.tokenizer), 0)
 
-    def inputs(self, number: int) -> Inputs:
-        at = number * self.size
-        some = [self.items[i] for i in self._order[at : at + self.size]]
-        return {**padded_items(some), "labels": torch.tensor([item.target for item in some])}
-
-    @cached_property
-    def _order(self) -> Any:
-        from bertsmith import rng
-
-        return rng.permutation(0, "examples", len(self.items), 0)
-
-    def model(self) -> nn.Module:
-        import transformers
-
-        kind = getattr(transformers, f"BertFor{KINDS[self.bench.verb]}")
-        found: nn.Module = kind.from_pretrained(self.folder)
-        return found
+    def inputs(self, batch: Any) -> Inputs:
+        return {**pad_packed(batch.packed), "labels": batch.tensors["label"]}
 
 
-Told = dict[str, float | None]
-
-
-def told(model: nn.Module, loss: Tensor) -> Told:
-    """Of the first batch, without dropout: the loss, and the norm of all its gradients."""
+def loss_and_gradient_norm(model: nn.Module, loss: Tensor) -> dict[str, float | None]:
+    """Return the loss and the norm of all its gradients."""
     loss.backward()  # type: ignore[no-untyped-call]
     norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     model.zero_grad()
@@ -209,224 +180,232 @@ def told(model: nn.Module, loss: Tensor) -> Told:
 
 
 class Ours:
-    """Our update, with AdamW and the dropout of the model."""
+    """Training steps of bertsmith with AdamW and the model's dropout."""
 
-    def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
-        self.work, self.updates = work, options.updates
+    def __init__(self, workload: Workload, precision: Precision, options: argparse.Namespace) -> None:
+        self.workload, self.updates = workload, options.updates
         settings = TrainSettings(
             precision=precision,
             kernels="torch" if "torch alone" in options.side else "auto",
             batch_size=options.batch,
         )
-        self.trainer = OurTrainer(work.encoder, work.objective, settings, options.device)
-        self.device = self.trainer.place.device
-        self.batches = work.batches() if self.device.type == "cpu" else beside(work)
+        self.trainer = OurTrainer(workload.encoder, workload.objective, settings, options.device)
+        self.device = self.trainer.context.device
+        threads = 0 if self.device.type == "cpu" else GPU_LOADER_THREADS
+        self.batches = batches(workload.stream, options.batch, Position(), threads)
 
-    def first(self) -> Told:
-        """Computed as in training, by its kernels."""
-        trained, place = self.trainer.trained.eval(), self.trainer.place
-        batch = place.to_device(self.work.stream.batch(0, 0, self.work.size))
-        with place.autocast():
-            total = trained.loss(batch).reduce(self.work.objective.counts(batch))
-        found = told(trained, total)
+    def first_loss(self) -> dict[str, float | None]:
+        """Return loss and gradient norm of the first batch without dropout, by the kernels of training."""
+        trained, context = self.trainer.trained.eval(), self.trainer.context
+        batch = context.to_device(self.workload.batch(0))
+        with context.autocast():
+            loss = trained.loss(batch).reduce(self.workload.objective.counts(batch))
+        figures = loss_and_gradient_norm(trained, loss)
         trained.train()
-        return found
+        return figures
 
-    def window(self) -> float:
-        """Tokens a second of some updates; their batches are there before, or built beside them."""
-        some = islice(self.batches, self.updates)
+    def tokens_per_second(self) -> float:
+        """Time some updates; on a CPU their batches are built before, on a GPU meanwhile."""
+        window: Any = islice(self.batches, self.updates)
         if self.device.type == "cpu":
-            some = iter(list(some))
-        tokens, begin = 0, hardware.clock()
-        for batch in some:
-            self.trainer.update(batch, RATE)
+            window = list(window)
+        tokens, start = 0, hardware.clock()
+        for batch, _ in window:
+            self.trainer.update(batch, LEARNING_RATE)
             tokens += batch.tokens
         self.trainer.checks.settle()
-        settle(self.device)
-        return tokens / (hardware.clock() - begin)
-
-
-def beside(work: Work) -> Iterator[Any]:
-    """Batches in their order, built ahead by threads, as in a run."""
-    for batch, _ in batches(work.stream, work.size, Position(), WORKERS):
-        yield batch
+        synchronize(self.device)
+        return tokens / (hardware.clock() - start)
 
 
 class Reference:
-    """The reference library's class in its users' loop: autocast, AdamW fused, clipping."""
+    """The reference's model in the loop of its users: autocast, fused AdamW, and gradient clipping."""
 
-    def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
-        self.work, self.precision, self.updates = work, precision, options.updates
+    def __init__(self, workload: Workload, precision: Precision, options: argparse.Namespace) -> None:
+        self.workload, self.updates = workload, options.updates
         self.device = torch.device(options.device)
-        self.model = work.model().train().to(self.device)
-        self.optimizer = usual_optimizer(self.model, TrainSettings())
+        self.autocast = partial(torch.autocast, self.device.type, torch.bfloat16, enabled=precision == "bf16")
+        self.model = workload.reference_model().train().to(self.device)
+        self.optimizer = make_adamw(self.model, TrainSettings())
         for group in self.optimizer.param_groups:
-            group["lr"] = RATE
-        self.run: Any = torch.compile(self.model) if "compiled" in options.side else self.model
-        self.inputs = self.grouped() if "grouped" in options.side else self.as_they_come()
+            group["lr"] = LEARNING_RATE
+        self.forward: Any = torch.compile(self.model) if "compiled" in options.side else self.model
+        batches_of_ours = batches(workload.stream, options.batch, Position(), 0)
+        self.inputs: Iterator[Inputs] = (workload.inputs(batch) for batch, _ in batches_of_ours)
+        if "grouped" in options.side:
+            self.inputs = grouped_by_length(self.inputs, options.batch)
 
-    def as_they_come(self) -> Iterator[Inputs]:
-        """Batches in the order of ours."""
-        number = 0
-        while True:
-            yield self.work.inputs(number)
-            number += 1
-
-    def grouped(self) -> Iterator[Inputs]:
-        """Many batches' rows sorted by length, cut into batches again, these in an order of chance."""
-        plain, chance = self.as_they_come(), random.Random(0)
-        while True:
-            rows = [row for inputs in islice(plain, GROUP) for row in rows_of(inputs)]
-            rows.sort(key=lambda row: len(row["input_ids"]))
-            some = [rows[at : at + self.work.size] for at in range(0, len(rows), self.work.size)]
-            chance.shuffle(some)
-            yield from map(batch_of, some)
-
-    def first(self) -> Told:
-        """By the library's own loss."""
+    def first_loss(self) -> dict[str, float | None]:
+        """Return loss and gradient norm of the first batch without dropout."""
         self.model.eval()
-        with self.low():
-            total = self.model(**self.sent(self.work.inputs(0))).loss
-        found = told(self.model, total)
+        with self.autocast():
+            loss = self.model(**self.to_device(self.workload.inputs(self.workload.batch(0)))).loss
+        figures = loss_and_gradient_norm(self.model, loss)
         self.model.train()
-        return found
+        return figures
 
-    def low(self) -> Any:
-        """The context of its precision."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
-
-    def sent(self, inputs: Inputs) -> Inputs:
-        """On the device; there the host does not wait for the copy."""
+    def to_device(self, inputs: Inputs) -> Inputs:
+        """Copy a batch to the device; the host does not wait for a GPU."""
         if self.device.type == "cpu":
             return inputs
         return {name: x.pin_memory().to(self.device, non_blocking=True) for name, x in inputs.items()}
 
-    def window(self) -> float:
-        """Real tokens a second of some updates."""
-        some = list(islice(self.inputs, self.updates))
-        begin = hardware.clock()
-        for inputs in some:
-            with self.low():
-                loss = self.run(**self.sent(inputs)).loss
+    def tokens_per_second(self) -> float:
+        """Time some updates on batches that were built before; padding does not count."""
+        window = list(islice(self.inputs, self.updates))
+        start = hardware.clock()
+        for inputs in window:
+            with self.autocast():
+                loss = self.forward(**self.to_device(inputs)).loss
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad()
             if self.device.type == "cpu":
                 loss.item()
-        settle(self.device)
-        real = sum(int(inputs["attention_mask"].sum()) for inputs in some)
-        return real / (hardware.clock() - begin)
+        synchronize(self.device)
+        tokens = sum(int(inputs["attention_mask"].sum()) for inputs in window)
+        return tokens / (hardware.clock() - start)
 
 
-def rows_of(inputs: Inputs) -> Iterator[Inputs]:
-    """A batch's rows without their padding."""
-    for number, size in enumerate(inputs["attention_mask"].sum(1).tolist()):
-        yield {
-            name: value[number, :size] if value.dim() == 2 else value[number]
-            for name, value in inputs.items()
-        }
+def grouped_by_length(inputs: Iterator[Inputs], batch_size: int) -> Iterator[Inputs]:
+    """Sort the rows of many batches by length and batch them again, in random order."""
+    shuffler = random.Random(0)
+    while True:
+        rows = [row for batch in islice(inputs, GROUPED_BATCHES) for row in unpadded_rows(batch)]
+        rows.sort(key=lambda row: len(row["input_ids"]))
+        groups = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
+        shuffler.shuffle(groups)
+        yield from map(padded_rows, groups)
 
 
-def batch_of(rows: Sequence[Inputs]) -> Inputs:
-    """Rows padded to the longest of them."""
-    found = {}
-    for name in rows[0]:
-        values = [row[name] for row in rows]
-        filling = -100 if name == "labels" else 0
-        is_row = values[0].dim() == 1
-        found[name] = (
-            nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=filling)
-            if is_row
-            else torch.stack(values)
+def unpadded_rows(inputs: Inputs) -> Iterator[Inputs]:
+    """Yield a batch's rows without padding."""
+    for i, length in enumerate(inputs["attention_mask"].sum(1).tolist()):
+        yield {name: x[i, :length] if x.dim() == 2 else x[i] for name, x in inputs.items()}
+
+
+def padded_rows(rows: Sequence[Inputs]) -> Inputs:
+    """Return a batch of rows, padded to the longest."""
+    return {
+        name: nn.utils.rnn.pad_sequence(
+            [row[name] for row in rows], batch_first=True, padding_value=-100 if name == "labels" else 0
         )
-    return found
+        if rows[0][name].dim()
+        else torch.stack([row[name] for row in rows])
+        for name in rows[0]
+    }
 
 
 class Limit:
-    """The products of matrices of an update, forward and backward, of the model's own shapes, and nothing else. In
-    the last layer those of keys and values are of all tokens, and all others of those alone that a head reads, as
-    in ours."""
+    """The matrix products of an update, forward and backward, of the model's own shapes, and nothing else.
 
-    def __init__(self, work: Work, precision: Precision, options: argparse.Namespace) -> None:
+    As in ours, the last layer computes keys and values for all tokens, and everything else only for the rows
+    that a head reads.
+    """
+
+    def __init__(self, workload: Workload, precision: Precision, options: argparse.Namespace) -> None:
         self.updates, self.device = options.updates, torch.device(options.device)
-        config, batch = work.config, work.stream.batch(0, 0, work.size)
-        tokens, width, inner = batch.tokens, config.hidden_size, config.intermediate_size
-        sequences = read = batch.packed.sequences
-        shapes = []
-        if isinstance(work, Pretraining):
-            predicted = work.objective.counts(batch)["mlm"]
-            read += predicted
-            whole = precision == "bf16" or self.device.type != "cpu"
-            shapes += [(1, predicted, width, width), *of_vocabulary(predicted, config, whole=whole)]
-        heads, head = config.num_attention_heads, width // config.num_attention_heads
-        length = round(tokens / sequences)
-        for rows in [tokens] * (config.num_hidden_layers - 1) + [read]:
-            apart = [(1, tokens, width, 2 * width), (1, rows, width, width)]
-            shapes += [(1, tokens, width, 3 * width)] if rows == tokens else apart
-            shapes += [(1, rows, width, width), (1, rows, width, inner), (1, rows, inner, width)]
-            asked = round(rows / sequences)
-            shapes += [(sequences * heads, asked, head, length), (sequences * heads, asked, length, head)]
-        kind = torch.bfloat16 if precision == "bf16" else torch.float32
-        self.tokens, self.products = tokens, []
+        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        batch = workload.batch(0)
+        self.tokens = batch.tokens
+        num_predicted = workload.objective.counts(batch)["mlm"] if isinstance(workload, Pretraining) else 0
+        shapes = encoder_shapes(workload.config, batch, num_predicted)
+        if num_predicted:
+            is_chunked = precision == "fp32" and self.device.type == "cpu"
+            shapes += head_shapes(workload.config, num_predicted, is_chunked=is_chunked)
+        self.products = []
         for shape in shapes:
-            x, weight, gradient = operands(*shape, kind, self.device)
-            for one, other in ((x, weight), (gradient, weight.mT), (x.mT, gradient)):
-                self.products.append((quickest_way(one, other), one, other))
+            x, weight, grad = operands(shape, dtype, self.device)
+            for a, b in ((x, weight), (grad, weight.mT), (x.mT, grad)):
+                self.products.append((fastest_matmul(a, b), a, b))
 
-    def first(self) -> Told:
-        """It has none."""
+    def first_loss(self) -> dict[str, float | None]:
+        """Return nothing to compare."""
         return {"loss": None, "gradient": None}
 
-    def window(self) -> float:
-        """Tokens a second, if nothing else were to be done."""
-        begin = hardware.clock()
+    def tokens_per_second(self) -> float:
+        """Time the products of some updates."""
+        start = hardware.clock()
         for _ in range(self.updates):
-            for way, x, y in self.products:
-                way(x, y)
-        settle(self.device)
-        return self.updates * self.tokens / (hardware.clock() - begin)
+            for matmul, a, b in self.products:
+                matmul(a, b)
+        synchronize(self.device)
+        rate: float = self.updates * self.tokens / (hardware.clock() - start)
+        return rate
 
 
-def of_vocabulary(predicted: int, config: ModelConfig, *, whole: bool) -> list[tuple[int, ...]]:
-    """The products of predicted tokens with the vocabulary: whole, or by parts of it, a column for each token,
-    their number a multiple of 16, for which a processor's library is up to half as quick again in fp32."""
-    width, words = config.hidden_size, config.vocab_size
-    if whole:
-        return [(1, predicted, width, words)]
-    columns = -(-predicted // 16) * 16
-    return [(1, end - begin, width, columns) for begin, end in vocabulary_chunks(words)]
+Shape = tuple[int, int, int, int]  # number of products, rows, inner dimension, columns
 
 
-def quickest_way(x: Tensor, y: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """The way to x · y, one of them or many, that is quickest here: torch's, by oneDNN, or by our kernels."""
-    ways: list[Callable[[Tensor, Tensor], Tensor]] = [torch.matmul]
-    if x.dim() == 2 and x.is_cpu:
-        ways += [way.matmul for way in products_here() if way is not ONEDNN or x.dtype == torch.float32]
-    took: dict[int, list[float]] = {number: [] for number in range(len(ways))}
-    for _ in range(TRIALS):
-        for number, way in enumerate(ways):
-            begin = hardware.clock()
-            way(x, y)
-            took[number].append(hardware.clock() - begin)
-    return ways[min(took, key=lambda number: min(took[number]))]
+def encoder_shapes(config: ModelConfig, batch: Any, num_predicted: int) -> list[Shape]:
+    """Return the shapes of the forward products of all layers."""
+    hidden, inner, num_heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
+    tokens, num_sequences = batch.tokens, batch.packed.num_sequences
+    length, head_size = round(tokens / num_sequences), hidden // num_heads
+    shapes: list[Shape] = []
+    for layer in range(config.num_hidden_layers):
+        if layer < config.num_hidden_layers - 1:
+            rows = tokens
+            shapes.append((1, tokens, hidden, 3 * hidden))
+        else:
+            rows = num_sequences + num_predicted
+            shapes += [(1, tokens, hidden, 2 * hidden), (1, rows, hidden, hidden)]
+        shapes += [(1, rows, hidden, hidden), (1, rows, hidden, inner), (1, rows, inner, hidden)]
+        num_queries = round(rows / num_sequences)
+        shapes.append((num_sequences * num_heads, num_queries, head_size, length))
+        shapes.append((num_sequences * num_heads, num_queries, length, head_size))
+    return shapes
+
+
+def head_shapes(config: ModelConfig, num_predicted: int, *, is_chunked: bool) -> list[Shape]:
+    """Return the shapes of the masked-LM head's forward products.
+
+    is_chunked: multiply by chunks of the vocabulary, with the predicted tokens as columns, their number a multiple
+    of 16: in fp32 a CPU's library is up to 1.5 times as fast.
+    """
+    hidden = config.hidden_size
+    transform = (1, num_predicted, hidden, hidden)
+    if not is_chunked:
+        return [transform, (1, num_predicted, hidden, config.vocab_size)]
+    columns = -(-num_predicted // 16) * 16
+    chunks = vocabulary_chunks(config.vocab_size)
+    return [transform, *((1, stop - start, hidden, columns) for start, stop in chunks)]
+
+
+def fastest_matmul(a: Tensor, b: Tensor) -> Matmul:
+    """Return the fastest way to compute a · b here: by torch, by oneDNN, or by our kernels."""
+    candidates: list[Matmul] = [torch.matmul]
+    if a.dim() == 2 and a.is_cpu:
+        candidates.append(inference_matmul())
+        if a.dtype == torch.float32 and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+            candidates.append(ONEDNN.matmul)
+    seconds: list[list[float]] = [[] for _ in candidates]
+    for _ in range(MATMUL_TRIALS):
+        for matmul, times in zip(candidates, seconds, strict=True):
+            start = hardware.clock()
+            matmul(a, b)
+            times.append(hardware.clock() - start)
+    return candidates[min(range(len(candidates)), key=lambda i: min(seconds[i]))]
 
 
 @cache
-def products_here() -> list[MatmulBackend]:
-    """Other ways than the library's."""
-    by_onednn = [ONEDNN] if hasattr(torch.ops.mkldnn, "_linear_pointwise") else []
-    select_training_backend(
-        "auto", WIDE, print
-    )  # answers do not wait for kernels that have yet to be compiled
-    return [*by_onednn, select_inference_backend(WIDE, print)]
+def inference_matmul() -> Matmul:
+    """Return the matrix product of our inference kernels, compiled."""
+    select_training_backend("auto", KERNEL_WIDTH)  # compiles them; select_inference_backend would not wait
+    return select_inference_backend(KERNEL_WIDTH).matmul
 
 
-def operands(
-    count: int, rows: int, inner: int, columns: int, kind: torch.dtype, device: torch.device
-) -> tuple[Tensor, ...]:
-    """x [rows, inner], weight [inner, columns], the product's gradient; `count` of them where there are more. On a
-    GPU numbers of chance: it computes with ones at a higher clock."""
-    shapes = ((rows, inner), (inner, columns), (rows, columns))
-    made = torch.ones if device.type == "cpu" else torch.randn
-    return tuple(made((count, *s) if count > 1 else s, dtype=kind, device=device) for s in shapes)
+def operands(shape: Shape, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x [rows, inner], weight [inner, columns], and the product's gradient, batched if there are several.
+
+    They are ones on a CPU, and random on a GPU, whose clock is higher with ones.
+    """
+    count, rows, inner, columns = shape
+    batch = (count,) if count > 1 else ()
+    fill = torch.ones if device.type == "cpu" else torch.randn
+    x, weight, grad = (
+        fill((*batch, *size), dtype=dtype, device=device)
+        for size in ((rows, inner), (inner, columns), (rows, columns))
+    )
+    return x, weight, grad

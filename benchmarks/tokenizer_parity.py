@@ -1,38 +1,43 @@
-"""Tokenizer parity over all of Unicode: ids against the reference's, the original's words against its rules.
+"""Compare tokenization over all of Unicode: ids with transformers, words with BERT's original rules.
 
     python benchmarks/tokenizer_parity.py [--only NAME …]
 
-Every one of the 1,112,064 Unicode scalars alone and between letters, and 100,000 random strings (scripts mixed,
-combining marks, controls, strings that look special, emoji). `hf`: ids of the published vocabularies against the
-reference's fast tokenizers, both told to leave special strings text. `google`: words against a transcription of
-the original rules (tests/bert_basic_tokenizer.py, Python's own Unicode tables); and how many scalars the two
-readings treat differently. A finished measure is remembered, so that the script may be stopped and started again.
+Texts: each of the 1,112,064 Unicode scalars alone and between letters, and 100,000 random strings (mixed scripts,
+combining marks, control characters, strings that look like special tokens, emoji). `hf`: ids by the published
+vocabularies, compared with the fast tokenizers of transformers; both treat special tokens in texts as text.
+`google`: words, compared with a transcription of the original rules (tests/bert_basic_tokenizer.py, with Python's
+Unicode tables), and the number of scalars that the two variants of our normalizer treat differently. Results are
+recorded: the script may be stopped and restarted.
 """
 
 from __future__ import annotations
 
-import argparse
+import random
 import sys
 import time
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import record
+from bertsmith.tokenizer import unigram
+from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
+from bertsmith.tokenizer.tokenizer import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-NAME = "tokenizer_parity"
-VOCABS = record.DATA / "vocabs"
-HF = {
-    "uncased": "bert-base-uncased",
-    "cased": "bert-base-cased",
-    "Chinese": "bert-base-chinese",
-    "byte-level BPE": "roberta-base",
-    "Unigram": "albert-base",
+from bert_basic_tokenizer import words_of
+
+VOCABULARIES = {  # name, folder, lowercase
+    "uncased": ("bert-base-uncased", True),
+    "cased": ("bert-base-cased", False),
+    "Chinese": ("bert-base-chinese", True),
+    "byte-level BPE": ("roberta-base", None),
+    "Unigram": ("albert-base", None),
 }
+BATCH_SIZE = 20_000
 ALPHABETS = [
     "abcdefgXYZ 0123456789", "éüßñÅøİıſK", "άβγΣςΩ Σ", "абвгДЖЙё", "中国人漢字龍㐀𠀀豈", "かなカナｶﾞ", "한국어각",
     "अआकि्षत्र", "กำไทย", "עברית ערב", "العربية ًٌٍ", "\u0300\u0301\u0315\u0327\u05ae\u0345\u20dd\u302e",
@@ -42,168 +47,133 @@ ALPHABETS = [
     "\ue000\ufdd0\U000e0041\U0010ffff",
 ]  # fmt: skip
 STRINGS = [
-    "[MASK]",
-    "[SEP]",
-    "<mask>",
-    "</s>",
-    "<s>",
-    "[CLS]",
-    "<|endoftext|>",
-    "``",
-    "''",
-    "don't",
-    "##ing",
-    "Ġ",
-    "▁",
+    *("[MASK]", "[SEP]", "<mask>", "</s>", "<s>", "[CLS]", "<|endoftext|>"),
+    *("``", "''", "don't", "##ing", "Ġ", "▁"),
 ]
+
+Result = dict[str, Any]
 
 
 def scalars() -> list[str]:
     return [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 
 
-def random_strings(count: int, seed: int) -> list[str]:
-    import numpy as np
+def random_texts(count: int, seed: int) -> list[str]:
+    """Return texts of one to eight parts: strings of STRINGS, or a few characters of one alphabet."""
+    rng = random.Random(seed)
 
-    from bertsmith import rng
+    def part() -> str:
+        if rng.random() < 1 / 8:
+            return rng.choice(STRINGS)
+        return "".join(rng.choices(rng.choice(ALPHABETS), k=rng.randint(1, 7))) + rng.choice(("", " "))
 
-    parts = rng.integers(seed, "parity parts", 8, np.arange(count)) + 1
-    choice = rng.random_bits(seed, "parity choice", np.arange(count)[:, None], np.arange(8))
-    found = []
-    for n, row in zip(parts.tolist(), choice.tolist(), strict=True):
-        text = ""
-        for bits in row[:n]:
-            if bits % 8 == 0:
-                text += STRINGS[(bits >> 8) % len(STRINGS)]
-                continue
-            alphabet = ALPHABETS[(bits >> 8) % len(ALPHABETS)]
-            text += "".join(
-                alphabet[(bits >> (16 + 6 * k)) % len(alphabet)] for k in range(1 + (bits >> 4) % 7)
-            )
-            text += " " * (bits >> 13 & 1)
-        found.append(text)
-    return found
-
-
-def reference_of(folder: Path) -> Any:
-    import transformers
-
-    if (folder / "vocab.txt").exists():
-        return transformers.BertTokenizerFast(
-            vocab=str(folder / "vocab.txt"),
-            do_lower_case="uncased" in folder.name or "chinese" in folder.name,
-        )
-    if (folder / "vocab.json").exists():
-        return transformers.RobertaTokenizerFast(
-            vocab=str(folder / "vocab.json"), merges=str(folder / "merges.txt")
-        )
-    from bertsmith.tokenizer import unigram
-
-    model = unigram.read_model(
-        folder / "spiece.model"
-    )  # its own reader needs another package; its class does not
-    return transformers.AlbertTokenizerFast(
-        vocab=model.pieces, _spm_precompiled_charsmap=model.precompiled_charsmap
-    )
-
-
-def hf(folder: str, texts: Callable[[], list[str]]) -> dict[str, Any]:
-    from bertsmith.tokenizer.tokenizer import Tokenizer
-
-    path = VOCABS / folder
-    lowercase = {"bert-base-uncased": True, "bert-base-cased": False, "bert-base-chinese": True}.get(folder)
-    ours = Tokenizer.load(path, lowercase=lowercase)
-    reference = reference_of(path).backend_tokenizer
-    reference.encode_special_tokens = True
-    all_texts = texts()
-    differ: list[str] = []
-    started = time.perf_counter()
-    for block in blocks(all_texts, 20_000):
-        expected = [e.ids for e in reference.encode_batch(block, add_special_tokens=False)]
-        found = ours.encode_ids(block)
-        differ += [text for text, a, b in zip(block, found, expected, strict=True) if a != b]
-    return summary(all_texts, differ, started)
-
-
-def google(lowercase: bool, texts: Callable[[], list[str]]) -> dict[str, Any]:
-    from bert_basic_tokenizer import words_of
-    from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
-
-    kinds = ("google", "hf")
-    ways = [(bert_normalizer(lowercase, variant=r), bert_pre_tokenizer(variant=r)) for r in kinds]
-    all_texts = texts()
-    differ: list[str] = []
-    apart: Counter[str] = Counter()
-    started = time.perf_counter()
-    for text in all_texts:
-        ours, library = ([w for w, _ in b.pre_tokenize_str(n.normalize_str(text))] for n, b in ways)
-        if ours != words_of(text, lowercase=lowercase):
-            differ.append(text)
-        if ours != library:
-            apart[unicodedata.category(text[1]) if len(text) == 3 else "any"] += 1
-    return {**summary(all_texts, differ, started), "hf_differs": dict(apart.most_common())}
-
-
-def summary(texts: list[str], differ: list[str], started: float) -> dict[str, Any]:
-    seconds = round(time.perf_counter() - started, 1)
-    return {
-        "texts": len(texts),
-        "differences": len(differ),
-        "first": [ascii(t) for t in differ[:5]],
-        "s": seconds,
-    }
-
-
-def blocks(texts: Sequence[str], size: int) -> Iterator[list[str]]:
-    for start in range(0, len(texts), size):
-        yield list(texts[start : start + size])
+    return ["".join(part() for _ in range(rng.randint(1, 8))) for _ in range(count)]
 
 
 TEXTS: dict[str, Callable[[], list[str]]] = {
     "scalars alone": scalars,
-    "scalars between letters": lambda: [f"a{c}b" for c in scalars()],
-    "random strings": partial(random_strings, 100_000, 0),
+    "scalars between letters": lambda: [f"a{character}b" for character in scalars()],
+    "random strings": partial(random_texts, 100_000, 0),
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--only", nargs="*", help="only these tokenizers; the section is then not written")
+    parser = record.argument_parser(__doc__)
+    parser.add_argument("--only", nargs="*", help="only these tokenizers; RESULTS.md is not written then")
     only = parser.parse_args().only
-    measures: dict[str, Callable[[Callable[[], list[str]]], dict[str, Any]]] = {
-        **{f"hf, {name}": partial(hf, folder) for name, folder in HF.items()},
-        "google, uncased": partial(google, True),
-        "google, cased": partial(google, False),
+    comparisons: dict[str, Callable[[list[str]], Result]] = {
+        **{f"hf, {name}": partial(compare_ids, *entry) for name, entry in VOCABULARIES.items()},
+        "google, uncased": partial(compare_words, True),
+        "google, cased": partial(compare_words, False),
     }
-    rows = []
-    found: dict[str, dict[str, Any]] = {}
-    for name, measure in measures.items():
+    results: dict[str, dict[str, Result]] = {}
+    for name, compare in comparisons.items():
         if only and name not in only:
             continue
-        for kind, texts in TEXTS.items():
-            found[f"{name}, {kind}"] = record.once(NAME, f"{name}, {kind}", partial(measure, texts))
-        three = [found[f"{name}, {kind}"] for kind in TEXTS]
-        rows.append([name, *(f"{one['differences']:,} of {one['texts']:,}" for one in three)])
-        print(rows[-1], *(one["first"] for one in three), flush=True)
+        results[name] = {
+            kind: record.run_once("tokenizer_parity", f"{name}, {kind}", partial(measure, compare, texts))
+            for kind, texts in TEXTS.items()
+        }
+        print(name, results[name], flush=True)
     if not only:
-        record.section("Tokenizer parity", text_of(rows, found))
+        record.write_section("Tokenizer parity", format_section(results))
 
 
-def text_of(rows: list[list[str]], found: dict[str, dict[str, Any]]) -> str:
-    against = {
-        "uncased": "google, uncased, scalars between letters",
-        "cased": "google, cased, scalars between letters",
+def measure(compare: Callable[[list[str]], Result], make_texts: Callable[[], list[str]]) -> Result:
+    return compare(make_texts())
+
+
+def load_reference(folder: Path, lowercase: bool | None) -> Any:
+    """Return the backend of the fast tokenizer of transformers."""
+    import transformers
+
+    library: Any = transformers
+    if (folder / "vocab.txt").exists():
+        tokenizer = library.BertTokenizer(vocab=str(folder / "vocab.txt"), do_lower_case=lowercase)
+    elif (folder / "vocab.json").exists():
+        vocab, merges = str(folder / "vocab.json"), str(folder / "merges.txt")
+        tokenizer = library.RobertaTokenizer(vocab=vocab, merges=merges)
+    else:  # transformers reads this file only with another package
+        model = unigram.read_model(folder / "spiece.model")
+        charsmap = model.precompiled_charsmap
+        tokenizer = library.AlbertTokenizer(vocab=model.pieces, _spm_precompiled_charsmap=charsmap)
+    tokenizer.backend_tokenizer.encode_special_tokens = True
+    return tokenizer.backend_tokenizer
+
+
+def compare_ids(folder: str, lowercase: bool | None, texts: list[str]) -> Result:
+    """Compare the ids of our tokenizer with those of transformers."""
+    path = record.DATA / "vocabs" / folder
+    ours, reference = Tokenizer.load(path, lowercase=lowercase), load_reference(path, lowercase)
+    start, differing = time.perf_counter(), []
+    for first in range(0, len(texts), BATCH_SIZE):
+        batch = texts[first : first + BATCH_SIZE]
+        expected = [e.ids for e in reference.encode_batch(batch, add_special_tokens=False)]
+        differing += [t for t, a, b in zip(batch, ours.encode_ids(batch), expected, strict=True) if a != b]
+    return summarize(texts, differing, start)
+
+
+def compare_words(lowercase: bool, texts: list[str]) -> Result:
+    """Compare the words of our `google` variant with the original rules, and count where `hf` differs."""
+    google = bert_normalizer(lowercase, variant="google"), bert_pre_tokenizer(variant="google")
+    hf = bert_normalizer(lowercase, variant="hf"), bert_pre_tokenizer(variant="hf")
+    start, differing = time.perf_counter(), []
+    hf_differs: Counter[str] = Counter()
+    for text in texts:
+        ours, library = (
+            [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+            for normalizer, splitter in (google, hf)
+        )
+        if ours != words_of(text, lowercase=lowercase):
+            differing.append(text)
+        if ours != library:
+            hf_differs[unicodedata.category(text[1]) if len(text) == 3 else "any"] += 1
+    return {**summarize(texts, differing, start), "hf_differs": dict(hf_differs.most_common())}
+
+
+def summarize(texts: list[str], differing: list[str], start: float) -> Result:
+    return {
+        "texts": len(texts),
+        "differences": len(differing),
+        "first": [ascii(text) for text in differing[:5]],
+        "s": round(time.perf_counter() - start, 1),
     }
-    apart = {name: found[key]["hf_differs"] for name, key in against.items()}
-    differences = "; ".join(f"{name}: {', '.join(cells)}" for name, *cells in rows)
-    differ = "; ".join(
-        f"{name}: "
-        + ", ".join(f"{category} {n:,}" for category, n in sorted(one.items(), key=lambda i: -i[1]))
-        for name, one in apart.items()
+
+
+def format_section(results: dict[str, dict[str, Result]]) -> str:
+    differences = "; ".join(
+        f"{name}: " + ", ".join(f"{r['differences']:,} of {r['texts']:,}" for r in by_kind.values())
+        for name, by_kind in results.items()
     )
-    return f"""`python benchmarks/tokenizer_parity.py`; {record.where(1)}.
+    between_letters = {
+        name: results[f"google, {name}"]["scalars between letters"]["hf_differs"]
+        for name in ("uncased", "cased")
+    }
+    categories = "; ".join(
+        f"{name}: " + ", ".join(f"{category} {count:,}" for category, count in counts.items())
+        for name, counts in between_letters.items()
+    )
+    return f"""`python benchmarks/tokenizer_parity.py`; {record.environment(1)}.
 
 Texts whose tokenization differs from the reference's, of three kinds ({", ".join(TEXTS)}). hf: ids of published
 vocabularies against the fast tokenizers of transformers, special strings in texts left text on both sides.
@@ -212,7 +182,7 @@ to Unicode 14.0.0.
 
 {differences}.
 
-Code points between two letters for which the two normalizers give other words, by Unicode category: {differ}.
+Code points between two letters for which the two normalizers give other words, by Unicode category: {categories}.
 Co (private use): dropped by the library, kept by the original. Mn, P*, and Cf: added to Unicode after the
 library's tables. Lo: U+2B820 to U+2B91F, which the library does not set apart. Cn: capitals added after Unicode
 14.0. A capital sigma at a word's end is ς in the original and σ in the library. Unigram texts contain no

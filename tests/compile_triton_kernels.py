@@ -40,14 +40,10 @@ class CompileOnly:
             for parameter, value in zip(self.kernel.params, args, strict=True):
                 if parameter.is_constexpr or value is None:
                     signature[parameter.name], constants[parameter.name] = "constexpr", value
+                elif isinstance(value, Tensor):
+                    signature[parameter.name] = TRITON_TYPES[value.dtype]
                 else:
-                    signature[parameter.name] = (
-                        TRITON_TYPES[value.dtype]
-                        if isinstance(value, Tensor)
-                        else "i32"
-                        if isinstance(value, int)
-                        else "fp32"
-                    )
+                    signature[parameter.name] = "i32" if isinstance(value, int) else "fp32"
             aligned = {
                 (i,): [["tt.divisibility", 16]] for i, value in enumerate(args) if isinstance(value, Tensor)
             }
@@ -61,42 +57,32 @@ class CompileOnly:
 
 def main(hidden_size: int, capability: int) -> None:
     target = GPUTarget("cuda", capability, 32)
-    for module, names in (
-        (activation, ("_activate", "_activate_back")),
-        (attention, ("_attend", "_of_queries", "_of_keys")),
-        (loss, ("_cross_entropy",)),
-        (layer_norm, ("_norm", "_norm_back")),
-        (column_sums, ("_sum",)),
-    ):
-        for name in names:
+    for module in (activation, attention, column_sums, layer_norm, loss):
+        for name in [name for name in vars(module) if name.endswith("_kernel")]:
             setattr(module, name, CompileOnly(getattr(module, name), target))
-    kernels, rows = TritonBackend(), 64
+    kernels, num_tokens = TritonBackend(), 64
     dropout = Dropout(0.1, torch.Generator()).train()
-    bounds = SequenceLayout(torch.tensor([0, rows]), "all", rows, rows)
-    x = torch.randn(rows, hidden_size).to(DTYPE).requires_grad_()
-    embedding, ids = nn.Embedding(2, hidden_size), torch.zeros(rows, dtype=torch.long)
-    parts = [
+    layout = SequenceLayout(torch.tensor([0, num_tokens]), "all", num_tokens, num_tokens)
+    x = torch.randn(num_tokens, hidden_size).to(DTYPE).requires_grad_()
+    lookup = nn.Embedding(2, hidden_size), torch.zeros(num_tokens, dtype=torch.long)
+    hidden = kernels.embed(x, [lookup] * 2, nn.LayerNorm(hidden_size), dropout, DTYPE)
+    assert hidden is not None
+    modules = [
         nn.Linear(hidden_size, 3 * hidden_size),
         nn.Linear(hidden_size, hidden_size),
         nn.LayerNorm(hidden_size),
-    ]
-    parts += [
         nn.Linear(hidden_size, hidden_size),
         nn.Linear(hidden_size, hidden_size),
         nn.LayerNorm(hidden_size),
     ]
-    hidden = kernels.embed(x, [(embedding, ids)] * 2, nn.LayerNorm(hidden_size), dropout, DTYPE)
-    assert hidden is not None
+    layer = EncoderLayerModules(*modules, hidden_size // 64, dropout, dropout, F.gelu)
     for p in (0.1, 0.0):
         dropout.p = p
-        hidden = kernels.encoder_layer(
-            hidden, bounds, EncoderLayerModules(*parts, hidden_size // 64, dropout, dropout, F.gelu)
-        )
+        hidden = kernels.encoder_layer(hidden, layout, layer)
         assert hidden is not None
     hidden.sum().backward()
-    kernels.fused_cross_entropy(
-        torch.randn(8, 128).to(DTYPE), torch.zeros(128), torch.zeros(8, dtype=torch.long)
-    )
+    logits, labels = torch.randn(8, 128).to(DTYPE), torch.zeros(8, dtype=torch.long)
+    kernels.fused_cross_entropy(logits, torch.zeros(128), labels)
     print(json.dumps(shared_memory))
 
 

@@ -1,4 +1,4 @@
-"""torch's GPU kernel of flash attention, written for the CPU, so that its callers are tested without a GPU."""
+"""A CPU version of PyTorch's flash attention kernel for GPUs, to test its callers without a GPU."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _forward(
     dropout_p: float,
     is_causal: bool,
     return_debug_mask: bool,
-    **more: Any,
+    **options: Any,
 ) -> tuple[Tensor, ...]:
     assert query.dtype in DTYPES
     assert cum_seq_q.dtype == torch.int32
@@ -102,7 +102,7 @@ def _backward(
     is_causal: bool,
     rng_state: Tensor,
     unused: Tensor,
-    **more: Any,
+    **options: Any,
 ) -> tuple[Tensor, ...]:
     sequences = _sequences((query, key, value), cum_seq_q, dropout_p, is_causal, rng_state)
     parts = grad_out.split(cum_seq_q.diff().tolist())

@@ -75,6 +75,10 @@ def test_an_argument_is_the_location_of_an_error_without_another() -> None:
     assert str(error) == "delimiter: it is one character"
     error = InputError("bad_delimiter", "a delimiter is one character", argument="delimiter")
     assert str(error) == error.sentence_for("command line") == "a delimiter is one character"
+    error = InputError("bad_device", "devices are cpu and cuda", argument="device")
+    assert error.sentence_for("command line") == "--device: devices are cpu and cuda"
+    error = InputError("bad_device", f"{option('device')} is unknown", argument="device")
+    assert error.sentence_for("command line") == "--device is unknown"
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,15 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:  # Rich is imported on first use, so that a short JSON result does not wait for it.
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn, Task
     from rich.text import Text
 
 # Controls (C0, DEL, C1), line separators, marks of the writing direction, and the surrogates by which Python
 # represents bytes of a file name that are not UTF-8.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _MIN_TEXT_WIDTH = 12  # characters of a table's text column
+_MIN_WIDTH_WITH_BAR = 60  # characters
+_BAR_WIDTH = 10  # characters
 _MAX_LISTED_CELLS = 20  # of a square table that is too wide
 _NOTE_SECONDS = 15.0  # between lines of progress without a terminal
 _SPEED_WINDOW_SECONDS = 60.0  # the speed of this last period gives the time left
@@ -282,6 +284,26 @@ def _rough_duration(seconds: float) -> str:
     return format_duration(seconds) if not 60 <= round(seconds) < 3600 else f"{round(seconds / 60)} min"
 
 
+def _progress_columns(line: Callable[[int], str], console: Console) -> list[ProgressColumn]:
+    """Return the columns of a Rich `Progress`: a line of text, with a bar if the terminal is wide enough.
+
+    Args:
+        line: Returns the text of the current state in at most the given number of characters.
+        console: The console that shows the progress.
+    """
+    from rich.progress import BarColumn, ProgressColumn
+    from rich.text import Text
+
+    has_bar = console.width >= _MIN_WIDTH_WITH_BAR
+
+    class TextColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            max_length = console.width - (_BAR_WIDTH + 2 if has_bar else 1)
+            return Text(line(max_length), no_wrap=True, overflow="ellipsis")
+
+    return [BarColumn(bar_width=_BAR_WIDTH), TextColumn()] if has_bar else [TextColumn()]
+
+
 class ProgressBar:
     """Progress of a long task on stderr: a bar on a terminal or in a notebook, elsewhere a line every 15 s."""
 
@@ -293,7 +315,7 @@ class ProgressBar:
         Args:
             title: The task.
             total: Units of work; None: unknown.
-            begun_at: Units that were done before.
+            initial: Units that were done before.
             unit: The name of a unit, for "12/60 updates"; None: a percentage is shown.
         """
         self._title, self._total, self._unit = escape_control_characters(title, one_line=True), total, unit
@@ -307,9 +329,7 @@ class ProgressBar:
         if console.is_terminal and self._html_bar is None:
             from rich.progress import Progress
 
-            from bertsmith.bar_line import progress_columns
-
-            self._progress = Progress(*progress_columns(self.line, console), console=console, transient=True)
+            self._progress = Progress(*_progress_columns(self.line, console), console=console, transient=True)
             self._task = self._progress.add_task(title, total=total)
 
     def __enter__(self) -> ProgressBar:
@@ -333,7 +353,7 @@ class ProgressBar:
             done: Units that are done.
             text: Further information.
             total: The total, if it has changed.
-            left: Seconds left; None: estimated from the speed.
+            seconds_left: Seconds left; None: estimated from the speed.
         """
         self._total = self._total if total is None else total
         self._done, self._text = done, escape_control_characters(text, one_line=True)
@@ -343,7 +363,7 @@ class ProgressBar:
             self._history.popleft()
         self._seconds_left = self._estimate_seconds_left() if seconds_left is None else seconds_left
         if self._html_bar:
-            self._html_bar.advance_to(done, self._text, self._fraction(), self._total, self._seconds_left)
+            self._html_bar.update(done, self._text, self._fraction(), self._total, self._seconds_left)
         elif self._progress:
             self._progress.update(self._task, completed=done, total=self._total)
         elif now - self._last_note >= _NOTE_SECONDS:
@@ -392,7 +412,7 @@ class _HtmlBar:
         self._seconds_left: float | None = None
         self._handle: Any = None
 
-    def advance_to(
+    def update(
         self, done: float, text: str, fraction: str, total: float | None, seconds_left: float | None
     ) -> None:
         self._done, self._text, self._total = done, text, total

@@ -136,10 +136,12 @@ class BertsmithError(Exception):
         message = render(self.message, interface)
         if self.location is not None:
             return f"{self.location}: {message}"
-        if self.argument is not None and self.argument not in message:
-            argument = _render_option(self.argument, None, interface).removesuffix("=…")
-            return f"{argument}: {message}"
-        return message
+        if self.argument is None:
+            return message
+        argument = _render_option(self.argument, None, interface).removesuffix("=…")
+        names = "|".join(map(re.escape, (self.argument, argument)))
+        is_named = re.search(rf"(?<![\w-])({names})(?![\w-])", message)
+        return message if is_named else f"{argument}: {message}"
 
     def hint_for(self, interface: Interface) -> str | None:
         """Return the hint, if there is one."""

@@ -1,11 +1,11 @@
-"""What a user may set: the base that every room's settings build on, YAML recipes and `--set key=value`.
+"""The base class of settings, YAML recipes, and `--set key=value`.
 
-In Python settings are values by dotted names ("train.epochs"), nested names, or keywords, which are a setting's
-last name; where several groups have that name, the training's is meant, else the first group's. They stay typed
-from there to the model; `--set` is parsed once.
+In Python, settings are values by dotted names ("train.epochs"), nested names, or keywords. A keyword is the last
+part of a name; if several groups have it, that of training is meant, else the first. Values stay typed from there
+to the model; `--set` is parsed once.
 
-Every setting has a default, a range and a one-line description (pydantic's `Field`), and says with `MAY_CHANGE`
-whether a run may continue with another value; an unknown name is an error that names the nearest known one.
+Every setting has a default, a range, and a one-line description (pydantic's `Field`), and `MAY_CHANGE` if a
+resumed run may have another value. The error for an unknown name suggests the nearest one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,12 @@ from bertsmith.errors import InputError, option
 from bertsmith.suggestions import did_you_mean, not_found_error, similar_names
 
 _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")  # text in YAML 1.1 where there is no dot
-_TWICE = "this name stands here for the second time"
-_FEW = 10  # names that are listed in a message
-_LONGEST_SHOWN = 60  # characters of a value in a message
+_DUPLICATE_KEY = "this name occurs twice"
+_MAX_LISTED = 10  # names in a message
+_MAX_SHOWN = 60  # characters of a value in a message
 
-# In a field: `Field(1, ge=0, description="…", json_schema_extra=MAY_CHANGE)`. A run's numbers so far do not
-# depend on it.
 MAY_CHANGE: dict[str, Any] = {"may_change_on_resume": True}
-# A setting that runs of earlier versions do not have: at its default it means what they did, so it is no part of
-# what they are known by, and they continue.
-ADDED_LATER: dict[str, Any] = {"added_later": True}
-
+"""Mark a field that may change on resume: `Field(1, ge=0, description="…", json_schema_extra=MAY_CHANGE)`."""
 
 Changes = str | Sequence[str] | Mapping[str, Any]
 """Settings as a caller gives them: "name=value" strings, or values by dotted or nested names."""
@@ -49,7 +44,7 @@ Options = TypeVar("Options")
 
 
 class Settings(BaseModel):
-    """Typed, bounded settings that refuse unknown names. Groups are fields whose type is another `Settings`."""
+    """Typed, bounded settings without unknown names. A group is a field whose type is another `Settings`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -58,32 +53,31 @@ class Settings(BaseModel):
         coerce_numbers_to_str=True,
         allow_inf_nan=False,
         protected_namespaces=(),
-        defer_build=True,  # most commands ask few of these classes
+        defer_build=True,  # most commands use few of these classes
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _none_may_be_a_choice(cls, values: Any) -> Any:
-        """`--set NAME=none`, `--set NAME=` and YAML's null are "none" where that is one of the choices, and an
-        empty text where that stands for none."""
+    def _replace_none(cls, values: Any) -> Any:
+        """Replace None (`--set NAME=none`, `--set NAME=`, YAML's null) by the field's value for none."""
         if not isinstance(values, dict):
             return values
         fields = cls.model_fields
         return {
-            name: _none_of(fields[name]) if value is None and name in fields else value
+            name: _none_value(fields[name]) if value is None and name in fields else value
             for name, value in values.items()
         }
 
     @field_validator("*")
     @classmethod
-    def _fits_in_64_bits(cls, value: Any) -> Any:
+    def _check_int64(cls, value: Any) -> Any:
         if isinstance(value, int) and abs(value) >= 2**63:
             raise ValueError("the number is too large: give one below 2^63")
         return value
 
     @classmethod
     def names(cls, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-        """Each setting's dotted name with its field, in order of definition."""
+        """Yield the dotted name and the field of each setting, in order of definition."""
         for name, field in cls.model_fields.items():
             if _is_group(field):
                 yield from field.annotation.names(f"{prefix}{name}.")  # type: ignore[union-attr]
@@ -92,36 +86,39 @@ class Settings(BaseModel):
 
     @classmethod
     def may_change(cls) -> frozenset[str]:
-        """The dotted names of the settings that may change when a run continues (`MAY_CHANGE`)."""
+        """Return the dotted names of the settings that may change on resume (`MAY_CHANGE`)."""
         return frozenset(name for name, field in cls.names() if may_change(field))
 
     @classmethod
-    def added_later(cls) -> frozenset[str]:
-        """The dotted names of the settings that earlier versions did not have (`ADDED_LATER`)."""
-        return frozenset(name for name, field in cls.names() if _is_marked(field, "added_later"))
+    def of(cls, values: Mapping[str, Any], source: str) -> Self:
+        """Return settings from nested values.
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any], place: str) -> Self:
-        """Settings from nested values; a fault is an `InputError` that begins with `place`."""
-        _refuse_unknown(cls, values, "", place, cls)
+        Args:
+            values: Values by name; groups are mappings.
+            source: The recipe, or "--set" or "settings", for messages.
+
+        Raises:
+            InputError: A name is unknown or a value is invalid.
+        """
+        _check_names(cls, values, "", source, cls)
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
             near = _nearest_choice(first)
-            meaning = describe(cls, name)
-            meant = f"'{name}' means: {meaning}" if meaning else None
+            description = describe(cls, name)
+            meaning = f"'{name}' means: {description}" if description else None
             raise InputError(
                 "invalid_setting",
-                _fault(name, first),
-                location=_file(place),
+                _describe_error(name, first),
+                location=_recipe(source),
                 argument=name or None,
-                hint=did_you_mean(near) if near else meant,
+                hint=did_you_mean(near) if near else meaning,
             ) from None
 
     def changed(self, changes: Changes) -> Self:
-        """These settings with some changed. InputError for names and values that do not fit."""
+        """Return a copy with changes; raise InputError for unknown names and invalid values."""
         values = self.model_dump()
         for name, value in self.dotted(changes).items():
             group = values
@@ -131,7 +128,7 @@ class Settings(BaseModel):
                 if not isinstance(group, dict):
                     raise InputError(
                         "not_a_group",
-                        f"'{part}' in '{_cut(name)}' is a setting, not a group of settings",
+                        f"'{part}' in '{_shorten(name)}' is a setting, not a group of settings",
                         argument="settings",
                     )
             group[last] = value
@@ -148,39 +145,39 @@ class Settings(BaseModel):
             if field is not None and _is_group(field) and isinstance(value, Mapping):
                 values |= field.annotation.dotted(value, f"{prefix}{name}.")  # type: ignore[union-attr]
             else:
-                values[f"{prefix}{name}"] = _plain(value)
+                values[f"{prefix}{name}"] = _to_python(value)
         return values
 
     def flat(self) -> dict[str, Any]:
-        """Return the values, as JSON has them, by dotted names."""
+        """Return the JSON values by dotted names."""
         return self.dotted(self.model_dump(mode="json"))
 
     def to_yaml(self) -> str:
-        """The settings as YAML that `from_file` reads back to equal settings."""
+        """Return YAML that `from_file` reads back to equal settings."""
         values = self.model_dump(mode="json")
         return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read a recipe: YAML of the same names; what it leaves out keeps its default."""
+        """Read a YAML recipe; omitted settings have their defaults."""
         return cls.of(read_yaml(path), str(path))
 
 
-def _none_of(field: FieldInfo) -> str | None:
-    """What stands for none in a setting: one of its choices, an empty text, or None itself."""
+def _none_value(field: FieldInfo) -> str | None:
+    """Return the value of a field for none: the choice "none", an empty string, or None."""
     if "none" in _choices(field.annotation):
         return "none"
     return "" if field.annotation is str and field.default == "" else None
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    """The values of a Literal, also where it is one of several types."""
+    """Return the values of a Literal or of a union with Literals."""
     if get_origin(annotation) is Literal:
         return get_args(annotation)
     return tuple(choice for part in get_args(annotation) for choice in _choices(part))
 
 
-_WANTED = {  # pydantic's names of a wrong kind of value → what it is not
+_EXPECTED_TYPES = {  # by pydantic's error type
     "int_parsing": "a whole number",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -193,24 +190,24 @@ _WANTED = {  # pydantic's names of a wrong kind of value → what it is not
 }
 
 
-def _fault(name: str, error: ErrorDetails) -> str:
-    """What is wrong with a value, in words of this house."""
-    said, value = error["msg"].removeprefix("Value error, "), error["input"]
-    if isinstance(value, dict):  # several settings together, which are named; as one they may have no name
-        whole = f"setting '{name}': " if name else ""
-        return f"{whole}{said[0].lower()}{said[1:]}"
-    got = _cut(repr(value))
-    if error["type"] in _WANTED:
-        return f"{name} is {got}, not {_WANTED[error['type']]}"
+def _describe_error(name: str, error: ErrorDetails) -> str:
+    """Return a sentence for an error of pydantic."""
+    message, value = error["msg"].removeprefix("Value error, "), error["input"]
+    if isinstance(value, dict):  # The message names the settings of the group; the top group has no name.
+        prefix = f"setting '{name}': " if name else ""
+        return f"{prefix}{message[0].lower()}{message[1:]}"
+    got = _shorten(repr(value))
+    if error["type"] in _EXPECTED_TYPES:
+        return f"{name} is {got}, not {_EXPECTED_TYPES[error['type']]}"
     if error["type"] == "literal_error":
         return f"{name} is {got}, not {error['ctx']['expected']}"
-    if said.startswith("Input should be "):
-        return f"{name} is {got}, and should be {said.removeprefix('Input should be ')}"
-    return f"setting '{name}': {said[0].lower()}{said[1:]} (got {got})"
+    if message.startswith("Input should be "):
+        return f"{name} is {got}, and should be {message.removeprefix('Input should be ')}"
+    return f"setting '{name}': {message[0].lower()}{message[1:]} (got {got})"
 
 
 def _nearest_choice(error: ErrorDetails) -> list[str]:
-    """The choices that a wrong one may stand for."""
+    """Return the choice that is spelled like an unknown one, if any."""
     if error["type"] != "literal_error" or not isinstance(error["input"], str):
         return []
     choices = re.findall("'([^']*)'", error["ctx"]["expected"])
@@ -226,21 +223,21 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    raise yaml.MarkedYAMLError(problem=_TWICE, problem_mark=key.start_mark)
+                    raise yaml.MarkedYAMLError(problem=_DUPLICATE_KEY, problem_mark=key.start_mark)
                 seen.add(key.value)
         return node
 
 
 class _Dumper(yaml.SafeDumper):
-    """A SafeDumper that quotes text which `_Loader` would read as a number."""
+    """A SafeDumper that quotes text that `_Loader` would read as a number."""
 
 
 for _cls in (_Loader, _Dumper):
     _cls.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
-def _parsed(text: str) -> Any:
-    """Return YAML's value of a text. Raises yaml.YAMLError, and no other error whatever the text."""
+def _parse_yaml(text: str) -> Any:
+    """Return the YAML value of a text; raise only yaml.YAMLError, whatever the text."""
     try:
         return _Loader(text).get_single_data()
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -248,9 +245,9 @@ def _parsed(text: str) -> Any:
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """A YAML file that holds one mapping; faults are `InputError`s with file and line."""
+    """Read a YAML file with one mapping; raise InputError with file and line if it is not one."""
     try:
-        values = _parsed(Path(path).read_bytes().decode("utf-8"))
+        values = _parse_yaml(Path(path).read_bytes().decode("utf-8"))
     except FileNotFoundError:
         raise not_found_error(path) from None
     except OSError as error:
@@ -264,9 +261,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         line = f":{mark.line + 1}" if mark else ""
-        if problem == _TWICE:
+        if problem == _DUPLICATE_KEY:
             raise InputError(
-                "duplicate_key", _TWICE, location=f"{path}{line}", hint="remove one of the two"
+                "duplicate_key", _DUPLICATE_KEY, location=f"{path}{line}", hint="remove one of the two"
             ) from None
         raise InputError(
             "not_yaml",
@@ -287,21 +284,21 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_assignment(assignment: str) -> tuple[str, Any]:
-    """Return the name and the YAML value of "name=value", as `--set` takes it."""
+    """Return the name and the YAML value of a "name=value" string."""
     name, equals, text = assignment.partition("=")
     if not equals:
         raise InputError(
             "no_value",
-            f"'{_cut(assignment)}' has no '='",
+            f"'{_shorten(assignment)}' has no '='",
             argument="settings",
             hint=f"write it as {option('train.max_steps', 500)}",
         )
     try:
-        value = None if text.strip() == "none" else _parsed(text)  # as --help shows it
+        value = None if text.strip() == "none" else _parse_yaml(text)  # --help shows None as none
     except yaml.YAMLError:
         raise InputError(
             "not_yaml",
-            f"the value of '{_cut(assignment)}' is not YAML",
+            f"the value of '{_shorten(assignment)}' is not YAML",
             argument="settings",
             hint="quote it: 'key=\"value\"'",
         ) from None
@@ -316,17 +313,26 @@ def resolve(
     *,
     hidden: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return all changes by dotted names; a keyword is the last part of a setting's name.
+    """Return changes and keywords by dotted names.
 
-    function: whose keywords they are, for messages. hidden: groups that keywords do not reach. InputError for a
-    keyword that is no setting.
+    Args:
+        cls: The settings.
+        changes: Changes by dotted names.
+        keywords: Values by the last parts of names.
+        function: The function that took the keywords, for messages.
+        hidden: Groups that keywords do not set.
+
+    Raises:
+        InputError: A keyword is no setting.
     """
-    own = {full_name(cls, name, function, hidden): _plain(value) for name, value in keywords.items()}
-    return {**cls.dotted(changes), **own}
+    by_dotted_name = {
+        full_name(cls, name, function, hidden): _to_python(value) for name, value in keywords.items()
+    }
+    return {**cls.dotted(changes), **by_dotted_name}
 
 
 def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequence[str] = ()) -> str:
-    """Return the dotted name of the setting with this last part: that of training, else the first one."""
+    """Return the dotted name of a setting by its last part; training settings win over others."""
     names = [full for full, _ in cls.names() if full.partition(".")[0] not in hidden]
     matches = [full for full in names if full.rpartition(".")[2] == name]
     if not matches:
@@ -335,29 +341,29 @@ def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequen
 
 
 def with_keywords(options: Options, keywords: Mapping[str, Any], function: Function) -> Options:
-    """Return a dataclass with some fields, or fields of the dataclasses in it, changed. InputError for others."""
+    """Return a copy of a dataclass with fields, or fields of its dataclasses, replaced by keywords."""
     fields = {field.name for field in dataclasses.fields(options)}  # type: ignore[arg-type]
     inner = {name: value for name in fields if dataclasses.is_dataclass(value := getattr(options, name))}
-    below = {field.name: name for name, value in inner.items() for field in dataclasses.fields(value)}
+    nested = {field.name: name for name, value in inner.items() for field in dataclasses.fields(value)}
     changed: dict[str, Any] = {}
     for name, value in keywords.items():
         if name in fields:
             changed[name] = value
-        elif name in below:
-            group = below[name]
+        elif name in nested:
+            group = nested[name]
             changed[group] = dataclasses.replace(changed.get(group, inner[group]), **{name: value})
         else:
-            raise _unknown_keyword(name, function, sorted(fields | set(below)))
+            raise _unknown_keyword(name, function, sorted(fields | set(nested)))
     return dataclasses.replace(options, **changed)  # type: ignore[type-var]
 
 
-def _unknown_keyword(name: str, function: Function, known: Sequence[str]) -> InputError:
-    near = similar_names(name, dict.fromkeys([*_arguments(function), *known]))
+def _unknown_keyword(name: str, function: Function, settings: Sequence[str]) -> InputError:
+    near = similar_names(name, dict.fromkeys([*_arguments(function), *settings]))
     return InputError(
         "unknown_setting",
         f"{function.__name__} has no argument or setting '{name}'",
         argument=name,
-        hint=did_you_mean(near) if near else f"known: {', '.join(dict.fromkeys(known))}",
+        hint=did_you_mean(near) if near else f"known: {', '.join(dict.fromkeys(settings))}",
     )
 
 
@@ -370,36 +376,34 @@ def _arguments(function: Function) -> Iterator[str]:
             yield from (field.name for field in dataclasses.fields(parameter.default))
 
 
-def _plain(value: Any) -> Any:
-    """Return paths as text, and arrays and scalars of NumPy and PyTorch as Python's values."""
+def _to_python(value: Any) -> Any:
+    """Convert paths to strings, and arrays and scalars of NumPy and PyTorch to Python values."""
     if isinstance(value, Path):
         return str(value)
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def may_change(field: FieldInfo) -> bool:
-    """Whether a field is marked with `MAY_CHANGE`."""
-    return _is_marked(field, "may_change_on_resume")
-
-
-def _is_marked(field: FieldInfo, mark: str) -> bool:
+    """Return True if a field is marked with `MAY_CHANGE`."""
     extra = field.json_schema_extra
-    return isinstance(extra, dict) and bool(extra.get(mark))
+    return isinstance(extra, dict) and bool(extra.get("may_change_on_resume"))
 
 
 def describe(cls: type[Settings], name: str) -> str:
-    """The one-line description of a setting by its dotted name."""
-    return next((f.description or "" for known, f in cls.names() if f"{name}.".startswith(f"{known}.")), "")
+    """Return the one-line description of a setting or, for a value in it, of the setting that holds it."""
+    return next(
+        (f.description or "" for setting, f in cls.names() if f"{name}.".startswith(f"{setting}.")), ""
+    )
 
 
 def _is_group(field: FieldInfo) -> bool:
     return isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
 
 
-def _refuse_unknown(
-    cls: type[Settings], values: Mapping[str, Any], prefix: str, place: str, top: type[Settings]
+def _check_names(
+    cls: type[Settings], values: Mapping[str, Any], prefix: str, source: str, root: type[Settings]
 ) -> None:
-    """InputError for the first name that `cls`, the group of `top` at this prefix, does not have."""
+    """Raise InputError for the first unknown name in a group of `root`."""
     for key, value in values.items():
         field = cls.model_fields.get(key)
         if field is None:
@@ -408,17 +412,17 @@ def _refuse_unknown(
             raise InputError(
                 "unknown_setting",
                 f"there is no {what} '{full}'",
-                location=_file(place),
+                location=_recipe(source),
                 argument=full,
-                hint=_meant(cls, full, value, prefix, top),
+                hint=_suggestion(cls, full, value, prefix, root),
             )
         if _is_group(field) and isinstance(value, Mapping):
-            _refuse_unknown(field.annotation, value, f"{prefix}{key}.", place, top)  # type: ignore[arg-type]
+            _check_names(field.annotation, value, f"{prefix}{key}.", source, root)  # type: ignore[arg-type]
 
 
-def _meant(cls: type[Settings], full: str, value: Any, prefix: str, top: type[Settings]) -> str:
-    """What to write instead of a name that is not there."""
-    names = [name for name, _ in top.names()]
+def _suggestion(cls: type[Settings], full: str, value: Any, prefix: str, root: type[Settings]) -> str:
+    """Return a hint for an unknown name."""
+    names = [name for name, _ in root.names()]
     groups = [name for name, field in cls.model_fields.items() if _is_group(field)]
     if isinstance(value, Mapping) and groups:
         near = difflib.get_close_matches(full, groups, n=1)
@@ -428,19 +432,18 @@ def _meant(cls: type[Settings], full: str, value: Any, prefix: str, top: type[Se
         return f"{did_you_mean(near)} {listed}" if near else listed
     if near := similar_names(full, names):
         return did_you_mean(near)
-    here = [name for name in names if name.startswith(prefix)]
-    if len(here) <= _FEW or not (groups or prefix):
-        return f"known here: {', '.join(here)}"
+    in_group = [name for name in names if name.startswith(prefix)]
+    if len(in_group) <= _MAX_LISTED or not (groups or prefix):
+        return f"known here: {', '.join(in_group)}"
     if not prefix:
         return f"the groups are: {', '.join(groups)}; --help lists their settings"
     return f"--help lists the settings of '{prefix[:-1]}'"
 
 
-def _file(place: str) -> str | None:
-    """Return the recipe that settings come from, None for settings of the command line or of keywords."""
-    return None if place in ("--set", "settings") else place
+def _recipe(source: str) -> str | None:
+    """Return the recipe that settings come from, or None for the command line and keywords."""
+    return None if source in ("--set", "settings") else source
 
 
-def _cut(text: str) -> str:
-    """What somebody wrote, as a message shows it."""
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"

@@ -1,4 +1,4 @@
-"""What a mistyped name was meant to be: names spelled alike, or words they share."""
+"""Suggestions for mistyped names and paths: similar spellings, or shared words."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from typing import Literal
 
 from bertsmith.errors import InputError
 
-_SHOWN = 3
-_LONGEST_PATH = 1_000  # characters of one that people type
+_MAX_SUGGESTIONS = 3
+_MAX_PATH = 1_000  # characters; people type no longer paths
 
 
-def similar_names(wrong: str, known: Iterable[str]) -> list[str]:
-    """At most three of the known names, the likeliest first; [] where none is like the wrong one.
+def similar_names(name: str, choices: Iterable[str]) -> list[str]:
+    """Return at most three choices that are similar to a name, the most similar first.
 
-    Names may be dotted ("train.learning_rate"), and the wrong one may lack its group or have another.
+    Choices may be dotted ("train.learning_rate"), and the name may lack its group or have another.
     """
-    import difflib  # some milliseconds, which --help has not to spare
+    import difflib  # imported here to keep --help fast
 
-    names = list(known)
-    word = _last(wrong)[:100].lower().replace("-", "_")
-    found = [name for name in names if _last(name) == word]
-    if not found:
-        if near := difflib.get_close_matches(wrong[:100], names, n=1, cutoff=0.9):
-            return near
-        found = difflib.get_close_matches(wrong[:100], names, n=_SHOWN, cutoff=0.75)
-        alike = difflib.get_close_matches(word, {_last(name) for name in names}, n=_SHOWN, cutoff=0.7)
-        found += [name for part in alike for name in names if _last(name) == part]
-    if not found and len(word) > 2:
-        found = [name for name in names if word in _last(name).split("_")]
-    return list(dict.fromkeys(found))[:_SHOWN]
+    choices = list(choices)
+    word = _last_part(name)[:100].lower().replace("-", "_")
+    matches = [choice for choice in choices if _last_part(choice) == word]
+    if not matches:
+        if nearest := difflib.get_close_matches(name[:100], choices, n=1, cutoff=0.9):
+            return nearest
+        matches = difflib.get_close_matches(name[:100], choices, n=_MAX_SUGGESTIONS, cutoff=0.75)
+        last_parts = {_last_part(choice) for choice in choices}
+        for part in difflib.get_close_matches(word, last_parts, n=_MAX_SUGGESTIONS, cutoff=0.7):
+            matches += [choice for choice in choices if _last_part(choice) == part]
+    if not matches and len(word) > 2:
+        matches = [choice for choice in choices if word in _last_part(choice).split("_")]
+    return list(dict.fromkeys(matches))[:_MAX_SUGGESTIONS]
 
 
-def _last(name: str) -> str:
+def _last_part(name: str) -> str:
     return name.rpartition(".")[2]
 
 
 def did_you_mean(names: list[str]) -> str:
-    """The question that names them: did you mean 'a' or 'b'?"""
+    """Return a hint with the names: "did you mean 'a' or 'b'?"."""
     return f"did you mean {' or '.join(repr(name) for name in names)}?"
 
 
@@ -48,7 +49,7 @@ def not_found_error(
     what: Literal["file", "folder", "file or folder"] = "file",
     hint: str = "check the path",
 ) -> InputError:
-    """Return the error for a path that does not exist; the hint names a similar path, or else is `remedy`."""
+    """Return the error for a path that does not exist; its hint is a similar path if there is one."""
     if not str(path).strip():
         return InputError("empty_path", f"the name of a {what} is empty", hint=hint)
     near = similar_path(str(path))
@@ -57,21 +58,21 @@ def not_found_error(
 
 
 def similar_path(name: str) -> str | None:
-    """The path that exists and differs from this one by a little in one of its parts, None if there is none."""
-    if "\0" in name or len(name) > _LONGEST_PATH:
+    """Return an existing path that differs slightly in one part, or None."""
+    if "\0" in name or len(name) > _MAX_PATH:
         return None
     path = Path(name).expanduser()
-    folder = next((above for above in path.parents if above.is_dir()), None)
+    folder = next((parent for parent in path.parents if parent.is_dir()), None)
     if folder is None:
         return None
     first, *rest = path.relative_to(folder).parts
     try:
-        here = [entry.name for entry in os.scandir(folder)]
+        entries = [entry.name for entry in os.scandir(folder)]
     except OSError:
         return None
-    import difflib  # see `nearest`
+    import difflib  # imported here to keep --help fast
 
-    for found in difflib.get_close_matches(first, here, n=3, cutoff=0.75):
-        if (folder / found).joinpath(*rest).exists():
-            return str((folder / found).joinpath(*rest))
+    for entry in difflib.get_close_matches(first, entries, n=3, cutoff=0.75):
+        if (candidate := (folder / entry).joinpath(*rest)).exists():
+            return str(candidate)
     return None

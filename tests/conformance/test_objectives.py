@@ -55,11 +55,11 @@ class Toy(Objective):
         return cls(encoder, generator, settings.imitation)
 
     def counts(self, batch: Any) -> dict[str, int]:
-        return {"far": batch.packed.sequences, "words": len(batch.rows)}
+        return {"far": batch.packed.num_sequences, "words": len(batch.rows)}
 
     def loss(self, encoder: Encoder, batch: Any) -> Loss:
         assert not self.teacher.training
-        first = batch.packed.first_rows
+        first = batch.packed.first_token_rows
         ours = self.head(encoder(batch.packed)[first])
         theirs = self.teacher(batch.packed)[first]
         second = self.second(batch.packed)[batch.rows]

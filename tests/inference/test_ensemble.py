@@ -120,7 +120,7 @@ def test_messages_of_several_models_are_printed_once(
         logging.getLogger("bertsmith.kernels").info("compiling kernels")
         return REFERENCE
 
-    monkeypatch.setattr("bertsmith.inference.int8.for_answers", for_answers)
+    monkeypatch.setattr("bertsmith.inference.int8.select_inference_backend", for_answers)
     runs = (folder / "a", folder / "b", "--data", folder / "test.csv", "--precision", "int8")
     for verb in ("evaluate", "compare"):
         _, err = run(capsys, verb, *runs)

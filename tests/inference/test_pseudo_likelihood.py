@@ -139,7 +139,7 @@ def test_the_later_pieces_of_its_word_are_masked_with_a_token_and_no_others() ->
         def forward(self, inputs, **more):  # type: ignore[no-untyped-def]
             names = [PIECES[i] for i in inputs.tokens.tolist()]
             seen.extend(
-                names[begin : begin + n] for begin, n in zip(inputs.starts, inputs.lengths, strict=False)
+                names[begin : begin + n] for begin, n in zip(inputs.cu_seqlens, inputs.lengths, strict=False)
             )
             return super().forward(inputs, **more)
 

@@ -96,7 +96,7 @@ def test_a_batch_is_a_slice_of_its_epoch(start: int, size: int, epoch: int) -> N
     instances = stream.size(epoch)
     start = min(start, instances - 1)
     batch = stream.batch(epoch, start, start + size)
-    offsets = full[epoch].packed.starts
+    offsets = full[epoch].packed.cu_seqlens
     stop = min(start + size, instances)
     cut = slice(int(offsets[start]), int(offsets[stop]))
     assert torch.equal(batch.packed.tokens, full[epoch].packed.tokens[cut])

@@ -1,4 +1,4 @@
-"""What kernels compute does not depend on where their arrays lie in memory: else a run resumed is another one."""
+"""The results of kernels do not depend on the addresses of their arrays; else resumed runs could differ."""
 
 from __future__ import annotations
 
@@ -36,30 +36,35 @@ _BLOCK = re.compile(r'^"?([\w.$-]+)"?:(?:\s+; preds = (.*))?\n((?:  .*\n|\n)*)',
 _NAME = re.compile(r'%"?([\w.$-]+)"?')
 
 
-def guarded_sums(code: str) -> list[str]:
-    """Loops over vectors, in LLVM's code, that add up floats, and are entered only where arrays lie far enough
-    apart: else the loop over scalars adds up in another order."""
-    return [found for function in code.split("\ndefine ")[1:] for found in _guarded_sums_of(function)]
+def guarded_sums(llvm_ir: str) -> list[str]:
+    """Return the vectorized loops that sum floats behind a run-time check that arrays do not overlap.
+
+    If such a check fails, a scalar loop sums in another order.
+    """
+    return [name for function in llvm_ir.split("\ndefine ")[1:] for name in _guarded_sums_of(function)]
 
 
 def _guarded_sums_of(function: str) -> Iterator[str]:
-    blocks = {name: (set(_NAME.findall(before)), text) for name, before, text in _BLOCK.findall(function)}
-    for name, (before, text) in blocks.items():
-        is_sum = name in before and re.search(r"= phi (<\d+ x )?(float|double)", text)
+    blocks = {
+        name: (set(_NAME.findall(predecessors)), text)
+        for name, predecessors, text in _BLOCK.findall(function)
+    }
+    for name, (predecessors, text) in blocks.items():
+        is_sum = name in predecessors and re.search(r"= phi (<\d+ x )?(float|double)", text)
         if not name.startswith("vector.body") or not is_sum:
             continue
-        todo, seen = before - {name}, set[str]()
-        while todo:  # what is run between the loop before and this one
-            other = todo.pop()
-            seen.add(other)
-            if other.startswith("vector.memcheck"):
-                yield f"{name} behind {other}"
-            elif other.startswith("vector."):
-                todo |= blocks[other][0] - seen
+        todo, visited = predecessors - {name}, set[str]()
+        while todo:  # blocks between the previous loop and this one
+            block = todo.pop()
+            visited.add(block)
+            if block.startswith("vector.memcheck"):
+                yield f"{name} behind {block}"
+            elif block.startswith("vector."):
+                todo |= blocks[block][0] - visited
 
 
-def added_while_it_is_written(given):  # type: ignore[no-untyped-def]
-    s = load_slots(given)
+def sum_while_writing(slots):  # type: ignore[no-untyped-def]
+    s = load_slots(slots)
     x, y, total = float_array(s[0], s[2]), float_array(s[1], s[2]), float32(0)
     for j in range(s[2]):
         value = x[j] * float_from_bits(s[3])
@@ -68,8 +73,8 @@ def added_while_it_is_written(given):  # type: ignore[no-untyped-def]
     float_array(s[4], 1)[0] = total
 
 
-def added_afterwards(given):  # type: ignore[no-untyped-def]
-    s = load_slots(given)
+def sum_after_writing(slots):  # type: ignore[no-untyped-def]
+    s = load_slots(slots)
     x, y, total = float_array(s[0], s[2]), float_array(s[1], s[2]), float32(0)
     for j in range(s[2]):
         y[j] = x[j] * float_from_bits(s[3])
@@ -78,123 +83,127 @@ def added_afterwards(given):  # type: ignore[no-untyped-def]
     float_array(s[4], 1)[0] = total
 
 
-def test_a_loop_that_writes_and_adds_up_is_found() -> None:
-    found = {
-        body.__name__: guarded_sums(cfunc("void(voidptr)", **JIT_OPTIONS)(body).inspect_llvm())
-        for body in (added_while_it_is_written, added_afterwards)
+def test_guarded_sums_finds_a_loop_that_writes_and_sums() -> None:
+    loops = {
+        kernel.__name__: guarded_sums(cfunc("void(voidptr)", **JIT_OPTIONS)(kernel).inspect_llvm())
+        for kernel in (sum_while_writing, sum_after_writing)
     }
-    assert found["added_while_it_is_written"]
-    assert not found["added_afterwards"]
+    assert loops["sum_while_writing"]
+    assert not loops["sum_after_writing"]
 
 
-def test_no_body_has_such_a_loop(tmp_path: Path) -> None:
-    """In another process, as Numba shows the code of what it compiles now alone."""
+def test_no_kernel_has_guarded_sums(tmp_path: Path) -> None:
+    """Compile in another process with an empty cache, since Numba shows no code that it loads from its cache."""
     names = sorted(
         path.stem for path in Path(layer_norm.__file__).parent.glob("*.py") if "@kernel" in path.read_text()
     )
     assert {"attention_fp32", "gemm_fp32", "quantize", "row_kernels"} <= set(names)
-    shows = (
+    script = (
         "import sys\n"
         "from bertsmith.kernels.cpu import training\n"
         "modules = [sys.modules[f'bertsmith.kernels.cpu.{name}'] for name in sys.argv[1:]\n"
         "           if f'bertsmith.kernels.cpu.{name}' in sys.modules]\n"
         "for module in modules:\n"
-        "    for name, body in vars(module).items():\n"
-        "        if hasattr(body, 'inspect_llvm') and hasattr(body, 'address'):\n"
+        "    for name, kernel in vars(module).items():\n"
+        "        if hasattr(kernel, 'inspect_llvm') and hasattr(kernel, 'address'):\n"
         "            print(f'\\n=== {module.__name__}.{name}')\n"
-        "            print(body.inspect_llvm())\n"
+        "            print(kernel.inspect_llvm())\n"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", shows, *names],
+    process = subprocess.run(
+        [sys.executable, "-c", script, *names],
         env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    bodies = [body.split("\n", 1) for body in shown.stdout.split("\n=== ")[1:]]
-    assert len(bodies) >= 15
-    assert {name: found for name, code in bodies if (found := guarded_sums(code))} == {}
+    kernels = [kernel.split("\n", 1) for kernel in process.stdout.split("\n=== ")[1:]]
+    assert len(kernels) >= 15
+    assert {name: loops for name, llvm_ir in kernels if (loops := guarded_sums(llvm_ir))} == {}
 
 
-def laid(tensors: list[Tensor], order: tuple[int, ...], gap: int) -> list[Tensor]:
-    """Copies of tensors in one piece of memory, in this order, as many bytes between two."""
+def place_in_memory(tensors: list[Tensor], order: tuple[int, ...], gap: int) -> list[Tensor]:
+    """Copy tensors to one block of memory, in this order, with `gap` bytes between them."""
     sizes = [-(-tensor.numel() * tensor.element_size() // 4) * 4 for tensor in tensors]
     memory = torch.empty(sum(sizes) + gap * (len(tensors) + 1), dtype=torch.uint8)
-    found, place = list(tensors), gap
-    for number in order:
-        tensor, size = tensors[number], sizes[number]
-        found[number] = (
-            memory[place : place + size].view(tensor.dtype)[: tensor.numel()].view(tensor.shape).copy_(tensor)
+    copies, offset = list(tensors), gap
+    for i in order:
+        tensor, size = tensors[i], sizes[i]
+        copy = memory[offset : offset + size].view(tensor.dtype)[: tensor.numel()].view(tensor.shape)
+        copies[i] = copy.copy_(tensor)
+        offset += size + gap
+    return copies
+
+
+def orders(count: int) -> list[tuple[int, ...]]:
+    """Return orders in which each array directly follows each other array at least once."""
+    return [(a, b, *sorted(set(range(count)) - {a, b})) for a, b in permutations(range(count), 2)]
+
+
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+column_counts = pytest.mark.parametrize("columns", [16, 20, 31, 32, 33, 48, 96])
+
+
+@dtypes
+@column_counts
+@pytest.mark.parametrize("num_dropped", [0, 6554])
+def test_add_layer_norm(dtype: torch.dtype, columns: int, num_dropped: int) -> None:
+    rows, is_bf16 = 3, dtype == torch.bfloat16
+    generator = torch.Generator().manual_seed(1)
+    x, residual, grad = (torch.randn(rows, columns, generator=generator).to(dtype) for _ in range(3))
+    weight, bias = torch.randn(2, columns, generator=generator).unbind()
+    outputs = [torch.zeros(rows, columns, dtype=dtype) for _ in range(3)]
+    arrays = [x, residual, grad, weight, bias, *outputs, torch.zeros(rows, 2), torch.zeros(2, columns)]
+    dropout = 1, 2, num_dropped, float_bits(1.1)
+
+    def compute(order: tuple[int, ...], gap: int) -> list[Tensor]:
+        copies = place_in_memory(arrays, order, gap)
+        x, residual, grad, weight, bias, out, grad_residual, grad_x, stats, sums = (
+            copy.data_ptr() for copy in copies
         )
-        place += size + gap
-    return found
-
-
-def orders(of: int) -> list[tuple[int, ...]]:
-    """Each array right behind each other one, at least once."""
-    return [(a, b, *sorted(set(range(of)) - {a, b})) for a, b in permutations(range(of), 2)]
-
-
-kinds = pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-columns_here = pytest.mark.parametrize("columns", [16, 20, 31, 32, 33, 48, 96])
-
-
-@kinds
-@columns_here
-@pytest.mark.parametrize("dropped", [0, 6554])
-def test_norms_and_their_slopes(kind: torch.dtype, columns: int, dropped: int) -> None:
-    rows, half = 3, kind == torch.bfloat16
-    draw = torch.Generator().manual_seed(1)
-    x, residual, grad = (torch.randn(rows, columns, generator=draw).to(kind) for _ in range(3))
-    weight, bias = torch.randn(2, columns, generator=draw).unbind()
-    written = [torch.zeros(rows, columns, dtype=kind) for _ in range(3)]
-    given = [x, residual, grad, weight, bias, *written, torch.zeros(rows, 2), torch.zeros(2, columns)]
-    random = 1, 2, dropped, float_bits(1.1)
-
-    def computed(order: tuple[int, ...], gap: int) -> list[Tensor]:
-        places = laid(given, order, gap)
-        x, residual, grad, weight, bias, found, of_sum, of_x, stats, sums = (t.data_ptr() for t in places)
         size = rows, columns
-        room = torch.empty(2, 2 * columns)
-        there = weight, bias, stats, float_bits(1e-12), *random, 0, 0, 0, room
-        launch(layer_norm.add_layer_norm_kernel, half, x, residual, found, *size, *there)
-        back = weight, 0, stats, 0, *random, grad, of_x, sums, room
-        launch(layer_norm.add_layer_norm_backward_kernel, half, x, residual, of_sum, *size, *back)
-        return places
+        workspace = torch.empty(2, 2 * columns)
+        forward_args = weight, bias, stats, float_bits(1e-12), *dropout, 0, 0, 0, workspace
+        launch(layer_norm.add_layer_norm_kernel, is_bf16, x, residual, out, *size, *forward_args)
+        backward_args = weight, 0, stats, 0, *dropout, grad, grad_x, sums, workspace
+        launch(
+            layer_norm.add_layer_norm_backward_kernel,
+            *(is_bf16, x, residual, grad_residual, *size, *backward_args),
+        )
+        return copies
 
-    check(computed, len(given))
-
-
-@kinds
-@columns_here
-@pytest.mark.parametrize("dropped", [0, 6554])
-def test_weights_of_attention_and_the_slopes_of_scores(kind: torch.dtype, columns: int, dropped: int) -> None:
-    rows, half = 3, kind == torch.bfloat16
-    draw = torch.Generator().manual_seed(2)
-    scores, slopes = (torch.randn(rows, columns, generator=draw).to(kind) for _ in range(2))
-    written = [torch.zeros(rows, columns, dtype=kind) for _ in range(2)]
-    given = [scores, slopes, *written]
-    random = 1, 2, dropped, float_bits(1.1)
-
-    def computed(order: tuple[int, ...], gap: int) -> list[Tensor]:
-        places = laid(given, order, gap)
-        scores, slopes, weights, after = (t.data_ptr() for t in places)
-        size = rows, columns, 0, 1, 0, 0
-        launch(row_kernels.attention_softmax, half, scores, weights, after, *size, *random)
-        launch(row_kernels.softmax_backward, half, slopes, weights, after, *size, *random)
-        return places
-
-    check(computed, len(given))
+    check_addresses_do_not_matter(compute, len(arrays))
 
 
-def check(computed, of: int) -> None:  # type: ignore[no-untyped-def]
-    """That what is computed is the same for arrays that lie side by side and for those that lie far apart."""
+@dtypes
+@column_counts
+@pytest.mark.parametrize("num_dropped", [0, 6554])
+def test_attention_softmax(dtype: torch.dtype, columns: int, num_dropped: int) -> None:
+    rows, is_bf16 = 3, dtype == torch.bfloat16
+    generator = torch.Generator().manual_seed(2)
+    scores, grads = (torch.randn(rows, columns, generator=generator).to(dtype) for _ in range(2))
+    outputs = [torch.zeros(rows, columns, dtype=dtype) for _ in range(2)]
+    arrays = [scores, grads, *outputs]
+    dropout = 1, 2, num_dropped, float_bits(1.1)
+
+    def compute(order: tuple[int, ...], gap: int) -> list[Tensor]:
+        copies = place_in_memory(arrays, order, gap)
+        scores, grads, weights, dropped_weights = (copy.data_ptr() for copy in copies)
+        args = rows, columns, 0, 1, 0, 0, *dropout
+        launch(row_kernels.attention_softmax, is_bf16, scores, weights, dropped_weights, *args)
+        launch(row_kernels.softmax_backward, is_bf16, grads, weights, dropped_weights, *args)
+        return copies
+
+    check_addresses_do_not_matter(compute, len(arrays))
+
+
+def check_addresses_do_not_matter(compute, count: int) -> None:  # type: ignore[no-untyped-def]
+    """Compare the results for adjacent arrays with those for arrays that are far apart."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        apart = computed(tuple(range(of)), 4096)
-        for order in orders(of):
-            beside = computed(order, 16)
-            assert [n for n in range(of) if not torch.equal(apart[n], beside[n])] == [], order
+        expected = compute(tuple(range(count)), 4096)
+        for order in orders(count):
+            results = compute(order, 16)
+            assert [i for i in range(count) if not torch.equal(expected[i], results[i])] == [], order
     finally:
         torch.set_num_threads(threads)

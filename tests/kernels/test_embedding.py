@@ -1,5 +1,4 @@
-"""An encoder's beginning by kernels: torch's, there and back; the same on any number of threads; and where torch
-makes it."""
+"""The embedding kernels: parity with PyTorch, independence of the number of threads, and their conditions."""
 
 from __future__ import annotations
 
@@ -23,155 +22,158 @@ if not backend_selection.is_numba_available():
 
 from bertsmith.kernels.cpu import autograd, inference, training
 
-FAST = training.NumbaTrainingBackend()
-MADE = autograd.Embed._backward_cls  # type: ignore[attr-defined]
+NUMBA = training.NumbaTrainingBackend()
+EMBED_BACKWARD = autograd.Embed._backward_cls  # type: ignore[attr-defined]
 
 
-def embeddings(name: str = "bert-tiny-uncased", p: float = 0.0, **changes: Any) -> Embeddings:
+def create_embeddings(name: str = "bert-tiny-uncased", p: float = 0.0, **changes: Any) -> Embeddings:
     config = preset(name, vocab_size=60, hidden_dropout_prob=p, **changes)
-    made = Embeddings(config, torch.Generator())
-    draw = torch.Generator().manual_seed(3)
+    embeddings = Embeddings(config, torch.Generator())
+    generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for weight in made.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=draw))
-    return made
+        for weight in embeddings.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator))
+    return embeddings
 
 
-def packed_of(lengths: list[int], segments: int = 2) -> Packed:
-    draw, total = np.random.default_rng(1), sum(lengths)
+def random_batch(lengths: list[int], segments: int = 2) -> Packed:
+    rng, total = np.random.default_rng(1), sum(lengths)
     return Packed.from_arrays(
-        draw.integers(5, 60, total), draw.integers(0, segments, total), np.array(lengths, dtype=np.int64)
+        rng.integers(5, 60, total), rng.integers(0, segments, total), np.array(lengths, dtype=np.int64)
     )
 
 
-def computed(
-    made: Embeddings, packed: Packed, kernels: Any, threads: int = 1
+def forward_backward(
+    embeddings: Embeddings, packed: Packed, backend: Any, threads: int = 1
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    set_kernel_backend(made, kernels)
-    made.dropout.generator = torch.Generator().manual_seed(5)
-    made.zero_grad()
-    before = torch.get_num_threads()
+    """Return the output and the gradients of all parameters, by name."""
+    set_kernel_backend(embeddings, backend)
+    embeddings.dropout.generator = torch.Generator().manual_seed(5)
+    embeddings.zero_grad()
+    num_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found = made(packed)
-        upstream = torch.randn(found.shape, generator=torch.Generator().manual_seed(6))
-        found.backward(upstream.to(found.dtype))
+        output = embeddings(packed)
+        upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(6))
+        output.backward(upstream.to(output.dtype))
     finally:
-        torch.set_num_threads(before)
-    return found, {name: weight.grad for name, weight in made.named_parameters() if weight.grad is not None}
+        torch.set_num_threads(num_threads)
+    named = embeddings.named_parameters()
+    return output, {name: weight.grad for name, weight in named if weight.grad is not None}
 
 
 @settings(deadline=None, max_examples=40)
 @given(
     lengths=st.lists(st.integers(0, 60), min_size=1, max_size=5),
     name=st.sampled_from(["bert-tiny-uncased", "roberta-mini", "distilbert-mini-uncased", "albert-mini"]),
-    width=st.sampled_from([32, 48, 72, 200]),
+    hidden_size=st.sampled_from([32, 48, 72, 200]),
 )
-def test_they_are_torchs(lengths: list[int], name: str, width: int) -> None:
-    """Three tables, one segment alone, two tables, and tables narrower than the layers."""
-    own = (
-        {"embedding_size": width}
+def test_parity_with_pytorch(lengths: list[int], name: str, hidden_size: int) -> None:
+    """Test three embeddings, a single segment, two embeddings, and embeddings narrower than the layers."""
+    changes = (
+        {"embedding_size": hidden_size}
         if name == "albert-mini"
-        else {"hidden_size": width, "num_attention_heads": 4}
+        else {"hidden_size": hidden_size, "num_attention_heads": 4}
     )
     lengths = [*lengths, 1]
-    made, packed = embeddings(name, **own), packed_of(lengths, 1 if name == "roberta-mini" else 2)
-    found, slopes = computed(made, packed, FAST)
-    wanted, expected = computed(made, packed, REFERENCE)
-    assert isinstance(found.grad_fn, MADE) or name == "albert-mini"
-    # the projection to the layers' width adds up as many products of such numbers as the tables are wide
-    least = 1e-5 * (width**0.5 if made.projection is not None else 1)
-    torch.testing.assert_close(found, wanted, atol=least, rtol=1e-5)
-    assert slopes.keys() == expected.keys()
-    for key, slope in slopes.items():
-        torch.testing.assert_close(slope, expected[key], atol=2e-4, rtol=1e-4, msg=key)
+    embeddings = create_embeddings(name, **changes)
+    packed = random_batch(lengths, 1 if name == "roberta-mini" else 2)
+    output, grads = forward_backward(embeddings, packed, NUMBA)
+    expected_output, expected_grads = forward_backward(embeddings, packed, REFERENCE)
+    assert isinstance(output.grad_fn, EMBED_BACKWARD) or name == "albert-mini"
+    # The projection to the hidden size sums as many products as the embeddings have columns.
+    atol = 1e-5 * (hidden_size**0.5 if embeddings.projection is not None else 1)
+    torch.testing.assert_close(output, expected_output, atol=atol, rtol=1e-5)
+    assert grads.keys() == expected_grads.keys()
+    for key, grad in grads.items():
+        torch.testing.assert_close(grad, expected_grads[key], atol=2e-4, rtol=1e-4, msg=key)
 
 
-def test_in_bf16_they_are_rounded_once() -> None:
-    made, packed = embeddings(), packed_of([40, 3])
-    exact, slopes = computed(made, packed, FAST)
+def test_bf16_rounds_the_fp32_result_once() -> None:
+    embeddings, packed = create_embeddings(), random_batch([40, 3])
+    fp32_output, fp32_grads = forward_backward(embeddings, packed, NUMBA)
     with torch.autocast("cpu", torch.bfloat16):
-        found, others = computed(made, packed, FAST)
-    assert found.dtype == torch.bfloat16
-    assert torch.equal(found, exact.bfloat16())
-    for key, slope in slopes.items():
-        apart = (others[key] - slope).square().mean().sqrt()
-        assert apart < 0.01 * slope.square().mean().sqrt(), key
+        output, grads = forward_backward(embeddings, packed, NUMBA)
+    assert output.dtype == torch.bfloat16
+    assert torch.equal(output, fp32_output.bfloat16())
+    for key, fp32_grad in fp32_grads.items():
+        rms_error = (grads[key] - fp32_grad).square().mean().sqrt()
+        assert rms_error < 0.01 * fp32_grad.square().mean().sqrt(), key
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_dropout_drops_its_share_and_what_it_dropped_has_no_slope(kind: torch.dtype) -> None:
-    made, packed = embeddings(p=0.25), packed_of([200])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_ratio_and_zero_gradients_of_dropped_elements(dtype: torch.dtype) -> None:
+    embeddings, packed = create_embeddings(p=0.25), random_batch([200])
     with torch.no_grad():
-        made.norm.bias.add_(100)  # so that nothing else is 0
-    with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
-        found, _ = computed(made, packed, FAST)
-        kept = found != 0
-        assert 0.23 < 1 - kept.float().mean().item() < 0.27
-        made.eval()
-        whole, _ = computed(made, packed, FAST)
-        torch.testing.assert_close(found[kept], (whole.float() / 0.75)[kept].to(kind), atol=0.5, rtol=0.01)
-        made.train()
-        set_kernel_backend(made, FAST)
-        made.zero_grad()
-        made.dropout.generator = torch.Generator().manual_seed(5)
-        made(packed).sum().backward()
-    # the slopes of its bias are what the kept ones were multiplied by
-    torch.testing.assert_close(made.norm.bias.grad, kept.float().sum(0) / 0.75, atol=1e-3, rtol=1e-3)
+        embeddings.norm.bias.add_(100)  # Then only dropped elements are 0.
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        output, _ = forward_backward(embeddings, packed, NUMBA)
+        mask = output != 0
+        assert 0.23 < 1 - mask.float().mean().item() < 0.27
+        embeddings.eval()
+        undropped, _ = forward_backward(embeddings, packed, NUMBA)
+        expected = (undropped.float() / 0.75)[mask].to(dtype)
+        torch.testing.assert_close(output[mask], expected, atol=0.5, rtol=0.01)
+        embeddings.train()
+        set_kernel_backend(embeddings, NUMBA)
+        embeddings.zero_grad()
+        embeddings.dropout.generator = torch.Generator().manual_seed(5)
+        embeddings(packed).sum().backward()
+    # The gradient of the bias sums the scale of dropout over the elements that were not dropped.
+    torch.testing.assert_close(embeddings.norm.bias.grad, mask.float().sum(0) / 0.75, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.3])
-def test_tables_learn_the_same_to_the_bit_on_any_number_of_threads(p: float) -> None:
-    made, packed = embeddings(p=p), packed_of([100, 57])
-    found, slopes = computed(made, packed, FAST)
+def test_embedding_gradients_do_not_depend_on_the_number_of_threads(p: float) -> None:
+    embeddings, packed = create_embeddings(p=p), random_batch([100, 57])
+    output, grads = forward_backward(embeddings, packed, NUMBA)
     for threads in (2, 3):
-        again, others = computed(made, packed, FAST, threads)
-        assert torch.equal(found, again)
-        for key, slope in slopes.items():
-            if key.startswith("norm"):  # each thread's are added up
-                torch.testing.assert_close(others[key], slope)
+        threaded_output, threaded_grads = forward_backward(embeddings, packed, NUMBA, threads)
+        assert torch.equal(output, threaded_output)
+        for key, grad in grads.items():
+            if key.startswith("norm"):  # summed over threads
+                torch.testing.assert_close(threaded_grads[key], grad)
             else:
-                assert torch.equal(others[key], slope), key
+                assert torch.equal(threaded_grads[key], grad), key
 
 
-def test_what_is_not_trained_or_watched_or_has_no_row_torch_makes() -> None:
-    made, packed = embeddings(), packed_of([20])
-    set_kernel_backend(made, FAST)
-    assert isinstance(made(packed).grad_fn, MADE)
+def test_fallback_to_pytorch_without_gradients_with_hooks_or_for_invalid_indices() -> None:
+    embeddings, packed = create_embeddings(), random_batch([20])
+    set_kernel_backend(embeddings, NUMBA)
+    assert isinstance(embeddings(packed).grad_fn, EMBED_BACKWARD)
     with torch.no_grad():
-        assert made(packed).dtype == torch.float32
-    handle = made.position.register_forward_hook(lambda *_: None)
-    assert not isinstance(made(packed).grad_fn, MADE)
+        assert embeddings(packed).dtype == torch.float32
+    handle = embeddings.position.register_forward_hook(lambda *_: None)
+    assert not isinstance(embeddings(packed).grad_fn, EMBED_BACKWARD)
     handle.remove()
-    for wrong in (-1, 2):
-        packed.segments[3] = wrong
+    for invalid in (-1, 2):
+        packed.segments[3] = invalid
         with pytest.raises(IndexError):
-            made(packed)
+            embeddings(packed)
     packed.segments[3] = 0
-    made.norm = nn.Identity()  # type: ignore[assignment]
-    assert not isinstance(made(packed).grad_fn, MADE)
+    embeddings.norm = nn.Identity()  # type: ignore[assignment]
+    assert not isinstance(embeddings(packed).grad_fn, EMBED_BACKWARD)
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_answers_are_made_as_in_training(kind: torch.dtype) -> None:
-    """To the bit, and each token's alone."""
-    made, packed = embeddings().eval(), packed_of([20, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_inference_equals_training_and_does_not_depend_on_other_sequences(dtype: torch.dtype) -> None:
+    embeddings, packed = create_embeddings().eval(), random_batch([20, 5])
     first = Packed.from_arrays(packed.tokens[:20].numpy(), packed.segments[:20].numpy(), np.array([20]))
-    with torch.autocast("cpu", torch.bfloat16, enabled=kind == torch.bfloat16):
-        wanted, _ = computed(made, packed, FAST)
-        set_kernel_backend(made, inference.NumbaInferenceBackend())
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        expected, _ = forward_backward(embeddings, packed, NUMBA)
+        set_kernel_backend(embeddings, inference.NumbaInferenceBackend())
         with torch.inference_mode():
-            found, alone = made(packed), made(first)
-    assert found.dtype == kind
-    assert torch.equal(found, wanted)
-    assert torch.equal(alone, wanted[:20])
+            output, first_output = embeddings(packed), embeddings(first)
+    assert output.dtype == dtype
+    assert torch.equal(output, expected)
+    assert torch.equal(first_output, expected[:20])
 
 
-def test_a_row_of_padding_does_not_learn() -> None:
-    """RoBERTa's row before the first position."""
-    made, packed = embeddings("roberta-mini"), packed_of([20], 1)
+def test_padding_row_gets_no_gradient() -> None:
+    """Test RoBERTa's row before the first position."""
+    embeddings, packed = create_embeddings("roberta-mini"), random_batch([20], 1)
     packed.positions[4] = -1
-    _, slopes = computed(made, packed, FAST)
-    _, expected = computed(made, packed, REFERENCE)
-    assert not slopes["position.weight"][1].any()
-    torch.testing.assert_close(slopes["position.weight"], expected["position.weight"])
+    _, grads = forward_backward(embeddings, packed, NUMBA)
+    _, expected = forward_backward(embeddings, packed, REFERENCE)
+    assert not grads["position.weight"][1].any()
+    torch.testing.assert_close(grads["position.weight"], expected["position.weight"])

@@ -1,5 +1,4 @@
-"""The processor stands in for a GPU: torch's kernel of flash attention is replaced by one for it, all else is the
-code that runs there."""
+"""The CPU replaces a GPU: PyTorch's flash attention kernel is replaced by one for the CPU."""
 
 from __future__ import annotations
 
@@ -14,21 +13,21 @@ from bertsmith.models import attention_layout
 
 
 @pytest.fixture(scope="module", autouse=True)
-def on_the_processor() -> Iterator[None]:
-    """Flash attention on the processor."""
+def flash_attention_on_cpu() -> Iterator[None]:
+    """Register flash attention for the CPU."""
     library = flash_attention.register()
     yield
     library._destroy()
 
 
 @pytest.fixture(autouse=True)
-def no_spare_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU, where the shapes of products are not prepared."""
+def no_row_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pad no rows, as on a GPU, where matrix products have no preparation cost."""
     monkeypatch.setattr(attention_layout, "_ROW_MULTIPLE", 1)
 
 
 @pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if flash attention took fp32: what is the same in all precisions is then the same to rounding."""
+def fp32_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let flash attention support fp32, so that results can be compared with small tolerances."""
     monkeypatch.setattr(torch_flash_attention, "SUPPORTED_DTYPES", (torch.float32,))
     monkeypatch.setattr(flash_attention, "DTYPES", [torch.float32])

@@ -71,7 +71,7 @@ def test_masks_of_many_texts_share_passes(tmp_path: Path, monkeypatch: pytest.Mo
     read: list[int] = []
 
     def watch(_: Any, given: tuple[Any, ...]) -> None:
-        read.append(given[0].sequences)
+        read.append(given[0].num_sequences)
 
     handle = model.encoder.register_forward_pre_hook(watch)
     found = model.fill_mask(texts, top_k=3)

@@ -157,7 +157,7 @@ def _read(path: Path) -> Any:
         ) from None
     except (ValueError, RecursionError) as error:
         raise InputError(
-            "invalid_json", f"the file is not JSON ({error})", location=path, hint="It may be damaged."
+            "invalid_json", f"the file is not JSON ({error})", location=path, hint="it may be damaged"
         ) from None
     if key is not None:
         raise InputError("not_finite", f"'{key}' is not a finite number", location=path, hint=_HINT)
@@ -189,7 +189,7 @@ def config_from_hf(raw: Mapping[str, Any], model_family: Family, location: str) 
                 "unsupported_config",
                 f"'{key}' {_shortened(raw[key])} is not supported",
                 location=location,
-                hint=f"{model_family.model_type} models have {value!r}.",
+                hint=f"{model_family.model_type} models have {value!r}",
             )
     return config
 
@@ -221,7 +221,7 @@ def family_from_hf(hf_config: HFConfig, names: list[str], location: str) -> Fami
                 "unknown_model_type",
                 f"unknown model type {_shortened(hf_config.model_type)}",
                 location=location,
-                hint=f"Supported: {', '.join(FAMILIES)}.",
+                hint=f"supported: {', '.join(FAMILIES)}",
             )
         model_family = get_family(model_type)
         other_prefixes = {other.class_prefix for other in map(get_family, FAMILIES)} - {
@@ -232,7 +232,7 @@ def family_from_hf(hf_config: HFConfig, names: list[str], location: str) -> Fami
                 "model_type_mismatch",
                 f"'model_type' is {hf_config.model_type!r}, but 'architectures' names {hf_config.architecture}",
                 location=location,
-                hint="Correct the wrong one.",
+                hint="correct the wrong one",
             )
         return model_family
     matching = [
@@ -245,7 +245,7 @@ def family_from_hf(hf_config: HFConfig, names: list[str], location: str) -> Fami
             "model_type_missing",
             "'model_type' is missing, and the tensor names do not determine the family",
             location=location,
-            hint=f"Add it: {', '.join(FAMILIES)}.",
+            hint=f"add it: {', '.join(FAMILIES)}",
         )
     return matching[0]
 

@@ -124,7 +124,7 @@ class ModelFolder:
                 f"the tokenizer has {pluralize(tokenizer.vocab_size, 'entry', 'entries')}, the model "
                 f"{self.config.vocab_size:,}",
                 location=self.path,
-                hint="They belong to different models: copy the folder again from its source.",
+                hint="they belong to different models: copy the folder again from its source",
             )
         return tokenizer
 
@@ -187,7 +187,7 @@ class ModelFolder:
                     "weights_changed",
                     "these are not the weights that were written (their SHA-256 differs)",
                     location=self._files.location,
-                    hint="The file is damaged or was replaced: copy or train it again.",
+                    hint="the file is damaged or was replaced: copy or train it again",
                 )
             position_ids = frozenset(name for name in self._files.shapes if name.endswith("position_ids"))
             tensors = self._files.read(skip=position_ids)
@@ -235,7 +235,7 @@ def read_folder(path: str | Path) -> ModelFolder:
             "causal_head_reads_first_token",
             f"is_decoder is true, and the head of {architecture} reads the first token, which attends to no other",
             location=location,
-            hint="Only causal models whose head reads the last token are supported.",
+            hint="only causal models whose head reads the last token are supported",
         )
     linear_weights = (f"{part}.linear.weight" for part in _LABELED_PARTS)
     num_labels = next((shapes[name][0] for name in linear_weights if name in shapes), None)
@@ -333,7 +333,7 @@ def check_replaceable(folder: Path) -> None:
             "not_a_model_folder",
             "it exists and is not a model folder of bertsmith",
             location=folder,
-            hint="Name another folder.",
+            hint="name another folder",
         )
 
 
@@ -370,7 +370,7 @@ def _check_shapes(
             "tensor_missing",
             f"missing {describe_tensors(missing, table)}",
             location=location,
-            hint=f"The folder was written as {architecture}.",
+            hint=f"the folder was written as {architecture}",
         )
     for name, shape in expected.items():
         if shapes[name] != shape:
@@ -378,7 +378,7 @@ def _check_shapes(
                 "shape_mismatch",
                 f"{describe_tensors([name], table)} {list(shapes[name])} should be {list(shape)}",
                 location=location,
-                hint="config.json and the weights are from different models.",
+                hint="config.json and the weights are from different models",
             )
 
 
@@ -393,7 +393,7 @@ def _labels(id2label: Mapping[str, Any] | None, num_labels: int | None, location
             "label_ids_mismatch",
             f"the ids of id2label are not the classifier's, 0 to {num_labels - 1}",
             location=location,
-            hint="Name each of these ids, and no other.",
+            hint="name each of these ids, and no other",
         )
     labels = [str(id2label[str(i)]) for i in range(num_labels)]
     label, count = Counter(labels).most_common(1)[0]
@@ -402,7 +402,7 @@ def _labels(id2label: Mapping[str, Any] | None, num_labels: int | None, location
             "duplicate_label",
             f"id2label gives the name {label!r} to {count} ids",
             location=location,
-            hint="Give each class its own name.",
+            hint="give each class its own name",
         )
     return labels
 

@@ -38,7 +38,7 @@ def locate(name: str | Path) -> Path:
             "not_a_model",
             f"this is neither a run nor a model folder ({CONFIG_FILE} is missing)",
             location=name,
-            hint="Name a folder that training wrote, or one with config.json and model.safetensors.",
+            hint="name a folder that training wrote, or one with config.json and model.safetensors",
         )
     if path.name == str(name) and (_PRETRAINED / path.name / CONFIG_FILE).is_file():
         return _PRETRAINED / path.name
@@ -47,7 +47,7 @@ def locate(name: str | Path) -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    suggestion = f"Did you mean {near}? Otherwise: " if (near := similar_path(name)) else ""
+    suggestion = f"did you mean {near}? Otherwise: " if (near := similar_path(name)) else ""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -55,7 +55,7 @@ def _from_hub(name: str) -> Path:
             "hub_not_installed",
             "no such folder",
             location=name,
-            hint=f"{suggestion}If it is a published model: pip install 'bertsmith[hub]'.",
+            hint=f"{suggestion}if it is a published model: pip install 'bertsmith[hub]'",
         ) from None
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
     reason, reached = "", True
@@ -80,14 +80,14 @@ def _from_hub(name: str) -> Path:
             "hub_unreachable",
             "no such run or model folder, and the Hugging Face hub cannot be reached",
             location=name,
-            hint=f"{suggestion}Name a run or a model folder; a published model needs the network once.",
+            hint=f"{suggestion}name a run or a model folder; a published model needs the network once",
         )
     place = "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the Hugging Face hub ({reason})"
     raise InputError(
         "model_not_found",
         f"no such folder, and no model of this name {place}",
         location=name,
-        hint=f"{suggestion}Name a run, a model folder, or a published model.",
+        hint=f"{suggestion}name a run, a model folder, or a published model",
     )
 
 

@@ -31,11 +31,11 @@ def check_single_run(folder: Path) -> None:
     started = [name for name in names if (folder / name / "model").is_dir()]
     resume = option("resume", True)
     if isinstance(best, str) and best in names:
-        hint = f"Name one run: {folder / best} has the best {metric} on the validation set."
+        hint = f"name one run: {folder / best} has the best {metric} on the validation set"
     elif started:
-        hint = f"Name one run, such as {folder / started[0]}. Not all runs are finished; {resume} continues them."
+        hint = f"name one run, such as {folder / started[0]}; {resume} continues unfinished runs"
     else:
-        hint = f"Continue the runs: repeat the command that started them with {resume}."
+        hint = f"continue the runs: repeat the command that started them with {resume}"
     message = f"this folder holds {pluralize(len(names), 'run')}; it is not a run itself"
     raise InputError("folder_of_runs", message, location=folder, hint=hint)
 

@@ -73,13 +73,13 @@ def open_weights(folder: Path) -> WeightFiles:
                 "pickle",
                 "this is a pickle, which can run code of its author; it is not opened",
                 location=pickle,
-                hint="If you trust it, load it with transformers and save it as safetensors by save_pretrained().",
+                hint="if you trust it, load it with transformers and save it as safetensors by save_pretrained()",
             )
     raise InputError(
         "weights_missing",
         f"the folder has no {WEIGHTS_FILE}",
         location=folder,
-        hint="Copy the whole folder again, or name the one that has the weights.",
+        hint="copy the whole folder again, or name the one that has the weights",
     )
 
 
@@ -95,7 +95,7 @@ def _open_sharded(folder: Path) -> WeightFiles:
                 "weight_index_outside_folder",
                 f"{name[:80]!r} is not the name of a safetensors file in this folder",
                 location=index,
-                hint="Copy the folder again from its source.",
+                hint="copy the folder again from its source",
             )
     files: dict[Path, list[str]] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -130,7 +130,7 @@ def _checked(tensor: Tensor, name: str, path: Path) -> Tensor:
             "weights_not_float",
             f"tensor '{name}' holds {dtype}, not floating-point numbers",
             location=path,
-            hint="Weights are read as fp32, fp16, bf16, or fp64: use the model from before its conversion.",
+            hint="weights are read as fp32, fp16, bf16, or fp64: use the model from before its conversion",
         )
     values = (
         tensor.float() if tensor.dtype == torch.float64 else tensor
@@ -141,7 +141,7 @@ def _checked(tensor: Tensor, name: str, path: Path) -> Tensor:
             "weights_not_finite",
             f"tensor '{name}' has values that are infinite or NaN",
             location=path,
-            hint="The training run that wrote it diverged; use an earlier model.",
+            hint="the training run that wrote it diverged; use an earlier model",
         )
     return tensor
 
@@ -156,12 +156,12 @@ def _open(path: Path) -> Iterator[Any]:
             "permission_denied",
             "no permission to read this file",
             location=path,
-            hint="Ask its owner for permission.",
+            hint="ask its owner for permission",
         ) from None
     except (SafetensorError, OSError) as error:
         raise InputError(
             "invalid_safetensors",
             f"this is not a complete safetensors file ({error})",
             location=path,
-            hint="The file is damaged: copy it again.",
+            hint="the file is damaged: copy it again",
         ) from None

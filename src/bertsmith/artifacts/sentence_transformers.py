@@ -88,7 +88,7 @@ def read_sentence_embedding_config(folder: Path) -> SentenceEmbeddingConfig | No
             f"its embeddings are computed by {', '.join(classes) or 'no modules'}; "
             f"bertsmith supports {', '.join(_MODULE_CLASSES)}",
             location=folder / MODULES,
-            hint=f"Set a pooling to ignore these modules: {option('pooling', 'mean')}.",
+            hint=f"set a pooling to ignore these modules: {option('pooling', 'mean')}",
         )
     path = str(modules[1].get("path") or "")
     config = read_json(folder / POOLING_CONFIG if path == POOLING_FOLDER else _pooling_config(folder, path))
@@ -108,7 +108,7 @@ def _max_length(folder: Path) -> int | None:
                 "invalid_max_length",
                 f"{key} is {length!r:.40}, not a number of tokens",
                 location=folder / name,
-                hint="Correct the file.",
+                hint="correct the file",
             )
         return length
     return None
@@ -122,7 +122,7 @@ def _pooling_config(folder: Path, path: str) -> Path:
             "pooling_outside_folder",
             f"the pooling's path {path!r:.40} is outside of this folder",
             location=folder / MODULES,
-            hint="Copy the folder again from its source.",
+            hint="copy the folder again from its source",
         )
     return folder / parts[0] / "config.json"
 
@@ -142,5 +142,5 @@ def _pooling(config: dict[str, Any], folder: Path) -> Pooling:
         "unsupported_pooling",
         f"its pooling ({', '.join(map(str, modes)) or 'none'}) is not supported",
         location=folder,
-        hint=f"Set one: {option('pooling', 'mean')}, cls, or max.",
+        hint=f"set one: {option('pooling', 'mean')}, cls, or max",
     )

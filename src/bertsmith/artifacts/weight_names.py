@@ -114,7 +114,7 @@ def check_names(names: Iterable[str], table: NameTable, location: str) -> None:
             "unexpected_tensors",
             f"unexpected {_listed(unexpected)}",
             location=location,
-            hint="No part of a model with config.json's sizes and heads has this name.",
+            hint="no part of a model with config.json's sizes and heads has this name",
         )
 
 
@@ -174,7 +174,7 @@ def from_hf_names(weights: Mapping[str, Tensor], table: NameTable, location: str
                 "tied_tensors_differ",
                 f"tensor '{duplicate}' differs from '{original}'",
                 location=location,
-                hint="The two are one tied tensor in this model; the file cannot be read.",
+                hint="the two are one tied tensor in this model; the file cannot be read",
             )
     return merge_tensors(weights, table, location)
 

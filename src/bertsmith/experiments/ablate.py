@@ -355,7 +355,7 @@ def _begin(out: Path, asked: Mapping[str, Any], *, resume: bool) -> dict[str, An
         ) from None
     now, wanted = json.loads(json.dumps(_of_models(asked))), asked["recipe"]["rows"]
     changed = [row for row in rows if row in wanted and rows[row] != wanted[row]]
-    other_data = before.get("data", asked["data"]) != asked["data"]  # earlier versions did not write it down
+    other_data = before.get("data") != asked["data"]
     if changed or other_data or now != known:
         what = f"another row '{changed[0]}'" if changed else "other data" if other_data else "other settings"
         raise InputError(

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, create_model
 
 from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
-from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
+from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.training.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -77,36 +77,30 @@ class FinetuneTrainSettings(TrainSettings):
         ge=1,
         description="early stopping: evaluations in a row without a better score after which the run ends; none: "
         "never",
-        json_schema_extra=ADDED_LATER,
     )
     drop_after: int = Field(
         2,
         ge=1,
         description="evaluations in a row without a better score after which the schedule plateau falls",
-        json_schema_extra=ADDED_LATER,
     )
     frozen: bool = Field(
         False,
         description="train the head alone: the encoder stays as it is, without dropout, and its hidden states are "
         "computed once and kept on disk as long as the run lasts",
-        json_schema_extra=ADDED_LATER,
     )
     freeze_embeddings: bool = Field(
         False,
         description="leave the embeddings as the base has them",
-        json_schema_extra=ADDED_LATER,
     )
     freeze_layers: int = Field(
         0,
         ge=0,
         description="leave so many first layers, and the embeddings below them, as the base has them",
-        json_schema_extra=ADDED_LATER,
     )
     unfreeze_every: Annotated[int | Literal["epoch"] | None, BeforeValidator(_updates_or_epoch)] = Field(
         None,
         description="gradual unfreezing: the head alone at first, then one more layer from the top down each so "
         "many updates, or each epoch, the embeddings last; none: all from the first update on",
-        json_schema_extra=ADDED_LATER,
     )
     layer_decay: float = Field(
         1.0,
@@ -114,7 +108,6 @@ class FinetuneTrainSettings(TrainSettings):
         le=1,
         description="the rate of each layer as a multiple of the one above; the top layer and the head have the "
         "whole rate, the embeddings the lowest",
-        json_schema_extra=ADDED_LATER,
     )
 
 
@@ -147,20 +140,14 @@ class TeacherSettings(Settings):
     model: str = Field(
         "",
         description="the teacher: a run of the same task, or a model folder; empty: none",
-        json_schema_extra=ADDED_LATER,
     )
-    temperature: float = Field(
-        2.0, gt=0, description="what both models' logits are divided by", json_schema_extra=ADDED_LATER
-    )
+    temperature: float = Field(2.0, gt=0, description="what both models' logits are divided by")
     soft_weight: float = Field(
         0.5,
         gt=0,
         description="weight of the distance to the teacher's answers",
-        json_schema_extra=ADDED_LATER,
     )
-    task_weight: float = Field(
-        0.5, ge=0, description="weight of the examples' own answers", json_schema_extra=ADDED_LATER
-    )
+    task_weight: float = Field(0.5, ge=0, description="weight of the examples' own answers")
 
 
 class FinetuneSettings(Settings):

@@ -61,7 +61,7 @@ def settle_layers(encoder: Encoder, head: Task, train: FinetuneTrainSettings) ->
         logger.info("the embeddings%s are frozen: %s of %s are trained", also, f"{trained:,}", of)
     if train.layer_decay < 1:
         for under, module in enumerate(reversed([encoder.embeddings, *layers])):
-            setattr(module, "rate", train.layer_decay**under)  # noqa: B010  (a Module's type knows no such name)
+            setattr(module, "lr_multiplier", train.layer_decay**under)  # noqa: B010  (a Module's type knows no such name)
 
 
 def thaws(

@@ -53,7 +53,7 @@ def _kind_of(path: Path, folder: ModelFolder) -> tuple[type[Task], Facts]:
     record, own = folder.record, folder.path
     if (name := record.get("task")) in TASKS:
         kind = task_type(name)
-        facts = record["facts"] if "facts" in record else kind.facts_before(record, folder)
+        facts = record.get("facts")
         if facts is None:
             raise InputError(
                 "metadata_config_mismatch",

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from bertsmith.settings import ADDED_LATER, Settings
+from bertsmith.settings import Settings
 
 _Probability = Annotated[float, Field(ge=0, le=1)]
 PAIRS = ("segment_pair", "sentence_pair")
@@ -68,14 +68,12 @@ class DataSettings(Settings):
         "none",
         description="corruption of training text before it is masked: none, as in BERT; insertion of random "
         "tokens (never predicted); or deletion of tokens",
-        json_schema_extra=ADDED_LATER,
     )
     corruption_ratio: float = Field(
         0.05,
         gt=0,
         le=0.5,
         description="tokens that corruption inserts or deletes, as a ratio of each segment's tokens, rounded down",
-        json_schema_extra=ADDED_LATER,
     )
     span_length_distribution: Literal["geometric", "harmonic"] = Field(
         "geometric", description="words per span: geometric (SpanBERT), or harmonic, p(n) ~ 1/n (ALBERT)"
@@ -102,12 +100,10 @@ class DataSettings(Settings):
         0,
         description="label of a pair whose B follows A, in nsp; other tools assume 0, and a model with 1 says so "
         "in bertsmith.json",
-        json_schema_extra=ADDED_LATER,
     )
     nsp_negatives: Literal["other_document", "same_document"] = Field(
         "other_document",
         description="source of NotNext's B: other_document, or same_document (A's own, but not adjacent to A)",
-        json_schema_extra=ADDED_LATER,
     )
     twin_overlap: float = Field(
         0.5,
@@ -128,7 +124,6 @@ class DataSettings(Settings):
         le=1,
         description="fraction of the other documents to train on, selected by hash: a smaller fraction is a "
         "subset of a larger one, and the validation split stays the same",
-        json_schema_extra=ADDED_LATER,
     )
     max_validation_instances: int = Field(
         1024,

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from bertsmith.settings import ADDED_LATER, Settings
+from bertsmith.settings import Settings
 
 # More than four times the largest published encoder: a larger one is a mistake or an attack.
 _MAX_PARAMETERS = 4_000_000_000
@@ -52,7 +52,6 @@ class ModelConfig(Settings):
         1,
         ge=1,
         description="groups of consecutive layers; layers share parameters inside their group only",
-        json_schema_extra=ADDED_LATER,
     )
     hidden_act: Literal["gelu", "gelu_new", "relu"] = Field(
         "gelu",
@@ -77,27 +76,22 @@ class ModelConfig(Settings):
     position: Literal["learned", "sinusoidal", "none"] = Field(
         "learned",
         description="position embeddings: learned, fixed sinusoids, or none (zeros)",
-        json_schema_extra=ADDED_LATER,
     )
     norm: Literal["post", "pre"] = Field(
         "post",
         description="LayerNorm after each residual sum, as in BERT, or before each sublayer and at the end",
-        json_schema_extra=ADDED_LATER,
     )
     causal: bool = Field(
         False,
         description="causal attention: tokens attend only to themselves and earlier tokens, as in GPT",
-        json_schema_extra=ADDED_LATER,
     )
     tie_word_embeddings: bool = Field(
         True,
         description="use the token embeddings as the weights of the masked LM decoder, as in BERT",
-        json_schema_extra=ADDED_LATER,
     )
     backwards: bool = Field(
         False,
         description="causal attention from right to left: tokens attend to themselves and later tokens",
-        json_schema_extra=ADDED_LATER,
     )
     type_vocab_size: int = Field(
         2, ge=0, le=1_024, description="number of segment embeddings; 1: the same for all tokens, 0: none"

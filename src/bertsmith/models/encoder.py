@@ -426,14 +426,14 @@ class Encoder(nn.Module):
             raise InputError(
                 "token_id_out_of_range",
                 f"token id {wrong} is out of range: this model has ids 0 to {config.vocab_size - 1}",
-                hint="Encode the text with the model's tokenizer.",
+                hint="encode the text with the model's tokenizer",
             )
         wrong = _out_of_range(segment_ids, config.type_vocab_size)
         if config.type_vocab_size > 1 and wrong is not None:
             raise InputError(
                 "segment_id_out_of_range",
                 f"segment id {wrong} is out of range: this model has ids 0 to {config.type_vocab_size - 1}",
-                hint="Encode the text with the model's tokenizer.",
+                hint="encode the text with the model's tokenizer",
             )
 
     def _check_length(self, length: int) -> None:

@@ -142,7 +142,7 @@ class Family:
                 "no_class_for_heads",
                 f"{self.model_type} has no class with these heads: {heads}",
                 argument="model.model_type",
-                hint="Choose another sentence task or another family.",
+                hint="choose another sentence task or another family",
             )
         return architecture
 
@@ -163,7 +163,7 @@ class Family:
                     "not_in_family",
                     f"{actual} is not supported: it is {value} in every {self.model_type}",
                     argument=f"model.{name}",
-                    hint="Start from a preset of another family.",
+                    hint="start from a preset of another family",
                 )
         for name, other in self.none_if_equal.items():
             if getattr(config, name) == getattr(config, other):
@@ -171,7 +171,7 @@ class Family:
                     "redundant_size",
                     f"it equals model.{other}; no {self.model_type} has both",
                     argument=f"model.{name}",
-                    hint=f"Use {option(f'model.{name}', 'none')}.",
+                    hint=f"use {option(f'model.{name}', 'none')}",
                 )
         for name in self.required:
             if getattr(config, name) is None:
@@ -179,7 +179,7 @@ class Family:
                     "setting_required",
                     f"every {self.model_type} has this setting",
                     argument=f"model.{name}",
-                    hint=f"Set it, or start from a preset: {', '.join(list(self.presets)[:3])}.",
+                    hint=f"set it, or start from a preset: {', '.join(list(self.presets)[:3])}",
                 )
 
 
@@ -283,12 +283,12 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     preset_name = resolve_preset(name)
     if preset_name is None:
         near = similar_presets(name)
-        suggestion = f"Did you mean {' or '.join(near)}? " if near else ""
+        suggestion = f"did you mean {' or '.join(near)}? " if near else ""
         families = (", ".join(abbreviate_names(get_family(model_type).presets)) for model_type in FAMILIES)
         raise InputError(
             "unknown_preset",
             "there is no preset of this name",
             location=name,
-            hint=f"{suggestion}Presets: {'; '.join(families)}.",
+            hint=f"{suggestion}presets: {'; '.join(families)}",
         )
     return ModelConfig.of({**presets()[preset_name], **changes}, f"preset {preset_name}")

@@ -61,7 +61,7 @@ class BiLSTM(nn.Module):
                 "odd_hidden_size",
                 f"a BiLSTM has half of the hidden size per direction, and {config.hidden_size} is odd",
                 argument="head",
-                hint=f"Use {option('head', 'linear')}, or a model with an even hidden size.",
+                hint=f"use {option('head', 'linear')}, or a model with an even hidden size",
             )
         self.lstm = nn.LSTM(inputs, direction_size, num_layers=2, bidirectional=True)
         if not self.lstm.weight_ih_l0.is_meta:
@@ -96,7 +96,7 @@ class SecondEncoder(nn.Module):
                 "second_encoder_not_causal",
                 "a second encoder needs a causal model, and this one attends to both sides",
                 argument="task.beside",
-                hint=f"Fine-tune a model pre-trained with {option('objective.name', 'causal')}, or omit it.",
+                hint=f"fine-tune a model pre-trained with {option('objective.name', 'causal')}, or omit it",
             )
         other_config = config.model_copy(update={"backwards": not config.backwards})
         self.encoder = build_encoder(other_config, generator)
@@ -127,7 +127,7 @@ class FeatureExtractor(nn.Module):
                 "second_encoder_with_features",
                 "a second encoder excludes a BiLSTM and a choice of layers",
                 argument="task.beside",
-                hint=f"Omit {option('head')} and {option('layers')}.",
+                hint=f"omit {option('head')} and {option('layers')}",
             )
         hidden_size, num_layers = config.hidden_size, config.num_hidden_layers
         self._config = config
@@ -138,7 +138,7 @@ class FeatureExtractor(nn.Module):
                 "too_few_layers",
                 f"{layers} needs 4 layers, and the model has {pluralize(num_layers, 'layer')}",
                 argument="layers",
-                hint="Choose last or sum_all.",
+                hint="choose last or sum_all",
             )
         if layers == "concat_last_four" and not recurrent:
             self.joined = LayerConcat(config, generator)

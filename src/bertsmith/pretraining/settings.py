@@ -9,7 +9,7 @@ from pydantic import Field, create_model, model_validator
 from bertsmith.instances.settings import DataSettings
 from bertsmith.models.config import ModelConfig
 from bertsmith.objectives.settings import OBJECTIVES
-from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
+from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.training.settings import TrainSettings
 
 _USUAL = next(iter(OBJECTIVES))
@@ -26,7 +26,7 @@ class EvaluateSettings(Settings):
     pairs_encoding: str | None = Field(
         None,
         description="the encoding of that file, where it is not UTF-8: cp1252, gb18030, …",
-        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+        json_schema_extra=MAY_CHANGE,
     )
     pairs_sample: int | None = Field(
         1000,
@@ -56,7 +56,6 @@ class StartSettings(Settings):
         "",
         description="a text file of word vectors, word2vec's or GloVe's (also compressed), as wide as the token "
         "table: tokens that are words in it begin with their vectors, scaled to initializer_range; empty: none",
-        json_schema_extra=ADDED_LATER,
     )
     positions: Literal["normal", "sinusoidal"] = Field(
         "normal", description="the position table starts at random or from sinusoids of the same deviation"
@@ -107,7 +106,6 @@ class ObjectiveSettings(Settings):
         "mean",
         description="what an update minimises of the predicted tokens' losses: their mean, or their sum, whose "
         "gradient is as many times larger (train.clip_norm and epsilon see that)",
-        json_schema_extra=ADDED_LATER,
     )
 
 

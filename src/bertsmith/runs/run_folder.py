@@ -281,12 +281,9 @@ def log_finished(out: Path, progress: Progress) -> None:
 
 
 def numbers(settings: Settings) -> str:
-    """The settings that a run's numbers depend on, as text to take a fingerprint of. Those that earlier versions
-    did not have are in it where they are not at their defaults."""
-    kind, values = type(settings), settings.flat()
-    usual, later = kind().flat(), kind.added_later()
-    left_out = kind.may_change() | {name for name in later if values[name] == usual[name]}
-    return json.dumps({k: v for k, v in values.items() if k not in left_out}, sort_keys=True)
+    """Return the settings that a run's results depend on as JSON, for its fingerprint."""
+    may_change = type(settings).may_change()
+    return json.dumps({k: v for k, v in settings.flat().items() if k not in may_change}, sort_keys=True)
 
 
 def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:

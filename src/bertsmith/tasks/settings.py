@@ -8,7 +8,7 @@ from pydantic import Field, PositiveFloat
 
 from bertsmith.io.choices import ChoiceNames
 from bertsmith.models.config import Layers, Pooling
-from bertsmith.settings import ADDED_LATER, Settings
+from bertsmith.settings import Settings
 
 FileEncoding = Annotated[
     str | None, Field(description="the encoding of files that are not UTF-8: cp1252, gb18030, …")
@@ -27,7 +27,6 @@ Head = Annotated[
     Field(
         description="what reads the encoder's states: linear: the task's own layers; bilstm: two layers of a "
         "bidirectional LSTM below them",
-        json_schema_extra=ADDED_LATER,
     ),
 ]
 Beside = Annotated[
@@ -35,7 +34,6 @@ Beside = Annotated[
     Field(
         description="of a left-to-right model: a run of the same size that reads the other way, whose states are "
         "joined to this one's; empty: none",
-        json_schema_extra=ADDED_LATER,
     ),
 ]
 ClassWeights = Literal["none", "balanced"] | dict[str, PositiveFloat]
@@ -67,13 +65,11 @@ class TextSettings(Settings):
         "text",
         description="what strings such as [SEP] in a text are: text like all other (text), or the model's special "
         "tokens (parse)",
-        json_schema_extra=ADDED_LATER,
     )
     pooler: bool = Field(
         True,
         description="whether the head of a BERT or an ALBERT reads the pooler, as in the releases, or the first "
         "token's hidden state itself",
-        json_schema_extra=ADDED_LATER,
     )
     head: Head = "linear"
     beside: Beside = ""
@@ -99,7 +95,6 @@ class ClassSettings(TextSettings):
         "none",
         description="what the head is at first: drawn (none), or for two labels the base's head for the next "
         "sentence (nsp); which label begins as IsNext is told",
-        json_schema_extra=ADDED_LATER,
     )
     calibrate: bool = Field(
         False,
@@ -138,7 +133,6 @@ class TagSettings(Settings):
         "last",
         description="which layers are read: last, second_to_last, embeddings; several with learnt weights: "
         "sum_last_four, sum_all; side by side: concat_last_four",
-        json_schema_extra=ADDED_LATER,
     )
     head: Head = "linear"
     beside: Beside = ""
@@ -159,22 +153,17 @@ class AnswerSettings(Settings):
     question_column: str | None = Field(
         None,
         description="of rows, not SQuAD's JSON: the column of the question; none: question",
-        json_schema_extra=ADDED_LATER,
     )
-    context_column: str | None = Field(
-        None, description="likewise the column of the passage; none: context", json_schema_extra=ADDED_LATER
-    )
+    context_column: str | None = Field(None, description="likewise the column of the passage; none: context")
     answer_column: str | None = Field(
         None,
         description="likewise the column of the answer, empty where there is none; none: answer, answer_text or "
         "answers",
-        json_schema_extra=ADDED_LATER,
     )
     start_column: str | None = Field(
         None,
         description="likewise the column of the character of the passage that the answer begins at, from 0; none: "
         "start or answer_start",
-        json_schema_extra=ADDED_LATER,
     )
     delimiter: Delimiter = None
     header: Header = True
@@ -191,7 +180,6 @@ class AnswerSettings(Settings):
     transform: bool = Field(
         False,
         description="whether the two vectors have a layer before them (Linear and activation); BERT has none",
-        json_schema_extra=ADDED_LATER,
     )
     null_threshold: float | None = Field(
         None,
@@ -214,31 +202,26 @@ class ChooseSettings(Settings):
     context_column: str | None = Field(
         None,
         description="the column of the context; none: context, article, passage, premise, …, if there is one",
-        json_schema_extra=ADDED_LATER,
     )
     question_column: str | None = Field(
         None,
         description="the column of the question; none: question, where there is one",
-        json_schema_extra=ADDED_LATER,
     )
     choices_column: str | None = Field(
         None,
         description="the column of the choices, a list, or those of each choice with commas between: A,B,C,D; "
         "none: choices, options, endings, or choice0, choice1, …",
-        json_schema_extra=ADDED_LATER,
     )
     label_column: str | None = Field(
         None,
         description="the column of the right choice, as its index, its letter or its text; none: label, answerKey "
         "or answer",
-        json_schema_extra=ADDED_LATER,
     )
     first_index: int = Field(
         0,
         ge=0,
         le=1,
         description="the index that the label has for the first choice: 0, or 1",
-        json_schema_extra=ADDED_LATER,
     )
     delimiter: Delimiter = None
     header: Header = True
@@ -281,19 +264,13 @@ class RelateSettings(Settings):
         None,
         description="of rows: the column of the text, or in .jsonl of the list of words; none: text, sentence, "
         "tokens or words",
-        json_schema_extra=ADDED_LATER,
     )
     head_column: str | None = Field(
         None,
         description="the column of the first entity's [start, end]; none: head, e1 or subj, or tags in the text",
-        json_schema_extra=ADDED_LATER,
     )
-    tail_column: str | None = Field(
-        None, description="likewise of the second; none: tail, e2 or obj", json_schema_extra=ADDED_LATER
-    )
-    label_column: str | None = Field(
-        None, description="the column of the relation; none: relation or label", json_schema_extra=ADDED_LATER
-    )
+    tail_column: str | None = Field(None, description="likewise of the second; none: tail, e2 or obj")
+    label_column: str | None = Field(None, description="the column of the relation; none: relation or label")
     delimiter: Delimiter = None
     encoding: FileEncoding = None
     max_length: int | None = Field(

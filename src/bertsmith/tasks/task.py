@@ -208,11 +208,6 @@ class Task(Objective):
         return None
 
     @classmethod
-    def facts_before(cls, record: Mapping[str, Any], folder: Foreign) -> Facts | None:
-        """The facts of a folder of ours that was written before folders held them; None where there are none."""
-        return cls.facts_of(folder)
-
-    @classmethod
     def content(cls, example: Any) -> Hashable:
         """What must not be on both sides of a split: equal texts, questions about one passage."""
         raise NotImplementedError

@@ -77,8 +77,8 @@ class State(_Schema):
     best_sha256: _Digest | None
     evaluation: dict[str, float]
     plan: list[Entry]
-    waited: _Count = 0  # earlier versions did not count these
-    drops: _Count = 0
+    waited: _Count
+    drops: _Count
 
     @field_validator("plan")
     @classmethod

@@ -85,9 +85,11 @@ class Recorded(Passes):
     ) -> tuple[Mapping[str, Tensor], Tensor]:
         """As `Passes.gradients`, of an update of one batch: nothing is added to gradients of earlier ones."""
         sizes = _filled_up(batch.sizes)
-        shape = (*sizes[:3], -(-sizes.longest // self._lengths))
-        filled = batch.filled(sizes)
-        tried = self._tried(filled.unmeasured(sizes.longest), factors, place) if self._works is None else None
+        shape = (*sizes[:3], -(-sizes.max_seqlen // self._lengths))
+        filled = batch.padded_to(sizes)
+        tried = (
+            self._tried(filled.unmeasured(sizes.max_seqlen), factors, place) if self._works is None else None
+        )
         if not self._works:
             return super().gradients(batch, factors, place, last=last)
         if shape not in self._graphs:
@@ -96,7 +98,7 @@ class Recorded(Passes):
             return tried or super().gradients(filled, factors, place, last=last)
         there, graph = place.to_device(filled), self._graphs[shape]
         if graph is None:
-            graph = self._graphs[shape] = self._recorded(there, sizes.longest, factors, place)
+            graph = self._graphs[shape] = self._recorded(there, sizes.max_seqlen, factors, place)
         for kept, new in zip(graph.batch.tensors, there.tensors, strict=True):
             kept.copy_(new)
         graph.factors.copy_(copy_to_device(torch.tensor(list(factors.values())), place.device))
@@ -165,10 +167,12 @@ def _kernels_of(trained: Trained) -> list[KernelBackend]:
 def _filled_up(sizes: Any) -> Any:
     """What a batch of these sizes is filled up to. The first row of an empty sequence is another's, so there is
     one token more at least; the sequences suffice for all that may be added."""
-    tokens, step = _next(sizes.tokens + 1, _STEPS)
-    rows, _ = _next(sizes.rows, _ROW_STEPS)
-    each = 1 << (sizes.longest.bit_length() - 1)
-    return sizes._replace(sequences=sizes.sequences + 1 + step // each, tokens=tokens, rows=rows)
+    tokens, step = _next(sizes.num_tokens + 1, _STEPS)
+    rows, _ = _next(sizes.num_rows, _ROW_STEPS)
+    each = 1 << (sizes.max_seqlen.bit_length() - 1)
+    return sizes._replace(
+        num_sequences=sizes.num_sequences + 1 + step // each, num_tokens=tokens, num_rows=rows
+    )
 
 
 def _next(size: int, steps: int) -> tuple[int, int]:

@@ -42,7 +42,7 @@ class Entry(BaseModel):
     threads: _Positive
     budget: dict[str, float | int]
     why: str
-    processes: _Positive = 1  # earlier versions had one
+    processes: _Positive = 1
 
 
 class RunPlan:

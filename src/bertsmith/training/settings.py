@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from bertsmith.settings import ADDED_LATER, MAY_CHANGE, Settings
+from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.training.lr_schedule import Shape
 
 _LONGEST_MINUTES = 5_256_000  # ten years
@@ -93,13 +93,11 @@ class TrainSettings(Settings):
         gt=0,
         lt=1,
         description="what the schedules step and plateau multiply the rate by each time",
-        json_schema_extra=ADDED_LATER,
     )
     drops_at: Annotated[tuple[_Share, ...], BeforeValidator(_one_or_more)] = Field(
         (0.5, 0.75),
         min_length=1,
         description="shares of the updates after which the schedule step falls",
-        json_schema_extra=ADDED_LATER,
     )
     weight_decay: float = Field(
         0.01, ge=0, le=10, description="the optimiser's decay; biases and LayerNorm are exempt"
@@ -133,20 +131,20 @@ class TrainSettings(Settings):
         "faster (the extra fast); auto: numba where it is installed and the model is at least 128 wide. On a GPU "
         "in bf16: torch, flash (flash attention of sequences of any length), or triton (layers as a whole, by "
         "programs of our own); auto: triton in runs of 500 updates and more, flash elsewhere",
-        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+        json_schema_extra=MAY_CHANGE,
     )
     cuda_graphs: bool = Field(
         True,
         description="on a GPU, by kernels triton and where a batch is an update: record each "
         "update's passes as a CUDA graph and replay it, so that the host does not keep the GPU waiting; batches "
         "are filled up to few shapes",
-        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+        json_schema_extra=MAY_CHANGE,
     )
     deterministic: bool = Field(
         False,
         description="on a GPU: compute by torch's deterministic algorithms alone, more slowly, so that a resumed "
         "run equals the one that was never stopped to the last bit, as on a processor it always does",
-        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+        json_schema_extra=MAY_CHANGE,
     )
     device: str = Field(
         "auto", description="where to compute: cpu, cuda, cuda:1; auto: a GPU if there is one"
@@ -169,7 +167,7 @@ class TrainSettings(Settings):
         False,
         description="each of several processes keeps but a part of weights, gradients and the optimiser's state, "
         "for training that does not fit into the memory of one; AdamW only",
-        json_schema_extra=MAY_CHANGE | ADDED_LATER,
+        json_schema_extra=MAY_CHANGE,
     )
     tensorboard: bool = Field(
         True, description="write TensorBoard curves beside log.jsonl", json_schema_extra=MAY_CHANGE

@@ -97,15 +97,15 @@ def num_slices(k):
 
 
 @njit(**JIT_OPTIONS)
-def _compute_block(init, bias, a_block, b, steps, target, buffer):
+def _compute_block(init, bias, a_block, b, steps, out_block, buffer):
     """Compute a block of out.
 
     a_block: address of the rows of a, row stride, bytes to the 16 rows below, and bytes to the next 32 terms.
-    steps: number of times that 32 terms are added. target: whether out is bf16, its address, and its row stride.
-    buffer: a block in fp32 that is to be rounded.
+    steps: number of times that 32 terms are added. out_block: whether out is bf16, its address, and its row
+    stride. buffer: a block in fp32 that is to be rounded.
     """
     a, a_row_stride, a_lower_offset, a_step_stride = a_block
-    out_is_bf16, out, out_stride = target
+    out_is_bf16, out, out_stride = out_block
     for i in range(ROWS):  # The result is in the cache once its products are computed.
         prefetch_write(out + i * out_stride)
     if init == INIT_ACCUMULATE:  # in fp32
@@ -129,12 +129,12 @@ def _compute_block(init, bias, a_block, b, steps, target, buffer):
 
 
 @njit(**JIT_OPTIONS)
-def _compute_edge_block(init, bias, a_block, b, steps, target, region):
+def _compute_edge_block(init, bias, a_block, b, steps, out_block, region):
     """Compute a block in a buffer, in the same order, and copy a region of it to out.
 
     region: buffer of a block and a bias, first row, number of rows, number of columns.
     """
-    out_is_bf16, out, out_stride = target
+    out_is_bf16, out, out_stride = out_block
     buffer, first_row, rows, columns = region
     if init == INIT_ACCUMULATE:
         for i in range(rows):

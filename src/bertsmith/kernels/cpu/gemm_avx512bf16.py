@@ -80,26 +80,14 @@ def num_slices(k):
 
 
 @njit(**JIT_OPTIONS)
-def _compute_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, target, region):
-    """Compute a tile of out, or at an edge a region of it.
-
-    target: 0 for fp32, 1 for bf16, or NON_TEMPORAL; address; row stride. region: buffer of a tile and a bias,
-    first row, number of rows, number of columns. At an edge the tile is computed in the buffer, in the same order,
-    and the region is copied to out.
-    """
-    store_mode, out, out_stride = target
+def _compute_edge_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out_tile, region):
+    """Compute a tile in the buffer, in the same order, and copy the region of it to out; see `_compute_tile`."""
+    store_mode, out, out_stride = out_tile
     tile, first_row, rows, columns = region
-    if rows == ROWS and columns == COLUMNS:
-        microkernel_8x32(
-            init, bias, a, a_row_stride, a_pair_stride, b, PAIR_BYTES, store_mode, out, out_stride, pairs
-        )
-        return
     if init == INIT_ACCUMULATE:
         for i in range(rows):
-            tile_row, out_row = (
-                float_array(tile + i * _TILE_STRIDE, columns),
-                float_array(out + i * out_stride, columns),
-            )
+            tile_row = float_array(tile + i * _TILE_STRIDE, columns)
+            out_row = float_array(out + i * out_stride, columns)
             for j in range(columns):
                 tile_row[j] = out_row[j]
     padded_bias = tile + _TILE_STRIDE * ROWS
@@ -120,6 +108,23 @@ def _compute_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, target, 
             out_row = float_array(out + i * out_stride, columns)
             for j in range(columns):
                 out_row[j] = tile_row[j]
+
+
+@njit(inline="always", **JIT_OPTIONS)
+def _compute_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out_tile, region):
+    """Compute a tile of out, or at an edge a region of it.
+
+    out_tile: 0 for fp32, 1 for bf16, or NON_TEMPORAL; address; row stride. region: buffer of a tile and a bias,
+    first row, number of rows, number of columns.
+    """
+    store_mode, out, out_stride = out_tile
+    _, _, rows, columns = region
+    if rows == ROWS and columns == COLUMNS:
+        microkernel_8x32(
+            init, bias, a, a_row_stride, a_pair_stride, b, PAIR_BYTES, store_mode, out, out_stride, pairs
+        )
+    else:
+        _compute_edge_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out_tile, region)
 
 
 @njit(**JIT_OPTIONS)
@@ -179,9 +184,9 @@ def gemm(args):
             for i in range(row, row_end, ROWS):
                 overlap = max(0, i + ROWS - row_end)
                 a_tile = a_rows + (i - overlap - row_start) * a_rows_stride
-                target = out_is_bf16, out + i * out_stride + panel * out_panel_bytes, out_stride
+                out_tile = out_is_bf16, out + i * out_stride + panel * out_panel_bytes, out_stride
                 region = edge, overlap, ROWS - overlap, columns
-                _compute_tile(init, panel_bias, a_tile, a_rows_stride, 4, b_panel, pairs, target, region)
+                _compute_tile(init, panel_bias, a_tile, a_rows_stride, 4, b_panel, pairs, out_tile, region)
         offset = row * out_stride
         apply_epilogue(out + offset, s[16], s[17], offset, out_stride, n, row_end - row)
         row = _CLAIM_ROWS * fetch_and_increment(counter)
@@ -232,9 +237,9 @@ def gemm_transposed_left(args):
                 b_panel, columns = b_panels + panel * _B_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
                 for i in range(row, row_end, ROWS):
                     a_panel = a_panels + i // VECTOR_WIDTH * _A_PANEL_BYTES + i % VECTOR_WIDTH * 4
-                    target = store_mode, out + i * out_stride + 4 * COLUMNS * panel, out_stride
+                    out_tile = store_mode, out + i * out_stride + 4 * COLUMNS * panel, out_stride
                     region = edge, 0, min(ROWS, row_end - i), columns
-                    _compute_tile(init, 0, a_panel, 4, _A_PAIR_BYTES, b_panel, pairs, target, region)
+                    _compute_tile(init, 0, a_panel, 4, _A_PAIR_BYTES, b_panel, pairs, out_tile, region)
             row = _CLAIM_ROWS * fetch_and_increment(counter + 8)
     store_fence()
     if sums:

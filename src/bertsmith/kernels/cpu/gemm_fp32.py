@@ -82,16 +82,9 @@ def num_slices(k):
 
 
 @njit(**JIT_OPTIONS)
-def _compute_tile(init, bias, a, a_row_stride, a_term_stride, b, out, out_stride, kc, region):
-    """Compute a tile of out, or at an edge a region of it.
-
-    region: buffer of a tile and a bias, first row, number of rows, number of columns. At an edge the tile is
-    computed in the buffer, in the same order, and the region is copied to out.
-    """
+def _compute_edge_tile(init, bias, a, a_row_stride, a_term_stride, b, out, out_stride, kc, region):
+    """Compute a tile in the buffer, in the same order, and copy the region of it to out; see `_compute_tile`."""
     tile, first_row, rows, columns = region
-    if rows == ROWS and columns == COLUMNS:
-        microkernel_6x16(init, bias, a, a_row_stride, a_term_stride, b, _B_TERM_BYTES, out, out_stride, kc)
-        return
     for i in range(rows):
         tile_row = float_array(tile + _B_TERM_BYTES * (first_row + i), COLUMNS)
         out_row = float_array(out + i * out_stride, columns)
@@ -110,6 +103,19 @@ def _compute_tile(init, bias, a, a_row_stride, a_term_stride, b, out, out_stride
         out_row = float_array(out + i * out_stride, columns)
         for j in range(columns):
             out_row[j] = tile_row[j]
+
+
+@njit(inline="always", **JIT_OPTIONS)
+def _compute_tile(init, bias, a, a_row_stride, a_term_stride, b, out, out_stride, kc, region):
+    """Compute a tile of out, or at an edge a region of it.
+
+    region: buffer of a tile and a bias, first row, number of rows, number of columns.
+    """
+    _, _, rows, columns = region
+    if rows == ROWS and columns == COLUMNS:
+        microkernel_6x16(init, bias, a, a_row_stride, a_term_stride, b, _B_TERM_BYTES, out, out_stride, kc)
+    else:
+        _compute_edge_tile(init, bias, a, a_row_stride, a_term_stride, b, out, out_stride, kc, region)
 
 
 @njit(**JIT_OPTIONS)
@@ -273,10 +279,8 @@ def gemm_transposed_left(args):
             for panel in range(ceil_div(n, COLUMNS)):
                 b_panel, columns = b_panels + panel * b_panel_bytes, min(COLUMNS, n - panel * COLUMNS)
                 for i in range(row, row_end, ROWS):
-                    a_panel, out_tile = (
-                        a_panels + i // ROWS * a_panel_bytes,
-                        out + i * out_stride + _B_TERM_BYTES * panel,
-                    )
+                    a_panel = a_panels + i // ROWS * a_panel_bytes
+                    out_tile = out + i * out_stride + _B_TERM_BYTES * panel
                     region = edge, 0, min(ROWS, row_end - i), columns
                     _compute_tile(
                         init, 0, a_panel, 4, _A_TERM_BYTES, b_panel, out_tile, out_stride, kc, region

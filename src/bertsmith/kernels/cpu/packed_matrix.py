@@ -10,24 +10,14 @@ import numpy as np
 from numba import njit
 from numba.extending import register_jitable
 
-from bertsmith.kernels.cpu.compilation import (
-    JIT_OPTIONS,
-    bf16_array,
-    bf16_bits,
-    float32,
-    float_array,
-    load_scalar,
-    uint32,
-)
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, bf16_array, bf16_bits, float32, float_array, uint32
 from bertsmith.kernels.cpu.row_kernels import gelu_backward_into, gelu_into
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, broadcast_scalar, load, load_as_float, store, store_bf16
 from bertsmith.kernels.cpu.simd_pairs import interleave_bf16, interleave_to_bf16, transpose_16x16
 
 COLUMNS = 2 * VECTOR_WIDTH  # of a panel
 PAIR_BYTES = 4 * COLUMNS  # bytes of a pair of rows in a panel
-PANEL_PADDING_BYTES = (
-    64  # between panels: at a stride of a power of two, they would share the same cache sets
-)
+PANEL_PADDING_BYTES = 64  # panels at a stride of a power of two would share cache sets
 PACK_ROWS = 32  # rows that a thread packs at a time
 _TRANSPOSE_ROWS = 2 * VECTOR_WIDTH  # rows of 16 columns that are transposed at a time
 TRANSPOSE_BYTES = 2 * VECTOR_WIDTH * _TRANSPOSE_ROWS  # workspace of `pack_column_major`
@@ -140,7 +130,12 @@ def column_sums(is_bf16, x, row_stride, num_rows, num_columns, sums):
     for column in range(vector_columns, num_columns):
         scalar_total = float32(0)
         for row in range(num_rows):
-            scalar_total += load_scalar(is_bf16, x + row * row_stride + size * column)
+            address = x + row * row_stride + size * column
+            scalar_total += (
+                uint32(_load_bf16_bits(is_bf16, address) << uint32(16)).view(np.float32)
+                if is_bf16
+                else float_array(address, 1)[0]
+            )
         float_array(sums + 4 * column, 1)[0] = scalar_total
 
 

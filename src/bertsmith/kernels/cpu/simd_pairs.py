@@ -7,6 +7,7 @@ of consecutive rows in one column are adjacent.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import llvmlite.ir as ir
@@ -136,11 +137,11 @@ def interleave_to_bf16(builder, upper, lower, out):
     builder.store(pairs, typed_pointer(builder, out, pairs.type), align=4)
 
 
-def _load_pairs(builder: Any, upper: Any, lower: Any) -> Any:
+def _load_pairs(builder: Any, addresses: Iterable[Any]) -> Any:
     """Emit 16 pairs of the 16-bit values at two addresses."""
     low, high = (
         builder.zext(builder.load(typed_pointer(builder, address, I16X16), align=2), I32X16)
-        for address in (upper, lower)
+        for address in addresses
     )
     return builder.or_(low, builder.shl(high, int_constant(16)))
 
@@ -148,7 +149,7 @@ def _load_pairs(builder: Any, upper: Any, lower: Any) -> Any:
 @typed_intrinsic(types.void(types.int64, types.int64, types.int64))
 def interleave_bf16(builder, upper, lower, out):
     """Store two rows of 16 bf16 values as 16 pairs."""
-    pairs = _load_pairs(builder, upper, lower)
+    pairs = _load_pairs(builder, (upper, lower))
     builder.store(pairs, typed_pointer(builder, out, I32X16), align=4)
 
 
@@ -180,17 +181,18 @@ def _store_rows(builder: Any, rows: list[Any], start: Any, stride: Any) -> None:
 @typed_intrinsic(types.void(types.int64, types.int64, types.int64, types.int64))
 def transpose_16x16(builder, source, source_stride, target, target_stride):
     """Transpose 16 rows of 16 32-bit values; source and target may be the same."""
-    addresses = [_row_address(builder, source, source_stride, i) for i in range(VECTOR_WIDTH)]
-    rows = [builder.load(typed_pointer(builder, address, I32X16), align=4) for address in addresses]
+    rows = [
+        builder.load(typed_pointer(builder, _row_address(builder, source, source_stride, i), I32X16), align=4)
+        for i in range(VECTOR_WIDTH)
+    ]
     _store_rows(builder, _transpose(builder, rows), target, target_stride)
 
 
 @typed_intrinsic(types.void(types.int64, types.int64, types.int64))
 def transpose_pairs(builder, source, source_stride, target):
     """Transpose 32 rows of 16 bf16 values to 16 contiguous rows of 32."""
-    addresses = [_row_address(builder, source, source_stride, i) for i in range(2 * VECTOR_WIDTH)]
     rows = [
-        _load_pairs(builder, upper, lower)
-        for upper, lower in zip(addresses[::2], addresses[1::2], strict=True)
+        _load_pairs(builder, (_row_address(builder, source, source_stride, i + j) for j in (0, 1)))
+        for i in range(0, 2 * VECTOR_WIDTH, 2)
     ]
     _store_rows(builder, _transpose(builder, rows), target, ir.IntType(64)(4 * VECTOR_WIDTH))

@@ -1,1 +1,1 @@
-"""What a GPU computes between products: flash attention by torch, and programs of our own that Triton compiles."""
+"""GPU kernels: flash attention by PyTorch, and Triton kernels for the operations between matrix products."""

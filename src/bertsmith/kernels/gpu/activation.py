@@ -1,6 +1,6 @@
-"""The activation of x + bias between two products, there and back, as programs that Triton compiles for a GPU.
+"""Bias and activation between two matrix products, forward and backward, as Triton kernels.
 
-Slopes of the bias are added up on the way back, by rows in their order.
+The backward kernel also sums the bias gradient, over rows in their order.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertsmith.kernels.gpu.column_sums import COLUMNS, parts_of
+from bertsmith.kernels.gpu.column_sums import BLOCK_COLUMNS, num_partial_sums
 from bertsmith.kernels.reference import gelu_tanh
 
-_ROWS, _WARPS = 32, 4  # of a program at a time
-_STAGES = 2  # reads ahead on the way back
+_BLOCK_ROWS, _NUM_WARPS = 32, 4
+_NUM_STAGES = 2  # of the backward kernel's loop
 SUPPORTED_ACTIVATIONS: Mapping[Callable[[Tensor], Tensor], int] = {F.gelu: 0, gelu_tanh: 1, F.relu: 2}
+"""The kernels' number of each activation."""
 
 
 def bias_activation(x: Tensor, bias: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """activation(x + bias), [N, I], one of `KINDS`."""
-    out, (rows, width) = torch.empty_like(x), x.shape
+    """Compute activation(x + bias), [N, I], for one of `SUPPORTED_ACTIVATIONS`."""
+    out, (num_rows, num_columns) = torch.empty_like(x), x.shape
     with torch.cuda.device_of(x):
-        _activate[-(-rows // _ROWS), -(-width // COLUMNS)](
-            *(x, bias, out, rows, width, SUPPORTED_ACTIVATIONS[activation], _ROWS, COLUMNS), num_warps=_WARPS
+        _bias_activation_kernel[-(-num_rows // _BLOCK_ROWS), -(-num_columns // BLOCK_COLUMNS)](
+            *(x, bias, out, num_rows, num_columns),
+            *(SUPPORTED_ACTIVATIONS[activation], _BLOCK_ROWS, BLOCK_COLUMNS),
+            num_warps=_NUM_WARPS,
         )
     return out
 
@@ -34,116 +37,110 @@ def bias_activation(x: Tensor, bias: Tensor, activation: Callable[[Tensor], Tens
 def bias_activation_backward(
     grad: Tensor, x: Tensor, bias: Tensor, activation: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The slopes of x [N, I], from grad [N, I], and of the bias, fp32 [I]."""
-    made, (rows, width) = torch.empty_like(x), x.shape
-    parts = x.new_empty(parts_of(x), width, dtype=torch.float32)
+    """Compute the gradients of x [N, I] and of the bias, fp32 [I], from the output's gradient [N, I]."""
+    x_grad, (num_rows, num_columns) = torch.empty_like(x), x.shape
+    bias_grads = x.new_empty(num_partial_sums(x), num_columns, dtype=torch.float32)
     with torch.cuda.device_of(x):
-        _activate_back[len(parts), -(-width // COLUMNS)](
-            *(
-                grad,
-                x,
-                bias,
-                made,
-                parts,
-                rows,
-                width,
-                SUPPORTED_ACTIVATIONS[activation],
-                _ROWS,
-                COLUMNS,
-                _STAGES,
-            ),
-            num_warps=_WARPS,
+        _bias_activation_backward_kernel[len(bias_grads), -(-num_columns // BLOCK_COLUMNS)](
+            *(grad, x, bias, x_grad, bias_grads, num_rows, num_columns),
+            *(SUPPORTED_ACTIVATIONS[activation], _BLOCK_ROWS, BLOCK_COLUMNS, _NUM_STAGES),
+            num_warps=_NUM_WARPS,
         )
-    return made, parts.sum(0)
+    return x_grad, bias_grads.sum(0)
 
 
 @triton.jit
-def _below(x):
-    """How much of the normal distribution lies below x, to 4e-7: of -|x| the logarithm to base 2 is a polynomial,
-    fitted so that GELU's error, |x| times this one's, is at most 1.4e-7. Behind 9 lies less than 1e-18."""
+def _normal_cdf(x):
+    """Compute the normal distribution function to 4e-7.
+
+    log2(cdf(-|x|)) is a polynomial, fitted so that the error of GELU, |x| times this error, is at most 1.4e-7.
+    The tail beyond 9 is below 1e-18.
+    """
     a = tl.minimum(tl.abs(x), 9.0)
-    power = 2.9632354489e-05 * a - 7.3651476098e-04
-    power = power * a + 7.9646523680e-03
-    power = power * a - 5.3217757848e-02
-    power = power * a - 4.5892832898e-01
-    power = power * a - 1.1511461352
-    tail = tl.exp2(power * a - 0.99999906513)
+    exponent = 2.9632354489e-05 * a - 7.3651476098e-04
+    exponent = exponent * a + 7.9646523680e-03
+    exponent = exponent * a - 5.3217757848e-02
+    exponent = exponent * a - 4.5892832898e-01
+    exponent = exponent * a - 1.1511461352
+    tail = tl.exp2(exponent * a - 0.99999906513)
     return tl.where(x < 0.0, tail, 1.0 - tail)
 
 
 @triton.jit
-def _tanh_share(x):
-    """What GELU's tanh form multiplies x by (Hendrycks and Gimpel 2016): (1 + tanh(u)) / 2, which is a logistic
-    function of 2u."""
+def _tanh_gate(x):
+    """Compute gelu_tanh(x) / x (Hendrycks and Gimpel 2016): (1 + tanh(u)) / 2, the logistic function of 2u."""
     return 1.0 / (1.0 + tl.exp2(x * (1.0 + 0.044715 * x * x) * -2.302208198))
 
 
 @triton.jit
-def _within(x):
-    """Where the tanh form is not yet 0 or x itself. What is not a number stays so, which a maximum would drop."""
+def _clamp_for_tanh(x):
+    """Clamp x to the range beyond which gelu_tanh is 0 or x. NaN stays NaN, which tl.maximum would drop."""
     return tl.where(x < -10.0, -10.0, tl.where(x > 10.0, 10.0, x))
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _activate(
+@triton.jit(do_not_specialize=["num_rows"])
+def _bias_activation_kernel(
     x,
     bias,
     out,
-    rows,
-    WIDTH: tl.constexpr,
-    KIND: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    num_rows,
+    NUM_COLUMNS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
 ):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = (row[:, None] < rows) & (column[None, :] < WIDTH)
-    at = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
-    given = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-    given += tl.load(bias + column, mask=column < WIDTH, other=0.0)[None, :]
-    if KIND == 0:
-        made = tl.where(given < -9.0, -9.0, given) * _below(given)
-    elif KIND == 1:
-        made = given * _tanh_share(_within(given))
+    rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    columns = tl.program_id(1) * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
+    mask = (rows[:, None] < num_rows) & (columns[None, :] < NUM_COLUMNS)
+    offsets = rows.to(tl.int64)[:, None] * NUM_COLUMNS + columns[None, :]
+    z = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
+    z += tl.load(bias + columns, mask=columns < NUM_COLUMNS, other=0.0)[None, :]
+    if ACTIVATION == 0:
+        y = tl.where(z < -9.0, -9.0, z) * _normal_cdf(z)
+    elif ACTIVATION == 1:
+        y = z * _tanh_gate(_clamp_for_tanh(z))
     else:
-        made = tl.where(given < 0.0, 0.0, given)
-    tl.store(out + at, made.to(out.dtype.element_ty), mask=inside)
+        y = tl.where(z < 0.0, 0.0, z)
+    tl.store(out + offsets, y.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _activate_back(
+@triton.jit(do_not_specialize=["num_rows"])
+def _bias_activation_backward_kernel(
     grad,
     x,
     bias,
-    of_x,
-    parts,
-    rows,
-    WIDTH: tl.constexpr,
-    KIND: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    STAGES: tl.constexpr,
+    x_grad,
+    bias_grads,
+    num_rows,
+    NUM_COLUMNS: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
-    """Each program some columns of every so many rows."""
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    b = tl.load(bias + column, mask=column < WIDTH, other=0.0)[None, :]
-    to_bias = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
-        row = first + tl.arange(0, ROWS)
-        inside = (row[:, None] < rows) & (column[None, :] < WIDTH)
-        at = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
-        given = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) + b
-        slopes = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
-        if KIND == 0:
-            density = tl.exp2(given * given * -0.7213475204444817) * 0.3989422804014327
-            slopes *= _below(given) + given * density
-        elif KIND == 1:
-            near = _within(given)
-            share = _tanh_share(near)
-            steep = 1.5957691216057308 * (1.0 + 0.134145 * near * near)
-            slopes *= share + near * share * (1.0 - share) * steep
+    """Compute the gradients of some columns; the programs of a column block take its row blocks in turn."""
+    columns = tl.program_id(1) * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
+    b = tl.load(bias + columns, mask=columns < NUM_COLUMNS, other=0.0)[None, :]
+    bias_grad = tl.zeros([BLOCK_ROWS, BLOCK_COLUMNS], tl.float32)
+    for start in tl.range(
+        tl.program_id(0) * BLOCK_ROWS, num_rows, tl.num_programs(0) * BLOCK_ROWS, num_stages=NUM_STAGES
+    ):
+        rows = start + tl.arange(0, BLOCK_ROWS)
+        mask = (rows[:, None] < num_rows) & (columns[None, :] < NUM_COLUMNS)
+        offsets = rows.to(tl.int64)[:, None] * NUM_COLUMNS + columns[None, :]
+        z = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32) + b
+        z_grad = tl.load(grad + offsets, mask=mask, other=0.0).to(tl.float32)
+        if ACTIVATION == 0:
+            density = tl.exp2(z * z * -0.7213475204444817) * 0.3989422804014327
+            z_grad *= _normal_cdf(z) + z * density
+        elif ACTIVATION == 1:
+            clamped = _clamp_for_tanh(z)
+            gate = _tanh_gate(clamped)
+            double_u_grad = 1.5957691216057308 * (1.0 + 0.134145 * clamped * clamped)
+            z_grad *= gate + clamped * gate * (1.0 - gate) * double_u_grad
         else:
-            slopes = tl.where(given <= 0.0, 0.0, slopes)
-        tl.store(of_x + at, slopes.to(of_x.dtype.element_ty), mask=inside)
-        to_bias += slopes
-    tl.store(parts + tl.program_id(0) * WIDTH + column, tl.sum(to_bias, 0), mask=column < WIDTH)
+            z_grad = tl.where(z <= 0.0, 0.0, z_grad)
+        tl.store(x_grad + offsets, z_grad.to(x_grad.dtype.element_ty), mask=mask)
+        bias_grad += z_grad
+    partial_sums = bias_grads + tl.program_id(0) * NUM_COLUMNS + columns
+    tl.store(partial_sums, tl.sum(bias_grad, 0), mask=columns < NUM_COLUMNS)

@@ -1,7 +1,8 @@
-"""Attention over packed sequences in blocks of tokens, there and back, as programs that Triton compiles for a GPU.
+"""Flash attention over packed sequences, forward and backward, as Triton kernels.
 
-Scores are never written (Dao 2023). Every sum has one order, so that the same batch has the same slopes each
-time: those of queries are added up first and then those of keys and values, and scores are computed for both.
+Scores are never written to memory (Dao 2023). The backward pass computes the query gradients first and then the
+key and value gradients, with the scores recomputed in both, instead of adding up query gradients atomically:
+every sum has a fixed order, so that the same batch always has the same gradients.
 """
 
 from __future__ import annotations
@@ -14,387 +15,419 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-MAX_HEAD_SIZE = 64  # of a head: registers hold no more
-_LEAST_COLUMNS = 16  # of a product that tensor cores compute
+MAX_HEAD_SIZE = 64  # Larger heads do not fit into the registers.
+_MIN_DOT_SIZE = 16  # of a matrix product on tensor cores
 
 
 class _TileConfig(NamedTuple):
-    """How a kernel is cut: tokens of a program's own, tokens that it reads at a time, warps, how many reads ahead,
-    and the most registers of a thread, which decide how many programs a processor has at once."""
+    """Tile sizes and launch options of a kernel.
 
-    block: int
-    step: int
-    warps: int
-    stages: int
-    registers: int
+    Attributes:
+        block_size: Tokens whose outputs a program computes.
+        step_size: Tokens that a program reads per step.
+        num_warps: Warps of a program.
+        num_stages: Stages of the software pipeline.
+        max_registers: Registers of a thread, which limit how many programs a multiprocessor runs at once.
+    """
+
+    block_size: int
+    step_size: int
+    num_warps: int
+    num_stages: int
+    max_registers: int
 
     @property
-    def options(self) -> dict[str, int]:
-        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+    def launch_options(self) -> dict[str, int]:
+        """Return Triton's options for a launch."""
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.max_registers}
 
 
 _LOG2E = tl.constexpr(1.4426950408889634)
-_FORWARD = _TileConfig(64, 64, 4, 2, 128)
-_OF_QUERIES, _OF_KEYS = _TileConfig(64, 64, 4, 2, 128), _TileConfig(64, 64, 4, 2, 168)
-# In the place of a dropped weight. A number that the compiler knew it would put there after rounding, where two
-# weights share a register and take three instructions more.
-_NOTHING = 0.0
-MAX_SEQUENCES = 2**16 - 1  # of the third side of a grid
+_FORWARD_TILES = _TileConfig(64, 64, 4, 2, 128)
+_QUERY_GRAD_TILES, _KEY_VALUE_GRAD_TILES = _TileConfig(64, 64, 4, 2, 128), _TileConfig(64, 64, 4, 2, 168)
+# Dropped weights are replaced by this argument. A constant would be inserted after the conversion to bf16, where
+# two weights share a register, which takes three more instructions.
+_ZERO = 0.0
+MAX_SEQUENCES = 2**16 - 1  # of the third dimension of a grid
 
 
 class AttentionConfig(NamedTuple):
-    """What is computed. starts: integers [B + 1], where sequences begin and the last one ends. longest: none is
-    longer. causal: a token sees those before it alone. share: of the weights, that dropout drops, None for none.
-    seeds: int32 [2], what its masks are made of."""
+    """Configuration of attention over packed sequences.
+
+    Attributes:
+        cu_seqlens: Cumulative sequence lengths, integers [B + 1].
+        max_seqlen: An upper bound of the sequence lengths.
+        num_heads: The number of heads.
+        causal: True if a token attends only to itself and to earlier tokens.
+        dropout_p: The dropout probability of attention weights; None without dropout.
+        seeds: The seeds of dropout masks, int32 [2].
+    """
 
     cu_seqlens: Tensor
     max_seqlen: int
-    heads: int
+    num_heads: int
     causal: bool
     dropout_p: float | None
     seeds: Tensor
 
     @property
     def dropout_threshold(self) -> int:
-        """Of 2**32."""
+        """Return the value below which a weight's 32 dropout bits drop it."""
         return min(round((self.dropout_p or 0.0) * 2**32), 2**32 - 1)
 
 
 class AttentionActivations(NamedTuple):
-    """What attention gives, [N, H]; of each head and row the logarithm to base 2 of the sum of its weights, fp32
-    [A, N]; and what dropout drew, int32 [2, A, N], [0, A, N] without it."""
+    """Results of the forward pass that the backward pass reads.
+
+    Attributes:
+        out: The outputs, [N, H].
+        logsumexp: The logarithm to base 2 of each row's sum of exponentials, fp32 [A, N].
+        row_hashes: The two dropout hashes of each row, int32 [2, A, N]; [0, A, N] without dropout.
+    """
 
     out: Tensor
     logsumexp: Tensor
-    dropout_seeds: Tensor
+    row_hashes: Tensor
 
 
-def attention(qkv: Tensor, asked: AttentionConfig) -> Tensor:
-    """[N, 3H] → [N, H]."""
-    found: Tensor = _Attention.apply(qkv, asked)
-    return found
+def attention(qkv: Tensor, config: AttentionConfig) -> Tensor:
+    """Compute attention with autograd support, [N, 3H] → [N, H]."""
+    out: Tensor = _Attention.apply(qkv, config)
+    return out
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, asked: AttentionConfig) -> Tensor:
-        made = attention_forward(qkv.contiguous(), asked)
-        ctx.save_for_backward(qkv, *made)
-        ctx.asked = asked
-        return made.out
+    def forward(ctx: Any, qkv: Tensor, config: AttentionConfig) -> Tensor:
+        activations = attention_forward(qkv.contiguous(), config)
+        ctx.save_for_backward(qkv, *activations)
+        ctx.config = config
+        return activations.out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        qkv, *made = ctx.saved_tensors
-        return attention_backward(grad, qkv.contiguous(), AttentionActivations(*made), ctx.asked), None
+        qkv, *saved = ctx.saved_tensors
+        return attention_backward(grad, qkv.contiguous(), AttentionActivations(*saved), ctx.config), None
 
 
-def attention_forward(qkv: Tensor, asked: AttentionConfig) -> AttentionActivations:
-    """Of qkv [N, 3H], one row behind the other."""
-    made, cut = _empty(qkv, asked), _FORWARD
+def attention_forward(qkv: Tensor, config: AttentionConfig) -> AttentionActivations:
+    """Compute attention for contiguous qkv [N, 3H]."""
+    num_tokens, num_columns = qkv.shape
+    activations = AttentionActivations(
+        qkv.new_empty(num_tokens, num_columns // 3),
+        qkv.new_empty(config.num_heads, num_tokens, dtype=torch.float32),
+        qkv.new_empty(2 if config.dropout_threshold else 0, config.num_heads, num_tokens, dtype=torch.int32),
+    )
+    tiles = _FORWARD_TILES
     with torch.cuda.device_of(qkv):
-        _attend[_grid(cut, asked)](
-            *(qkv, *made, asked.cu_seqlens, asked.seeds, len(qkv), _NOTHING),
-            *(*_sizes(qkv, asked), cut.block, cut.step),
-            **cut.options,
+        _attention_kernel[_grid(tiles, config)](
+            *(qkv, *activations, config.cu_seqlens, config.seeds, num_tokens, _ZERO),
+            *(*_constants(qkv, config), tiles.block_size, tiles.step_size),
+            **tiles.launch_options,
         )
-    return made
+    return activations
 
 
 def attention_backward(
-    grad: Tensor, qkv: Tensor, made: AttentionActivations, asked: AttentionConfig
+    grad: Tensor, qkv: Tensor, activations: AttentionActivations, config: AttentionConfig
 ) -> Tensor:
-    """The slopes of qkv [N, 3H], from those of what was given, grad [N, H]."""
-    grad, slopes, middles = grad.contiguous(), torch.empty_like(qkv), torch.empty_like(made.logsumexp)
+    """Compute the gradient of qkv [N, 3H] from the gradient of the outputs [N, H]."""
+    out, logsumexp, row_hashes = activations
+    grad, qkv_grad, deltas = grad.contiguous(), torch.empty_like(qkv), torch.empty_like(logsumexp)
     with torch.cuda.device_of(qkv):
-        for kernel, cut in ((_of_queries, _OF_QUERIES), (_of_keys, _OF_KEYS)):
-            kernel[_grid(cut, asked)](
-                *(qkv, made.out, grad, made.logsumexp, middles, made.dropout_seeds, slopes),
-                *(asked.cu_seqlens, asked.seeds, len(qkv), _NOTHING),
-                *(*_sizes(qkv, asked), cut.block, cut.step),
-                **cut.options,
+        for kernel, tiles in (
+            (_query_grad_kernel, _QUERY_GRAD_TILES),
+            (_key_value_grad_kernel, _KEY_VALUE_GRAD_TILES),
+        ):
+            kernel[_grid(tiles, config)](
+                *(qkv, out, grad, logsumexp, deltas, row_hashes, qkv_grad),
+                *(config.cu_seqlens, config.seeds, len(qkv), _ZERO),
+                *(*_constants(qkv, config), tiles.block_size, tiles.step_size),
+                **tiles.launch_options,
             )
-    return slopes
+    return qkv_grad
 
 
-def _grid(cut: _TileConfig, asked: AttentionConfig) -> tuple[int, int, int]:
-    return -(-asked.max_seqlen // cut.block), asked.heads, len(asked.cu_seqlens) - 1
+def _grid(tiles: _TileConfig, config: AttentionConfig) -> tuple[int, int, int]:
+    return -(-config.max_seqlen // tiles.block_size), config.num_heads, len(config.cu_seqlens) - 1
 
 
-def _empty(qkv: Tensor, asked: AttentionConfig) -> AttentionActivations:
-    tokens, width = qkv.shape
-    return AttentionActivations(
-        qkv.new_empty(tokens, width // 3),
-        qkv.new_empty(asked.heads, tokens, dtype=torch.float32),
-        qkv.new_empty(2 if asked.dropout_threshold else 0, asked.heads, tokens, dtype=torch.int32),
-    )
-
-
-def _sizes(qkv: Tensor, asked: AttentionConfig) -> tuple[int, int, int, bool, int]:
-    """Heads, columns of one, columns that are computed, whether a token sees those before it alone, and how many
-    of 2**32 weights are dropped."""
-    columns = qkv.shape[1] // 3 // asked.heads
-    wide = max(_LEAST_COLUMNS, triton.next_power_of_2(columns))
-    return asked.heads, columns, wide, asked.causal, asked.dropout_threshold
+def _constants(qkv: Tensor, config: AttentionConfig) -> tuple[int, int, int, bool, int]:
+    """Return NUM_HEADS, HEAD_SIZE, BLOCK_COLUMNS, CAUSAL, and DROPOUT_THRESHOLD of the kernels."""
+    head_size = qkv.shape[1] // 3 // config.num_heads
+    block_columns = max(_MIN_DOT_SIZE, triton.next_power_of_2(head_size))
+    return config.num_heads, head_size, block_columns, config.causal, config.dropout_threshold
 
 
 @triton.jit
-def _scrambled(x):
-    """lowbias32 (Wellons 2018), uint32."""
+def _lowbias32(x):
+    """Hash uint32 (Wellons 2018)."""
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     return x ^ (x >> 16)
 
 
 @triton.jit
-def _rows_drawn(rows, head, seeds, HEADS: tl.constexpr):
-    """What decides, with a column's number, whether a row's weight is kept: a + b * number, of 32 bits
-    (Dietzfelbinger 1996)."""
-    drawn = _scrambled((rows * HEADS + head).to(tl.uint32) ^ tl.load(seeds).to(tl.uint32))
-    return drawn, _scrambled(drawn ^ 0x5BD1E995) | 1
+def _hash_rows(rows, head, seeds, NUM_HEADS: tl.constexpr):
+    """Compute a and b of each row; a weight's dropout bits are a + b * column hash (Dietzfelbinger 1996)."""
+    a = _lowbias32((rows * NUM_HEADS + head).to(tl.uint32) ^ tl.load(seeds).to(tl.uint32))
+    return a, _lowbias32(a ^ 0x5BD1E995) | 1
 
 
 @triton.jit
-def _rows_kept(drawn, rows, length, tokens, HEADS: tl.constexpr):
-    """The same, as the way there has kept it."""
-    first = tl.load(drawn + rows, mask=rows < length, other=0)
-    slope = tl.load(drawn + HEADS * tokens + rows, mask=rows < length, other=0)
-    return first.to(tl.uint32, bitcast=True), slope.to(tl.uint32, bitcast=True)
+def _load_row_hashes(row_hashes, rows, length, num_tokens, NUM_HEADS: tl.constexpr):
+    """Load what `_hash_rows` returned in the forward pass."""
+    a = tl.load(row_hashes + rows, mask=rows < length, other=0)
+    b = tl.load(row_hashes + NUM_HEADS * num_tokens + rows, mask=rows < length, other=0)
+    return a.to(tl.uint32, bitcast=True), b.to(tl.uint32, bitcast=True)
 
 
 @triton.jit
-def _columns_drawn(columns, seeds):
-    """A column's number: scrambled but once, since it is made again for each block."""
+def _hash_columns(columns, seeds):
+    """Hash columns in one round only, since it is repeated for each block of rows."""
     x = (columns.to(tl.uint32) ^ tl.load(seeds + 1).to(tl.uint32)) * 0x7FEB352D
     return x ^ (x >> 15)
 
 
 @triton.jit
-def _bits(first, slope, column, weights):
-    """What decides of each weight. Its sign, which is 0, is added, so that the compiler decides when the weight is
-    there: what was decided before takes as many registers as the weights."""
-    return (first + (weights.to(tl.uint32, bitcast=True) >> 31)) + slope * column
+def _dropout_bits(a, b, column_hash, weights):
+    """Compute the dropout bits of each weight.
+
+    Adding the sign of the weights, which is 0, makes the compiler compute the bits after the weights: bits
+    computed earlier would occupy as many registers as the weights.
+    """
+    return (a + (weights.to(tl.uint32, bitcast=True) >> 31)) + b * column_hash
 
 
-@triton.jit(do_not_specialize=["tokens"])
-def _attend(
+@triton.jit(do_not_specialize=["num_tokens"])
+def _attention_kernel(
     qkv,
     out,
-    sums,
-    drawn,
-    starts,
+    logsumexp,
+    row_hashes,
+    cu_seqlens,
     seeds,
-    tokens,
-    nothing,
-    HEADS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    WIDE: tl.constexpr,
+    num_tokens,
+    zero,
+    NUM_HEADS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr,
-    DROPPED: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STEP: tl.constexpr,
+    DROPOUT_THRESHOLD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    STEP_SIZE: tl.constexpr,
 ):
+    """Compute the outputs of a block of queries by online softmax."""
     block, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    begin = tl.load(starts + sequence).to(tl.int32)
-    length = tl.load(starts + sequence + 1).to(tl.int32) - begin
-    if block * BLOCK >= length:
+    start = tl.load(cu_seqlens + sequence).to(tl.int32)
+    length = tl.load(cu_seqlens + sequence + 1).to(tl.int32) - start
+    if block * BLOCK_SIZE >= length:
         return
-    wide: tl.constexpr = 3 * HEADS * COLUMNS
-    scale: tl.constexpr = COLUMNS**-0.5
-    rows = block * BLOCK + tl.arange(0, BLOCK)
-    steps = tl.arange(0, STEP)
-    columns = tl.arange(0, WIDE)
-    real = columns[None, :] < COLUMNS
-    here = qkv + begin.to(tl.int64) * wide + head * COLUMNS
+    qkv_stride: tl.constexpr = 3 * NUM_HEADS * HEAD_SIZE
+    scale: tl.constexpr = HEAD_SIZE**-0.5
+    rows = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    steps = tl.arange(0, STEP_SIZE)
+    columns = tl.arange(0, BLOCK_COLUMNS)
+    column_mask = columns[None, :] < HEAD_SIZE
+    qkv = qkv + start.to(tl.int64) * qkv_stride + head * HEAD_SIZE
     q = tl.load(
-        here + rows[:, None] * wide + columns[None, :], mask=(rows[:, None] < length) & real, other=0.0
+        qkv + rows[:, None] * qkv_stride + columns[None, :],
+        mask=(rows[:, None] < length) & column_mask,
+        other=0.0,
     )
-    top = tl.full([BLOCK], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK], tl.float32)
-    mixed = tl.zeros([BLOCK, WIDE], tl.float32)
-    if DROPPED:
-        first, slope = _rows_drawn(begin + rows, head, seeds, HEADS)
-        drawn += head * tokens + begin
-        tl.store(drawn + rows, first.to(tl.int32, bitcast=True), mask=rows < length)
-        tl.store(drawn + HEADS * tokens + rows, slope.to(tl.int32, bitcast=True), mask=rows < length)
-    end = tl.minimum(length, (block + 1) * BLOCK) if CAUSAL else length
-    full = tl.minimum(length, block * BLOCK) // STEP * STEP if CAUSAL else length // STEP * STEP
-    for part in tl.static_range(2):  # keys that all rows see, in whole steps; and others
-        for at in range(full if part else 0, end if part else full, STEP):
-            keys = at + steps
-            there = here + keys[:, None] * wide + columns[None, :]
-            inside = (keys[:, None] < length) & real if part else real
-            k = tl.load(there + HEADS * COLUMNS, mask=inside, other=0.0)
-            v = tl.load(there + 2 * HEADS * COLUMNS, mask=inside, other=0.0)
+    max_score = tl.full([BLOCK_SIZE], float("-inf"), tl.float32)
+    sum_exp = tl.zeros([BLOCK_SIZE], tl.float32)
+    acc = tl.zeros([BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
+    if DROPOUT_THRESHOLD:
+        a, b = _hash_rows(start + rows, head, seeds, NUM_HEADS)
+        row_hashes += head * num_tokens + start
+        tl.store(row_hashes + rows, a.to(tl.int32, bitcast=True), mask=rows < length)
+        tl.store(row_hashes + NUM_HEADS * num_tokens + rows, b.to(tl.int32, bitcast=True), mask=rows < length)
+    end = tl.minimum(length, (block + 1) * BLOCK_SIZE) if CAUSAL else length
+    full_end = (tl.minimum(length, block * BLOCK_SIZE) if CAUSAL else length) // STEP_SIZE * STEP_SIZE
+    # Full steps of keys that all rows attend to need no mask; the keys behind them do.
+    for is_masked in tl.static_range(2):
+        for key_start in range(full_end if is_masked else 0, end if is_masked else full_end, STEP_SIZE):
+            keys = key_start + steps
+            key_pointers = qkv + keys[:, None] * qkv_stride + columns[None, :]
+            key_mask = (keys[:, None] < length) & column_mask if is_masked else column_mask
+            k = tl.load(key_pointers + NUM_HEADS * HEAD_SIZE, mask=key_mask, other=0.0)
+            v = tl.load(key_pointers + 2 * NUM_HEADS * HEAD_SIZE, mask=key_mask, other=0.0)
             scores = tl.dot(q, tl.trans(k))
-            if part:
-                seen = keys[None, :] < length
+            if is_masked:
+                score_mask = keys[None, :] < length
                 if CAUSAL:
-                    seen = seen & (keys[None, :] <= rows[:, None])
-                scores = tl.where(seen, scores, float("-inf"))
-            higher = tl.maximum(top, tl.max(scores, 1) * (scale * _LOG2E))
-            weights = tl.exp2(scores * (scale * _LOG2E) - higher[:, None])
-            fades = tl.exp2(top - higher)
-            total = total * fades + tl.sum(weights, 1)
-            if DROPPED:
-                bits = _bits(first[:, None], slope[:, None], _columns_drawn(keys, seeds)[None, :], weights)
-                weights = tl.where(bits >= DROPPED, weights, nothing)
-            mixed = mixed * fades[:, None] + tl.dot(weights.to(v.dtype), v)
-            top = higher
-    share = total
-    if DROPPED:
-        share = total * (1.0 - DROPPED * (0.5**32))
-    there = out + begin.to(tl.int64) * (HEADS * COLUMNS) + head * COLUMNS
+                    score_mask = score_mask & (keys[None, :] <= rows[:, None])
+                scores = tl.where(score_mask, scores, float("-inf"))
+            new_max = tl.maximum(max_score, tl.max(scores, 1) * (scale * _LOG2E))
+            weights = tl.exp2(scores * (scale * _LOG2E) - new_max[:, None])
+            rescale = tl.exp2(max_score - new_max)
+            sum_exp = sum_exp * rescale + tl.sum(weights, 1)
+            if DROPOUT_THRESHOLD:
+                bits = _dropout_bits(a[:, None], b[:, None], _hash_columns(keys, seeds)[None, :], weights)
+                weights = tl.where(bits >= DROPOUT_THRESHOLD, weights, zero)
+            acc = acc * rescale[:, None] + tl.dot(weights.to(v.dtype), v)
+            max_score = new_max
+    divisor = sum_exp
+    if DROPOUT_THRESHOLD:
+        divisor = sum_exp * (1.0 - DROPOUT_THRESHOLD * (0.5**32))
+    out = out + start.to(tl.int64) * (NUM_HEADS * HEAD_SIZE) + head * HEAD_SIZE
     tl.store(
-        there + rows[:, None] * (HEADS * COLUMNS) + columns[None, :],
-        (mixed / share[:, None]).to(q.dtype),
-        mask=(rows[:, None] < length) & real,
+        out + rows[:, None] * (NUM_HEADS * HEAD_SIZE) + columns[None, :],
+        (acc / divisor[:, None]).to(q.dtype),
+        mask=(rows[:, None] < length) & column_mask,
     )
-    tl.store(sums + head * tokens + begin + rows, top + tl.log2(total), mask=rows < length)
+    tl.store(logsumexp + head * num_tokens + start + rows, max_score + tl.log2(sum_exp), mask=rows < length)
 
 
-@triton.jit(do_not_specialize=["tokens"])
-def _of_queries(
+@triton.jit(do_not_specialize=["num_tokens"])
+def _query_grad_kernel(
     qkv,
     out,
     grad,
-    sums,
-    middles,
-    drawn,
-    slopes,
-    starts,
+    logsumexp,
+    deltas,
+    row_hashes,
+    qkv_grad,
+    cu_seqlens,
     seeds,
-    tokens,
-    nothing,
-    HEADS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    WIDE: tl.constexpr,
+    num_tokens,
+    zero,
+    NUM_HEADS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr,
-    DROPPED: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STEP: tl.constexpr,
+    DROPOUT_THRESHOLD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    STEP_SIZE: tl.constexpr,
 ):
-    """Slopes of a block's queries; and of each row what the slopes of its weights have in the middle."""
+    """Compute the gradients of a block of queries, and delta = sum(out * grad) of each row (Dao 2023)."""
     block, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    begin = tl.load(starts + sequence).to(tl.int32)
-    length = tl.load(starts + sequence + 1).to(tl.int32) - begin
-    if block * BLOCK >= length:
+    start = tl.load(cu_seqlens + sequence).to(tl.int32)
+    length = tl.load(cu_seqlens + sequence + 1).to(tl.int32) - start
+    if block * BLOCK_SIZE >= length:
         return
-    wide: tl.constexpr = 3 * HEADS * COLUMNS
-    scale: tl.constexpr = COLUMNS**-0.5
-    rows = block * BLOCK + tl.arange(0, BLOCK)
-    columns = tl.arange(0, WIDE)
-    real = columns[None, :] < COLUMNS
-    inside = (rows[:, None] < length) & real
-    here = qkv + begin.to(tl.int64) * wide + head * COLUMNS
-    at = rows[:, None] * wide + columns[None, :]
-    made = (
-        begin.to(tl.int64) * (HEADS * COLUMNS)
-        + head * COLUMNS
-        + rows[:, None] * (HEADS * COLUMNS)
+    qkv_stride: tl.constexpr = 3 * NUM_HEADS * HEAD_SIZE
+    scale: tl.constexpr = HEAD_SIZE**-0.5
+    rows = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    columns = tl.arange(0, BLOCK_COLUMNS)
+    column_mask = columns[None, :] < HEAD_SIZE
+    row_mask = (rows[:, None] < length) & column_mask
+    qkv = qkv + start.to(tl.int64) * qkv_stride + head * HEAD_SIZE
+    query_offsets = rows[:, None] * qkv_stride + columns[None, :]
+    out_offsets = (
+        start.to(tl.int64) * (NUM_HEADS * HEAD_SIZE)
+        + head * HEAD_SIZE
+        + rows[:, None] * (NUM_HEADS * HEAD_SIZE)
         + columns[None, :]
     )
-    of_head = head * tokens + begin
-    q = tl.load(here + at, mask=inside, other=0.0)
-    g = tl.load(grad + made, mask=inside, other=0.0)
-    o = tl.load(out + made, mask=inside, other=0.0)
-    middle = tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
-    tl.store(middles + of_head + rows, middle, mask=rows < length)
-    of_row = tl.load(sums + of_head + rows, mask=rows < length, other=float("inf"))
-    dq = tl.zeros([BLOCK, WIDE], tl.float32)
-    lifts: tl.constexpr = 1.0 / (1.0 - DROPPED * 0.5**32)
-    if DROPPED:
-        first, slope = _rows_kept(drawn + of_head, rows, length, tokens, HEADS)
-    end = tl.minimum(length, (block + 1) * BLOCK) if CAUSAL else length
-    full = tl.minimum(length, block * BLOCK) // STEP * STEP if CAUSAL else length // STEP * STEP
-    for part in tl.static_range(2):
-        for from_key in range(full if part else 0, end if part else full, STEP):
-            keys = from_key + tl.arange(0, STEP)
-            theirs = (keys[:, None] < length) & real if part else real
-            there = here + HEADS * COLUMNS + keys[:, None] * wide + columns[None, :]
-            k = tl.load(there, mask=theirs, other=0.0)
-            v = tl.load(there + HEADS * COLUMNS, mask=theirs, other=0.0)
-            scores = tl.dot(q, tl.trans(k)) * (scale * _LOG2E) - of_row[:, None]
-            if part:
-                seen = keys[None, :] < length
+    head_offset = head * num_tokens + start
+    q = tl.load(qkv + query_offsets, mask=row_mask, other=0.0)
+    g = tl.load(grad + out_offsets, mask=row_mask, other=0.0)
+    o = tl.load(out + out_offsets, mask=row_mask, other=0.0)
+    delta = tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
+    tl.store(deltas + head_offset + rows, delta, mask=rows < length)
+    row_logsumexp = tl.load(logsumexp + head_offset + rows, mask=rows < length, other=float("inf"))
+    dq = tl.zeros([BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
+    dropout_scale: tl.constexpr = 1.0 / (1.0 - DROPOUT_THRESHOLD * 0.5**32)
+    if DROPOUT_THRESHOLD:
+        a, b = _load_row_hashes(row_hashes + head_offset, rows, length, num_tokens, NUM_HEADS)
+    end = tl.minimum(length, (block + 1) * BLOCK_SIZE) if CAUSAL else length
+    full_end = (tl.minimum(length, block * BLOCK_SIZE) if CAUSAL else length) // STEP_SIZE * STEP_SIZE
+    for is_masked in tl.static_range(2):
+        for key_start in range(full_end if is_masked else 0, end if is_masked else full_end, STEP_SIZE):
+            keys = key_start + tl.arange(0, STEP_SIZE)
+            key_mask = (keys[:, None] < length) & column_mask if is_masked else column_mask
+            key_pointers = qkv + NUM_HEADS * HEAD_SIZE + keys[:, None] * qkv_stride + columns[None, :]
+            k = tl.load(key_pointers, mask=key_mask, other=0.0)
+            v = tl.load(key_pointers + NUM_HEADS * HEAD_SIZE, mask=key_mask, other=0.0)
+            scores = tl.dot(q, tl.trans(k)) * (scale * _LOG2E) - row_logsumexp[:, None]
+            if is_masked:
+                score_mask = keys[None, :] < length
                 if CAUSAL:
-                    seen = keys[None, :] <= rows[:, None]
-                scores = tl.where(seen, scores, float("-inf"))
+                    score_mask = keys[None, :] <= rows[:, None]
+                scores = tl.where(score_mask, scores, float("-inf"))
             weights = tl.exp2(scores)
-            of_weights = tl.dot(g, tl.trans(v))
-            if DROPPED:
-                bits = _bits(first[:, None], slope[:, None], _columns_drawn(keys, seeds)[None, :], weights)
-                of_weights = tl.where(bits >= DROPPED, of_weights, nothing) * lifts
-            dq += tl.dot((weights * (of_weights - middle[:, None])).to(k.dtype), k)
-    tl.store(slopes + begin.to(tl.int64) * wide + head * COLUMNS + at, (dq * scale).to(q.dtype), mask=inside)
+            weight_grads = tl.dot(g, tl.trans(v))
+            if DROPOUT_THRESHOLD:
+                bits = _dropout_bits(a[:, None], b[:, None], _hash_columns(keys, seeds)[None, :], weights)
+                weight_grads = tl.where(bits >= DROPOUT_THRESHOLD, weight_grads, zero) * dropout_scale
+            dq += tl.dot((weights * (weight_grads - delta[:, None])).to(k.dtype), k)
+    qkv_grad = qkv_grad + start.to(tl.int64) * qkv_stride + head * HEAD_SIZE
+    tl.store(qkv_grad + query_offsets, (dq * scale).to(q.dtype), mask=row_mask)
 
 
-@triton.jit(do_not_specialize=["tokens"])
-def _of_keys(
+@triton.jit(do_not_specialize=["num_tokens"])
+def _key_value_grad_kernel(
     qkv,
     out,
     grad,
-    sums,
-    middles,
-    drawn,
-    slopes,
-    starts,
+    logsumexp,
+    deltas,
+    row_hashes,
+    qkv_grad,
+    cu_seqlens,
     seeds,
-    tokens,
-    nothing,
-    HEADS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    WIDE: tl.constexpr,
+    num_tokens,
+    zero,
+    NUM_HEADS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr,
-    DROPPED: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STEP: tl.constexpr,
+    DROPOUT_THRESHOLD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    STEP_SIZE: tl.constexpr,
 ):
-    """Slopes of a block's keys and values. Behind the last key weights could be any number, or none: what is made
-    of them is not stored."""
+    """Compute the gradients of a block of keys and values, after `_query_grad_kernel`.
+
+    Weights of keys behind the last one may be any number or NaN: their gradients are not stored.
+    """
     block, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    begin = tl.load(starts + sequence).to(tl.int32)
-    length = tl.load(starts + sequence + 1).to(tl.int32) - begin
-    if block * BLOCK >= length:
+    start = tl.load(cu_seqlens + sequence).to(tl.int32)
+    length = tl.load(cu_seqlens + sequence + 1).to(tl.int32) - start
+    if block * BLOCK_SIZE >= length:
         return
-    wide: tl.constexpr = 3 * HEADS * COLUMNS
-    scale: tl.constexpr = COLUMNS**-0.5
-    keys = block * BLOCK + tl.arange(0, BLOCK)
-    columns = tl.arange(0, WIDE)
-    real = columns[None, :] < COLUMNS
-    inside = (keys[:, None] < length) & real
-    here = qkv + begin.to(tl.int64) * wide + head * COLUMNS
-    of_grad = grad + begin.to(tl.int64) * (HEADS * COLUMNS) + head * COLUMNS
-    of_head = head * tokens + begin
-    at = keys[:, None] * wide + columns[None, :]
-    k = tl.load(here + HEADS * COLUMNS + at, mask=inside, other=0.0)
-    v = tl.load(here + 2 * HEADS * COLUMNS + at, mask=inside, other=0.0)
-    dk = tl.zeros([BLOCK, WIDE], tl.float32)
-    dv = tl.zeros([BLOCK, WIDE], tl.float32)
-    lifts: tl.constexpr = 1.0 / (1.0 - DROPPED * 0.5**32)
-    if DROPPED:
-        of_keys = _columns_drawn(keys, seeds)
-    for from_row in range(block * BLOCK if CAUSAL else 0, length, STEP):
-        rows = from_row + tl.arange(0, STEP)
-        theirs = (rows[:, None] < length) & real
-        q = tl.load(here + rows[:, None] * wide + columns[None, :], mask=theirs, other=0.0)
-        g = tl.load(of_grad + rows[:, None] * (HEADS * COLUMNS) + columns[None, :], mask=theirs, other=0.0)
-        of_row = tl.load(sums + of_head + rows, mask=rows < length, other=float("inf"))
-        middle = tl.load(middles + of_head + rows, mask=rows < length, other=0.0)
-        scores = tl.dot(q, tl.trans(k)) * (scale * _LOG2E) - of_row[:, None]
+    qkv_stride: tl.constexpr = 3 * NUM_HEADS * HEAD_SIZE
+    scale: tl.constexpr = HEAD_SIZE**-0.5
+    keys = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    columns = tl.arange(0, BLOCK_COLUMNS)
+    column_mask = columns[None, :] < HEAD_SIZE
+    key_mask = (keys[:, None] < length) & column_mask
+    qkv = qkv + start.to(tl.int64) * qkv_stride + head * HEAD_SIZE
+    grad = grad + start.to(tl.int64) * (NUM_HEADS * HEAD_SIZE) + head * HEAD_SIZE
+    head_offset = head * num_tokens + start
+    key_offsets = keys[:, None] * qkv_stride + columns[None, :]
+    k = tl.load(qkv + NUM_HEADS * HEAD_SIZE + key_offsets, mask=key_mask, other=0.0)
+    v = tl.load(qkv + 2 * NUM_HEADS * HEAD_SIZE + key_offsets, mask=key_mask, other=0.0)
+    dk = tl.zeros([BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
+    dv = tl.zeros([BLOCK_SIZE, BLOCK_COLUMNS], tl.float32)
+    dropout_scale: tl.constexpr = 1.0 / (1.0 - DROPOUT_THRESHOLD * 0.5**32)
+    if DROPOUT_THRESHOLD:
+        column_hash = _hash_columns(keys, seeds)
+    for row_start in range(block * BLOCK_SIZE if CAUSAL else 0, length, STEP_SIZE):
+        rows = row_start + tl.arange(0, STEP_SIZE)
+        row_mask = (rows[:, None] < length) & column_mask
+        q = tl.load(qkv + rows[:, None] * qkv_stride + columns[None, :], mask=row_mask, other=0.0)
+        g = tl.load(
+            grad + rows[:, None] * (NUM_HEADS * HEAD_SIZE) + columns[None, :], mask=row_mask, other=0.0
+        )
+        row_logsumexp = tl.load(logsumexp + head_offset + rows, mask=rows < length, other=float("inf"))
+        delta = tl.load(deltas + head_offset + rows, mask=rows < length, other=0.0)
+        scores = tl.dot(q, tl.trans(k)) * (scale * _LOG2E) - row_logsumexp[:, None]
         if CAUSAL:
             scores = tl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
         weights = tl.exp2(scores)
-        of_weights = tl.dot(g, tl.trans(v))
-        left = weights
-        if DROPPED:
-            first, slope = _rows_kept(drawn + of_head, rows, length, tokens, HEADS)
-            kept = first[:, None] + slope[:, None] * of_keys[None, :] >= DROPPED
-            left = tl.where(kept, weights, nothing)
-            of_weights = tl.where(kept, of_weights, nothing) * lifts
-        dv += tl.dot(tl.trans(left.to(g.dtype)), g)
-        dk += tl.dot(tl.trans((weights * (of_weights - middle[:, None])).to(q.dtype)), q)
-    there = slopes + begin.to(tl.int64) * wide + head * COLUMNS + at
-    tl.store(there + HEADS * COLUMNS, (dk * scale).to(k.dtype), mask=inside)
-    tl.store(there + 2 * HEADS * COLUMNS, (dv * lifts).to(k.dtype), mask=inside)
+        weight_grads = tl.dot(g, tl.trans(v))
+        dropped_weights = weights
+        if DROPOUT_THRESHOLD:
+            a, b = _load_row_hashes(row_hashes + head_offset, rows, length, num_tokens, NUM_HEADS)
+            keep_mask = a[:, None] + b[:, None] * column_hash[None, :] >= DROPOUT_THRESHOLD
+            dropped_weights = tl.where(keep_mask, weights, zero)
+            weight_grads = tl.where(keep_mask, weight_grads, zero) * dropout_scale
+        dv += tl.dot(tl.trans(dropped_weights.to(g.dtype)), g)
+        dk += tl.dot(tl.trans((weights * (weight_grads - delta[:, None])).to(q.dtype)), q)
+    qkv_grad = qkv_grad + start.to(tl.int64) * qkv_stride + head * HEAD_SIZE
+    key_pointers = qkv_grad + key_offsets
+    tl.store(key_pointers + NUM_HEADS * HEAD_SIZE, (dk * scale).to(k.dtype), mask=key_mask)
+    tl.store(key_pointers + 2 * NUM_HEADS * HEAD_SIZE, (dv * dropout_scale).to(k.dtype), mask=key_mask)

@@ -1,7 +1,7 @@
-"""A layer of BERT there and back, written out: products by torch, what stands between them by Triton's programs.
+"""A BERT layer, forward and backward: matrix products by PyTorch, the operations between them by Triton kernels.
 
-All of it is in one precision, with statistics, softmax and sums in fp32. Biases before an activation or a
-LayerNorm are added where these are computed, and a residual's slopes by the product that they meet.
+All activations have one dtype; statistics, softmax, and sums are fp32. The kernels of the activation and of
+LayerNorm add the bias before them, and a matrix product adds the residual's gradient to its result.
 """
 
 from __future__ import annotations
@@ -27,14 +27,22 @@ from bertsmith.kernels.gpu.layer_norm import (
     LayerNormParams,
     SeededDropout,
     add_layer_norm,
-    added_norm_backward,
+    add_layer_norm_backward,
 )
 
-_WIDENS = "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]
+_MM_HAS_OUT_DTYPE = "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]
 
 
 class LayerConfig(NamedTuple):
-    """What a layer computes beside its weights. drops: dropout before each sum. kind: of its products."""
+    """Configuration of a layer.
+
+    Attributes:
+        attention: Configuration of attention.
+        dropouts: Dropout before each of the two residual sums.
+        activation: One of `SUPPORTED_ACTIVATIONS`.
+        epsilons: Epsilon of each LayerNorm.
+        dtype: The dtype of activations and matrix products.
+    """
 
     attention: AttentionConfig
     dropouts: tuple[SeededDropout, SeededDropout]
@@ -43,142 +51,168 @@ class LayerConfig(NamedTuple):
     dtype: torch.dtype
 
 
-def encoder_layer(x: Tensor, shape: LayerConfig, rows: Tensor | None, weights: Sequence[Tensor]) -> Tensor:
-    """A layer (Devlin et al. 2018, section 3), [N, H] → [N, H]; rows: long [M], those that are wanted: [M, H].
-    weights: weight and bias of each part, in the order of `LayerParts.weighted`."""
-    found: Tensor = _Layer.apply(x.to(shape.dtype).contiguous(), shape, rows, *weights)  # type: ignore
-    return found
+def encoder_layer(
+    x: Tensor, config: LayerConfig, rows: Tensor | None, parameters: Sequence[Tensor]
+) -> Tensor:
+    """Compute a BERT layer (Devlin et al. 2018, section 3) with autograd support.
+
+    Args:
+        x: [N, H].
+        config: The layer's configuration.
+        rows: The tokens whose outputs are computed, long [M]; None for all.
+        parameters: Weight and bias of each module, in the order of `EncoderLayerModules.parametrized`.
+
+    Returns:
+        The outputs, [N, H], or [M, H] with rows.
+    """
+    out: Tensor = _EncoderLayer.apply(x.to(config.dtype).contiguous(), config, rows, *parameters)  # type: ignore
+    return out
 
 
-class _Weights(NamedTuple):
-    """Of a layer, or their slopes."""
+class _Parameters(NamedTuple):
+    """Parameters of a layer."""
 
     qkv: Tensor
     qkv_bias: Tensor
     projection: Tensor
     projection_bias: Tensor
-    first_norm: Tensor
-    first_norm_bias: Tensor
+    attention_norm: Tensor
+    attention_norm_bias: Tensor
     inner: Tensor
     inner_bias: Tensor
     output: Tensor
     output_bias: Tensor
-    last_norm: Tensor
-    last_norm_bias: Tensor
+    output_norm: Tensor
+    output_norm_bias: Tensor
 
     def norms(self, epsilons: tuple[float, float]) -> tuple[LayerNormParams, LayerNormParams]:
         return (
-            LayerNormParams(self.first_norm, self.first_norm_bias, epsilons[0]),
-            LayerNormParams(self.last_norm, self.last_norm_bias, epsilons[1]),
+            LayerNormParams(self.attention_norm, self.attention_norm_bias, epsilons[0]),
+            LayerNormParams(self.output_norm, self.output_norm_bias, epsilons[1]),
         )
 
 
-class _Made(NamedTuple):
-    """What the way back reads of the way there. mixed, residual: of the rows that are wanted."""
+class _SavedActivations(NamedTuple):
+    """Activations that the backward pass reads. All from context on are of the selected rows only."""
 
     qkv: Tensor
-    attended: AttentionActivations
-    mixed: Tensor
+    attention: AttentionActivations
+    context: Tensor
     residual: Tensor
     projected: Tensor
-    first: LayerNormOutput
-    widened: Tensor
-    active: Tensor
-    narrowed: Tensor
-    of_rows: Tensor
+    attention_norm: LayerNormOutput
+    inner: Tensor
+    activated: Tensor
+    output: Tensor
+    output_norm_stats: Tensor
 
 
-class _Layer(torch.autograd.Function):
+class _EncoderLayer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, shape: LayerConfig, rows: Tensor | None, *given: Tensor) -> Tensor:
-        of = _Weights(*given)
-        first_norm, last_norm = of.norms(shape.epsilons)
-        qkv_weight, qkv_bias, projection, inner, output = _lowered(
-            x, [of.qkv, of.qkv_bias, of.projection, of.inner, of.output]
+    def forward(ctx: Any, x: Tensor, config: LayerConfig, rows: Tensor | None, *parameters: Tensor) -> Tensor:
+        params = _Parameters(*parameters)
+        attention_norm, output_norm = params.norms(config.epsilons)
+        qkv_weight, qkv_bias, projection_weight, inner_weight, output_weight = _cast_like(
+            x, [params.qkv, params.qkv_bias, params.projection, params.inner, params.output]
         )
         with torch.autocast(x.device.type, enabled=False):
             qkv = F.linear(x, qkv_weight, qkv_bias)
-            attended = attention_forward(qkv, shape.attention)
-            mixed, residual = (
-                one if rows is None else one.index_select(0, rows) for one in (attended.out, x)
+            attention = attention_forward(qkv, config.attention)
+            context, residual = (
+                tensor if rows is None else tensor.index_select(0, rows) for tensor in (attention.out, x)
             )
-            projected = mixed @ projection.T
-            first = add_layer_norm(residual, projected, of.projection_bias, first_norm, shape.dropouts[0])
-            widened = first.out @ inner.T
-            active = bias_activation(widened, of.inner_bias, shape.activation)
-            narrowed = active @ output.T
-            last = add_layer_norm(first.out, narrowed, of.output_bias, last_norm, shape.dropouts[1])
-        ctx.save_for_backward(x, rows, *given)
-        ctx.shape = shape
-        ctx.made = _Made(
-            *(qkv, attended, mixed, residual, projected, first, widened, active, narrowed, last.row_stats)
+            projected = context @ projection_weight.T
+            attended = add_layer_norm(
+                residual, projected, params.projection_bias, attention_norm, config.dropouts[0]
+            )
+            inner = attended.out @ inner_weight.T
+            activated = bias_activation(inner, params.inner_bias, config.activation)
+            output = activated @ output_weight.T
+            normalized = add_layer_norm(
+                attended.out, output, params.output_bias, output_norm, config.dropouts[1]
+            )
+        ctx.save_for_backward(x, rows, *parameters)
+        ctx.config = config
+        ctx.activations = _SavedActivations(
+            *(qkv, attention, context, residual, projected, attended),
+            *(inner, activated, output, normalized.row_stats),
         )
-        return last.out
+        return normalized.out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """What was made is let go as soon as nothing reads it; slopes of a sum are added to in their place."""
-        x, rows, *given = ctx.saved_tensors
-        of, shape = _Weights(*given), ctx.shape
-        if ctx.made is None:
-            raise RuntimeError("a layer goes back once: what it made on its way there is gone")
-        qkv, attended, mixed, residual, projected, first, widened, active, narrowed, of_rows = ctx.made
-        ctx.made = None
-        qkv_weight, projection, inner, output = _lowered(x, [of.qkv, of.projection, of.inner, of.output])
-        first_norm, last_norm = of.norms(shape.epsilons)
+        """Compute the gradients. Activations are freed after their last use; sums of gradients are in place."""
+        x, rows, *parameters = ctx.saved_tensors
+        params, config = _Parameters(*parameters), ctx.config
+        if ctx.activations is None:
+            raise RuntimeError(
+                "an encoder layer's backward pass runs only once, since it frees its activations"
+            )
+        saved: _SavedActivations = ctx.activations
+        ctx.activations = None
+        qkv, attention, context, residual, projected, attended, inner, activated, output, output_stats = saved
+        del saved
+        qkv_weight, projection_weight, inner_weight, output_weight = _cast_like(
+            x, [params.qkv, params.projection, params.inner, params.output]
+        )
+        attention_norm, output_norm = params.norms(config.epsilons)
         with torch.autocast(x.device.type, enabled=False):
-            summed_up = added_norm_backward(
-                grad, first.out, narrowed, of.output_bias, last_norm, shape.drops[1], of_rows
+            grads = add_layer_norm_backward(
+                *(grad, attended.out, output, params.output_bias),
+                *(output_norm, config.dropouts[1], output_stats),
             )
-            to_output, to_last = _product(summed_up.x, active, of.output), summed_up.weights
-            del narrowed, active
-            of_widened, to_inner_bias = bias_activation_backward(
-                summed_up.x @ output, widened, of.inner_bias, shape.activation
+            output_grad = _weight_grad(grads.x_grad, activated, params.output)
+            output_norm_grads = grads.param_grads
+            del output, activated
+            inner_x_grad, inner_bias_grad = bias_activation_backward(
+                grads.x_grad @ output_weight, inner, params.inner_bias, config.activation
             )
-            to_inner = _product(of_widened, first.out, of.inner)
-            of_first = summed_up.sum_grad.addmm_(of_widened, inner)
-            del widened, of_widened
-            summed_up = added_norm_backward(
-                *(of_first, residual, projected, of.projection_bias),
-                *(first_norm, shape.drops[0], first.of_rows),
+            inner_grad = _weight_grad(inner_x_grad, attended.out, params.inner)
+            attended_grad = grads.sum_grad.addmm_(inner_x_grad, inner_weight)
+            del inner, inner_x_grad
+            grads = add_layer_norm_backward(
+                *(attended_grad, residual, projected, params.projection_bias),
+                *(attention_norm, config.dropouts[0], attended.row_stats),
             )
-            to_projection, to_first = _product(summed_up.x, mixed, of.projection), summed_up.weights
-            del of_first, first, projected
-            of_mixed = _spread(summed_up.x @ projection, rows, len(x))
-            of_x = _spread(summed_up.sum_grad, rows, len(x))
-            of_qkv = attention_backward(of_mixed, qkv, attended, shape.asked)
-            del of_mixed, qkv, attended, mixed, residual, summed_up
-            to_qkv = _product(of_qkv, x, of.qkv)
-            to_qkv_bias = column_sums(of_qkv) if of.qkv_bias.requires_grad else None
+            projection_grad = _weight_grad(grads.x_grad, context, params.projection)
+            attention_norm_grads = grads.param_grads
+            del attended_grad, attended, projected
+            context_grad = _scatter_rows(grads.x_grad @ projection_weight, rows, len(x))
+            x_grad = _scatter_rows(grads.sum_grad, rows, len(x))
+            qkv_out_grad = attention_backward(context_grad, qkv, attention, config.attention)
+            del context_grad, qkv, attention, context, residual, grads
+            qkv_grad = _weight_grad(qkv_out_grad, x, params.qkv)
+            qkv_bias_grad = column_sums(qkv_out_grad) if params.qkv_bias.requires_grad else None
             if ctx.needs_input_grad[0]:
-                of_x.addmm_(of_qkv, qkv_weight)
+                x_grad.addmm_(qkv_out_grad, qkv_weight)
         return (
-            *(of_x if ctx.needs_input_grad[0] else None, None, None, to_qkv, to_qkv_bias),
-            *(to_projection, to_first[2], to_first[0], to_first[1]),
-            *(to_inner, to_inner_bias, to_output, to_last[2], to_last[0], to_last[1]),
+            *(x_grad if ctx.needs_input_grad[0] else None, None, None, qkv_grad, qkv_bias_grad),
+            *(projection_grad, attention_norm_grads[2], attention_norm_grads[0], attention_norm_grads[1]),
+            *(inner_grad, inner_bias_grad),
+            *(output_grad, output_norm_grads[2], output_norm_grads[0], output_norm_grads[1]),
         )
 
 
-def _lowered(x: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """Weights in x's precision, by one program: made again on the way back, so that none is kept meanwhile."""
-    found = [torch.empty_like(one, dtype=x.dtype) for one in weights]
-    torch._foreach_copy_(found, weights)
-    return found
+def _cast_like(x: Tensor, weights: list[Tensor]) -> list[Tensor]:
+    """Copy weights to the dtype of x by one kernel. The backward pass repeats it, so that no copy is kept."""
+    copies = [torch.empty_like(weight, dtype=x.dtype) for weight in weights]
+    torch._foreach_copy_(copies, weights)
+    return copies
 
 
-def _product(slopes: Tensor, x: Tensor, weight: Tensor) -> Tensor | None:
-    """The slopes of a weight, None where it is frozen: on a GPU in the weight's precision, since torch 2.8."""
+def _weight_grad(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor | None:
+    """Compute a weight's gradient; None if it is frozen. On a GPU with PyTorch 2.8 it has the weight's dtype."""
     if not weight.requires_grad:
         return None
-    if slopes.dtype == weight.dtype or slopes.is_cpu or not _WIDENS:
-        return slopes.T @ x
-    found: Tensor = torch.ops.aten.mm.dtype(slopes.T, x, weight.dtype)
-    return found
+    if grad.dtype == weight.dtype or grad.is_cpu or not _MM_HAS_OUT_DTYPE:
+        return grad.T @ x
+    weight_grad: Tensor = torch.ops.aten.mm.dtype(grad.T, x, weight.dtype)
+    return weight_grad
 
 
-def _spread(slopes: Tensor, rows: Tensor | None, count: int) -> Tensor:
-    """Those of all rows, from those of some."""
+def _scatter_rows(grad: Tensor, rows: Tensor | None, num_rows: int) -> Tensor:
+    """Return the gradient of all rows from the gradient of the selected rows."""
     if rows is None:
-        return slopes
-    return slopes.new_zeros(count, slopes.shape[1]).index_add_(0, rows, slopes)
+        return grad
+    return grad.new_zeros(num_rows, grad.shape[1]).index_add_(0, rows, grad)

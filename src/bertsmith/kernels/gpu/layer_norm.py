@@ -1,8 +1,8 @@
-"""LayerNorm with the dropout and the sum around it, there and back, as programs that Triton compiles for a GPU.
+"""LayerNorm with the sum and dropout around it, forward and backward, as Triton kernels.
 
-A row is read once. On the way back masks are made again and sums are taken again, from what products have made or
-read; slopes of weights and biases are added up on the way, by as many programs as the GPU has room for, each over
-its rows in their order.
+The forward kernel reads each row once. The backward kernel recomputes dropout masks and sums instead of reading
+them. It also sums the gradients of weights and biases: a fixed number of programs, as many as fill the GPU, each
+sum their rows in order.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from bertsmith.kernels.gpu.column_sums import num_multiprocessors
 
-MAX_TABLES = 2  # that are looked up on the way
-_ELEMENTS, _WARPS = 2048, 4  # of a program at a time
-_PROGRAMS, _STAGES = 2, 4  # on the way back: for each of a GPU's processors, and how many reads ahead
+MAX_LOOKUPS = 2  # embeddings that a kernel adds
+_BLOCK_ELEMENTS, _NUM_WARPS = 2048, 4
+_BACKWARD_PROGRAMS_PER_MULTIPROCESSOR, _BACKWARD_STAGES = 2, 4
 
 
 class LayerNormParams(NamedTuple):
-    """What LayerNorm has beside its input: weight and bias [H], fp32, and what is added to the variance."""
+    """Parameters of a LayerNorm: weight and bias, fp32 [H], and epsilon, which is added to the variance."""
 
     weight: Tensor
     bias: Tensor
@@ -31,333 +31,352 @@ class LayerNormParams(NamedTuple):
 
 
 class SeededDropout(NamedTuple):
-    """Dropout: the share that is dropped, None for none, and what its masks are made of, int32 [2]. Of a hash of
-    an element's number, lowbias32 (Wellons 2018), 16 bits decide: a GPU's own generator takes longer for a number
-    than memory for the element."""
+    """Dropout whose masks are computed from seeds.
+
+    16 bits of a hash of the element's index, lowbias32 (Wellons 2018), decide on each element: the GPU's own
+    generator takes longer for a number than the memory for the element.
+
+    Attributes:
+        p: The dropout probability; None without dropout.
+        seeds: int32 [2].
+    """
 
     p: float | None
     seeds: Tensor
 
     @property
-    def dropped(self) -> int:
-        """Of 2**16."""
+    def threshold(self) -> int:
+        """Return the value below which an element's 16 bits drop it."""
         return min(round((self.p or 0.0) * 2**16), 2**16 - 1)
 
 
 class EmbeddingLookup(NamedTuple):
-    """Rows of a table [V, H] that are added to x, long [N]: one for each of its rows."""
+    """Embedding weights [V, H] and the index of each token, long [N]."""
 
-    table: Tensor
+    weight: Tensor
     indices: Tensor
 
 
 class LayerNormOutput(NamedTuple):
-    """What LayerNorm gives, [N, H], and of each row its mean and by what it was multiplied, fp32 [2, N]."""
+    """Outputs of LayerNorm [N, H]; and the mean and the reciprocal standard deviation of each row, fp32 [2, N]."""
 
     out: Tensor
     row_stats: Tensor
 
 
 class LayerNormGrads(NamedTuple):
-    """Of the sum, in its parts' precision, and of what was dropped from, which without dropout is the same tensor;
-    and fp32 [3, H] of the LayerNorm's weight and bias, and of the bias that was added to x."""
+    """Gradients of LayerNorm's inputs and parameters.
+
+    Attributes:
+        sum_grad: The gradient of the normalized sum, [N, H], in the dtype of x.
+        x_grad: The gradient of x before dropout, [N, H]; without dropout it is the same tensor as sum_grad.
+        param_grads: fp32 [3, H], of LayerNorm's weight, of its bias, and of the bias that was added to x.
+    """
 
     sum_grad: Tensor
-    x: Tensor
-    weights: Tensor
+    x_grad: Tensor
+    param_grads: Tensor
 
 
 def add_layer_norm(
-    residual: Tensor, x: Tensor, bias: Tensor, norm: LayerNormParams, drawn: SeededDropout
+    residual: Tensor, x: Tensor, bias: Tensor, norm: LayerNormParams, dropout: SeededDropout
 ) -> LayerNormOutput:
-    """LN(residual + dropout(x + bias)), [N, H], of x and residual in one precision."""
-    return _there(_Summed(x, residual, bias), norm, drawn, x.dtype, after=False)
+    """Compute LN(residual + dropout(x + bias)), [N, H], for x and residual of one dtype."""
+    return _forward(_NormInputs(x, residual, bias), norm, dropout, x.dtype, dropout_last=False)
 
 
-def added_norm_backward(
+def add_layer_norm_backward(
     grad: Tensor,
     residual: Tensor,
     x: Tensor,
     bias: Tensor,
     norm: LayerNormParams,
-    drawn: SeededDropout,
-    of_rows: Tensor,
+    dropout: SeededDropout,
+    row_stats: Tensor,
 ) -> LayerNormGrads:
-    """From grad [N, H], with what `added_norm` was given."""
-    return _back(grad, _Summed(x, residual, bias), norm, drawn, of_rows, after=False)
+    """Compute the gradients from the output's gradient [N, H] and the inputs of `add_layer_norm`."""
+    return _backward(grad, _NormInputs(x, residual, bias), norm, dropout, row_stats, dropout_last=False)
 
 
 def embed_layer_norm(
     x: Tensor,
-    looked: Sequence[EmbeddingLookup],
+    lookups: Sequence[EmbeddingLookup],
     norm: LayerNormParams,
-    drawn: SeededDropout,
-    kind: torch.dtype,
+    dropout: SeededDropout,
+    dtype: torch.dtype,
 ) -> LayerNormOutput:
-    """dropout(LN(x + what is looked up)), [N, H], in this precision; of at most `MOST_TABLES` tables."""
-    return _there(_Summed(x, looked=looked), norm, drawn, kind, after=True)
+    """Compute dropout(LN(x + looked-up embeddings)), [N, H], in this dtype, for at most `MAX_LOOKUPS` lookups."""
+    return _forward(_NormInputs(x, lookups=lookups), norm, dropout, dtype, dropout_last=True)
 
 
-def dropped_norm_backward(
+def embed_layer_norm_backward(
     grad: Tensor,
     x: Tensor,
-    looked: Sequence[EmbeddingLookup],
+    lookups: Sequence[EmbeddingLookup],
     norm: LayerNormParams,
-    drawn: SeededDropout,
-    of_rows: Tensor,
+    dropout: SeededDropout,
+    row_stats: Tensor,
 ) -> LayerNormGrads:
-    """From grad [N, H], with what `dropped_norm` was given."""
-    return _back(grad, _Summed(x, looked=looked), norm, drawn, of_rows, after=True)
+    """Compute the gradients from the output's gradient [N, H] and the inputs of `embed_layer_norm`."""
+    return _backward(grad, _NormInputs(x, lookups=lookups), norm, dropout, row_stats, dropout_last=True)
 
 
-class _Summed(NamedTuple):
-    """What is summed up before it is normalised."""
+class _NormInputs(NamedTuple):
+    """Terms of the sum that is normalized."""
 
     x: Tensor
     residual: Tensor | None = None
     bias: Tensor | None = None
-    looked: Sequence[EmbeddingLookup] = ()
+    lookups: Sequence[EmbeddingLookup] = ()
 
     @property
-    def given(self) -> Sequence[Tensor | None]:
-        """As the kernels take it."""
-        tables = [one for looked in self.looked for one in looked]
-        return self.x, self.residual, self.bias, *tables, *[None] * (2 * MAX_TABLES - len(tables))
+    def kernel_args(self) -> Sequence[Tensor | None]:
+        """Return the kernels' arguments from x to indices1."""
+        embeddings = [tensor for lookup in self.lookups for tensor in lookup]
+        return self.x, self.residual, self.bias, *embeddings, *[None] * (2 * MAX_LOOKUPS - len(embeddings))
 
 
-def _there(
-    summed: _Summed, norm: LayerNormParams, drawn: SeededDropout, kind: torch.dtype, *, after: bool
-) -> LayerNormOutput:
-    rows, width, wide = _sizes(summed.x)
-    made = LayerNormOutput(
-        torch.empty_like(summed.x, dtype=kind), summed.x.new_empty(2, rows, dtype=torch.float32)
-    )
-    at_once = max(1, _ELEMENTS // wide)
-    with torch.cuda.device_of(summed.x):
-        _norm[(-(-rows // at_once),)](
-            *(*summed.given, norm.weight, norm.bias, drawn.seeds, *made, rows),
-            *(norm.epsilon, drawn.dropped, after, width, wide, at_once),
-            num_warps=_WARPS,
-        )
-    return made
-
-
-def _back(
-    grad: Tensor,
-    summed: _Summed,
+def _forward(
+    inputs: _NormInputs,
     norm: LayerNormParams,
-    drawn: SeededDropout,
-    of_rows: Tensor,
+    dropout: SeededDropout,
+    dtype: torch.dtype,
     *,
-    after: bool,
-) -> LayerNormGrads:
-    x, (rows, width, wide) = summed.x, _sizes(summed.x)
-    whole = torch.empty_like(x)
-    of_x = torch.empty_like(x) if drawn.dropped and not after else whole
-    at_once = max(1, _ELEMENTS // wide)
-    # what is read ahead lies in shared memory: of wider rows there is not enough. Triton 3.2 cannot, where rows of
-    # tables are looked up.
-    stages = 1 if after or wide > _ELEMENTS else _STAGES
-    programs = max(1, min(-(-rows // at_once), _PROGRAMS * num_multiprocessors(x)))
-    parts = x.new_empty(programs, 3, width, dtype=torch.float32)
+    dropout_last: bool,
+) -> LayerNormOutput:
+    x = inputs.x
+    num_rows, num_columns, block_columns, block_rows = _sizes(x)
+    output = LayerNormOutput(torch.empty_like(x, dtype=dtype), x.new_empty(2, num_rows, dtype=torch.float32))
     with torch.cuda.device_of(x):
-        _norm_back[(programs,)](
-            *(grad.contiguous(), *summed.given, norm.weight, drawn.seeds, of_rows, whole, of_x, parts, rows),
-            *(drawn.dropped, after, width, wide, at_once, stages),
-            num_warps=_WARPS,
+        _layer_norm_kernel[(-(-num_rows // block_rows),)](
+            *(*inputs.kernel_args, norm.weight, norm.bias, dropout.seeds, *output, num_rows),
+            *(norm.epsilon, dropout.threshold, dropout_last, num_columns, block_columns, block_rows),
+            num_warps=_NUM_WARPS,
         )
-    return LayerNormGrads(whole, of_x, parts.sum(0))
+    return output
 
 
-def _sizes(x: Tensor) -> tuple[int, int, int]:
-    """Rows, columns, and columns that are computed."""
-    rows, width = x.shape
-    return rows, width, triton.next_power_of_2(width)
+def _backward(
+    grad: Tensor,
+    inputs: _NormInputs,
+    norm: LayerNormParams,
+    dropout: SeededDropout,
+    row_stats: Tensor,
+    *,
+    dropout_last: bool,
+) -> LayerNormGrads:
+    x = inputs.x
+    num_rows, num_columns, block_columns, block_rows = _sizes(x)
+    sum_grad = torch.empty_like(x)
+    x_grad = torch.empty_like(x) if dropout.threshold and not dropout_last else sum_grad
+    # The pipeline's stages are in shared memory, which is too small for wider rows. Triton 3.2 cannot pipeline
+    # loops with embedding lookups.
+    num_stages = 1 if dropout_last or block_columns > _BLOCK_ELEMENTS else _BACKWARD_STAGES
+    max_programs = _BACKWARD_PROGRAMS_PER_MULTIPROCESSOR * num_multiprocessors(x)
+    num_programs = max(1, min(-(-num_rows // block_rows), max_programs))
+    param_grads = x.new_empty(num_programs, 3, num_columns, dtype=torch.float32)
+    with torch.cuda.device_of(x):
+        _layer_norm_backward_kernel[(num_programs,)](
+            *(grad.contiguous(), *inputs.kernel_args, norm.weight, dropout.seeds, row_stats),
+            *(sum_grad, x_grad, param_grads, num_rows),
+            *(dropout.threshold, dropout_last, num_columns, block_columns, block_rows, num_stages),
+            num_warps=_NUM_WARPS,
+        )
+    return LayerNormGrads(sum_grad, x_grad, param_grads.sum(0))
+
+
+def _sizes(x: Tensor) -> tuple[int, int, int, int]:
+    """Return the rows and columns of x, the columns of a block, a power of 2, and the rows of a block."""
+    num_rows, num_columns = x.shape
+    block_columns = triton.next_power_of_2(num_columns)
+    return num_rows, num_columns, block_columns, max(1, _BLOCK_ELEMENTS // block_columns)
 
 
 @triton.jit
-def _kept(rows, columns, seeds, WIDTH: tl.constexpr, DROPPED: tl.constexpr):
-    number = rows.to(tl.uint32)[:, None] * WIDTH + columns.to(tl.uint32)[None, :]
-    bits = number ^ tl.load(seeds).to(tl.uint32)
+def _dropout_mask(rows, columns, seeds, NUM_COLUMNS: tl.constexpr, DROPOUT_THRESHOLD: tl.constexpr):
+    index = rows.to(tl.uint32)[:, None] * NUM_COLUMNS + columns.to(tl.uint32)[None, :]
+    bits = index ^ tl.load(seeds).to(tl.uint32)
     bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) ^ tl.load(seeds + 1).to(tl.uint32)
     bits = (bits ^ (bits >> 15)) * 0x846CA68B
-    return (bits >> 16) >= DROPPED
+    return (bits >> 16) >= DROPOUT_THRESHOLD
 
 
 @triton.jit
-def _looked_up(made, table, which, rows, columns, inside, count, WIDTH: tl.constexpr):
-    if table is not None:
-        row = tl.load(which + rows, mask=rows < count, other=0)
-        made += tl.load(table + row[:, None] * WIDTH + columns[None, :], mask=inside, other=0.0)
-    return made
+def _add_embedding(x, embedding, indices, rows, columns, mask, num_rows, NUM_COLUMNS: tl.constexpr):
+    if embedding is not None:
+        index = tl.load(indices + rows, mask=rows < num_rows, other=0)
+        x += tl.load(embedding + index[:, None] * NUM_COLUMNS + columns[None, :], mask=mask, other=0.0)
+    return x
 
 
 @triton.jit
-def _summed(
+def _load_sum(
     x,
     residual,
     bias,
-    table,
-    which,
-    other_table,
-    other_which,
+    embedding0,
+    indices0,
+    embedding1,
+    indices1,
     rows,
     columns,
-    real,
-    inside,
-    kept,
-    count,
-    DROPPED: tl.constexpr,
-    WIDTH: tl.constexpr,
+    column_mask,
+    mask,
+    keep_mask,
+    num_rows,
+    DROPOUT_THRESHOLD: tl.constexpr,
+    NUM_COLUMNS: tl.constexpr,
 ):
-    """What is normalised. kept: of x, where it is dropped from."""
-    at = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
-    made = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    """Compute the sum that is normalized. Dropout applies to x + bias, by keep_mask."""
+    offsets = rows.to(tl.int64)[:, None] * NUM_COLUMNS + columns[None, :]
+    total = tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
     if bias is not None:
-        made += tl.load(bias + columns, mask=real, other=0.0)[None, :]
-    if DROPPED:
-        made = tl.where(kept, made * (65536 / (65536 - DROPPED)), 0.0)
+        total += tl.load(bias + columns, mask=column_mask, other=0.0)[None, :]
+    if DROPOUT_THRESHOLD:
+        total = tl.where(keep_mask, total * (65536 / (65536 - DROPOUT_THRESHOLD)), 0.0)
     if residual is not None:
-        made += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
-    made = _looked_up(made, table, which, rows, columns, inside, count, WIDTH)
-    return _looked_up(made, other_table, other_which, rows, columns, inside, count, WIDTH)
+        total += tl.load(residual + offsets, mask=mask, other=0.0).to(tl.float32)
+    total = _add_embedding(total, embedding0, indices0, rows, columns, mask, num_rows, NUM_COLUMNS)
+    return _add_embedding(total, embedding1, indices1, rows, columns, mask, num_rows, NUM_COLUMNS)
 
 
-@triton.jit(do_not_specialize=["count"])
-def _norm(
+@triton.jit(do_not_specialize=["num_rows"])
+def _layer_norm_kernel(
     x,
     residual,
     bias,
-    table,
-    which,
-    other_table,
-    other_which,
+    embedding0,
+    indices0,
+    embedding1,
+    indices1,
     weight,
     norm_bias,
     seeds,
     out,
-    of_rows,
-    count,
-    epsilon: tl.constexpr,
-    DROPPED: tl.constexpr,
-    AFTER: tl.constexpr,
-    WIDTH: tl.constexpr,
-    WIDE: tl.constexpr,
-    ROWS: tl.constexpr,
+    row_stats,
+    num_rows,
+    EPSILON: tl.constexpr,
+    DROPOUT_THRESHOLD: tl.constexpr,
+    DROPOUT_LAST: tl.constexpr,
+    NUM_COLUMNS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
 ):
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, WIDE)
-    real = columns < WIDTH
-    inside = (rows[:, None] < count) & real[None, :]
-    at = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
-    kept = None
-    if DROPPED:
-        kept = _kept(rows, columns, seeds, WIDTH, DROPPED)
-    whole = _summed(
+    rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    columns = tl.arange(0, BLOCK_COLUMNS)
+    column_mask = columns < NUM_COLUMNS
+    mask = (rows[:, None] < num_rows) & column_mask[None, :]
+    offsets = rows.to(tl.int64)[:, None] * NUM_COLUMNS + columns[None, :]
+    keep_mask = None
+    if DROPOUT_THRESHOLD:
+        keep_mask = _dropout_mask(rows, columns, seeds, NUM_COLUMNS, DROPOUT_THRESHOLD)
+    total = _load_sum(
         x,
         residual,
         bias,
-        table,
-        which,
-        other_table,
-        other_which,
+        embedding0,
+        indices0,
+        embedding1,
+        indices1,
         rows,
         columns,
-        real,
-        inside,
-        kept,
-        count,
-        0 if AFTER else DROPPED,
-        WIDTH,
+        column_mask,
+        mask,
+        keep_mask,
+        num_rows,
+        0 if DROPOUT_LAST else DROPOUT_THRESHOLD,
+        NUM_COLUMNS,
     )
-    mean = tl.sum(tl.where(real[None, :], whole, 0.0), 1) / WIDTH
-    whole = tl.where(real[None, :], whole - mean[:, None], 0.0)
-    scale = tl.rsqrt(tl.sum(whole * whole, 1) / WIDTH + epsilon)
-    tl.store(of_rows + rows, mean, mask=rows < count)
-    tl.store(of_rows + count + rows, scale, mask=rows < count)
-    w = tl.load(weight + columns, mask=real, other=0.0)[None, :]
-    b = tl.load(norm_bias + columns, mask=real, other=0.0)[None, :]
-    made = whole * scale[:, None] * w + b
-    if DROPPED and AFTER:
-        made = tl.where(kept, made * (65536 / (65536 - DROPPED)), 0.0)
-    tl.store(out + at, made.to(out.dtype.element_ty), mask=inside)
+    mean = tl.sum(tl.where(column_mask[None, :], total, 0.0), 1) / NUM_COLUMNS
+    centered = tl.where(column_mask[None, :], total - mean[:, None], 0.0)
+    rstd = tl.rsqrt(tl.sum(centered * centered, 1) / NUM_COLUMNS + EPSILON)
+    tl.store(row_stats + rows, mean, mask=rows < num_rows)
+    tl.store(row_stats + num_rows + rows, rstd, mask=rows < num_rows)
+    w = tl.load(weight + columns, mask=column_mask, other=0.0)[None, :]
+    b = tl.load(norm_bias + columns, mask=column_mask, other=0.0)[None, :]
+    y = centered * rstd[:, None] * w + b
+    if DROPOUT_THRESHOLD and DROPOUT_LAST:
+        y = tl.where(keep_mask, y * (65536 / (65536 - DROPOUT_THRESHOLD)), 0.0)
+    tl.store(out + offsets, y.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["count"])
-def _norm_back(
+@triton.jit(do_not_specialize=["num_rows"])
+def _layer_norm_backward_kernel(
     grad,
     x,
     residual,
     bias,
-    table,
-    which,
-    other_table,
-    other_which,
+    embedding0,
+    indices0,
+    embedding1,
+    indices1,
     weight,
     seeds,
-    of_rows,
-    of_whole,
-    of_x,
-    parts,
-    count,
-    DROPPED: tl.constexpr,
-    AFTER: tl.constexpr,
-    WIDTH: tl.constexpr,
-    WIDE: tl.constexpr,
-    ROWS: tl.constexpr,
-    STAGES: tl.constexpr,
+    row_stats,
+    sum_grad,
+    x_grad,
+    param_grads,
+    num_rows,
+    DROPOUT_THRESHOLD: tl.constexpr,
+    DROPOUT_LAST: tl.constexpr,
+    NUM_COLUMNS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
-    """Each program every so many rows; of what it adds up, its own part."""
-    columns = tl.arange(0, WIDE)
-    real = columns < WIDTH
-    w = tl.load(weight + columns, mask=real, other=0.0)[None, :]
-    to_weight = tl.zeros([ROWS, WIDE], tl.float32)
-    to_norm_bias = tl.zeros([ROWS, WIDE], tl.float32)
-    to_bias = tl.zeros([ROWS, WIDE], tl.float32)
-    lift: tl.constexpr = 65536 / (65536 - DROPPED)
-    for first in tl.range(tl.program_id(0) * ROWS, count, tl.num_programs(0) * ROWS, num_stages=STAGES):
-        rows = first + tl.arange(0, ROWS)
-        inside = (rows[:, None] < count) & real[None, :]
-        at = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
-        kept = None
-        if DROPPED:
-            kept = _kept(rows, columns, seeds, WIDTH, DROPPED)
-        g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
-        if DROPPED and AFTER:
-            g = tl.where(kept, g * lift, 0.0)
-        mean = tl.load(of_rows + rows, mask=rows < count, other=0.0)
-        scale = tl.load(of_rows + count + rows, mask=rows < count, other=0.0)
-        whole = _summed(
+    """Compute the gradients; the programs take the row blocks in turn, and each sums its own param_grads."""
+    columns = tl.arange(0, BLOCK_COLUMNS)
+    column_mask = columns < NUM_COLUMNS
+    w = tl.load(weight + columns, mask=column_mask, other=0.0)[None, :]
+    weight_grad = tl.zeros([BLOCK_ROWS, BLOCK_COLUMNS], tl.float32)
+    norm_bias_grad = tl.zeros([BLOCK_ROWS, BLOCK_COLUMNS], tl.float32)
+    bias_grad = tl.zeros([BLOCK_ROWS, BLOCK_COLUMNS], tl.float32)
+    dropout_scale: tl.constexpr = 65536 / (65536 - DROPOUT_THRESHOLD)
+    for start in tl.range(
+        tl.program_id(0) * BLOCK_ROWS, num_rows, tl.num_programs(0) * BLOCK_ROWS, num_stages=NUM_STAGES
+    ):
+        rows = start + tl.arange(0, BLOCK_ROWS)
+        mask = (rows[:, None] < num_rows) & column_mask[None, :]
+        offsets = rows.to(tl.int64)[:, None] * NUM_COLUMNS + columns[None, :]
+        keep_mask = None
+        if DROPOUT_THRESHOLD:
+            keep_mask = _dropout_mask(rows, columns, seeds, NUM_COLUMNS, DROPOUT_THRESHOLD)
+        g = tl.load(grad + offsets, mask=mask, other=0.0).to(tl.float32)
+        if DROPOUT_THRESHOLD and DROPOUT_LAST:
+            g = tl.where(keep_mask, g * dropout_scale, 0.0)
+        mean = tl.load(row_stats + rows, mask=rows < num_rows, other=0.0)
+        rstd = tl.load(row_stats + num_rows + rows, mask=rows < num_rows, other=0.0)
+        total = _load_sum(
             x,
             residual,
             bias,
-            table,
-            which,
-            other_table,
-            other_which,
+            embedding0,
+            indices0,
+            embedding1,
+            indices1,
             rows,
             columns,
-            real,
-            inside,
-            kept,
-            count,
-            0 if AFTER else DROPPED,
-            WIDTH,
+            column_mask,
+            mask,
+            keep_mask,
+            num_rows,
+            0 if DROPOUT_LAST else DROPOUT_THRESHOLD,
+            NUM_COLUMNS,
         )
-        whole = tl.where(inside, (whole - mean[:, None]) * scale[:, None], 0.0)
-        to_weight += g * whole
-        to_norm_bias += g
+        normalized = tl.where(mask, (total - mean[:, None]) * rstd[:, None], 0.0)
+        weight_grad += g * normalized
+        norm_bias_grad += g
         g = g * w
-        along = tl.sum(g * whole, 1) / WIDTH
-        middle = tl.sum(g, 1) / WIDTH
-        g = (g - middle[:, None] - whole * along[:, None]) * scale[:, None]
-        tl.store(of_whole + at, g.to(of_whole.dtype.element_ty), mask=inside)
-        if not AFTER:
-            if DROPPED:
-                g = tl.where(kept, g * lift, 0.0)
-                tl.store(of_x + at, g.to(of_x.dtype.element_ty), mask=inside)
-            to_bias += tl.where(inside, g, 0.0)
-    parts += tl.program_id(0) * (3 * WIDTH) + columns
-    tl.store(parts, tl.sum(to_weight, 0), mask=real)
-    tl.store(parts + WIDTH, tl.sum(to_norm_bias, 0), mask=real)
-    tl.store(parts + 2 * WIDTH, tl.sum(to_bias, 0), mask=real)
+        mean_product = tl.sum(g * normalized, 1) / NUM_COLUMNS
+        mean_grad = tl.sum(g, 1) / NUM_COLUMNS
+        g = (g - mean_grad[:, None] - normalized * mean_product[:, None]) * rstd[:, None]
+        tl.store(sum_grad + offsets, g.to(sum_grad.dtype.element_ty), mask=mask)
+        if not DROPOUT_LAST:
+            if DROPOUT_THRESHOLD:
+                g = tl.where(keep_mask, g * dropout_scale, 0.0)
+                tl.store(x_grad + offsets, g.to(x_grad.dtype.element_ty), mask=mask)
+            bias_grad += tl.where(mask, g, 0.0)
+    param_grads += tl.program_id(0) * (3 * NUM_COLUMNS) + columns
+    tl.store(param_grads, tl.sum(weight_grad, 0), mask=column_mask)
+    tl.store(param_grads + NUM_COLUMNS, tl.sum(norm_bias_grad, 0), mask=column_mask)
+    tl.store(param_grads + 2 * NUM_COLUMNS, tl.sum(bias_grad, 0), mask=column_mask)

@@ -1,6 +1,6 @@
-"""Cross-entropy over a vocabulary, its slopes where the logits were, as a program that Triton compiles for a GPU.
+"""Cross-entropy over a vocabulary as a Triton kernel that replaces the logits by their gradients.
 
-A row is read once for its highest logit and its sum, and once more, while the cache has it, for its slopes.
+A row is read once for its maximum and its sum, and again, while it is in the cache, for its gradients.
 """
 
 from __future__ import annotations
@@ -10,50 +10,72 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_ROWS, _WORDS, _WARPS = 1, 2048, 4  # of a program; that it reads at a time; that compute it
+_BLOCK_ROWS, _BLOCK_COLUMNS, _NUM_WARPS = 1, 2048, 4
 
 
 def cross_entropy(logits: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Of logits [M, V], which become their slopes, with bias [V] and labels long [M]: the sum of the losses, fp32,
-    and how many are right at the top. A row whose label is below 0 counts for nothing, and has no slopes."""
-    rows, words = logits.shape
-    losses = logits.new_empty(rows, dtype=torch.float32)
-    right = logits.new_empty(rows, dtype=torch.int32)
+    """Return the sum of the cross-entropies, fp32, and the number of rows whose label has the highest logit.
+
+    Args:
+        logits: [M, V] without their bias; they become their gradients, in place.
+        bias: [V].
+        labels: Long [M]; rows with a negative label are ignored and get zero gradients.
+    """
+    num_rows, vocab_size = logits.shape
+    losses = logits.new_empty(num_rows, dtype=torch.float32)
+    is_correct = logits.new_empty(num_rows, dtype=torch.int32)
     with torch.cuda.device_of(logits):
-        _cross_entropy[(-(-rows // _ROWS),)](
-            *(logits, bias, labels, losses, right, rows, words, _ROWS, _WORDS), num_warps=_WARPS
+        _cross_entropy_kernel[(-(-num_rows // _BLOCK_ROWS),)](
+            *(logits, bias, labels, losses, is_correct, num_rows, vocab_size, _BLOCK_ROWS, _BLOCK_COLUMNS),
+            num_warps=_NUM_WARPS,
         )
-    return losses.sum(), right.sum()
+    return losses.sum(), is_correct.sum()
 
 
-@triton.jit(do_not_specialize=["rows"])
-def _cross_entropy(
-    logits, bias, labels, losses, right, rows, words: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr
+@triton.jit(do_not_specialize=["num_rows"])
+def _cross_entropy_kernel(
+    logits,
+    bias,
+    labels,
+    losses,
+    is_correct,
+    num_rows,
+    VOCAB_SIZE: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLUMNS: tl.constexpr,
 ):
-    at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside = at < rows
-    label = tl.load(labels + at, mask=inside, other=-1).to(tl.int32)
-    counts = label >= 0
-    logits += at.to(tl.int64)[:, None] * words
-    # before any sum: who is done with that may write to the row
-    of_label = tl.load(logits + label[:, None], mask=counts[:, None], other=0.0).to(tl.float32)
-    gold = tl.sum(of_label, 1) + tl.load(bias + label, mask=counts, other=0.0)
-    steps = tl.arange(0, WORDS)[None, :]
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    for first in range(0, words, WORDS):
-        word = first + steps
-        x = tl.load(logits + word, mask=(word < words) & counts[:, None], other=0.0).to(tl.float32)
-        x += tl.load(bias + word, mask=word < words, other=float("-inf"))
-        higher = tl.maximum(top, tl.max(x, 1))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(x - higher[:, None]), 1)
-        top = higher
-    tl.store(losses + at, tl.where(counts, tl.log(total) + (top - gold), 0.0), mask=inside)
-    tl.store(right + at, (counts & (gold == top)).to(tl.int32), mask=inside)
-    share = tl.where(counts, 1.0 / total, 0.0)
-    for first in range(0, words, WORDS):
-        word = first + steps
-        x = tl.load(logits + word, mask=(word < words) & counts[:, None], other=0.0).to(tl.float32)
-        x += tl.load(bias + word, mask=word < words, other=float("-inf"))
-        slopes = tl.exp(x - top[:, None]) * share[:, None] - (word == label[:, None]).to(tl.float32)
-        tl.store(logits + word, slopes.to(logits.dtype.element_ty), mask=(word < words) & inside[:, None])
+    rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    mask = rows < num_rows
+    label = tl.load(labels + rows, mask=mask, other=-1).to(tl.int32)
+    has_label = label >= 0
+    logits += rows.to(tl.int64)[:, None] * VOCAB_SIZE
+    # This read precedes all reductions: after one, threads that are done with it may overwrite the row.
+    label_logit = tl.load(logits + label[:, None], mask=has_label[:, None], other=0.0).to(tl.float32)
+    label_score = tl.sum(label_logit, 1) + tl.load(bias + label, mask=has_label, other=0.0)
+    block = tl.arange(0, BLOCK_COLUMNS)[None, :]
+    max_score = tl.full([BLOCK_ROWS], float("-inf"), tl.float32)
+    sum_exp = tl.zeros([BLOCK_ROWS], tl.float32)
+    for start in range(0, VOCAB_SIZE, BLOCK_COLUMNS):
+        columns = start + block
+        x = tl.load(logits + columns, mask=(columns < VOCAB_SIZE) & has_label[:, None], other=0.0).to(
+            tl.float32
+        )
+        x += tl.load(bias + columns, mask=columns < VOCAB_SIZE, other=float("-inf"))
+        new_max = tl.maximum(max_score, tl.max(x, 1))
+        sum_exp = sum_exp * tl.exp(max_score - new_max) + tl.sum(tl.exp(x - new_max[:, None]), 1)
+        max_score = new_max
+    tl.store(losses + rows, tl.where(has_label, tl.log(sum_exp) + (max_score - label_score), 0.0), mask=mask)
+    tl.store(is_correct + rows, (has_label & (label_score == max_score)).to(tl.int32), mask=mask)
+    scale = tl.where(has_label, 1.0 / sum_exp, 0.0)
+    for start in range(0, VOCAB_SIZE, BLOCK_COLUMNS):
+        columns = start + block
+        x = tl.load(logits + columns, mask=(columns < VOCAB_SIZE) & has_label[:, None], other=0.0).to(
+            tl.float32
+        )
+        x += tl.load(bias + columns, mask=columns < VOCAB_SIZE, other=float("-inf"))
+        grads = tl.exp(x - max_score[:, None]) * scale[:, None] - (columns == label[:, None]).to(tl.float32)
+        tl.store(
+            logits + columns,
+            grads.to(logits.dtype.element_ty),
+            mask=(columns < VOCAB_SIZE) & mask[:, None],
+        )

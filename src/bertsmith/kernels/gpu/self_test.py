@@ -1,11 +1,10 @@
-"""Kernels for a GPU are tried before a run relies on them, on a little, beside torch's operations."""
+"""Self-test of GPU kernels: they are compared with PyTorch's operations on small inputs before a run uses them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,29 +12,33 @@ from torch import Tensor, nn
 
 from bertsmith.kernels.reference import REFERENCE, EncoderLayerModules, KernelBackend, SequenceLayout
 
-_LOW = torch.bfloat16
-_CLOSE = 5e-2  # of numbers near 1 that are rounded to bf16 on their way, and added up in another order
-_WIDTH, _HEADS = 96, 2
-_LEAST = (8, 0)  # compute capability: bf16 in products
+_DTYPE = torch.bfloat16
+_TOLERANCE = 5e-2  # of values near 1 that are rounded to bf16 in between and summed in another order
+_HIDDEN_SIZE, _NUM_HEADS = 96, 2
+_MIN_COMPUTE_CAPABILITY = (8, 0)  # the first with matrix products in bf16
 
 
 def check_backend(kernels: KernelBackend, device: torch.device) -> None:
-    """Compute a little here, there and back. RuntimeError where it is not what torch's operations give, or, with
-    dropout, not a number; or whatever is raised. Whoever draws afterwards draws as if nothing had been."""
-    is_gpu = not _numbers(1, device).is_cpu
-    if is_gpu and torch.cuda.get_device_capability(device) < _LEAST:
-        raise RuntimeError("it needs a GPU of compute capability 8.0 or later")
+    """Check that kernels work on a device. The state of random generators is preserved.
+
+    Raises:
+        RuntimeError: Outputs or gradients differ from those of PyTorch's operations or, with dropout, are not
+            finite. What the kernels or the compiler raise is raised as well.
+    """
+    is_gpu = device.type != "cpu"
+    if is_gpu and torch.cuda.get_device_capability(device) < _MIN_COMPUTE_CAPABILITY:
+        raise RuntimeError("a GPU of compute capability 8.0 or later is required")
     with torch.random.fork_rng([device] if is_gpu else []):
         for lengths in ([32, 64], [32, 160]):
             _check_attention(kernels, lengths, device)
-        _check_layer(kernels, device)
-        _check_embeddings(kernels, device)
-        _check_loss(kernels, device)
+        _check_encoder_layer(kernels, device)
+        _check_embed(kernels, device)
+        _check_cross_entropy(kernels, device)
 
 
 @dataclass
 class _Dropout:
-    """As `Drops` is; what it draws is of no account."""
+    """A `DropoutLike` whose mask keeps everything: outputs with dropout are checked only for finite values."""
 
     p: float
     is_active: bool
@@ -49,111 +52,127 @@ class _Dropout:
 
 
 def _dropouts(device: torch.device) -> Iterator[_Dropout]:
-    """One that drops, so that this has been computed, too; and one that does not, to be compared."""
+    """Yield an active dropout, to run this code path, and an inactive one, to compare results."""
     for is_active in (True, False):
         yield _Dropout(0.1, is_active, torch.Generator(device))
 
 
 def _check_attention(kernels: KernelBackend, lengths: list[int], device: torch.device) -> None:
-    qkv = _numbers(sum(lengths), 3 * _WIDTH, device).to(_LOW).requires_grad_()
-    exact = qkv.detach().float().requires_grad_()
+    qkv = _values((sum(lengths), 3 * _HIDDEN_SIZE), device).to(_DTYPE).requires_grad_()
+    qkv_fp32 = qkv.detach().float().requires_grad_()
     for dropout in _dropouts(device):
-        found = kernels.attention(qkv, _bounds(lengths, device), _HEADS, dropout)
-        _compare_way(found, _attended(exact, lengths), [qkv], [exact], are_equal=not dropout.is_active)
+        out = kernels.attention(qkv, _layout(lengths, device), _NUM_HEADS, dropout)
+        expected = _reference_attention(qkv_fp32, lengths)
+        _check_out_and_grads(out, expected, [qkv], [qkv_fp32], compare=not dropout.is_active)
 
 
-def _check_layer(kernels: KernelBackend, device: torch.device) -> None:
-    lengths = [8, 16]
-    x = _numbers(sum(lengths), _WIDTH, device).to(_LOW).requires_grad_()
-    shapes = [(3 * _WIDTH, _WIDTH), (_WIDTH, _WIDTH), None, (2 * _WIDTH, _WIDTH), (_WIDTH, 2 * _WIDTH), None]
-    qkv, projection, first_norm, inner, output, last_norm = parts = [_part(shape, device) for shape in shapes]
-    weights = [one for part in parts for one in part.parameters()]
-    exact = x.detach().float().requires_grad_()
-    middle = first_norm(exact + projection(_attended(qkv(exact), lengths)))
+def _check_encoder_layer(kernels: KernelBackend, device: torch.device) -> None:
+    lengths, size = [8, 16], _HIDDEN_SIZE
+    x = _values((sum(lengths), size), device).to(_DTYPE).requires_grad_()
+    qkv, projection = _linear(size, 3 * size, device), _linear(size, size, device)
+    inner, output = _linear(size, 2 * size, device), _linear(2 * size, size, device)
+    attention_norm, output_norm = _layer_norm(device), _layer_norm(device)
+    modules = qkv, projection, attention_norm, inner, output, output_norm
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    x_fp32 = x.detach().float().requires_grad_()
+    attended = attention_norm(x_fp32 + projection(_reference_attention(qkv(x_fp32), lengths)))
     rows = torch.arange(0, sum(lengths), 2, device=device)
-    wanted = last_norm(middle + output(F.gelu(inner(middle))))[rows]
+    expected = output_norm(attended + output(F.gelu(inner(attended))))[rows]
     for dropout in _dropouts(device):
-        of = EncoderLayerModules(
-            *(qkv, projection, first_norm, inner, output, last_norm), _HEADS, dropout, dropout, F.gelu
-        )
-        found = kernels.encoder_layer(x, _bounds(lengths, device), of, rows)
-        _compare_way(found, wanted, [x, *weights], [exact, *weights], are_equal=not dropout.is_active)
+        layer = EncoderLayerModules(*modules, _NUM_HEADS, dropout, dropout, F.gelu)
+        out = kernels.encoder_layer(x, _layout(lengths, device), layer, rows)
+        inputs, inputs_fp32 = [x, *parameters], [x_fp32, *parameters]
+        _check_out_and_grads(out, expected, inputs, inputs_fp32, compare=not dropout.is_active)
 
 
-def _check_embeddings(kernels: KernelBackend, device: torch.device) -> None:
-    x = _numbers(40, _WIDTH, device).to(_LOW).requires_grad_()
-    tables, norm = [nn.Embedding(rows, _WIDTH, device=device) for rows in (2, 30)], _part(None, device)
-    looked = [(table, torch.arange(40, device=device) * 7 % len(table.weight)) for table in tables]
-    weights = [*(table.weight for table in tables), *norm.parameters()]
-    exact = x.detach().float().requires_grad_()
-    wanted = norm(exact + sum(table(rows) for table, rows in looked))
+def _check_embed(kernels: KernelBackend, device: torch.device) -> None:
+    x = _values((40, _HIDDEN_SIZE), device).to(_DTYPE).requires_grad_()
+    embeddings = [nn.Embedding(size, _HIDDEN_SIZE, device=device) for size in (2, 30)]
+    norm = _layer_norm(device)
+    lookups = [
+        (embedding, torch.arange(40, device=device) * 7 % len(embedding.weight)) for embedding in embeddings
+    ]
+    parameters = [*(embedding.weight for embedding in embeddings), *norm.parameters()]
+    x_fp32 = x.detach().float().requires_grad_()
+    expected = norm(x_fp32 + sum(embedding(indices) for embedding, indices in lookups))
     for dropout in _dropouts(device):
-        found = kernels.embed(x, looked, norm, dropout, _LOW)
-        _compare_way(found, wanted, [x, *weights], [exact, *weights], are_equal=not dropout.is_active)
+        out = kernels.embed(x, lookups, norm, dropout, _DTYPE)
+        inputs, inputs_fp32 = [x, *parameters], [x_fp32, *parameters]
+        _check_out_and_grads(out, expected, inputs, inputs_fp32, compare=not dropout.is_active)
 
 
-def _check_loss(kernels: KernelBackend, device: torch.device) -> None:
-    logits, bias = _numbers(6, 50, device).to(_LOW), _numbers(50, device)
+def _check_cross_entropy(kernels: KernelBackend, device: torch.device) -> None:
+    logits, bias = _values((6, 50), device).to(_DTYPE), _values((50,), device)
     labels = torch.tensor([7, 0, 49, 3, 3, 5], device=device)
-    exact = logits[:5].clone().float()
-    wanted = REFERENCE.fused_cross_entropy(exact, bias, labels[:5])
+    expected_logits = logits[:5].clone().float()
+    expected = REFERENCE.fused_cross_entropy(expected_logits, bias, labels[:5])
     if kernels.ignores_negative_labels:
         labels[5] = -1
-        exact = torch.cat([exact, torch.zeros_like(exact[:1])])
+        expected_logits = torch.cat([expected_logits, torch.zeros_like(expected_logits[:1])])
     else:
         logits, labels = logits[:5], labels[:5]
-    found = kernels.fused_cross_entropy(logits, bias, labels)
-    _compare((logits, exact), *zip(found, wanted, strict=True))
+    results = kernels.fused_cross_entropy(logits, bias, labels)
+    _compare((logits, expected_logits), *zip(results, expected, strict=True))
 
 
-def _part(shape: tuple[int, int] | None, device: torch.device) -> nn.Module:
-    """A linear layer, or a LayerNorm."""
-    made = (
-        nn.LayerNorm(_WIDTH, device=device) if shape is None else nn.Linear(shape[1], shape[0], device=device)
-    )
+def _linear(in_features: int, out_features: int, device: torch.device) -> nn.Module:
+    return _set_parameters(nn.Linear(in_features, out_features, device=device), device)
+
+
+def _layer_norm(device: torch.device) -> nn.Module:
+    return _set_parameters(nn.LayerNorm(_HIDDEN_SIZE, device=device), device)
+
+
+def _set_parameters(module: nn.Linear | nn.LayerNorm, device: torch.device) -> nn.Module:
     with torch.no_grad():
-        made.weight.copy_(_numbers(*made.weight.shape, device) * 0.2)
-        made.bias.copy_(_numbers(*made.bias.shape, device) * 0.1)
-    return made
+        module.weight.copy_(_values(module.weight.shape, device) * 0.2)
+        module.bias.copy_(_values(module.bias.shape, device) * 0.1)
+    return module
 
 
-def _bounds(lengths: list[int], device: torch.device) -> SequenceLayout:
-    starts = torch.tensor([0, *lengths], device=device).cumsum(0)
-    return SequenceLayout(starts, "all", max(lengths), sum(lengths))
+def _layout(lengths: list[int], device: torch.device) -> SequenceLayout:
+    cu_seqlens = torch.tensor([0, *lengths], device=device).cumsum(0)
+    return SequenceLayout(cu_seqlens, "all", max(lengths), sum(lengths))
 
 
-def _attended(qkv: Tensor, lengths: list[int]) -> Tensor:
-    """[N, 3H] → [N, H], one sequence after the other."""
-    found = []
-    for some in torch.split(qkv, lengths):
-        q, k, v = some.view(len(some), 3, _HEADS, -1).permute(1, 2, 0, 3)
-        found.append(F.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1))
-    return torch.cat(found)
+def _reference_attention(qkv: Tensor, lengths: list[int]) -> Tensor:
+    """Compute attention for one sequence after the other, [N, 3H] → [N, H]."""
+    outputs = []
+    for sequence in torch.split(qkv, lengths):
+        q, k, v = sequence.view(len(sequence), 3, _NUM_HEADS, -1).permute(1, 2, 0, 3)
+        outputs.append(F.scaled_dot_product_attention(q, k, v).transpose(0, 1).flatten(1))
+    return torch.cat(outputs)
 
 
-def _numbers(*given: Any) -> Tensor:
-    """Some numbers between -1 and 1, the same everywhere: of a shape, on a device."""
-    *shape, device = given
+def _values(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return fixed values between -1 and 1."""
     return (torch.arange(math.prod(shape), device=device) * 0.7).sin().view(shape)
 
 
-def _compare_way(
-    found: Tensor | None, wanted: Tensor, given: list[Tensor], exact: list[Tensor], *, are_equal: bool
+def _check_out_and_grads(
+    out: Tensor | None,
+    expected: Tensor,
+    inputs: list[Tensor],
+    expected_inputs: list[Tensor],
+    *,
+    compare: bool,
 ) -> None:
-    """There and back; None is what is left to torch's operations. are_equal: else both are but numbers."""
-    if found is None:
+    """Check that outputs and gradients are finite and, if compare is set, equal to the expected ones.
+
+    The output is None if the kernels leave the operation to PyTorch.
+    """
+    if out is None:
         return
-    grad = found.detach()
-    slopes = torch.autograd.grad(found, given, grad)
-    if not all(bool(one.isfinite().all()) for one in (found, *slopes)):
-        raise RuntimeError("it gives what is not a number")
-    if are_equal:
-        others = torch.autograd.grad(wanted, exact, grad.float(), retain_graph=True)
-        _compare((found, wanted), *zip(slopes, others, strict=True))
+    out_grad = out.detach()
+    grads = torch.autograd.grad(out, inputs, out_grad)
+    if not all(bool(tensor.isfinite().all()) for tensor in (out, *grads)):
+        raise RuntimeError("its results are not finite")
+    if compare:
+        expected_grads = torch.autograd.grad(expected, expected_inputs, out_grad.float(), retain_graph=True)
+        _compare((out, expected), *zip(grads, expected_grads, strict=True))
 
 
 def _compare(*pairs: tuple[Tensor, Tensor]) -> None:
-    """RuntimeError where two of a pair are not the same but for bf16's rounding."""
-    for found, wanted in pairs:
-        if not torch.allclose(found.float(), wanted.float(), atol=_CLOSE, rtol=_CLOSE):
-            raise RuntimeError("it gives other numbers than torch's operations")
+    for actual, expected in pairs:
+        if not torch.allclose(actual.float(), expected.float(), atol=_TOLERANCE, rtol=_TOLERANCE):
+            raise RuntimeError("its results differ from those of PyTorch's operations")

@@ -1,5 +1,6 @@
-"""What stands between products on a GPU, by programs of our own that Triton compiles: a layer as a whole, the
-embeddings' LayerNorm, and the loss over a vocabulary. In bf16; in fp32 the plain way computes.
+"""Kernel backend of Triton kernels: encoder layers, the embeddings' LayerNorm, and the loss over a vocabulary.
+
+It computes in bf16 (or fp16); in fp32 PyTorch's operations do.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ from bertsmith.kernels.gpu.attention import MAX_HEAD_SIZE, MAX_SEQUENCES, Attent
 from bertsmith.kernels.gpu.column_sums import column_sums, grouped_column_sums
 from bertsmith.kernels.gpu.encoder_layer import LayerConfig, encoder_layer
 from bertsmith.kernels.gpu.layer_norm import (
-    MAX_TABLES,
+    MAX_LOOKUPS,
     EmbeddingLookup,
     LayerNormParams,
     SeededDropout,
-    dropped_norm_backward,
     embed_layer_norm,
+    embed_layer_norm_backward,
 )
 from bertsmith.kernels.gpu.loss import cross_entropy
+from bertsmith.kernels.gpu.torch_flash_attention import (
+    FlashBackend,
+    dropout_p,
+    round_up_seqlen,
+    supports_attention,
+)
 from bertsmith.kernels.reference import (
     BackendName,
     DropoutLike,
@@ -34,11 +41,11 @@ from bertsmith.kernels.reference import (
     compute_dtype,
 )
 
-_FEW = 4  # rows of a table
+_MAX_GROUPED_ROWS = 4  # The gradients of embeddings with at most this many rows are grouped column sums.
 
 
-class TritonBackend(torch_flash_attention.FlashBackend):
-    """Wider heads than `MOST_COLUMNS` are flash attention's, and their layers torch's."""
+class TritonBackend(FlashBackend):
+    """Triton kernels; for heads larger than `MAX_HEAD_SIZE`, flash attention and PyTorch's operations."""
 
     name: ClassVar[BackendName] = "triton"
     ignores_negative_labels: ClassVar[bool] = True
@@ -46,11 +53,12 @@ class TritonBackend(torch_flash_attention.FlashBackend):
     def attention(
         self, qkv: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
     ) -> Tensor | None:
-        if not len(qkv) or not _takes(qkv.dtype, qkv.shape[1] // 3, num_heads, layout):
+        """Compute attention by Triton, or by flash attention for shapes that Triton does not support."""
+        if not len(qkv) or not _supports_attention(qkv.dtype, qkv.shape[1] // 3, num_heads, layout):
             return super().attention(qkv, layout, num_heads, dropout)
-        drops = () if dropout is None else (dropout,)
-        share = None if dropout is None else torch_flash_attention.dropout_p(dropout)
-        return attention(qkv, _asked(layout, num_heads, share, _seeds(1, qkv.device, *drops)[0]))
+        p = None if dropout is None else dropout_p(dropout)
+        seeds = _draw_seeds(1, qkv.device, *(() if dropout is None else (dropout,)))
+        return attention(qkv, _attention_config(layout, num_heads, p, seeds[0]))
 
     def embed(
         self,
@@ -60,52 +68,60 @@ class TritonBackend(torch_flash_attention.FlashBackend):
         dropout: DropoutLike,
         dtype: torch.dtype,
     ) -> Tensor | None:
-        if compute_dtype(x) not in torch_flash_attention.SUPPORTED_DTYPES or not len(x) or not _is_norm(norm):
-            return None
-        x, embeddings = x.float(), list(embeddings)
-        while len(embeddings) > MAX_TABLES:
-            table, rows = embeddings.pop()
-            x = x + F.embedding(rows, table.weight, table.padding_idx)
-        paddings = [table.padding_idx for table, _ in embeddings]
-        drawn = SeededDropout(torch_flash_attention.dropout_p(dropout), _seeds(1, x.device, dropout)[0])
-        found: Tensor = _DroppedNorm.apply(  # type: ignore[no-untyped-call]
-            *(x.contiguous(), norm.weight, norm.bias, norm.eps, drawn),
-            *(dtype, [rows for _, rows in embeddings], paddings, *(table.weight for table, _ in embeddings)),
+        """Compute dropout(norm(x + embeddings)) by Triton; return None for an unsupported dtype or norm."""
+        is_supported = compute_dtype(x) in torch_flash_attention.SUPPORTED_DTYPES and _is_affine_layer_norm(
+            norm
         )
-        return found
+        if not is_supported or not len(x):
+            return None
+        x, lookups = x.float(), list(embeddings)
+        while len(lookups) > MAX_LOOKUPS:
+            embedding, indices = lookups.pop()
+            x = x + F.embedding(indices, embedding.weight, embedding.padding_idx)
+        seeds = _draw_seeds(1, x.device, dropout)
+        out: Tensor = _EmbedLayerNorm.apply(  # type: ignore[no-untyped-call]
+            *(x.contiguous(), norm.weight, norm.bias, norm.eps, SeededDropout(dropout_p(dropout), seeds[0])),
+            *(dtype, [indices for _, indices in lookups]),
+            [embedding.padding_idx for embedding, _ in lookups],
+            *(embedding.weight for embedding, _ in lookups),
+        )
+        return out
 
     def encoder_layer(
         self, x: Tensor, layout: SequenceLayout, modules: EncoderLayerModules, rows: Tensor | None = None
     ) -> Tensor | None:
-        kind = compute_dtype(x)
-        if not len(x) or not _takes(kind, x.shape[1], modules.num_heads, layout) or not _is_usual(modules):
+        """Compute a layer by Triton and matrix products; return None for unsupported modules or shapes."""
+        dtype, num_heads = compute_dtype(x), modules.num_heads
+        is_supported = _supports_attention(dtype, x.shape[1], num_heads, layout) and _supports_modules(
+            modules
+        )
+        if not is_supported or not len(x):
             return None
-        shares = (
-            torch_flash_attention.dropout_p(modules.attention_dropout),
-            torch_flash_attention.dropout_p(modules.dropout),
-        )
-        seeds = _seeds(3, x.device, modules.dropout, modules.attention_dropout)
-        parts: Sequence[Any] = modules.parametrized  # which `_is_usual` knows
-        shape = LayerConfig(
-            _asked(layout, modules.num_heads, shares[0], seeds[2]),
-            (SeededDropout(shares[1], seeds[0]), SeededDropout(shares[1], seeds[1])),
+        seeds = _draw_seeds(3, x.device, modules.dropout, modules.attention_dropout)
+        parametrized: Sequence[Any] = modules.parametrized  # `_supports_modules` checks their types.
+        p = dropout_p(modules.dropout)
+        config = LayerConfig(
+            _attention_config(layout, num_heads, dropout_p(modules.attention_dropout), seeds[2]),
+            (SeededDropout(p, seeds[0]), SeededDropout(p, seeds[1])),
             modules.activation,
-            (parts[2].eps, parts[5].eps),
-            kind,
+            (parametrized[2].eps, parametrized[5].eps),
+            dtype,
         )
-        return encoder_layer(x, shape, rows, [one for part in parts for one in (part.weight, part.bias)])
+        parameters = [tensor for module in parametrized for tensor in (module.weight, module.bias)]
+        return encoder_layer(x, config, rows, parameters)
 
     def fused_cross_entropy(
         self, logits: Tensor, bias: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute the loss, the number of correct predictions, and the gradients; ignore negative labels."""
         if not len(labels) or logits.dtype not in torch_flash_attention.SUPPORTED_DTYPES:
             return super().fused_cross_entropy(logits, bias, labels)
-        loss, right = cross_entropy(logits, bias, labels)
-        return loss, right, column_sums(logits)
+        loss, num_correct = cross_entropy(logits, bias, labels)
+        return loss, num_correct, column_sums(logits)
 
 
-class _DroppedNorm(torch.autograd.Function):
-    """dropout(LN(x + rows of tables)), [N, E]; paddings: of each table the row that has no slopes, if any."""
+class _EmbedLayerNorm(torch.autograd.Function):
+    """dropout(LN(x + looked-up embeddings)), [N, E]."""
 
     @staticmethod
     def forward(
@@ -114,76 +130,84 @@ class _DroppedNorm(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         epsilon: float,
-        drawn: SeededDropout,
-        kind: torch.dtype,
-        rows: list[Tensor],
-        paddings: list[int | None],
-        *tables: Tensor,
+        dropout: SeededDropout,
+        dtype: torch.dtype,
+        indices: list[Tensor],
+        padding_indices: list[int | None],
+        *embeddings: Tensor,
     ) -> Tensor:
-        looked = [EmbeddingLookup(*one) for one in zip(tables, rows, strict=True)]
-        made = embed_layer_norm(x, looked, LayerNormParams(weight, bias, epsilon), drawn, kind)
-        ctx.save_for_backward(x, weight, bias, made.row_stats, *tables)
-        ctx.numbers = epsilon, drawn, rows, paddings
-        return made.out
+        lookups = [EmbeddingLookup(*pair) for pair in zip(embeddings, indices, strict=True)]
+        output = embed_layer_norm(x, lookups, LayerNormParams(weight, bias, epsilon), dropout, dtype)
+        ctx.save_for_backward(x, weight, bias, output.row_stats, *embeddings)
+        ctx.config = epsilon, dropout, indices, padding_indices
+        return output.out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias, of_rows, *tables = ctx.saved_tensors
-        epsilon, drawn, rows, paddings = ctx.numbers
-        looked = [EmbeddingLookup(*one) for one in zip(tables, rows, strict=True)]
-        made = dropped_norm_backward(grad, x, looked, LayerNormParams(weight, bias, epsilon), drawn, of_rows)
-        of_tables = (
-            _of_table(made.sum_grad, one, padding) if needed else None
-            for one, padding, needed in zip(looked, paddings, ctx.needs_input_grad[8:], strict=True)
+        x, weight, bias, row_stats, *embeddings = ctx.saved_tensors
+        epsilon, dropout, indices, padding_indices = ctx.config
+        lookups = [EmbeddingLookup(*pair) for pair in zip(embeddings, indices, strict=True)]
+        norm = LayerNormParams(weight, bias, epsilon)
+        grads = embed_layer_norm_backward(grad, x, lookups, norm, dropout, row_stats)
+        embedding_grads = (
+            _embedding_grad(grads.sum_grad, lookup, padding_idx) if needs_grad else None
+            for lookup, padding_idx, needs_grad in zip(
+                lookups, padding_indices, ctx.needs_input_grad[8:], strict=True
+            )
         )
-        of_weight, of_bias, _ = made.weights.to(weight.dtype)
-        return made.sum_grad, of_weight, of_bias, *(None,) * 5, *of_tables
+        weight_grad, bias_grad, _ = grads.param_grads.to(weight.dtype)
+        return grads.sum_grad, weight_grad, bias_grad, *(None,) * 5, *embedding_grads
 
 
-def _of_table(slopes: Tensor, looked: EmbeddingLookup, padding: int | None) -> Tensor:
-    """Slopes of a table, from those of what was looked up, fp32 [N, E]: of few rows without sorting the tokens."""
-    count = len(looked.table)
-    if count > _FEW:
-        found: Tensor = torch.ops.aten.embedding_dense_backward(
-            slopes, looked.indices, count, -1 if padding is None else padding, False
+def _embedding_grad(grad: Tensor, lookup: EmbeddingLookup, padding_idx: int | None) -> Tensor:
+    """Compute the gradient of an embedding from that of its outputs, fp32 [N, E]; small ones need no sorting."""
+    num_embeddings = len(lookup.weight)
+    if num_embeddings > _MAX_GROUPED_ROWS:
+        embedding_grad: Tensor = torch.ops.aten.embedding_dense_backward(
+            grad, lookup.indices, num_embeddings, -1 if padding_idx is None else padding_idx, False
         )
     else:
-        found = grouped_column_sums(slopes, looked.indices, count)
-        if padding is not None:
-            found[padding] = 0
-    return found.to(looked.table.dtype)
+        embedding_grad = grouped_column_sums(grad, lookup.indices, num_embeddings)
+        if padding_idx is not None:
+            embedding_grad[padding_idx] = 0
+    return embedding_grad.to(lookup.weight.dtype)
 
 
-def _takes(kind: torch.dtype, width: int, heads: int, bounds: SequenceLayout) -> bool:
-    is_small = width // heads <= MAX_HEAD_SIZE and len(bounds.cu_seqlens) - 1 <= MAX_SEQUENCES
-    return is_small and torch_flash_attention.supports(kind, width, heads, bounds.attention_direction)
-
-
-def _is_usual(of: EncoderLayerModules) -> bool:
-    """Whether a layer's parts are weights in the form in which they are read here."""
+def _supports_attention(dtype: torch.dtype, hidden_size: int, num_heads: int, layout: SequenceLayout) -> bool:
     return (
-        all(isinstance(part, nn.Linear) and part.bias is not None for part in of.linears)
-        and all(_is_norm(norm) for norm in of.norms)
-        and of.activation in SUPPORTED_ACTIVATIONS
+        hidden_size // num_heads <= MAX_HEAD_SIZE
+        and len(layout.cu_seqlens) - 1 <= MAX_SEQUENCES
+        and supports_attention(dtype, hidden_size, num_heads, layout.attention_direction)
     )
 
 
-def _is_norm(norm: nn.Module) -> bool:
+def _supports_modules(modules: EncoderLayerModules) -> bool:
+    return (
+        all(isinstance(module, nn.Linear) and module.bias is not None for module in modules.linears)
+        and all(_is_affine_layer_norm(norm) for norm in modules.norms)
+        and modules.activation in SUPPORTED_ACTIVATIONS
+    )
+
+
+def _is_affine_layer_norm(norm: nn.Module) -> bool:
     return type(norm) is nn.LayerNorm and norm.weight is not None and norm.bias is not None
 
 
-def _asked(bounds: SequenceLayout, heads: int, share: float | None, seeds: Tensor) -> AttentionConfig:
-    longest = torch_flash_attention.round_up(bounds.max_seqlen)
-    return AttentionConfig(
-        bounds.cu_seqlens, longest, heads, bounds.attention_direction == "before", share, seeds
-    )
+def _attention_config(
+    layout: SequenceLayout, num_heads: int, p: float | None, seeds: Tensor
+) -> AttentionConfig:
+    max_seqlen, causal = round_up_seqlen(layout.max_seqlen), layout.attention_direction == "before"
+    return AttentionConfig(layout.cu_seqlens, max_seqlen, num_heads, causal, p, seeds)
 
 
-def _seeds(count: int, device: torch.device, *dropouts: DropoutLike) -> Tensor:
-    """What so many dropouts make their masks of, int32 [count, 4], drawn from the generator that they share. The
-    first two are read: with four each begins where Triton needs no other program for it."""
-    seeds = torch.empty(count, 4, dtype=torch.int32, device=device)
+def _draw_seeds(num_masks: int, device: torch.device, *dropouts: DropoutLike) -> Tensor:
+    """Draw the seeds of dropout masks, int32 [num_masks, 4], from the dropouts' common generator.
+
+    Kernels read the first two of each row. Rows of four are aligned to 16 bytes, so that Triton does not compile
+    another variant. Without active dropout the seeds are not initialized.
+    """
+    seeds = torch.empty(num_masks, 4, dtype=torch.int32, device=device)
     for dropout in dropouts:
         if dropout.is_active:
             return seeds.random_(-(2**31), 2**31, generator=dropout.generator)

@@ -225,15 +225,6 @@ class TextTask(Task):
         """Of a class for whole sequences, whether it was trained on pairs is not known."""
         return {"pairs": None} if folder.architecture.endswith("ForSequenceClassification") else None
 
-    @classmethod
-    def facts_before(cls, record: Mapping[str, Any], folder: Foreign) -> Facts | None:
-        """Pairs, where a second column was named; whether labels had ids."""
-        facts = cls.facts_of(folder)
-        if facts is None:
-            return None
-        pairs = record.get("settings", {}).get("second_column") is not None
-        return {**facts, "pairs": pairs, "numbered": bool(record.get("numbered"))}
-
     def encode(self, examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[Item]:
         """[CLS] A [SEP] (B [SEP]) for each example, cut to max_length or to what the model takes; with a stride,
         an item for each window of it."""

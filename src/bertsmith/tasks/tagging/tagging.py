@@ -80,7 +80,7 @@ class Tagging:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Tagging:
-        """As a model folder's facts have it; of older ones the labels are the file's tags."""
+        """Return the tagging that a model folder's metadata describe."""
         tags = facts.get("written") or facts["labels"]
         naming = Naming.of({**facts, "labels": tags})
         scheme, trained = facts.get("scheme"), facts.get("trained")

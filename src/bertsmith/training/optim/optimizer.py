@@ -27,16 +27,16 @@ def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     """The settings' optimiser over all parameters that are trained, or will be.
 
     Each group's `rate` says what multiple of the run's learning rate is its own: of Muon's matrices, and of a
-    module with a `rate` (that of an inner module holds).
+    module with an `lr_multiplier` (that of an inner module holds).
     """
     named = dict(trained.named_parameters())
     matrices = {}
     if settings.optimizer == "muon":
         matrices = {name: p for name, p in named.items() if _IN_A_LAYER in f".{name}" and p.dim() == 2}
     rates = {
-        p: float(rate)
+        p: float(multiplier)
         for module in trained.modules()
-        if (rate := getattr(module, "rate", None)) is not None
+        if (multiplier := getattr(module, "lr_multiplier", None)) is not None
         for p in module.parameters()
     }
     rest = make_optimizer(
