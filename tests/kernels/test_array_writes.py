@@ -95,7 +95,7 @@ def test_guarded_sums_finds_a_loop_that_writes_and_sums() -> None:
 def test_no_kernel_has_guarded_sums(tmp_path: Path) -> None:
     """Compile in another process with an empty cache, since Numba shows no code that it loads from its cache."""
     names = sorted(
-        path.stem for path in Path(layer_norm.__file__).parent.glob("*.py") if "@cfunc" in path.read_text()
+        path.stem for path in Path(layer_norm.__file__).parent.glob("*.py") if "@kernel" in path.read_text()
     )
     assert {"attention_fp32", "gemm_fp32", "quantize", "row_kernels"} <= set(names)
     script = (

@@ -1,4 +1,4 @@
-"""Kernels that are not compiled yet: long runs wait for them, short commands have them compiled beside them."""
+"""Kernels that are not compiled yet: long runs wait, short commands compile them in the background."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.device import ComputeContext
 from bertsmith.experiments.ablate import _await_kernels
-from bertsmith.kernels import backend_selection, background_compile
+from bertsmith.kernels import backend_selection, background_compile, kernel_cache
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.family import preset
 from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings
@@ -31,42 +31,42 @@ if not backend_selection.is_numba_available():
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was begun to be compiled beside a command, and what was compiled while it waited."""
-    found: list[str] = []
-    monkeypatch.setattr(backend_selection, "_are_compiled", lambda: False)
-    monkeypatch.setattr(background_compile, "start_background_compile", lambda: found.append("beside"))
-    monkeypatch.setattr(backend_selection, "load_backend", lambda name: found.append(name))
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the backends that are loaded, and each start of "background" compilation."""
+    names: list[str] = []
+    monkeypatch.setattr(kernel_cache, "is_complete", lambda: False)
+    monkeypatch.setattr(background_compile, "start_background_compile", lambda: names.append("background"))
+    monkeypatch.setattr(backend_selection, "load_backend", lambda name: names.append(name))
     monkeypatch.setattr(run_folder, "_LONG", 500)
     monkeypatch.setattr(run_folder, "_LONG_MINUTES", 3.0)
-    return found
+    return names
 
 
-def test_a_short_run_does_not_wait(begun: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_short_run_does_not_wait(loads: list[str], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()
     assert backend_selection.select_training_backend("auto", 128, is_long=False).name == "torch"
-    assert begun == ["beside"]
+    assert loads == ["background"]
     assert caplog.messages == [
         "kernels are being compiled for this machine, once, in the background; until then torch computes "
         "without them"
     ]
-    begun.clear()
-    for asked, width, is_long, found in (
+    loads.clear()
+    for name, hidden_size, is_long, expected in (
         ("auto", 64, False, "torch"),  # needs none
         ("torch", 128, False, "torch"),
-        ("numba", 128, False, "numba"),  # asked for by name
+        ("numba", 128, False, "numba"),  # explicit
         ("auto", 128, True, "numba"),
     ):
-        backend_selection.select_training_backend(asked, width, is_long=is_long)
-        assert begun.pop() == found
+        backend_selection.select_training_backend(name, hidden_size, is_long=is_long)
+        assert loads.pop() == expected
     assert len(caplog.messages) == 1
 
 
-def test_compiled_kernels_are_used_by_all(begun: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend_selection, "_are_compiled", lambda: True)
+def test_compiled_kernels_are_used_by_short_runs(loads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_cache, "is_complete", lambda: True)
     backend_selection.select_training_backend("auto", 128, is_long=False)
-    assert begun == ["numba"]
+    assert loads == ["numba"]
 
 
 @pytest.mark.parametrize(
@@ -80,31 +80,30 @@ def test_compiled_kernels_are_used_by_all(begun: list[str], monkeypatch: pytest.
         (None, 3, True),
     ],
 )
-def test_which_runs_are_long(
-    begun: list[str], updates: int | None, minutes: float | None, waits: bool
-) -> None:
+def test_long_runs_wait(loads: list[str], updates: int | None, minutes: float | None, waits: bool) -> None:
     train = PretrainTrainSettings(max_minutes=minutes)
     run_folder.with_kernels(
         ComputeContext.create("cpu", "fp32"), train, preset("bert-tiny-uncased"), updates=updates
     )
-    assert begun == ["numba" if waits else "beside"]
+    assert loads == ["numba" if waits else "background"]
 
 
-def test_fine_tuning_is_as_long_as_its_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are counted first; and what is chosen then is what computes."""
+def test_the_backend_of_fine_tuning_depends_on_the_number_of_updates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "base", "train.max_steps=1")
     rows = [{"text": text, "label": label} for text, label in tiny_run.examples(40)]
-    asked: list[int | None] = []
+    update_counts: list[int | None] = []
 
-    class Other(KernelBackend):
+    class OtherBackend(KernelBackend):
         name = "numba"
 
-    def with_kernels(place: ComputeContext, *given: Any, updates: int | None) -> ComputeContext:
-        asked.append(updates)
-        return replace(place, kernels=Other())
+    def with_kernels(context: ComputeContext, *_: Any, updates: int | None) -> ComputeContext:
+        update_counts.append(updates)
+        return replace(context, kernels=OtherBackend())
 
     monkeypatch.setattr("bertsmith.finetuning.job.with_kernels", with_kernels)
-    found = bs.finetune(
+    run = bs.finetune(
         "classify",
         base,
         tmp_path / "run",
@@ -113,40 +112,39 @@ def test_fine_tuning_is_as_long_as_its_examples(tmp_path: Path, monkeypatch: pyt
         epochs=2,
         batch_size=8,
     )
-    assert asked == [8]
-    assert "kernels: numba\n" in (found.path / "settings.yaml").read_text(encoding="utf-8")
+    assert update_counts == [8]
+    assert "kernels: numba\n" in (run.path / "settings.yaml").read_text(encoding="utf-8")
 
 
-def test_a_look_is_short(begun: list[str]) -> None:
+def test_a_preview_does_not_wait(loads: list[str]) -> None:
     train = TrainSettings(max_steps=10_000)
     run_folder.place_of(train, preset("bert-tiny-uncased"), is_look=True)
-    assert begun == ["beside"]
+    assert loads == ["background"]
     run_folder.place_of(train, preset("bert-tiny-uncased"))
-    assert begun == ["beside", "numba"]
+    assert loads == ["background", "numba"]
 
 
 def test_one_process_compiles_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of those that would compile the same."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("inference", "training"):  # their import fails
         monkeypatch.setitem(sys.modules, f"bertsmith.kernels.cpu.{name}", None)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         background_compile.main()
-    assert ended.value.code == 2
+    assert exit_info.value.code == 2
     assert re.fullmatch(
         r"error: the kernels cannot be compiled here: import of .*\n       repair or remove Numba\n",
         capsys.readouterr().err,
     )
     (lock,) = tmp_path.iterdir()
-    with pytest.MonkeyPatch.context() as elsewhere:
-        elsewhere.setenv("NUMBA_CACHE_DIR", str(tmp_path / "other"))
-        assert background_compile._lock() != lock
-    assert background_compile._lock() == lock
-    monkeypatch.setattr(sys, "argv", ["beside", background_compile._UNLESS])
-    with lock.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("NUMBA_CACHE_DIR", str(tmp_path / "other"))
+        assert background_compile._lock_path() != lock
+    assert background_compile._lock_path() == lock
+    monkeypatch.setattr(sys, "argv", ["background", background_compile._UNLESS_RUNNING])
+    with lock.open() as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
         background_compile.main()
     lock.unlink()
     lock.symlink_to(tmp_path / "other")
@@ -154,65 +152,66 @@ def test_one_process_compiles_at_a_time(
         background_compile.main()
 
 
-def test_without_numba_the_extra_is_named(
+def test_without_numba_the_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(backend_selection, "is_numba_available", lambda: False)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         background_compile.main()
-    assert ended.value.code == 2
+    assert exit_info.value.code == 2
     assert "install the extra: pip install 'bertsmith[fast]'" in capsys.readouterr().err
 
 
-def test_the_command_does_not_wait_for_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_does_not_wait_for_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub = tmp_path / "python with a blank"
-    stub.write_text('#!/bin/sh\nsleep 5\necho "$@" > "$0.said"\n', encoding="utf-8")
+    stub.write_text('#!/bin/sh\nsleep 5\necho "$@" > "$0.arguments"\n', encoding="utf-8")
     os.chmod(stub, 0o700)
     monkeypatch.setattr(sys, "executable", str(stub))
-    begin = time.monotonic()
+    start = time.monotonic()
     background_compile.start_background_compile()
-    assert time.monotonic() - begin < 4
-    said = Path(f"{stub}.said")
+    assert time.monotonic() - start < 4
+    arguments = Path(f"{stub}.arguments")
     for _ in range(300):
-        if said.exists() and said.read_text(encoding="utf-8"):
+        if arguments.exists() and arguments.read_text(encoding="utf-8"):
             break
         time.sleep(0.1)
     assert (
-        said.read_text(encoding="utf-8") == "-P -m bertsmith.kernels.background_compile unless-another-does\n"
+        arguments.read_text(encoding="utf-8")
+        == "-P -m bertsmith.kernels.background_compile unless-another-does\n"
     )
 
 
-def test_repeated_runs_compute_with_the_kernels_of_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whenever those that were begun to be compiled are ready."""
+def test_repeated_runs_use_the_backend_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if background compilation ends in between."""
     base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "base", "train.max_steps=1")
     rows = [{"text": text, "label": label} for text, label in tiny_run.examples(40)]
-    asked: list[str] = []
+    names: list[str] = []
 
-    def for_training(name: str, *_: Any, **__: Any) -> KernelBackend:
-        asked.append(name)
+    def select(name: str, *_: Any, **__: Any) -> KernelBackend:
+        names.append(name)
         return REFERENCE
 
-    monkeypatch.setattr(run_folder, "select_training_backend", for_training)
+    monkeypatch.setattr(run_folder, "select_training_backend", select)
     settings = ["train.max_steps=2", "train.tensorboard=false"]
     bs.finetune_repeatedly(
         "classify", base, tmp_path / "runs", train=rows, dev_share=0.25, restarts=3, settings=settings
     )
-    assert asked == ["auto", "torch", "torch"]
+    assert names == ["auto", "torch", "torch"]
 
 
-def test_rows_of_an_ablation_wait_for_their_kernels(begun: list[str]) -> None:
+def test_an_ablation_waits(loads: list[str]) -> None:
     rows = [
         PretrainSettings(model=preset(name), train=PretrainTrainSettings(device="cpu", max_steps=3))
         for name in ("bert-tiny-uncased", "bert-mini-uncased")
     ]
     _await_kernels(rows)
-    assert begun == ["numba", "numba"]
+    assert loads == ["numba", "numba"]
 
 
-def test_a_numba_that_cannot_be_imported_is_told(begun: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_numba_that_cannot_be_imported_is_reported(
+    loads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(backend_selection, "is_numba_available", lambda: True)
     monkeypatch.setitem(sys.modules, "numba", None)
     backend_selection.select_training_backend("auto", 128, is_long=False)
-    assert begun == ["numba"]  # which says why it cannot be
+    assert loads == ["numba"]  # which reports the error

@@ -146,7 +146,7 @@ def test_an_int8_linear_layer_is_the_same_by_all_kernels(
             for kernels, is_native, matmul_int8.GEMM_INT8 in configs:
                 packed_weight = kernels.pack_int8_weight(weight, is_native=is_native)
                 linear = QuantizedLinear(input_scale, packed_weight, params, outlier_channel)
-                results.append(kernels.int8_linear(x, linear, dtype, activated=activated))
+                results.append(kernels.int8_linear(x, linear, dtype, gelu=activated))
     finally:
         matmul_int8.GEMM_INT8 = default_gemm
         torch.set_num_threads(num_threads)

@@ -1,4 +1,4 @@
-"""Layers in programs of their own: to the bit what they make part by part; and what hooks see."""
+"""Encoders with fused layers: equal to their parts bit for bit; hooks see all inputs and gradients."""
 
 from __future__ import annotations
 
@@ -19,34 +19,32 @@ from bertsmith.packed import Packed
 if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
-from bertsmith.kernels.cpu import gather_rows as bodies
-from bertsmith.kernels.cpu import gemm_avx512bf16, gemm_fp32, inference, matmul, training
+from bertsmith.kernels.cpu import gather_rows, gemm_avx512bf16, gemm_fp32, inference, matmul, training
 from bertsmith.kernels.cpu.compilation import launch
 from bertsmith.kernels.cpu.program import KernelSequence
 from by_parts import ByParts
 
-HALF = torch.bfloat16
 LENGTHS = [30, 7, 19]
-ROWS = torch.tensor([40, 3, 3, 17, 0, 55, 3, 40, 22, 21, 20, 31, 33, 35, 9, 8])  # in no order, and some twice
+ROWS = torch.tensor([40, 3, 3, 17, 0, 55, 3, 40, 22, 21, 20, 31, 33, 35, 9, 8])  # unordered, with repetitions
 
 
 @pytest.fixture(autouse=True)
-def ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products by kernels also where the libraries are as quick."""
+def compiled_matmul(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the kernels' matrix products on all processors."""
     monkeypatch.setattr(matmul, "GEMM_FP32", gemm_fp32)
     monkeypatch.setattr(matmul, "GEMM_BF16", gemm_avx512bf16)
 
 
 @pytest.fixture
-def programs(monkeypatch: pytest.MonkeyPatch) -> list[KernelSequence]:
-    """Those that are run."""
-    found: list[KernelSequence] = []
-    end = KernelSequence.run
-    monkeypatch.setattr(KernelSequence, "run", lambda self: (found.append(self), end(self)))
-    return found
+def sequences(monkeypatch: pytest.MonkeyPatch) -> list[KernelSequence]:
+    """Record the kernel sequences that run."""
+    sequences: list[KernelSequence] = []
+    run = KernelSequence.run
+    monkeypatch.setattr(KernelSequence, "run", lambda self: (sequences.append(self), run(self)))
+    return sequences
 
 
-def encoder_of(p: float = 0.2, **changes: Any) -> Encoder:
+def tiny_encoder(p: float = 0.2, **changes: Any) -> Encoder:
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "vocab_size": 50}
     dropout = {"hidden_dropout_prob": p, "attention_probs_dropout_prob": p}
     name = "albert-mini" if "share" in changes else "bert-tiny-uncased"
@@ -54,125 +52,127 @@ def encoder_of(p: float = 0.2, **changes: Any) -> Encoder:
     return build_encoder(config, torch.Generator().manual_seed(0))
 
 
-def texts() -> Packed:
+def packed_tokens() -> Packed:
     ids = torch.randint(5, 50, (sum(LENGTHS),), generator=torch.Generator().manual_seed(1)).numpy()
     return Packed.from_arrays(ids, np.zeros_like(ids), np.array(LENGTHS))
 
 
-def trained(
-    encoder: Encoder, kernels: training.NumbaTrainingBackend, *, half: bool = True, rows: Tensor | None = None
+def run_training(
+    encoder: Encoder, kernels: training.NumbaTrainingBackend, *, bf16: bool = True, rows: Tensor | None = None
 ) -> list[Tensor]:
-    """What an encoder gives, and the slopes of all its weights."""
+    """Return an encoder's output and the gradients of all weights."""
     set_kernel_backend(encoder, kernels)
     encoder.generator = torch.Generator().manual_seed(5)
     encoder.zero_grad()
-    with torch.autocast("cpu", HALF, enabled=half):
-        found = encoder(texts(), rows=rows)
-    found.backward(torch.randn(found.shape, generator=torch.Generator().manual_seed(6)))
-    return [found.detach(), *(w.grad.clone() for w in encoder.parameters() if w.grad is not None)]
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        output = encoder(packed_tokens(), rows=rows)
+    output.backward(torch.randn(output.shape, generator=torch.Generator().manual_seed(6)))
+    return [output.detach(), *(w.grad.clone() for w in encoder.parameters() if w.grad is not None)]
 
 
-def assert_equal(found: list[Tensor], wanted: list[Tensor]) -> None:
-    assert len(found) == len(wanted)
-    assert [n for n, pair in enumerate(zip(found, wanted, strict=True)) if not torch.equal(*pair)] == []
+def assert_equal(actual: list[Tensor], expected: list[Tensor]) -> None:
+    assert len(actual) == len(expected)
+    assert [n for n, pair in enumerate(zip(actual, expected, strict=True)) if not torch.equal(*pair)] == []
 
 
-@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("rows", [None, ROWS])
 @pytest.mark.parametrize("p", [0.0, 0.2])
 @pytest.mark.parametrize("share", ["none", "all"])
-def test_layers_in_programs_are_their_parts_to_the_bit(
-    half: bool, rows: Tensor | None, p: float, share: str, programs: list[KernelSequence]
+def test_fused_layers_equal_their_parts(
+    bf16: bool, rows: Tensor | None, p: float, share: str, sequences: list[KernelSequence]
 ) -> None:
-    # of three that share weights slopes would be added up in another order
-    encoder = encoder_of(p) if share == "none" else encoder_of(p, share=share, num_hidden_layers=2)
-    found = trained(encoder, training.NumbaTrainingBackend(), half=half, rows=rows)
-    count = 2 * encoder.config.num_hidden_layers  # one there and one back
-    assert len(programs) == count
-    assert_equal(found, trained(encoder, ByParts(), half=half, rows=rows))
-    assert len(programs) == count
+    # The gradients of three layers that share weights would be added up in another order.
+    encoder = tiny_encoder(p) if share == "none" else tiny_encoder(p, share=share, num_hidden_layers=2)
+    results = run_training(encoder, training.NumbaTrainingBackend(), bf16=bf16, rows=rows)
+    count = 2 * encoder.config.num_hidden_layers  # forward and backward
+    assert len(sequences) == count
+    assert_equal(results, run_training(encoder, ByParts(), bf16=bf16, rows=rows))
+    assert len(sequences) == count
 
 
-def frozen(encoder: Encoder) -> None:
-    """The first layer that learns is given what does not."""
+def freeze_first_layer(encoder: Encoder) -> None:
+    """Let the first trained layer have inputs without gradient."""
     encoder.embeddings.requires_grad_(requires_grad=False)
     encoder.blocks[0].requires_grad_(requires_grad=False)
 
 
-def watched_inside(encoder: Encoder) -> None:
+def hook_a_module(encoder: Encoder) -> None:
     encoder.blocks[1].attention.qkv.register_forward_hook(lambda *_: None)  # type: ignore[union-attr]
 
 
-def few_rows(encoder: Encoder) -> None:
-    """The library makes products of fewer rows."""
+def select_few_rows(encoder: Encoder) -> None:
+    """Change nothing: products of few rows are left to the libraries."""
 
 
-@pytest.mark.parametrize(("change", "count"), [(frozen, 2), (watched_inside, 4), (few_rows, 4)])
-def test_where_one_of_them_cannot_be_the_others_are_programs(
-    change: Callable[[Encoder], None], count: int, programs: list[KernelSequence]
+@pytest.mark.parametrize(
+    ("change", "count"), [(freeze_first_layer, 2), (hook_a_module, 4), (select_few_rows, 4)]
+)
+def test_other_layers_are_fused_if_one_cannot_be(
+    change: Callable[[Encoder], None], count: int, sequences: list[KernelSequence]
 ) -> None:
-    encoder, rows = encoder_of(), ROWS[:5] if change is few_rows else None
+    encoder, rows = tiny_encoder(), ROWS[:5] if change is select_few_rows else None
     change(encoder)
-    found = trained(encoder, training.NumbaTrainingBackend(), rows=rows)
-    assert len(programs) == count
-    assert_equal(found, trained(encoder, ByParts(), rows=rows))
+    results = run_training(encoder, training.NumbaTrainingBackend(), rows=rows)
+    assert len(sequences) == count
+    assert_equal(results, run_training(encoder, ByParts(), rows=rows))
 
 
-def hooks(block: nn.Module, seen: list[str]) -> None:
-    block.register_forward_pre_hook(lambda *_: seen.append("before"))
-    block.register_forward_hook(lambda *_: seen.append("behind"))
-    block.register_full_backward_pre_hook(lambda *_: seen.append("back"))
-    block.register_full_backward_hook(lambda *_: seen.append("and through"))
+def register_hooks(block: nn.Module, calls: list[str]) -> None:
+    block.register_forward_pre_hook(lambda *_: calls.append("forward pre"))
+    block.register_forward_hook(lambda *_: calls.append("forward"))
+    block.register_full_backward_pre_hook(lambda *_: calls.append("backward pre"))
+    block.register_full_backward_hook(lambda *_: calls.append("backward"))
 
 
-@pytest.mark.parametrize("place", ["a block", "its attention", "a product"])
-def test_hooks_see_what_goes_through_a_layer_there_and_back(place: str) -> None:
-    encoder, seen = encoder_of(), list[str]()
+@pytest.mark.parametrize("name", ["block", "attention", "linear layer"])
+def test_hooks_run_in_forward_and_backward_pass(name: str) -> None:
+    encoder, calls = tiny_encoder(), list[str]()
     attention: Any = encoder.blocks[1].attention
-    places = {"a block": encoder.blocks[1], "its attention": attention, "a product": attention.output}
-    hooks(places[place], seen)
-    trained(encoder, training.NumbaTrainingBackend())
-    assert seen == ["before", "behind", "back", "and through"]
+    modules = {"block": encoder.blocks[1], "attention": attention, "linear layer": attention.output}
+    register_hooks(modules[name], calls)
+    run_training(encoder, training.NumbaTrainingBackend())
+    assert calls == ["forward pre", "forward", "backward pre", "backward"]
 
 
 @pytest.mark.parametrize("hook", ["register_full_backward_pre_hook", "register_full_backward_hook"])
-def test_hooks_that_see_the_way_back_alone(hook: str) -> None:
-    encoder, seen = encoder_of(), list[int]()
-    for part in (encoder.blocks[0], encoder.blocks[2].feed_forward):
-        getattr(part, hook)(lambda *_: seen.append(1))
-    trained(encoder, training.NumbaTrainingBackend())
-    assert len(seen) == 2
+def test_backward_hooks_run(hook: str) -> None:
+    encoder, calls = tiny_encoder(), list[int]()
+    for module in (encoder.blocks[0], encoder.blocks[2].feed_forward):
+        getattr(module, hook)(lambda *_: calls.append(1))
+    run_training(encoder, training.NumbaTrainingBackend())
+    assert len(calls) == 2
 
 
-def test_answers_are_programs(programs: list[KernelSequence]) -> None:
-    """Also where the states of each layer are wanted."""
-    encoder, packed = encoder_of().eval(), texts()
+def test_layers_are_fused_in_inference(sequences: list[KernelSequence]) -> None:
+    """Also if the hidden states of all layers are returned."""
+    encoder, packed = tiny_encoder().eval(), packed_tokens()
     set_kernel_backend(encoder, inference.NumbaInferenceBackend())
     with torch.inference_mode():
         last = encoder(packed)
-        assert len(programs) == 3
+        assert len(sequences) == 3
         states = encoder.hidden_states(packed)
-    assert len(programs) == 6
+    assert len(sequences) == 6
     assert torch.equal(states[-1], last)
 
 
-@pytest.mark.parametrize("kind", [torch.float32, HALF])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(
     "rows", [[0], [4], [1, 1, 1, 1, 1], [0, 0, 3, 5, 5, 5, 8, 19], list(range(20))], ids=str
 )
-def test_rows_are_chosen_and_added_to(rows: list[int], threads: int, kind: torch.dtype) -> None:
-    draw, places = torch.Generator().manual_seed(1), torch.tensor(rows)
-    x = torch.randn(20, 48, generator=draw).to(kind)
-    y = torch.randn(len(rows), 48, generator=draw).to(kind)
-    wanted = x + torch.zeros_like(x).index_add_(0, places, y)
-    before = torch.get_num_threads()
+def test_gather_and_scatter_add_rows(rows: list[int], threads: int, dtype: torch.dtype) -> None:
+    generator, indices = torch.Generator().manual_seed(1), torch.tensor(rows)
+    x = torch.randn(20, 48, generator=generator).to(dtype)
+    y = torch.randn(len(rows), 48, generator=generator).to(dtype)
+    expected = x + torch.zeros_like(x).index_add_(0, indices, y)
+    previous_threads = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found = torch.empty_like(y)
-        launch(bodies.gather_rows_kernel, int(kind == HALF), x, found, places, len(rows), 48)
-        assert torch.equal(found, x[places])
-        launch(bodies.scatter_add_rows_kernel, int(kind == HALF), x, y, places, len(rows), 48)
-        assert torch.equal(x, wanted)
+        actual, is_bf16 = torch.empty_like(y), int(dtype == torch.bfloat16)
+        launch(gather_rows.gather_rows_kernel, is_bf16, x, actual, indices, len(rows), 48)
+        assert torch.equal(actual, x[indices])
+        launch(gather_rows.scatter_add_rows_kernel, is_bf16, x, y, indices, len(rows), 48)
+        assert torch.equal(x, expected)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous_threads)

@@ -1,147 +1,151 @@
-"""Which kernels a run computes with: compiled ones where they are installed and pay, else torch's operations."""
+"""Selection of a kernel backend: compiled kernels if they are installed and faster, else PyTorch."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import logging
-import os
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import torch
 
 from bertsmith.errors import InputError, option
+from bertsmith.kernels import kernel_cache
 from bertsmith.kernels.reference import REFERENCE, BackendName, KernelBackend
 
 logger = logging.getLogger(__name__)
 
-_HERE = Path(__file__).parent / "cpu"
-_BODIES = (
-    "attention_fp32",
-    "embedding",
-    "fused_adamw",
-    "layer_norm",
-    "program",
-    "quantize",
-    "row_kernels",
-)
-_WHOLE = "bertsmith-kernels.whole"  # stands beside what Numba has kept, once all of it is there
-_DAMAGED = ("EOFError", "UnpicklingError")  # by their names: nothing of ours unpickles
-_ON_A_GPU = ("flash", "triton")
-_EXTRA = "install the extra: pip install 'bertsmith[fast]'"
-_PAY_FROM = 128  # columns: a narrower model's updates are hundreds of calls, whatever these compute
+_CACHE_ERRORS = ("EOFError", "UnpicklingError")  # by name, since only Numba unpickles
+_GPU_BACKENDS = ("flash", "triton")
+_INSTALL_HINT = "install the extra: pip install 'bertsmith[fast]'"
+_MIN_HIDDEN_SIZE = 128  # updates of smaller models are hundreds of calls that take as long with any backend
 
 
-def resolve_backend_name(asked: str, width: int) -> BackendName:
-    """The kernels of a model of this width, where "auto" leaves them to us. InputError where what is asked for is
-    not here."""
-    if asked == "auto":
-        return "numba" if width >= _PAY_FROM and is_numba_available() else "torch"
-    if asked in _ON_A_GPU:
+def resolve_backend_name(name: str, hidden_size: int) -> BackendName:
+    """Return the backend for a CPU.
+
+    Args:
+        name: The setting `train.kernels`.
+        hidden_size: The model's hidden size.
+
+    Raises:
+        InputError: The backend is not available.
+    """
+    if name == "auto":
+        return "numba" if hidden_size >= _MIN_HIDDEN_SIZE and is_numba_available() else "torch"
+    if name in _GPU_BACKENDS:
         raise InputError(
             "kernels_need_gpu",
-            f"the kernels {asked!r} compute on a GPU, and this run is on the CPU",
+            f"the kernels {name!r} compute on a GPU, and this run is on the CPU",
             argument="train.kernels",
             hint=f"leave it out, or choose a GPU: {option('train.device', 'cuda')}",
         )
-    if asked == "numba" and not is_numba_available():
+    if name == "numba" and not is_numba_available():
         raise InputError(
             "numba_unavailable",
-            _why_not_here(),
+            _unavailable_reason(),
             argument="train.kernels",
-            hint=f"{_EXTRA}; or leave it out, or use {option('train.kernels', 'torch')}",
+            hint=f"{_INSTALL_HINT}; or leave it out, or use {option('train.kernels', 'torch')}",
         )
-    return "numba" if asked == "numba" else "torch"
+    return "numba" if name == "numba" else "torch"
 
 
 def is_numba_available() -> bool:
-    """Whether compiled kernels can be used: they need Numba, and GNU's threads, which torch has on Linux."""
+    """Return True if Numba is installed on Linux, where PyTorch brings GNU OpenMP along."""
     return sys.platform == "linux" and importlib.util.find_spec("numba") is not None
 
 
 def load_backend(name: BackendName) -> KernelBackend:
-    """The kernels of this name. Those of Numba are compiled now where that has not been done on this machine.
-    InputError where it cannot be, as with a NumPy that Numba does not know."""
+    """Return a backend for a CPU; compile its kernels if that has not been done on this machine.
+
+    Raises:
+        InputError: The kernels cannot be compiled, as with a version of NumPy that Numba does not support.
+    """
     if name == "torch":
         return REFERENCE
     try:
-        if not _are_compiled():
+        if not kernel_cache.is_complete():
             logger.info("compiling kernels for this machine once: up to a minute ...")
             compile_all()
-        _imported("bertsmith.kernels.cpu.training")  # takes Numba along
+        _import_kernels("bertsmith.kernels.cpu.training")
         from bertsmith.kernels.cpu.training import NumbaTrainingBackend
-    except Exception as error:  # Numba's are of no type that is known before it is loaded
-        found = compile_error(error)
-        without = f"or train without compiled kernels: {option('train.kernels', 'torch')}"
-        raise InputError("kernels_not_compiled", found.message, hint=f"{found.hint}, {without}") from None
+    except Exception as error:  # Numba's types of errors are unknown before it is imported
+        reported = compile_error(error)
+        alternative = f"or train without compiled kernels: {option('train.kernels', 'torch')}"
+        raise InputError(
+            "kernels_not_compiled", reported.message, hint=f"{reported.hint}, {alternative}"
+        ) from None
     return NumbaTrainingBackend()
 
 
 def missing_numba_error() -> InputError | None:
-    """What is said where there are no kernels to compile."""
-    return None if is_numba_available() else InputError("numba_unavailable", _why_not_here(), hint=_EXTRA)
+    """Return the error of a machine without compiled kernels; None if they are available."""
+    if is_numba_available():
+        return None
+    return InputError("numba_unavailable", _unavailable_reason(), hint=_INSTALL_HINT)
 
 
 def compile_error(error: Exception) -> InputError:
-    """What is said of what Numba raised."""
-    is_of_place = isinstance(error, OSError) or not _can_keep()
-    remedy = (
+    """Return the error to report for an exception of Numba."""
+    is_folder_missing = isinstance(error, OSError) or kernel_cache.cache_folder() is None
+    hint = (
         "name a folder with room that can be written to in the environment variable NUMBA_CACHE_DIR"
-        if is_of_place
+        if is_folder_missing
         else "repair or remove Numba"
     )
-    return InputError(
-        "kernels_not_compiled", f"the kernels cannot be compiled here: {_why(error)}", hint=remedy
-    )
+    message = f"the kernels cannot be compiled here: {_first_line(error)}"
+    return InputError("kernels_not_compiled", message, hint=hint)
 
 
-def _why_not_here() -> str:
+def _unavailable_reason() -> str:
     is_linux = sys.platform == "linux"
     return "Numba is not installed" if is_linux else "there are compiled kernels on Linux only"
 
 
 def compile_all() -> None:
-    """Have all bodies compiled that are not yet: importing them does it. What Numba has kept of them then counts
-    as new: of a file that was written again as it was, as by an installation, it goes on using the older code."""
-    _imported("bertsmith.kernels.cpu.inference")
-    for folder in _folders():
-        found = [kept for name in _BODIES for kept in _kept_of(name, folder)]
-        for kept in [*found, folder / _WHOLE] if found else []:
-            with suppress(OSError):  # a folder that is another user's
-                kept.touch()
+    """Compile all kernels that are not in the cache, by importing them."""
+    if _import_kernels("bertsmith.kernels.cpu.inference"):
+        kernel_cache.mark_complete()
 
 
-def _imported(module: str) -> None:
-    """Import kernels. Where what Numba has kept of them is damaged, as when a machine lost its power, it is
-    removed, and they are compiled again."""
+def _import_kernels(module: str) -> bool:
+    """Import a module of kernels. If the cache is damaged, for example after a power failure, compile them again.
+
+    Returns:
+        False if the cache was damaged. It then lacks the kernels that had been imported before.
+    """
     try:
         importlib.import_module(module)
     except Exception as error:
-        if type(error).__name__ not in _DAMAGED:
+        if type(error).__name__ not in _CACHE_ERRORS:
             raise
         logger.warning("the cache of compiled kernels is damaged: compiling them again, up to a minute ...")
-        for folder in _folders():
-            (folder / _WHOLE).unlink(missing_ok=True)  # what is not imported here is not there any more
-            for body in _HERE.glob("*.py"):
-                for kept in folder.glob(f"{body.stem}.*.nb[ic]"):
-                    kept.unlink()
+        kernel_cache.clear()
         importlib.import_module(module)
+        return False
+    return True
 
 
-def select_training_backend(asked: str, width: int, *, is_long: bool = True) -> KernelBackend:
-    """The kernels that a run of this width computes with. asked: as `train.kernels` has it; under "auto" torch's
-    operations compute where Numba cannot, which is logged, and in a run that is not long where the kernels have
-    not been compiled yet: that is then done beside it, for the runs to come. InputError where what is asked for
-    cannot be had."""
-    name = resolve_backend_name(asked, width)
-    if asked == "auto" and name == "numba" and not is_long and not _are_compiled() and _is_whole():
+def select_training_backend(name: str, hidden_size: int, *, is_long: bool = True) -> KernelBackend:
+    """Return the backend of a run on a CPU.
+
+    With "auto" a run uses PyTorch, and logs it, if the kernels cannot be compiled. A short run also does so if
+    they are not compiled yet; they are then compiled in the background for later runs.
+
+    Args:
+        name: The setting `train.kernels`.
+        hidden_size: The model's hidden size.
+        is_long: True if the run is worth waiting for compilation.
+
+    Raises:
+        InputError: The backend is not available.
+    """
+    resolved = resolve_backend_name(name, hidden_size)
+    may_wait = name != "auto" or resolved != "numba" or is_long
+    if not may_wait and not kernel_cache.is_complete() and _can_import_numba():
         from bertsmith.kernels.background_compile import start_background_compile
 
-        if not _can_keep():
+        if kernel_cache.cache_folder() is None:
             logger.warning(
                 "kernels are not compiled, since no folder for them can be written to: name one in the "
                 "environment variable NUMBA_CACHE_DIR; torch computes without them, more slowly"
@@ -154,21 +158,28 @@ def select_training_backend(asked: str, width: int, *, is_long: bool = True) -> 
         )
         return REFERENCE
     try:
-        return load_backend(name)
+        return load_backend(resolved)
     except InputError as error:
-        if asked != "auto":
+        if name != "auto":
             raise
         logger.warning("%s; torch computes without them, more slowly", error.message)
         return REFERENCE
 
 
-def select_gpu_backend(asked: str, device: torch.device, *, is_long: bool) -> KernelBackend:
-    """The kernels of a run in bf16 on a GPU; asked: as `train.kernels` has it. is_long: whether some seconds for
-    compiling are soon won back. Under "auto" what does not work here is done without, which is told. InputError
-    where what is asked for cannot be had."""
-    if asked == "torch":
+def select_gpu_backend(name: str, device: torch.device, *, is_long: bool) -> KernelBackend:
+    """Return the backend of a run in bf16 on a GPU; with "auto" the fastest one that works, and log failures.
+
+    Args:
+        name: The setting `train.kernels`.
+        device: The GPU.
+        is_long: True if the run is worth some seconds of compilation.
+
+    Raises:
+        InputError: The backend is not available.
+    """
+    if name == "torch":
         return REFERENCE
-    if asked == "numba":
+    if name == "numba":
         raise InputError(
             "kernels_need_cpu",
             "the kernels 'numba' compute on the CPU, and this run is on a GPU",
@@ -177,124 +188,65 @@ def select_gpu_backend(asked: str, device: torch.device, *, is_long: bool) -> Ke
         )
     from bertsmith.kernels.gpu import self_test
 
-    found: KernelBackend = REFERENCE
-    wanted = [asked] if asked != "auto" else ["flash", "triton"] if is_long else ["flash"]
-    for name in wanted:
-        what, made = {"flash": ("flash attention", _flash), "triton": ("Triton", _by_triton)}[name]
-        if name == "triton":
+    backend: KernelBackend = REFERENCE
+    names = [name] if name != "auto" else ["flash", "triton"] if is_long else ["flash"]
+    for candidate_name in names:
+        title, create = {"flash": ("flash attention", _flash_backend), "triton": ("Triton", _triton_backend)}[
+            candidate_name
+        ]
+        if candidate_name == "triton":
             logger.info(
                 "programs of Triton are compiled for this GPU: for some twenty seconds the first time ..."
             )
         try:
-            kernels = made()
-            self_test.check_backend(kernels, device)
-        except Exception as error:  # Triton's are of no type that is known before it is loaded
-            why = _why(error)
-            if asked != "auto":
+            candidate = create()
+            self_test.check_backend(candidate, device)
+        except Exception as error:  # Triton's types of errors are unknown before it is imported
+            reason = _first_line(error)
+            if name != "auto":
                 raise InputError(
                     "kernels_fail",
-                    f"{what} does not work on this machine: {why}",
+                    f"{title} does not work on this machine: {reason}",
                     argument="train.kernels",
                     hint=f"leave it out, or use {option('train.kernels', 'torch')}",
                 ) from None
-            instead = "torch computes" if found is REFERENCE else "flash attention and torch compute"
-            logger.warning("%s does not work here (%s); %s without it, more slowly", what, why, instead)
-            return found
-        found = kernels
-    return found
+            fallback = "torch computes" if backend is REFERENCE else "flash attention and torch compute"
+            logger.warning("%s does not work here (%s); %s without it, more slowly", title, reason, fallback)
+            return backend
+        backend = candidate
+    return backend
 
 
-def _flash() -> KernelBackend:
+def _flash_backend() -> KernelBackend:
     from bertsmith.kernels.gpu.torch_flash_attention import FlashBackend
 
     return FlashBackend()
 
 
-def _by_triton() -> KernelBackend:
-    """Torch brings Triton along for a GPU on Linux."""
+def _triton_backend() -> KernelBackend:
     from bertsmith.kernels.gpu.triton_backend import TritonBackend
 
     return TritonBackend()
 
 
-def _why(error: BaseException) -> str:
-    """The first line of what an error says."""
+def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def select_inference_backend(width: int) -> KernelBackend:
-    """The kernels of a model of this width that answers: the same, also where nothing is trained. An answer does
-    not wait for kernels that have not been compiled yet: torch computes it, and they are compiled beside."""
-    if select_training_backend("auto", width, is_long=False) is REFERENCE:
+def select_inference_backend(hidden_size: int) -> KernelBackend:
+    """Return the backend of inference on a CPU; like a short run, inference does not wait for compilation."""
+    if select_training_backend("auto", hidden_size, is_long=False) is REFERENCE:
         return REFERENCE
-    _imported("bertsmith.kernels.cpu.inference")
+    _import_kernels("bertsmith.kernels.cpu.inference")
     from bertsmith.kernels.cpu.inference import NumbaInferenceBackend
 
     return NumbaInferenceBackend()
 
 
-def _is_whole() -> bool:
-    """Whether Numba can be imported: with some versions of NumPy it cannot, which `of_name` tells."""
+def _can_import_numba() -> bool:
+    """Return False with a version of NumPy that Numba does not support; `load_backend` then reports the error."""
     try:
         import numba  # noqa: F401
-    except Exception:  # of no type that is known before
+    except Exception:
         return False
     return True
-
-
-def _are_compiled() -> bool:
-    """Whether Numba has kept compiled code of ours as it is now."""
-    written = max(body.stat().st_mtime for body in _HERE.glob("*.py"))
-    return any(
-        all(_is_kept(name, folder) for name in _BODIES) and _is_since(folder / _WHOLE, written)
-        for folder in _folders()
-    )
-
-
-def _folders() -> Iterator[Path]:
-    """Those in which Numba may have kept code: in the folder that it is told or, where that cannot be written to,
-    beside the code or in the user's cache."""
-    if (place := os.environ.get("NUMBA_CACHE_DIR")) and _is_writable(Path(place)):
-        yield from Path(place).glob("**")
-        return
-    beside, users = _elsewhere()
-    yield beside
-    yield from users.glob("**")
-
-
-def _elsewhere() -> tuple[Path, Path]:
-    """Where Numba keeps code that it is told no folder for: beside it, or in the user's cache."""
-    users = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return _HERE / "__pycache__", users / "numba"
-
-
-def _can_keep() -> bool:
-    """Whether Numba finds a folder to keep code in."""
-    told = os.environ.get("NUMBA_CACHE_DIR")
-    return any(_is_writable(folder) for folder in (*([Path(told)] if told else []), *_elsewhere()))
-
-
-def _is_writable(folder: Path) -> bool:
-    """As Numba finds out itself; the folder is there afterwards."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
-
-
-def _kept_of(name: str, folder: Path) -> Iterator[Path]:
-    """What says in a folder which code was kept of a body's file."""
-    return folder.glob(f"{name}.*.nbi")
-
-
-def _is_kept(name: str, folder: Path) -> bool:
-    """Whether what was compiled of a body's file since it was last written lies in a folder."""
-    written = (_HERE / f"{name}.py").stat().st_mtime
-    return any(_is_since(kept, written) for kept in _kept_of(name, folder))
-
-
-def _is_since(file: Path, when: float) -> bool:
-    """Whether a file was written then or later."""
-    return file.is_file() and file.stat().st_mtime >= when

@@ -122,8 +122,14 @@ class _ChunkedLogits(torch.autograd.Function):
         scale[ctx.count :] = 0
         table_grad = torch.empty_like(table) if ctx.needs_input_grad[1] else None
         x_grad, bias_grad = ctx.kernels.chunked_loss_backward(
-            *(VocabPrediction(x, table, bias, labels), vocabulary_chunks(len(table)), ctx.products, logits),
-            *((max_logits, scale, grad), table_grad),
+            VocabPrediction(x, table, bias, labels),
+            vocabulary_chunks(len(table)),
+            ctx.products,
+            logits,
+            max_logits,
+            scale,
+            grad,
+            table_grad,
         )
         # The logits are overwritten, so a second backward pass must fail.
         torch.autograd.graph.increment_version(logits)

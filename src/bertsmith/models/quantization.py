@@ -103,7 +103,7 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor, *, gelu: bool = False) -> Tensor:
         """Compute […, in] → […, out], with GELU if `gelu`."""
         rows = x.reshape(-1, x.shape[-1])
-        out = self.kernels.int8_linear(rows, self.quantized_tensors, compute_dtype(x), activated=gelu)
+        out = self.kernels.int8_linear(rows, self.quantized_tensors, compute_dtype(x), gelu=gelu)
         return out.reshape(*x.shape[:-1], out.shape[1])
 
     @property

@@ -9,7 +9,7 @@ products of weights and values, rather than the weights, by the sums of the weig
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.attention_fp32 import (
     mask_scores,
@@ -22,12 +22,12 @@ from bertsmith.kernels.cpu.attention_fp32 import (
 )
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     float32,
     float_array,
     float_from_bits,
     has_cpu_feature,
     int64_array,
+    kernel,
     load_slots,
     num_threads,
     thread_index,
@@ -50,9 +50,6 @@ if has_cpu_feature("amx-bf16"):
 else:
     from bertsmith.kernels.cpu.microkernel_bf16 import configure, multiply_block, release
 
-WRITTEN_WITH = (
-    "0ca680308cfe8f46"  # hash of the modules that are imported here, and of those that these import
-)
 _BLOCK = 32  # rows, columns, and terms of a matrix product are padded to a multiple of it
 HEAD_SIZE_MULTIPLE = _BLOCK
 
@@ -114,7 +111,7 @@ def _zero_padding(out, columns, padded_columns, rows):
 # Slots: see attention_fp32.py.
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def forward(slots):
     s = load_slots(slots)
     num_heads, head_size, hidden_size, direction = s[6], s[7], s[6] * s[7], s[8]
@@ -175,7 +172,7 @@ def forward(slots):
     release()
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def backward(slots):
     s = load_slots(slots)
     num_heads, head_size, hidden_size, direction = s[6], s[7], s[6] * s[7], s[8]

@@ -9,16 +9,16 @@ in flash attention (Dao et al. 2022). Inputs and results are fp32 or bf16; all a
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     float32,
     float_array,
     float_from_bits,
     has_cpu_feature,
     int64_array,
+    kernel,
     load_slots,
     num_threads,
     thread_index,
@@ -42,7 +42,6 @@ from bertsmith.kernels.cpu.simd import (
     transpose_8x8,
 )
 
-WRITTEN_WITH = "07b5e5361d9b94bd"  # hash of compilation.py, simd.py, exponential.py, and microkernel_fp32.py
 _CAUSAL, _REVERSE_CAUSAL = 1, 2
 DIRECTIONS = {"all": 0, "before": _CAUSAL, "behind": _REVERSE_CAUSAL}
 HEAD_SIZE_MULTIPLE = VECTOR_WIDTH
@@ -246,7 +245,7 @@ def query_token(query_indices, query):
 # queries, 23 see `query_token`, 24 gradients of keys and values.
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def forward(slots):
     s = load_slots(slots)
     is_bf16, itemsize, num_heads, head_size, direction = s[0], 2 if s[0] else 4, s[6], s[7], s[8]
@@ -302,7 +301,7 @@ def forward(slots):
             unpack_rows(is_bf16, buffer, rows, head_size, one, out, hidden_size)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def backward(slots):
     s = load_slots(slots)
     is_bf16, itemsize, num_heads, head_size, direction = s[0], 2 if s[0] else 4, s[6], s[7], s[8]

@@ -1,4 +1,4 @@
-"""The compiled bodies as torch knows functions: those of training, each with its way back."""
+"""Autograd functions of the compiled kernels."""
 
 from __future__ import annotations
 
@@ -17,58 +17,60 @@ from bertsmith.kernels.cpu.encoder_layer import (
     layer_backward,
     layer_forward,
 )
-from bertsmith.kernels.cpu.layer_functions import AttentionConfig, DropoutSeeds
+from bertsmith.kernels.cpu.layer_functions import (
+    AttentionConfig,
+    DropoutSeeds,
+    is_bf16,
+    split_query_key_value,
+)
 from bertsmith.kernels.cpu.program import KernelSequence
 
 
 def apply(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
-    """A function of torch's, which says nothing of its types."""
-    found: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
-    return found
+    """Call `function.apply`, which PyTorch does not annotate."""
+    output: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
+    return output
 
 
 class Gelu(torch.autograd.Function):
-    """x times the share of the normal distribution below x."""
+    """GELU, computed with the normal distribution function."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         x = x.contiguous()
-        found = torch.empty_like(x)
-        launch(row_kernels.gelu, layer_functions.is_bf16(x), x, found, x.numel())
+        output = torch.empty_like(x)
+        launch(row_kernels.gelu, is_bf16(x), x, output, x.numel())
         ctx.save_for_backward(x)
-        return found
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        grad, found = grad.to(x.dtype).contiguous(), torch.empty_like(x)
-        launch(row_kernels.gelu_backward, layer_functions.is_bf16(x), x, found, x.numel(), grad)
-        return found
+        grad, x_grad = grad.to(x.dtype).contiguous(), torch.empty_like(x)
+        launch(row_kernels.gelu_backward, is_bf16(x), x, x_grad, x.numel(), grad)
+        return x_grad
 
 
 class Attention(torch.autograd.Function):
-    """Attention over packed sequences. Of the scores each row's highest and its sum are kept."""
+    """Attention over packed sequences; of the scores only the maximum and sum of each row are saved."""
 
     @staticmethod
-    def forward(ctx: Any, over: AttentionConfig, *given: Tensor) -> Tensor:
-        """given: see `parts.sides`."""
-        given = tuple(x.contiguous() for x in given)
-        found, stats = layer_functions.attention_forward(
-            *layer_functions.split_query_key_value(*given), over, launch
-        )
-        ctx.save_for_backward(stats, *given)
-        ctx.over = over
-        return found
+    def forward(ctx: Any, config: AttentionConfig, *inputs: Tensor) -> Tensor:
+        """Compute attention; the inputs are the arguments of `split_query_key_value`."""
+        inputs = tuple(x.contiguous() for x in inputs)
+        output, stats = layer_functions.attention_forward(*split_query_key_value(*inputs), config, launch)
+        ctx.save_for_backward(stats, *inputs)
+        ctx.config = config
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        stats, *given = ctx.saved_tensors
-        grad = grad.to(given[0].dtype).contiguous()
-        return None, *layer_functions.attention_backward(
-            grad, *layer_functions.split_query_key_value(*given), stats, ctx.over, launch
-        )
+        stats, *inputs = ctx.saved_tensors
+        grad = grad.to(inputs[0].dtype).contiguous()
+        q, kv = split_query_key_value(*inputs)
+        return None, *layer_functions.attention_backward(grad, q, kv, stats, ctx.config, launch)
 
 
 class AddLayerNorm(torch.autograd.Function):
@@ -82,25 +84,25 @@ class AddLayerNorm(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         epsilon: float,
-        drawn: DropoutSeeds,
+        seeds: DropoutSeeds,
     ) -> Tensor:
         residual, x = residual.contiguous(), x.contiguous()
-        found, stats = layer_functions.add_layer_norm_forward(
-            residual, x, weight, bias, epsilon, drawn, launch
+        output, stats = layer_functions.add_layer_norm_forward(
+            residual, x, weight, bias, epsilon, seeds, launch
         )
         ctx.save_for_backward(residual, x, weight, stats)
-        ctx.drawn = drawn
-        return found
+        ctx.seeds = seeds
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         residual, x, weight, stats = ctx.saved_tensors
         grad = grad.to(x.dtype).contiguous()
-        of_sum, of_x, sums = layer_functions.add_layer_norm_backward(
-            grad, residual, x, weight, stats, ctx.drawn, launch
+        residual_grad, x_grad, param_grads = layer_functions.add_layer_norm_backward(
+            grad, residual, x, weight, stats, ctx.seeds, launch
         )
-        return of_sum, of_x, *sums, None, None
+        return residual_grad, x_grad, *param_grads, None, None
 
 
 class FeedForward(torch.autograd.Function):
@@ -108,40 +110,46 @@ class FeedForward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, of_output: Tensor, output_bias: Tensor
+        ctx: Any,
+        x: Tensor,
+        inner_weight: Tensor,
+        inner_bias: Tensor,
+        output_weight: Tensor,
+        output_bias: Tensor,
     ) -> Tensor:
         x = x if x.stride(1) == 1 and x.stride(0) else x.contiguous()
-        found, inner, activated = layer_functions.feed_forward(
-            x, weight.T, bias, of_output.T, output_bias, launch
+        output, preactivation, activation = layer_functions.feed_forward(
+            x, inner_weight.T, inner_bias, output_weight.T, output_bias, launch
         )
-        ctx.save_for_backward(x, weight, inner, activated, of_output)
-        return found
+        ctx.save_for_backward(x, inner_weight, preactivation, activation, output_weight)
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, inner, activated, of_output = ctx.saved_tensors
-        to_x, to_weight, to_bias, to_output, to_output_bias = ctx.needs_input_grad
+        x, inner_weight, preactivation, activation, output_weight = ctx.saved_tensors
+        needs_x, needs_inner, needs_inner_bias, needs_output, needs_output_bias = ctx.needs_input_grad
         grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
-        found: list[Tensor | None] = [None] * 5
-        if to_output:
-            found[3:] = layer_functions.linear_weight_grads(activated, grad, launch)
-        elif to_output_bias:
-            found[4] = grad.sum(0, dtype=torch.float32)
-        if to_x or to_weight or to_bias:
-            of_inner = layer_functions.linear_input_grad(grad, of_output, inner, launch)
-            if to_weight:
-                found[1:3] = layer_functions.linear_weight_grads(x, of_inner, launch)
-            elif to_bias:
-                found[2] = of_inner.sum(0, dtype=torch.float32)
-            found[0] = layer_functions.linear_input_grad(of_inner, weight, None, launch) if to_x else None
+        grads: list[Tensor | None] = [None] * 5
+        if needs_output:
+            grads[3:] = layer_functions.linear_weight_grads(activation, grad, launch)
+        elif needs_output_bias:
+            grads[4] = grad.sum(0, dtype=torch.float32)
+        if needs_x or needs_inner or needs_inner_bias:
+            inner_grad = layer_functions.linear_input_grad(grad, output_weight, preactivation, launch)
+            if needs_inner:
+                grads[1:3] = layer_functions.linear_weight_grads(x, inner_grad, launch)
+            elif needs_inner_bias:
+                grads[2] = inner_grad.sum(0, dtype=torch.float32)
+            if needs_x:
+                grads[0] = layer_functions.linear_input_grad(inner_grad, inner_weight, None, launch)
         return tuple(
-            slope if wanted else None for slope, wanted in zip(found, ctx.needs_input_grad, strict=True)
+            value if is_needed else None for value, is_needed in zip(grads, ctx.needs_input_grad, strict=True)
         )
 
 
 class Embed(torch.autograd.Function):
-    """dropout(LN(x + rows of two tables)). The sum is made again on the way back."""
+    """dropout(LN(x + rows of two embeddings)); the backward pass computes the sum again."""
 
     @staticmethod
     def forward(
@@ -151,64 +159,73 @@ class Embed(torch.autograd.Function):
         second: Tensor,
         weight: Tensor,
         bias: Tensor,
-        places: tuple[Tensor, Tensor],
+        indices: tuple[Tensor, Tensor],
         epsilon: float,
-        drawn: DropoutSeeds,
-        kind: torch.dtype,
+        seeds: DropoutSeeds,
+        dtype: torch.dtype,
     ) -> Tensor:
-        """first, second: the tables. places: which of their rows each token has. kind: of the result."""
-        found, stats = torch.empty_like(x, dtype=kind), torch.empty(len(x), 2)
+        """Compute the sum, LayerNorm, and dropout.
+
+        Args:
+            ctx: The autograd context.
+            x: Token embeddings, [N, E].
+            first: Weights of the first embedding, [V1, E].
+            second: Weights of the second embedding, [V2, E].
+            weight: Weight of the LayerNorm, [E].
+            bias: Bias of the LayerNorm, [E].
+            indices: Each token's row of both embeddings, long [N].
+            epsilon: Epsilon of the LayerNorm.
+            seeds: Seeds of the dropout.
+            dtype: The dtype of the result.
+        """
+        output, stats = torch.empty_like(x, dtype=dtype), torch.empty(len(x), 2)
         launch(
             embedding.forward,
-            *(layer_functions.is_bf16(found), x, first, places[0], second, places[1], *x.shape),
-            *(weight, stats, *drawn, found, bias, float_bits(epsilon), 0, 0, len(first), len(second)),
+            *(is_bf16(output), x, first, indices[0], second, indices[1], *x.shape),
+            *(weight, stats, *seeds, output, bias, float_bits(epsilon), 0, 0, len(first), len(second)),
         )
         ctx.save_for_backward(x, first, second, weight, stats)
-        ctx.places, ctx.drawn, ctx.kind = places, drawn, kind
-        return found
+        ctx.indices, ctx.seeds, ctx.dtype = indices, seeds, dtype
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, first, second, weight, stats = ctx.saved_tensors
-        grad = grad.to(ctx.kind).contiguous()
-        to_x, to_first, to_second = torch.empty_like(x), torch.zeros_like(first), torch.zeros_like(second)
-        sums = torch.zeros(torch.get_num_threads(), 2, len(weight))
+        grad = grad.to(ctx.dtype).contiguous()
+        grads = torch.empty_like(x), torch.zeros_like(first), torch.zeros_like(second)
+        x_grad, first_grad, second_grad = grads
+        param_grads = torch.zeros(torch.get_num_threads(), 2, len(weight))
         launch(
             embedding.backward,
-            *(layer_functions.is_bf16(grad), x, first, ctx.places[0], second, ctx.places[1], *x.shape),
-            *(weight, stats, *ctx.drawn, grad, to_first, to_second, to_x, sums, len(first), len(second)),
+            *(is_bf16(grad), x, first, ctx.indices[0], second, ctx.indices[1], *x.shape),
+            *(weight, stats, *ctx.seeds, grad, first_grad, second_grad, x_grad),
+            *(param_grads, len(first), len(second)),
         )
-        return (
-            to_x,
-            to_first,
-            to_second,
-            *layer_functions.sum_over_threads(sums, launch),
-            None,
-            None,
-            None,
-            None,
-        )
+        return *grads, *layer_functions.sum_over_threads(param_grads, launch), None, None, None, None
 
 
 class EncoderLayer(torch.autograd.Function):
-    """A layer, in one program there and one back: the same, to the bit, as its parts one after the other."""
+    """A layer, whose forward and backward pass are one sequence of kernels each; bit-equal to its parts."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, asked: LayerConfig, *weights: Tensor) -> Tensor:
-        """weights: see `LayerWeights`."""
-        x, run, own = x.contiguous(), KernelSequence(), LayerWeights(*weights)
-        found, made = layer_forward(x, x, own.matmuls(), own.layer_norms(asked.layer_norm_eps), asked, run)
-        run.run()
-        ctx.save_for_backward(*made, *weights)
-        ctx.asked = asked
-        return found
+    def forward(ctx: Any, x: Tensor, config: LayerConfig, *weights: Tensor) -> Tensor:
+        """Compute a layer; `weights` are those of `LayerWeights`."""
+        x, sequence, layer = x.contiguous(), KernelSequence(), LayerWeights(*weights)
+        norms = layer.layer_norms(config.layer_norm_eps)
+        output, activations = layer_forward(x, x, layer.matmuls(), norms, config, sequence)
+        sequence.run()
+        ctx.save_for_backward(*activations, *weights)
+        ctx.config = config
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        run, count = KernelSequence(), len(LayerActivations._fields)
-        made, weights = LayerActivations(*ctx.saved_tensors[:count]), LayerWeights(*ctx.saved_tensors[count:])
-        to_x, slopes = layer_backward(grad.to(made.x.dtype).contiguous(), made, weights, ctx.asked, run)
-        run.run()
-        return to_x, None, *slopes
+        sequence, count = KernelSequence(), len(LayerActivations._fields)
+        saved = LayerActivations(*ctx.saved_tensors[:count])
+        weights = LayerWeights(*ctx.saved_tensors[count:])
+        grad = grad.to(saved.x.dtype).contiguous()
+        x_grad, weight_grads = layer_backward(grad, saved, weights, ctx.config, sequence)
+        sequence.run()
+        return x_grad, None, *weight_grads

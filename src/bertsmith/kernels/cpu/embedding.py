@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     barrier,
     bf16_array,
     float32,
     float_array,
     float_from_bits,
     int64_array,
+    kernel,
     load_slots,
     num_threads,
     thread_index,
@@ -21,8 +21,6 @@ from bertsmith.kernels.cpu.compilation import (
     uint32,
 )
 from bertsmith.kernels.cpu.element_access import dropout_scale, load_element, mean_and_rstd, store_element
-
-WRITTEN_WITH = "9fab70ddb2fb9a69"  # hash of element_access.py and compilation.py
 
 # Slots: 0 True for a bf16 result, 1 word embeddings [tokens, columns], 2 and 4 weights of two more embeddings
 # [their rows, columns], 3 and 5 each token's row of these, 6 tokens, 7 columns, 8 weight, 9 stats [tokens, 2]:
@@ -125,7 +123,7 @@ def _accumulate(token_grads, indices, grads, columns, first, last):
             target[j] += source[j]
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def forward(slots):
     s = load_slots(slots)
     tokens, columns = s[6], s[7]
@@ -149,7 +147,7 @@ def forward(slots):
         )
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def backward(slots):
     s = load_slots(slots)
     tokens, columns = s[6], s[7]

@@ -1,4 +1,4 @@
-"""A layer of BERT as a whole: its bodies are made ready one after the other and run as one program."""
+"""A BERT layer as one sequence of kernels."""
 
 from __future__ import annotations
 
@@ -9,41 +9,55 @@ from torch import Tensor, nn
 
 from bertsmith.kernels.cpu import layer_functions
 from bertsmith.kernels.cpu.compilation import Launcher
-from bertsmith.kernels.cpu.layer_functions import AttentionConfig, DropoutSeeds
+from bertsmith.kernels.cpu.layer_functions import (
+    AttentionConfig,
+    DropoutSeeds,
+    add_,
+    add_layer_norm_backward,
+    add_layer_norm_forward,
+    attention_backward,
+    attention_forward,
+    concatenated_weight_grads,
+    gather_rows,
+    linear,
+    linear_input_grad,
+    linear_weight_grads,
+    scatter_add_rows,
+    split_query_key_value,
+)
 from bertsmith.kernels.cpu.matmul import PackedMatrix, pack, slice_columns, supports_layer
 from bertsmith.kernels.reference import EncoderLayerModules
 
 LayerNormParams = tuple[Tensor, Tensor, float]
-"""A LayerNorm's weight, bias and epsilon."""
+"""Weight, bias, and epsilon of a LayerNorm."""
 
 
 class LayerMatmuls(Protocol):
-    """The products of a layer."""
+    """Matrix products of a layer, with biases."""
 
     def query(self, x: Tensor, run: Launcher) -> Tensor:
-        """[M, H] → [M, H]."""
+        """Compute queries, [M, H] → [M, H]."""
         ...
 
     def key_value(self, x: Tensor, run: Launcher) -> Tensor:
-        """A token's key, and its value behind it: [N, H] → [N, 2H]."""
+        """Compute keys and values, [N, H] → [N, 2H]."""
         ...
 
     def query_key_value(self, x: Tensor, run: Launcher) -> Tensor:
-        """A token's query, key and value, [N, H] → [N, 3H]."""
+        """Compute queries, keys, and values, [N, H] → [N, 3H]."""
         ...
 
     def output_projection(self, x: Tensor, run: Launcher) -> Tensor:
-        """[N, H] → [N, H]."""
+        """Compute the output projection of attention, [N, H] → [N, H]."""
         ...
 
     def feed_forward(self, x: Tensor, run: Launcher) -> tuple[Tensor, Tensor, Tensor]:
-        """[N, H] → [N, H], and what GELU is taken of, and gives."""
+        """Compute the feed-forward sublayer, [N, H] → [N, H], and return GELU's input and output with it."""
         ...
 
 
 class LayerWeights(NamedTuple):
-    """Weights and biases of a layer: of queries, keys and values; of the projection and the LayerNorm behind it;
-    of the feed-forward's two products and the LayerNorm behind these."""
+    """Weights and biases of a layer, in the order of computation."""
 
     qkv: Tensor
     qkv_bias: Tensor
@@ -59,31 +73,43 @@ class LayerWeights(NamedTuple):
     output_norm_bias: Tensor
 
     def layer_norms(self, epsilons: tuple[float, float]) -> tuple[LayerNormParams, LayerNormParams]:
-        """The LayerNorms."""
-        first, last = epsilons
-        return (self.norm, self.norm_bias, first), (self.output_norm, self.output_norm_bias, last)
+        """Return the parameters of both LayerNorms."""
+        attention_eps, output_eps = epsilons
+        return (
+            (self.norm, self.norm_bias, attention_eps),
+            (self.output_norm, self.output_norm_bias, output_eps),
+        )
 
     def have_kernels(self, x: Tensor) -> bool:
-        """Whether there are bodies for the layer's products of as many rows as x has, in its kind."""
+        """Return True if there are kernels for the layer's products with the dtype and number of rows of x."""
         return supports_layer(x, *self[:4], *self[6:10])
 
     def matmuls(self) -> FloatLayerMatmuls:
-        """As they are."""
-        return self._factors(lambda y: y, kept=True)
+        """Return products that read the weights as they are."""
+        return self._matmuls(lambda weight: weight, saves_preactivation=True)
 
     def packed_matmuls(self) -> FloatLayerMatmuls:
-        """In bf16, copied into panels, for many answers; what GELU is taken of is not kept."""
-        return self._factors(pack, kept=False)
+        """Return products with weights packed in bf16, for inference; they do not save GELU's input."""
+        return self._matmuls(pack, saves_preactivation=False)
 
-    def _factors(self, of: Callable[[Tensor], Tensor | PackedMatrix], *, kept: bool) -> FloatLayerMatmuls:
-        matrices = of(self.qkv.T), of(self.projection.T), of(self.inner.T), of(self.output.T)
-        biases = self.qkv_bias, self.projection_bias, self.inner_bias, self.output_bias
-        return FloatLayerMatmuls(*matrices, *biases, kept)
+    def _matmuls(
+        self, convert: Callable[[Tensor], Tensor | PackedMatrix], *, saves_preactivation: bool
+    ) -> FloatLayerMatmuls:
+        return FloatLayerMatmuls(
+            convert(self.qkv.T),
+            convert(self.projection.T),
+            convert(self.inner.T),
+            convert(self.output.T),
+            self.qkv_bias,
+            self.projection_bias,
+            self.inner_bias,
+            self.output_bias,
+            saves_preactivation,
+        )
 
 
 class FloatLayerMatmuls(NamedTuple):
-    """What the products of a layer are made with: matrices [in, out], and biases. kept: whether what GELU is taken
-    of has a place of its own."""
+    """Matrix products of a layer in fp32 or bf16 (see `LayerMatmuls`), with matrices [in, out]."""
 
     qkv: Tensor | PackedMatrix
     projection: Tensor | PackedMatrix
@@ -96,44 +122,39 @@ class FloatLayerMatmuls(NamedTuple):
     saves_preactivation: bool
 
     def query(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerMatmuls`."""
-        width = x.shape[1]
-        return layer_functions.linear(x, slice_columns(self.qkv, 0, width), self.qkv_bias[:width], run)
+        hidden_size = x.shape[1]
+        return linear(x, slice_columns(self.qkv, 0, hidden_size), self.qkv_bias[:hidden_size], run)
 
     def key_value(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerMatmuls`."""
-        width = x.shape[1]
-        return layer_functions.linear(
-            x, slice_columns(self.qkv, width, 3 * width), self.qkv_bias[width:], run
-        )
+        hidden_size = x.shape[1]
+        weight = slice_columns(self.qkv, hidden_size, 3 * hidden_size)
+        return linear(x, weight, self.qkv_bias[hidden_size:], run)
 
     def query_key_value(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerMatmuls`."""
-        return layer_functions.linear(x, self.qkv, self.qkv_bias, run)
+        return linear(x, self.qkv, self.qkv_bias, run)
 
     def output_projection(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerMatmuls`."""
-        return layer_functions.linear(x, self.projection, self.projection_bias, run)
+        return linear(x, self.projection, self.projection_bias, run)
 
     def feed_forward(self, x: Tensor, run: Launcher) -> tuple[Tensor, Tensor, Tensor]:
-        """See `LayerMatmuls`."""
-        of = self.inner, self.inner_bias, self.output, self.output_bias
-        return layer_functions.feed_forward(x, *of, run, kept=self.saves_preactivation)
+        return layer_functions.feed_forward(
+            *(x, self.inner, self.inner_bias, self.output, self.output_bias, run),
+            saves_preactivation=self.saves_preactivation,
+        )
 
 
-def layer_weights(of: EncoderLayerModules) -> LayerWeights | None:
-    """A layer's, where it has all of them."""
-    if not all(isinstance(part, nn.Linear) for part in of.linears):
+def layer_weights(modules: EncoderLayerModules) -> LayerWeights | None:
+    """Return a layer's weights; None if a module is of another type or lacks a weight or bias."""
+    if not all(isinstance(module, nn.Linear) for module in modules.linears):
         return None
-    if not all(isinstance(norm, nn.LayerNorm) for norm in of.norms):
+    if not all(isinstance(norm, nn.LayerNorm) for norm in modules.norms):
         return None
-    weights = [getattr(part, name) for part in of.parametrized for name in ("weight", "bias")]
+    weights = [getattr(module, name) for module in modules.parametrized for name in ("weight", "bias")]
     return None if any(weight is None for weight in weights) else LayerWeights(*weights)
 
 
 class LayerConfig(NamedTuple):
-    """How a layer computes: what attention is over; what is dropped of what each LayerNorm is given; and their
-    epsilons."""
+    """Configuration of one call of a layer: attention, and dropout and epsilon of each LayerNorm."""
 
     attention: AttentionConfig
     dropout_seeds: tuple[DropoutSeeds, DropoutSeeds]
@@ -141,8 +162,10 @@ class LayerConfig(NamedTuple):
 
 
 class LayerActivations(NamedTuple):
-    """What the way back reads of the way there, in the order in which it was made. asking: what queries are made
-    of; kv: keys and values."""
+    """Tensors that the forward pass saves for the backward pass, in the order of computation.
+
+    `query_input` is the input of the queries, `x` that of keys and values.
+    """
 
     x: Tensor
     query_input: Tensor
@@ -162,73 +185,100 @@ class LayerActivations(NamedTuple):
 def layer_forward(
     x: Tensor,
     residual: Tensor,
-    products: LayerMatmuls,
+    matmuls: LayerMatmuls,
     norms: Sequence[LayerNormParams],
-    asked: LayerConfig,
+    config: LayerConfig,
     run: Launcher,
 ) -> tuple[Tensor, LayerActivations]:
-    """Of x [N, H], of the tokens that have a query. residual: x in the kind of the products. norms: the two
-    LayerNorms'."""
-    over, drawn = asked.attention, asked.dropout_seeds
-    if over.query_indices is None:
-        q, kv = layer_functions.split_query_key_value(products.query_key_value(x, run))
+    """Compute a layer.
+
+    Args:
+        x: Inputs, [N, H].
+        residual: The inputs in the dtype of the activations; `x` itself if that has this dtype.
+        matmuls: The layer's matrix products.
+        norms: Parameters of both LayerNorms.
+        config: The configuration of this call.
+        run: The launcher.
+
+    Returns:
+        The outputs of the tokens with a query, [M, H], and the activations.
+    """
+    attention, (attention_seeds, output_seeds) = config.attention, config.dropout_seeds
+    if attention.query_indices is None:
+        query_input = residual
+        q, kv = split_query_key_value(matmuls.query_key_value(x, run))
     else:
-        asking = layer_functions.gather_rows(x, over.query_indices, run)
-        residual = asking if residual is x else layer_functions.gather_rows(residual, over.query_indices, run)
-        q, kv = products.query(asking, run), products.key_value(x, run)
-    mixed, scores = layer_functions.attention_forward(q, kv, over, run)
-    projected = products.output_projection(mixed, run)
-    middle, stats = layer_functions.add_layer_norm_forward(residual, projected, *norms[0], drawn[0], run)
-    fed, inner, activated = products.feed_forward(middle, run)
-    found, output_stats = layer_functions.add_layer_norm_forward(middle, fed, *norms[1], drawn[1], run)
-    own = residual, q, kv, scores, mixed, projected, stats
-    return found, LayerActivations(x, *own, middle, inner, activated, fed, output_stats)
+        x_rows = gather_rows(x, attention.query_indices, run)
+        query_input = x_rows if residual is x else gather_rows(residual, attention.query_indices, run)
+        q, kv = matmuls.query(x_rows, run), matmuls.key_value(x, run)
+    attention_output, softmax_stats = attention_forward(q, kv, attention, run)
+    projection_output = matmuls.output_projection(attention_output, run)
+    attention_norm_output, attention_norm_stats = add_layer_norm_forward(
+        query_input, projection_output, *norms[0], attention_seeds, run
+    )
+    feed_forward_output, preactivation, activation = matmuls.feed_forward(attention_norm_output, run)
+    output, output_norm_stats = add_layer_norm_forward(
+        attention_norm_output, feed_forward_output, *norms[1], output_seeds, run
+    )
+    return output, LayerActivations(
+        x=x,
+        query_input=query_input,
+        q=q,
+        kv=kv,
+        softmax_stats=softmax_stats,
+        attention_output=attention_output,
+        projection_output=projection_output,
+        attention_norm_stats=attention_norm_stats,
+        attention_norm_output=attention_norm_output,
+        preactivation=preactivation,
+        activation=activation,
+        feed_forward_output=feed_forward_output,
+        output_norm_stats=output_norm_stats,
+    )
 
 
 def layer_backward(
-    grad: Tensor, made: LayerActivations, weights: LayerWeights, asked: LayerConfig, run: Launcher
+    grad: Tensor, saved: LayerActivations, weights: LayerWeights, config: LayerConfig, run: Launcher
 ) -> tuple[Tensor, LayerWeights]:
-    """The slopes of x, and of the weights, from those of what was found, [N, H]."""
-    over, drawn = asked.attention, asked.dropout_seeds
-    to_middle, to_fed, to_output_norm = layer_functions.add_layer_norm_backward(
+    """Return the gradients of the inputs and of the weights, from that of the outputs, [M, H]."""
+    attention, (attention_seeds, output_seeds) = config.attention, config.dropout_seeds
+    middle_grad, feed_forward_grad, output_norm_grads = add_layer_norm_backward(
         grad,
-        made.attention_norm_output,
-        made.feed_forward_output,
+        saved.attention_norm_output,
+        saved.feed_forward_output,
         weights.output_norm,
-        made.output_norm_stats,
-        drawn[1],
+        saved.output_norm_stats,
+        output_seeds,
         run,
     )
-    to_output = layer_functions.linear_weight_grads(made.activation, to_fed, run)
-    to_inner = layer_functions.linear_input_grad(to_fed, weights.output, made.preactivation, run)
-    to_weight = layer_functions.linear_weight_grads(made.attention_norm_output, to_inner, run)
-    layer_functions.add_(
-        to_middle, layer_functions.linear_input_grad(to_inner, weights.inner, None, run), run
-    )
-    to_asking, to_projected, to_norm = layer_functions.add_layer_norm_backward(
-        to_middle,
-        made.query_input,
-        made.projection_output,
+    output_grads = linear_weight_grads(saved.activation, feed_forward_grad, run)
+    preactivation_grad = linear_input_grad(feed_forward_grad, weights.output, saved.preactivation, run)
+    inner_grads = linear_weight_grads(saved.attention_norm_output, preactivation_grad, run)
+    add_(middle_grad, linear_input_grad(preactivation_grad, weights.inner, None, run), run)
+    query_input_grad, projected_grad, norm_grads = add_layer_norm_backward(
+        middle_grad,
+        saved.query_input,
+        saved.projection_output,
         weights.norm,
-        made.attention_norm_stats,
-        drawn[0],
+        saved.attention_norm_stats,
+        attention_seeds,
         run,
     )
-    to_projection = layer_functions.linear_weight_grads(made.attention_output, to_projected, run)
-    to_mixed = layer_functions.linear_input_grad(to_projected, weights.projection, None, run)
-    to_qkv = layer_functions.attention_backward(to_mixed, made.q, made.kv, made.softmax_stats, over, run)
-    if over.query_indices is None:
-        to_weights = layer_functions.linear_weight_grads(made.x, to_qkv[0], run)
-        to_x = to_asking
-        layer_functions.add_(to_x, layer_functions.linear_input_grad(to_qkv[0], weights.qkv, None, run), run)
+    projection_grads = linear_weight_grads(saved.attention_output, projected_grad, run)
+    attention_grad = linear_input_grad(projected_grad, weights.projection, None, run)
+    qkv_grads = attention_backward(attention_grad, saved.q, saved.kv, saved.softmax_stats, attention, run)
+    if attention.query_indices is None:
+        (qkv_grad,) = qkv_grads
+        qkv_weight_grads = linear_weight_grads(saved.x, qkv_grad, run)
+        x_grad = query_input_grad
+        add_(x_grad, linear_input_grad(qkv_grad, weights.qkv, None, run), run)
     else:
-        to_weights = layer_functions.concatenated_weight_grads(
-            [(made.query_input, to_qkv[0]), (made.x, to_qkv[1])], run
-        )
-        width = grad.shape[1]
-        of_q, of_kv = weights.qkv[:width], weights.qkv[width:]
-        layer_functions.add_(to_asking, layer_functions.linear_input_grad(to_qkv[0], of_q, None, run), run)
-        to_x = layer_functions.linear_input_grad(to_qkv[1], of_kv, None, run)
-        layer_functions.scatter_add_rows(to_x, over.query_indices, to_asking, run)
-    slopes = *to_weights, *to_projection, *to_norm, *to_weight, *to_output, *to_output_norm
-    return to_x, LayerWeights(*slopes)
+        q_grad, kv_grad = qkv_grads
+        qkv_weight_grads = concatenated_weight_grads([(saved.query_input, q_grad), (saved.x, kv_grad)], run)
+        hidden_size = grad.shape[1]
+        q_weight, kv_weight = weights.qkv[:hidden_size], weights.qkv[hidden_size:]
+        add_(query_input_grad, linear_input_grad(q_grad, q_weight, None, run), run)
+        x_grad = linear_input_grad(kv_grad, kv_weight, None, run)
+        scatter_add_rows(x_grad, attention.query_indices, query_input_grad, run)
+    grads = *qkv_weight_grads, *projection_grads, *norm_grads, *inner_grads, *output_grads, *output_norm_grads
+    return x_grad, LayerWeights(*grads)

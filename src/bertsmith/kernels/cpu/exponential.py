@@ -32,7 +32,6 @@ from bertsmith.kernels.cpu.simd import (
     zero_below,
 )
 
-WRITTEN_WITH = "693f23ba0d5061c2"  # compilation.py and simd.py, see the first
 _STEP = math.log(2) / VECTOR_WIDTH
 _STEP_HIGH = math.floor(_STEP * 2**13) / 2**13  # so few bits that its multiples are exact in fp32
 _MIN_INPUT = -200.0  # exp(-104) is below the smallest fp32 number

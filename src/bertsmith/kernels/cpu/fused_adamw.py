@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     float32,
     float_array,
     float_from_bits,
     int64_array,
+    kernel,
     load_slots,
     num_threads,
     thread_index,
 )
 
-WRITTEN_WITH = "90ffe8208f2ee114"  # hash of compilation.py
 _BLOCK_ROWS = 32  # Consecutive rows go to the same thread, since the processor prefetches memory.
 # The same as in reference.py. They are not imported: Numba would not notice that they changed there.
 NO_GRAD, NEVER_UPDATED = -1, -2
@@ -47,7 +46,7 @@ def _adamw_update(param, exp_avg, exp_avg_sq, s, first, grad, factor):
 # rows, 6 columns, 7 number of gradients, 8 to 15 see `_adamw_update`.
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def sparse_adamw_kernel(slots):
     s = load_slots(slots)
     rows, columns, size = s[5], s[6], s[5] * s[6]
@@ -81,7 +80,7 @@ def _num_chunks(size):
     return (size + CHUNK_SIZE - 1) // CHUNK_SIZE
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def squared_norms(slots):
     s = load_slots(slots)
     thread, threads = np.int64(thread_index()), np.int64(num_threads())
@@ -99,7 +98,7 @@ def squared_norms(slots):
             float_array(s[2] + 4 * index, 1)[0] = total
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def adamw_kernel(slots):
     s = load_slots(slots)
     thread, threads = np.int64(thread_index()), np.int64(num_threads())

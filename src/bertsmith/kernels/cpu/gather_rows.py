@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from numba import cfunc
-
 from bertsmith.kernels.cpu.compilation import (
-    KERNEL_OPTIONS,
     bf16_array,
     int64_array,
+    kernel,
     load_slots,
     thread_range,
 )
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load_as_float, store_as_dtype
 
-WRITTEN_WITH = "693f23ba0d5061c2"  # hash of compilation.py and simd.py
-
-
 # Slots: 0 True for bf16, 1 a matrix, 2 the result [indices, columns], 3 row indices, 4 their count, 5 columns.
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def gather_rows_kernel(slots):
     s = load_slots(slots)
     size = s[5] * (1 if s[0] else 2)  # of a row in 16-bit elements
@@ -35,7 +30,7 @@ def gather_rows_kernel(slots):
 # count, 5 columns, a multiple of VECTOR_WIDTH. Rows to add to the same row are first summed in fp32, in place.
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def scatter_add_rows_kernel(slots):
     s = load_slots(slots)
     is_bf16 = s[0] != 0

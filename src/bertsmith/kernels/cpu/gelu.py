@@ -33,7 +33,6 @@ from bertsmith.kernels.cpu.simd import (
     zero_below,
 )
 
-WRITTEN_WITH = "a93b17b5f620b7e6"  # exponential.py, compilation.py and simd.py, see the second
 _SIGN_BIT = 1 << 31
 
 

@@ -12,7 +12,7 @@ other rows and columns nor on the number of threads.
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.amx import (
     BLOCK_SIZE,
@@ -28,13 +28,13 @@ from bertsmith.kernels.cpu.amx import (
 )
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     barrier,
     bf16_array,
     bf16_bits,
     fetch_and_increment,
     float32,
     float_array,
+    kernel,
     load_slots,
     num_threads,
     thread_index,
@@ -56,7 +56,6 @@ from bertsmith.kernels.cpu.packed_matrix import (
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, broadcast_scalar, load, store, store_bf16
 from bertsmith.kernels.cpu.simd_pairs import transpose_16x16, transpose_pairs
 
-WRITTEN_WITH = "28653773a7c07887"  # what is imported here, and what these import, see the first
 ROWS = BLOCK_SIZE
 _TILE_ROWS = BLOCK_SIZE // 2  # rows of a tile, and pairs of terms that a tile instruction adds up
 _MAX_CLAIM_ROWS = 2 * ROWS  # rows that a thread claims at a time, at most
@@ -188,7 +187,7 @@ def _copy_padded_rows(is_bf16, x, x_stride, rows, columns, out, out_stride):
             out_row[j] = 0
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def gemm(args):
     """Compute out [m, n] = a [m, k] · b [k, n] + bias, with GELU or its gradient as an optional epilogue.
 
@@ -271,7 +270,7 @@ def _pack_transposed(is_bf16, x, x_stride, terms, rows, tiles):
         transpose_16x16(tile, TILE_ROW_BYTES, tile, TILE_ROW_BYTES)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def gemm_transposed_left(args):
     """Compute out [m, n] = aᵀ · b in fp32 of a [k, m] and b [k, n], and optionally the sums of the columns of a.
 

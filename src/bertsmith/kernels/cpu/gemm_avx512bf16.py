@@ -12,17 +12,17 @@ other rows and columns nor on the number of threads.
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     barrier,
     bf16_array,
     bf16_bits,
     fetch_and_increment,
     float32,
     float_array,
+    kernel,
     load_slots,
     num_threads,
     thread_index,
@@ -44,7 +44,6 @@ from bertsmith.kernels.cpu.packed_matrix import (
 )
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, store_bf16, store_fence
 
-WRITTEN_WITH = "0b1498edaf0b038e"  # what is imported here, and what these import, see the first
 _CLAIM_ROWS = VECTOR_WIDTH  # rows that a thread claims at a time
 _KC = 512  # terms that `gemm_transposed_left` packs before it multiplies
 _A_PAIR_BYTES = 4 * VECTOR_WIDTH  # bytes of a pair of terms in a panel of 16 columns of a, transposed
@@ -140,7 +139,7 @@ def _round_rows(x, x_stride, rows, columns, out):
             out_row[j] = bf16_bits(row[j])
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def gemm(args):
     """Compute out [m, n] = a [m, k] · b [k, n] + bias, with GELU or its gradient as an optional epilogue.
 
@@ -193,7 +192,7 @@ def gemm(args):
         row = _CLAIM_ROWS * fetch_and_increment(counter)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def gemm_transposed_left(args):
     """Compute out [m, n] = aᵀ · b in fp32 of a [k, m] and b [k, n], and optionally the sums of the columns of a.
 

@@ -12,16 +12,16 @@ other rows and columns nor on the number of threads.
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 from numba.extending import register_jitable
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     barrier,
     fetch_and_increment,
     float32,
     float_array,
+    kernel,
     load_slots,
     num_threads,
     thread_index,
@@ -38,7 +38,6 @@ from bertsmith.kernels.cpu.packed_matrix import PANEL_PADDING_BYTES, ceil_div, c
 from bertsmith.kernels.cpu.row_kernels import gelu_backward_into, gelu_into
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, copy_8, load, store, transpose_8x8
 
-WRITTEN_WITH = "9fe1bdfb151083f8"  # what is imported here, and what these import, see the first
 COLUMNS = VECTOR_WIDTH
 _KC = 256  # A panel of 16 columns and as many terms fills half of a first-level cache of 32 KiB.
 _CLAIM_ROWS = 8 * ROWS  # rows that a thread claims at a time, if there are few
@@ -187,7 +186,7 @@ def _apply_epilogue(out, activated, preactivation, offset, out_stride, n, rows):
             gelu_backward_into(float_array(preactivation + offset + row_offset, n), row, row)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def gemm(args):
     """Compute out [m, n] = a [m, k] · b [k, n] + bias, with GELU or its gradient as an optional epilogue.
 
@@ -237,7 +236,7 @@ def gemm(args):
         row = claim_rows * fetch_and_increment(counter)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def gemm_transposed_left(args):
     """Compute out [m, n] = aᵀ · b of a [k, m] and b [k, n], and optionally the sums of the columns of a.
 

@@ -8,7 +8,7 @@ instructions of the next block. Sums are exact.
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.amx import (
     BLOCK_SIZE,
@@ -21,8 +21,8 @@ from bertsmith.kernels.cpu.amx import (
 )
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     float_from_bits,
+    kernel,
     load_slots,
     num_threads,
     thread_index,
@@ -38,7 +38,6 @@ from bertsmith.kernels.cpu.quantize import (
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_int8
 from bertsmith.kernels.cpu.simd_pairs import load_ints
 
-WRITTEN_WITH = "68901c91e22edd38"  # what is imported here, and what these import, see the first
 OUTPUT_MULTIPLE = BLOCK_SIZE  # The number of outputs must be a multiple of it.
 INPUT_MULTIPLE = 64  # Weights are padded with zeros to a multiple of it.
 _TILE_ROWS = BLOCK_SIZE // 2
@@ -74,7 +73,7 @@ def _store_rows(first, last, layout, block):
         store_output(is_bf16, gelu, right_values, target)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def int8_linear_kernel(args):
     """Compute a linear layer in int8, and optionally its GELU.
 

@@ -7,12 +7,12 @@ The kernel quantizes the inputs, multiplies, and dequantizes the sums. Values ar
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     float_from_bits,
+    kernel,
     load_slots,
     num_threads,
     thread_index,
@@ -27,7 +27,6 @@ from bertsmith.kernels.cpu.quantize import (
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_as_dtype, store_int16
 from bertsmith.kernels.cpu.simd_pairs import broadcast_int, dot_int16, load_ints, zero_ints
 
-WRITTEN_WITH = "68cdd1df115701b4"  # compilation.py, simd.py and quantize.py, see the first
 _TILE_ROWS = 4
 
 
@@ -45,7 +44,7 @@ def _store_row(is_bf16, sums, row, rows, row_params, out, unused_row, output_par
     store_as_dtype(is_bf16, out if row < rows else unused_row, values)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def int8_linear_kernel(args):
     """Compute a linear layer in int8.
 

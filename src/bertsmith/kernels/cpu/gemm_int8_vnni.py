@@ -8,13 +8,13 @@ instruction vpdpbusd multiplies uint8 by int8 and adds four products to a sum. T
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     float32,
     float_from_bits,
+    kernel,
     load_slots,
     num_threads,
     thread_index,
@@ -39,7 +39,6 @@ from bertsmith.kernels.cpu.simd_pairs import (
     load_ints,
 )
 
-WRITTEN_WITH = "68cdd1df115701b4"  # compilation.py, simd.py and quantize.py, see the first
 OUTPUT_MULTIPLE = 2 * VECTOR_WIDTH  # The number of outputs must be a multiple of it.
 INPUT_MULTIPLE = 4  # Weights are padded with zeros to a multiple of it.
 _TILE_ROWS = 4
@@ -68,7 +67,7 @@ def _store_row(is_bf16, gelu, left_sums, right_sums, row, out, block_params):
     store_output(is_bf16, gelu, dequantize(int_to_float(right_sums), params, right_params), target)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def int8_linear_kernel(args):
     """Compute a linear layer in int8, and optionally its GELU.
 

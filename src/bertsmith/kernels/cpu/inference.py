@@ -1,5 +1,4 @@
-"""The compiled kernels where nothing is trained, and what only answers are computed by: products of 8-bit
-integers."""
+"""The backend of compiled kernels for inference on a CPU, with matrix products in int8."""
 
 from __future__ import annotations
 
@@ -25,7 +24,13 @@ from bertsmith.kernels.cpu.layer_functions import is_bf16
 from bertsmith.kernels.cpu.matmul import PANEL_COLUMNS
 from bertsmith.kernels.cpu.matmul_int8 import int8_linear
 from bertsmith.kernels.cpu.program import KernelSequence
-from bertsmith.kernels.cpu.training import SUPPORTED_DTYPES, NumbaTrainingBackend, is_supported, layer_config
+from bertsmith.kernels.cpu.training import (
+    SUPPORTED_DTYPES,
+    NumbaTrainingBackend,
+    has_layer_norm_params,
+    is_supported,
+    layer_config,
+)
 from bertsmith.kernels.reference import (
     MIN_QUANT_STEP,
     DequantParams,
@@ -38,206 +43,201 @@ from bertsmith.kernels.reference import (
 
 
 class NumbaInferenceBackend(NumbaTrainingBackend):
-    """By compiled loops also where nothing is trained. What serves a text does not depend on its company."""
+    """Compiled kernels, also without gradients; a text's result does not depend on the rest of its batch."""
 
+    # One kind of attention for all lengths, so that a result does not depend on the longest sequence.
     min_seqlen_bf16_attention, max_seqlen_fp32_attention = 0, math.inf
 
     def __init__(self) -> None:
-        """Nothing of a model is known yet."""
         super().__init__()
-        self._kept: _KeptOf = WeakKeyDictionary()
+        self._packed_layers: _PackedLayers = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is kept of a model, which a copy makes itself."""
-        return {name: value for name, value in vars(self).items() if name != "_kept"}
+        """Leave out packed weights, which a copy packs again."""
+        return {name: value for name, value in vars(self).items() if name != "_packed_layers"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The contrary."""
-        vars(self).update(state, _kept=WeakKeyDictionary())
+        vars(self).update(state, _packed_layers=WeakKeyDictionary())
 
-    def _serves(self, x: Tensor) -> bool:
+    def _supports(self, x: Tensor) -> bool:
         return is_supported(x) and x.numel() > 0
 
     def encoder_layer(
-        self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
+        self,
+        x: Tensor,
+        layout: SequenceLayout,
+        modules: EncoderLayerModules,
+        rows: Tensor | None = None,
     ) -> Tensor | None:
-        """Where nothing is trained and its products are ours, in 8-bit integers or not, by one program. To the bit
-        the same as part by part."""
+        """Run the kernels of a layer, in int8 or not, as one sequence; equal to its parts bit for bit."""
         if torch.is_grad_enabled():
-            return super().encoder_layer(x, bounds, of, rows)
-        least = len(x) if rows is None else len(rows)
-        if not least or not self._serves(x) or of.activation is not F.gelu:
+            return super().encoder_layer(x, layout, modules, rows)
+        num_outputs = len(x) if rows is None else len(rows)
+        if not num_outputs or not self._supports(x) or modules.activation is not F.gelu:
             return None
         residual = x.to(compute_dtype(x)).contiguous()
-        norms, over = (
-            _norms_of(of),
-            self._over(residual.dtype, x.shape[1] // of.num_heads, of.num_heads, bounds),
-        )
-        if norms is None or over is None:
+        norms = _layer_norm_params(modules)
+        head_size = x.shape[1] // modules.num_heads
+        attention = self._attention_config(residual.dtype, head_size, modules.num_heads, layout)
+        if norms is None or attention is None:
             return None
-        products = self._products_of(of, residual[:least])  # which may be made for it, and kept
-        if products is None:
+        matmuls = self._layer_matmuls(modules, residual[:num_outputs])  # last, since it may pack weights
+        if matmuls is None:
             return None
-        run, given = KernelSequence(), x.contiguous() if isinstance(products, _Int8LayerMatmuls) else residual
-        found, _ = layer_forward(
-            given, residual, products, norms, layer_config(of, over.with_queries(rows)), run
-        )
-        run.run()
-        return found
+        sequence = KernelSequence()
+        inputs = x.contiguous() if isinstance(matmuls, _Int8LayerMatmuls) else residual
+        config = layer_config(modules, attention.with_queries(rows))
+        output, _ = layer_forward(inputs, residual, matmuls, norms, config, sequence)
+        sequence.run()
+        return output
 
-    def _products_of(self, of: EncoderLayerModules, x: Tensor) -> LayerMatmuls | None:
-        """A layer's, of as many rows as x has, in its kind; None where not all of them have bodies."""
-        integers = [getattr(part, "quantized_tensors", None) for part in of.linears]
-        known = [one for one in integers if isinstance(one, QuantizedLinear) and _has_body(one)]
-        if len(known) == len(integers):
-            return _Int8LayerMatmuls(x.dtype, *known)
-        weights = layer_weights(of)
+    def _layer_matmuls(self, modules: EncoderLayerModules, x: Tensor) -> LayerMatmuls | None:
+        """Return a layer's matrix products for the dtype and the number of rows of x; None without kernels."""
+        quantized = [getattr(module, "quantized_tensors", None) for module in modules.linears]
+        with_kernels = [q for q in quantized if isinstance(q, QuantizedLinear) and _is_packed(q)]
+        if len(with_kernels) == len(quantized):
+            return _Int8LayerMatmuls(x.dtype, *with_kernels)
+        weights = layer_weights(modules)
         if weights is None or not weights.have_kernels(x):
             return None
-        has_panels = x.dtype == torch.bfloat16 and x.shape[1] % PANEL_COLUMNS == 0
-        if not has_panels or any(weight.is_inference() for weight in weights):
+        can_pack = x.dtype == torch.bfloat16 and x.shape[1] % PANEL_COLUMNS == 0
+        if not can_pack or any(weight.is_inference() for weight in weights):
             return weights.matmuls()
-        return self._in_panels(of, weights)
+        return self._packed_matmuls(modules, weights)
 
-    def _in_panels(self, of: EncoderLayerModules, weights: LayerWeights) -> LayerMatmuls:
-        """The same with weights in panels, which are made at the first call and when a weight has changed."""
-        kept = self._kept.setdefault(of.qkv, WeakKeyDictionary())  # which layers may share, but not all else
-        before = kept.get(of.inner)
-        if before is None or not before.weights.matches(weights):
-            held = LayerWeights(*(weight.detach() for weight in weights))
-            before = kept[of.inner] = _Kept(WeightVersions(held), held.packed_matmuls())
-        return before.products
+    def _packed_matmuls(self, modules: EncoderLayerModules, weights: LayerWeights) -> LayerMatmuls:
+        """Return the products with packed weights, packed at the first call and after each change of a weight."""
+        # Layers may share the qkv module but not the inner one, or the other way around.
+        layers = self._packed_layers.setdefault(modules.qkv, WeakKeyDictionary())
+        packed = layers.get(modules.inner)
+        if packed is None or not packed.versions.matches(weights):
+            detached = LayerWeights(*(weight.detach() for weight in weights))
+            packed = layers[modules.inner] = _PackedLayer(WeightVersions(detached), detached.packed_matmuls())
+        return packed.matmuls
 
-    def quantize_rows(self, x: Tensor, channels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A row is read once."""
-        if not self._serves(x) or x.shape[1] % quantize.COLUMNS:
-            return super().quantize_rows(x, channels)
-        x, found = x.contiguous(), torch.empty(x.shape, dtype=torch.int8)
-        step, middle = torch.empty(len(x), 1), torch.empty(len(x), 1)
-        room = torch.empty(torch.get_num_threads(), x.shape[1])
+    def quantize_rows(self, x: Tensor, input_scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Quantize rows, each read once."""
+        if not self._supports(x) or x.shape[1] % quantize.COLUMNS:
+            return super().quantize_rows(x, input_scale)
+        x, integers = x.contiguous(), torch.empty(x.shape, dtype=torch.int8)
+        scale, offset = torch.empty(len(x), 1), torch.empty(len(x), 1)
+        workspace = torch.empty(torch.get_num_threads(), x.shape[1])
         launch(
             quantize.quantize_rows_kernel,
-            *(is_bf16(x), x, channels, found, step),
-            *(middle, *x.shape, float_bits(MIN_QUANT_STEP), room),
+            *(is_bf16(x), x, input_scale, integers, scale),
+            *(offset, *x.shape, float_bits(MIN_QUANT_STEP), workspace),
         )
-        return found, step, middle
+        return integers, scale, offset
 
     def pack_int8_weight(self, weight: Tensor, *, is_native: bool) -> Tensor:
-        """As a body reads them: in fours, int8 [out / 32, in / 4, 32, 4], where the processor multiplies such, the
-        inputs filled up for tiles; in pairs, int16 [out / 16, in / 2, 16, 2], where it has no products of 8-bit
-        integers. Of an output these are neighbours among the inputs, and as many outputs stand side by side."""
+        """Return weights in the layout of the int8 kernels.
+
+        With int8 products of the processor (VNNI, AMX): quads of inputs, int8 [out / 32, in / 4, 32, 4], for AMX
+        padded with zeros to full tiles. Without: pairs of inputs, int16 [out / 16, in / 2, 16, 2].
+        """
         inputs, outputs = weight.shape
         native = matmul_int8.GEMM_INT8
         if is_native and native and inputs % quantize.COLUMNS == 0 and outputs % native.OUTPUT_MULTIPLE == 0:
-            return _side_by_side(
-                F.pad(weight, (0, 0, 0, -inputs % native.INPUT_MULTIPLE)), native.OUTPUT_MULTIPLE, 4
-            )
-        if (
-            is_native
-            or not matmul_int8.GEMM_INT8_FALLBACK
-            or inputs % quantize.COLUMNS
-            or outputs % quantize.COLUMNS
-        ):
+            padded = F.pad(weight, (0, 0, 0, -inputs % native.INPUT_MULTIPLE))
+            return _tile(padded, native.OUTPUT_MULTIPLE, 4)
+        has_fallback = matmul_int8.GEMM_INT8_FALLBACK and not is_native
+        if not has_fallback or inputs % quantize.COLUMNS or outputs % quantize.COLUMNS:
             return super().pack_int8_weight(weight, is_native=is_native)
-        return _side_by_side(weight, quantize.COLUMNS, 2).to(torch.int16)
+        return _tile(weight, quantize.COLUMNS, 2).to(torch.int16)
 
     def int8_linear(
-        self, x: Tensor, linear: QuantizedLinear, dtype: torch.dtype, *, activated: bool = False
+        self, x: Tensor, linear: QuantizedLinear, dtype: torch.dtype, *, gelu: bool = False
     ) -> Tensor:
-        """By one body, which keeps neither integers nor sums, where weights are in pairs or fours."""
-        if not _has_body(linear):
-            return super().int8_linear(x, linear, dtype, activated=activated)
+        """Compute the layer by one kernel, which stores neither quantized inputs nor integer products."""
+        if not _is_packed(linear):
+            return super().int8_linear(x, linear, dtype, gelu=gelu)
         x = (x if x.dtype in SUPPORTED_DTYPES else x.float()).contiguous()
-        return int8_linear(linear, x, dtype, launch, activated=activated)
+        return int8_linear(linear, x, dtype, launch, activated=gelu)
 
     def dequantize(
         self,
         products: Tensor,
-        step: Tensor,
-        middle: Tensor,
-        apart: Tensor,
-        of: DequantParams,
+        scale: Tensor,
+        offset: Tensor,
+        outlier: Tensor,
+        params: DequantParams,
         dtype: torch.dtype,
     ) -> Tensor:
-        """In one pass."""
-        served = products.is_cpu and products.is_contiguous() and dtype in SUPPORTED_DTYPES
-        if not served or products.shape[1] % quantize.COLUMNS:
-            return super().dequantize(products, step, middle, apart, of, dtype)
-        found = products.new_empty(products.shape, dtype=dtype)
+        """Compute the outputs in one pass."""
+        supported = products.is_cpu and products.is_contiguous() and dtype in SUPPORTED_DTYPES
+        if not supported or products.shape[1] % quantize.COLUMNS:
+            return super().dequantize(products, scale, offset, outlier, params, dtype)
+        output = products.new_empty(products.shape, dtype=dtype)
         launch(
             quantize.dequantize_kernel,
-            *(is_bf16(found), products, found, step, middle, apart.contiguous()),
-            *of,
-            *products.shape,
+            *(is_bf16(output), products, output, scale, offset, outlier.contiguous()),
+            *(*params, *products.shape),
         )
-        return found
+        return output
 
 
 class _Int8LayerMatmuls(NamedTuple):
-    """Those of a layer in 8-bit integers; kind: of what comes of them."""
+    """Matrix products of a layer in int8 (see `LayerMatmuls`), whose results have the dtype `dtype`."""
 
-    kind: torch.dtype
+    dtype: torch.dtype
     qkv: QuantizedLinear
     projection: QuantizedLinear
     inner: QuantizedLinear
     output: QuantizedLinear
 
     def query(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerMatmuls`."""
-        return int8_linear(_outputs(self.qkv, 0, x.shape[1]), x, self.kind, run)
+        return int8_linear(_slice_outputs(self.qkv, 0, x.shape[1]), x, self.dtype, run)
 
     def key_value(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerMatmuls`."""
-        return int8_linear(_outputs(self.qkv, x.shape[1], 3 * x.shape[1]), x, self.kind, run)
+        return int8_linear(_slice_outputs(self.qkv, x.shape[1], 3 * x.shape[1]), x, self.dtype, run)
 
     def query_key_value(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerMatmuls`."""
-        return int8_linear(self.qkv, x, self.kind, run)
+        return int8_linear(self.qkv, x, self.dtype, run)
 
     def output_projection(self, x: Tensor, run: Launcher) -> Tensor:
-        """See `LayerMatmuls`."""
-        return int8_linear(self.projection, x, self.kind, run)
+        return int8_linear(self.projection, x, self.dtype, run)
 
     def feed_forward(self, x: Tensor, run: Launcher) -> tuple[Tensor, Tensor, Tensor]:
-        """See `LayerMatmuls`; what GELU is taken of is not kept."""
-        activated = int8_linear(self.inner, x, self.kind, run, activated=True)
-        return int8_linear(self.output, activated, self.kind, run), activated, activated
+        activation = int8_linear(self.inner, x, self.dtype, run, activated=True)
+        # The preactivation is not stored; nothing reads it in inference.
+        return int8_linear(self.output, activation, self.dtype, run), activation, activation
 
 
-class _Kept(NamedTuple):
-    """A layer's products, and the weights that they were made of."""
+class _PackedLayer(NamedTuple):
+    """A layer's products with packed weights, and the versions of the weights that were packed."""
 
-    weights: WeightVersions
-    products: FloatLayerMatmuls
-
-
-_KeptOf = WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, _Kept]]
+    versions: WeightVersions
+    matmuls: FloatLayerMatmuls
 
 
-def _norms_of(of: EncoderLayerModules) -> list[LayerNormParams] | None:
-    """A layer's; None where they are others than BERT's."""
-    norms: list[LayerNormParams] = []
-    for norm in of.norms:
-        if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
+_PackedLayers = WeakKeyDictionary[nn.Module, WeakKeyDictionary[nn.Module, _PackedLayer]]
+"""Packed layers by their modules `qkv` and `inner`."""
+
+
+def _layer_norm_params(modules: EncoderLayerModules) -> list[LayerNormParams] | None:
+    """Return the parameters of a layer's LayerNorms; None if its norms are others or lack parameters."""
+    params: list[LayerNormParams] = []
+    for norm in modules.norms:
+        if not has_layer_norm_params(norm):
             return None
-        norms.append((norm.weight, norm.bias, norm.eps))
-    return norms
+        params.append((norm.weight, norm.bias, norm.eps))
+    return params
 
 
-def _has_body(linear: QuantizedLinear) -> bool:
-    """Whether its weights are in pairs or fours."""
+def _is_packed(linear: QuantizedLinear) -> bool:
+    """Return True if the weights are tiles of a kernel's layout."""
     return linear.weight.dim() > 2
 
 
-def _outputs(linear: QuantizedLinear, begin: int, end: int) -> QuantizedLinear:
-    """Some of its outputs, as many as stand side by side in its weights, or a multiple."""
-    together = linear.weight.shape[2]
-    weight = linear.weight[begin // together : end // together]
-    of = DequantParams(*(one[begin:end] for one in linear.dequant))
-    return QuantizedLinear(linear.input_scale, weight, of, linear.outlier_channel)
+def _slice_outputs(linear: QuantizedLinear, start: int, end: int) -> QuantizedLinear:
+    """Return the layer with outputs start to end, both multiples of its tile."""
+    tile_size = linear.weight.shape[2]
+    weight = linear.weight[start // tile_size : end // tile_size]
+    params = DequantParams(*(tensor[start:end] for tensor in linear.dequant))
+    return QuantizedLinear(linear.input_scale, weight, params, linear.outlier_channel)
 
 
-def _side_by_side(weight: Tensor, outputs: int, inputs: int) -> Tensor:
-    """Weights [in, out] as [out / outputs, in / inputs, outputs, inputs]."""
+def _tile(weight: Tensor, outputs: int, inputs: int) -> Tensor:
+    """Reorder weights [in, out] to [out / outputs, in / inputs, outputs, inputs]."""
     split = weight.reshape(len(weight) // inputs, inputs, -1, outputs)
     return split.permute(2, 0, 3, 1).contiguous()

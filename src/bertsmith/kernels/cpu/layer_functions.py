@@ -1,7 +1,7 @@
-"""The parts of a layer, there and back, by compiled bodies: attention, sum and LayerNorm, feed-forward.
+"""Forward and backward functions of a layer's parts by compiled kernels, without autograd.
 
-Each takes what runs its bodies: `launch` at once, a `Program` together with others. Nothing here is
-differentiated; what a way back needs beside its inputs is given along with the result.
+Each takes a launcher: `launch` runs its kernels at once, a `KernelSequence` together with others. A forward
+function returns what the backward function needs besides the inputs.
 """
 
 from __future__ import annotations
@@ -13,20 +13,28 @@ import torch
 from torch import Tensor
 
 from bertsmith.kernels.cpu import amx, layer_norm, row_kernels
-from bertsmith.kernels.cpu import gather_rows as chosen_rows
+from bertsmith.kernels.cpu import gather_rows as row_selection
 from bertsmith.kernels.cpu.compilation import Launcher, float_bits
 from bertsmith.kernels.cpu.matmul import PackedMatrix, matmul, matmul_transposed_left
 
 DropoutSeeds = tuple[int, int, int, int]
-"""What dropout decides by: two seeds of 32 bits, how many of 65,536 are dropped, and the scale of the rest, by its
-bits."""
+"""Two 32-bit seeds, the number of elements of 65,536 that are dropped, and the bits of the others' scale."""
 
 
 class AttentionConfig(NamedTuple):
-    """What attention is over, and how. starts: where sequences begin and the last one ends, long [B + 1].
-    longest, tokens: of the longest, and of all. sees: which tokens a token sees, as `attending.SEES` has it.
-    drawn: what of the weights is dropped. bodies: what computes it. asked: where each sequence's queries begin,
-    long [B + 1]. rows: the tokens of all queries, long [M] in ascending order; None where each token has one."""
+    """Sequences and kernels of one attention call.
+
+    Attributes:
+        cu_seqlens: Start of each sequence and the end of the last, long [B + 1].
+        max_seqlen: Tokens of the longest sequence.
+        num_tokens: Tokens of all sequences.
+        num_heads: Number of attention heads.
+        direction: The tokens that a token attends to, a value of `attention_fp32.DIRECTIONS`.
+        dropout_seeds: Dropout of the attention weights.
+        kernels: The module of kernels, `attention_fp32` or `attention_bf16`.
+        query_cu_seqlens: The first query of each sequence and the end of the last, long [B + 1].
+        query_indices: The tokens with a query, long [M] in ascending order; None: all tokens.
+    """
 
     cu_seqlens: Tensor
     max_seqlen: int
@@ -39,19 +47,18 @@ class AttentionConfig(NamedTuple):
     query_indices: Tensor | None = None
 
     def with_queries(self, rows: Tensor | None) -> AttentionConfig:
-        """With the queries of these tokens alone."""
+        """Return the configuration with the queries of some tokens only."""
         if rows is None:
             return self
         rows = rows.contiguous()
         return self._replace(query_indices=rows, query_cu_seqlens=torch.searchsorted(rows, self.cu_seqlens))
 
     def scalar_args(self, q: Tensor) -> tuple[int, ...]:
-        """What the bodies read of it."""
-        width = q.shape[1] // self.num_heads
+        """Return the slots of sizes and dropout."""
         return (
             len(self.cu_seqlens) - 1,
             self.num_heads,
-            width,
+            q.shape[1] // self.num_heads,
             self.direction,
             *self.dropout_seeds,
             len(q),
@@ -59,98 +66,105 @@ class AttentionConfig(NamedTuple):
         )
 
     def pointer_args(self, q: Tensor, kv: Tensor) -> tuple[int | Tensor, ...]:
-        """The same: where queries and keys lie, and which queries there are."""
-        return (
-            kv,
-            q.stride(0),
-            kv.stride(0),
-            self.query_cu_seqlens,
-            0 if self.query_indices is None else self.query_indices,
-        )
+        """Return the slots of keys, strides, and queries."""
+        indices = 0 if self.query_indices is None else self.query_indices
+        return kv, q.stride(0), kv.stride(0), self.query_cu_seqlens, indices
 
     @property
     def num_queries(self) -> int:
-        """How many there are."""
+        """Return the number of tokens with a query."""
         return self.num_tokens if self.query_indices is None else len(self.query_indices)
 
-    def workspace(self, q: Tensor, run: Launcher, *, back: bool) -> tuple[Tensor, int]:
-        """Where they work; how many numbers in fp32 a thread has of it."""
-        own = self.kernels.workspace_size(self.max_seqlen, q.shape[1] // self.num_heads, back)
-        return run.workspace(4 * own * torch.get_num_threads()), own
+    def workspace(self, q: Tensor, run: Launcher, *, is_backward: bool) -> tuple[Tensor, int]:
+        """Return the workspace of all threads, and the size of one thread's part in fp32 numbers."""
+        size = self.kernels.workspace_size(self.max_seqlen, q.shape[1] // self.num_heads, is_backward)
+        return run.workspace(4 * size * torch.get_num_threads()), size
 
 
 def is_bf16(x: Tensor) -> int:
-    """Whether x is bf16, as bodies read it."""
+    """Return the slot of a kernel that tells bf16 (1) from fp32 (0)."""
     return int(x.dtype == torch.bfloat16)
 
 
-def _for_tokens(used: int, shape: Sequence[int], kind: torch.dtype) -> Tensor:
-    """Where rows of so many tokens will be, with zeros in those of none, which lie behind them."""
-    found = torch.empty(shape, dtype=kind)
-    found[used:] = 0
-    return found
+def _empty_rows(num_rows: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return an uninitialized tensor, except that rows from `num_rows` on are zeros."""
+    rows = torch.empty(shape, dtype=dtype)
+    rows[num_rows:] = 0
+    return rows
 
 
-def gather_rows(x: Tensor, rows: Tensor, run: Launcher) -> Tensor:
-    """These rows of x, whose rows lie in memory one behind the other."""
-    found = x.new_empty(len(rows), x.shape[1])
-    run(chosen_rows.gather_rows_kernel, is_bf16(x), x, found, rows, *found.shape)
-    return found
+def gather_rows(x: Tensor, indices: Tensor, run: Launcher) -> Tensor:
+    """Return rows of x, which is contiguous."""
+    rows = x.new_empty(len(indices), x.shape[1])
+    run(row_selection.gather_rows_kernel, is_bf16(x), x, rows, indices, *rows.shape)
+    return rows
 
 
-def scatter_add_rows(x: Tensor, rows: Tensor, y: Tensor, run: Launcher) -> None:
-    """Add y to these rows of x, in ascending order; y is written over where one of them is there twice."""
-    run(chosen_rows.scatter_add_rows_kernel, is_bf16(x), x, y, rows, *y.shape)
+def scatter_add_rows(x: Tensor, indices: Tensor, y: Tensor, run: Launcher) -> None:
+    """Add y to rows of x; indices are in ascending order, and y is overwritten where they repeat."""
+    run(row_selection.scatter_add_rows_kernel, is_bf16(x), x, y, indices, *y.shape)
 
 
 def split_query_key_value(q: Tensor, kv: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Queries [M, H], and keys with values behind them [N, 2H]; of q alone, where it is a product of all three,
-    [N, 3H]."""
-    width = q.shape[1] // 3
-    return (q[:, :width], q[:, width:]) if kv is None else (q, kv)
+    """Return queries [M, H], and keys with values [N, 2H]; without `kv`, `q` holds all three, [N, 3H]."""
+    hidden_size = q.shape[1] // 3
+    return (q[:, :hidden_size], q[:, hidden_size:]) if kv is None else (q, kv)
 
 
-def attention_forward(q: Tensor, kv: Tensor, over: AttentionConfig, run: Launcher) -> tuple[Tensor, Tensor]:
-    """softmax(q·kᵀ/√d)·v for each sequence and head, of q [M, H] and kv [N, 2H], whose rows lie in memory as they
-    are: [M, H]; and of each row of scores the highest and the sum."""
-    found, stats = _for_tokens(over.num_queries, q.shape, q.dtype), torch.empty(len(q), over.num_heads, 2)
-    room, own = over.workspace(q, run, back=False)
+def attention_forward(q: Tensor, kv: Tensor, config: AttentionConfig, run: Launcher) -> tuple[Tensor, Tensor]:
+    """Compute softmax(q·kᵀ/√d)·v for each sequence and head.
+
+    Args:
+        q: Queries, row-major [M, H].
+        kv: Keys and values, row-major [N, 2H].
+        config: The configuration.
+        run: The launcher.
+
+    Returns:
+        The output, [M, H], and the maximum and sum of exponentials of each row of scores, [M, heads, 2].
+    """
+    output = _empty_rows(config.num_queries, q.shape, q.dtype)
+    stats = torch.empty(len(q), config.num_heads, 2)
+    workspace, thread_size = config.workspace(q, run, is_backward=False)
     run(
-        over.kernels.forward,
-        *(is_bf16(q), q, found, stats, over.cu_seqlens),
-        *over.scalar_args(q),
-        *(room, own, 0, amx.TILE_CONFIG),
-        *over.pointer_args(q, kv),
+        config.kernels.forward,
+        *(is_bf16(q), q, output, stats, config.cu_seqlens),
+        *config.scalar_args(q),
+        *(workspace, thread_size, 0, amx.TILE_CONFIG),
+        *config.pointer_args(q, kv),
     )
-    return found, stats
+    return output, stats
 
 
 def attention_backward(
-    grad: Tensor, q: Tensor, kv: Tensor, stats: Tensor, over: AttentionConfig, run: Launcher
+    grad: Tensor, q: Tensor, kv: Tensor, stats: Tensor, config: AttentionConfig, run: Launcher
 ) -> list[Tensor]:
-    """The slopes of q and kv; side by side, [N, 3H], where each token has a query. The scores are made again."""
-    room, own = over.workspace(q, run, back=True)
-    if over.query_indices is None:
-        found = [_for_tokens(over.num_tokens, (len(q), 3 * q.shape[1]), q.dtype)]
+    """Return the gradients of q and kv; one tensor [N, 3H] of both if all tokens have queries.
+
+    The scores are computed again.
+    """
+    workspace, thread_size = config.workspace(q, run, is_backward=True)
+    if config.query_indices is None:
+        grads = [_empty_rows(config.num_tokens, (len(q), 3 * q.shape[1]), q.dtype)]
     else:
-        found = [
-            _for_tokens(over.num_queries, q.shape, q.dtype),
-            _for_tokens(over.num_tokens, kv.shape, kv.dtype),
+        grads = [
+            _empty_rows(config.num_queries, q.shape, q.dtype),
+            _empty_rows(config.num_tokens, kv.shape, kv.dtype),
         ]
-    to_q, to_kv = split_query_key_value(*found)
+    q_grad, kv_grad = split_query_key_value(*grads)
     run(
-        over.kernels.backward,
-        *(is_bf16(q), q, to_q, stats, over.cu_seqlens),
-        *over.scalar_args(q),
-        *(room, own, grad, amx.TILE_CONFIG),
-        *(*over.pointer_args(q, kv), to_kv),
+        config.kernels.backward,
+        *(is_bf16(q), q, q_grad, stats, config.cu_seqlens),
+        *config.scalar_args(q),
+        *(workspace, thread_size, grad, amx.TILE_CONFIG),
+        *(*config.pointer_args(q, kv), kv_grad),
     )
-    return found
+    return grads
 
 
-def _rows(x: Tensor, many: int, run: Launcher) -> Tensor:
-    """So many rows of x in fp32 for each thread, to work in."""
-    return run.workspace(4 * many * x.shape[1] * torch.get_num_threads())
+def _row_workspace(x: Tensor, num_rows: int, run: Launcher) -> Tensor:
+    """Return memory for rows of x in fp32, `num_rows` per thread."""
+    return run.workspace(4 * num_rows * x.shape[1] * torch.get_num_threads())
 
 
 def add_layer_norm_forward(
@@ -159,17 +173,17 @@ def add_layer_norm_forward(
     weight: Tensor,
     bias: Tensor,
     epsilon: float,
-    drawn: DropoutSeeds,
+    seeds: DropoutSeeds,
     run: Launcher,
 ) -> tuple[Tensor, Tensor]:
-    """LN(residual + dropout(x)), and each row's mean and 1/deviation."""
-    found, stats = torch.empty_like(x), torch.empty(len(x), 2)
+    """Return LN(residual + dropout(x)), and the mean and the reciprocal standard deviation of each row, [N, 2]."""
+    output, stats = torch.empty_like(x), torch.empty(len(x), 2)
     run(
         layer_norm.add_layer_norm_kernel,
-        *(is_bf16(x), x, residual, found, *x.shape),
-        *(weight, bias, stats, float_bits(epsilon), *drawn, 0, 0, 0, _rows(x, 1, run)),
+        *(is_bf16(x), x, residual, output, *x.shape),
+        *(weight, bias, stats, float_bits(epsilon), *seeds, 0, 0, 0, _row_workspace(x, 1, run)),
     )
-    return found, stats
+    return output, stats
 
 
 def add_layer_norm_backward(
@@ -178,80 +192,89 @@ def add_layer_norm_backward(
     x: Tensor,
     weight: Tensor,
     stats: Tensor,
-    drawn: DropoutSeeds,
+    seeds: DropoutSeeds,
     run: Launcher,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The slopes of residual and of x; and those of weight and bias, [2, H]. The sum is made again, so that no
-    more is kept than what is added up."""
-    of_sum = torch.empty_like(x)
-    of_x = torch.empty_like(x) if drawn[2] else of_sum
-    sums = torch.zeros(torch.get_num_threads(), 2, len(weight))
+    """Return the gradients of residual, of x, and of weight and bias, [2, H].
+
+    The sum is computed again instead of stored.
+    """
+    residual_grad = torch.empty_like(x)
+    x_grad = torch.empty_like(x) if seeds[2] else residual_grad
+    param_grads = torch.zeros(torch.get_num_threads(), 2, len(weight))
     run(
         layer_norm.add_layer_norm_backward_kernel,
-        *(is_bf16(x), x, residual, of_sum, *x.shape),
-        *(weight, 0, stats, 0, *drawn, grad, of_x, sums, _rows(x, 2, run)),
+        *(is_bf16(x), x, residual, residual_grad, *x.shape),
+        *(weight, 0, stats, 0, *seeds, grad, x_grad, param_grads, _row_workspace(x, 2, run)),
     )
-    return of_sum, of_x, sum_over_threads(sums, run)
+    return residual_grad, x_grad, sum_over_threads(param_grads, run)
 
 
-def sum_over_threads(sums: Tensor, run: Launcher) -> Tensor:
-    """What the threads have summed, [threads, ...], together."""
-    found = torch.empty(sums.shape[1:])
-    run(row_kernels.sum_over_threads, sums, found, len(sums), found.numel())
-    return found
+def sum_over_threads(values: Tensor, run: Launcher) -> Tensor:
+    """Return the sum over the first axis of [threads, …]."""
+    total = torch.empty(values.shape[1:])
+    run(row_kernels.sum_over_threads, values, total, len(values), total.numel())
+    return total
 
 
 def feed_forward(
     x: Tensor,
-    y: Tensor | PackedMatrix,
-    bias: Tensor,
-    of_output: Tensor | PackedMatrix,
+    inner_weight: Tensor | PackedMatrix,
+    inner_bias: Tensor,
+    output_weight: Tensor | PackedMatrix,
     output_bias: Tensor,
     run: Launcher,
     *,
-    kept: bool = True,
+    saves_preactivation: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """GELU(x·y1 + b1)·y2 + b2, and what GELU is taken of, and gives. kept: whether the former is wanted."""
-    shape = len(x), y.shape[1]
-    inner = x.new_empty(shape)
-    activated = x.new_empty(shape) if kept else inner
-    matmul(x, y, bias, inner, activated=activated, run=run)
-    return linear(activated, of_output, output_bias, run), inner, activated
+    """Return GELU(x·W1 + b1)·W2 + b2, the input of GELU, and its output.
+
+    With `saves_preactivation` False GELU works in place, and the second tensor is the third.
+    """
+    shape = len(x), inner_weight.shape[1]
+    preactivation = x.new_empty(shape)
+    activation = x.new_empty(shape) if saves_preactivation else preactivation
+    matmul(x, inner_weight, inner_bias, preactivation, activated=activation, run=run)
+    return linear(activation, output_weight, output_bias, run), preactivation, activation
 
 
-def linear(x: Tensor, y: Tensor | PackedMatrix, bias: Tensor | None, run: Launcher) -> Tensor:
-    """x [N, K] · y [K, M] + bias [M], of the kind of x."""
-    found = x.new_empty(len(x), y.shape[1])
-    matmul(x, y, bias, found, run=run)
-    return found
+def linear(x: Tensor, weight: Tensor | PackedMatrix, bias: Tensor | None, run: Launcher) -> Tensor:
+    """Return x [N, in] · weight [in, out] + bias [out] in the dtype of x."""
+    output = x.new_empty(len(x), weight.shape[1])
+    matmul(x, weight, bias, output, run=run)
+    return output
 
 
-def linear_input_grad(grad: Tensor, weight: Tensor, before: Tensor | None, run: Launcher) -> Tensor:
-    """grad [N, out] · weight [out, in]: the slopes of what was multiplied by its transpose. before: [N, in], where
-    GELU's slopes are taken that multiply them."""
-    found = grad.new_empty(len(grad), weight.shape[1])
-    matmul(grad, weight, None, found, preactivation=before, run=run)
-    return found
+def linear_input_grad(grad: Tensor, weight: Tensor, preactivation: Tensor | None, run: Launcher) -> Tensor:
+    """Return the gradient of a linear layer's input, grad [N, out] · weight [out, in].
+
+    With `preactivation` [N, in] the input is GELU of it, and the result is the gradient of `preactivation`.
+    """
+    input_grad = grad.new_empty(len(grad), weight.shape[1])
+    matmul(grad, weight, None, input_grad, preactivation=preactivation, run=run)
+    return input_grad
 
 
 def linear_weight_grads(x: Tensor, grad: Tensor, run: Launcher) -> tuple[Tensor, Tensor]:
-    """Of a linear layer's weights and bias, see `Products.slopes`."""
+    """Return the gradients of a linear layer's weight and bias (`MatmulBackend.linear_weight_grads`)."""
     return concatenated_weight_grads([(x, grad)], run)
 
 
-def concatenated_weight_grads(given: Sequence[tuple[Tensor, Tensor]], run: Launcher) -> tuple[Tensor, Tensor]:
-    """Of a linear layer whose outputs are made of several inputs, one part behind the other: x, and the slopes of
-    what is made of it."""
-    sizes = [grad.shape[1] for _, grad in given]
-    of_weight, of_bias = torch.empty(sum(sizes), given[0][0].shape[1]), torch.empty(sum(sizes))
-    begin = 0
-    for (x, grad), size in zip(given, sizes, strict=True):
-        own = slice(begin, begin + size)
-        matmul_transposed_left(grad, x, of_weight[own], of_bias[own], run)
-        begin += size
-    return of_weight, of_bias
+def concatenated_weight_grads(parts: Sequence[tuple[Tensor, Tensor]], run: Launcher) -> tuple[Tensor, Tensor]:
+    """Return the gradients of a linear layer whose ranges of outputs have different inputs.
+
+    Args:
+        parts: The inputs and the gradient of the outputs of each range.
+        run: The launcher.
+    """
+    sizes = [grad.shape[1] for _, grad in parts]
+    weight_grad, bias_grad = torch.empty(sum(sizes), parts[0][0].shape[1]), torch.empty(sum(sizes))
+    weight_parts, bias_parts = torch.split(weight_grad, sizes), torch.split(bias_grad, sizes)
+    for (x, grad), weight_part, bias_part in zip(parts, weight_parts, bias_parts, strict=True):
+        matmul_transposed_left(grad, x, weight_part, bias_part, run)
+    return weight_grad, bias_grad
 
 
 def add_(x: Tensor, y: Tensor, run: Launcher) -> None:
-    """Add y to x, of which there are a multiple of `compiled.COLUMNS` numbers."""
+    """Add y to x; their size is a multiple of `simd.VECTOR_WIDTH`."""
     run(row_kernels.add, is_bf16(x), x, y, x.numel())

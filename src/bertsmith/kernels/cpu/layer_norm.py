@@ -7,14 +7,14 @@ one, and summed in separate loops (see row_kernels.py).
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     float32,
     float_array,
     float_from_bits,
+    kernel,
     load_scalar,
     load_slots,
     store_scalar,
@@ -33,8 +33,6 @@ from bertsmith.kernels.cpu.simd import (
     store,
     store_as_dtype,
 )
-
-WRITTEN_WITH = "746206bf3d15963b"  # hash of element_access.py, compilation.py, and simd.py
 
 
 @njit(**JIT_OPTIONS)
@@ -100,7 +98,7 @@ def _normalize(is_bf16, row, columns, mean, inverse_std, weight, bias, out):
 # x, 16 gradients of weight and bias [threads, 2, columns].
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def add_layer_norm_kernel(slots):
     s = load_slots(slots)
     is_bf16, columns, epsilon, stats = s[0], s[5], float_from_bits(s[9]), float_array(s[8], 2 * s[4])
@@ -188,7 +186,7 @@ def _input_grads(
             store_scalar(is_bf16, grad_x + itemsize * j, element)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def add_layer_norm_backward_kernel(slots):
     s = load_slots(slots)
     is_bf16, columns, stats, thread = s[0], s[5], float_array(s[8], 2 * s[4]), np.int64(thread_index())

@@ -7,14 +7,14 @@ per layer, the outlier channel, is not quantized; it is multiplied in fp32.
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     float32,
     float_array,
     float_from_bits,
+    kernel,
     load_scalar,
     load_slots,
     store_scalar,
@@ -40,7 +40,6 @@ from bertsmith.kernels.cpu.simd import (
 )
 from bertsmith.kernels.cpu.simd_pairs import int_to_float
 
-WRITTEN_WITH = "cb3b140dc5afa30a"  # compilation.py, simd.py and simd_pairs.py, see the first
 COLUMNS = VECTOR_WIDTH  # The number of columns must be a multiple of it.
 BLOCK_ROWS = 64  # rows that a thread quantizes and multiplies at a time, at most
 ROW_PARAM_BYTES = 12 * BLOCK_ROWS
@@ -102,7 +101,7 @@ def make_row_quantizer(store_integers, value_bytes):
     return quantize_rows
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def quantize_rows_kernel(args):
     """Quantize the rows of a matrix to int8.
 
@@ -171,7 +170,7 @@ def store_output(is_bf16, gelu, values, address):
     store_as_dtype(is_bf16, address, gelu_simd(values) if gelu else values)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def dequantize_kernel(args):
     """Dequantize the sums of a product of int8 matrices.
 

@@ -10,16 +10,16 @@ addresses of the arrays, and two equal runs could differ.
 from __future__ import annotations
 
 import numpy as np
-from numba import cfunc, njit
+from numba import njit
 
 from bertsmith.kernels.cpu.compilation import (
     JIT_OPTIONS,
-    KERNEL_OPTIONS,
     bf16_array,
     float32,
     float_array,
     float_from_bits,
     int64_array,
+    kernel,
     load_scalar,
     load_slots,
     num_threads,
@@ -42,9 +42,6 @@ from bertsmith.kernels.cpu.simd import (
     store_as_dtype,
 )
 
-WRITTEN_WITH = (
-    "ab60a78f450fbb93"  # hash of element_access.py, exponential.py, gelu.py, compilation.py, and simd.py
-)
 _NUM_MAXIMA = 64
 
 
@@ -125,7 +122,7 @@ def gelu_backward_into(x, grad, out):
             store_element(out, end + j, load_element(grad, end + j) * tail[j])
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def gelu(slots):
     s = load_slots(slots)
     n = s[3]
@@ -136,7 +133,7 @@ def gelu(slots):
         gelu_into(float_array(s[1], n)[first:last], float_array(s[2], n)[first:last])
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def gelu_backward(slots):
     s = load_slots(slots)
     n = s[3]
@@ -152,7 +149,7 @@ def gelu_backward(slots):
 # x += y. Slots: 0 True for bf16, 1 x, 2 y, 3 number of elements, a multiple of COLUMN_MULTIPLE.
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def add(slots):
     s = load_slots(slots)
     is_bf16, step = s[0] != 0, (2 if s[0] else 4) * VECTOR_WIDTH
@@ -165,7 +162,7 @@ def add(slots):
 # Slots: 0 partial sums [threads, n], 1 their sum [n], 2 threads, 3 n.
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def sum_over_threads(slots):
     s = load_slots(slots)
     n = s[3]
@@ -252,7 +249,7 @@ def _softmax_rows_backward(
             store_element(grad_row, j, load_element(weight_row, j) * (weight_grads[j] - total))
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def attention_softmax(slots):
     s = load_slots(slots)
     n, columns = s[4] * s[5], s[5]
@@ -267,7 +264,7 @@ def attention_softmax(slots):
         _softmax_rows(x, y, z, columns, bias, s[7], s[8], s[9], low, high, num_dropped, scale, first, last)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def softmax_backward(slots):
     s = load_slots(slots)
     n, columns = s[4] * s[5], s[5]
@@ -309,7 +306,7 @@ def _cross_entropy_rows(logits, columns, bias, labels, losses, is_correct, grad_
             store_element(logit_row, j, value)
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def fused_cross_entropy(slots):
     s = load_slots(slots)
     rows, columns = s[2], s[3]
@@ -336,7 +333,7 @@ COLUMN_MULTIPLE = VECTOR_WIDTH
 _BLOCK_ROWS = 32  # A block of a chunk stays in the cache between the maximum and the sum.
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def update_online_softmax(slots):
     s = load_slots(slots)
     rows, columns, is_bf16, itemsize = s[0], s[1], s[10], 2 if s[10] else 4
@@ -367,7 +364,7 @@ def update_online_softmax(slots):
             label_logits[j] = load_scalar(is_bf16, s[3] + itemsize * (row * columns + j)) + bias[row]
 
 
-@cfunc("void(voidptr)", **KERNEL_OPTIONS)
+@kernel
 def chunk_backward(slots):
     s = load_slots(slots)
     rows, columns, is_bf16, itemsize = s[0], s[1], s[10], 2 if s[10] else 4

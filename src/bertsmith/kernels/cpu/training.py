@@ -1,7 +1,7 @@
-"""The compiled kernels as modules ask for them, and where torch computes in their place.
+"""The backend of compiled kernels for training on a CPU; PyTorch computes what they do not support.
 
-Dropout draws one seed a call from its generator and decides by a hash of the seed and an element's number, on both
-ways: no mask is kept. Where dropout is off, so is the hash.
+Dropout draws one seed per call from its generator. Forward and backward pass decide by a hash of the seed and an
+element's index, so no mask is stored. Without dropout nothing is hashed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -45,63 +45,58 @@ from bertsmith.kernels.reference import (
     DropoutState,
     EncoderLayerModules,
     KernelBackend,
+    OnlineSoftmaxState,
     SequenceLayout,
     VocabChunk,
     compute_dtype,
 )
 
 SUPPORTED_DTYPES = (torch.float32, torch.bfloat16)
-_TABLES = 2  # whose rows are added to a token's vector
+_MAX_EMBEDDINGS = 2  # embeddings that the kernel adds to a token's vector
 
 ATTENTION_BF16: Any = (
     import_module("bertsmith.kernels.cpu.attention_bf16")
     if amx.is_amx_available() or has_avx512_bf16()
     else None
 )
-"""The bodies of attention in bf16 where the processor multiplies bf16 itself."""
+"""The attention kernels in bf16, if the processor has bf16 products."""
 
 
 class NumbaTrainingBackend(KernelBackend):
-    """By compiled loops, where something is trained on a processor in fp32 or bf16; else as torch has it."""
+    """Compiled kernels for training on a CPU in fp32 or bf16."""
 
     name = "numba"
     sparse_embedding_updates = True
-    # Tokens of a batch's longest sequence. With fewer than the first a whole update is as quick, or quicker, where
-    # attention multiplies in fp32 what is in bf16. With more than the second, where the processor does not
-    # multiply bf16 itself, the library's products in bf16 are quicker than those.
+    # Below this length an update is as fast or faster if attention multiplies bf16 inputs in fp32.
     min_seqlen_bf16_attention: ClassVar[int] = 64
+    # Above this length, on processors without bf16 products, the library's bf16 products in buckets are faster.
     max_seqlen_fp32_attention: ClassVar[float] = 128
 
-    def _serves(self, x: Tensor) -> bool:
-        """Whether x is computed by kernels: something is trained, and its kind is known."""
+    def _supports(self, x: Tensor) -> bool:
+        """Return True if kernels compute x: gradients are needed, and the dtype is supported."""
         return torch.is_grad_enabled() and is_supported(x) and x.numel() > 0
 
     def activation(self, x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
-        """activation(x); GELU's by a kernel."""
-        if activation is not F.gelu or not self._serves(x):
+        """Compute activation(x), GELU by a kernel."""
+        if activation is not F.gelu or not self._supports(x):
             return super().activation(x, activation)
         return apply(Gelu, x)
 
     def feed_forward(
         self, x: Tensor, inner: nn.Linear, output: nn.Linear, activation: Callable[[Tensor], Tensor]
     ) -> Tensor | None:
-        """With products of ours GELU is made there and back while the inner rows are in the cache."""
+        """Fuse GELU and its gradient into the products, while the inner rows are in the cache."""
         if not isinstance(inner, nn.Linear) or inner.bias is None or output.bias is None:
             return None
-        of = inner.weight, inner.bias, output.weight, output.bias
+        weights = inner.weight, inner.bias, output.weight, output.bias
         if activation is not F.gelu or not self.has_fast_matmul(x):
             return None
         x = x.to(compute_dtype(x))
-        return apply(FeedForward, x, *of) if supports_layer(x, *of) else None
+        return apply(FeedForward, x, *weights) if supports_layer(x, *weights) else None
 
     def add_layer_norm(self, residual: Tensor, x: Tensor, dropout: DropoutLike, norm: nn.Module) -> Tensor:
-        """norm(residual + dropout(x)), in the dtype of x, computed in fp32."""
-        if (
-            not isinstance(norm, nn.LayerNorm)
-            or norm.weight is None
-            or norm.bias is None
-            or not self._serves(x)
-        ):
+        """Compute norm(residual + dropout(x)) in fp32; the result has the dtype of x."""
+        if not has_layer_norm_params(norm) or not self._supports(x):
             return super().add_layer_norm(residual, x, dropout, norm)
         return apply(
             AddLayerNorm,
@@ -114,32 +109,35 @@ class NumbaTrainingBackend(KernelBackend):
         )
 
     def has_fast_matmul(self, x: Tensor) -> bool:
-        """On processors on which the libraries are slow."""
-        return self._serves(x) and has_gemm(compute_dtype(x))
+        """Return True on processors on which the libraries are slow."""
+        return self._supports(x) and has_gemm(compute_dtype(x))
 
     def matmul(self, x: Tensor, y: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
-        """By one body where the rows of x lie in memory as they are, by another where its columns do. In bf16 the
-        latter's products are in fp32."""
+        """Multiply by one kernel if x is row-major and by another if it is column-major.
+
+        The second one returns fp32 even for bf16 inputs.
+        """
+        is_bf16_product = torch.bfloat16 in (x.dtype, y.dtype)
         if not supports_matmul(x, y, bias):
-            if torch.bfloat16 not in (x.dtype, y.dtype):
+            if not is_bf16_product:
                 return super().matmul(x, y, bias, out)
             bias = None if bias is None else bias.to(torch.bfloat16)
-            made = super().matmul(x.to(torch.bfloat16), y.to(torch.bfloat16), bias)
-            return made if out is None else out.copy_(made)
+            product = super().matmul(x.to(torch.bfloat16), y.to(torch.bfloat16), bias)
+            return product if out is None else out.copy_(product)
         x = as_row_or_column_major(x)
-        is_half = torch.bfloat16 in (x.dtype, y.dtype) and x.stride(1) == 1
-        kind = torch.bfloat16 if is_half else torch.float32
-        made = x.new_empty(len(x), y.shape[1], dtype=kind) if out is None or out.stride(1) != 1 else out
-        if x.stride(1) == 1:
-            matmul(x, y, bias, made)
+        is_row_major = x.stride(1) == 1
+        dtype = torch.bfloat16 if is_bf16_product and is_row_major else torch.float32
+        product = x.new_empty(len(x), y.shape[1], dtype=dtype) if out is None or out.stride(1) != 1 else out
+        if is_row_major:
+            matmul(x, y, bias, product)
         else:
-            matmul_transposed_left(x.T, y, made)
+            matmul_transposed_left(x.T, y, product)
             if bias is not None:
-                made += bias
-        return made if out is None or made is out else out.copy_(made)
+                product += bias
+        return product if out is None or product is out else out.copy_(product)
 
     def linear_weight_grads(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of the bias are added up on the way."""
+        """Compute both gradients in one pass over `grad`."""
         grad = grad if grad.stride(1) == 1 and grad.stride(0) else grad.contiguous()
         return (
             layer_functions.linear_weight_grads(x, grad, launch)
@@ -150,285 +148,305 @@ class NumbaTrainingBackend(KernelBackend):
     def embed(
         self,
         x: Tensor,
-        tables: Sequence[tuple[nn.Embedding, Tensor]],
+        embeddings: Sequence[tuple[nn.Embedding, Tensor]],
         norm: nn.Module,
         dropout: DropoutLike,
-        kind: torch.dtype,
+        dtype: torch.dtype,
     ) -> Tensor | None:
-        """By one kernel, of at most two tables."""
-        if not self._serves(x) or kind not in SUPPORTED_DTYPES or not 0 < len(tables) <= _TABLES:
+        """Compute the sum, LayerNorm, and dropout by one kernel, for at most two embeddings."""
+        if not self._supports(x) or dtype not in SUPPORTED_DTYPES or not has_layer_norm_params(norm):
             return None
-        if not isinstance(norm, nn.LayerNorm) or norm.weight is None or norm.bias is None:
+        if not 0 < len(embeddings) <= _MAX_EMBEDDINGS:
             return None
-        weights = [table.weight for table, _ in tables]
-        if not all(map(_is_whole, (x, *weights))) or not all(_has_rows(*each) for each in tables):
+        weights = [embedding.weight for embedding, _ in embeddings]
+        if not all(map(_is_contiguous_fp32, (x, *weights))) or not all(
+            _are_valid(*pair) for pair in embeddings
+        ):
             return None
-        places = [places.contiguous() for _, places in tables]
-        for _ in range(len(tables), _TABLES):
+        indices = [index.contiguous() for _, index in embeddings]
+        for _ in range(len(embeddings), _MAX_EMBEDDINGS):
             weights.append(x.new_zeros(1, x.shape[1]))
-            places.append(torch.zeros_like(places[0]))
-        own = norm.weight, norm.bias, tuple(places), norm.eps, draw_dropout_seeds(dropout), kind
-        return apply(Embed, x, *weights, *own)
+            indices.append(torch.zeros_like(indices[0]))
+        seeds = draw_dropout_seeds(dropout)
+        return apply(Embed, x, *weights, norm.weight, norm.bias, tuple(indices), norm.eps, seeds, dtype)
 
     def encoder_layer(
-        self, x: Tensor, bounds: SequenceLayout, of: EncoderLayerModules, rows: Tensor | None = None
+        self,
+        x: Tensor,
+        layout: SequenceLayout,
+        modules: EncoderLayerModules,
+        rows: Tensor | None = None,
     ) -> Tensor | None:
-        """Where all of it is trained and its products are ours, by one program there and one back: in between,
-        what Python needs falls out of the processor's caches."""
-        learns, weights, x = x.requires_grad, layer_weights(of), x.to(compute_dtype(x))
-        if of.activation is not F.gelu or weights is None or not learns or not self.has_fast_matmul(x):
+        """Run forward and backward pass as one sequence of kernels each, if all weights are trained.
+
+        Between separate launches Python's own data would evict the tensors from the processor's caches.
+        """
+        requires_grad, weights, x = x.requires_grad, layer_weights(modules), x.to(compute_dtype(x))
+        if modules.activation is not F.gelu or weights is None or not requires_grad:
             return None
-        few = x if rows is None else x[: len(rows)]
-        if not weights.have_kernels(few) or not all(weight.requires_grad for weight in weights):
+        if not self.has_fast_matmul(x) or not all(weight.requires_grad for weight in weights):
             return None
-        over = self._over(x.dtype, x.shape[1] // of.num_heads, of.num_heads, bounds)
-        return (
-            None
-            if over is None
-            else apply(EncoderLayer, x, layer_config(of, over.with_queries(rows)), *weights)
+        if not weights.have_kernels(x if rows is None else x[: len(rows)]):
+            return None
+        attention = self._attention_config(
+            x.dtype, x.shape[1] // modules.num_heads, modules.num_heads, layout
         )
+        if attention is None:
+            return None
+        return apply(EncoderLayer, x, layer_config(modules, attention.with_queries(rows)), *weights)
 
     def attention(
-        self, qkv: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+        self, qkv: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
     ) -> Tensor | None:
-        """By one kernel there and one back, in which no score is kept; in bf16 by the processor's products of it,
-        or only of sequences so short that the library's are no quicker than those in fp32."""
-        if not self._serves(qkv):
+        """Compute attention without storing the scores (flash attention, Dao et al. 2022).
+
+        In bf16 this needs bf16 products of the processor, or sequences so short that fp32 products are as fast as
+        the library's.
+        """
+        if not self._supports(qkv):
             return None
-        over = self._over(qkv.dtype, qkv.shape[1] // 3 // heads, heads, bounds)
-        return (
-            None
-            if over is None
-            else apply(Attention, over._replace(dropout_seeds=draw_dropout_seeds(dropout)), qkv)
-        )
+        config = self._attention_config(qkv.dtype, qkv.shape[1] // 3 // num_heads, num_heads, layout)
+        if config is None:
+            return None
+        return apply(Attention, config._replace(dropout_seeds=draw_dropout_seeds(dropout)), qkv)
 
     def attention_of_queries(
-        self, x: Tensor, rows: Tensor, bounds: SequenceLayout, heads: int, dropout: DropoutLike | None
+        self,
+        x: Tensor,
+        rows: Tensor,
+        layout: SequenceLayout,
+        num_heads: int,
+        dropout: DropoutLike | None,
     ) -> AttentionFn | None:
-        """By the same kernels."""
-        if not self._serves(x):
+        """Return the same kernels for some queries."""
+        if not self._supports(x):
             return None
-        over = self._over(compute_dtype(x), x.shape[1] // heads, heads, bounds)
-        if over is None:
+        config = self._attention_config(compute_dtype(x), x.shape[1] // num_heads, num_heads, layout)
+        if config is None:
             return None
-        return partial(
-            apply, Attention, over.with_queries(rows)._replace(dropout_seeds=draw_dropout_seeds(dropout))
-        )
+        config = config.with_queries(rows)._replace(dropout_seeds=draw_dropout_seeds(dropout))
+        return partial(apply, Attention, config)
 
-    def _over(
-        self, kind: torch.dtype, width: int, heads: int, bounds: SequenceLayout
+    def _attention_config(
+        self, dtype: torch.dtype, head_size: int, num_heads: int, layout: SequenceLayout
     ) -> AttentionConfig | None:
-        """How kernels compute attention of this kind in heads of this width; None where buckets are the better
-        way."""
-        if width % attention_fp32.HEAD_SIZE_MULTIPLE:
+        """Return how kernels compute attention, without dropout; None if buckets are faster."""
+        if head_size % attention_fp32.HEAD_SIZE_MULTIPLE:
             return None
-        starts, sees, longest, tokens = bounds
-        bf16 = kind == torch.bfloat16
-        in_half = (
+        cu_seqlens, direction, max_seqlen, num_tokens = layout
+        uses_bf16_kernels = (
             ATTENTION_BF16
-            and bf16
-            and width % ATTENTION_BF16.HEAD_SIZE_MULTIPLE == 0
-            and longest >= self.min_seqlen_bf16_attention
+            and dtype == torch.bfloat16
+            and head_size % ATTENTION_BF16.HEAD_SIZE_MULTIPLE == 0
+            and max_seqlen >= self.min_seqlen_bf16_attention
         )
-        if not longest or (bf16 and not in_half and longest > self.max_seqlen_fp32_attention):
+        prefers_library = dtype == torch.bfloat16 and max_seqlen > self.max_seqlen_fp32_attention
+        if not max_seqlen or (prefers_library and not uses_bf16_kernels):
             return None
         return AttentionConfig(
-            *(starts, longest, tokens, heads),
-            *(
-                attention_fp32.DIRECTIONS[sees],
-                draw_dropout_seeds(None),
-                ATTENTION_BF16 if in_half else attention_fp32,
-                starts,
-            ),
+            cu_seqlens=cu_seqlens,
+            max_seqlen=max_seqlen,
+            num_tokens=num_tokens,
+            num_heads=num_heads,
+            direction=attention_fp32.DIRECTIONS[direction],
+            dropout_seeds=draw_dropout_seeds(None),
+            kernels=ATTENTION_BF16 if uses_bf16_kernels else attention_fp32,
+            query_cu_seqlens=cu_seqlens,
         )
 
     def attention_softmax(
         self, scores: Tensor, bias: Tensor | None, dropout: DropoutLike | None
     ) -> tuple[Tensor, Tensor, DropoutState]:
-        """One pass makes softmax and dropout."""
+        """Compute softmax and dropout in one pass."""
         if not is_supported(scores) or scores.shape[-1] == 0:
             return super().attention_softmax(scores, bias, dropout)
-        scores, drawn = scores.contiguous(), draw_dropout_seeds(dropout)
+        scores, seeds = scores.contiguous(), draw_dropout_seeds(dropout)
         weights = torch.empty_like(scores)
-        after = torch.empty_like(scores) if drawn[2] else weights
-        _, heads, rows, columns = scores.shape
-        by_sequence = by_row = 0
-        added: Tensor | int = 0
+        dropped = torch.empty_like(scores) if seeds[2] else weights
+        _, heads, num_rows, num_columns = scores.shape
+        sequence_stride = row_stride = 0
         if bias is not None:
-            bias = added = bias.contiguous()
-            by_row = columns if bias.shape[2] > 1 else 0
-            by_sequence = bias[0].numel() if len(bias) > 1 else 0
+            bias = bias.contiguous()
+            row_stride = num_columns if bias.shape[2] > 1 else 0
+            sequence_stride = bias[0].numel() if len(bias) > 1 else 0
         launch(
             row_kernels.attention_softmax,
-            *(is_bf16(scores), scores, weights, after),
-            *(scores.numel() // columns, columns),
-            *(added, heads * rows, by_sequence, by_row, *drawn),
+            *(is_bf16(scores), scores, weights, dropped),
+            *(scores.numel() // num_columns, num_columns),
+            *(0 if bias is None else bias, heads * num_rows, sequence_stride, row_stride, *seeds),
         )
-        return after, weights, drawn
+        return dropped, weights, seeds
 
-    def softmax_backward(self, weights: Tensor, drawn: DropoutState, slopes: Tensor) -> tuple[Tensor, Tensor]:
-        """One pass makes the weights after dropout again, and the slopes of the scores in place of theirs."""
-        if not isinstance(drawn, tuple):
-            return super().softmax_backward(weights, drawn, slopes)
-        slopes = slopes.contiguous()
-        after = torch.empty_like(weights) if drawn[2] else weights
-        columns = weights.shape[-1]
+    def softmax_backward(
+        self, weights: Tensor, dropout_state: DropoutState, grad: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Compute both results in one pass; the gradient is overwritten."""
+        if not isinstance(dropout_state, tuple):
+            return super().softmax_backward(weights, dropout_state, grad)
+        grad = grad.contiguous()
+        dropped = torch.empty_like(weights) if dropout_state[2] else weights
+        num_columns = weights.shape[-1]
         launch(
             row_kernels.softmax_backward,
-            *(is_bf16(weights), slopes, weights, after),
-            *(weights.numel() // columns, columns, 0, 1, 0, 0, *drawn),
+            *(is_bf16(weights), grad, weights, dropped),
+            *(weights.numel() // num_columns, num_columns, 0, 1, 0, 0, *dropout_state),
         )
-        return after, slopes
+        return dropped, grad
 
     def fused_cross_entropy(
         self, logits: Tensor, bias: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows by rows; the threads share them out."""
+        """Compute the loss row by row; each thread takes a range of rows."""
         if not is_supported(logits) or not logits.numel():
             return super().fused_cross_entropy(logits, bias, labels)
-        rows, columns = logits.shape
-        losses, right = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
-        sums = torch.zeros(torch.get_num_threads(), columns)
+        num_rows, num_columns = logits.shape
+        losses, is_correct = torch.empty(num_rows), torch.empty(num_rows, dtype=torch.int64)
+        bias_grads = torch.zeros(torch.get_num_threads(), num_columns)
         launch(
             row_kernels.fused_cross_entropy,
-            *(is_bf16(logits), logits, rows, columns, bias, labels),
-            *(losses, right, sums),
+            *(is_bf16(logits), logits, num_rows, num_columns, bias, labels),
+            *(losses, is_correct, bias_grads),
         )
-        return losses.sum(), right.sum(), sums.sum(0)
+        return losses.sum(), is_correct.sum(), bias_grads.sum(0)
 
     def prefers_chunked_loss(self, x: Tensor) -> bool:
-        """In fp32: MKL makes a product at half its speed where the number of columns is no multiple of 8, as with
-        30,522 words. In bf16 where products are ours, which read the table as it is."""
+        """Return True in fp32, and in bf16 if products are computed by kernels, which read the weights in fp32.
+
+        In fp32 MKL has half its speed if the number of columns is no multiple of 8, as with 30,522 words.
+        """
         return x.is_cpu and (compute_dtype(x) == torch.float32 or self.has_fast_matmul(x))
 
-    def update_online_softmax(self, part: VocabChunk, top: Tensor, total: Tensor, gold: Tensor) -> None:
-        """Columns by columns; the threads share them out."""
-        if not _has_parts((*part[:3], top, total, gold)):
-            super().update_online_softmax(part, top, total, gold)
+    def update_online_softmax(self, chunk: VocabChunk, state: OnlineSoftmaxState) -> None:
+        """Update the statistics; each thread takes a range of tokens."""
+        tensors = chunk.logits, chunk.bias, chunk.labels
+        if not _has_chunk_kernels(*tensors, *state):
+            super().update_online_softmax(chunk, state)
             return
-        bf16 = is_bf16(part.logits)
         launch(
             row_kernels.update_online_softmax,
-            *part.logits.shape,
-            part.start,
-            *part[:3],
-            top,
-            total,
-            gold,
-            0,
-            bf16,
+            *(*chunk.logits.shape, chunk.start, *tensors, *state, 0, is_bf16(chunk.logits)),
         )
 
-    def chunk_backward(self, part: VocabChunk, top: Tensor, share: Tensor, slope: Tensor) -> Tensor:
-        """Rows by rows; the threads share them out."""
-        if not _has_parts((*part[:3], top, share)):
-            return super().chunk_backward(part, top, share, slope)
-        of_bias = torch.empty(len(part.logits))
+    def chunk_backward(
+        self, chunk: VocabChunk, max_logits: Tensor, scale: Tensor, loss_grad: Tensor
+    ) -> Tensor:
+        """Compute the gradients; each thread takes a range of vocabulary entries."""
+        tensors = chunk.logits, chunk.bias, chunk.labels
+        if not _has_chunk_kernels(*tensors, max_logits, scale):
+            return super().chunk_backward(chunk, max_logits, scale, loss_grad)
+        bias_grad = torch.empty(len(chunk.logits))
         launch(
             row_kernels.chunk_backward,
-            *part.logits.shape,
-            part.start,
-            *part[:3],
-            *(top, share, float_bits(slope.item()), of_bias, is_bf16(part.logits)),
+            *(*chunk.logits.shape, chunk.start, *tensors),
+            *(max_logits, scale, float_bits(loss_grad.item()), bias_grad, is_bf16(chunk.logits)),
         )
-        return of_bias
+        return bias_grad
 
-    def has_fused_adamw(self, gradient: Tensor) -> bool:
-        """Where it lies in memory as a whole; not one that is cut over several processes."""
-        return type(gradient) is Tensor and _is_whole(gradient)
+    def has_fused_adamw(self, grad: Tensor) -> bool:
+        """Return True for a contiguous fp32 tensor that is not sharded over processes."""
+        return type(grad) is Tensor and _is_contiguous_fp32(grad)
 
-    def grad_norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Squares are added up in parts, the same for any number of threads."""
-        if not gradients or not all(map(self.has_fused_adamw, gradients)):
-            return super().grad_norm(gradients)
-        rows, count = _rows_of([[gradient] for gradient in gradients])
-        sums = torch.empty(count)
-        launch(fused_adamw.squared_norms, rows, len(rows), sums)
+    def grad_norm(self, grads: Sequence[Tensor]) -> Tensor:
+        """Add up squares in chunks that are the same for any number of threads."""
+        if not grads or not all(map(self.has_fused_adamw, grads)):
+            return super().grad_norm(grads)
+        fields, num_chunks = _tensor_fields([[grad] for grad in grads])
+        sums = torch.empty(num_chunks)
+        launch(fused_adamw.squared_norms, fields, len(fields), sums)
         return sums.sum(dtype=torch.float64).sqrt().float()
 
-    def adamw_step(self, moved: Sequence[AdamWTensors], step: AdamWStep, factor: float) -> None:
-        """In one pass over all of them."""
-        if not all(_is_whole(tensor) for tensors in moved for tensor in tensors):
-            super().adamw_step(moved, step, factor)
+    def adamw_step(self, tensors: Sequence[AdamWTensors], step: AdamWStep, grad_scale: float) -> None:
+        """Update all parameters in one launch."""
+        if not all(_is_contiguous_fp32(tensor) for group in tensors for tensor in group):
+            super().adamw_step(tensors, step, grad_scale)
             return
-        rows, _ = _rows_of([(own.grad, own.param, own.exp_avg, own.exp_avg_sq) for own in moved])
-        launch(
-            fused_adamw.adamw_kernel,
-            rows,
-            *(len(rows), *_numbers_of(step), float_bits(factor)),
-        )
+        fields, _ = _tensor_fields([(group.grad, group.param, *group[2:]) for group in tensors])
+        launch(fused_adamw.adamw_kernel, fields, len(fields), *_step_args(step), float_bits(grad_scale))
 
     def sparse_adamw(
-        self, table: Tensor, mean: Tensor, square: Tensor, where: Tensor, gradients: Tensor, step: AdamWStep
+        self,
+        weight: Tensor,
+        exp_avg: Tensor,
+        exp_avg_sq: Tensor,
+        grad_index: Tensor,
+        grads: Tensor,
+        step: AdamWStep,
     ) -> None:
-        """Rows that have never had a gradient are left alone, or decay; most of a vocabulary are such rows."""
-        kept = (table, mean, square)
-        if table.dtype != torch.float32 or not all(x.is_cpu and x.is_contiguous() for x in kept):
-            super().sparse_adamw(table, mean, square, where, gradients, step)
+        """Skip or only decay rows that have never had a gradient: most of a vocabulary."""
+        tensors = (weight, exp_avg, exp_avg_sq)
+        if weight.dtype != torch.float32 or not all(x.is_cpu and x.is_contiguous() for x in tensors):
+            super().sparse_adamw(weight, exp_avg, exp_avg_sq, grad_index, grads, step)
             return
-        gradients = gradients.contiguous()
+        grads = grads.contiguous()
         launch(
             fused_adamw.sparse_adamw_kernel,
-            *(*kept, where, gradients),
-            *(*table.shape, len(gradients), *_numbers_of(step)),
+            *(*tensors, grad_index, grads),
+            *(*weight.shape, len(grads), *_step_args(step)),
         )
 
 
-def layer_config(of: EncoderLayerModules, over: AttentionConfig) -> LayerConfig:
-    """How this call of a layer computes: draws what is dropped."""
-    over = over._replace(dropout_seeds=draw_dropout_seeds(of.attention_dropout))
-    first, last = (cast(nn.LayerNorm, norm).eps for norm in of.norms)
-    return LayerConfig(over, (draw_dropout_seeds(of.dropout), draw_dropout_seeds(of.dropout)), (first, last))
-
-
-def _rows_of(tensors: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
-    """What the bodies over many tensors read, int64 [n, ROW], of tensors that are of one size in each row; and of
-    how many parts all rows are together."""
-    rows, first = [], 0
-    for own in tensors:
-        size = own[0].numel()
-        rows.append(
-            [
-                first,
-                size,
-                *(tensor.data_ptr() for tensor in own),
-                *[0] * (fused_adamw.TABLE_FIELDS - 2 - len(own)),
-            ]
-        )
-        first += -(-size // fused_adamw.CHUNK_SIZE)
-    return torch.from_numpy(np.array(rows, np.int64)), first
-
-
-def _numbers_of(step: AdamWStep) -> list[int]:
-    """As the bodies read them."""
-    return [float_bits(number) for number in (*step.betas, *(1 - beta for beta in step.betas), *step[1:])]
-
-
-def _is_whole(x: Tensor) -> bool:
-    return x.layout == torch.strided and x.is_cpu and x.dtype == torch.float32 and x.is_contiguous()
-
-
-def is_supported(x: Tensor) -> bool:
-    return x.is_cpu and x.dtype in SUPPORTED_DTYPES
-
-
-def _has_parts(known: tuple[Tensor, ...]) -> bool:
-    """Whether there are bodies for a part of a vocabulary; known: its logits first."""
-    return known[0].shape[1] % row_kernels.COLUMN_MULTIPLE == 0 and all(x.is_contiguous() for x in known)
-
-
-def _has_rows(table: nn.Embedding, places: Tensor) -> bool:
-    """Whether the table has all these rows, and all of them learn alike."""
-    least, most = torch.aminmax(places)
-    learns = table.padding_idx is None or table.padding_idx < int(least)
-    return learns and 0 <= int(least) <= int(most) < table.num_embeddings
+def layer_config(modules: EncoderLayerModules, attention: AttentionConfig) -> LayerConfig:
+    """Return the configuration of one call of a layer; draw its dropout seeds."""
+    attention = attention._replace(dropout_seeds=draw_dropout_seeds(modules.attention_dropout))
+    attention_eps, output_eps = (cast(nn.LayerNorm, norm).eps for norm in modules.norms)
+    seeds = draw_dropout_seeds(modules.dropout), draw_dropout_seeds(modules.dropout)
+    return LayerConfig(attention, seeds, (attention_eps, output_eps))
 
 
 def draw_dropout_seeds(dropout: DropoutLike | None) -> DropoutSeeds:
-    """What this call of it decides by."""
+    """Draw the seeds of one call of dropout."""
     if dropout is None or not dropout.is_active:
         return 0, 0, 0, float_bits(1.0)
     seeds = torch.empty(2, dtype=torch.int64)
     low, high = seeds.random_(0, 2**32, generator=dropout.generator).tolist()
-    dropped = min(round(dropout.p * 2**16), 2**16 - 1)
-    return low, high, dropped, float_bits(2**16 / (2**16 - dropped))
+    threshold = min(round(dropout.p * 2**16), 2**16 - 1)
+    return low, high, threshold, float_bits(2**16 / (2**16 - threshold))
+
+
+def is_supported(x: Tensor) -> bool:
+    """Return True for CPU tensors in fp32 or bf16."""
+    return x.is_cpu and x.dtype in SUPPORTED_DTYPES
+
+
+def has_layer_norm_params(norm: nn.Module) -> TypeGuard[nn.LayerNorm]:
+    """Return True for a LayerNorm with weight and bias."""
+    return isinstance(norm, nn.LayerNorm) and norm.weight is not None and norm.bias is not None
+
+
+def _is_contiguous_fp32(x: Tensor) -> bool:
+    return x.layout == torch.strided and x.is_cpu and x.dtype == torch.float32 and x.is_contiguous()
+
+
+def _has_chunk_kernels(logits: Tensor, *others: Tensor) -> bool:
+    is_multiple = logits.shape[1] % row_kernels.COLUMN_MULTIPLE == 0
+    return is_multiple and all(x.is_contiguous() for x in (logits, *others))
+
+
+def _are_valid(embedding: nn.Embedding, index: Tensor) -> bool:
+    """Return True if all indices are in range and none is that of the padding, which has no gradient."""
+    lowest, highest = torch.aminmax(index)
+    has_grads = embedding.padding_idx is None or embedding.padding_idx < int(lowest)
+    return has_grads and 0 <= int(lowest) <= int(highest) < embedding.num_embeddings
+
+
+def _tensor_fields(groups: Sequence[Sequence[Tensor]]) -> tuple[Tensor, int]:
+    """Return the table of tensors that the kernels over many tensors read, and the number of chunks of all.
+
+    Args:
+        groups: Tensors of equal size per group.
+
+    Returns:
+        For each group the index of its first chunk, its size, and its addresses, int64 [n, TABLE_FIELDS].
+    """
+    fields, first_chunk = [], 0
+    for group in groups:
+        size = group[0].numel()
+        row = [first_chunk, size, *(tensor.data_ptr() for tensor in group)]
+        fields.append(row + [0] * (fused_adamw.TABLE_FIELDS - len(row)))
+        first_chunk += -(-size // fused_adamw.CHUNK_SIZE)
+    return torch.from_numpy(np.array(fields, np.int64)), first_chunk
+
+
+def _step_args(step: AdamWStep) -> list[int]:
+    complements = (1 - beta for beta in step.betas)
+    return [float_bits(value) for value in (*step.betas, *complements, *step[1:])]
