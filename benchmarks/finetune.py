@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 import bertsmith as bs
+import record
 from baselines import best_baseline, read_task
 from bertsmith import hardware, rng
 from bertsmith.formatting import pluralize
@@ -38,21 +39,15 @@ from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.tagging.words import TagItem
 from bertsmith.training.settings import TrainSettings
 from ours import OurTrainer
-from record import (
-    DATA,
-    WORK,
-    argument_parser,
-    environment,
-    load_records,
-    markdown_table,
-    median_and_range,
-    run_once,
-    write_section,
-)
 from reference import make_adamw, set_learning_rate, time_interleaved
 
 WINDOWS, WINDOW_STEPS = 7, 10
 EVAL_BATCH_SIZE = 32
+MODEL_CLASSES = {
+    **dict.fromkeys(("classify", "regress"), "SequenceClassification"),
+    "tag": "TokenClassification",
+    "answer": "QuestionAnswering",
+}
 
 
 @dataclass(frozen=True)
@@ -113,28 +108,28 @@ checkpoint's was trained for vectors of sentences. retrieval: before fine-tuning
 
 
 def main() -> None:
-    parser = argument_parser(__doc__)
+    parser = record.argument_parser(__doc__)
     parser.add_argument("tasks", nargs="+", choices=list(TASKS))
     parser.add_argument("--sides", nargs="+", default=["cheap", "ours", "reference", "speed"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     hardware.configure_process(options.threads)
-    record = partial(run_once, "finetune")
+    run_once = partial(record.run_once, "finetune")
     for name in options.tasks:
         sides = {side for side in options.sides if TASKS[name].with_reference or side in ("cheap", "ours")}
         if "cheap" in sides and not name.startswith("features"):
-            record(f"{name} cheap", partial(baseline, name))
+            run_once(f"{name} cheap", partial(baseline, name))
         for seed in options.seeds:
             if "ours" in sides:
-                record(f"{name} ours {seed}", partial(finetune_ours, name, seed, options.threads))
+                run_once(f"{name} ours {seed}", partial(finetune_ours, name, seed, options.threads))
             if "reference" in sides:
-                record(f"{name} reference {seed}", partial(finetune_reference, name, seed))
+                run_once(f"{name} reference {seed}", partial(finetune_reference, name, seed))
         if "speed" in sides:
-            record(f"{name} speed {options.threads}", partial(compare_speed, name))
-        seeds = seeds_of_both(load_records("finetune"), name)
+            run_once(f"{name} speed {options.threads}", partial(compare_speed, name))
+        seeds = seeds_of_both(record.load_records("finetune"), name)
         if len(seeds) > 1:
-            record(f"{name} difference {seeds}", partial(compare_scores, name, seeds))
+            run_once(f"{name} difference {seeds}", partial(compare_scores, name, seeds))
         report(options.threads)
 
 
@@ -147,7 +142,7 @@ def precision() -> Precision:
 def task_file(name: str, pattern: str) -> Path:
     """Return the file of a task; features-* and retrieval use the files of other tasks."""
     folder = "conll2003" if name.startswith("features") else {"retrieval": "squad1.1"}.get(name, name)
-    (file,) = (DATA / "tasks" / folder).glob(pattern)
+    (file,) = (record.DATA / "tasks" / folder).glob(pattern)
     return file
 
 
@@ -167,7 +162,7 @@ def baseline(name: str) -> tuple[float, str]:
 
 def finetune_ours(name: str, seed: int, threads: int) -> dict[str, Any]:
     """Fine-tune by bertsmith and return the scores on dev."""
-    task, out = TASKS[name], WORK / "finetune" / f"{name}-{seed}"
+    task, out = TASKS[name], record.WORK / "finetune" / f"{name}-{seed}"
     model = bs.finetune(
         task.verb,
         checkpoint(),
@@ -214,15 +209,9 @@ class ReferenceFinetuning:
         self.task = task_class(base.folder.config, torch.Generator(), facts, task_settings)
         self.items, self.dev_items = (self.task.items(rows, base.tokenizer) for rows in (train, self.dev))
         torch.manual_seed(seed)  # for its head and dropout
-        labels = self.task.labels or ["score"]
-        class_name, options = {
-            "classify": ("SequenceClassification", {"num_labels": len(labels)}),
-            "regress": ("SequenceClassification", {"num_labels": 1}),
-            "tag": ("TokenClassification", {"num_labels": len(labels)}),
-            "answer": ("QuestionAnswering", {}),
-        }[verb]
-        model_class = getattr(transformers, f"BertFor{class_name}")
-        self.model: nn.Module = model_class.from_pretrained(checkpoint(), **options).train()
+        num_labels = 2 if verb == "answer" else len(self.task.labels or ["score"])
+        model_class = getattr(transformers, f"BertFor{MODEL_CLASSES[verb]}")
+        self.model: nn.Module = model_class.from_pretrained(checkpoint(), num_labels=num_labels).train()
         updates = math.ceil(self.benchmark.epochs * math.ceil(len(self.items) / self.benchmark.batch_size))
         self.settings = TrainSettings(max_steps=updates, learning_rate=self.benchmark.learning_rate)
         self.optimizer = make_adamw(self.model, self.settings)
@@ -304,15 +293,13 @@ def pad_items(items: Sequence[Item]) -> dict[str, Tensor]:
     """Return the inputs of transformers for items of one sequence, padded to the longest."""
     sequences = [item.sequences[0] for item in items]
 
-    def pad(values: list[np.ndarray]) -> Tensor:
-        tensors = [torch.from_numpy(value).long() for value in values]
-        return nn.utils.rnn.pad_sequence(tensors, batch_first=True)
-
-    return {
-        "input_ids": pad([sequence.ids for sequence in sequences]),
-        "token_type_ids": pad([sequence.segments for sequence in sequences]),
-        "attention_mask": pad([np.ones_like(sequence.ids) for sequence in sequences]),
+    arrays: dict[str, list[Any]] = {
+        "input_ids": [sequence.ids for sequence in sequences],
+        "token_type_ids": [sequence.segments for sequence in sequences],
+        "attention_mask": [np.ones_like(sequence.ids) for sequence in sequences],
     }
+    tensors = {name: [torch.from_numpy(row).long() for row in rows] for name, rows in arrays.items()}
+    return {name: nn.utils.rnn.pad_sequence(rows, batch_first=True) for name, rows in tensors.items()}
 
 
 def finetune_reference(name: str, seed: int) -> dict[str, Any]:
@@ -342,7 +329,7 @@ def finetune_reference(name: str, seed: int) -> dict[str, Any]:
 
 def reference_statistics(name: str, seed: int) -> Path:
     """Return the file with the sufficient statistics of the reference's predictions."""
-    return WORK / "finetune" / f"{name}-reference-{seed}.npy"
+    return record.WORK / "finetune" / f"{name}-reference-{seed}.npy"
 
 
 def seeds_of_both(records: dict[str, Any], name: str) -> list[int]:
@@ -360,7 +347,7 @@ def compare_scores(name: str, seeds: Sequence[int]) -> dict[str, Any]:
     task = TASKS[name]
     ours: list[SufficientStatistics] = []
     for seed in seeds:
-        model = bs.load(WORK / "finetune" / f"{name}-{seed}")
+        model = bs.load(record.WORK / "finetune" / f"{name}-{seed}")
         _, examples = model.answering.labelled(task_file(name, task.dev), {}, "compare")
         predictions = model.answering.answers_of(examples, model.task.settings)
         if (of_seed := model.task.tallies(predictions, examples)) is None:
@@ -405,7 +392,7 @@ def trim_memory() -> None:
 
 def report(threads: int) -> None:
     """Write the section of RESULTS.md from the records."""
-    records = load_records("finetune")
+    records = record.load_records("finetune")
     rows = []
     for name, task in TASKS.items():
         ours, reference = (
@@ -432,14 +419,14 @@ def report(threads: int) -> None:
         )
     columns = ["task", "best cheap method", "ours", "the reference", "difference, 95 % interval"]
     columns += ["seconds of ours", "precision", "tokens a second, in turn"]
-    write_section(
+    record.write_section(
         "Fine-tuning tasks",
-        f"""`python benchmarks/finetune.py TASK`; {environment(threads)}.
+        f"""`python benchmarks/finetune.py TASK`; {record.environment(threads)}.
 
 all-MiniLM-L6-v2 on the task's training file, the best epoch on dev; dropout 0.1. Several seeds: mean ± standard
 deviation (their number). Times were measured beside other processes.
 
-{markdown_table(columns, rows)}
+{record.markdown_table(columns, rows)}
 
 {NOTES}""",
     )
@@ -468,7 +455,7 @@ def format_speed(records: dict[str, Any], name: str) -> str:
         return ""
     threads, rates = max(measured.items())
     speeds = f"{rates['ours']:,.0f} against {rates['reference']:,.0f}"
-    return f"{speeds}: {median_and_range(rates['ratios'])}, {pluralize(threads, 'thread')}"
+    return f"{speeds}: {record.median_and_range(rates['ratios'])}, {pluralize(threads, 'thread')}"
 
 
 if __name__ == "__main__":

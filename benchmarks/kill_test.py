@@ -31,6 +31,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import run_equality
 import tiny_run
 
+Kill = tuple[str, str, int]
+"""A kind of call (or "none"), "before" or "after", and which call of that kind."""
+
 STEPS = 60
 SETTINGS = [
     *tiny_run.SETTINGS,
@@ -86,12 +89,12 @@ def main() -> None:
     run(work, out)
     expected = run_equality.outcome(out)
     seconds = json.loads((out / "report.json").read_text())["seconds"]
-    kills = [("none", "-", 0, rng.uniform(0, seconds)) for _ in range(10)]
-    kills += [(kind, m, rng.randint(3, CALLS[kind]), 0.0) for kind in CALLS for m in ("before", "after")]
+    kills: list[tuple[Kill, float]] = [(("none", "-", 0), rng.uniform(0, seconds)) for _ in range(10)]
+    kills += [((kind, m, rng.randint(3, CALLS[kind])), 0.0) for kind in CALLS for m in ("before", "after")]
     results = []
-    for i, kill in enumerate(kills):
-        key = f"seed {options.seed}, chain {i}"
-        results.append(record.run_once("kill_test", key, partial(kill_and_resume, work, *kill, expected)))
+    for i, (kill, kill_after) in enumerate(kills):
+        measure = partial(kill_and_resume, work, kill, kill_after, expected)
+        results.append(record.run_once("kill_test", f"seed {options.seed}, chain {i}", measure))
         print(i + 1, results[-1], flush=True)
     section = format_section(options.seed, results)
     record.write_section("Kill test", section)
@@ -101,16 +104,10 @@ def main() -> None:
 
 
 def run(
-    work: Path,
-    out: Path,
-    *options: str,
-    kind: str = "none",
-    moment: str = "-",
-    n: int = 0,
-    kill_after: float | None = None,
+    work: Path, out: Path, *options: str, kill: Kill = ("none", "-", 0), kill_after: float | None = None
 ) -> int:
     """Run pre-training and return its exit code. kill_after: seconds from the first line of its log to a kill."""
-    command = [sys.executable, "-c", CHILD, kind, moment, str(n), "pretrain", "--preset", "bert-tiny-uncased"]
+    command = [sys.executable, "-c", CHILD, *map(str, kill), "pretrain", "--preset", "bert-tiny-uncased"]
     command += ["--data", str(work / "shards"), "--out", str(out), *options]
     command += [word for setting in SETTINGS for word in ("--set", setting)]
     variables = os.environ | {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
@@ -130,15 +127,12 @@ def run(
         return process.returncode
 
 
-def kill_and_resume(
-    work: Path, kind: str, moment: str, n: int, seconds: float, expected: dict[str, Any]
-) -> dict[str, Any]:
+def kill_and_resume(work: Path, kill: Kill, seconds: float, expected: dict[str, Any]) -> dict[str, Any]:
     """Kill a run, resume it, and compare it. A random kill that comes after the run's end is tried earlier."""
-    out = work / "killed"
-    is_random = kind == "none"
+    out, is_random = work / "killed", kill[0] == "none"
     for _ in range(4):
         shutil.rmtree(out, ignore_errors=True)
-        code = run(work, out, kind=kind, moment=moment, n=n, kill_after=seconds if is_random else None)
+        code = run(work, out, kill=kill, kill_after=seconds if is_random else None)
         if code == -signal.SIGKILL or not is_random:
             break
         seconds *= 0.8
@@ -146,10 +140,10 @@ def kill_and_resume(
     run(work, out, *(["--resume"] if (out / "settings.yaml").exists() else []))
     content = run_equality.outcome(out)
     names = sorted(content.keys() | expected.keys())
+    kind, moment, n = kill
+    random_time = f"random moment, {seconds:.2f} s after the first update"
     return {
-        "at": f"random moment, {seconds:.2f} s after the first update"
-        if is_random
-        else f"{moment} {kind} call {n}",
+        "at": random_time if is_random else f"{moment} {kind} call {n}",
         "killed": code == -signal.SIGKILL,
         "left": ", ".join(checkpoints) or "no checkpoint",
         "differing": [name for name in names if content.get(name) != expected.get(name)],

@@ -1,20 +1,17 @@
-"""Compare tokenization over all of Unicode: ids with transformers, words with BERT's original rules.
+"""Compare token ids with transformers over all of Unicode, and both variants of our normalizer with each other.
 
     python benchmarks/tokenizer_parity.py [--only NAME …]
 
 Texts: each of the 1,112,064 Unicode scalars alone and between letters, and 100,000 random strings (mixed scripts,
 combining marks, control characters, strings that look like special tokens, emoji). `hf`: ids by the published
 vocabularies, compared with the fast tokenizers of transformers; both treat special tokens in texts as text.
-`google`: words, compared with a transcription of the original rules (tests/bert_basic_tokenizer.py, with Python's
-Unicode tables), and the number of scalars that the two variants of our normalizer treat differently. Results are
-recorded: the script may be stopped and restarted.
+`variants`: scalars between letters whose words differ between our `hf` and `google` variants; a test compares
+`google` with BERT's original rules. Results are recorded: the script may be stopped and restarted.
 """
 
 from __future__ import annotations
 
 import random
-import sys
-import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
@@ -26,9 +23,6 @@ import record
 from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.normalizer import bert_normalizer, bert_pre_tokenizer
 from bertsmith.tokenizer.tokenizer import Tokenizer
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from bert_basic_tokenizer import words_of
 
 VOCABULARIES = {  # name, folder, lowercase
     "uncased": ("bert-base-uncased", True),
@@ -50,8 +44,6 @@ STRINGS = [
     *("[MASK]", "[SEP]", "<mask>", "</s>", "<s>", "[CLS]", "<|endoftext|>"),
     *("``", "''", "don't", "##ing", "Ġ", "▁"),
 ]
-
-Result = dict[str, Any]
 
 
 def scalars() -> list[str]:
@@ -81,26 +73,24 @@ def main() -> None:
     parser = record.argument_parser(__doc__)
     parser.add_argument("--only", nargs="*", help="only these tokenizers; RESULTS.md is not written then")
     only = parser.parse_args().only
-    comparisons: dict[str, Callable[[list[str]], Result]] = {
-        **{f"hf, {name}": partial(compare_ids, *entry) for name, entry in VOCABULARIES.items()},
-        "google, uncased": partial(compare_words, True),
-        "google, cased": partial(compare_words, False),
-    }
-    results: dict[str, dict[str, Result]] = {}
-    for name, compare in comparisons.items():
+    rows = []
+    for name, (folder, lowercase) in VOCABULARIES.items():
         if only and name not in only:
             continue
-        results[name] = {
-            kind: record.run_once("tokenizer_parity", f"{name}, {kind}", partial(measure, compare, texts))
-            for kind, texts in TEXTS.items()
-        }
-        print(name, results[name], flush=True)
+        results = []
+        for kind, make_texts in TEXTS.items():
+            measure = partial(compare_ids, folder, lowercase, make_texts)
+            results.append(record.run_once("tokenizer_parity", f"hf, {name}, {kind}", measure))
+        rows.append([name, *(f"{r['differences']:,} of {r['texts']:,}" for r in results)])
+        print(rows[-1], *(r["first"] for r in results), flush=True)
     if not only:
-        record.write_section("Tokenizer parity", format_section(results))
-
-
-def measure(compare: Callable[[list[str]], Result], make_texts: Callable[[], list[str]]) -> Result:
-    return compare(make_texts())
+        counts = {
+            name: record.run_once(
+                "tokenizer_parity", f"variants, {name}", partial(compare_variants, lowercase)
+            )
+            for name, lowercase in (("uncased", True), ("cased", False))
+        }
+        record.write_section("Tokenizer parity", format_section(rows, counts))
 
 
 def load_reference(folder: Path, lowercase: bool | None) -> Any:
@@ -121,64 +111,42 @@ def load_reference(folder: Path, lowercase: bool | None) -> Any:
     return tokenizer.backend_tokenizer
 
 
-def compare_ids(folder: str, lowercase: bool | None, texts: list[str]) -> Result:
+def compare_ids(folder: str, lowercase: bool | None, make_texts: Callable[[], list[str]]) -> dict[str, Any]:
     """Compare the ids of our tokenizer with those of transformers."""
-    path = record.DATA / "vocabs" / folder
+    path, texts = record.DATA / "vocabs" / folder, make_texts()
     ours, reference = Tokenizer.load(path, lowercase=lowercase), load_reference(path, lowercase)
-    start, differing = time.perf_counter(), []
-    for first in range(0, len(texts), BATCH_SIZE):
-        batch = texts[first : first + BATCH_SIZE]
+    differing = []
+    for start in range(0, len(texts), BATCH_SIZE):
+        batch = texts[start : start + BATCH_SIZE]
         expected = [e.ids for e in reference.encode_batch(batch, add_special_tokens=False)]
         differing += [t for t, a, b in zip(batch, ours.encode_ids(batch), expected, strict=True) if a != b]
-    return summarize(texts, differing, start)
+    return {"texts": len(texts), "differences": len(differing), "first": [ascii(t) for t in differing[:5]]}
 
 
-def compare_words(lowercase: bool, texts: list[str]) -> Result:
-    """Compare the words of our `google` variant with the original rules, and count where `hf` differs."""
+def compare_variants(lowercase: bool) -> dict[str, int]:
+    """Count by Unicode category the scalars between letters whose words differ between the two variants."""
     google = bert_normalizer(lowercase, variant="google"), bert_pre_tokenizer(variant="google")
     hf = bert_normalizer(lowercase, variant="hf"), bert_pre_tokenizer(variant="hf")
-    start, differing = time.perf_counter(), []
-    hf_differs: Counter[str] = Counter()
-    for text in texts:
-        ours, library = (
-            [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+    counts: Counter[str] = Counter()
+    for character in scalars():
+        a, b = (
+            [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(f"a{character}b"))]
             for normalizer, splitter in (google, hf)
         )
-        if ours != words_of(text, lowercase=lowercase):
-            differing.append(text)
-        if ours != library:
-            hf_differs[unicodedata.category(text[1]) if len(text) == 3 else "any"] += 1
-    return {**summarize(texts, differing, start), "hf_differs": dict(hf_differs.most_common())}
+        counts[unicodedata.category(character)] += a != b
+    return dict((+counts).most_common())
 
 
-def summarize(texts: list[str], differing: list[str], start: float) -> Result:
-    return {
-        "texts": len(texts),
-        "differences": len(differing),
-        "first": [ascii(text) for text in differing[:5]],
-        "s": round(time.perf_counter() - start, 1),
-    }
-
-
-def format_section(results: dict[str, dict[str, Result]]) -> str:
-    differences = "; ".join(
-        f"{name}: " + ", ".join(f"{r['differences']:,} of {r['texts']:,}" for r in by_kind.values())
-        for name, by_kind in results.items()
-    )
-    between_letters = {
-        name: results[f"google, {name}"]["scalars between letters"]["hf_differs"]
-        for name in ("uncased", "cased")
-    }
+def format_section(rows: list[list[str]], counts: dict[str, dict[str, int]]) -> str:
+    differences = "; ".join(f"hf, {name}: {', '.join(cells)}" for name, *cells in rows)
     categories = "; ".join(
-        f"{name}: " + ", ".join(f"{category} {count:,}" for category, count in counts.items())
-        for name, counts in between_letters.items()
+        f"{name}: " + ", ".join(f"{category} {count:,}" for category, count in by_category.items())
+        for name, by_category in counts.items()
     )
     return f"""`python benchmarks/tokenizer_parity.py`; {record.environment(1)}.
 
 Texts whose tokenization differs from the reference's, of three kinds ({", ".join(TEXTS)}). hf: ids of published
 vocabularies against the fast tokenizers of transformers, special strings in texts left text on both sides.
-google: words against an independent transcription of BERT's original rules with Python's Unicode tables, pinned
-to Unicode 14.0.0.
 
 {differences}.
 
