@@ -23,8 +23,8 @@ from bertsmith.instances.batches import InstanceStream, MaskedBatch, special_tok
 from bertsmith.instances.holdout_split import DocumentSplit
 from bertsmith.instances.settings import DataSettings
 from bertsmith.instances.word_boundaries import word_start_function
-from corpus import prepared
-from record import section, table, where
+from corpus import prepare_corpus
+from record import environment, markdown_table, write_section
 
 SIZES = (32, 64, 256)
 OTHERS: list[dict[str, Any]] = [
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=100, help="in a window of ours")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    shards = Shards.open(prepared())
+    shards = Shards.open(prepare_corpus())
     stream = stream_of(shards, {})
     plan_seconds = [timed(lambda epoch=epoch: stream.plan(epoch)) for epoch in range(options.repeats)]
     tokens = stream.plan(0).tokens
@@ -51,14 +51,14 @@ def main() -> None:
     rows = [beside(stream, size, options, plan / tokens) for size in SIZES]
     others = [alone(shards, data, options) for data in OTHERS]
     text = [
-        f"`python benchmarks/batches.py`; {where(1)}.",
+        f"`python benchmarks/batches.py`; {environment(1)}.",
         "From shards to packed, masked batches: segment pairs of 128 tokens, dynamic masks of "
         "exactly 15 % of each "
         f"sequence; enwiki, {tokens:,} tokens an epoch; one core. The plan of an epoch takes {plan:.2f} s "
         f"({min(plan_seconds):.2f} to {max(plan_seconds):.2f}), {plan / tokens * 1e9:.0f} ns a token, which the "
         "first column includes. The collator of transformers gets the same rows as lists. Medians of "
         f"{options.repeats} windows in turn (least to most), beside other processes.",
-        table(
+        markdown_table(
             ["batch", "ours, M tokens/s", "without the plan", "collator, M tokens/s", "ratio"],
             rows,
         ),
@@ -67,7 +67,7 @@ def main() -> None:
         + ".",
     ]
     print("\n\n".join(text))
-    section("Batches", "\n\n".join(text))
+    write_section("Batches", "\n\n".join(text))
 
 
 def stream_of(shards: Shards, data: dict[str, Any]) -> InstanceStream:
@@ -136,7 +136,7 @@ def rate_of(stream: InstanceStream, first: int, size: int, number: int) -> tuple
 def collator_of(stream: InstanceStream) -> Any:
     from transformers import BertTokenizerFast, DataCollatorForLanguageModeling
 
-    words = BertTokenizerFast.from_pretrained(prepared() / "tokenizer")
+    words = BertTokenizerFast.from_pretrained(prepare_corpus() / "tokenizer")
     return DataCollatorForLanguageModeling(words, mlm=True, mlm_probability=0.15, return_tensors="pt")
 
 

@@ -54,10 +54,10 @@ def main() -> None:
         print(json.dumps(measured(options.presets[0], options.updates, options.batch, options.child)))
         return
     now = dict(one for preset in options.presets for one in of_preset(preset, options))
-    text = told_of(now if options.dry else record.recorded("busy"))
+    text = told_of(now if options.dry else record.load_records("busy"))
     print(text)
     if not options.dry:
-        record.section("Training speed beside other processes", text)
+        record.write_section("Training speed beside other processes", text)
 
 
 def told_of(known: dict[str, dict[str, Any]]) -> str:
@@ -84,7 +84,7 @@ def told_of(known: dict[str, dict[str, Any]]) -> str:
     return (
         f"`python benchmarks/busy.py`. Batches of pairs of {LENGTH} tokens of random text, fp32; medians over "
         "processes in turn; ratios: median, least, and most over the pairs. Busy: one other process a core that "
-        f"counts numbers. The goal is {ASKED:.0%} of the quiet speed.\n\n{record.table(columns, rows)}"
+        f"counts numbers. The goal is {ASKED:.0%} of the quiet speed.\n\n{record.markdown_table(columns, rows)}"
     )
 
 
@@ -107,7 +107,7 @@ def of_preset(preset: str, options: argparse.Namespace) -> Iterator[tuple[str, d
                 def measure(how: str = how, busy: bool = busy) -> dict[str, Any]:
                     return run(preset, how, busy, options)
 
-                value = measure() if options.dry else record.once("busy", key, measure)
+                value = measure() if options.dry else record.run_once("busy", key, measure)
                 print(key, value, flush=True)
                 yield key, value
 

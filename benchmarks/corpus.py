@@ -10,8 +10,8 @@ from record import DATA, WORK
 FILES = [str(DATA / "corpora" / "enwiki.txt.zst")]
 
 
-def prepared(vocab_size: int = 30_522) -> Path:
-    """The folder of shards for a vocabulary (uncased) of this size; the tokenizer lies in it."""
+def prepare_corpus(vocab_size: int = 30_522) -> Path:
+    """Return the folder of shards for an uncased vocabulary of this size; its tokenizer is in `tokenizer`."""
     tokenizer, shards = WORK / f"enwiki-{vocab_size}-tokenizer", WORK / f"enwiki-{vocab_size}-shards"
     if not (tokenizer / "training.json").exists():
         bs.train_tokenizer(FILES, tokenizer, vocab_size=vocab_size)

@@ -55,12 +55,13 @@ def main() -> None:
     shards = prepared()
     rows = [row for size in options.sizes for row in rows_of(size, shards, options.threads)]
     text = (
-        f"`python benchmarks/defaults.py`; {record.where(options.threads)}.\n\nEncyclopedia and books (68 MB), "
+        f"`python benchmarks/defaults.py`; {record.environment(options.threads)}.\n\n"
+        "Encyclopedia and books (68 MB), "
         "vocabulary 8,000, updates of 32 pairs of 128 tokens, 15 % masked, one seed; loss on 1 % of the "
-        f"documents, held out, and that of word frequencies.\n\n{record.table(COLUMNS, rows)}"
+        f"documents, held out, and that of word frequencies.\n\n{record.markdown_table(COLUMNS, rows)}"
     )
     print(text)
-    record.section("Learning rates of small runs", text)
+    record.write_section("Learning rates of small runs", text)
 
 
 COLUMNS = ["size", "settings", "rate", "updates", "held-out MLM loss", "word frequencies", "NSP accuracy"]
@@ -94,7 +95,7 @@ def rows_of(size: str, shards: Path, threads: int) -> list[list[str]]:
         ways.append(("a small run's", SMALL_RUN | own))
     rows = []
     for name, settings in ways:
-        held = record.once(
+        held = record.run_once(
             "defaults",
             f"{size} {UPDATES[size]} {sorted(settings.items())}",
             lambda settings=settings: measured(size, settings, shards, threads),

@@ -10,8 +10,6 @@ the rows that show whether a BiLSTM helps, since a BiLSTM starts untrained.
 
 from __future__ import annotations
 
-import logging
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -20,13 +18,13 @@ from typing import Any
 
 import zstandard
 
+import record
 from bertsmith import hardware
 from bertsmith.experiments.ablate import ablate
 from bertsmith.experiments.ablation_report import told
-from corpus import prepared
+from corpus import prepare_corpus
 from family_threshold import FAMILY_TASKS, NAME, TOKENS, VOCAB_SIZE
 from learning_tasks import LEARNING_RATES, MAX_ROWS, MINIMAL_PAIRS, TASKS, finetune_score, mean_and_std
-from record import DATA, HERE, WORK, once, recorded, section, table, where
 
 LONG_TASK, LONG_EPOCHS, LONG_NAME = "conll2003", 12, "family_tables"
 LONG_ROWS = {
@@ -38,20 +36,19 @@ LONG_ROWS = {
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = record.argument_parser(__doc__)
     parser.add_argument("--tokens", type=int, default=max(TOKENS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--rows")
     parser.add_argument("--longer", action="store_true")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    out = WORK / "family" / f"tables-{options.tokens}"
+    out = record.WORK / "family" / f"tables-{options.tokens}"
     tuning_key = f"tuning {{task}} {max(TOKENS)} {{rate:g}}"
     report = ablate(
-        HERE / "family_tables.yaml",
+        record.HERE / "family_tables.yaml",
         out,
-        data=prepared(VOCAB_SIZE),
+        data=prepare_corpus(VOCAB_SIZE),
         tasks=task_recipes(NAME, tuning_key),
         pairs=write_sampled_pairs(),
         rows=None if options.rows is None else options.rows.split(","),
@@ -73,7 +70,7 @@ def main() -> None:
 
 def write_sampled_pairs() -> Path:
     """Write every fifth minimal pair: a hundred of each paradigm."""
-    path = WORK / "family" / "pairs.jsonl"
+    path = record.WORK / "family" / "pairs.jsonl"
     lines = zstandard.decompress(MINIMAL_PAIRS.read_bytes()).splitlines(keepends=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(lines[::5]))
@@ -89,25 +86,25 @@ def finetune_longer(row: str, seed: int, rate: float, out: Path) -> None:
     def measure() -> float:
         return finetune_score(LONG_TASK, folder, rate, seed, 1, epochs=LONG_EPOCHS, settings=settings)
 
-    once(LONG_NAME, f"{row} {seed}", measure)
+    record.run_once(LONG_NAME, f"{row} {seed}", measure)
 
 
-def recorded_learning_rate(record: str, tuning_key: str, task: str) -> float:
+def recorded_learning_rate(name: str, tuning_key: str, task: str) -> float:
     """Return the learning rate that had the best recorded score in tuning."""
-    records = recorded(record)
+    records = record.load_records(name)
     return max(LEARNING_RATES, key=lambda rate: float(records[tuning_key.format(task=task, rate=rate)]))
 
 
-def task_recipes(record: str, tuning_key: str) -> dict[str, dict[str, Any]]:
+def task_recipes(name: str, tuning_key: str) -> dict[str, dict[str, Any]]:
     """Return how an ablation fine-tunes each model, by task."""
     recipes = {}
     for task in FAMILY_TASKS:
-        spec, data = TASKS[task], DATA / "tasks" / task
+        spec, data = TASKS[task], record.DATA / "tasks" / task
         settings: dict[str, Any] = dict(setting.split("=", 1) for setting in spec.settings)
         settings |= {
             "files.sample": MAX_ROWS,
             "train.epochs": 3,
-            "train.learning_rate": recorded_learning_rate(record, tuning_key, task),
+            "train.learning_rate": recorded_learning_rate(name, tuning_key, task),
             "train.precision": "fp32",
             "train.tensorboard": False,
         }
@@ -127,9 +124,9 @@ def write_report(report: Mapping[str, Any], tokens: int) -> None:
         f"{name}: {', '.join(f'{row} {value:g}' for row, value in rows.items())}"
         for name, rows in report["paper"].items()
     )
-    section(
+    record.write_section(
         "Tables of the papers at the tiny size",
-        f"""`python benchmarks/family_tables.py`; {where(1)}.
+        f"""`python benchmarks/family_tables.py`; {record.environment(1)}.
 
 bert-tiny-uncased, {tokens / 1e6:g} M tokens of 64 by the recipe for small budgets (start.attention=normal), about
 2.2 M tokens of text, {report["seeds"]} seeds; a hundred minimal pairs of each paradigm. Mean ± deviation; in
@@ -146,14 +143,14 @@ In the papers: {paper}.""",
 
 
 def cheap_sentence() -> str:
-    cheap = [(task, *recorded("learning_tasks")[f"cheap {task}"]) for task in FAMILY_TASKS]
+    cheap = [(task, *record.load_records("learning_tasks")[f"cheap {task}"]) for task in FAMILY_TASKS]
     cells = " and ".join(f"{score:.3f} on {task} ({method})" for task, score, method in cheap)
     return f"The best cheap method has {cells}"
 
 
 def longer_sentence() -> str:
     """Describe the scores of --longer; nothing if they are not measured."""
-    records = recorded(LONG_NAME)
+    records = record.load_records(LONG_NAME)
     scores = {
         row: [value for key, value in records.items() if key.rpartition(" ")[0] == row] for row in LONG_ROWS
     }
@@ -179,7 +176,9 @@ def ablation_table(report: Mapping[str, Any]) -> str:
         return f"{text} ({figure['difference']:+.3f}{p})"
 
     names = dict.fromkeys(row for values in figures.values() for row in values)
-    return table(["row", *figures], [[row, *(cell(name, row) for name in figures)] for row in names])
+    return record.markdown_table(
+        ["row", *figures], [[row, *(cell(name, row) for name in figures)] for row in names]
+    )
 
 
 if __name__ == "__main__":

@@ -10,35 +10,23 @@ Each run and score is recorded: an interrupted script resumes. The other family 
 
 from __future__ import annotations
 
-import logging
 import statistics
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import bertsmith as bs
+import learning_tasks as tasks
 from bertsmith import hardware
 from bertsmith.models.family import preset
 from bertsmith.pretraining.recipe import settings_in_minutes
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.quickstart.quickstart import write_untrained_model
 from bertsmith.runs.run_folder import holds_run
-from corpus import prepared
-from learning_tasks import (
-    MAX_ROWS,
-    NUM_SAMPLED_PAIRS,
-    SEEDS,
-    TASKS,
-    TUNING_SEED,
-    best_learning_rate,
-    cheap_cell,
-    finetune_score,
-    mean_and_std,
-    minimal_pair_accuracy,
-)
-from record import WORK, once, recorded, section, table, where
+from corpus import prepare_corpus
+from record import WORK, argument_parser, environment, load_records, markdown_table, run_once, write_section
 
 NAME = "family_threshold"
 PRESET = "bert-tiny-uncased"
@@ -48,21 +36,20 @@ VOCAB_SIZE = 8_000
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--tokens", type=int, nargs="+", default=TOKENS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=tasks.SEEDS)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     hardware.configure_process(options.threads)
     for tokens in (0, *sorted(options.tokens)):
         for seed in options.seeds:
             model = pretrained_folder(tokens, seed, options)
-            once(NAME, f"pairs {tokens} {seed}", partial(minimal_pair_accuracy, model))
+            run_once(NAME, f"pairs {tokens} {seed}", partial(tasks.minimal_pair_accuracy, model))
             for task in FAMILY_TASKS:
                 rate = learning_rate_for(task, tokens, options)
-                measure = partial(finetune_score, task, model, rate, seed, options.threads)
-                once(NAME, f"{task} {tokens} {seed}", measure)
+                measure = partial(tasks.finetune_score, task, model, rate, seed, options.threads)
+                run_once(NAME, f"{task} {tokens} {seed}", measure)
         report(options)
 
 
@@ -90,8 +77,8 @@ def pretrained_folder(tokens: int, seed: int, options: Namespace) -> Path:
             write_untrained_model(untrained, bs.load(pretrained_folder(min(options.tokens), seed, options)))
         return untrained
     run = WORK / "family" / f"tiny-{tokens}-{seed}"
-    model = pretrain(prepared(VOCAB_SIZE), run, PRESET, tokens, seed, options.threads)
-    once(NAME, f"loss {tokens} {seed}", lambda: model.report["held_out"]["mlm_loss"])
+    model = pretrain(prepare_corpus(VOCAB_SIZE), run, PRESET, tokens, seed, options.threads)
+    run_once(NAME, f"loss {tokens} {seed}", lambda: model.report["held_out"]["mlm_loss"])
     return model.model_folder
 
 
@@ -99,39 +86,44 @@ def learning_rate_for(task: str, tokens: int, options: Namespace) -> float:
     """Return the best learning rate for random weights, or for all pre-trained models, by the largest run."""
     tuned_tokens = max(options.tokens) if tokens else 0
     folder = pretrained_folder(tuned_tokens, options.seeds[0], options)
-    return best_learning_rate(NAME, f"tuning {task} {tuned_tokens} {{rate:g}}", task, folder, options.threads)
+    return tasks.best_learning_rate(
+        NAME, f"tuning {task} {tuned_tokens} {{rate:g}}", task, folder, options.threads
+    )
 
 
 def report(options: Namespace) -> None:
     """Write the section of RESULTS.md from the runs that are measured."""
-    records = recorded(NAME)
+    records = load_records(NAME)
     columns = (*FAMILY_TASKS, "pairs")
 
     def scores(column: str, tokens: int) -> list[float]:
         return [records[f"{column} {tokens} {seed}"] for seed in options.seeds]
 
-    cheap = [cheap_cell(task) for task in FAMILY_TASKS]
+    cheap = [tasks.cheap_cell(task) for task in FAMILY_TASKS]
     rows = [["the best cheap method", "", *cheap, "61.2 (n-grams: Warstadt et al. 2020)"]]
     random = {column: scores(column, 0) for column in columns}
-    rows.append(["none: random weights", "", *map(mean_and_std, random.values())])
+    rows.append(["none: random weights", "", *map(tasks.mean_and_std, random.values())])
     for tokens in sorted(options.tokens):
         if any(f"{column} {tokens} {seed}" not in records for column in columns for seed in options.seeds):
             continue
         values = {column: scores(column, tokens) for column in columns}
-        cells = [mean_and_std(values[name]) + effect_size(values[name], random[name]) for name in columns]
+        cells = [
+            tasks.mean_and_std(values[name]) + effect_size(values[name], random[name]) for name in columns
+        ]
         rows.append([f"{tokens / 1e6:g} M", f"{statistics.mean(scores('loss', tokens)):.3f}", *cells])
-    names = [f"{task}, {TASKS[task].metric}" for task in FAMILY_TASKS]
-    section(
+    names = [f"{task}, {tasks.TASKS[task].metric}" for task in FAMILY_TASKS]
+    write_section(
         "Gain of pre-training by number of tokens",
-        f"""`python benchmarks/family_threshold.py`; {where(options.threads)}.
+        f"""`python benchmarks/family_threshold.py`; {environment(options.threads)}.
 
 {PRESET} by the recipe for small budgets (64 tokens), encyclopedia, vocabulary of {VOCAB_SIZE:,}. Tasks: at most
-{MAX_ROWS:,} training rows, three epochs, the best evaluation on dev; {NUM_SAMPLED_PAIRS:,} minimal pairs, chance
-50; in points, seeds {", ".join(map(str, options.seeds))}, mean ± standard deviation. In brackets: the distance from
-random weights in pooled standard deviations. Rates chosen with seed {TUNING_SEED} on a tenth of the training rows,
-for random weights and for the largest amount. The cheap methods learn from the same rows.
+{tasks.MAX_ROWS:,} training rows, three epochs, the best evaluation on dev; {tasks.NUM_SAMPLED_PAIRS:,} minimal
+pairs, chance 50; in points, seeds {", ".join(map(str, options.seeds))}, mean ± standard deviation. In brackets:
+the distance from random weights in pooled standard deviations. Rates chosen with seed {tasks.TUNING_SEED} on a
+tenth of the training rows, for random weights and for the largest amount. The cheap methods learn from the same
+rows.
 
-{table(["tokens", "held-out loss", *names, "minimal pairs"], rows)}""",
+{markdown_table(["tokens", "held-out loss", *names, "minimal pairs"], rows)}""",
     )
 
 

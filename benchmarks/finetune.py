@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 import bertsmith as bs
+from baselines import best_baseline
 from bertsmith import hardware, rng
 from bertsmith.formatting import pluralize
 from bertsmith.hardware import Precision
@@ -39,16 +40,15 @@ from bertsmith.tasks.items import Item, ItemStream
 from bertsmith.tasks.tagging.words import TagItem
 from bertsmith.tasks.task import Task, task_type
 from bertsmith.training.settings import TrainSettings
-from cheap import best_cheap
 from ours import OurTrainer
-from record import DATA, WORK, once, recorded, section, table, where
-from reference import in_turn, set_rate, usual_optimizer
+from record import DATA, WORK, environment, load_records, markdown_table, run_once, write_section
+from reference import make_adamw, set_learning_rate, time_interleaved
 
 WINDOWS, WINDOW_STEPS, AT_ONCE = 7, 10, 32
 
 
 @dataclass(frozen=True)
-class Bench:
+class BenchmarkTask:
     """A task: its verb and files, its settings, the figure that is reported (the field's), how long and fast it is
     trained. sample: rows of the training file; beside: whether the reference is trained, too."""
 
@@ -64,17 +64,17 @@ class Bench:
     beside: bool = False
 
 
-def _reading(layers: str) -> Bench:
+def _reading(layers: str) -> BenchmarkTask:
     """Named entities as Table 7 of Devlin et al. 2019 has them: the encoder fixed, a BiLSTM on some of its
     layers."""
     chosen = ("train.frozen=true", f"task.layers={layers}", "task.head=bilstm")
-    return Bench("tag", "train.txt.gz", "dev.txt.gz", "f1", chosen, epochs=6, rate=1e-3)
+    return BenchmarkTask("tag", "train.txt.gz", "dev.txt.gz", "f1", chosen, epochs=6, rate=1e-3)
 
 
 _NO_HEADER = ("task.header=false", "task.text_column='1'", "task.label_column='2'")
 _PAIR = ("task.text_column=sentence1", "task.second_column=sentence2")
-BENCHES = {
-    "emotion": Bench(
+TASKS = {
+    "emotion": BenchmarkTask(
         "classify",
         "train.txt.gz",
         "dev.txt",
@@ -82,8 +82,8 @@ BENCHES = {
         (*_NO_HEADER, "task.delimiter=;"),
         beside=True,
     ),
-    "conll2003": Bench("tag", "train.txt.gz", "dev.txt.gz", "f1", beside=True),
-    "stsb": Bench(
+    "conll2003": BenchmarkTask("tag", "train.txt.gz", "dev.txt.gz", "f1", beside=True),
+    "stsb": BenchmarkTask(
         "regress",
         "train.tsv.gz",
         "dev.tsv.gz",
@@ -91,8 +91,8 @@ BENCHES = {
         (*_PAIR, "task.label_column=score"),
         beside=True,
     ),
-    "squad1.1": Bench("answer", "train.json.gz", "dev.json.gz", "f1", epochs=2, beside=True),
-    "sst2": Bench(
+    "squad1.1": BenchmarkTask("answer", "train.json.gz", "dev.json.gz", "f1", epochs=2, beside=True),
+    "sst2": BenchmarkTask(
         "classify",
         "train.tsv.gz",
         "dev.tsv",
@@ -102,22 +102,22 @@ BENCHES = {
         rate=5e-5,
         sample=20_000,
     ),
-    "cola": Bench(
+    "cola": BenchmarkTask(
         "classify",
         "train.tsv.gz",
         "dev.tsv",
         "matthews",
         ("task.header=false", "task.text_column='4'", "task.label_column='2'"),
     ),
-    "rte": Bench("classify", "train.tsv.gz", "dev.tsv", "accuracy", _PAIR),
-    "mrpc": Bench(
+    "rte": BenchmarkTask("classify", "train.tsv.gz", "dev.tsv", "accuracy", _PAIR),
+    "mrpc": BenchmarkTask(
         "classify",
         "train.tsv.gz",
         "dev.tsv",
         "f1",
         ("task.text_column='#1 String'", "task.second_column='#2 String'", "task.label_column=Quality"),
     ),
-    "goemotions": Bench(
+    "goemotions": BenchmarkTask(
         "classify",
         "train.tsv.gz",
         "dev.tsv.gz",
@@ -126,12 +126,12 @@ BENCHES = {
         epochs=4,
         rate=3e-4,  # on 12,000 rows, 2 epochs: macro F1 0.435, where 1e-4 has 0.394
     ),
-    "ud_ewt": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "accuracy"),
-    "up_ewt_srl": Bench("tag", "train.conllu.gz", "dev.conllu.gz", "f1", epochs=10),
-    "squad2.0": Bench("answer", "train.json.gz", "dev.json", "f1", epochs=6),
-    "dream": Bench("choose", "train.json.gz", "dev.json.gz", "accuracy", epochs=6, batch=16),
-    "semeval2010_task8": Bench("relate", "train.txt.gz", "dev.txt", "macro_f1", epochs=5),
-    "retrieval": Bench("embed", "train.json.gz", "dev.json.gz", "mrr@10", epochs=1),
+    "ud_ewt": BenchmarkTask("tag", "train.conllu.gz", "dev.conllu.gz", "accuracy"),
+    "up_ewt_srl": BenchmarkTask("tag", "train.conllu.gz", "dev.conllu.gz", "f1", epochs=10),
+    "squad2.0": BenchmarkTask("answer", "train.json.gz", "dev.json", "f1", epochs=6),
+    "dream": BenchmarkTask("choose", "train.json.gz", "dev.json.gz", "accuracy", epochs=6, batch=16),
+    "semeval2010_task8": BenchmarkTask("relate", "train.txt.gz", "dev.txt", "macro_f1", epochs=5),
+    "retrieval": BenchmarkTask("embed", "train.json.gz", "dev.json.gz", "mrr@10", epochs=1),
     **{f"features-{layers}": _reading(layers) for layers in get_args(Layers)},
 }
 # A task whose files are another's.
@@ -148,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tasks", nargs="+", choices=list(BENCHES))
+    parser.add_argument("tasks", nargs="+", choices=list(TASKS))
     parser.add_argument("--sides", nargs="+", default=["cheap", "ours", "reference", "speed"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--threads", type=int, default=2)
@@ -157,16 +157,18 @@ def main() -> None:
     hardware.configure_process(options.threads)
     for name in options.tasks:
         if "cheap" in options.sides and not name.startswith("features"):
-            once("finetune", f"{name} cheap", partial(cheap, name))
+            run_once("finetune", f"{name} cheap", partial(cheap, name))
         for side, measure in (("ours", ours), ("reference", reference)):
-            if side in options.sides and (side == "ours" or BENCHES[name].beside):
+            if side in options.sides and (side == "ours" or TASKS[name].beside):
                 for seed in options.seeds:
-                    once("finetune", f"{name} {side} {seed}", partial(measure, name, seed, options.threads))
-        if "speed" in options.sides and BENCHES[name].beside:
-            once("finetune", f"{name} speed {options.threads}", partial(speed, name))
+                    run_once(
+                        "finetune", f"{name} {side} {seed}", partial(measure, name, seed, options.threads)
+                    )
+        if "speed" in options.sides and TASKS[name].beside:
+            run_once("finetune", f"{name} speed {options.threads}", partial(speed, name))
         seeds = both_sides(name)
         if len(seeds) > 1:
-            once("finetune", f"{name} difference {seeds}", partial(difference, name, seeds))
+            run_once("finetune", f"{name} difference {seeds}", partial(difference, name, seeds))
         report(options.threads)
 
 
@@ -176,21 +178,21 @@ def precision() -> Precision:
     return hardware.choose_precision().precision
 
 
-def file_of(name: str, part: str) -> Path:
+def task_file(name: str, part: str) -> Path:
     """A task's file."""
     return DATA / "tasks" / FOLDERS.get(name, name) / part
 
 
 def cheap(name: str) -> tuple[float, str]:
     """The best figure without an encoder on dev, and its method."""
-    bench = BENCHES[name]
-    return best_cheap(
+    bench = TASKS[name]
+    return best_baseline(
         bench.verb,
-        file_of(name, bench.train),
-        file_of(name, bench.dev),
+        task_file(name, bench.train),
+        task_file(name, bench.dev),
         bench.settings,
         bench.figure,
-        rows=bench.sample,
+        sample=bench.sample,
     )
 
 
@@ -203,13 +205,13 @@ def checkpoint() -> Path:
 
 def ours(name: str, seed: int, threads: int) -> dict[str, Any]:
     """A run of ours and its figures on dev."""
-    bench, out = BENCHES[name], WORK / "finetune" / f"{name}-{seed}"
+    bench, out = TASKS[name], WORK / "finetune" / f"{name}-{seed}"
     model = bs.finetune(
         bench.verb,
         checkpoint(),
         out,
-        train=file_of(name, bench.train),
-        dev=file_of(name, bench.dev),
+        train=task_file(name, bench.train),
+        dev=task_file(name, bench.dev),
         sample=bench.sample,
         settings=[
             *bench.settings,
@@ -242,13 +244,13 @@ class Reference:
     def __init__(self, name: str, seed: int) -> None:
         import transformers
 
-        bench = BENCHES[name]
+        bench = TASKS[name]
         kind = task_type(bench.verb)
         settings = kind.settings_type.of({}, name)
         chosen = ["scheme=as_written"] if bench.verb == "tag" else []
         chosen += [one.removeprefix("task.") for one in bench.settings]
         settings = settings.changed(chosen)
-        train, self.dev = (kind.read(file_of(name, part), settings) for part in (bench.train, bench.dev))
+        train, self.dev = (kind.read(task_file(name, part), settings) for part in (bench.train, bench.dev))
         base = bs.load(checkpoint())
         self.task: Task = kind(
             base.folder.config,
@@ -271,7 +273,7 @@ class Reference:
         )
         updates = math.ceil(bench.epochs * math.ceil(len(self.items) / bench.batch))
         self.settings = TrainSettings(max_steps=updates, learning_rate=bench.rate)
-        self.optimizer = usual_optimizer(self.model, self.settings)
+        self.optimizer = make_adamw(self.model, self.settings)
         self.bench, self.seed, self.step, self.halved = bench, seed, 0, False
 
     def batches(self, epoch: int) -> Iterator[list[Item]]:
@@ -300,13 +302,13 @@ class Reference:
         total, size = 0.0, len(some) // 2 if self.halved else len(some)
         for part in (some[:size], some[size:]):
             if part:
-                inputs = padded_items(part)
+                inputs = pad_items(part)
                 with torch.autocast("cpu", torch.bfloat16, enabled=precision() == "bf16"):
                     loss = self.model(**inputs, **self.wanted(part, inputs)).loss * (len(part) / len(some))
                 loss.backward()
                 total += float(loss.item())
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        set_rate(self.optimizer, self.step, self.settings)
+        set_learning_rate(self.optimizer, self.step, self.settings)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return total
@@ -330,7 +332,7 @@ class Reference:
             for at in range(0, len(order), AT_ONCE):
                 numbers = order[at : at + AT_ONCE]
                 some = [self.dev_items[number] for number in numbers]
-                found = self.model(**padded_items(some))
+                found = self.model(**pad_items(some))
                 whole = (
                     torch.stack([found.start_logits, found.end_logits], -1)
                     if self.bench.verb == "answer"
@@ -345,7 +347,7 @@ class Reference:
         return self.task.decode(outputs, self.dev_items, self.dev)
 
 
-def padded_items(some: Sequence[Item]) -> dict[str, Tensor]:
+def pad_items(some: Sequence[Item]) -> dict[str, Tensor]:
     """Items as the reference takes them, padded to the longest."""
     rows = [item.sequences[0] for item in some]
 
@@ -391,7 +393,7 @@ def tallies_of_reference(name: str, seed: int) -> Path:
 
 def both_sides(name: str) -> list[int]:
     """The seeds that both sides were trained with."""
-    known = recorded("finetune")
+    known = load_records("finetune")
     seeds = sorted(int(key.split()[-1]) for key in known if key.startswith(f"{name} ours "))
     return [seed for seed in seeds if f"{name} reference {seed}" in known]
 
@@ -400,10 +402,10 @@ def difference(name: str, seeds: Sequence[int]) -> dict[str, Any]:
     """Ours minus the reference's with its interval, {} for a figure that is no function of sums over examples (a
     rank correlation). Each example counts with its answers of all seeds, so that a resample draws examples and
     keeps the seeds together."""
-    bench, mine, theirs = BENCHES[name], [], []
+    bench, mine, theirs = TASKS[name], [], []
     for seed in seeds:
         model = bs.load(WORK / "finetune" / f"{name}-{seed}")
-        _, examples = model.answering.labelled(file_of(name, bench.dev), {}, "compare")
+        _, examples = model.answering.labelled(task_file(name, bench.dev), {}, "compare")
         own = model.task.tallies(model.answering.answers_of(examples, model.task.settings), examples)
         assert own is not None
         mine.append(own.per_example)
@@ -440,7 +442,7 @@ def speed(name: str) -> dict[str, Any]:
             give_back()
             yield sum(batch.tokens for batch in mine), partial(run_ours, mine), partial(run_theirs, theirs)
 
-    return in_turn(windows())
+    return time_interleaved(windows())
 
 
 def give_back() -> None:
@@ -450,9 +452,9 @@ def give_back() -> None:
 
 def report(threads: int) -> None:
     """The section of RESULTS.md, of what was measured by now."""
-    known = recorded("finetune")
+    known = load_records("finetune")
     rows = []
-    for name, bench in BENCHES.items():
+    for name, bench in TASKS.items():
         sides = {
             side: [value for key, value in known.items() if key.startswith(f"{name} {side} ")]
             for side in ("ours", "reference")
@@ -481,14 +483,14 @@ def report(threads: int) -> None:
         "precision",
         "tokens a second, in turn",
     ]
-    section(
+    write_section(
         "Fine-tuning tasks",
-        f"""`python benchmarks/finetune.py TASK`; {where(threads)}.
+        f"""`python benchmarks/finetune.py TASK`; {environment(threads)}.
 
 all-MiniLM-L6-v2 on the task's training file, the best epoch on dev; dropout 0.1. Several seeds: mean ± standard
 deviation (their number). Times were measured beside other processes.
 
-{table(columns, rows)}
+{markdown_table(columns, rows)}
 
 {SEEN}""",
     )

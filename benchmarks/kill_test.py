@@ -213,7 +213,7 @@ def report(seed: int, results: list[dict]) -> str:
     )
     return "\n\n".join(
         [
-            f"`python benchmarks/kill_test.py --seed {seed}`; {record.where(1)}.",
+            f"`python benchmarks/kill_test.py --seed {seed}`; {record.environment(1)}.",
             f"A model of 2 layers of 32, {STEPS} updates over several epochs, dropout 0.1, gradient "
             f"accumulation 2, "
             "dynamic masks, 2 workers, a checkpoint every 3 updates. After each SIGKILL the run is resumed. Log, "
@@ -244,7 +244,7 @@ def main() -> None:
     plan += [(place, 0.0) for place in places(draw)]
     results = []
     for number, (place, after) in enumerate(plan):
-        result = record.once(
+        result = record.run_once(
             "kill_test",
             f"seed {given.seed}, chain {number}",
             partial(killed, work, number, place, after, straight),
@@ -252,7 +252,7 @@ def main() -> None:
         results.append(result)
         print(number + 1, result, flush=True)
     section = report(given.seed, results)
-    record.section("Kill test", section)
+    record.write_section("Kill test", section)
     print(section)
     if not all(result["killed"] and not result["differing"] for result in results):
         raise SystemExit(1)

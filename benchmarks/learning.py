@@ -11,10 +11,8 @@ Each run is recorded: an interrupted script resumes, and seeds can be run one at
 
 from __future__ import annotations
 
-import logging
 import shutil
 import statistics
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +21,7 @@ from typing import Any
 import torch
 
 import bertsmith as bs
+import record
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
@@ -32,10 +31,9 @@ from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.resolve_settings import asked_for, resolved
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.quickstart.quickstart import PRETRAINING_SETTINGS, quickstart
-from corpus import prepared
+from corpus import prepare_corpus
 from ours import OurTrainer
-from record import WORK, once, ratios, recorded, section, table, where
-from reference import batches_from, rate_at
+from reference import batches_after, learning_rate_at
 
 NAME = "learning"
 # The recipe of 2026-11-21.
@@ -106,29 +104,30 @@ COMPARISONS = {
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = record.argument_parser(__doc__)
     parser.add_argument("parts", nargs="*", default=["quickstart", "mini", "time"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     hardware.configure_process(options.threads)
     for name in (part for part in options.parts if part in COMPARISONS):
         for seed in options.seeds:
             for arm in (arm for arm in COMPARISONS[name].arms if arm in options.arms):
-                once(NAME, f"{name} {arm} {seed}", partial(train, name, arm, seed, options.threads))
+                record.run_once(
+                    NAME, f"{name} {arm} {seed}", partial(train, name, arm, seed, options.threads)
+                )
     if "time" in options.parts:
         for name in COMPARISONS:
-            once(NAME, f"{name} time", partial(compare_time, name, options.threads))
+            record.run_once(NAME, f"{name} time", partial(compare_time, name, options.threads))
     report(options.threads)
 
 
 def load_shards(name: str) -> Shards:
     """Return the corpus of a comparison: the quickstart's of seed 0, or the encyclopedia with 8,000 tokens."""
     if name == "mini":
-        return Shards.open(prepared(8_000))
-    folder = WORK / "learning-quickstart"
+        return Shards.open(prepare_corpus(8_000))
+    folder = record.WORK / "learning-quickstart"
     if not (folder / "report.json").exists():
         shutil.rmtree(folder, ignore_errors=True)
         quickstart(folder, steps=1)
@@ -158,7 +157,7 @@ def arm_settings(name: str, arm: str, seed: int, threads: int, shards: Shards) -
 def train(name: str, arm: str, seed: int, threads: int) -> dict[str, Any]:
     """Run an arm, or resume it, and evaluate its model."""
     shards = load_shards(name)
-    run = WORK / "learning" / f"{name}-{arm.replace(' ', '-')}-{seed}"
+    run = record.WORK / "learning" / f"{name}-{arm.replace(' ', '-')}-{seed}"
     recipe = run.with_suffix(".yaml")
     recipe.parent.mkdir(parents=True, exist_ok=True)
     recipe.write_text(arm_settings(name, arm, seed, threads, shards).to_yaml(), encoding="utf-8")
@@ -190,7 +189,7 @@ def compare_time(name: str, threads: int) -> dict[str, Any]:
         settings = arm_settings(name, arm, 100, threads, shards)
         trainer = OurTrainer(*first_weights(settings, torch.Generator().manual_seed(100)), settings.train)
         stream = Source.of(shards, settings).streams[0]
-        batches = batches_from(stream, settings.train.batch_size, 0)
+        batches = batches_after(stream, settings.train.batch_size, 0)
         sides[arm] = trainer, batches, settings.train.model_copy(update={"max_steps": 2_000})
     seconds: dict[str, list[float]] = {arm: [] for arm in sides}
     for window in range(WINDOWS):
@@ -198,10 +197,10 @@ def compare_time(name: str, threads: int) -> dict[str, Any]:
             work = [next(batches) for _ in range(UPDATES)]
             start = hardware.clock()
             for batch in work:
-                trainer.update(batch, rate_at(trainer.step + 1, schedule))
+                trainer.update(batch, learning_rate_at(trainer.step + 1, schedule))
             if window:  # the first window warms up
                 seconds[arm].append((hardware.clock() - start) / sum(batch.tokens for batch in work))
-    by_window = ratios(seconds["ours"], seconds["before"])
+    by_window = record.ratios(seconds["ours"], seconds["before"])
     print(name, by_window, flush=True)
     microseconds = {arm: 1e6 * statistics.median(values) for arm, values in seconds.items()}
     return {"microseconds": microseconds, "ratio": statistics.median(by_window), "ratios": by_window}
@@ -211,9 +210,9 @@ def report(threads: int) -> None:
     """Write the section of RESULTS.md from the runs that are measured."""
     parts = "\n\n".join(filter(None, map(describe, COMPARISONS)))
     fractions = " and ".join(f"{fraction:.0%}" for fraction in FRACTIONS.values())
-    section(
+    record.write_section(
         "Learning",
-        f"""`python benchmarks/learning.py`; {where(threads, "fp32")}.
+        f"""`python benchmarks/learning.py`; {record.environment(threads, "fp32")}.
 
 Held-out masked-LM loss (and NSP accuracy) of the recipes with the same seed on the same instances, evaluated on
 the same held-out instances and masks. Ours also with {fractions} of the tokens, each with its own schedule.
@@ -228,7 +227,7 @@ heads). Ours adds Muon and a schedule that is constant and then falls. `tried.md
 
 def describe(name: str) -> str:
     """Return a comparison's paragraph and table; nothing if no run is recorded."""
-    records, comparison = recorded(NAME), COMPARISONS[name]
+    records, comparison = record.load_records(NAME), COMPARISONS[name]
     arms = comparison.arms
     seeds = [seed for seed in range(10) if any(f"{name} {arm} {seed}" in records for arm in arms)]
     if not seeds:
@@ -240,7 +239,7 @@ def describe(name: str) -> str:
     titles = {"before": "earlier recipe (AdamW)", "adamw": "the same with our initial weights"}
     tokens = {arm: f"{FRACTIONS.get(arm, 1) * comparison.tokens / 1e6:.3g} M tokens" for arm in arms}
     columns = ["seed", *(f"{titles.get(arm, 'ours')}, {tokens[arm]}" for arm in arms)]
-    text = f"**{name}** ({comparison.preset}):\n\n{table(columns, rows)}"
+    text = f"**{name}** ({comparison.preset}):\n\n{record.markdown_table(columns, rows)}"
     if (time := records.get(f"{name} time")) is not None:
         ratio, by_window, microseconds = time["ratio"], time["ratios"], time["microseconds"]
         fractions = " and ".join(

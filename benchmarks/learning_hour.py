@@ -12,15 +12,14 @@ model on tasks, call learning_tasks.py with WORK/hour/hour, or with WORK/chinese
 from __future__ import annotations
 
 import json
-import logging
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import bertsmith as bs
 from bertsmith import hardware
 from learning_tasks import MINIMAL_PAIRS
-from record import DATA, WORK, once, recorded, section, where
+from record import DATA, WORK, argument_parser, environment, load_records, run_once, write_section
 
 CORPORA = {"hour": ("enwiki", "books"), "chinese": ("zhwiki",)}
 TITLES = {
@@ -30,18 +29,17 @@ TITLES = {
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--all-pairs", action="store_true")
     parser.add_argument("--chinese", action="store_true")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     hardware.configure_process(options.threads)
     name = "chinese" if options.chinese else "hour"
     run = pretrain(name, options.minutes)
     if options.all_pairs and name == "hour":
-        once("learning_hour", "all pairs", lambda: bs.load(run).score_pairs(MINIMAL_PAIRS))
+        run_once("learning_hour", "all pairs", lambda: bs.load(run).score_pairs(MINIMAL_PAIRS))
     report(name, json.loads((run / "report.json").read_text(encoding="utf-8")), options)
 
 
@@ -66,16 +64,16 @@ def report(name: str, run: dict[str, Any], options: Namespace) -> None:
     held_out = run["held_out"]
     pairs_option, pairs_text = "", ""
     if name == "hour":
-        pairs = recorded("learning_hour").get("all pairs") or run["pairs"]
+        pairs = load_records("learning_hour").get("all pairs") or run["pairs"]
         by_phenomenon = sorted(pairs["by_phenomenon"].items(), key=lambda item: -item[1]["accuracy"])
         phenomena = ", ".join(f"{key} {value['accuracy']:.1%}" for key, value in by_phenomenon)
         pairs_option = f" --evaluate-pairs {MINIMAL_PAIRS.name}"
         pairs_text = f"""
 {pairs["accuracy"]:.1%} of {pairs["pairs"]:,} minimal pairs of BLiMP's development half (Warstadt et al. 2020; an
 n-gram model has 61.2 %, chance is 50 %): {phenomena}."""
-    section(
+    write_section(
         TITLES[name],
-        f"""`python benchmarks/learning_hour.py`; {where(options.threads)}.
+        f"""`python benchmarks/learning_hour.py`; {environment(options.threads)}.
 
 `bertsmith pretrain --data shards --out {name} --minutes {options.minutes:g}{pairs_option}`, the
 vocabulary of 8,000 trained on the same text, one seed, beside other processes.

@@ -3,8 +3,8 @@
     python benchmarks/learning_reference.py [speed] [tune] [train] [tasks] [--seed 0] [--threads 2]
 
 speed: tokens per second of both sides in turn, and so the number of the reference's updates in our time.
-tune: three learning rates for a tenth of the updates, with a seed that is not reported, evaluated on documents that
-    the whole run trains on.
+tune: three learning rates for a tenth of the updates, with a seed that is not reported, evaluated on documents
+    that the whole run trains on.
 train: the whole run at the best learning rate; its model folder is one that bertsmith loads.
 tasks: this model and ours of the same time (learning.py mini, the run with 55 % of the tokens) on minimal pairs
     and, fine-tuned with bertsmith, on sst2.
@@ -16,8 +16,6 @@ learning.py's mini.
 
 from __future__ import annotations
 
-import logging
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,6 +25,7 @@ import torch
 from torch import nn
 
 import bertsmith as bs
+import learning_tasks as tasks
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.instances.holdout_split import DocumentSplit
@@ -34,19 +33,10 @@ from bertsmith.pretraining.data import Source
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
 from learning import COMPARISONS, FRACTIONS, arm_settings, load_shards
-from learning_tasks import (
-    NUM_SAMPLED_PAIRS,
-    SEEDS,
-    TUNING_SEED,
-    mean_and_std,
-    minimal_pair_accuracy,
-    recorded_scores,
-    task_scores,
-)
 from ours import OurTrainer
 from pretraining_parity import compare_speed, train_reference
-from record import WORK, once, recorded, section, table, where
-from reference import Trainer
+from record import WORK, argument_parser, environment, load_records, markdown_table, run_once, write_section
+from reference import ReferenceTrainer
 
 NAME = "learning_reference"
 PARTS = ("speed", "tune", "train", "tasks")
@@ -65,29 +55,28 @@ USUAL = [
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("parts", nargs="*", default=PARTS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     hardware.configure_process(options.threads)
     shards, seed, threads = load_shards("mini"), options.seed, options.threads
-    tokens = OUR_TOKENS / once(NAME, "speed", partial(measure_speed, shards, threads))["ratio"]
+    tokens = OUR_TOKENS / run_once(NAME, "speed", partial(measure_speed, shards, threads))["ratio"]
     if {"tune", "train"} & set(options.parts):
         losses = {}
         for rate in LEARNING_RATES:
             measure = partial(tuning_loss, shards, rate, TUNING_FRACTION * tokens, threads)
-            losses[rate] = once(NAME, f"tuning {rate:g}", measure)
+            losses[rate] = run_once(NAME, f"tuning {rate:g}", measure)
         if "train" in options.parts:
             rate = min(losses, key=lambda rate: losses[rate])
             source = Source.of(shards, reference_settings(shards, rate, seed, threads))
-            once(NAME, f"{rate:g} {seed}", partial(train, source, tokens, f"reference-{seed}"))
+            run_once(NAME, f"{rate:g} {seed}", partial(train, source, tokens, f"reference-{seed}"))
     if "tasks" in options.parts:
         for name in (f"reference-{seed}", f"mini-ours-short-{seed}"):
             folder = bs.load(WORK / "learning" / name).model_folder
-            once(NAME, f"pairs {name}", partial(minimal_pair_accuracy, folder))
-            task_scores(f"{name} sst2 pre-trained", "sst2", folder, SEEDS, threads)
+            run_once(NAME, f"pairs {name}", partial(tasks.minimal_pair_accuracy, folder))
+            tasks.task_scores(f"{name} sst2 pre-trained", "sst2", folder, tasks.SEEDS, threads)
     report(threads)
 
 
@@ -97,7 +86,7 @@ def reference_settings(shards: Shards, rate: float, seed: int, threads: int) -> 
     return settings.changed([*USUAL, f"train.learning_rate={rate}"])
 
 
-def build_reference(settings: PretrainSettings) -> nn.Module:
+def build_usual_reference(settings: PretrainSettings) -> nn.Module:
     """Build the reference's model of these sizes with its own initial weights."""
     from transformers import BertConfig, BertForPreTraining
 
@@ -118,18 +107,20 @@ def build_reference(settings: PretrainSettings) -> nn.Module:
 
 def measure_speed(shards: Shards, threads: int) -> dict[str, Any]:
     """Measure tokens per second of our recipe and of the reference in turn."""
-    settings = arm_settings("mini", "ours", TUNING_SEED, threads, shards)
+    settings = arm_settings("mini", "ours", tasks.TUNING_SEED, threads, shards)
     settings = settings.changed(["train.max_tokens=none", "train.max_steps=1000"])
-    weights = first_weights(settings, torch.Generator().manual_seed(TUNING_SEED))
-    usual = reference_settings(shards, LEARNING_RATES[0], TUNING_SEED, threads)
-    trainer = Trainer(build_reference(usual), usual.train.model_copy(update={"max_steps": 1_000}))
+    weights = first_weights(settings, torch.Generator().manual_seed(tasks.TUNING_SEED))
+    usual = reference_settings(shards, LEARNING_RATES[0], tasks.TUNING_SEED, threads)
+    trainer = ReferenceTrainer(
+        build_usual_reference(usual), usual.train.model_copy(update={"max_steps": 1_000})
+    )
     stream = Source.of(shards, settings).streams[0]
     return compare_speed(OurTrainer(*weights, settings.train), trainer, stream)
 
 
 def tuning_loss(shards: Shards, rate: float, tokens: float, threads: int) -> float:
     """Return the loss after a short run, on documents that are neither trained on then nor held out later."""
-    settings = reference_settings(shards, rate, TUNING_SEED, threads)
+    settings = reference_settings(shards, rate, tasks.TUNING_SEED, threads)
     small = DocumentSplit.from_settings(shards, settings.data)
     doubled = {"validation_split": 2 * settings.data.validation_split}
     large = DocumentSplit.from_settings(shards, settings.data.model_copy(update=doubled))
@@ -143,32 +134,32 @@ def train(source: Source, tokens: float, name: str) -> dict[str, float]:
     num_tokens = stream.fill_stats(0, settings.train.batch_size).tokens
     updates = round(tokens / float(num_tokens.mean()))
     schedule = settings.train.model_copy(update={"max_steps": updates})
-    trainer = Trainer(build_reference(settings), schedule)
+    trainer = ReferenceTrainer(build_usual_reference(settings), schedule)
     folder = WORK / "learning" / name
     folder.mkdir(parents=True, exist_ok=True)
     train_reference(trainer, stream, folder / "state.pt")
     trainer.model.save_pretrained(folder)  # type: ignore[operator]
     source.shards.tokenizer.save(folder)
-    return trainer.measure(source.held_out_batches()[""]) | {"updates": updates}
+    return trainer.evaluate(source.held_out_batches()[""]) | {"updates": updates}
 
 
 def model_row(name: str, folder: str, updates: int, held_out: dict[str, float]) -> list[str]:
     """Format a model's losses, and its scores on tasks if they are measured."""
-    records = recorded(NAME)
+    records = load_records(NAME)
     row = [name, f"{updates:,}", f"{held_out['mlm_loss']:.3f}", f"{held_out['nsp_accuracy']:.0%}"]
-    scores = recorded_scores(f"{folder} sst2 pre-trained", SEEDS)
+    scores = tasks.recorded_scores(f"{folder} sst2 pre-trained", tasks.SEEDS)
     if scores is None or f"pairs {folder}" not in records:
         return [*row, "", ""]
     return [
         *row,
         f"{100 * records[f'pairs {folder}']:.1f}",
-        f"{mean_and_std(scores[1])} (rate {scores[0]:g})",
+        f"{tasks.mean_and_std(scores[1])} (rate {scores[0]:g})",
     ]
 
 
 def report(threads: int) -> None:
     """Write the section of RESULTS.md from the runs that are measured."""
-    records = recorded(NAME)
+    records = load_records(NAME)
     speed, rows = records["speed"], []
     for rate in LEARNING_RATES:
         for key, run in records.items():
@@ -176,23 +167,23 @@ def report(threads: int) -> None:
                 seed = key.split()[1]
                 name = f"reference, rate {rate:g}, seed {seed}"
                 rows.append(model_row(name, f"reference-{seed}", run["updates"], run))
-    ours = recorded("learning")["mini ours short 0"]
+    ours = load_records("learning")["mini ours short 0"]
     rows.append(model_row("ours", "mini-ours-short-0", ours["steps"], ours["held_out"]))
     tuning = [
         f"{records[f'tuning {rate:g}']:.3f} at {rate:g}"
         for rate in LEARNING_RATES
         if f"tuning {rate:g}" in records
     ]
-    section(
+    write_section(
         "Learning against the usual settings of transformers",
-        f"""`python benchmarks/learning_reference.py`; {where(threads)}.
+        f"""`python benchmarks/learning_reference.py`; {environment(threads)}.
 
-In the time that our recipe needs for {OUR_TOKENS / 1e6:g} M tokens (mini, encyclopedia, the same held-out instances).
-Tokens per second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}, ratio
+In the time that our recipe needs for {OUR_TOKENS / 1e6:g} M tokens (mini, encyclopedia, the same held-out
+instances). Tokens per second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}, ratio
 {speed["ratio"]:.2f}. The reference's loss after {TUNING_FRACTION:.0%} of the run: {", ".join(tuning)}.
-{NUM_SAMPLED_PAIRS:,} minimal pairs (chance 50) and sst2 (5,000 rows, three epochs, three seeds) in points:
+{tasks.NUM_SAMPLED_PAIRS:,} minimal pairs (chance 50) and sst2 (5,000 rows, three epochs, three seeds) in points:
 
-{table(["model", "updates", "held-out MLM loss", "NSP accuracy", "minimal pairs", "sst2"], rows)}""",
+{markdown_table(["model", "updates", "held-out MLM loss", "NSP accuracy", "minimal pairs", "sst2"], rows)}""",
     )
 
 

@@ -12,11 +12,9 @@ last four tasks are Chinese. Each score is recorded: an interrupted script resum
 from __future__ import annotations
 
 import gzip
-import logging
 import os
 import shutil
 import statistics
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,10 +22,10 @@ from itertools import islice
 from pathlib import Path
 
 import bertsmith as bs
+import record
+from baselines import best_baseline
 from bertsmith import hardware, rng
 from bertsmith.quickstart.quickstart import write_untrained_model
-from cheap import best_cheap
-from record import DATA, WORK, once, recorded, section, table, where
 
 NAME = "learning_tasks"
 ENGLISH = ("sst2", "cola", "rte", "stsb", "conll2003", "emotion")
@@ -37,7 +35,7 @@ SEEDS = (0, 1, 2)
 TUNING_SEED = 100
 MAX_ROWS = 5_000
 NUM_TUNING_ROWS, MIN_TUNING_WORDS, MIN_PHRASE_WORDS = 2_000, 10, 3
-MINIMAL_PAIRS = DATA / "minimal_pairs" / "blimp_dev.jsonl.zst"
+MINIMAL_PAIRS = record.DATA / "minimal_pairs" / "blimp_dev.jsonl.zst"
 NUM_SAMPLED_PAIRS = 3_000
 
 
@@ -45,8 +43,8 @@ NUM_SAMPLED_PAIRS = 3_000
 class DownstreamTask:
     """A fine-tuning task and the metric that is reported.
 
-    unit: "char" for languages without spaces between words. overlapping: training rows are phrases of one another,
-    so that a random split of them would score memorized text.
+    analyzer: "char" for languages without spaces between words. overlapping: training rows are phrases of one
+    another, so that a random split of them would score memorized text.
     """
 
     verb: str
@@ -55,7 +53,7 @@ class DownstreamTask:
     settings: Sequence[str]
     metric: str
     max_rows: int = MAX_ROWS
-    unit: str = "word"
+    analyzer: str = "word"
     overlapping: bool = False
 
 
@@ -76,33 +74,32 @@ TASKS = {
         "classify", "train.txt.gz", "dev.txt", [*_TEXT_AND_LABEL, "task.delimiter=;"], "macro_f1"
     ),
     "thucnews": DownstreamTask(
-        "classify", "train.txt.gz", "dev.txt.gz", _TEXT_AND_LABEL, "accuracy", unit="char"
+        "classify", "train.txt.gz", "dev.txt.gz", _TEXT_AND_LABEL, "accuracy", analyzer="char"
     ),
     "chnsenticorp": DownstreamTask(
-        "classify", "train.tsv.gz", "dev.tsv", ["task.text_column=text"], "accuracy", unit="char"
+        "classify", "train.tsv.gz", "dev.tsv", ["task.text_column=text"], "accuracy", analyzer="char"
     ),
-    "msra_ner": DownstreamTask("tag", "train.tsv.gz", "dev.tsv.gz", [], "f1", unit="char"),
+    "msra_ner": DownstreamTask("tag", "train.tsv.gz", "dev.tsv.gz", [], "f1", analyzer="char"),
     "cmrc2018": DownstreamTask(
-        "answer", "train.json.gz", "dev.json.gz", [], "f1", max_rows=1_000, unit="char"
+        "answer", "train.json.gz", "dev.json.gz", [], "f1", max_rows=1_000, analyzer="char"
     ),
 }
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = record.argument_parser(__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("--tasks", nargs="+", default=ENGLISH, choices=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     hardware.configure_process(options.threads)
     model, name = bs.load(options.run), options.run.resolve().name
-    untrained = WORK / "learning" / f"{name}-random-weights"
+    untrained = record.WORK / "learning" / f"{name}-random-weights"
     if not untrained.exists():
         write_untrained_model(untrained, model)
     for task in options.tasks:
-        once(NAME, f"cheap {task}", partial(cheap_score, task))
+        record.run_once(NAME, f"cheap {task}", partial(cheap_score, task))
         for kind, folder in zip(MODELS, (model.model_folder, untrained), strict=True):
             task_scores(f"{name} {task} {kind}", task, folder, options.seeds, options.threads)
         report(name, options.seeds, options.threads)
@@ -114,15 +111,15 @@ def task_scores(prefix: str, task: str, folder: Path, seeds: Sequence[int], thre
     rate = best_learning_rate(NAME, tuning_key, task, folder, threads)
     for seed in seeds:
         measure = partial(finetune_score, task, folder, rate, seed, threads)
-        once(NAME, f"{prefix} {rate:g} {seed}", measure)
+        record.run_once(NAME, f"{prefix} {rate:g} {seed}", measure)
 
 
-def best_learning_rate(record: str, key: str, task: str, folder: Path, threads: int) -> float:
+def best_learning_rate(name: str, key: str, task: str, folder: Path, threads: int) -> float:
     """Return the rate with the best score on held-out training rows; `{rate:g}` in the key stands for it."""
 
     def tuning_score(rate: float) -> float:
         measure = partial(finetune_score, task, folder, rate, TUNING_SEED, threads)
-        return float(once(record, key.format(rate=rate), measure))
+        return float(record.run_once(name, key.format(rate=rate), measure))
 
     return max(LEARNING_RATES, key=tuning_score)
 
@@ -139,10 +136,10 @@ def finetune_score(
     all_rows: bool = False,
 ) -> float:
     """Fine-tune a model and return its metric on dev, or on held-out training rows for the tuning seed."""
-    spec, data = TASKS[task], DATA / "tasks" / task
+    spec, data = TASKS[task], record.DATA / "tasks" / task
     is_split = seed == TUNING_SEED and not spec.overlapping
     dev = data / spec.dev if seed != TUNING_SEED else None if is_split else write_tuning_rows(task)
-    out = WORK / f"finetune-{os.getpid()}"
+    out = record.WORK / f"finetune-{os.getpid()}"
     model = bs.finetune(
         spec.verb,
         folder,
@@ -170,9 +167,9 @@ def finetune_score(
 
 def write_tuning_rows(task: str) -> Path:
     """Write training rows that neither contain nor are a phrase of a row that is trained on."""
-    path = WORK / "learning" / f"{task}-tuning.tsv"
+    path = record.WORK / "learning" / f"{task}-tuning.tsv"
     if not path.exists():
-        with gzip.open(DATA / "tasks" / task / TASKS[task].train, "rt", encoding="utf-8") as lines:
+        with gzip.open(record.DATA / "tasks" / task / TASKS[task].train, "rt", encoding="utf-8") as lines:
             header, *rows = lines.read().splitlines()
         texts = [f" {row.partition(chr(9))[0].strip()} " for row in rows]
         order = rng.permutation(0, "sample", len(rows))  # the order of `finetune --sample`
@@ -192,10 +189,10 @@ def write_tuning_rows(task: str) -> Path:
 
 def cheap_score(task: str, *, all_rows: bool = False) -> tuple[float, str]:
     """Return the best score without an encoder, on the same rows, and its method."""
-    spec, data = TASKS[task], DATA / "tasks" / task
+    spec, data = TASKS[task], record.DATA / "tasks" / task
     files = data / spec.train, data / spec.dev
-    rows = None if all_rows else spec.max_rows
-    return best_cheap(spec.verb, *files, spec.settings, spec.metric, rows=rows, unit=spec.unit)
+    sample = None if all_rows else spec.max_rows
+    return best_baseline(spec.verb, *files, spec.settings, spec.metric, sample=sample, analyzer=spec.analyzer)
 
 
 def minimal_pair_accuracy(folder: Path, sample: int | None = NUM_SAMPLED_PAIRS) -> float:
@@ -205,7 +202,7 @@ def minimal_pair_accuracy(folder: Path, sample: int | None = NUM_SAMPLED_PAIRS) 
 
 def recorded_scores(prefix: str, seeds: Sequence[int]) -> tuple[float, list[float]] | None:
     """Return the recorded learning rate and scores of a model; None if a seed is missing."""
-    records = recorded(NAME)
+    records = record.load_records(NAME)
     for rate in LEARNING_RATES:
         keys = [f"{prefix} {rate:g} {seed}" for seed in seeds]
         if all(key in records for key in keys):
@@ -220,9 +217,9 @@ def mean_and_std(scores: Sequence[float]) -> str:
     return f"{statistics.mean(points):.1f}{deviation}"
 
 
-def cheap_cell(task: str, record: str = NAME) -> str:
+def cheap_cell(task: str, name: str = NAME) -> str:
     """Format the recorded score of the best cheap method."""
-    score, method = recorded(record)[f"cheap {task}"]
+    score, method = record.load_records(name)[f"cheap {task}"]
     return f"{100 * score:.1f} ({method})"
 
 
@@ -242,14 +239,14 @@ def report(name: str, seeds: Sequence[int], threads: int) -> None:
     columns = ["task", "cheap method", "pre-trained", "random weights", "gain, paired by seed"]
     seed_list = ", ".join(map(str, seeds))
     deviations = f"seeds {seed_list}, mean ± standard deviation" if len(seeds) > 1 else f"seed {seed_list}"
-    section(
+    record.write_section(
         f"Tasks after {name}",
-        f"""`python benchmarks/learning_tasks.py RUN`; {where(threads)}.
+        f"""`python benchmarks/learning_tasks.py RUN`; {record.environment(threads)}.
 
 At most {MAX_ROWS:,} training rows{fewer_rows}, three epochs, dropout 0.1, the best evaluation on dev, in points;
 {deviations}. Rates chosen with seed {TUNING_SEED} on rows that were not trained on.
 
-{table(columns, rows)}""",
+{record.markdown_table(columns, rows)}""",
     )
 
 

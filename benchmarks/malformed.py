@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from record import section, where
+from record import environment, write_section
 
 TABLE = Path(__file__).parent.parent / "tests" / "faults" / "test_malformed.py"
 
@@ -38,9 +38,9 @@ def main() -> None:
     said = done.stdout.strip().splitlines()[-1].strip("= ")
     forms = Counter(Path(case[0].split()[0]).suffix or "plain" for case in [*cases.REFUSED, *cases.ODD])
     skipped = sum(bool(case[4]) for case in cases.REFUSED)
-    section(
+    write_section(
         "Malformed input",
-        f"`python benchmarks/malformed.py`; {where(1)}.\n\n"
+        f"`python benchmarks/malformed.py`; {environment(1)}.\n\n"
         f"{len(cases.REFUSED)} malformed files are refused with a message that names the place "
         f"({skipped} of them have "
         f"good rows, which `--on-error skip` keeps), {len(cases.ODD)} unusual ones are read as "

@@ -1,4 +1,4 @@
-"""Our update on batches that are handed to it, to be timed or compared with the reference's."""
+"""One training step of bertsmith on given batches, to be timed or compared with the reference's."""
 
 from __future__ import annotations
 
@@ -18,35 +18,34 @@ from bertsmith.training.train_step import Checks, Passes, Trained, update
 
 
 class OurTrainer:
-    """Encoder and objective with the settings' optimiser, where the reference computes as well."""
+    """Encoder and objective with the optimizer, kernels, and CUDA graphs that a run with these settings has."""
 
     def __init__(
         self, encoder: Encoder, objective: Objective, settings: TrainSettings, device: str = "cpu"
     ) -> None:
         precision = "bf16" if settings.precision == "bf16" else "fp32"
-        place = ComputeContext.create(device, precision, settings.seed, for_training=True)
-        if place.is_cpu:
+        context = ComputeContext.create(device, precision, settings.seed, for_training=True)
+        if context.is_cpu:
             kernels = select_training_backend(settings.kernels, encoder.config.hidden_size)
-            self.place = replace(place, generator=encoder.generator, kernels=kernels)
+            self.context = replace(context, generator=encoder.generator, kernels=kernels)
         else:
-            self.place = replace(
-                place, kernels=select_gpu_backend(settings.kernels, place.device, is_long=True)
-            )
-        self.place.prepare_modules(encoder, objective)
+            kernels = select_gpu_backend(settings.kernels, context.device, is_long=True)
+            self.context = replace(context, kernels=kernels)
+        self.context.prepare_modules(encoder, objective)
         self.checks = Checks()
         self.trained = Trained(encoder, objective).train()
-        records = pays(self.trained, self.place, settings, {})
-        self.passes = Recorded(self.trained) if records else Passes(self.trained)
+        uses_graphs = pays(self.trained, self.context, settings, {})
+        self.passes = Recorded(self.trained) if uses_graphs else Passes(self.trained)
         self.optimizer = optimizer_of(self.trained, settings)
         self.settings, self.step = settings, 0
 
-    def update(self, batch: Batch, rate: float) -> dict[str, Tensor]:
-        """One step at this rate; what `step.update` returns."""
+    def update(self, batch: Batch, learning_rate: float) -> dict[str, Tensor]:
+        """Make one training step. Return the losses by name, as `train_step.update` does."""
         self.step += 1
         objective = self.trained.objective
         assert isinstance(objective, Objective)
         work = Update(objective.counts(batch), batch.tokens, batch.epoch, (batch,), Position())
         return update(
-            *(self.trained, self.optimizer, work, rate, self.settings, self.place, self.step),
+            *(self.trained, self.optimizer, work, learning_rate, self.settings, self.context, self.step),
             *(self.passes, self.checks),
         )

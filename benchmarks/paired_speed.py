@@ -56,13 +56,14 @@ def main() -> None:
         "last loss",
     ]
     text = (
-        f"`python benchmarks/paired_speed.py`, {record.where(options.threads)}. Batches of {options.batch} pairs "
+        f"`python benchmarks/paired_speed.py`, {record.environment(options.threads)}. "
+        f"Batches of {options.batch} pairs "
         f"of {LENGTH} tokens of random text, fp32; seconds an update, median over {options.pairs} processes a "
         f"side, in turn, of each one's median of {options.updates} updates; the ratio's median, least and most "
-        f"over the pairs.\n\n{record.table(columns, rows)}"
+        f"over the pairs.\n\n{record.markdown_table(columns, rows)}"
     )
     print(text)
-    record.section("Speed beside an earlier version", text)
+    record.write_section("Speed beside an earlier version", text)
 
 
 def version_of(src: Path) -> str:
@@ -79,7 +80,7 @@ def row(preset: str, other: Path, names: dict[Path, str], options: argparse.Name
             key = (
                 f"{names[src]} {preset} {options.batch} x {options.updates} threads {options.threads}: {pair}"
             )
-            found.append(record.once("paired_speed", key, lambda src=src: run(src, preset, options)))
+            found.append(record.run_once("paired_speed", key, lambda src=src: run(src, preset, options)))
         print(preset, pair + 1, {names[src]: found[-1] for src, found in sides.items()}, flush=True)
     here, there = ([one["seconds"] for one in found] for found in sides.values())
     ratios = [a / b for a, b in zip(here, there, strict=True)]

@@ -29,8 +29,8 @@ from typing import Any
 
 import zstandard
 
-from corpus import FILES, prepared
-from record import DATA, WORK, once, recorded, section, where
+from corpus import FILES, prepare_corpus
+from record import DATA, WORK, environment, load_records, run_once, write_section
 
 PLAIN = WORK / "preparing-enwiki.txt"
 OUT = WORK / "preparing-out"
@@ -79,19 +79,19 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", default=["speed", "memory", "kills", "workers"])
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    tokenizer = prepared() / "tokenizer"
+    tokenizer = prepare_corpus() / "tokenizer"
     if not PLAIN.exists():
         with open(FILES[0], "rb") as packed, PLAIN.open("wb") as plain:
             zstandard.ZstdDecompressor().copy_stream(packed, plain)
     if "speed" in options.parts:
         speed(tokenizer, options.repeats)
     if "memory" in options.parts:
-        once("preparing", "memory", lambda: memory(tokenizer))
+        run_once("preparing", "memory", lambda: memory(tokenizer))
     if "workers" in options.parts:
-        once("preparing", "workers", lambda: workers(tokenizer))
+        run_once("preparing", "workers", lambda: workers(tokenizer))
     if "kills" in options.parts:
         kills(tokenizer)
-    report(recorded("preparing"))
+    report(load_records("preparing"))
 
 
 def command(files: list[str], tokenizer: Path, *options: str) -> list[str]:
@@ -147,13 +147,13 @@ def ours(tokenizer: Path) -> float:
 
 def speed(tokenizer: Path, repeats: int) -> None:
     """Windows in turn; each is kept when done."""
-    best = once("preparing", "map settings", lambda: {n: theirs(tokenizer, n) for n in (1, 2)})
+    best = run_once("preparing", "map settings", lambda: {n: theirs(tokenizer, n) for n in (1, 2)})
     processes = min((1, 2), key=lambda n: best[n] if n in best else best[str(n)])
     for number in range(repeats):
-        once("preparing", f"ours {number}", lambda: run(command(FILES, tokenizer, "--workers", "2")))
-        once("preparing", f"call {number}", lambda: ours(tokenizer))
-        once("preparing", f"map {number}", lambda: theirs(tokenizer, processes))
-    once("preparing", "same ids", lambda: same_ids(tokenizer, processes))
+        run_once("preparing", f"ours {number}", lambda: run(command(FILES, tokenizer, "--workers", "2")))
+        run_once("preparing", f"call {number}", lambda: ours(tokenizer))
+        run_once("preparing", f"map {number}", lambda: theirs(tokenizer, processes))
+    run_once("preparing", "same ids", lambda: same_ids(tokenizer, processes))
 
 
 def same_ids(tokenizer: Path, processes: int) -> dict[str, int]:
@@ -211,11 +211,11 @@ def workers(tokenizer: Path) -> dict[str, bool]:
 
 def kills(tokenizer: Path) -> None:
     """Each chain: a kill at a random moment of the time that the command takes, then the command again."""
-    expected = once("preparing", "straight", lambda: (run(command(FILES, tokenizer))[0], bytes_of(OUT)))
+    expected = run_once("preparing", "straight", lambda: (run(command(FILES, tokenizer))[0], bytes_of(OUT)))
     draw = random.Random(SEED)
     for number in range(10):
         moment = draw.uniform(0.05, 1.0) * expected[0]
-        once("preparing", f"kill {number}", lambda: killed(tokenizer, moment, expected[1]))  # noqa: B023
+        run_once("preparing", f"kill {number}", lambda: killed(tokenizer, moment, expected[1]))  # noqa: B023
 
 
 def killed(tokenizer: Path, moment: float, expected: dict[str, str]) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def killed(tokenizer: Path, moment: float, expected: dict[str, str]) -> dict[str
 
 
 def report(found: dict[str, Any]) -> None:
-    parts = [f"`python benchmarks/preparing.py`, {where(2)}."]
+    parts = [f"`python benchmarks/preparing.py`, {environment(2)}."]
     ours = [value for key, value in found.items() if key.startswith("ours ")]
     maps = [value for key, value in found.items() if key.startswith("map ") and key != "map settings"]
     if ours and maps:
@@ -267,7 +267,7 @@ def report(found: dict[str, Any]) -> None:
         )
     if same := found.get("workers"):
         parts.append(f"1, 2 and 4 workers: {'the same bytes' if same['same'] else 'DIFFERENT bytes'}.")
-    section("Corpus preparation", "\n\n".join(parts))
+    write_section("Corpus preparation", "\n\n".join(parts))
 
 
 if __name__ == "__main__":

@@ -12,15 +12,14 @@ much text, and whose rates were searched for). Each score is recorded: an interr
 from __future__ import annotations
 
 import json
-import logging
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
 from bertsmith import hardware
 from bertsmith.artifacts.locate import locate
 from learning_tasks import TASKS, cheap_cell, cheap_score, finetune_score, mean_and_std, minimal_pair_accuracy
-from record import once, recorded, section, table, where
+from record import argument_parser, environment, load_records, markdown_table, run_once, write_section
 
 NAME, DEFAULT_RATE = "pretrained", 3e-4
 EVALUATED = ("sst2", "cola", "rte", "stsb", "conll2003")
@@ -31,23 +30,22 @@ PUBLISHED = {
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=locate("bert-mini-uncased-en"))
     parser.add_argument("--tasks", nargs="*", default=EVALUATED, choices=EVALUATED)
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--rate", type=float, default=DEFAULT_RATE)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     hardware.configure_process(options.threads)
     name = options.folder.resolve().name
-    once(NAME, f"{name} pairs", partial(minimal_pair_accuracy, options.folder, None))
+    run_once(NAME, f"{name} pairs", partial(minimal_pair_accuracy, options.folder, None))
     for task in options.tasks:
-        once(NAME, f"cheap {task}", partial(cheap_score, task, all_rows=True))
+        run_once(NAME, f"cheap {task}", partial(cheap_score, task, all_rows=True))
         for seed in options.seeds:
             arguments = (task, options.folder, options.rate, seed, options.threads)
             key = record_key(name, task, options.rate, seed)
-            once(NAME, key, partial(finetune_score, *arguments, all_rows=True))
+            run_once(NAME, key, partial(finetune_score, *arguments, all_rows=True))
         report(name, options)
 
 
@@ -57,7 +55,7 @@ def record_key(name: str, task: str, rate: float, seed: int) -> str:
 
 def report(name: str, options: Namespace) -> None:
     """Write the section of RESULTS.md from the tasks that are measured."""
-    records = recorded(NAME)
+    records = load_records(NAME)
     metadata = json.loads((options.folder / "bertsmith.json").read_text(encoding="utf-8"))
     held_out = metadata["held_out"]
     published = next((scores for size, scores in PUBLISHED.items() if size in name), {})
@@ -69,9 +67,9 @@ def report(name: str, options: Namespace) -> None:
             score = f"{mean_and_std(scores)} ({len(scores)} seed{'s' if len(scores) > 1 else ''})"
             columns = [f"{task}, {TASKS[task].metric}", cheap_cell(task, NAME), score]
             rows.append([*columns, published.get(task, "")])
-    section(
+    write_section(
         f"Evaluation of {name}",
-        f"""`python benchmarks/pretrained.py`; {where(options.threads)}.
+        f"""`python benchmarks/pretrained.py`; {environment(options.threads)}.
 
 {metadata["steps"]:,} updates, {metadata["tokens"]:,} tokens. Held out: masked-LM loss {held_out["mlm_loss"]:.3f}
 (word frequencies {held_out["unigram_mlm_loss"]:.3f}), accuracy {held_out["mlm_accuracy"]:.1%}; NSP accuracy
@@ -79,7 +77,7 @@ def report(name: str, options: Namespace) -> None:
 (chance 50 %; an n-gram model 61.2 %).
 Dev, in points, all training rows, 3 epochs, rate {options.rate:g}, mean ± standard deviation over seeds:
 
-{table(["task", "cheap method", "this model", "published, this size"], rows)}""",
+{markdown_table(["task", "cheap method", "this model", "published, this size"], rows)}""",
     )
 
 

@@ -12,8 +12,6 @@ ours, reference: dropout 0.1, the same instances: held-out losses after --steps.
 from __future__ import annotations
 
 import json
-import logging
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -27,10 +25,19 @@ from bertsmith.corpus.shards import Shards
 from bertsmith.instances.batches import InstanceStream, MaskedBatch
 from bertsmith.pretraining.data import Source
 from bertsmith.pretraining.settings import PretrainSettings
-from corpus import prepared
+from corpus import prepare_corpus
 from ours import OurTrainer
-from record import WORK, once, recorded, section, table, where
-from reference import Trainer, batches_from, in_turn, rate_at, reference_of, settings_of, started, told
+from record import WORK, argument_parser, environment, load_records, markdown_table, run_once, write_section
+from reference import (
+    ReferenceTrainer,
+    batches_after,
+    build_reference,
+    describe_rates,
+    initial_weights,
+    learning_rate_at,
+    make_settings,
+    time_interleaved,
+)
 
 NAME = "parity"
 SEED = 0
@@ -57,17 +64,16 @@ LONG = [
 
 def main() -> None:
     parts = {"same": same_losses, "speed": speed, "ours": train_ours, "reference": train_theirs}
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser = argument_parser(__doc__)
     parser.add_argument("parts", nargs="*", default=list(parts))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     hardware.configure_process(options.threads)
     torch.manual_seed(SEED)  # dropout of the reference uses torch's global generator
-    shards = Shards.open(prepared())
+    shards = Shards.open(prepare_corpus())
     for part in options.parts:
-        once(NAME, part, partial(parts[part], shards, options.steps, options.threads))
+        run_once(NAME, part, partial(parts[part], shards, options.steps, options.threads))
     report(options.threads)
 
 
@@ -96,8 +102,8 @@ def same_losses(shards: Shards, steps: int, threads: int) -> dict[str, float]:
     log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     ours = [line for line in log if line["kind"] == "train"]
     settings = PretrainSettings.from_file(run / "settings.yaml")
-    trainer = Trainer(reference_of(settings), settings.train)
-    batches = batches_from(Source.of(shards, settings).streams[0], SAME_BATCH, 0)
+    trainer = ReferenceTrainer(build_reference(settings), settings.train)
+    batches = batches_after(Source.of(shards, settings).streams[0], SAME_BATCH, 0)
     differences = {"mlm": 0.0, "nsp": 0.0}
     for line in ours:
         losses = trainer.update(next(batches))
@@ -123,18 +129,18 @@ def train_ours(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
 
 def train_theirs(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     """Train the reference on the same instances from the same initial weights."""
-    settings = settings_of(shards, *long_assignments(steps, threads))
+    settings = make_settings(shards, *long_assignments(steps, threads))
     source = Source.of(shards, settings)
-    trainer = Trainer(reference_of(settings, source.counts), settings.train)
+    trainer = ReferenceTrainer(build_reference(settings, source.counts), settings.train)
     train_reference(trainer, source.streams[0], WORK / f"parity-long-{steps}-reference.pt")
-    return trainer.measure(source.held_out_batches()[""])
+    return trainer.evaluate(source.held_out_batches()[""])
 
 
-def train_reference(trainer: Trainer, stream: InstanceStream, state: Path) -> None:
+def train_reference(trainer: ReferenceTrainer, stream: InstanceStream, state: Path) -> None:
     """Train the reference for the steps of its settings; the state is saved, so that it can be resumed."""
     trainer.restore(state)
     steps = trainer.settings.max_steps or 0
-    batches = batches_from(stream, trainer.settings.batch_size, trainer.step)
+    batches = batches_after(stream, trainer.settings.batch_size, trainer.step)
     while trainer.step < steps:
         losses = trainer.update(next(batches))
         if trainer.step % SAVE_STEPS == 0:
@@ -146,19 +152,19 @@ def speed(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     """Measure tokens per second of both with dropout, windows in turn."""
     precision = hardware.choose_precision().precision
     assignments = ["train.max_steps=10000", f"train.batch_size={BATCH}", f"train.seed={SEED}"]
-    settings = settings_of(shards, *assignments, f"train.precision={precision}")
-    trainer = Trainer(reference_of(settings), settings.train)
+    settings = make_settings(shards, *assignments, f"train.precision={precision}")
+    trainer = ReferenceTrainer(build_reference(settings), settings.train)
     stream = Source.of(shards, settings).streams[0]
-    return compare_speed(OurTrainer(*started(settings), settings.train), trainer, stream)
+    return compare_speed(OurTrainer(*initial_weights(settings), settings.train), trainer, stream)
 
 
-def compare_speed(ours: OurTrainer, theirs: Trainer, stream: InstanceStream) -> dict[str, Any]:
+def compare_speed(ours: OurTrainer, theirs: ReferenceTrainer, stream: InstanceStream) -> dict[str, Any]:
     """Time windows of updates of both sides in turn on the same batches."""
-    batches = batches_from(stream, ours.settings.batch_size, 0)
+    batches = batches_after(stream, ours.settings.batch_size, 0)
 
     def update_ours(window: list[MaskedBatch]) -> None:
         for batch in window:
-            ours.update(batch, rate_at(ours.step + 1, ours.settings))
+            ours.update(batch, learning_rate_at(ours.step + 1, ours.settings))
 
     def update_theirs(window: list[MaskedBatch]) -> None:
         for batch in window:
@@ -170,31 +176,33 @@ def compare_speed(ours: OurTrainer, theirs: Trainer, stream: InstanceStream) -> 
             tokens = sum(batch.tokens for batch in window)
             yield tokens, partial(update_ours, window), partial(update_theirs, window)
 
-    return in_turn(windows())
+    return time_interleaved(windows())
 
 
 def report(threads: int) -> None:
     """Write the section of RESULTS.md from the parts that are measured."""
-    records = recorded(NAME)
-    parts = [f"`python benchmarks/pretraining_parity.py`, seed {SEED}; {where(threads)}."]
+    records = load_records(NAME)
+    parts = [f"`python benchmarks/pretraining_parity.py`, seed {SEED}; {environment(threads)}."]
     if same := records.get("same"):
-        parts.append(f"""Same initial weights and batches, dropout 0, fp32, {same["steps"]} steps of {SAME_BATCH} pairs
-at the paper's rate of 1e-4: largest difference of the MLM loss {same["mlm"]:.1e}, of the NSP loss {same["nsp"]:.1e}
-(last MLM loss {same["last_mlm"]:.3f}). At a rate of 1e-3 the MLM losses differed by 8.2e-4 after 150 steps, and the
-difference grew.""")
+        parts.append(f"""Same initial weights and batches, dropout 0, fp32, {same["steps"]} steps of {SAME_BATCH}
+pairs at the paper's rate of 1e-4: largest difference of the MLM loss {same["mlm"]:.1e}, of the NSP loss
+{same["nsp"]:.1e} (last MLM loss {same["last_mlm"]:.3f}). At a rate of 1e-3 the MLM losses differed by 8.2e-4
+after 150 steps, and the difference grew.""")
     if {"ours", "reference"} <= records.keys():
         run, theirs = records["ours"], records["reference"]
         ours, names = run["held_out"], ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")
         sides = {"ours": ours, "reference": theirs}
         rows = [[name, *(f"{side[key]:.4f}" for key in names)] for name, side in sides.items()]
         parts.append(f"""Dropout 0.1 on both sides, {run["precision"]}, {run["steps"]:,} steps of {BATCH} pairs,
-{run["tokens"]:,} tokens, the same instances with {MASKED:.0%} of the tokens masked; held-out figures (unigram MLM loss
-{ours["unigram_mlm_loss"]:.3f}); MLM loss of ours {ours["mlm_loss"] / theirs["mlm_loss"] - 1:+.2%}:
+{run["tokens"]:,} tokens, the same instances with {MASKED:.0%} of the tokens masked; held-out figures (unigram
+MLM loss {ours["unigram_mlm_loss"]:.3f}); MLM loss of ours {ours["mlm_loss"] / theirs["mlm_loss"] - 1:+.2%}:
 
-{table(["", "MLM loss", "MLM accuracy", "NSP loss", "NSP accuracy"], rows)}""")
+{markdown_table(["", "MLM loss", "MLM accuracy", "NSP loss", "NSP accuracy"], rows)}""")
     if rates := records.get("speed"):
-        parts.append(f"Batches of {BATCH}, dropout 0.1, windows of {WINDOW_STEPS} steps. {told(rates)}")
-    section("Pre-training against transformers", "\n\n".join(parts))
+        parts.append(
+            f"Batches of {BATCH}, dropout 0.1, windows of {WINDOW_STEPS} steps. {describe_rates(rates)}"
+        )
+    write_section("Pre-training against transformers", "\n\n".join(parts))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 from bertsmith.finetuning.run import finetune
 from bertsmith.quickstart.quickstart import FINETUNING_SETTINGS, quickstart
-from record import WORK, once, section, table, where
+from record import WORK, environment, markdown_table, run_once, write_section
 
 RATES = (2e-4, 5e-4, 1e-3, 2e-3)  # of fine-tuning; the quickstart's is among them
 NOTES = """With this recipe (2026-11-22, seed 0's model, three fine-tuning seeds): the pooler 57.5, 58.8, 56.8;
@@ -30,7 +30,7 @@ def main() -> None:
     options = parser.parse_args()
     reports = []
     for seed in options.seeds:
-        reports.append(once("quickstart", f"seed {seed}", lambda seed=seed: measured(seed)))
+        reports.append(run_once("quickstart", f"seed {seed}", lambda seed=seed: measured(seed)))
         write(reports)
 
 
@@ -92,9 +92,9 @@ def write(reports: list[dict[str, Any]]) -> None:
     first = reports[0]
     libraries = ", ".join(f"{row['name']} {row['version']}" for row in first["corpus"]["libraries"][:10])
     sizes = first["task"]["sentences"]
-    section(
+    write_section(
         "Quickstart",
-        f"""`python benchmarks/quickstart.py`; {where(first["machine"]["threads"])}.
+        f"""`python benchmarks/quickstart.py`; {environment(first["machine"]["threads"])}.
 
 `bertsmith quickstart --seed N`. The task: which of {", ".join(first["task"]["labels"])} a sentence comes from;
 {sizes["train"]} sentences for training, {sizes["dev"]} for validation, {sizes["test"]:,} for the test, from
@@ -103,11 +103,11 @@ documents held out of pre-training. Corpus: {first["corpus"]["words"]:,} words i
 updates. Test accuracy in %; minimal pairs: accuracy without fine-tuning on a sentence and
 the same with one word exchanged, of bigram counts, random weights, and the pre-trained model.
 
-{table(columns, rows)}
+{markdown_table(columns, rows)}
 
 Other fine-tuning rates and numbers of updates (test accuracy by seed):
 
-{table(["rate", "updates", "random weights", "pre-trained"], grid_rows(reports))}
+{markdown_table(["rate", "updates", "random weights", "pre-trained"], grid_rows(reports))}
 
 {NOTES}
 """,

@@ -1,8 +1,10 @@
-"""Where measurements go: records that a killed script finds again, also elsewhere, and sections of RESULTS.md."""
+"""Records of measurements (records/NAME.jsonl, which let a killed script resume) and sections of RESULTS.md."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import logging
 import os
 import platform
 import re
@@ -13,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from held import held_to
+from cpu_isa import isa_limit
 
 HERE = Path(__file__).parent
 WORK = Path(os.environ.get("BERTSMITH_BENCHMARK_WORK", HERE / "work"))
@@ -29,18 +31,28 @@ MATRIX_UNITS = {  # the newest first: the first that a processor has names its c
 }
 
 
-def recorded(name: str) -> dict[str, Any]:
-    """What earlier runs of a script measured, by key: the lines of records/NAME.jsonl, which are committed."""
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help is the script's docstring, and show bertsmith's log messages from now on."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("bertsmith").setLevel(logging.INFO)
+    return argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def load_records(name: str) -> dict[str, Any]:
+    """Return the values in records/NAME.jsonl by key."""
     file = RECORDS / f"{name}.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return {known["key"]: known["value"] for known in map(json.loads, lines)}
+    return {record["key"]: record["value"] for record in map(json.loads, lines)}
 
 
-def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
-    """What `measure` gave for this key, now or in an earlier run of the script."""
-    if key in (known := recorded(name)):
-        print(f"measured before, see records/{name}.jsonl: {key}", file=sys.stderr)
-        return known[key]
+def run_once(name: str, key: str, measure: Callable[[], Any]) -> Any:
+    """Return the recorded value of this key; without one, call `measure` and record its value."""
+    records = load_records(name)
+    if key in records:
+        print(f"already measured, see records/{name}.jsonl: {key}", file=sys.stderr)
+        return records[key]
     value = measure()
     RECORDS.mkdir(parents=True, exist_ok=True)
     with (RECORDS / f"{name}.jsonl").open("a", encoding="utf-8") as out:
@@ -48,26 +60,28 @@ def once(name: str, key: str, measure: Callable[[], Any]) -> Any:
     return value
 
 
-def where(threads: int, precision: str = "") -> str:
-    """The machine and the versions, for the line above a table; precision: of runs that have their own."""
+def environment(threads: int, precision: str = "") -> str:
+    """Return the machine and the versions of packages, for the line above a table.
+
+    precision: the one that was measured, if it is not this machine's default.
+    """
     from bertsmith import hardware
 
-    found = hardware.describe()
-    used = f"{threads} thread{'s' if threads != 1 else ''} of {found.cores} cores"
+    machine = hardware.describe()
     return (
-        f"{found.processor}, {used}, {', '.join(found.instruction_sets)}, "
-        f"{precision or hardware.choose_precision().precision}; {versions()}"
+        f"{machine.processor}, {threads} thread{'s' if threads != 1 else ''} of {machine.cores} cores, "
+        f"{', '.join(machine.instruction_sets)}, {precision or hardware.choose_precision().precision}; {versions()}"
     )
 
 
 def versions(*more: str) -> str:
-    """Python's and the packages', those of `more` too."""
+    """Return the versions of Python, the usual packages, and those in `more`; exit if one is missing."""
     names = ("torch", "transformers", "tokenizers", "numpy", *more)
-    require(*names)
+    require_packages(*names)
     return ", ".join((f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in names)))
 
 
-def require(*packages: str) -> None:
+def require_packages(*packages: str) -> None:
     """Exit with the command that installs the packages if one of them is missing."""
     missing = []
     for name in packages:
@@ -80,12 +94,12 @@ def require(*packages: str) -> None:
 
 
 def machine_name() -> str:
-    """The processor and its instruction sets, for a record: scripts that resume may go on elsewhere."""
+    """Return the processor and its instruction sets: a script may resume on another machine."""
     from bertsmith import hardware
 
-    found = hardware.describe()
-    held = f"; held to {held_to()}" if held_to() else ""
-    return f"{found.processor}, {found.cores} cores, {', '.join(found.instruction_sets)}{held}"
+    machine = hardware.describe()
+    limit = f"; held to {isa_limit()}" if isa_limit() else ""
+    return f"{machine.processor}, {machine.cores} cores, {', '.join(machine.instruction_sets)}{limit}"
 
 
 def processor_class(key: str) -> str:
@@ -104,32 +118,31 @@ def versions_in(keys: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(key.rpartition("; ")[2] for key in keys))
 
 
-def ratios(own: Sequence[float], other: Sequence[float]) -> list[float]:
-    """Of what two sides had, window by window."""
-    return [a / b for a, b in zip(own, other, strict=True)]
+def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """Divide one side's figures by the other's, window by window."""
+    return [a / b for a, b in zip(numerators, denominators, strict=True)]
 
 
 def median_and_range(values: Sequence[float], form: str = ".2f") -> str:
-    """The median, with the least and the most."""
-    middle, least, most = statistics.median(values), min(values), max(values)
-    return f"{middle:{form}} ({least:{form}} to {most:{form}})"
+    """Format values as "median (min to max)"."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def section(title: str, text: str) -> None:
-    """Write a section of RESULTS.md, in the place of an earlier one of the same title."""
-    whole = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n"
-    head, *parts = whole.split("\n## ")
+def write_section(title: str, text: str) -> None:
+    """Write a section of RESULTS.md, or replace the one of the same title."""
+    page = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n"
+    head, *parts = page.split("\n## ")
     sections = {part.partition("\n")[0]: part for part in parts}
     sections[title] = f"{title}\n\n{text.strip()}\n"
-    beside = RESULTS.with_name(".RESULTS.md.writing")
-    beside.write_text(
+    temporary = RESULTS.with_name(".RESULTS.md.writing")
+    temporary.write_text(
         "\n## ".join([head.rstrip() + "\n", *(part.rstrip() + "\n" for part in sections.values())]),
         encoding="utf-8",
     )
-    os.replace(beside, RESULTS)
+    os.replace(temporary, RESULTS)

@@ -1,8 +1,7 @@
-"""The reference library's BERT trained as its users train it, on the batches of ours."""
+"""The BERT of transformers, trained as its users train it, on the batches of bertsmith."""
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,56 +22,72 @@ from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.training.data_loader import Position, batches
 from bertsmith.training.lr_schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 from record import WORK, median_and_range, ratios
 
 
-def settings_of(shards: Shards, *assignments: str) -> PretrainSettings:
-    """The settings of a bert-mini-uncased run on these shards, with `--set` assignments."""
+def make_settings(shards: Shards, *assignments: str) -> PretrainSettings:
+    """Return the settings of a bert-mini-uncased run on these shards, changed by `--set` assignments."""
     sizes = preset("bert-mini-uncased", vocab_size=shards.tokenizer.vocab_size).model_dump()
     return PretrainSettings.of({"model": sizes}, "benchmark").changed(assignments)
 
 
-def reference_of(chosen: PretrainSettings, counts: Any = None) -> nn.Module:
-    """The reference library's BertForPreTraining with our first weights, through a folder on disk."""
-    return reference_from(written("first-weights", *started(chosen, counts)))
+def initial_weights(settings: PretrainSettings, counts: Any = None) -> tuple[Encoder, Objective]:
+    """Return encoder and objective as at the start of a run. counts: the corpus's token counts, if they matter."""
+    return first_weights(settings, torch.Generator().manual_seed(settings.train.seed), counts)
 
 
-def started(chosen: PretrainSettings, counts: Any = None) -> tuple[Encoder, Objective]:
-    """Encoder and objective as a run with these settings begins."""
-    return first_weights(chosen, torch.Generator().manual_seed(chosen.train.seed), counts)
+def build_reference(settings: PretrainSettings, counts: Any = None) -> nn.Module:
+    """Return the reference's BertForPreTraining with the initial weights of ours."""
+    return load_reference(write_model("first-weights", *initial_weights(settings, counts)))
 
 
-def written(name: str, encoder: Encoder, objective: Objective) -> Path:
-    """The folder that these weights were written to."""
+def write_model(name: str, encoder: Encoder, objective: Objective) -> Path:
+    """Write a model folder below WORK and return its path."""
     parts = objective.export(encoder)[MODEL]
-    return write_folder(WORK / name, parts.config, parts.modules)
+    return write_folder(
+        WORK / name, parts.config, parts.modules, labels=parts.labels, problem_type=parts.problem_type
+    )
 
 
-def reference_from(folder: Path) -> nn.Module:
-    """The reference library's BertForPreTraining from one of our folders; every key must be there."""
-    from transformers import BertForPreTraining
+def load_reference(folder: Path, class_name: str = "BertForPreTraining") -> nn.Module:
+    """Load a model folder by a class of transformers. RuntimeError if a weight is missing or unexpected."""
+    import transformers
 
-    model, report = BertForPreTraining.from_pretrained(folder, output_loading_info=True)
+    model_class: Any = getattr(transformers, class_name)
+    model: nn.Module
+    model, report = model_class.from_pretrained(folder, output_loading_info=True)
     if any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
-        raise RuntimeError(f"the folder does not load cleanly: {report}")
+        raise RuntimeError(f"{class_name} does not load {folder} cleanly: {report}")
     return model
 
 
-def streams(shards: Shards, chosen: PretrainSettings) -> tuple[InstanceStream, InstanceStream]:
-    """Training and held-out instances, as the pre-training workflow makes them."""
-    split, length = DocumentSplit.from_settings(shards, chosen.data), chosen.data.sequence_length
+def instance_streams(shards: Shards, settings: PretrainSettings) -> tuple[InstanceStream, InstanceStream]:
+    """Return the training and validation instances of a pre-training run."""
+    split, length = DocumentSplit.from_settings(shards, settings.data), settings.data.sequence_length
     return (
-        instances_of(shards, split.train, chosen, length, kin=split.duplicate_groups),
+        instances_of(shards, split.train, settings, length, kin=split.duplicate_groups),
         instances_of(
-            shards, split.validation, chosen, length, kin=split.duplicate_groups, seed=VALIDATION_SEED
+            shards, split.validation, settings, length, kin=split.duplicate_groups, seed=VALIDATION_SEED
         ),
     )
 
 
-def padded(batch: MaskedBatch) -> dict[str, Tensor]:
-    """One of our batches in the form that the reference's collators give: padded, labels -100 elsewhere."""
+def batches_after(stream: InstanceStream, size: int, step: int) -> Iterator[MaskedBatch]:
+    """Yield the batches that follow `step` training steps, endlessly."""
+    epoch, start = 0, step * size
+    while start >= stream.size(epoch):
+        start -= -(-stream.size(epoch) // size) * size
+        epoch += 1
+    for batch, _ in batches(stream, size, Position(epoch, start), 0):
+        assert isinstance(batch, MaskedBatch)
+        yield batch
+
+
+def pad_batch(batch: MaskedBatch) -> dict[str, Tensor]:
+    """Return a batch as the reference's collators do: padded to its longest, labels -100 if not masked."""
     packed = batch.packed
     labels = torch.full_like(packed.tokens, -100)
     labels[batch.rows] = batch.labels
@@ -85,26 +100,27 @@ def padded(batch: MaskedBatch) -> dict[str, Tensor]:
     }
 
 
-def usual_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
-    """AdamW as the reference's Trainer makes it: by names, fused (its default with this version of torch)."""
-    plain = [p for name, p in model.named_parameters() if name.endswith("bias") or "LayerNorm" in name]
-    kept = {id(p) for p in plain}
-    decayed = [p for p in model.parameters() if id(p) not in kept]
+def make_adamw(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
+    """Return AdamW as the reference's Trainer does: fused, no decay for biases and LayerNorm."""
+    without_decay, decayed = [], []
+    for name, parameter in model.named_parameters():
+        is_excluded = name.endswith("bias") or "LayerNorm" in name
+        (without_decay if is_excluded else decayed).append(parameter)
     groups = [
         {"params": decayed, "weight_decay": settings.weight_decay},
-        {"params": plain, "weight_decay": 0.0},
+        {"params": without_decay, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=0.0, betas=settings.betas, eps=settings.epsilon, fused=True)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, step: int, settings: TrainSettings) -> None:
-    """The learning rate that our loop has at this step."""
+def set_learning_rate(optimizer: torch.optim.Optimizer, step: int, settings: TrainSettings) -> None:
+    """Set the learning rate that a run with these settings has at this step."""
     for group in optimizer.param_groups:
-        group["lr"] = rate_at(step, settings)
+        group["lr"] = learning_rate_at(step, settings)
 
 
-def rate_at(step: int, settings: TrainSettings) -> float:
-    """The learning rate of our loop's update number `step`."""
+def learning_rate_at(step: int, settings: TrainSettings) -> float:
+    """Return the learning rate that a run with these settings has at this step."""
     updates = settings.max_steps or 1
     return learning_rate(
         step,
@@ -115,62 +131,62 @@ def rate_at(step: int, settings: TrainSettings) -> float:
     )
 
 
-class Trainer:
-    """The reference's usual loop: AdamW without decay on biases and LayerNorm, clipping, our learning rates."""
+class ReferenceTrainer:
+    """The reference's usual training loop: AdamW, gradient clipping, and our learning rates."""
 
     def __init__(self, model: nn.Module, settings: TrainSettings) -> None:
         self.model, self.settings, self.step = model.train(), settings, 0
-        self.optimizer = usual_optimizer(model, settings)
+        self.optimizer = make_adamw(model, settings)
 
     def update(self, batch: MaskedBatch) -> dict[str, float]:
-        """One step; the two losses before it."""
+        """Make one training step. Return both losses before it."""
         self.step += 1
-        inputs = padded(batch)
-        labels, pairs = inputs.pop("labels"), inputs.pop("next_sentence_label")
+        inputs = pad_batch(batch)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
-            out = self.model(**inputs, labels=labels, next_sentence_label=pairs)
-        out.loss.backward()
+            output = self.model(**inputs)
+        output.loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
-        set_rate(self.optimizer, self.step, self.settings)
+        set_learning_rate(self.optimizer, self.step, self.settings)
         self.optimizer.step()
         self.optimizer.zero_grad()
         with torch.no_grad():
-            nsp = nn.functional.cross_entropy(out.seq_relationship_logits, pairs).item()
-        return {"mlm": out.loss.item() - nsp, "nsp": nsp}
+            nsp = nn.functional.cross_entropy(output.seq_relationship_logits, inputs["next_sentence_label"])
+        return {"mlm": output.loss.item() - nsp.item(), "nsp": nsp.item()}
 
-    def measure(self, batches: Sequence[MaskedBatch]) -> dict[str, float]:
-        """Held-out losses and accuracies, as our objective measures them."""
+    def evaluate(self, batches: Sequence[MaskedBatch]) -> dict[str, float]:
+        """Return losses and accuracies of validation batches, as our objective computes them."""
         self.model.eval()
         sums = dict.fromkeys(("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"), 0.0)
-        rows = pairs = 0
+        counts = {"mlm": 0, "nsp": 0}
         with torch.inference_mode():
             for batch in batches:
-                inputs = padded(batch)
-                labels, order = inputs.pop("labels"), inputs.pop("next_sentence_label")
-                out = self.model(**inputs)
-                mlm, truth = out.prediction_logits[labels >= 0], labels[labels >= 0]
-                sums["mlm_loss"] += nn.functional.cross_entropy(mlm, truth, reduction="sum").item()
-                sums["mlm_accuracy"] += (mlm.argmax(-1) == truth).sum().item()
-                nsp = out.seq_relationship_logits
-                sums["nsp_loss"] += nn.functional.cross_entropy(nsp, order, reduction="sum").item()
-                sums["nsp_accuracy"] += (nsp.argmax(-1) == order).sum().item()
-                rows, pairs = rows + len(truth), pairs + len(order)
+                inputs = pad_batch(batch)
+                labels, pair_labels = inputs.pop("labels"), inputs.pop("next_sentence_label")
+                output, is_masked = self.model(**inputs), labels >= 0
+                for name, logits, expected in (
+                    ("mlm", output.prediction_logits[is_masked], labels[is_masked]),
+                    ("nsp", output.seq_relationship_logits, pair_labels),
+                ):
+                    loss = nn.functional.cross_entropy(logits, expected, reduction="sum")
+                    sums[f"{name}_loss"] += loss.item()
+                    sums[f"{name}_accuracy"] += (logits.argmax(-1) == expected).sum().item()
+                    counts[name] += len(expected)
         self.model.train()
-        return {name: value / (rows if name[0] == "m" else pairs) for name, value in sums.items()}
+        return {name: value / counts[name[:3]] for name, value in sums.items()}
 
     def save(self, file: Path) -> None:
-        """For this script alone, so that it can be killed: the product never writes pickles."""
-        beside = file.with_suffix(".writing")
+        """Save the state by pickle, for benchmarks alone, so that they can resume."""
+        temporary = file.with_suffix(".writing")
         state = {
             "step": self.step,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
-        torch.save(state, beside)
-        beside.replace(file)
+        torch.save(state, temporary)
+        temporary.replace(file)
 
     def restore(self, file: Path) -> None:
-        """Go on from `save`."""
+        """Load what `save` wrote, if the file exists."""
         if file.exists():
             state = torch.load(file, weights_only=True)
             self.step = state["step"]
@@ -178,29 +194,21 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
 
 
-def batches_from(stream: InstanceStream, size: int, step: int) -> Iterator[MaskedBatch]:
-    """The batches that follow `step` updates of `size` instances, as the loader gives them."""
-    epoch, start = 0, step * size
-    while start >= stream.size(epoch):
-        start -= math.ceil(stream.size(epoch) / size) * size
-        epoch += 1
-    while True:
-        if start >= stream.size(epoch):
-            epoch, start = epoch + 1, 0
-        yield stream.batch(epoch, start, start + size)
-        start += size
+def time_interleaved(
+    windows: Iterable[tuple[int, Callable[[], None], Callable[[], None]]],
+) -> dict[str, Any]:
+    """Time both sides alternately. Return their tokens per second and the ratios by window.
 
-
-def in_turn(windows: Iterable[tuple[int, Callable[[], None], Callable[[], None]]]) -> dict[str, Any]:
-    """Time windows of both sides in turn: (tokens, ours, reference) each; the first one only warms up."""
+    windows: (number of tokens, run of ours, run of the reference); the first one only warms up.
+    """
     rates: dict[str, list[float]] = {"ours": [], "reference": []}
-    for number, (tokens, ours, reference) in enumerate(windows):
+    for window, (tokens, ours, reference) in enumerate(windows):
         for name, run in (("ours", ours), ("reference", reference)):
-            begin = time.perf_counter()
+            start = time.perf_counter()
             run()
-            if number:
-                rates[name].append(tokens / (time.perf_counter() - begin))
-        print(number, {name: values[-1:] for name, values in rates.items()}, flush=True)
+            if window:
+                rates[name].append(tokens / (time.perf_counter() - start))
+        print(window, {name: values[-1:] for name, values in rates.items()}, flush=True)
     by_window = ratios(rates["ours"], rates["reference"])
     return {
         "ours": statistics.median(rates["ours"]),
@@ -211,11 +219,11 @@ def in_turn(windows: Iterable[tuple[int, Callable[[], None], Callable[[], None]]
     }
 
 
-def told(rate: dict[str, Any]) -> str:
-    """What `in_turn` found, in a sentence."""
+def describe_rates(rates: dict[str, Any]) -> str:
+    """Describe the result of `time_interleaved` in sentences for RESULTS.md."""
     return (
-        f"Real tokens a second in {rate['precision']}, median of {len(rate['ratios'])} windows in turn: "
-        f"ours {rate['ours']:,.0f}, reference {rate['reference']:,.0f}; ratio "
-        f"{median_and_range(rate['ratios'])}. Both run in one process that was set up as "
-        "ours is (freed memory kept), which speeds the reference up too."
+        f"Real tokens per second in {rates['precision']}, median of {len(rates['ratios'])} windows in turn: "
+        f"ours {rates['ours']:,.0f}, reference {rates['reference']:,.0f}; ratio "
+        f"{median_and_range(rates['ratios'])}. Both run in one process that was set up as "
+        "ours is (freed memory kept), which speeds up the reference, too."
     )

@@ -41,18 +41,18 @@ from bertsmith import hardware
 from bertsmith.errors import InputError
 from bertsmith.kernels.backend_selection import is_numba_available
 from bertsmith.models.family import preset
-from held import NAMES, hold
+from cpu_isa import LIMITS, restart_limited
 from record import (
+    load_records,
     machine_name,
+    markdown_table,
     median_and_range,
-    once,
     processor_class,
     ratios,
-    recorded,
-    section,
-    table,
+    run_once,
     versions,
     versions_in,
+    write_section,
 )
 
 CLOSE = {"fp32": 1e-4, "bf16": 2e-2}  # relative, of losses and of the norms of gradients
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="or cuda, where batches are built while it computes")
     parser.add_argument("--sides", nargs="+", help="time these alone: all are in memory at once")
     parser.add_argument(
-        "--held-to", choices=NAMES, help="fewer instructions than the processor has, see held.py"
+        "--held-to", choices=LIMITS, help="x"
     )
     parser.add_argument("--side", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -89,7 +89,7 @@ def main() -> None:
             parser.error(
                 "--held-to: of infer only avx512_vnni, on a processor without AMX: peers ask it themselves"
             )
-        hold(options.held_to)
+        restart_limited(options.held_to)
     if options.what == "infer":
         import speed_infer
 
@@ -104,7 +104,7 @@ def main() -> None:
     else:
         check(options, parser)
         key = key_of(options)
-        once("speed", key, lambda: measured(options))
+        run_once("speed", key, lambda: measured(options))
         report()
 
 
@@ -126,10 +126,10 @@ def check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if unknown := set(options.sides or ()) - set(names := sides_of(options)):
         parser.error(f"--sides: none here is {', '.join(sorted(unknown))}; there are: {'; '.join(names)}")
     if options.what == "finetune":
-        from finetune import BENCHES
+        from finetune import TASKS
         from speed_sides import KINDS
 
-        tasks = [name for name, bench in BENCHES.items() if bench.verb in KINDS]
+        tasks = [name for name, bench in TASKS.items() if bench.verb in KINDS]
         if options.task not in tasks:
             parser.error(f"--task {options.task}: not one of {', '.join(tasks)}")
         return
@@ -271,11 +271,11 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
 
 def report() -> None:
     """Write the section of RESULTS.md from the records."""
-    known = recorded("speed")
+    known = load_records("speed")
     rows = sorted(
         row(key, sides) for key, sides in known.items() if {"ours, fp32", "ours, bf16"} & sides.keys()
     )
-    section(
+    write_section(
         "Training speed",
         f"""`python -m benchmarks.speed train|finetune [--preset P] [--lengths L] [--held-to UNIT]`; two CPU cores
 or one GPU; {versions_in(known)}.
@@ -289,7 +289,7 @@ In fixed:N all
 sequences have N tokens; natural lengths are at most 128. The batch is 32 unless given. Some rows are older than
 the code, which is faster now.
 
-{table(COLUMNS, rows)}""",
+{markdown_table(COLUMNS, rows)}""",
     )
 
 

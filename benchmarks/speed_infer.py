@@ -33,21 +33,21 @@ import bertsmith as bs
 from bertsmith import hardware
 from bertsmith.kernels.backend_selection import select_training_backend
 from finetune import checkpoint
-from held import held_to
+from cpu_isa import isa_limit
 from record import (
     DATA,
     WORK,
+    load_records,
     machine_name,
+    markdown_table,
     median_and_range,
-    once,
     processor_class,
     ratios,
-    recorded,
     require,
-    section,
-    table,
+    run_once,
     versions,
     versions_in,
+    write_section,
 )
 from speed_sides import operands, quickest_way
 
@@ -74,7 +74,7 @@ def main() -> None:
     require(*PEERS, *EXPORT)
     hardware.configure_process(options.threads)
     for name in options.sets:
-        once(
+        run_once(
             "speed_infer",
             f"{name}, {options.threads} threads; {machine_name()}; {versions(*PEERS)}",
             partial(measured, name, options.threads, options.windows),
@@ -102,7 +102,7 @@ def texts_of(name: str) -> list[str]:
 
 def sides(threads: int) -> Iterator[tuple[str, str, Side]]:
     """Each side with its name and its precision."""
-    in_bf16 = not held_to() and hardware.choose_precision().precision == "bf16"
+    in_bf16 = not isa_limit() and hardware.choose_precision().precision == "bf16"
     both = ("fp32", "bf16") if in_bf16 else ("fp32",)
     select_training_backend(
         "auto", WIDTH, print
@@ -312,7 +312,7 @@ def measured(name: str, threads: int, windows: int) -> dict[str, Any]:
 
 def report() -> None:
     """Write the section of RESULTS.md from the records."""
-    known = recorded("speed_infer")
+    known = load_records("speed_infer")
     rows = sorted(row(key, found["sides"]) for key, found in known.items())
     columns = [
         "processor",
@@ -324,7 +324,7 @@ def report() -> None:
         "ratio",
         "least cosine of int8",
     ]
-    section(
+    write_section(
         "Inference speed",
         f"""`python -m benchmarks.speed infer [--sets sst2 emotion squad1.1]`; two CPU cores;
 {versions_in(known)}.
@@ -335,7 +335,7 @@ or not) whose vectors are near enough to fp32 (least cosine 0.999 in bf16, 0.995
 not, with least cosines of 0.964 to 0.989. The ratio compares our fastest precision with the fastest peer (median,
 least, and most over windows). ONNX Runtime and OpenVINO cannot be limited to older instructions.
 
-{table(columns, rows)}""",
+{markdown_table(columns, rows)}""",
     )
 
 

@@ -42,11 +42,11 @@ from bertsmith.tasks.items import ItemStream
 from bertsmith.tasks.task import task_type
 from bertsmith.training.data_loader import Position, batches
 from bertsmith.training.settings import TrainSettings
-from corpus import prepared
-from finetune import BENCHES, checkpoint, file_of, padded_items
+from corpus import prepare_corpus
+from finetune import TASKS, checkpoint, pad_items, task_file
 from ours import OurTrainer
 from record import WORK
-from reference import padded, usual_optimizer
+from reference import make_adamw, pad_batch
 
 RATE, MASK_SHARE, NATURAL = 1e-4, 0.15, 128
 WORKERS = 4  # threads that build batches for a GPU
@@ -131,7 +131,7 @@ class Pretraining(Work):
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
         if options.lengths == "natural":
-            shards = Shards.open(prepared())
+            shards = Shards.open(prepare_corpus())
             chosen = PretrainSettings.of(
                 {
                     "model": preset(options.preset, vocab_size=shards.tokenizer.vocab_size).model_dump(),
@@ -151,7 +151,7 @@ class Pretraining(Work):
 
     def inputs(self, number: int) -> Inputs:
         at = number * self.size
-        return padded(self.stream.batch(0, at, at + self.size))
+        return pad_batch(self.stream.batch(0, at, at + self.size))
 
     def model(self) -> nn.Module:
         from transformers import BertForPreTraining
@@ -165,11 +165,11 @@ class Finetuning(Work):
 
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__(options)
-        self.bench = BENCHES[options.task]
+        self.bench = TASKS[options.task]
         kind = task_type(self.bench.verb)
         settings = kind.settings_type.of({}, options.task)
         settings = settings.changed([one.removeprefix("task.") for one in self.bench.settings])
-        rows = kind.read(file_of(options.task, self.bench.train), settings)
+        rows = kind.read(task_file(options.task, self.bench.train), settings)
         base = bs.load(checkpoint())
         drawing = torch.Generator().manual_seed(0)
         self.encoder = base.folder.encoder(drawing)
@@ -181,7 +181,7 @@ class Finetuning(Work):
     def inputs(self, number: int) -> Inputs:
         at = number * self.size
         some = [self.items[i] for i in self._order[at : at + self.size]]
-        return {**padded_items(some), "labels": torch.tensor([item.target for item in some])}
+        return {**pad_items(some), "labels": torch.tensor([item.target for item in some])}
 
     @cached_property
     def _order(self) -> Any:
@@ -259,7 +259,7 @@ class Reference:
         self.work, self.precision, self.updates = work, precision, options.updates
         self.device = torch.device(options.device)
         self.model = work.model().train().to(self.device)
-        self.optimizer = usual_optimizer(self.model, TrainSettings())
+        self.optimizer = make_adamw(self.model, TrainSettings())
         for group in self.optimizer.param_groups:
             group["lr"] = RATE
         self.run: Any = torch.compile(self.model) if "compiled" in options.side else self.model

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from record import WORK, section, table, where
+from record import WORK, environment, markdown_table, write_section
 
 ROUNDS = 9
 TEXT = "a fine film"
@@ -49,12 +49,12 @@ def main() -> None:
                 f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
             ]
         )
-    text = table(["command", "seconds", "CPU seconds", "seconds, relative to the first"], rows)
+    text = markdown_table(["command", "seconds", "CPU seconds", "seconds, relative to the first"], rows)
     print(text)
     size = round(weights.stat().st_size / 1e6)
-    section(
+    write_section(
         "Start-up",
-        f"""`python benchmarks/start.py`; {where(2)}.
+        f"""`python benchmarks/start.py`; {environment(2)}.
 
 Medians of {ROUNDS} whole commands, in turn. The weights are {size} MB; `load_file` maps them into memory.
 

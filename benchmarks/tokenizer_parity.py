@@ -183,12 +183,12 @@ def main() -> None:
         if only and name not in only:
             continue
         for kind, texts in TEXTS.items():
-            found[f"{name}, {kind}"] = record.once(NAME, f"{name}, {kind}", partial(measure, texts))
+            found[f"{name}, {kind}"] = record.run_once(NAME, f"{name}, {kind}", partial(measure, texts))
         three = [found[f"{name}, {kind}"] for kind in TEXTS]
         rows.append([name, *(f"{one['differences']:,} of {one['texts']:,}" for one in three)])
         print(rows[-1], *(one["first"] for one in three), flush=True)
     if not only:
-        record.section("Tokenizer parity", text_of(rows, found))
+        record.write_section("Tokenizer parity", text_of(rows, found))
 
 
 def text_of(rows: list[list[str]], found: dict[str, dict[str, Any]]) -> str:
@@ -203,7 +203,7 @@ def text_of(rows: list[list[str]], found: dict[str, dict[str, Any]]) -> str:
         + ", ".join(f"{category} {n:,}" for category, n in sorted(one.items(), key=lambda i: -i[1]))
         for name, one in apart.items()
     )
-    return f"""`python benchmarks/tokenizer_parity.py`; {record.where(1)}.
+    return f"""`python benchmarks/tokenizer_parity.py`; {record.environment(1)}.
 
 Texts whose tokenization differs from the reference's, of three kinds ({", ".join(TEXTS)}). hf: ids of published
 vocabularies against the fast tokenizers of transformers, special strings in texts left text on both sides.

@@ -31,28 +31,28 @@ NEAR = 2  # words at each side of one that is to be tagged
 FAR = 10  # words from a predicate that are told apart
 
 
-def best_cheap(
+def best_baseline(
     verb: str,
     train: Path,
     dev: Path,
     settings: Sequence[str],
-    figure: str,
+    metric: str,
     *,
-    rows: int | None = None,
-    unit: str = "word",
+    sample: int | None = None,
+    analyzer: str = "word",
 ) -> tuple[float, str]:
-    """The best figure on dev, and its method's name. rows: those of the training file that are drawn at most, as
-    `finetune --sample` draws them; unit: "char" where words have no blanks between them."""
+    """The best figure on dev, and its method's name. sample: rows of the training file that are drawn at most, as
+    `finetune --sample` draws them; analyzer: "char" where words have no blanks between them."""
     chosen = task_type(verb).settings_type.of({}, verb)
     chosen = chosen.changed([one.removeprefix("task.") for one in settings if one.startswith("task.")])
     kind = task_type(verb).variant(chosen)
     training, asked = kind.read(train, chosen), kind.read(dev, chosen)
-    if rows is not None and rows < len(training):
-        training = [training[i] for i in rng.permutation(0, "sample", len(training))[:rows]]
+    if sample is not None and sample < len(training):
+        training = [training[i] for i in rng.permutation(0, "sample", len(training))[:sample]]
     task = kind(ModelConfig(), torch.Generator(), kind.learnt(training, chosen, None), chosen)
-    found = {task.baseline_name: figure_of(task.baseline(training, asked), figure)}
+    found = {task.baseline_name: figure_of(task.baseline(training, asked), metric)}
     for name, method in METHODS.get(verb, {}).items():
-        found[name] = figure_of(task.score(method(task, training, asked, unit), asked), figure)
+        found[name] = figure_of(task.score(method(task, training, asked, analyzer), asked), metric)
         print(verb, train.parent.name, name, found[name], flush=True)
     best = max(found, key=lambda name: found[name])
     return found[best], best
