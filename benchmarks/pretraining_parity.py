@@ -77,16 +77,22 @@ def main() -> None:
     report(options.threads)
 
 
-def pretrain(shards: Shards, run: Path, assignments: list[str]) -> Path:
-    """Run our pre-training, or resume it."""
+def pretrain(shards: Shards, run: Path, settings: PretrainSettings) -> Path:
+    """Run our pre-training, or resume it.
+
+    The settings are given as a recipe: without one, a run adds the optimizer that suits the model's size.
+    """
     if not (run / "report.json").exists():
-        bs.pretrain(shards, run, settings=assignments, resume=(run / "settings.yaml").exists())
+        recipe = run.with_suffix(".yaml")
+        recipe.write_text(settings.to_yaml(), encoding="utf-8")
+        bs.pretrain(shards, run, recipe=recipe, resume=(run / "settings.yaml").exists())
     return run
 
 
 def same_losses(shards: Shards, steps: int, threads: int) -> dict[str, float]:
     """Return the largest differences of the two losses over SAME_STEPS steps without dropout."""
-    assignments = [
+    settings = make_settings(
+        shards,
         f"train.max_steps={SAME_STEPS}",
         f"train.batch_size={SAME_BATCH}",
         f"train.seed={SEED}",
@@ -97,11 +103,10 @@ def same_losses(shards: Shards, steps: int, threads: int) -> dict[str, float]:
         "train.device=cpu",
         "model.hidden_dropout_prob=0",
         "model.attention_probs_dropout_prob=0",
-    ]
-    run = pretrain(shards, WORK / "parity-same", assignments)
+    )
+    run = pretrain(shards, WORK / "parity-same", settings)
     log = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     ours = [line for line in log if line["kind"] == "train"]
-    settings = PretrainSettings.from_file(run / "settings.yaml")
     trainer = ReferenceTrainer(build_reference(settings), settings.train)
     batches = batches_after(Source.of(shards, settings).streams[0], SAME_BATCH, 0)
     differences = {"mlm": 0.0, "nsp": 0.0}
@@ -115,21 +120,22 @@ def same_losses(shards: Shards, steps: int, threads: int) -> dict[str, float]:
     return {"steps": len(ours), **differences, "last_mlm": ours[-1]["mlm"]}
 
 
-def long_assignments(steps: int, threads: int) -> list[str]:
+def long_settings(shards: Shards, steps: int, threads: int) -> PretrainSettings:
     precision = hardware.choose_precision().precision
-    return [*LONG, f"train.max_steps={steps}", f"train.threads={threads}", f"train.precision={precision}"]
+    run = [f"train.max_steps={steps}", f"train.threads={threads}", f"train.precision={precision}"]
+    return make_settings(shards, *LONG, *run)
 
 
 def train_ours(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     """Train ours with dropout and return its held-out figures."""
-    run = pretrain(shards, WORK / f"parity-long-{steps}", long_assignments(steps, threads))
+    run = pretrain(shards, WORK / f"parity-long-{steps}", long_settings(shards, steps, threads))
     report = bs.load(run).report
     return {key: report[key] for key in ("held_out", "tokens", "precision", "steps")}
 
 
 def train_theirs(shards: Shards, steps: int, threads: int) -> dict[str, Any]:
     """Train the reference on the same instances from the same initial weights."""
-    settings = make_settings(shards, *long_assignments(steps, threads))
+    settings = long_settings(shards, steps, threads)
     source = Source.of(shards, settings)
     trainer = ReferenceTrainer(build_reference(settings, source.counts), settings.train)
     train_reference(trainer, source.streams[0], WORK / f"parity-long-{steps}-reference.pt")
