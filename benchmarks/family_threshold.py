@@ -74,7 +74,8 @@ def pretrained_folder(tokens: int, seed: int, options: Namespace) -> Path:
     if not tokens:
         untrained = WORK / "family" / f"random-{seed}"
         if not untrained.exists():
-            write_untrained_model(untrained, bs.load(pretrained_folder(min(options.tokens), seed, options)))
+            run = pretrained_folder(min(options.tokens), seed, options).parent
+            write_untrained_model(untrained, bs.load(run))
         return untrained
     run = WORK / "family" / f"tiny-{tokens}-{seed}"
     model = pretrain(prepare_corpus(VOCAB_SIZE), run, PRESET, tokens, seed, options.threads)
