@@ -136,7 +136,7 @@ brackets the difference from the first row, paired by seed, and the p of a paire
 
 {told(report)}.{f" By figure, with the adjusted p: {'; '.join(orderings)}." if orderings else ""}
 
-{cheap_sentence()}; n-grams have 61.2 % of the minimal pairs right (Warstadt et al. 2020). {longer_sentence()}
+{cheap_sentence()}; n-grams have 61.2 % of the minimal pairs right (Warstadt et al. 2020).{longer_sentence()}
 
 In the papers: {paper}.""",
     )
@@ -157,7 +157,7 @@ def longer_sentence() -> str:
     if not all(scores.values()):
         return ""
     cells = ", ".join(f"{mean_and_std(values)} ({row})" for row, values in scores.items())
-    return f"A BiLSTM starts untrained; with {LONG_EPOCHS} epochs, the F1 of {LONG_TASK} is {cells}."
+    return f" A BiLSTM starts untrained; with {LONG_EPOCHS} epochs, the F1 of {LONG_TASK} is {cells}."
 
 
 def ablation_table(report: Mapping[str, Any]) -> str:
