@@ -1,18 +1,15 @@
-"""Three of the papers' tables at the smallest size, three seeds, side by side with the papers' figures.
+"""Repeat three tables of the papers at the smallest size with three seeds.
 
     python benchmarks/family_tables.py [--tokens 5000000] [--seeds 3] [--jobs 2] [--rows "BERT,no NSP"] [--longer]
 
-The rows stand in family_tables.yaml. Each model is judged by its held-out loss where it has one, by minimal pairs,
-and fine-tuned on sst2 and conll2003 (at most 5,000 rows) at the rates that family_threshold.py chose. `bertsmith
-ablate` does the work: what is finished stays, and the script may be stopped and called again. --longer: then
-conll2003 with four times the epochs for the rows of which one has a BiLSTM, which begins untrained.
+family_tables.yaml has the rows. Each model is scored by its held-out loss (if it has one), by minimal pairs, and
+by fine-tuning on sst2 and conll2003 (at most 5,000 rows) at the learning rates that family_threshold.py chose.
+`bertsmith ablate` does the work and resumes. --longer: also fine-tune on conll2003 with four times the epochs, for
+the rows that show whether a BiLSTM helps, since a BiLSTM starts untrained.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -21,42 +18,39 @@ from typing import Any
 
 import zstandard
 
-import bertsmith as bs
+import record
 from bertsmith import hardware
 from bertsmith.experiments.ablate import ablate
 from bertsmith.experiments.ablation_report import told
 from corpus import prepare_corpus
-from family_threshold import NAME, PAIRS, TASKS, TOKENS, VOCABULARY
-from learning_tasks import BENCHES, RATES, ROWS, spread
-from record import DATA, HERE, WORK, environment, load_records, markdown_table, run_once, write_section
+from family_threshold import FAMILY_TASKS, NAME, TOKENS, VOCAB_SIZE
+from learning_tasks import LEARNING_RATES, MAX_ROWS, MINIMAL_PAIRS, TASKS, finetune_score, mean_and_std
 
-LONG_TASK, EPOCHS, NAME_LONGER = "conll2003", 12, "family_tables"
-LONGER: dict[str, tuple[str, list[str]]] = {
-    "BERT": ("BERT", []),
-    "left to right": ("left-to-right", []),
-    "left to right + BiLSTM": ("left-to-right", ["task.head=bilstm"]),
+LONG_TASK, LONG_EPOCHS, LONG_NAME = "conll2003", 12, "family_tables"
+LONG_ROWS = {
+    "BERT": ("BERT", ""),
+    "left to right": ("left-to-right", ""),
+    "left to right + BiLSTM": ("left-to-right", "task.head=bilstm"),
 }
-"""Rows whose fine-tuning is measured for longer: the folder of their pre-training, and their settings."""
+"""Rows that --longer fine-tunes: the folder of their pre-training, and their setting."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = record.argument_parser(__doc__)
     parser.add_argument("--tokens", type=int, default=max(TOKENS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--rows")
     parser.add_argument("--longer", action="store_true")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    out = WORK / "family" / f"tables-{options.tokens}"
+    out = record.WORK / "family" / f"tables-{options.tokens}"
+    tuning_key = f"tuning {{task}} {max(TOKENS)} {{rate:g}}"
     report = ablate(
-        HERE / "family_tables.yaml",
+        record.HERE / "family_tables.yaml",
         out,
-        data=prepare_corpus(VOCABULARY),
-        tasks={task: recipe_of(task, rate_of(task)) for task in TASKS},
-        pairs=some_pairs(),
+        data=prepare_corpus(VOCAB_SIZE),
+        tasks=task_recipes(NAME, tuning_key),
+        pairs=write_sampled_pairs(),
         rows=None if options.rows is None else options.rows.split(","),
         seeds=options.seeds,
         settings=[
@@ -67,151 +61,124 @@ def main() -> None:
         resume=out.exists(),
     )
     if options.longer:
-        runs = [(row, seed, out) for row in LONGER for seed in range(options.seeds)]
-        with ProcessPoolExecutor(options.jobs, get_context("spawn")) as several:
-            list(several.map(longer_once, *zip(*runs, strict=True)))
-    write(report, options.tokens)
+        rate = recorded_learning_rate(NAME, tuning_key, LONG_TASK)
+        runs = [(row, seed, rate, out) for row in LONG_ROWS for seed in range(options.seeds)]
+        with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+            list(pool.map(finetune_longer, *zip(*runs, strict=True)))
+    write_report(report, options.tokens)
 
 
-def some_pairs() -> Path:
-    """Every fifth minimal pair: a hundred of each paradigm."""
-    file = WORK / "family" / "pairs.jsonl"
-    lines = zstandard.decompress(PAIRS.read_bytes()).splitlines(keepends=True)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(b"".join(lines[::5]))
-    return file
+def write_sampled_pairs() -> Path:
+    """Write every fifth minimal pair: a hundred of each paradigm."""
+    path = record.WORK / "family" / "pairs.jsonl"
+    lines = zstandard.decompress(MINIMAL_PAIRS.read_bytes()).splitlines(keepends=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(lines[::5]))
+    return path
 
 
-def longer_once(row: str, seed: int, out: Path) -> None:
-    """Measured now, or known from an earlier call."""
-    run_once(NAME_LONGER, f"{row} {seed}", lambda: longer(row, seed, out))
+def finetune_longer(row: str, seed: int, rate: float, out: Path) -> None:
+    """Fine-tune a row's model with LONG_EPOCHS epochs; each score is recorded."""
+    base, setting = LONG_ROWS[row]
+    folder = out / base / str(seed) / "pretrain"
+    settings = ["train.precision=fp32", *filter(None, [setting])]
+
+    def measure() -> float:
+        return finetune_score(LONG_TASK, folder, rate, seed, 1, epochs=LONG_EPOCHS, settings=settings)
+
+    record.run_once(LONG_NAME, f"{row} {seed}", measure)
 
 
-def longer(row: str, seed: int, out: Path) -> float:
-    """The best F1 on conll2003's dev file in EPOCHS epochs of the row's fine-tuning."""
-    base, head = LONGER[row]
-    recipe = recipe_of(LONG_TASK, rate_of(LONG_TASK))
-    with tempfile.TemporaryDirectory() as folder:
-        made = bs.finetune(
-            recipe["verb"],
-            out / base / str(seed) / "pretrain",
-            Path(folder) / "run",
-            train=recipe["train"],
-            dev=recipe["dev"],
-            settings=[
-                *(
-                    f"{name}={value}"
-                    for name, value in recipe["settings"].items()
-                    if not name.startswith("files.")
-                ),
-                *head,
-                f"train.epochs={EPOCHS}",
-                f"train.seed={seed}",
-                "train.threads=1",
-            ],
-            sample=ROWS,
-        )
-        return float(made.report["dev"]["f1"])
+def recorded_learning_rate(name: str, tuning_key: str, task: str) -> float:
+    """Return the learning rate that had the best recorded score in tuning."""
+    records = record.load_records(name)
+    return max(LEARNING_RATES, key=lambda rate: float(records[tuning_key.format(task=task, rate=rate)]))
 
 
-def recipe_of(task: str, rate: float) -> dict[str, Any]:
-    """What each model of an ablation is fine-tuned with."""
-    bench, place = BENCHES[task], DATA / "tasks" / task
-    settings = dict(setting.split("=", 1) for setting in bench.settings)
-    return {
-        "verb": bench.task,
-        "train": str(place / bench.train),
-        "dev": str(place / bench.dev),
-        "settings": {
-            **settings,
-            "files.sample": ROWS,
+def task_recipes(name: str, tuning_key: str) -> dict[str, dict[str, Any]]:
+    """Return how an ablation fine-tunes each model, by task."""
+    recipes = {}
+    for task in FAMILY_TASKS:
+        spec, data = TASKS[task], record.DATA / "tasks" / task
+        settings: dict[str, Any] = dict(setting.split("=", 1) for setting in spec.settings)
+        settings |= {
+            "files.sample": MAX_ROWS,
             "train.epochs": 3,
-            "train.learning_rate": rate,
+            "train.learning_rate": recorded_learning_rate(name, tuning_key, task),
             "train.precision": "fp32",
             "train.tensorboard": False,
-        },
-    }
+        }
+        files = {"train": str(data / spec.train), "dev": str(data / spec.dev)}
+        recipes[task] = {"verb": spec.verb, **files, "settings": settings}
+    return recipes
 
 
-def rate_of(task: str) -> float:
-    """The rate that family_threshold.py found best for pre-trained models."""
-    known = load_records(NAME)
-    return max(RATES, key=lambda rate: float(known[f"tuning {task} {max(TOKENS)} {rate:g}"]))
-
-
-def write(report: Mapping[str, Any], tokens: int) -> None:
-    """The section of RESULTS.md."""
+def write_report(report: Mapping[str, Any], tokens: int) -> None:
+    """Write the section of RESULTS.md."""
+    orderings = [
+        f"{pair['better']} above {pair['worse']} on {pair['figure']} {pair['verdict']} ({pair['adjusted_p']:.2g})"
+        for pair in report["orderings"]
+        if pair["verdict"] != "cannot be told"
+    ]
     paper = "; ".join(
-        f"{name}: {', '.join(f'{row} {value:g}' for row, value in of.items())}"
-        for name, of in report["paper"].items()
+        f"{name}: {', '.join(f'{row} {value:g}' for row, value in rows.items())}"
+        for name, rows in report["paper"].items()
     )
-    write_section(
+    record.write_section(
         "Tables of the papers at the tiny size",
-        f"""`python benchmarks/family_tables.py`; {environment(1)}.
+        f"""`python benchmarks/family_tables.py`; {record.environment(1)}.
 
 bert-tiny-uncased, {tokens / 1e6:g} M tokens of 64 by the recipe for small budgets (start.attention=normal), about
 2.2 M tokens of text, {report["seeds"]} seeds; a hundred minimal pairs of each paradigm. Mean ± deviation; in
 brackets the difference from the first row, paired by seed, and the p of a paired t-test.
 
-{figures_of(report)}
+{ablation_table(report)}
 
-{told(report)}.{held(report)}
+{told(report)}.{f" By figure, with the adjusted p: {'; '.join(orderings)}." if orderings else ""}
 
-{beside()}
+{cheap_sentence()}; n-grams have 61.2 % of the minimal pairs right (Warstadt et al. 2020).{longer_sentence()}
 
 In the papers: {paper}.""",
     )
 
 
-def held(report: Mapping[str, Any]) -> str:
-    """Which of the paper's orderings hold here, or are reversed."""
-    found = [
-        f"{one['better']} above {one['worse']} on {one['figure']} {one['verdict']} ({one['adjusted_p']:.2g})"
-        for one in report["orderings"]
-        if one["verdict"] != "cannot be told"
-    ]
-    return f" By figure, with the adjusted p: {'; '.join(found)}." if found else ""
+def cheap_sentence() -> str:
+    cheap = [(task, *record.load_records("learning_tasks")[f"cheap {task}"]) for task in FAMILY_TASKS]
+    cells = " and ".join(f"{score:.3f} on {task} ({method})" for task, score, method in cheap)
+    return f"The best cheap method has {cells}"
 
 
-def beside() -> str:
-    """The cheap methods, and what more epochs change."""
-    cheap = [(task, *load_records("learning_tasks")[f"cheap {task}"]) for task in TASKS]
-    text = "The best cheap method has " + " and ".join(
-        f"{score:.3f} on {task} ({method})" for task, score, method in cheap
-    )
-    text += "; n-grams have 61.2 % of the minimal pairs right (Warstadt et al. 2020)."
-    known = load_records(NAME_LONGER)
-    scores = {row: [100 * known[key] for key in known if key.rpartition(" ")[0] == row] for row in LONGER}
-    if all(scores.values()):
-        text += (
-            f" A BiLSTM begins untrained, and three epochs are few for it: with {EPOCHS} {LONG_TASK}'s F1 is "
-            + ", ".join(f"{spread(found)} ({row})" for row, found in scores.items())
-            + "."
-        )
-    return text
-
-
-def figures_of(report: Mapping[str, Any]) -> str:
-    """The table of an ablation's figures."""
-    figures = report["figures"]
-    rows = [
-        [row, *(cell(of.get(row), first=row == report["baseline"]) for of in figures.values())]
-        for row in dict.fromkeys(row for of in figures.values() for row in of)
-    ]
-    return markdown_table(["row", *figures], rows)
-
-
-def cell(figure: Mapping[str, Any] | None, *, first: bool) -> str:
-    """A figure with its difference from the first row."""
-    if figure is None:
+def longer_sentence() -> str:
+    """Describe the scores of --longer; nothing if they are not measured."""
+    records = record.load_records(LONG_NAME)
+    scores = {
+        row: [value for key, value in records.items() if key.rpartition(" ")[0] == row] for row in LONG_ROWS
+    }
+    if not all(scores.values()):
         return ""
-    spread = f"{figure['mean']:.3f}" + (
-        "" if figure["deviation"] is None else f" ± {figure['deviation']:.3f}"
+    cells = ", ".join(f"{mean_and_std(values)} ({row})" for row, values in scores.items())
+    return f" A BiLSTM starts untrained; with {LONG_EPOCHS} epochs, the F1 of {LONG_TASK} is {cells}."
+
+
+def ablation_table(report: Mapping[str, Any]) -> str:
+    """Format an ablation's figures with their differences from the first row."""
+    figures = report["figures"]
+
+    def cell(name: str, row: str) -> str:
+        figure = figures[name].get(row)
+        if figure is None:
+            return ""
+        deviation = "" if figure["deviation"] is None else f" ± {figure['deviation']:.3f}"
+        text = f"{figure['mean']:.3f}{deviation}"
+        if row == report["baseline"] or figure["difference"] is None:
+            return text
+        p = "" if figure["p"] is None else f", p = {figure['p']:.2g}"
+        return f"{text} ({figure['difference']:+.3f}{p})"
+
+    names = dict.fromkeys(row for values in figures.values() for row in values)
+    return record.markdown_table(
+        ["row", *figures], [[row, *(cell(name, row) for name in figures)] for row in names]
     )
-    if first or figure["difference"] is None:
-        return spread
-    p = "" if figure["p"] is None else f", p = {figure['p']:.2g}"
-    return f"{spread} ({figure['difference']:+.3f}{p})"
 
 
 if __name__ == "__main__":

@@ -1,21 +1,22 @@
-"""The reference library's usual settings for as long as ours: what has each learnt by then?
+"""Compare our recipe with transformers' usual pre-training settings in the same time.
 
     python benchmarks/learning_reference.py [speed] [tune] [train] [tasks] [--seed 0] [--threads 2]
 
-speed: seconds a token of both sides in turn, and so how many updates the reference makes in our time.
-tune: three learning rates for a tenth of that each, with a seed that is not reported, judged on documents that are
-    trained on otherwise.
-train: the whole run at the best of them; written as a model folder that bertsmith loads.
-tasks: that model and ours of the same time (learning.py mini, the run with 55 % of the tokens) on minimal pairs
+speed: tokens per second of both sides in turn, and so the number of the reference's updates in our time.
+tune: three learning rates for a tenth of the updates, with a seed that is not reported, evaluated on documents
+    that the whole run trains on.
+train: the whole run at the best learning rate; its model folder is one that bertsmith loads.
+tasks: this model and ours of the same time (learning.py mini, the run with 55 % of the tokens) on minimal pairs
     and, fine-tuned with bertsmith, on sst2.
 
-Its settings are those of its pre-training script: AdamW with betas 0.9 and 0.999 and no decay, no warm-up, a
-linear schedule, dropout 0.1, weights from a normal of 0.02. The instances are those of learning.py's mini.
+The settings are those of transformers' pre-training script: AdamW with betas 0.9 and 0.999, no weight decay, no
+warm-up, a linear schedule, dropout 0.1, weights from a normal distribution of 0.02. The instances are those of
+learning.py's mini.
 """
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,23 +25,24 @@ import torch
 from torch import nn
 
 import bertsmith as bs
+import learning_tasks as tasks
 from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
-from bertsmith.instances.holdout_split import VALIDATION_SEED, DocumentSplit
-from bertsmith.pretraining.data import instances_of
+from bertsmith.instances.holdout_split import DocumentSplit
+from bertsmith.pretraining.data import Source
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
-from family_threshold import PAIRS, PAIRS_SCORED
-from learning import SHARES, SIZES, settings_of, shards_of
-from learning_tasks import SEEDS, best_rate, of_arm, scored, spread
+from learning import COMPARISONS, FRACTIONS, arm_settings, load_shards
 from ours import OurTrainer
-from record import WORK, environment, load_records, markdown_table, run_once, write_section
-from reference import ReferenceTrainer, batches_after, learning_rate_at, time_interleaved
+from pretraining_parity import compare_speed, train_reference
+from record import WORK, argument_parser, environment, load_records, markdown_table, run_once, write_section
+from reference import ReferenceTrainer
 
-RATES = (1e-4, 5e-4, 1e-3)
-TUNING_SEED, TUNING_SHARE = 100, 0.1
-OURS = SHARES["ours short"] * SIZES["mini"].tokens  # the run of ours whose time the reference gets
-WINDOWS, UPDATES = 8, 4
+NAME = "learning_reference"
+PARTS = ("speed", "tune", "train", "tasks")
+LEARNING_RATES = (1e-4, 5e-4, 1e-3)
+TUNING_FRACTION = 0.1
+OUR_TOKENS = FRACTIONS["ours short"] * COMPARISONS["mini"].tokens  # the reference gets the time of this run
 USUAL = [
     "train.optimizer=adamw",
     "train.schedule=linear",
@@ -53,190 +55,133 @@ USUAL = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", default=["speed", "tune", "train", "tasks"])
+    parser = argument_parser(__doc__)
+    parser.add_argument("parts", nargs="*", default=PARTS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     hardware.configure_process(options.threads)
-    shards, threads = shards_of("mini"), options.threads
-    speed = run_once("learning_reference", "speed", partial(speeds, shards, threads))
-    tokens = OURS / speed["ratio"]
+    shards, seed, threads = load_shards("mini"), options.seed, options.threads
+    tokens = OUR_TOKENS / run_once(NAME, "speed", partial(measure_speed, shards, threads))["ratio"]
     if {"tune", "train"} & set(options.parts):
-        scores = {rate: tuned(shards, rate, TUNING_SHARE * tokens, threads) for rate in RATES}
-        best = min(scores, key=lambda rate: scores[rate])
+        losses = {}
+        for rate in LEARNING_RATES:
+            measure = partial(tuning_loss, shards, rate, TUNING_FRACTION * tokens, threads)
+            losses[rate] = run_once(NAME, f"tuning {rate:g}", measure)
         if "train" in options.parts:
-            key = f"{best:g} {options.seed}"
-            run_once("learning_reference", key, partial(whole, shards, best, tokens, options.seed, threads))
+            rate = min(losses, key=lambda rate: losses[rate])
+            source = Source.of(shards, reference_settings(shards, rate, seed, threads))
+            run_once(NAME, f"{rate:g} {seed}", partial(train, source, tokens, f"reference-{seed}"))
     if "tasks" in options.parts:
-        on_tasks(options.seed, threads)
+        for name in (f"reference-{seed}", f"mini-ours-short-{seed}"):
+            folder = bs.load(WORK / "learning" / name).model_folder
+            run_once(NAME, f"pairs {name}", partial(tasks.minimal_pair_accuracy, folder))
+            tasks.task_scores(f"{name} sst2 pre-trained", "sst2", folder, tasks.SEEDS, threads)
     report(threads)
 
 
-def settings(shards: Shards, rate: float, seed: int, threads: int) -> PretrainSettings:
-    """The instances of learning.py's mini, and the reference's usual training at this rate."""
-    chosen = settings_of("mini", "before", seed, threads, shards)
-    return chosen.changed([*USUAL, f"train.learning_rate={rate}"])
+def reference_settings(shards: Shards, rate: float, seed: int, threads: int) -> PretrainSettings:
+    """Return the instances of learning.py's mini with the reference's usual training settings."""
+    settings = arm_settings("mini", "before", seed, threads, shards)
+    return settings.changed([*USUAL, f"train.learning_rate={rate}"])
 
 
-def fresh(chosen: PretrainSettings) -> nn.Module:
-    """The reference's model of these sizes, as it begins by itself."""
+def build_usual_reference(settings: PretrainSettings) -> nn.Module:
+    """Build the reference's model of these sizes with its own initial weights."""
     from transformers import BertConfig, BertForPreTraining
 
-    model = chosen.model
-    torch.manual_seed(chosen.train.seed)
-    return BertForPreTraining(
-        BertConfig(
-            vocab_size=model.vocab_size,
-            hidden_size=model.hidden_size,
-            num_hidden_layers=model.num_hidden_layers,
-            num_attention_heads=model.num_attention_heads,
-            intermediate_size=model.intermediate_size,
-            max_position_embeddings=model.max_position_embeddings,
-        )
+    torch.manual_seed(settings.train.seed)
+    sizes = (
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
     )
-
-
-def speeds(shards: Shards, threads: int) -> dict[str, Any]:
-    """Tokens a second of our recipe and of the reference in turn; the ratio is ours over the reference's."""
-    chosen = settings_of("mini", "ours", TUNING_SEED, threads, shards)
-    split = DocumentSplit.from_settings(shards, chosen.data)
-    stream = instances_of(
-        shards, split.train, chosen, chosen.data.sequence_length, kin=split.duplicate_groups
+    model: nn.Module = BertForPreTraining(
+        BertConfig(**{size: getattr(settings.model, size) for size in sizes})
     )
-    batches = batches_after(stream, chosen.train.batch_size, 0)
-    ours = OurTrainer(*first_weights(chosen, torch.Generator().manual_seed(TUNING_SEED)), chosen.train)
-    usual = settings(shards, RATES[0], TUNING_SEED, threads)
-    reference = ReferenceTrainer(fresh(usual), usual.train.model_copy(update={"max_steps": 1_000}))
-    schedule = chosen.train.model_copy(update={"max_steps": 1_000})
-
-    def windows() -> Any:
-        for _ in range(WINDOWS):
-            work = [next(batches) for _ in range(UPDATES)]
-
-            def our(work: Any = work) -> None:
-                for batch in work:
-                    ours.update(batch, learning_rate_at(ours.step + 1, schedule))
-
-            def theirs(work: Any = work) -> None:
-                for batch in work:
-                    reference.update(batch)
-
-            yield sum(batch.tokens for batch in work), our, theirs
-
-    return time_interleaved(windows())
+    return model
 
 
-def tuned(shards: Shards, rate: float, tokens: float, threads: int) -> float:
-    """The loss after a short run at this rate, on documents beside those that are reported on."""
-    chosen = settings(shards, rate, TUNING_SEED, threads)
-    small = DocumentSplit.from_settings(shards, chosen.data)
-    large = DocumentSplit.from_settings(
-        shards, chosen.data.model_copy(update={"validation_split": 2 * chosen.data.validation_split})
+def measure_speed(shards: Shards, threads: int) -> dict[str, Any]:
+    """Measure tokens per second of our recipe and of the reference in turn."""
+    settings = arm_settings("mini", "ours", tasks.TUNING_SEED, threads, shards)
+    settings = settings.changed(["train.max_tokens=none", "train.max_steps=1000"])
+    weights = first_weights(settings, torch.Generator().manual_seed(tasks.TUNING_SEED))
+    usual = reference_settings(shards, LEARNING_RATES[0], tasks.TUNING_SEED, threads)
+    trainer = ReferenceTrainer(
+        build_usual_reference(usual), usual.train.model_copy(update={"max_steps": 1_000})
     )
-    training, judging = large.train, np.setdiff1d(large.validation, small.validation)
-    found: float = run_once(
-        "learning_reference",
-        f"tuning {rate:g}",
-        lambda: trained(
-            shards, chosen, training, judging, large.duplicate_groups, tokens, f"tuning-{rate:g}"
-        )["mlm_loss"],
-    )
-    return found
+    stream = Source.of(shards, settings).streams[0]
+    return compare_speed(OurTrainer(*weights, settings.train), trainer, stream)
 
 
-def whole(shards: Shards, rate: float, tokens: float, seed: int, threads: int) -> dict[str, float]:
-    """The held-out figures of the whole run."""
-    chosen = settings(shards, rate, seed, threads)
-    split = DocumentSplit.from_settings(shards, chosen.data)
-    return trained(
-        shards, chosen, split.train, split.validation, split.duplicate_groups, tokens, f"reference-{seed}"
-    )
+def tuning_loss(shards: Shards, rate: float, tokens: float, threads: int) -> float:
+    """Return the loss after a short run, on documents that are neither trained on then nor held out later."""
+    settings = reference_settings(shards, rate, tasks.TUNING_SEED, threads)
+    small = DocumentSplit.from_settings(shards, settings.data)
+    doubled = {"validation_split": 2 * settings.data.validation_split}
+    large = DocumentSplit.from_settings(shards, settings.data.model_copy(update=doubled))
+    split = replace(large, validation=np.setdiff1d(large.validation, small.validation))
+    return train(Source(shards, split, settings), tokens, f"tuning-{rate:g}")["mlm_loss"]
 
 
-def trained(
-    shards: Shards, chosen: PretrainSettings, training: Any, judging: Any, kin: Any, tokens: float, name: str
-) -> dict[str, float]:
-    """Train the reference on so many tokens, and judge it; its model is written, and what is needed to go on."""
-    length, size = chosen.data.sequence_length, chosen.train.batch_size
-    stream = instances_of(shards, training, chosen, length, kin=kin)
-    held_out = instances_of(shards, judging, chosen, length, kin=kin, seed=VALIDATION_SEED)
-    updates = round(tokens / float(stream.fill_stats(0, size).tokens.mean()))
-    trainer = ReferenceTrainer(fresh(chosen), chosen.train.model_copy(update={"max_steps": updates}))
+def train(source: Source, tokens: float, name: str) -> dict[str, float]:
+    """Train the reference, write its model, and evaluate it on the held-out documents."""
+    settings, stream = source.chosen, source.streams[0]
+    num_tokens = stream.fill_stats(0, settings.train.batch_size).tokens
+    updates = round(tokens / float(num_tokens.mean()))
+    schedule = settings.train.model_copy(update={"max_steps": updates})
+    trainer = ReferenceTrainer(build_usual_reference(settings), schedule)
     folder = WORK / "learning" / name
     folder.mkdir(parents=True, exist_ok=True)
-    state = folder / "state.pt"
-    trainer.restore(state)
-    batches = batches_after(stream, size, trainer.step)
-    while trainer.step < updates:
-        losses = trainer.update(next(batches))
-        if trainer.step % 100 == 0:
-            trainer.save(state)
-            print(name, trainer.step, updates, losses, flush=True)
-    trainer.model.save_pretrained(folder)
-    shards.tokenizer.save(folder)
-    last = min(held_out.size(0), chosen.data.max_validation_instances)
-    figures = trainer.evaluate([held_out.batch(0, i, min(i + 64, last)) for i in range(0, last, 64)])
-    return figures | {"updates": updates}
+    train_reference(trainer, stream, folder / "state.pt")
+    trainer.model.save_pretrained(folder)  # type: ignore[operator]
+    source.shards.tokenizer.save(folder)
+    return trainer.evaluate(source.held_out_batches()[""]) | {"updates": updates}
 
 
-def on_tasks(seed: int, threads: int) -> None:
-    """Both models on minimal pairs and sst2."""
-    for name in (f"reference-{seed}", f"mini-ours-short-{seed}"):
-        model = bs.load(WORK / "learning" / name)
-        run_once("learning_reference", f"pairs {name}", partial(pairs, model))
-        rate = best_rate(name, "sst2", "pre-trained", model.model_folder, threads)
-        for number in SEEDS:
-            scored(name, "sst2", "pre-trained", model.model_folder, rate, number, threads)
-
-
-def pairs(model: bs.Model) -> float:
-    """The share of the minimal pairs whose good sentence is the likelier."""
-    return float(model.score_pairs(PAIRS, sample=PAIRS_SCORED)["accuracy"])
-
-
-def task_cells(name: str) -> list[str]:
-    """Return the accuracy on minimal pairs and on sst2 of a model, as far as they are measured."""
-    known = load_records("learning_reference")
-    found = of_arm(load_records("learning_tasks"), name, "sst2", "pre-trained", SEEDS)
-    if found is None or f"pairs {name}" not in known:
-        return ["", ""]
-    sst2 = f"{spread([100 * score for score in found[1]])} (rate {found[0]:g})"
-    return [f"{100 * known[f'pairs {name}']:.1f}", sst2]
+def model_row(name: str, folder: str, updates: int, held_out: dict[str, float]) -> list[str]:
+    """Format a model's losses, and its scores on tasks if they are measured."""
+    records = load_records(NAME)
+    row = [name, f"{updates:,}", f"{held_out['mlm_loss']:.3f}", f"{held_out['nsp_accuracy']:.0%}"]
+    scores = tasks.recorded_scores(f"{folder} sst2 pre-trained", tasks.SEEDS)
+    if scores is None or f"pairs {folder}" not in records:
+        return [*row, "", ""]
+    return [
+        *row,
+        f"{100 * records[f'pairs {folder}']:.1f}",
+        f"{tasks.mean_and_std(scores[1])} (rate {scores[0]:g})",
+    ]
 
 
 def report(threads: int) -> None:
-    """Write the section of RESULTS.md from the records."""
-    known = load_records("learning_reference")
-    speed = known["speed"]
-    rates = ", ".join(
-        f"{known[f'tuning {rate:g}']:.3f} at {rate:g}" for rate in RATES if f"tuning {rate:g}" in known
-    )
+    """Write the section of RESULTS.md from the runs that are measured."""
+    records = load_records(NAME)
+    speed, rows = records["speed"], []
+    for rate in LEARNING_RATES:
+        for key, run in records.items():
+            if key.startswith(f"{rate:g} "):
+                seed = key.split()[1]
+                name = f"reference, rate {rate:g}, seed {seed}"
+                rows.append(model_row(name, f"reference-{seed}", run["updates"], run))
     ours = load_records("learning")["mini ours short 0"]
-    models = {
-        f"reference, rate {key.replace(' ', ', seed ')}": (
-            value["updates"],
-            value,
-            f"reference-{key.split()[1]}",
-        )
-        for key, value in known.items()
-        if isinstance(value, dict) and "updates" in value
-    }
-    models["ours"] = (ours["steps"], ours["held_out"], "mini-ours-short-0")
-    rows = [
-        [model, f"{updates:,}", f"{held['mlm_loss']:.3f}", f"{held['nsp_accuracy']:.0%}", *task_cells(name)]
-        for model, (updates, held, name) in models.items()
+    rows.append(model_row("ours", "mini-ours-short-0", ours["steps"], ours["held_out"]))
+    tuning = [
+        f"{records[f'tuning {rate:g}']:.3f} at {rate:g}"
+        for rate in LEARNING_RATES
+        if f"tuning {rate:g}" in records
     ]
     write_section(
         "Learning against the usual settings of transformers",
         f"""`python benchmarks/learning_reference.py`; {environment(threads)}.
 
-In the time that our recipe needs for {OURS / 1e6:g} M tokens (mini, encyclopedia, the same held-out instances).
-Tokens per second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}, ratio
-{speed["ratio"]:.2f}. The reference's loss after {TUNING_SHARE:.0%} of the run: {rates}. {PAIRS_SCORED:,}
-minimal pairs (chance 50) and sst2 (5,000 rows, three epochs, three seeds) in points:
+In the time that our recipe needs for {OUR_TOKENS / 1e6:g} M tokens (mini, encyclopedia, the same held-out
+instances). Tokens per second in turn: ours {speed["ours"]:,.0f}, the reference {speed["reference"]:,.0f}, ratio
+{speed["ratio"]:.2f}. The reference's loss after {TUNING_FRACTION:.0%} of the run: {", ".join(tuning)}.
+{tasks.NUM_SAMPLED_PAIRS:,} minimal pairs (chance 50) and sst2 (5,000 rows, three epochs, three seeds) in points:
 
 {markdown_table(["model", "updates", "held-out MLM loss", "NSP accuracy", "minimal pairs", "sst2"], rows)}""",
     )

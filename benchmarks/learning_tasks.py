@@ -1,275 +1,253 @@
-"""What is pre-training worth on tasks? An hour's model, random weights and the best cheap method.
+"""Compare a pre-trained model with random weights and with the best cheap method on downstream tasks.
 
-    python benchmarks/learning_tasks.py RUN [--tasks sst2 cola rte …] [--seeds 0 1 2] [--threads 2]
+    python benchmarks/learning_tasks.py RUN [--tasks sst2 cola rte ...] [--seeds 0 1 2] [--threads 2]
 
-RUN: a pre-training run, such as that of `bertsmith pretrain --data shards --out RUN --minutes 60`. Both arms have
-the same architecture, tokenizer, rows, epochs and seeds; each arm's learning rate is chosen with a seed that is
-not reported, on a tenth of the training rows that is not trained on then (for sst2, whose training rows are parts
-of one another, on 2,000 others of at least ten words that have no part in common with these). At most 5,000
-training rows a task, three epochs, the best of their evaluations on dev. The last four tasks are Chinese, for a
-run on Chinese text. Each score is kept: the script may be stopped and called again.
+RUN is a pre-training run, such as that of learning_hour.py. Both models have the same architecture, tokenizer,
+training rows, epochs, and seeds. The learning rate of each model is chosen with a seed that is not reported, on a
+tenth of the training rows that is held out then. Training rows of sst2 are phrases of one another: there, the rate
+is chosen on 2,000 other rows of at least ten words that share no phrase with the rows that are trained on. The
+last four tasks are Chinese. Each score is recorded: an interrupted script resumes.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import bertsmith as bs
+import record
 from baselines import best_baseline
 from bertsmith import hardware, rng
 from bertsmith.quickstart.quickstart import write_untrained_model
-from record import DATA, WORK, environment, load_records, markdown_table, run_once, write_section
 
-RATES = (1e-4, 3e-4, 1e-3)
+NAME = "learning_tasks"
+ENGLISH = ("sst2", "cola", "rte", "stsb", "conll2003", "emotion")
+MODELS = ("pre-trained", "random")
+LEARNING_RATES = (1e-4, 3e-4, 1e-3)
 SEEDS = (0, 1, 2)
 TUNING_SEED = 100
-ROWS = 5_000
-ARMS = ("pre-trained", "random")
-TAB = "\t"
-APART, LONG, PART = (
-    2_000,
-    10,
-    3,
-)  # rows to tune on; words that they have, at least; words that count as a part
+MAX_ROWS = 5_000
+NUM_TUNING_ROWS, MIN_TUNING_WORDS, MIN_PHRASE_WORDS = 2_000, 10, 3
+MINIMAL_PAIRS = record.DATA / "minimal_pairs" / "blimp_dev.jsonl.zst"
+NUM_SAMPLED_PAIRS = 3_000
 
 
 @dataclass(frozen=True)
-class Bench:
-    """A task: what finetune is asked, and the figure that is reported (the field's for it).
+class DownstreamTask:
+    """A fine-tuning task and the metric that is reported.
 
-    words: whether its words have blanks between them. pieces: whether training rows are parts of one another, as
-    sst2's phrases are, so that rows split off by chance are half known to a model that learnt the rest by heart.
+    analyzer: "char" for languages without spaces between words. overlapping: training rows are phrases of one
+    another, so that a random split of them would score memorized text.
     """
 
-    task: str
+    verb: str
     train: str
     dev: str
     settings: Sequence[str]
-    figure: str
-    rows: int = ROWS
-    words: bool = True
-    pieces: bool = False
+    metric: str
+    max_rows: int = MAX_ROWS
+    analyzer: str = "word"
+    overlapping: bool = False
 
 
 _PAIR = ("task.text_column=sentence1", "task.second_column=sentence2")
-BENCHES = {
-    "sst2": Bench(
-        "classify",
-        "train.tsv.gz",
-        "dev.tsv",
-        ["task.text_column=sentence"],
-        "accuracy",
-        pieces=True,
+_TEXT_AND_LABEL = ("task.header=false", "task.text_column=1", "task.label_column=2")
+_COLA = ("task.header=false", "task.text_column=4", "task.label_column=2", "task.class_weights=balanced")
+TASKS = {
+    "sst2": DownstreamTask(
+        "classify", "train.tsv.gz", "dev.tsv", ["task.text_column=sentence"], "accuracy", overlapping=True
     ),
-    "cola": Bench(
-        "classify",
-        "train.tsv.gz",
-        "dev.tsv",
-        ["task.header=false", "task.text_column=4", "task.label_column=2", "task.class_weights=balanced"],
-        "matthews",
+    "cola": DownstreamTask("classify", "train.tsv.gz", "dev.tsv", _COLA, "matthews"),
+    "rte": DownstreamTask("classify", "train.tsv.gz", "dev.tsv", _PAIR, "accuracy"),
+    "stsb": DownstreamTask(
+        "regress", "train.tsv.gz", "dev.tsv.gz", [*_PAIR, "task.label_column=score"], "pearson"
     ),
-    "rte": Bench("classify", "train.tsv.gz", "dev.tsv", _PAIR, "accuracy"),
-    "stsb": Bench(
-        "regress",
-        "train.tsv.gz",
-        "dev.tsv.gz",
-        [*_PAIR, "task.label_column=score"],
-        "pearson",
+    "conll2003": DownstreamTask("tag", "train.txt.gz", "dev.txt.gz", [], "f1"),
+    "emotion": DownstreamTask(
+        "classify", "train.txt.gz", "dev.txt", [*_TEXT_AND_LABEL, "task.delimiter=;"], "macro_f1"
     ),
-    "conll2003": Bench("tag", "train.txt.gz", "dev.txt.gz", [], "f1"),
-    "emotion": Bench(
-        "classify",
-        "train.txt.gz",
-        "dev.txt",
-        ["task.header=false", "task.delimiter=;", "task.text_column=1", "task.label_column=2"],
-        "macro_f1",
+    "thucnews": DownstreamTask(
+        "classify", "train.txt.gz", "dev.txt.gz", _TEXT_AND_LABEL, "accuracy", analyzer="char"
     ),
-    "thucnews": Bench(
-        "classify",
-        "train.txt.gz",
-        "dev.txt.gz",
-        ["task.header=false", "task.text_column=1", "task.label_column=2"],
-        "accuracy",
-        words=False,
+    "chnsenticorp": DownstreamTask(
+        "classify", "train.tsv.gz", "dev.tsv", ["task.text_column=text"], "accuracy", analyzer="char"
     ),
-    "chnsenticorp": Bench(
-        "classify",
-        "train.tsv.gz",
-        "dev.tsv",
-        ["task.text_column=text"],
-        "accuracy",
-        words=False,
+    "msra_ner": DownstreamTask("tag", "train.tsv.gz", "dev.tsv.gz", [], "f1", analyzer="char"),
+    "cmrc2018": DownstreamTask(
+        "answer", "train.json.gz", "dev.json.gz", [], "f1", max_rows=1_000, analyzer="char"
     ),
-    "msra_ner": Bench("tag", "train.tsv.gz", "dev.tsv.gz", [], "f1", words=False),
-    "cmrc2018": Bench("answer", "train.json.gz", "dev.json.gz", [], "f1", rows=1_000, words=False),
 }
-ENGLISH = ("sst2", "cola", "rte", "stsb", "conll2003", "emotion")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = record.argument_parser(__doc__)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--tasks", nargs="+", default=ENGLISH, choices=list(BENCHES))
+    parser.add_argument("--tasks", nargs="+", default=ENGLISH, choices=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     hardware.configure_process(options.threads)
-    model = bs.load(options.run)
-    name = options.run.resolve().name
-    fresh = WORK / "learning" / f"{name}-random-weights"
-    if not fresh.exists():
-        write_untrained_model(fresh, model)
-    folders = {"pre-trained": model.model_folder, "random": fresh}
+    model, name = bs.load(options.run), options.run.resolve().name
+    untrained = record.WORK / "learning" / f"{name}-random-weights"
+    if not untrained.exists():
+        write_untrained_model(untrained, model)
     for task in options.tasks:
-        run_once("learning_tasks", f"cheap {task}", partial(cheap, task))
-        for arm in ARMS:
-            rate = best_rate(name, task, arm, folders[arm], options.threads)
-            for seed in options.seeds:
-                scored(name, task, arm, folders[arm], rate, seed, options.threads)
+        record.run_once(NAME, f"cheap {task}", partial(cheap_score, task))
+        for kind, folder in zip(MODELS, (model.model_folder, untrained), strict=True):
+            task_scores(f"{name} {task} {kind}", task, folder, options.seeds, options.threads)
         report(name, options.seeds, options.threads)
 
 
-def best_rate(name: str, task: str, arm: str, folder: Path, threads: int) -> float:
-    """The rate that serves an arm best on rows split off the training file."""
-    return max(RATES, key=lambda rate: scored(name, task, arm, folder, rate, TUNING_SEED, threads))
+def task_scores(prefix: str, task: str, folder: Path, seeds: Sequence[int], threads: int) -> None:
+    """Choose a model's learning rate and measure its score of each seed; all is recorded under the prefix."""
+    tuning_key = f"{prefix} {{rate:g}} {TUNING_SEED}{' apart' if TASKS[task].overlapping else ''}"
+    rate = best_learning_rate(NAME, tuning_key, task, folder, threads)
+    for seed in seeds:
+        measure = partial(finetune_score, task, folder, rate, seed, threads)
+        record.run_once(NAME, f"{prefix} {rate:g} {seed}", measure)
 
 
-def scored(name: str, task: str, arm: str, folder: Path, rate: float, seed: int, threads: int) -> float:
-    """`finetuned`, measured once."""
-    apart = " apart" if BENCHES[task].pieces and seed == TUNING_SEED else ""
-    key = f"{name} {task} {arm} {rate:g} {seed}{apart}"
-    return float(run_once("learning_tasks", key, lambda: finetuned(task, folder, rate, seed, threads)))
+def best_learning_rate(name: str, key: str, task: str, folder: Path, threads: int) -> float:
+    """Return the rate with the best score on held-out training rows; `{rate:g}` in the key stands for it."""
+
+    def tuning_score(rate: float) -> float:
+        measure = partial(finetune_score, task, folder, rate, TUNING_SEED, threads)
+        return float(record.run_once(name, key.format(rate=rate), measure))
+
+    return max(LEARNING_RATES, key=tuning_score)
 
 
-def finetuned(task: str, folder: Path, rate: float, seed: int, threads: int) -> float:
-    """The figure on dev; in tuning, on training rows instead."""
-    bench, out = BENCHES[task], WORK / f"finetune-{os.getpid()}"
-    shutil.rmtree(out, ignore_errors=True)
-    place = DATA / "tasks" / task
-    tuning = seed == TUNING_SEED
-    split = tuning and not bench.pieces
+def finetune_score(
+    task: str,
+    folder: Path,
+    learning_rate: float,
+    seed: int,
+    threads: int,
+    *,
+    epochs: int = 3,
+    settings: Sequence[str] = (),
+    all_rows: bool = False,
+) -> float:
+    """Fine-tune a model and return its metric on dev, or on held-out training rows for the tuning seed."""
+    spec, data = TASKS[task], record.DATA / "tasks" / task
+    is_split = seed == TUNING_SEED and not spec.overlapping
+    dev = data / spec.dev if seed != TUNING_SEED else None if is_split else write_tuning_rows(task)
+    out = record.WORK / f"finetune-{os.getpid()}"
     model = bs.finetune(
-        bench.task,
+        spec.verb,
         folder,
         out,
-        train=place / bench.train,
-        dev=None if split else rows_apart(task) if tuning else place / bench.dev,
-        **({"dev_share": 0.1} if split else {}),
-        sample=bench.rows,
+        train=data / spec.train,
+        dev=dev,
+        dev_share=0.1 if is_split else None,
+        sample=None if all_rows else spec.max_rows,
+        overwrite=True,
         settings=[
-            *bench.settings,
-            "train.epochs=3",
-            f"train.learning_rate={rate}",
+            *spec.settings,
+            f"train.epochs={epochs}",
+            f"train.learning_rate={learning_rate}",
             f"train.seed={seed}",
             f"train.threads={threads}",
             "train.tensorboard=false",
+            *settings,
         ],
     )
-    figure = float(model.report["dev"][bench.figure])
-    print(task, folder, rate, seed, figure, flush=True)
+    score = float(model.report["dev"][spec.metric])
+    print(task, folder, learning_rate, seed, score, flush=True)
     shutil.rmtree(out)
-    return figure
+    return score
 
 
-def rows_apart(task: str) -> Path:
-    """A file of training rows as long as dev's that neither hold nor are a part of one that is trained on."""
-    file = WORK / "learning" / f"{task}-apart.tsv"
-    if not file.exists():
-        with gzip.open(DATA / "tasks" / task / BENCHES[task].train, "rt", encoding="utf-8") as lines:
-            head, *rows = lines.read().splitlines()
-        texts = [f" {row.split(TAB)[0].strip()} " for row in rows]
-        order = rng.permutation(0, "sample", len(rows))  # as `files.sample` takes them
-        learnt = [text for text in (texts[i] for i in order[:ROWS]) if len(text.split()) >= PART]
-        apart = (
+def write_tuning_rows(task: str) -> Path:
+    """Write training rows that neither contain nor are a phrase of a row that is trained on."""
+    path = record.WORK / "learning" / f"{task}-tuning.tsv"
+    if not path.exists():
+        with gzip.open(record.DATA / "tasks" / task / TASKS[task].train, "rt", encoding="utf-8") as lines:
+            header, *rows = lines.read().splitlines()
+        texts = [f" {row.partition(chr(9))[0].strip()} " for row in rows]
+        order = rng.permutation(0, "sample", len(rows))  # the order of `finetune --sample`
+        trained = [
+            text for text in (texts[i] for i in order[:MAX_ROWS]) if len(text.split()) >= MIN_PHRASE_WORDS
+        ]
+        disjoint = (
             rows[i]
-            for i in order[ROWS:]
-            if len(texts[i].split()) >= LONG
-            and not any(text in texts[i] or texts[i] in text for text in learnt)
+            for i in order[MAX_ROWS:]
+            if len(texts[i].split()) >= MIN_TUNING_WORDS
+            and not any(text in texts[i] or texts[i] in text for text in trained)
         )
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("\n".join([head, *islice(apart, APART)]) + "\n", encoding="utf-8")
-    return file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join([header, *islice(disjoint, NUM_TUNING_ROWS)]) + "\n", encoding="utf-8")
+    return path
 
 
-def cheap(task: str) -> tuple[float, str]:
-    """The best cheap method on the same rows."""
-    bench, place = BENCHES[task], DATA / "tasks" / task
-    analyzer = "word" if bench.words else "char"
-    return best_baseline(
-        bench.task,
-        place / bench.train,
-        place / bench.dev,
-        bench.settings,
-        bench.figure,
-        sample=bench.rows,
-        analyzer=analyzer,
-    )
+def cheap_score(task: str, *, all_rows: bool = False) -> tuple[float, str]:
+    """Return the best score without an encoder, on the same rows, and its method."""
+    spec, data = TASKS[task], record.DATA / "tasks" / task
+    files = data / spec.train, data / spec.dev
+    sample = None if all_rows else spec.max_rows
+    return best_baseline(spec.verb, *files, spec.settings, spec.metric, sample=sample, analyzer=spec.analyzer)
 
 
-def report(name: str, seeds: Sequence[int], threads: int) -> None:
-    """The section of RESULTS.md, of the tasks measured by now."""
-    known, rows, shown = load_records("learning_tasks"), [], []
-    for task, bench in BENCHES.items():
-        scores = {arm: of_arm(known, name, task, arm, seeds) for arm in ARMS}
-        if not all(scores.values()):
-            continue
-        shown.append(task)
-        gains = [100 * (a - b) for a, b in zip(*(scores[arm][1] for arm in ARMS), strict=True)]
-        rows.append(
-            [
-                f"{task}, {bench.figure}",
-                "{:.1f} ({})".format(100 * known[f"cheap {task}"][0], known[f"cheap {task}"][1]),
-                *(f"{spread([100 * s for s in scores[arm][1]])} (rate {scores[arm][0]:g})" for arm in ARMS),
-                spread(gains),
-            ]
-        )
-    columns = ["task", "cheap method", "pre-trained", "random weights", "gain, paired by seed"]
-    several = f"seeds {', '.join(map(str, seeds))}, mean ± standard deviation"
-    told = several if len(seeds) > 1 else f"seed {seeds[0]}"
-    fewer = "".join(
-        f" ({bench.rows:,} of {task})"
-        for task, bench in BENCHES.items()
-        if bench.rows < ROWS and task in shown
-    )
-    write_section(
-        f"Tasks after {name}",
-        f"""`python benchmarks/learning_tasks.py RUN`; {environment(threads)}.
-
-At most {ROWS:,} training rows{fewer}, three epochs, dropout 0.1, the best evaluation on dev, in points; {told}.
-Rates chosen with seed {TUNING_SEED} on rows that were not trained on.
-
-{markdown_table(columns, rows)}""",
-    )
+def minimal_pair_accuracy(folder: Path, sample: int | None = NUM_SAMPLED_PAIRS) -> float:
+    """Return the ratio of minimal pairs whose correct sentence is the more probable one."""
+    return float(bs.load(folder).score_pairs(MINIMAL_PAIRS, sample=sample)["accuracy"])
 
 
-def of_arm(
-    known: Mapping[str, Any], name: str, task: str, arm: str, seeds: Sequence[int]
-) -> tuple[float, list[float]] | None:
-    """An arm's rate and its scores by seed; None where they are not all there."""
-    for rate in RATES:
-        keys = [f"{name} {task} {arm} {rate:g} {seed}" for seed in seeds]
-        if all(key in known for key in keys):
-            return rate, [known[key] for key in keys]
+def recorded_scores(prefix: str, seeds: Sequence[int]) -> tuple[float, list[float]] | None:
+    """Return the recorded learning rate and scores of a model; None if a seed is missing."""
+    records = record.load_records(NAME)
+    for rate in LEARNING_RATES:
+        keys = [f"{prefix} {rate:g} {seed}" for seed in seeds]
+        if all(key in records for key in keys):
+            return rate, [records[key] for key in keys]
     return None
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation; of one value that."""
-    if len(values) == 1:
-        return f"{values[0]:.1f}"
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+def mean_and_std(scores: Sequence[float]) -> str:
+    """Format mean ± standard deviation in points; a single score alone."""
+    points = [100 * score for score in scores]
+    deviation = f" ± {statistics.stdev(points):.1f}" if len(points) > 1 else ""
+    return f"{statistics.mean(points):.1f}{deviation}"
+
+
+def cheap_cell(task: str, name: str = NAME) -> str:
+    """Format the recorded score of the best cheap method."""
+    score, method = record.load_records(name)[f"cheap {task}"]
+    return f"{100 * score:.1f} ({method})"
+
+
+def report(name: str, seeds: Sequence[int], threads: int) -> None:
+    """Write the section of RESULTS.md from the tasks that are measured."""
+    rows, fewer_rows = [], ""
+    for task, spec in TASKS.items():
+        scores = [recorded_scores(f"{name} {task} {kind}", seeds) for kind in MODELS]
+        pretrained, random = scores
+        if pretrained is None or random is None:
+            continue
+        gains = [a - b for a, b in zip(pretrained[1], random[1], strict=True)]
+        cells = [f"{mean_and_std(values)} (rate {rate:g})" for rate, values in (pretrained, random)]
+        rows.append([f"{task}, {spec.metric}", cheap_cell(task), *cells, mean_and_std(gains)])
+        if spec.max_rows < MAX_ROWS:
+            fewer_rows += f" ({spec.max_rows:,} of {task})"
+    columns = ["task", "cheap method", "pre-trained", "random weights", "gain, paired by seed"]
+    seed_list = ", ".join(map(str, seeds))
+    deviations = f"seeds {seed_list}, mean ± standard deviation" if len(seeds) > 1 else f"seed {seed_list}"
+    record.write_section(
+        f"Tasks after {name}",
+        f"""`python benchmarks/learning_tasks.py RUN`; {record.environment(threads)}.
+
+At most {MAX_ROWS:,} training rows{fewer_rows}, three epochs, dropout 0.1, the best evaluation on dev, in points;
+{deviations}. Rates chosen with seed {TUNING_SEED} on rows that were not trained on.
+
+{record.markdown_table(columns, rows)}""",
+    )
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ SIZES = (
     Learning("bert-mini-uncased", (2, 4, 12), 0.06, 1e-3, 5e-3, 0.1, 64, 17e6),
     Learning("bert-small-uncased", (2, 4), 0.04, 5e-4, 3e-3, 0.1, 64, 70e6),
 )
-"""From the smallest on. Tiny and mini were measured (benchmarks/learning_sizes.py). The figures of small are
-estimates, `tokens` in proportion to what its layers hold."""
+"""From the smallest on. Tiny and mini were measured (benchmarks/RESULTS.md, "Model size by time budget"). The
+figures of small are estimates, `tokens` in proportion to what its layers hold."""
 
 
 def learning_of(sizes: Mapping[str, Any]) -> Learning | None:
