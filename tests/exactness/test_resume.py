@@ -155,9 +155,9 @@ def test_a_run_whose_layers_are_computed_as_a_whole_is_resumed_as_exactly(
     monkeypatch.setattr(matmul, "GEMM_FP32", gemm_fp32)
     monkeypatch.setattr(matmul, "GEMM_BF16", gemm_avx512bf16)
     layers: list[int] = []
-    forward = autograd.EncoderLayer.forward
+    forward = autograd.EncoderLayerFunction.forward
     monkeypatch.setattr(
-        autograd.EncoderLayer, "forward", lambda *given: (layers.append(1), forward(*given))[1]
+        autograd.EncoderLayerFunction, "forward", lambda *given: (layers.append(1), forward(*given))[1]
     )
     settings = [
         *(*TWO_EPOCHS, "train.kernels=numba", f"train.precision={precision}", "train.batch_size=8"),

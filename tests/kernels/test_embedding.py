@@ -23,7 +23,7 @@ if not backend_selection.is_numba_available():
 from bertsmith.kernels.cpu import autograd, inference, training
 
 NUMBA = training.NumbaTrainingBackend()
-EMBED_BACKWARD = autograd.Embed._backward_cls  # type: ignore[attr-defined]
+EMBED_BACKWARD = autograd.EmbedFunction._backward_cls  # type: ignore[attr-defined]
 
 
 def create_embeddings(name: str = "bert-tiny-uncased", p: float = 0.0, **changes: Any) -> Embeddings:

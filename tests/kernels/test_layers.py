@@ -105,7 +105,7 @@ def run_training(
 
 
 def is_fused(node: Any) -> bool:
-    return isinstance(node, autograd.EncoderLayer._backward_cls)  # type: ignore[attr-defined]
+    return isinstance(node, autograd.EncoderLayerFunction._backward_cls)  # type: ignore[attr-defined]
 
 
 @settings(deadline=None, max_examples=40)

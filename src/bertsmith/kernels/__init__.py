@@ -1,1 +1,1 @@
-"""What a layer computes between its products: torch's operations, and compiled ones in their place."""
+"""Operations of encoders, losses, and optimizers: a reference in PyTorch and faster backends."""

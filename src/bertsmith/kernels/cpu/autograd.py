@@ -32,7 +32,7 @@ def apply(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
     return output
 
 
-class Gelu(torch.autograd.Function):
+class GeluFunction(torch.autograd.Function):
     """GELU, computed with the normal distribution function."""
 
     @staticmethod
@@ -52,7 +52,7 @@ class Gelu(torch.autograd.Function):
         return x_grad
 
 
-class Attention(torch.autograd.Function):
+class AttentionFunction(torch.autograd.Function):
     """Attention over packed sequences; of the scores only the maximum and sum of each row are saved."""
 
     @staticmethod
@@ -73,7 +73,7 @@ class Attention(torch.autograd.Function):
         return None, *layer_functions.attention_backward(grad, q, kv, stats, ctx.config, launch)
 
 
-class AddLayerNorm(torch.autograd.Function):
+class AddLayerNormFunction(torch.autograd.Function):
     """LN(residual + dropout(x))."""
 
     @staticmethod
@@ -105,7 +105,7 @@ class AddLayerNorm(torch.autograd.Function):
         return residual_grad, x_grad, *param_grads, None, None
 
 
-class FeedForward(torch.autograd.Function):
+class FeedForwardFunction(torch.autograd.Function):
     """W2·GELU(W1·x + b1) + b2."""
 
     @staticmethod
@@ -148,7 +148,7 @@ class FeedForward(torch.autograd.Function):
         )
 
 
-class Embed(torch.autograd.Function):
+class EmbedFunction(torch.autograd.Function):
     """dropout(LN(x + rows of two embeddings)); the backward pass computes the sum again."""
 
     @staticmethod
@@ -205,7 +205,7 @@ class Embed(torch.autograd.Function):
         return *grads, *layer_functions.sum_over_threads(param_grads, launch), None, None, None, None
 
 
-class EncoderLayer(torch.autograd.Function):
+class EncoderLayerFunction(torch.autograd.Function):
     """A layer, whose forward and backward pass are one sequence of kernels each; bit-equal to its parts."""
 
     @staticmethod

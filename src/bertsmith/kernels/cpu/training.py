@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from bertsmith.kernels.cpu import amx, attention_fp32, fused_adamw, layer_functions, row_kernels
 from bertsmith.kernels.cpu.autograd import (
-    AddLayerNorm,
-    Attention,
-    Embed,
-    EncoderLayer,
-    FeedForward,
-    Gelu,
+    AddLayerNormFunction,
+    AttentionFunction,
+    EmbedFunction,
+    EncoderLayerFunction,
+    FeedForwardFunction,
+    GeluFunction,
     apply,
 )
 from bertsmith.kernels.cpu.compilation import float_bits, has_avx512_bf16, launch
@@ -80,7 +80,7 @@ class NumbaTrainingBackend(KernelBackend):
         """Compute activation(x), GELU by a kernel."""
         if activation is not F.gelu or not self._supports(x):
             return super().activation(x, activation)
-        return apply(Gelu, x)
+        return apply(GeluFunction, x)
 
     def feed_forward(
         self, x: Tensor, inner: nn.Linear, output: nn.Linear, activation: Callable[[Tensor], Tensor]
@@ -92,14 +92,14 @@ class NumbaTrainingBackend(KernelBackend):
         if activation is not F.gelu or not self.has_fast_matmul(x):
             return None
         x = x.to(compute_dtype(x))
-        return apply(FeedForward, x, *weights) if supports_layer(x, *weights) else None
+        return apply(FeedForwardFunction, x, *weights) if supports_layer(x, *weights) else None
 
     def add_layer_norm(self, residual: Tensor, x: Tensor, dropout: DropoutLike, norm: nn.Module) -> Tensor:
         """Compute norm(residual + dropout(x)) in fp32; the result has the dtype of x."""
         if not has_layer_norm_params(norm) or not self._supports(x):
             return super().add_layer_norm(residual, x, dropout, norm)
         return apply(
-            AddLayerNorm,
+            AddLayerNormFunction,
             residual.to(x.dtype),
             x,
             norm.weight,
@@ -168,7 +168,9 @@ class NumbaTrainingBackend(KernelBackend):
             weights.append(x.new_zeros(1, x.shape[1]))
             indices.append(torch.zeros_like(indices[0]))
         seeds = draw_dropout_seeds(dropout)
-        return apply(Embed, x, *weights, norm.weight, norm.bias, tuple(indices), norm.eps, seeds, dtype)
+        return apply(
+            EmbedFunction, x, *weights, norm.weight, norm.bias, tuple(indices), norm.eps, seeds, dtype
+        )
 
     def encoder_layer(
         self,
@@ -193,7 +195,7 @@ class NumbaTrainingBackend(KernelBackend):
         )
         if attention is None:
             return None
-        return apply(EncoderLayer, x, layer_config(modules, attention.with_queries(rows)), *weights)
+        return apply(EncoderLayerFunction, x, layer_config(modules, attention.with_queries(rows)), *weights)
 
     def attention(
         self, qkv: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
@@ -208,7 +210,7 @@ class NumbaTrainingBackend(KernelBackend):
         config = self._attention_config(qkv.dtype, qkv.shape[1] // 3 // num_heads, num_heads, layout)
         if config is None:
             return None
-        return apply(Attention, config._replace(dropout_seeds=draw_dropout_seeds(dropout)), qkv)
+        return apply(AttentionFunction, config._replace(dropout_seeds=draw_dropout_seeds(dropout)), qkv)
 
     def attention_of_queries(
         self,
@@ -225,7 +227,7 @@ class NumbaTrainingBackend(KernelBackend):
         if config is None:
             return None
         config = config.with_queries(rows)._replace(dropout_seeds=draw_dropout_seeds(dropout))
-        return partial(apply, Attention, config)
+        return partial(apply, AttentionFunction, config)
 
     def _attention_config(
         self, dtype: torch.dtype, head_size: int, num_heads: int, layout: SequenceLayout
