@@ -603,6 +603,21 @@ def test_compilation_is_logged_until_the_cache_is_complete(
     assert not logs()
 
 
+def test_kernels_are_compiled_in_another_process(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that compiles kernels computes other last bits than those that load them."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> None:
+        commands.append(command)
+        if len(commands) == 2:  # the first process cleared a damaged cache
+            kernel_cache.mark_complete()
+
+    monkeypatch.setattr(backend_selection.subprocess, "run", run)
+    monkeypatch.setattr(backend_selection, "compile_all", lambda: pytest.fail("compiled in this process"))
+    backend_selection.load_backend("numba")
+    assert [command[-1] for command in commands] == ["bertsmith.kernels.background_compile"] * 2
+
+
 @pytest.mark.parametrize("content", [b"", b"\x80"], ids=["empty", "cut off"])
 def test_a_damaged_cache_is_compiled_again(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, caplog: pytest.LogCaptureFixture
