@@ -216,9 +216,7 @@ def select_gpu_backend(name: str, device: torch.device, *, is_long: bool) -> Ker
             candidate_name
         ]
         if candidate_name == "triton":
-            logger.info(
-                "programs of Triton are compiled for this GPU: for some twenty seconds the first time ..."
-            )
+            logger.info("compiling Triton kernels for this GPU: about 20 s the first time ...")
         try:
             candidate = create()
             self_test.check_backend(candidate, device)
