@@ -170,20 +170,6 @@ def test_a_run_whose_layers_are_computed_as_a_whole_is_resumed_as_exactly(
     assert_same(tmp_path / "run", outcome(tmp_path / "straight"))
 
 
-def test_a_run_of_a_version_without_kernels_goes_on_with_torch(
-    shards: Shards, straight: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = [*TWO_EPOCHS, "train.checkpoint_every=2"]
-    run_until_killed(shards, tmp_path / "run", 5, *settings, saved=False, resume=False)
-    file = tmp_path / "run" / "settings.yaml"
-    text = file.read_text(encoding="utf-8")
-    assert "  kernels: torch\n" in text
-    file.write_text(text.replace("  kernels: torch\n", ""), encoding="utf-8")
-    monkeypatch.setattr(backend_selection, "_PAY_FROM", 1)  # a new run would compute with compiled ones
-    tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
-    assert_same(tmp_path / "run", straight)
-
-
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_any_number_of_workers_makes_the_same_run(
     shards: Shards, straight: dict[str, Any], tmp_path: Path, workers: int

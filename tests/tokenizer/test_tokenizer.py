@@ -65,7 +65,7 @@ def test_without_offsets_the_rest_is_equal(
 ) -> None:
     tokenizer = Tokenizer.from_vocabulary(TOKENS, lowercase=True, max_length=16)
     firsts, seconds = [a for a, _ in texts], [b for _, b in texts] if paired else None
-    options = {"max_length": max_length, "specials": specials}
+    options = {"max_length": max_length, "special_strings": specials}
     located = tokenizer.encode_batch(firsts, seconds, **options)
     assert tokenizer.encode_batch(firsts, seconds, with_offsets=False, **options) == [
         replace(encoding, offsets=[], word_ids=[]) for encoding in located

@@ -122,7 +122,7 @@ def test_gpt2_frames_nothing_and_says_so(shared_data: Path) -> None:
     assert gpt2.unk_token_id == 50256
     for role in ("cls", "sep", "mask", "pad"):
         with pytest.raises(InputError) as caught:
-            getattr(gpt2, f"{role}_id")
+            getattr(gpt2, f"{role}_token_id")
         assert caught.value.code == "special_token_undefined"
         assert role in caught.value.message
     with pytest.raises(InputError) as caught:

@@ -110,7 +110,7 @@ def test_trained_folders_load_in_the_reference(
     assert [e.ids for e in tokenizer.encode_batch(texts, max_length=10**9)] == expected
     assert Tokenizer.load(out).digest == tokenizer.digest
     record = json.loads((out / "training.json").read_text())
-    assert (record["asked"], record["size"], record["share_sampled"]) == (3_000, 3_000, 1.0)
+    assert (record["requested_size"], record["size"], record["share_sampled"]) == (3_000, 3_000, 1.0)
     assert record["documents"] == record["documents_sampled"] == 180
 
 

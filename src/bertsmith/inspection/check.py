@@ -66,7 +66,7 @@ def check_corpus(
         preset_name: The preset of the forecast; by default bert-mini-chinese for Chinese text, else
             bert-mini-uncased.
         epochs: The number of epochs to forecast.
-        probe: Measure a few updates on this machine; otherwise the forecast has no training time.
+        benchmark: Measure a few updates on this machine; otherwise the forecast has no training time.
         html: Also write the report as a page.
         progress: Called with the number of bytes done.
         **keywords: Fields of the options and of their `reading` by name, such as sample=10_000_000 or
@@ -125,7 +125,7 @@ def forecast(
     config: ModelConfig,
     preset_name: str,
     epochs: float,
-    probe: bool,
+    benchmark: bool,
     sample: int | None,
 ) -> dict[str, Any]:
     """Estimate tokens, bytes of shards, updates, and seconds of training, with the basis of the estimate."""
@@ -159,7 +159,7 @@ def forecast(
         "seconds": None,
         "rests_on": f"{basis}; the time was not measured",
     }
-    if probe and steps:
+    if benchmark and steps:
         update_time = _estimate_update_time(config, settings)
         result["seconds_per_update"] = round(update_time.seconds, 5)
         result["seconds"] = round(update_time.seconds * steps, 1)
