@@ -168,8 +168,9 @@ def test_lower_scores_and_punctuation_are_printed(
 
 def test_invalid_minutes_are_refused_before_reading(tmp_path: Path) -> None:
     for minutes in (1e9, -1.0, float("nan")):
-        with pytest.raises(InputError, match="max_minutes"):
+        with pytest.raises(InputError) as caught:
             quickstart(tmp_path / "out", minutes=minutes, libraries=[])
+        assert (caught.value.code, caught.value.argument) == ("invalid_setting", "train.max_minutes")
         assert not (tmp_path / "out").exists()
 
 
