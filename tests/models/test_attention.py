@@ -50,7 +50,9 @@ def run_both(
     results = []
     dropout = FixedDropout(lambda w: torch.full_like(w, 0.5)) if drop else None
     for attend in (
-        lambda qkv: reference_attention(qkv, packed, heads, dropout and dropout.draw_mask, direction=direction),
+        lambda qkv: reference_attention(
+            qkv, packed, heads, dropout and dropout.draw_mask, direction=direction
+        ),
         lambda qkv: bucket_attention(qkv, AttentionLayout(packed, direction=direction), heads, dropout),
     ):
         qkv = x.clone().requires_grad_()
