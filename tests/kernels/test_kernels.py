@@ -70,7 +70,7 @@ def packed_of(lengths: list[int]) -> Packed:
 
 
 def layout_of(lengths: list[int]) -> SequenceLayout:
-    return AttentionLayout(packed_of(lengths)).ranges
+    return AttentionLayout(packed_of(lengths)).sequence_layout
 
 
 def next_seeds(dropout: Dropout) -> tuple[int, int, int, int]:
@@ -183,7 +183,9 @@ def attention_results(
     grad = normal(rows + extra_rows, heads * head_size, seed=2, dtype=dtype)
     dropout = Dropout(p, torch.Generator().manual_seed(7))
     seeds = next_seeds(dropout) if p else None
-    actual = kernels.attention(qkv, AttentionLayout(packed, direction).ranges, heads, dropout if p else None)
+    actual = kernels.attention(
+        qkv, AttentionLayout(packed, direction).sequence_layout, heads, dropout if p else None
+    )
     assert actual is not None
     (actual_grad,) = torch.autograd.grad(actual, qkv, grad)
 
@@ -269,7 +271,7 @@ def test_attention_of_queries_equals_those_rows_of_attention(
     def dropout() -> Dropout | None:
         return Dropout(p, torch.Generator().manual_seed(7)) if p else None
 
-    layout = AttentionLayout(packed_of(lengths), direction).ranges
+    layout = AttentionLayout(packed_of(lengths), direction).sequence_layout
     full_qkv = qkv.clone().requires_grad_()
     expected = kernels.attention(full_qkv, layout, heads, dropout())
     assert expected is not None
