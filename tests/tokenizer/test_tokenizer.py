@@ -42,13 +42,13 @@ def spell(tokenizer: Tokenizer, ids: list[int]) -> str:
 def test_text_and_pair(small: Tokenizer) -> None:
     single = small.encode("Hello, cats")
     assert spell(small, single.ids) == "[CLS] hello , cat ##s [SEP]"
-    assert single.segments == [0] * 6
+    assert single.type_ids == [0] * 6
     assert single.offsets == [(0, 0), (0, 5), (5, 6), (7, 10), (10, 11), (0, 0)]
     assert single.sequence_ids == [None, 0, 0, 0, 0, None]
     assert single.word_ids == [None, 0, 1, 2, 2, None]
     pair = small.encode("cats", "the mat!")
     assert spell(small, pair.ids) == "[CLS] cat ##s [SEP] the mat ! [SEP]"
-    assert pair.segments == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert pair.type_ids == [0, 0, 0, 0, 1, 1, 1, 1]
     assert pair.sequence_ids == [None, 0, 0, None, 1, 1, 1, None]
     assert pair.word_ids == [None, 0, 0, None, 0, 1, 2, None]
     assert pair.num_truncated == 0
@@ -285,7 +285,7 @@ def test_longest_first_equals_the_reference(
     expected = reference(a, b, truncation="longest_first", max_length=limit)
     encoding = ours.encode(a, b, max_length=limit)
     assert encoding.ids == expected["input_ids"]
-    assert encoding.segments == expected["token_type_ids"]
+    assert encoding.type_ids == expected["token_type_ids"]
     assert encoding.num_truncated + len(encoding.ids) == len(ours.encode(a, b, max_length=100).ids)
 
 

@@ -35,7 +35,7 @@ class Encoding:
     """
 
     ids: list[int]
-    segments: list[int]
+    type_ids: list[int]
     offsets: list[tuple[int, int]]
     sequence_ids: list[int | None]
     word_ids: list[int | None]
@@ -61,7 +61,7 @@ class TemplatePiece:
 
     text: int | None
     ids: tuple[int, ...] = ()
-    segment: int = 0
+    type_id: int = 0
 
 
 Template = tuple[TemplatePiece, ...]
@@ -123,7 +123,7 @@ class PostProcessor:
         pieces = [*processor.single, *processor.pair]
         if not any(piece.ids for piece in pieces):
             return cls()  # Without special tokens there are no segments, even if a template defines some.
-        if any(piece.segment > 1 for piece in pieces):
+        if any(piece.type_id > 1 for piece in pieces):
             raise InputError(
                 "post_processor_segment_out_of_range",
                 "the post-processor uses a segment other than 0 and 1",
@@ -147,17 +147,17 @@ class PostProcessor:
         count = len(self.pair) - 4
         if count < 1:
             return 0
-        segment = self.pair[-1].segment
+        type_id = self.pair[-1].type_id
         cls, sep = TemplatePiece(None, (cls_id,)), TemplatePiece(None, (sep_id,))
         single = (cls, TemplatePiece(0), sep)
-        second = (TemplatePiece(1, segment=segment), TemplatePiece(None, (sep_id,), segment))
+        second = (TemplatePiece(1, type_id=type_id), TemplatePiece(None, (sep_id,), type_id))
         pair = (cls, TemplatePiece(0), *[sep] * count, *second)
         return count if (self.single, self.pair) == (single, pair) else 0
 
     @property
     def uses_segments(self) -> bool:
         """Return True if a second text has segment 1; False without special tokens."""
-        return any(piece.segment == 1 for piece in self.pair)
+        return any(piece.type_id == 1 for piece in self.pair)
 
     def process(
         self,
@@ -182,7 +182,7 @@ class PostProcessor:
         num_special = sum(len(piece.ids) for piece in template)
         text_lengths = _truncated_lengths(lengths, max_length - num_special, max_length, truncation)
         ids: list[int] = []
-        segments: list[int] = []
+        type_ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         sources: list[int | None] = []
         words: list[int | None] = []
@@ -199,9 +199,9 @@ class PostProcessor:
                 if with_offsets:
                     offsets += text.offsets[:n]
                     words += text.word_ids[:n]
-            segments += [piece.segment] * n
+            type_ids += [piece.type_id] * n
             sources += [piece.text] * n
-        return Encoding(ids, segments, offsets, sources, words, sum(lengths) - sum(text_lengths), vocabulary)
+        return Encoding(ids, type_ids, offsets, sources, words, sum(lengths) - sum(text_lengths), vocabulary)
 
 
 def _read_template(step: Mapping[str, Any]) -> PostProcessor:
@@ -212,7 +212,7 @@ def _read_template(step: Mapping[str, Any]) -> PostProcessor:
         for entry in entries:
             if "Sequence" in entry:
                 value = entry["Sequence"]
-                pieces.append(TemplatePiece("AB".index(value["id"]), segment=value["type_id"]))
+                pieces.append(TemplatePiece("AB".index(value["id"]), type_id=value["type_id"]))
             else:
                 value = entry["SpecialToken"]
                 pieces += [TemplatePiece(None, (i,), value["type_id"]) for i in special_ids[value["id"]]]
@@ -229,7 +229,7 @@ def _read_roberta(step: Mapping[str, Any]) -> PostProcessor:
 
 def _read_bert(step: Mapping[str, Any]) -> PostProcessor:
     cls, sep = (TemplatePiece(None, (step[name][1],)) for name in ("cls", "sep"))
-    first, second = TemplatePiece(0), TemplatePiece(1, segment=1)
+    first, second = TemplatePiece(0), TemplatePiece(1, type_id=1)
     return PostProcessor((cls, first, sep), (cls, first, sep, second, TemplatePiece(None, sep.ids, 1)))
 
 
