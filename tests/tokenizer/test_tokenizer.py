@@ -1,4 +1,4 @@
-"""The tokenizer: ids equal to the reference's, offsets, truncation, tokenizer files."""
+"""The tokenizer: ids equal to those of transformers (the reference), offsets, truncation, tokenizer files."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ def test_text_and_pair(small: Tokenizer) -> None:
 @given(
     texts=st.lists(st.tuples(st.text(), st.text()), max_size=5),
     paired=st.booleans(),
-    specials=st.sampled_from(["text", "parse", "mask"]),
+    special_strings=st.sampled_from(["text", "parse", "mask"]),
     max_length=st.integers(6, 20),
 )
 def test_without_offsets_the_rest_is_equal(
-    texts: list[tuple[str, str]], paired: bool, specials: Any, max_length: int
+    texts: list[tuple[str, str]], paired: bool, special_strings: Any, max_length: int
 ) -> None:
     tokenizer = Tokenizer.from_vocabulary(TOKENS, lowercase=True, max_length=16)
     firsts, seconds = [a for a, _ in texts], [b for _, b in texts] if paired else None
-    options = {"max_length": max_length, "specials": specials}
-    located = tokenizer.encode_batch(firsts, seconds, **options)
+    options = {"max_length": max_length, "special_strings": special_strings}
+    with_offsets = tokenizer.encode_batch(firsts, seconds, **options)
     assert tokenizer.encode_batch(firsts, seconds, with_offsets=False, **options) == [
-        replace(encoding, offsets=[], word_ids=[]) for encoding in located
+        replace(encoding, offsets=[], word_ids=[]) for encoding in with_offsets
     ]
 
 
@@ -157,10 +157,10 @@ def test_texts_that_cannot_be_truncated(small: Tokenizer) -> None:
     assert (caught.value.code, caught.value.argument) == ("max_length_too_small", "max_length")
 
 
-@pytest.mark.parametrize("located", [True, False])
-def test_lone_surrogate(small: Tokenizer, located: bool) -> None:
+@pytest.mark.parametrize("with_offsets", [True, False])
+def test_lone_surrogate(small: Tokenizer, with_offsets: bool) -> None:
     with pytest.raises(InputError) as caught:
-        small.encode_batch(["a", "b \ud800"], with_offsets=located)
+        small.encode_batch(["a", "b \ud800"], with_offsets=with_offsets)
     assert (caught.value.code, caught.value.location) == ("lone_surrogate", "text 2")
 
 

@@ -115,14 +115,14 @@ def test_special_tokens_and_templates(shared_data: Path) -> None:
     assert (albert.lowercase, roberta.lowercase) == (True, False)
 
 
-def test_gpt2_frames_nothing_and_says_so(shared_data: Path) -> None:
+def test_gpt2_has_no_template_and_no_other_special_tokens(shared_data: Path) -> None:
     gpt2 = Tokenizer.load(shared_data / "vocabs/gpt2")
     assert [gpt2.tokens[i] for i in gpt2.encode("a b", "c").ids] == ["a", "Ġb", "c"]
     assert gpt2.all_special_ids == {50256}
     assert gpt2.unk_token_id == 50256
     for role in ("cls", "sep", "mask", "pad"):
         with pytest.raises(InputError) as caught:
-            getattr(gpt2, f"{role}_id")
+            getattr(gpt2, f"{role}_token_id")
         assert caught.value.code == "special_token_undefined"
         assert role in caught.value.message
     with pytest.raises(InputError) as caught:
