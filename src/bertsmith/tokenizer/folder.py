@@ -171,6 +171,7 @@ def lowercases(definition: Mapping[str, Any]) -> bool:
 
 
 def _entry_file(path: Path) -> Path:
+    """Return the path if it is a file, or the file of a folder from which the tokenizer is built."""
     if path.is_file():
         return path
     if not path.is_dir():
@@ -352,6 +353,7 @@ def _check_special_tokens(
 
 
 def _check_case(file: Path, lowercase: bool | None, lowercases_text: bool) -> None:
+    """Raise an `InputError` if the requested `lowercase` contradicts the file."""
     if lowercase is not None and lowercase != lowercases_text:
         raise InputError(
             "case_conflict",
