@@ -566,7 +566,7 @@ def test_a_tokenizer_is_callable() -> None:
     assert tokenizer("kaba lode").tokens == ["[CLS]", "kaba", "lode", "[SEP]"]
     assert repr(tokenizer("kaba lode mi", max_length=4)) == "Encoding(4 tokens, 1 cut: [CLS] kaba lode [SEP])"
     assert repr(tokenizer("kaba " * 30)).endswith("kaba …)")
-    assert tokenizer(["kaba"], ["mi"])[0].segments == tokenizer.encode("kaba", "mi").segments
+    assert tokenizer(["kaba"], ["mi"])[0].type_ids == tokenizer.encode("kaba", "mi").type_ids
 
 
 def test_embeddings_are_the_pooled_hidden_states_of_each_text(bert: bs.Model) -> None:
