@@ -1,12 +1,12 @@
 """Relation extraction scores: the official score of SemEval-2010 task 8, and micro F1 without "no relation".
 
 A label may include a direction: `Cause-Effect(e1,e2)` and `Cause-Effect(e2,e1)` are the same relation,
-Cause-Effect. A prediction is correct if its relation and its direction are correct; the correct relation in the
-wrong direction counts as a wrong prediction of this relation. This is the official scorer's (9+1)-way evaluation
+Cause-Effect. A prediction is correct if its relation and its direction are; the correct relation in the wrong
+direction counts as a wrong prediction of this relation. This is the official scorer's (9+1)-way evaluation
 with directionality taken into account (semeval2010_task8_scorer-v1.2.pl), whose macro F1 is the mean over the
 relations in the references except Other. scikit-learn cannot compute it, since both labels of a relation count as
-one class, but a prediction of one for the other is wrong. Micro F1 over all but "no relation" is TACRED's (Zhang et
-al. 2017), and also the scorer's if the references contain all relations.
+one class, but a prediction of one for the other is wrong. Micro F1 over all but "no relation" is TACRED's (Zhang
+et al. 2017), and also the scorer's if the references contain all relations.
 """
 
 from __future__ import annotations

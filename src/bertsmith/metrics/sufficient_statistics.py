@@ -1,8 +1,8 @@
 """Scores as functions of sums over examples (sufficient statistics).
 
-The sums of any number of resamples of the examples, as a bootstrap needs them, are then one matrix product. Accuracy
-is a sum divided by a count, F1 a ratio of three sums, and Pearson's correlation a function of six. Scores that are
-not such a function (rank correlations, average precision) have no sufficient statistics here.
+The sums of any number of resamples of the examples, as a bootstrap needs them, are then one matrix product.
+Accuracy is a sum divided by a count, F1 a ratio of three sums, and Pearson's correlation a function of six. Scores
+that are not such a function (rank correlations, average precision) have no sufficient statistics here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tagging schemes for entities (IOB1, IOB2, IOBES, and its variants BILOU and BMES).
 
 A tag is a prefix and an entity type (B-PER), or only a prefix; O is outside of entities. IOB2 starts each entity
-with B. IOB1 starts an entity with B only if it directly follows another entity of the same type. IOBES, which BILOU
-and BMES write with other letters, also ends each entity with E, and tags an entity of one word with S.
+with B. IOB1 starts an entity with B only if it directly follows another entity of the same type. IOBES, which
+BILOU and BMES write with other letters, also ends each entity with E, and tags an entity of one word with S.
 """
 
 from __future__ import annotations
