@@ -243,13 +243,13 @@ def test_the_forecast_of_a_sample_reaches_over_plain_files(corpus: Path, tmp_pat
     plain.write_text(tiny_run.corpus(4000), encoding="utf-8")
     packed = tmp_path / "long.txt.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    whole = check_corpus([plain], probe=False)["forecast"]
+    whole = check_corpus([plain], benchmark=False)["forecast"]
     options = CheckOptions(sample=plain.stat().st_size // 4)
-    sample = check_corpus([plain], options, probe=False)["forecast"]
+    sample = check_corpus([plain], options, benchmark=False)["forecast"]
     assert sample["tokens"] == pytest.approx(whole["tokens"], rel=0.05)
     assert sample["tokens_are"] == "estimated"
     assert "from the sample" in sample["covers"]
-    alone = check_corpus([packed], options, probe=False)["forecast"]
+    alone = check_corpus([packed], options, benchmark=False)["forecast"]
     assert alone["tokens"] < 0.3 * whole["tokens"]
     assert "only the sample" in alone["covers"]
 

@@ -219,7 +219,7 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
             against=how["against"],
             preset_name=how["preset"],
             epochs=how["epochs"],
-            probe=not no_probe,
+            benchmark=not no_probe,
             html=html,
             progress=progress,
         )
