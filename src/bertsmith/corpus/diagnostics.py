@@ -12,7 +12,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.tokenizer.script_coverage import recommended_options, script_ratios
 
 MAX_UNKNOWN_RATIO = 0.02
-"""The share of unknown tokens above which the tokenizer does not fit the text."""
+"""The fraction of unknown tokens above which the tokenizer does not fit the text."""
 MIN_DOCUMENTS = 4
 """The number of different documents that next-sentence pairs for training and validation need."""
 NO_PAIR_SETTINGS = {"data.sentence_task": "none", "data.validation_split": "0"}
@@ -21,10 +21,9 @@ NO_VALIDATION_SETTINGS = {"data.validation_split": "0"}
 """The settings for two or three documents."""
 FULL_SENTENCE_SETTINGS = {"data.sentence_task": "none", "data.instances": "full_sentences"}
 """The settings for documents of one sentence."""
-_MAX_ONE_SENTENCE_RATIO = (
-    0.5  # with more documents of one sentence, next-sentence pairs are too few to learn from
-)
-_BOOK_SENTENCES = 50  # a single document of as many sentences is a book and not a note
+# With more documents of one sentence, next-sentence pairs are too few to learn from.
+_MAX_ONE_SENTENCE_RATIO = 0.5
+_MIN_BOOK_SENTENCES = 50  # A single document of so many sentences is taken for a book with chapters.
 
 
 class PreparedCorpus(Protocol):
@@ -61,12 +60,12 @@ def corpus_warnings(shards: PreparedCorpus, characters: Mapping[str, int]) -> It
     num_different, num_sentences = len(np.unique(shards.hashes)), int(shards.counts.get("sentences", 0))
     settings = format_settings(required_settings(shards))
     if num_different < 2:
-        units = "chapters" if num_sentences >= _BOOK_SENTENCES else "documents"
-        fault = f"all the text is one document of {pluralize(num_sentences, 'sentence')}"
+        units = "chapters" if num_sentences >= _MIN_BOOK_SENTENCES else "documents"
+        problem = f"all the text is one document of {pluralize(num_sentences, 'sentence')}"
         if len(shards.hashes) > 1:
-            fault = f"all {len(shards.hashes):,} documents are equal, or parts of one"
+            problem = f"all {len(shards.hashes):,} documents are equal, or parts of one"
         yield (
-            f"{fault}: next-sentence pairs and validation need another one. Put blank lines between the {units} "
+            f"{problem}: next-sentence pairs and validation need another one. Put blank lines between the {units} "
             f"and prepare again (with documents=line, each line is a document), or train with {settings}"
         )
     elif _one_sentence_ratio(shards) > _MAX_ONE_SENTENCE_RATIO:

@@ -30,8 +30,8 @@ from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import HashArray, IntArray, TokenizedCorpus
 
 _NUM_BINS, _BAND_SIZE = 64, 3
-# Only about this many trigrams of a document, those with the smallest hashes, are put into bins: they fill the bins
-# as well as all trigrams would.
+# Only about this many trigrams of a document, those with the smallest hashes, are put into bins: they fill the
+# bins as well as all trigrams would.
 _MAX_TRIGRAMS = 512
 _BATCH_TOKENS = 1 << 18
 _BATCH_PAIRS = _BATCH_TOKENS // _NUM_BINS
@@ -57,8 +57,8 @@ def duplicate_groups(corpus: TokenizedCorpus, threshold: float = 0.5) -> IntArra
 
     Args:
         corpus: The documents.
-        threshold: The smallest Jaccard similarity of near duplicates, above 0; from 1 on, only exact duplicates are
-            grouped.
+        threshold: The smallest Jaccard similarity of near duplicates, above 0; from 1 on, only exact duplicates
+            are grouped.
 
     Returns:
         int64 [D], for each document the index of the first document of its group.
@@ -96,8 +96,8 @@ def _signatures(corpus: TokenizedCorpus) -> tuple[NDArray[np.uint16], NDArray[np
     """Compute the MinHash signatures of all documents.
 
     Returns:
-        uint16 [D, 64], a 16-bit hash of the minimum of each bin after densification; uint8 [D, 8], one bit per bin,
-        1 if it is nonempty before densification.
+        uint16 [D, 64], a 16-bit hash of the minimum of each bin after densification; uint8 [D, 8], one bit per
+        bin, 1 if it is nonempty before densification.
     """
     num_documents = len(corpus.document_sentence_offsets) - 1
     signatures = np.empty((num_documents, _NUM_BINS), dtype=np.uint16)

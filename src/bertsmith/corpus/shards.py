@@ -231,15 +231,16 @@ class Shards:
         out: NDArray[np.int64],
         target_starts: NDArray[np.int64],
     ) -> None:
-        """Copy spans of token ids, each within a document: span k goes to out[at[k] : at[k] + lengths[k]].
+        """Copy spans of token ids, each within a document.
 
-        It copies contiguous memory, so it is faster than `take` for spans.
+        Span k goes to out[target_starts[k] : target_starts[k] + lengths[k]]. Contiguous memory is copied, which is
+        faster than `take`.
 
         Args:
             starts: int64 [K], the start of each span among all N tokens.
             lengths: int64 [K], tokens per span.
             out: int64, the array to write to.
-            at: int64 [K], the start of each span in `out`.
+            target_starts: int64 [K], the start of each span in `out`.
 
         Raises:
             InputError: An id is outside the vocabulary.
@@ -250,9 +251,8 @@ class Shards:
             shards.tolist(), local_starts.tolist(), target_starts.tolist(), lengths.tolist(), strict=True
         ):
             out[target : target + n] = self._ids[i][source : source + n]
-        if (
-            out.max(initial=0) >= self.vocab_size
-        ):  # One check for all spans: a check for each costs more than copying.
+        # One check for all spans: a check of each costs more than copying.
+        if out.max(initial=0) >= self.vocab_size:
             for start, target, n in zip(
                 starts.tolist(), target_starts.tolist(), lengths.tolist(), strict=True
             ):
@@ -389,9 +389,8 @@ def _sentences_fill_documents(batch: pa.RecordBatch) -> bool:
         return False
     last = np.cumsum(counts) - 1
     is_ascending = np.diff(ends, prepend=0) > 0
-    is_ascending[last[:-1] + 1] = (
-        ends[last[:-1] + 1] > 0
-    )  # The first sentence of a document follows no other.
+    first = last[:-1] + 1
+    is_ascending[first] = ends[first] > 0  # The first sentence of a document has no predecessor.
     return bool(is_ascending.all() and (ends[last] == _list_lengths(batch, "ids")).all())
 
 
