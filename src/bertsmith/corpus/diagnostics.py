@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith.formatting import pluralize
 from bertsmith.tokenizer.script_coverage import recommended_options, script_ratios
+
+if TYPE_CHECKING:
+    from bertsmith.corpus.shards import Shards
 
 MAX_UNKNOWN_RATIO = 0.02
 """The fraction of unknown tokens above which the tokenizer does not fit the text."""
@@ -26,15 +28,7 @@ _MAX_ONE_SENTENCE_RATIO = 0.5
 _MIN_BOOK_SENTENCES = 50  # A single document of so many sentences is taken for a book with chapters.
 
 
-class PreparedCorpus(Protocol):
-    """The part of `Shards` that the warnings depend on."""
-
-    hashes: NDArray[np.uint64]
-    document_sentence_offsets: NDArray[np.int64]
-    counts: dict[str, int]
-
-
-def required_settings(shards: PreparedCorpus) -> dict[str, str]:
+def required_settings(shards: Shards) -> dict[str, str]:
     """Return the settings that pre-training on this corpus needs; {} if the defaults work."""
     num_different = len(np.unique(shards.hashes))
     if num_different < 2:
@@ -49,7 +43,7 @@ def format_settings(settings: Mapping[str, str]) -> str:
     return " and ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def corpus_warnings(shards: PreparedCorpus, characters: Mapping[str, int]) -> Iterator[str]:
+def corpus_warnings(shards: Shards, characters: Mapping[str, int]) -> Iterator[str]:
     """Yield warnings about training on a corpus.
 
     Args:
@@ -94,6 +88,6 @@ def unknown_token_warnings(
         )
 
 
-def _one_sentence_ratio(shards: PreparedCorpus) -> float:
+def _one_sentence_ratio(shards: Shards) -> float:
     lengths = np.diff(shards.document_sentence_offsets)
     return float((lengths == 1).mean()) if len(lengths) else 0.0

@@ -25,7 +25,6 @@ from bertsmith.corpus.manifest import (
     FORMAT,
     FileEntry,
     Manifest,
-    PreparationProgress,
     ShardEntry,
     file_entry,
     write_manifest,

@@ -11,7 +11,7 @@ from bertsmith.io.binary_files import how_to_read
 from bertsmith.tokenizer.script_coverage import recommended_options
 
 SEVERITIES = ("problem", "warning", "note")
-# The shares from which on something is a finding, or a warning instead of a note.
+# The fractions from which on something is a finding, a warning instead of a note, or a problem.
 _REPEATED_LINES_WARNING = 0.01
 _BOILERPLATE_WARNING = 0.05
 _NAVIGATION_FINDING, _NAVIGATION_WARNING = 0.001, 0.005
@@ -31,8 +31,8 @@ Finding = dict[str, Any]
 def findings(report: Report) -> list[Finding]:
     """Return the findings of a report, the worst first.
 
-    Each has `severity` ("problem", "warning", "note"), `what`, `number`, `share` of the corpus (or None), `first`
-    location (or ""), and `remedy`.
+    Each has `severity` ("problem", "warning", "note"), `what` (the problem), `number` (of occurrences), `share` of
+    the corpus (or None), `first` location (or ""), and `remedy`.
     """
     result = [
         *_reading_findings(report),
@@ -69,7 +69,7 @@ def _first(occurrences: dict[str, Any]) -> str:
 
 
 def _unreadable_remedy(occurrences: Sequence[dict[str, Any]]) -> str:
-    """Return what to do about files that cannot be read; some only have another encoding, which is known."""
+    """Return the remedy for files that cannot be read; it names the encoding of those where it was detected."""
     encodings = {occurrence["encoding"] for occurrence in occurrences}
     names = sorted(name for name in encodings if name)
     remedies = [f"read {name.upper()} files with encoding={name}" for name in names]

@@ -21,7 +21,7 @@ _BATCH_DOCUMENTS = 4096  # counted at once
 _JOIN_COMMAND = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{separator}");print}}' FILE > JOINED"""
 _JOIN_LINES = "join the lines of each paragraph first"
 MAX_CHARACTERS = 1_000_000  # Longer documents are reported.
-_MIN_LINES = 50  # A file of as many lines and one document lacks blank lines.
+_MIN_LINES = 50  # A file of so many lines that is one document probably lacks blank lines.
 _MIN_LINE_CHARACTERS = 300  # the median from which on lines are texts of several sentences
 _MIN_SENTENCES_PER_LINE = 2.5  # the mean from which on lines are paragraphs
 _MIN_WRAPPED_RATIO = 0.3  # of line ends inside documents; prose with one paragraph per line has almost none
@@ -147,18 +147,18 @@ def assess_structure(
     names = {fault["fault"] for fault in faults}
     one_sentence_ratio = documents.num_one_sentence / max(1, num_documents)
     mean_sentences = num_sentences / max(1, num_documents)
-    shape = (
+    description = (
         f"{pluralize(num_documents, 'document')} of {mean_sentences:,.1f} sentences on average, "
         f"{format_percent(one_sentence_ratio)} of one sentence"
     )
     if num_documents == 1:
-        shape = f"one document of {pluralize(num_sentences, 'sentence')}"
+        description = f"one document of {pluralize(num_sentences, 'sentence')}"
     return {
         "one_sentence_share": round(one_sentence_ratio, 6),
         "wrapped_share": round(num_wrapped / max(1, num_breaks), 6),
         "faults": faults,
-        "nsp": _assess_nsp(num_documents, one_sentence_ratio, names, shape),
-        "sop": _assess_sop(num_documents, one_sentence_ratio, names, shape),
+        "nsp": _assess_nsp(num_documents, one_sentence_ratio, names, description),
+        "sop": _assess_sop(num_documents, one_sentence_ratio, names, description),
         "full_sentences": _assess_full_sentences(num_sentences, names),
     }
 
@@ -242,19 +242,19 @@ def _verdict(level: str, reason: str, hint: str = "") -> dict[str, str]:
 
 
 def _assess_nsp(
-    num_documents: int, one_sentence_ratio: float, faults: set[str], shape: str
+    num_documents: int, one_sentence_ratio: float, faults: set[str], description: str
 ) -> dict[str, str]:
     if num_documents < 2:
         return _verdict(
             "unfit",
-            f"{shape}; a random next sentence comes from another document",
+            f"{description}; a random next sentence comes from another document",
             "put a blank line between documents, or read with documents=line or documents=file; or train with "
             + format_settings(NO_PAIR_SETTINGS),
         )
     if one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
         return _verdict(
             "unfit",
-            f"{shape}; one sentence has no next one",
+            f"{description}; one sentence has no next one",
             f"give complete documents, or train with {format_settings(FULL_SENTENCE_SETTINGS)}",
         )
     if "hard_wrapped" in faults:
@@ -262,34 +262,34 @@ def _assess_nsp(
     if num_documents < MIN_DOCUMENTS:
         return _verdict(
             "limited",
-            f"{shape}; too few to hold some out",
+            f"{description}; too few to hold some out",
             "give more documents, with a blank line between them, or train with "
             f"{format_settings(NO_VALIDATION_SETTINGS)}",
         )
     if "one_document" in faults:
         return _verdict(
-            "limited", f"{shape}; each file counts as a document", "put a blank line between documents"
+            "limited", f"{description}; each file counts as a document", "put a blank line between documents"
         )
     if num_documents < _MIN_NSP_DOCUMENTS or one_sentence_ratio > _GOOD_ONE_SENTENCE_RATIO:
-        return _verdict("limited", shape, "more documents of several sentences make better pairs")
-    return _verdict("fit", shape)
+        return _verdict("limited", description, "more documents of several sentences make better pairs")
+    return _verdict("fit", description)
 
 
 def _assess_sop(
-    num_documents: int, one_sentence_ratio: float, faults: set[str], shape: str
+    num_documents: int, one_sentence_ratio: float, faults: set[str], description: str
 ) -> dict[str, str]:
     if num_documents == 0 or one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
         settings = format_settings(FULL_SENTENCE_SETTINGS if num_documents > 1 else NO_PAIR_SETTINGS)
         return _verdict(
             "unfit",
-            f"{shape}; sentence order needs two sentences",
+            f"{description}; sentence order needs two sentences",
             f"give complete documents, or train with {settings}",
         )
     if "hard_wrapped" in faults:
         return _verdict("limited", "lines are split inside sentences", _JOIN_LINES)
     if one_sentence_ratio > _GOOD_ONE_SENTENCE_RATIO:
-        return _verdict("limited", shape, "documents of one sentence make no pair")
-    return _verdict("fit", shape)
+        return _verdict("limited", description, "documents of one sentence make no pair")
+    return _verdict("fit", description)
 
 
 def _assess_full_sentences(num_sentences: int, faults: set[str]) -> dict[str, str]:

@@ -28,10 +28,10 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 _ALGORITHMS = {"WordPiece": "WordPiece", "BPE": "byte-level BPE", "Unigram": "Unigram"}
 _MAX_WAITING_WORDS = 200_000  # distinct words to encode at once
 _MAX_WAITING_CHARACTERS = 1 << 24
-_ENCODED_WORDS = 10_000  # per call of a tokenizer
+_BATCH_WORDS = 10_000  # words per call of a tokenizer
 MAX_TRACKED_WORDS = 20_000  # words that stay in a list when rare ones are dropped
 _MAX_PIECES = 20  # pieces per word in the distribution; words of more count as 20
-_SHOWN_CHARACTERS = 60  # of a long word in a list
+_MAX_WORD_CHARACTERS = 60  # of a word in a list of the report
 _LINE_FEED = 10
 
 
@@ -228,7 +228,7 @@ class TokenizerStats:
             "unknown_words": self._num_unknown_words,
             "unknown_word_share": _ratio(self._num_unknown_words, num_words, 8),
             "frequent_unknown_words": [
-                {"word": word[:_SHOWN_CHARACTERS], "times": times}
+                {"word": word[:_MAX_WORD_CHARACTERS], "times": times}
                 for word, times in most_common(self._unknown_words, max_examples)
             ],
             "unknown_characters": sum(unknown.values()),
@@ -241,8 +241,8 @@ class TokenizerStats:
             "scripts": self._script_summary(text, unknown, dropped),
             **self._vocabulary_summary(max_examples),
             "falling_apart": [
-                {"word": word[:_SHOWN_CHARACTERS], "times": self._split_words[word], "pieces": pieces}
-                for word, pieces in zip(split_words, self._shown_pieces(split_words), strict=True)
+                {"word": word[:_MAX_WORD_CHARACTERS], "times": self._split_words[word], "pieces": pieces}
+                for word, pieces in zip(split_words, self._display_pieces(split_words), strict=True)
             ],
             "rare_words_forgotten": self.has_dropped_words,
         }
@@ -291,7 +291,7 @@ class TokenizerStats:
     def _vocabulary_summary(self, max_examples: int) -> dict[str, Any]:
         special_ids = self._tokenizer.all_special_ids
         ids = [i for i in range(self._tokenizer.vocab_size) if i not in special_ids]
-        names = {i: shown_piece(self._tokenizer.tokens[i], self.algorithm) for i in ids}
+        names = {i: display_piece(self._tokenizer.tokens[i], self.algorithm) for i in ids}
         longest = sorted(ids, key=lambda i: (-len(self._without_marker(names[i])), names[i]))
         used = [i for i in longest if self._token_counts[i]]
         return {
@@ -303,31 +303,31 @@ class TokenizerStats:
             ],
         }
 
-    def _shown_pieces(self, words: Sequence[str]) -> list[list[str]]:
+    def _display_pieces(self, words: Sequence[str]) -> list[list[str]]:
         tokens, space_ids = self._tokenizer.tokens, set(self._space_ids)
         pieces = self._tokenizer.encode_ids([self._word_prefix + word for word in words])
         return [
-            [shown_piece(tokens[i], self.algorithm) for i in ids if i not in space_ids][:_MAX_PIECES]
+            [display_piece(tokens[i], self.algorithm) for i in ids if i not in space_ids][:_MAX_PIECES]
             for ids in pieces
         ]
 
 
 def encode_waiting(text: WordCounter, stats: Iterable[TokenizerStats]) -> None:
-    """Encode the waiting words with all tokenizers."""
+    """Encode the waiting words with the tokenizers of `stats`, count their pieces, and empty the queue."""
     words = list(text.waiting)
     times = np.fromiter(text.waiting.values(), dtype=np.int64, count=len(words))
     scripts = [script_of_word(word) for word in words]
     for script, count in zip(scripts, times.tolist(), strict=True):
         text.by_script[script] += count
     text.words += int(times.sum())
-    for start in range(0, len(words), _ENCODED_WORDS):
-        part = slice(start, start + _ENCODED_WORDS)
+    for start in range(0, len(words), _BATCH_WORDS):
+        part = slice(start, start + _BATCH_WORDS)
         for entry in stats:
             entry.add_words(words[part], times[part], scripts[part])
     text.waiting.clear()
 
 
-def shown_piece(token: str, algorithm: str) -> str:
+def display_piece(token: str, algorithm: str) -> str:
     """Return a piece for display: the bytes of byte-level BPE as text if they are text, "▁" for a space."""
     if algorithm != _ALGORITHMS["BPE"]:
         return token
