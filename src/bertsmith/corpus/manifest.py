@@ -20,9 +20,14 @@ from bertsmith.suggestions import not_found_error
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
-PREPARE_AGAIN = "prepare the data again, or copy the folder from its source again"
 _MAX_INT = 1 << 62  # bytes, tokens: NumPy counts in int64
 _FILE_NAME = re.compile(r"(?:tokenizer/)?[^/\\\x00-\x1f\x7f]{1,255}")
+
+
+def damaged_data_error(code: str, message: str, location: Path) -> InputError:
+    """Return the error of a file in a data folder that is missing, damaged, or contradicts the manifest."""
+    hint = "prepare the data again, or copy the folder from its source again"
+    return InputError(code, message, location=location, hint=hint)
 
 
 def _check_file_name(name: str) -> str:
@@ -129,15 +134,10 @@ def read_manifest(folder: Path) -> Manifest:
     manifest = _parse(Manifest, content, path)
     names = [entry.name for entry in manifest.files]
     if len(set(names)) < len(names):
-        raise InputError(
-            "manifest_duplicate_file", "a file is listed twice", location=path, hint=PREPARE_AGAIN
-        )
+        raise damaged_data_error("manifest_duplicate_file", "a file is listed twice", path)
     if not manifest.shards or any("/" in entry.name for entry in manifest.shards):
-        raise InputError(
-            "manifest_without_shards",
-            "lists no shards, or some outside of the folder",
-            location=path,
-            hint=PREPARE_AGAIN,
+        raise damaged_data_error(
+            "manifest_without_shards", "lists no shards, or some outside of the folder", path
         )
     return manifest
 
@@ -162,7 +162,7 @@ def _parse(schema: type[_AnySchema], content: bytes, path: Path) -> _AnySchema:
         document = schema.model_validate_json(content)
     except ValidationError as error:
         message = _describe(error.errors(include_url=False)[0])
-        raise InputError("invalid_metadata", message, location=path, hint=PREPARE_AGAIN) from None
+        raise damaged_data_error("invalid_metadata", message, path) from None
     if isinstance(document, Manifest) and document.format != FORMAT:
         raise InputError(
             "unknown_format",

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from bertsmith import notebook
 from bertsmith.corpus.manifest import (
-    PREPARE_AGAIN,
     FileEntry,
     Manifest,
     ShardEntry,
+    damaged_data_error,
     file_entry,
     read_manifest,
 )
@@ -189,11 +189,8 @@ class Shards:
             path = self.folder / entry.name
             _check_size(self.folder, entry)
             if atomic.sha256_of_file(path) != entry.sha256:
-                raise InputError(
-                    "file_changed",
-                    "its contents changed since it was written (the SHA-256 differs)",
-                    location=path,
-                    hint=PREPARE_AGAIN,
+                raise damaged_data_error(
+                    "file_changed", "its contents changed since it was written (the SHA-256 differs)", path
                 )
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -263,11 +260,10 @@ class Shards:
     def _out_of_vocabulary(self, position: int) -> InputError:
         shard = int(np.searchsorted(self._token_offsets, position, side="right")) - 1
         token_id = int(self._ids[shard][position - int(self._token_offsets[shard])])
-        return InputError(
+        return damaged_data_error(
             "token_id_out_of_range",
             f"the token id {token_id} is outside the vocabulary of {self.vocab_size}",
-            location=self.folder / self._shards[shard].name,
-            hint=PREPARE_AGAIN,
+            self.folder / self._shards[shard].name,
         )
 
     def location(self, document: int) -> str:
@@ -300,11 +296,8 @@ class Shards:
         folder = self.folder / "tokenizer"
         tokenizer = Tokenizer.load(folder)
         if (tokenizer.digest, tokenizer.vocab_size) != (self.tokenizer_digest, self.vocab_size):
-            raise InputError(
-                "tokenizer_mismatch",
-                "this is not the tokenizer of these shards",
-                location=folder,
-                hint=PREPARE_AGAIN,
+            raise damaged_data_error(
+                "tokenizer_mismatch", "this is not the tokenizer of these shards", folder
             )
         return tokenizer
 
@@ -343,37 +336,27 @@ def _open_batch(folder: Path, entry: ShardEntry, vocab_size: int) -> pa.RecordBa
         with pa.ipc.open_file(pa.memory_map(str(path))) as file:
             columns = {field.name: field.type for field in file.schema}
             if columns != _column_types(vocab_size) or file.num_record_batches != 1:
-                raise InputError(
-                    "shard_columns",
-                    "its columns are not those of a shard of this vocabulary",
-                    location=path,
-                    hint=PREPARE_AGAIN,
+                raise damaged_data_error(
+                    "shard_columns", "its columns are not those of a shard of this vocabulary", path
                 )
             batch = file.get_batch(0)
         batch.validate(full=True)  # checks that offsets are in range and in order; does not read the ids
     except (pa.ArrowException, OSError, UnicodeDecodeError):  # UnicodeDecodeError: in the name of a column
-        raise InputError(
-            "shard_damaged", "this is not a complete Arrow file", location=path, hint=PREPARE_AGAIN
-        ) from None
+        raise damaged_data_error("shard_damaged", "this is not a complete Arrow file", path) from None
     lists = [batch.column("ids"), batch.column("sentence_ends")]
     if any(column.null_count for column in (*batch.columns, *(column.values for column in lists))):
-        raise InputError("shard_value_missing", "a value is missing", location=path, hint=PREPARE_AGAIN)
+        raise damaged_data_error("shard_value_missing", "a value is missing", path)
     num_values = [len(column.values) for column in lists]
     if (batch.num_rows, *num_values) != (entry.documents, entry.tokens, entry.sentences):
-        raise InputError(
-            "shard_counts",
-            "it does not hold as many documents as the manifest says",
-            location=path,
-            hint=PREPARE_AGAIN,
+        raise damaged_data_error(
+            "shard_counts", "it does not hold as many documents as the manifest says", path
         )
     is_complete = all(
         (column.offsets[0].as_py(), column.offsets[-1].as_py()) == (0, count)
         for column, count in zip(lists, num_values, strict=True)
     )
     if not is_complete or not _sentences_fill_documents(batch):
-        raise InputError(
-            "shard_sentences", "its sentences do not fill its documents", location=path, hint=PREPARE_AGAIN
-        )
+        raise damaged_data_error("shard_sentences", "its sentences do not fill its documents", path)
     return batch
 
 
@@ -397,11 +380,10 @@ def _sentences_fill_documents(batch: pa.RecordBatch) -> bool:
 def _check_size(folder: Path, entry: FileEntry) -> None:
     path = folder / entry.name
     if not path.is_file():
-        raise InputError("file_missing", "this file is missing", location=path, hint=PREPARE_AGAIN)
+        raise damaged_data_error("file_missing", "this file is missing", path)
     if path.stat().st_size != entry.size:
-        raise InputError(
+        raise damaged_data_error(
             "file_size",
             f"it has {pluralize(path.stat().st_size, 'byte')} and should have {entry.size:,}",
-            location=path,
-            hint=PREPARE_AGAIN,
+            path,
         )
