@@ -112,25 +112,17 @@ def read_manifest(folder: Path) -> Manifest:
         InputError: There is no manifest, or it is invalid.
     """
     path = folder / MANIFEST_FILE
-    try:
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    content = _read_file(path)
+    if content is None:
         hint = f"make it with {command('data prepare')}"
         if not os.path.lexists(folder):
-            raise not_found_error(folder, "folder", hint) from None
+            raise not_found_error(folder, "folder", hint)
         raise InputError(
             "not_prepared_data",
             "there is no manifest.json, so this is no prepared data",
             location=folder,
             hint=hint,
-        ) from None
-    except OSError as error:
-        raise InputError(
-            "file_unreadable",
-            f"cannot be read ({error.strerror})",
-            location=path,
-            hint="check its permissions",
-        ) from None
+        )
     manifest = _parse(Manifest, content, path)
     names = [entry.name for entry in manifest.files]
     if len(set(names)) < len(names):
@@ -148,13 +140,23 @@ def read_progress(path: Path) -> PreparationProgress | None:
     Raises:
         InputError: The file is invalid.
     """
+    content = _read_file(path)
+    return None if content is None else _parse(PreparationProgress, content, path)
+
+
+def _read_file(path: Path) -> bytes | None:
+    """Return the contents of a file; None if there is no such file."""
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InputError("file_unreadable", f"cannot be read ({error.strerror})", location=path) from None
-    return _parse(PreparationProgress, content, path)
+        raise InputError(
+            "file_unreadable",
+            f"cannot be read ({error.strerror})",
+            location=path,
+            hint="check its permissions",
+        ) from None
 
 
 def _parse(schema: type[_AnySchema], content: bytes, path: Path) -> _AnySchema:

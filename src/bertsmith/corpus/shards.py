@@ -218,7 +218,7 @@ class Shards:
                 in_shard = shards == i
                 result[in_shard] = self._ids[i][positions[in_shard] - self._token_offsets[i]]
         if len(result) and result.max() >= self.vocab_size:
-            raise self._out_of_vocabulary(int(positions[result.argmax()]))
+            raise self._out_of_vocabulary_error(int(positions[result.argmax()]))
         return result
 
     def copy_spans(
@@ -255,9 +255,9 @@ class Shards:
             ):
                 span = out[target : target + n]
                 if span.max(initial=0) >= self.vocab_size:
-                    raise self._out_of_vocabulary(start + int(span.argmax()))
+                    raise self._out_of_vocabulary_error(start + int(span.argmax()))
 
-    def _out_of_vocabulary(self, position: int) -> InputError:
+    def _out_of_vocabulary_error(self, position: int) -> InputError:
         shard = int(np.searchsorted(self._token_offsets, position, side="right")) - 1
         token_id = int(self._ids[shard][position - int(self._token_offsets[shard])])
         return damaged_data_error(

@@ -20,29 +20,24 @@ from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.io.unicode_scripts import HAN, script_of
 
 _NUM_CODE_POINTS = 0x110000
-# The classes of characters that are reported; `_class_table` contains indices into this tuple.
-CHARACTER_CLASSES = (
-    "",
-    "NUL characters",
-    "control characters",
-    "lone carriage returns",
-    "replacement characters (U+FFFD)",
-    "byte order marks inside the text (U+FEFF)",
-    "line and paragraph separators (U+2028, U+2029)",
-    "half characters (lone surrogates)",
-    "noncharacters",
-    "private-use characters",
-    "invisible marks (zero-width, direction, soft hyphen)",
-)
-_INVISIBLE = [
-    0xAD,
-    0x200B,
-    0x200E,
-    0x200F,
-    *range(0x202A, 0x202F),
-    *range(0x2060, 0x2065),
-    *range(0x2066, 0x206A),
-]
+# The classes of characters that are reported, each as ranges [start, stop) of code points.
+_CLASS_RANGES = {
+    "NUL characters": [(0, 1)],
+    "control characters": [(1, 0x09), (0x0B, 0x0D), (0x0E, 0x20), (0x7F, 0xA0)],
+    "lone carriage returns": [(0x0D, 0x0E)],
+    "replacement characters (U+FFFD)": [(0xFFFD, 0xFFFE)],
+    "byte order marks inside the text (U+FEFF)": [(0xFEFF, 0xFF00)],
+    "line and paragraph separators (U+2028, U+2029)": [(0x2028, 0x202A)],
+    "half characters (lone surrogates)": [(0xD800, 0xE000)],
+    "noncharacters": [(0xFDD0, 0xFDF0), *((end - 2, end) for end in range(0x10000, 0x110001, 0x10000))],
+    "private-use characters": [(0xE000, 0xF900), (0xF0000, 0xFFFFE), (0x100000, 0x10FFFE)],
+    "invisible marks (zero-width, direction, soft hyphen)": [
+        *((0xAD, 0xAE), (0x200B, 0x200C), (0x200E, 0x2010)),
+        *((0x202A, 0x202F), (0x2060, 0x2065), (0x2066, 0x206A)),
+    ],
+}
+CHARACTER_CLASSES = ("", *_CLASS_RANGES)
+"""The names of the classes by the index that `_class_table` contains; 0 is that of all other characters."""
 
 # UTF-8 that was decoded as Windows-1252 or Latin-1: the letter of a lead byte and those of its continuation
 # bytes. Of 54 such words this finds 50, ftfy 51; it reads 30 MB/s and more, ftfy 1 to 3, and ftfy does not
@@ -288,15 +283,11 @@ def _byte(character: str) -> int:
 
 @cache
 def _class_table() -> NDArray[np.uint8]:
+    """Return, by code point, the index of its class in `CHARACTER_CLASSES`."""
     table = np.zeros(_NUM_CODE_POINTS, dtype=np.uint8)
-    table[1:0x20] = table[0x7F:0xA0] = 2
-    table[[0x09, 0x0A]] = 0
-    table[0], table[0x0D], table[0xFFFD], table[0xFEFF] = 1, 3, 4, 5
-    table[[0x2028, 0x2029]] = 6
-    table[0xD800:0xE000] = 7
-    table[0xFDD0:0xFDF0] = table[0xFFFE::0x10000] = table[0xFFFF::0x10000] = 8
-    table[0xE000:0xF900] = table[0xF0000:0xFFFFE] = table[0x100000:0x10FFFE] = 9
-    table[_INVISIBLE] = 10
+    for index, ranges in enumerate(_CLASS_RANGES.values(), start=1):
+        for start, stop in ranges:
+            table[start:stop] = index
     return table
 
 

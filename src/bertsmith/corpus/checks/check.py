@@ -270,14 +270,7 @@ class _CorpusCheck:
             },
             "scripts": with_shares(self._characters.counts.letters_by_script()),
             "languages": with_shares(dict(most_common(self._languages.characters))),
-            "structure": assess_structure(
-                self._documents,
-                lines,
-                self._lines.num_wrapped,
-                self._lines.num_breaks,
-                reading.documents,
-                language,
-            ),
+            "structure": assess_structure(self._documents, self._lines, reading.documents, language),
             "limits": self._limits(),
         }
         if self._tokens is not None:

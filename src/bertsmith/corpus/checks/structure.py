@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.corpus.checks.histogram import Histogram, Occurrences
+from bertsmith.corpus.checks.lines import LineCheck
 from bertsmith.corpus.diagnostics import (
     FULL_SENTENCE_SETTINGS,
     MIN_DOCUMENTS,
@@ -125,25 +126,18 @@ class DocumentCheck:
 
 
 def assess_structure(
-    documents: DocumentCheck,
-    lines: Histogram,
-    num_wrapped: int,
-    num_breaks: int,
-    document_unit: str,
-    language: str,
+    documents: DocumentCheck, lines: LineCheck, document_unit: str, language: str
 ) -> dict[str, Any]:
     """Return structural problems and a verdict with a reason for each training objective.
 
     Args:
         documents: The counts of documents.
-        lines: The lengths of lines.
-        num_wrapped: Line ends inside sentences.
-        num_breaks: Line ends inside documents.
+        lines: The counts of lines.
         document_unit: The value of `documents` with which files were read ("blank_line", "file", "line").
         language: The language code; "zh" joins lines without a space.
     """
     num_documents, num_sentences = documents.characters.count, documents.sentences.total
-    faults = _structural_faults(documents, lines, num_wrapped, num_breaks, document_unit, language)
+    faults = _structural_faults(documents, lines, document_unit, language)
     names = {fault["fault"] for fault in faults}
     one_sentence_ratio = documents.num_one_sentence / max(1, num_documents)
     mean_sentences = num_sentences / max(1, num_documents)
@@ -155,7 +149,7 @@ def assess_structure(
         description = f"one document of {pluralize(num_sentences, 'sentence')}"
     return {
         "one_sentence_share": round(one_sentence_ratio, 6),
-        "wrapped_share": round(num_wrapped / max(1, num_breaks), 6),
+        "wrapped_share": round(lines.num_wrapped / max(1, lines.num_breaks), 6),
         "faults": faults,
         "nsp": _assess_nsp(num_documents, one_sentence_ratio, names, description),
         "sop": _assess_sop(num_documents, one_sentence_ratio, names, description),
@@ -164,27 +158,22 @@ def assess_structure(
 
 
 def _structural_faults(
-    documents: DocumentCheck,
-    lines: Histogram,
-    num_wrapped: int,
-    num_breaks: int,
-    document_unit: str,
-    language: str,
+    documents: DocumentCheck, lines: LineCheck, document_unit: str, language: str
 ) -> list[dict[str, Any]]:
     faults: list[dict[str, Any]] = []
     num_documents = documents.characters.count
     if (
-        num_breaks >= _MIN_BREAKS
-        and num_wrapped > _MIN_WRAPPED_RATIO * num_breaks
-        and lines.quantile(0.95) <= _MAX_WRAPPED_CHARACTERS
+        lines.num_breaks >= _MIN_BREAKS
+        and lines.num_wrapped > _MIN_WRAPPED_RATIO * lines.num_breaks
+        and lines.lengths.quantile(0.95) <= _MAX_WRAPPED_CHARACTERS
     ):
         join = _JOIN_COMMAND.format(separator="" if language == "zh" else " ")
         faults.append(
             {
                 "fault": "hard_wrapped",
-                "what": f"lines wrapped inside sentences: {num_wrapped / num_breaks:.0%} of the line ends; each "
+                "what": f"lines wrapped inside sentences: {lines.num_wrapped / lines.num_breaks:.0%} of the line ends; each "
                 "splits a sentence",
-                "number": num_wrapped,
+                "number": lines.num_wrapped,
                 "first": "",
                 "remedy": f"{_JOIN_LINES}: {join}",
             }
@@ -195,7 +184,7 @@ def _structural_faults(
         ]
         if single and len(single) >= 0.5 * len(documents.files):
             has_paragraphs = documents.sentences.total >= _MIN_SENTENCES_PER_LINE * documents.num_lines
-            has_long_lines = lines.quantile(0.5) >= _MIN_LINE_CHARACTERS or has_paragraphs
+            has_long_lines = lines.lengths.quantile(0.5) >= _MIN_LINE_CHARACTERS or has_paragraphs
             faults.append(
                 {
                     "fault": "one_document",
@@ -206,8 +195,8 @@ def _structural_faults(
                     "remedy": _one_document_hint(num_documents, has_long_lines),
                 }
             )
-    is_one_line = num_documents > 1 and documents.one_line.count == num_documents
-    if is_one_line and documents.num_one_sentence > 0.5 * num_documents:
+    all_one_line = num_documents > 1 and documents.one_line.count == num_documents
+    if all_one_line and documents.num_one_sentence > 0.5 * num_documents:
         faults.append(
             {
                 "fault": "sentence_documents",
