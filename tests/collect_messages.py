@@ -41,7 +41,7 @@ def entries() -> Iterator[str]:
                 isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS
             ):
                 continue
-            if len(node.args) < 2 or not isinstance(node.args[0], ast.Constant):
+            if len(node.args) != 2 or not isinstance(node.args[0], ast.Constant):
                 continue
             hints = [template(keyword.value) for keyword in node.keywords if keyword.arg == "hint"]
             header = f"{node.args[0].value} ({path.relative_to(SOURCE)})"

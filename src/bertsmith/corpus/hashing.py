@@ -50,8 +50,7 @@ def code_points(texts: Sequence[str]) -> tuple[NDArray[np.uint32], IntArray]:
     joined = "\n".join(texts) + "\n"
     # A string may hold a lone surrogate (from a parquet file, for example), which counts as a character.
     codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum([len(text) + 1 for text in texts], out=offsets[1:])
+    offsets = np.cumsum([0, *(len(text) + 1 for text in texts)], dtype=np.int64)
     return codes, offsets
 
 
@@ -118,8 +117,7 @@ def ngram_hashes(words: WordHashes, n: int) -> tuple[HashArray, IntArray, IntArr
     """
     lengths = np.diff(words.offsets)
     counts = np.where(lengths > 0, np.maximum(lengths - n + 1, 1), 0)
-    offsets = np.zeros(len(words.offsets), dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
+    offsets = np.concatenate([[0], np.cumsum(counts)])
     first = np.arange(offsets[-1]) + np.repeat(words.offsets[:-1] - offsets[:-1], counts)
     length = np.repeat(np.minimum(lengths, n), counts)
     sums = _prefix_sums(words.hashes)

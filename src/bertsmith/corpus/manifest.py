@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -20,14 +21,12 @@ from bertsmith.suggestions import not_found_error
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
+damaged_data_error = partial(
+    InputError, hint="prepare the data again, or copy the folder from its source again"
+)
+"""Create the error of a file in a data folder that is missing, damaged, or contradicts the manifest."""
 _MAX_INT = 1 << 62  # bytes, tokens: NumPy counts in int64
 _FILE_NAME = re.compile(r"(?:tokenizer/)?[^/\\\x00-\x1f\x7f]{1,255}")
-
-
-def damaged_data_error(code: str, message: str, location: Path) -> InputError:
-    """Return the error of a file in a data folder that is missing, damaged, or contradicts the manifest."""
-    hint = "prepare the data again, or copy the folder from its source again"
-    return InputError(code, message, location=location, hint=hint)
 
 
 def _check_file_name(name: str) -> str:
@@ -126,10 +125,10 @@ def read_manifest(folder: Path) -> Manifest:
     manifest = _parse(Manifest, content, path)
     names = [entry.name for entry in manifest.files]
     if len(set(names)) < len(names):
-        raise damaged_data_error("manifest_duplicate_file", "a file is listed twice", path)
+        raise damaged_data_error("manifest_duplicate_file", "a file is listed twice", location=path)
     if not manifest.shards or any("/" in entry.name for entry in manifest.shards):
         raise damaged_data_error(
-            "manifest_without_shards", "lists no shards, or some outside of the folder", path
+            "manifest_without_shards", "lists no shards, or some outside of the folder", location=path
         )
     return manifest
 
@@ -164,7 +163,7 @@ def _parse(schema: type[_AnySchema], content: bytes, path: Path) -> _AnySchema:
         document = schema.model_validate_json(content)
     except ValidationError as error:
         message = _describe(error.errors(include_url=False)[0])
-        raise damaged_data_error("invalid_metadata", message, path) from None
+        raise damaged_data_error("invalid_metadata", message, location=path) from None
     if isinstance(document, Manifest) and document.format != FORMAT:
         raise InputError(
             "unknown_format",

@@ -190,7 +190,9 @@ class Shards:
             _check_size(self.folder, entry)
             if atomic.sha256_of_file(path) != entry.sha256:
                 raise damaged_data_error(
-                    "file_changed", "its contents changed since it was written (the SHA-256 differs)", path
+                    "file_changed",
+                    "its contents changed since it was written (the SHA-256 differs)",
+                    location=path,
                 )
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -263,7 +265,7 @@ class Shards:
         return damaged_data_error(
             "token_id_out_of_range",
             f"the token id {token_id} is outside the vocabulary of {self.vocab_size}",
-            self.folder / self._shards[shard].name,
+            location=self.folder / self._shards[shard].name,
         )
 
     def location(self, document: int) -> str:
@@ -297,7 +299,7 @@ class Shards:
         tokenizer = Tokenizer.load(folder)
         if (tokenizer.digest, tokenizer.vocab_size) != (self.tokenizer_digest, self.vocab_size):
             raise damaged_data_error(
-                "tokenizer_mismatch", "this is not the tokenizer of these shards", folder
+                "tokenizer_mismatch", "this is not the tokenizer of these shards", location=folder
             )
         return tokenizer
 
@@ -337,26 +339,28 @@ def _open_batch(folder: Path, entry: ShardEntry, vocab_size: int) -> pa.RecordBa
             columns = {field.name: field.type for field in file.schema}
             if columns != _column_types(vocab_size) or file.num_record_batches != 1:
                 raise damaged_data_error(
-                    "shard_columns", "its columns are not those of a shard of this vocabulary", path
+                    "shard_columns", "its columns are not those of a shard of this vocabulary", location=path
                 )
             batch = file.get_batch(0)
         batch.validate(full=True)  # checks that offsets are in range and in order; does not read the ids
     except (pa.ArrowException, OSError, UnicodeDecodeError):  # UnicodeDecodeError: in the name of a column
-        raise damaged_data_error("shard_damaged", "this is not a complete Arrow file", path) from None
+        raise damaged_data_error(
+            "shard_damaged", "this is not a complete Arrow file", location=path
+        ) from None
     lists = [batch.column("ids"), batch.column("sentence_ends")]
     if any(column.null_count for column in (*batch.columns, *(column.values for column in lists))):
-        raise damaged_data_error("shard_value_missing", "a value is missing", path)
+        raise damaged_data_error("shard_value_missing", "a value is missing", location=path)
     num_values = [len(column.values) for column in lists]
     if (batch.num_rows, *num_values) != (entry.documents, entry.tokens, entry.sentences):
         raise damaged_data_error(
-            "shard_counts", "it does not hold as many documents as the manifest says", path
+            "shard_counts", "it does not hold as many documents as the manifest says", location=path
         )
     is_complete = all(
         (column.offsets[0].as_py(), column.offsets[-1].as_py()) == (0, count)
         for column, count in zip(lists, num_values, strict=True)
     )
     if not is_complete or not _sentences_fill_documents(batch):
-        raise damaged_data_error("shard_sentences", "its sentences do not fill its documents", path)
+        raise damaged_data_error("shard_sentences", "its sentences do not fill its documents", location=path)
     return batch
 
 
@@ -380,10 +384,10 @@ def _sentences_fill_documents(batch: pa.RecordBatch) -> bool:
 def _check_size(folder: Path, entry: FileEntry) -> None:
     path = folder / entry.name
     if not path.is_file():
-        raise damaged_data_error("file_missing", "this file is missing", path)
+        raise damaged_data_error("file_missing", "this file is missing", location=path)
     if path.stat().st_size != entry.size:
         raise damaged_data_error(
             "file_size",
             f"it has {pluralize(path.stat().st_size, 'byte')} and should have {entry.size:,}",
-            path,
+            location=path,
         )

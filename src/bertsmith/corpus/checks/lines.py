@@ -38,12 +38,9 @@ NAVIGATION_PHRASES = (
     "newsletter", "enable javascript", "page not found", "datenschutz", "alle rechte vorbehalten",
     "tous droits réservés", "todos los derechos reservados", "版权所有", "隐私政策", "点击这里",
 )  # fmt: skip
-BOILERPLATE = {
-    "navigation": "short lines with words of navigation and cookie notes",
-    "urls": "lines with a web address",
-    "symbols": "lines that are mostly digits and symbols",
-    "unended": "lines without punctuation at their end",
-}
+# Short lines with words of navigation and cookie notes, lines with a web address, lines that are mostly digits and
+# symbols, and lines without punctuation at their end.
+BOILERPLATE = ("navigation", "urls", "symbols", "unended")
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class WindowLines:
         stops: int64 [L], exclusive ends.
         owner: int64 [L], the index of the text of each line.
         index: int64 [L], the line number in the text, from 0.
-        flags: bool [L] for each key of BOILERPLATE.
+        flags: bool [L] for each kind in BOILERPLATE.
         is_wrapped: bool [L], True if the next line continues the sentence.
         has_next: bool [L], True if the line directly below is in the same text and not blank.
     """

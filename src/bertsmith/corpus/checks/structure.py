@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,7 +137,7 @@ def assess_structure(
         language: The language code; "zh" joins lines without a space.
     """
     num_documents, num_sentences = documents.characters.count, documents.sentences.total
-    faults = _structural_faults(documents, lines, document_unit, language)
+    faults = list(_structural_faults(documents, lines, document_unit, language))
     names = {fault["fault"] for fault in faults}
     one_sentence_ratio = documents.num_one_sentence / max(1, num_documents)
     mean_sentences = num_sentences / max(1, num_documents)
@@ -159,59 +159,39 @@ def assess_structure(
 
 def _structural_faults(
     documents: DocumentCheck, lines: LineCheck, document_unit: str, language: str
-) -> list[dict[str, Any]]:
-    faults: list[dict[str, Any]] = []
+) -> Iterator[dict[str, Any]]:
     num_documents = documents.characters.count
-    if (
-        lines.num_breaks >= _MIN_BREAKS
-        and lines.num_wrapped > _MIN_WRAPPED_RATIO * lines.num_breaks
-        and lines.lengths.quantile(0.95) <= _MAX_WRAPPED_CHARACTERS
-    ):
+    num_wrapped, num_breaks = lines.num_wrapped, lines.num_breaks
+    has_short_lines = lines.lengths.quantile(0.95) <= _MAX_WRAPPED_CHARACTERS
+    if num_breaks >= _MIN_BREAKS and num_wrapped > _MIN_WRAPPED_RATIO * num_breaks and has_short_lines:
+        ratio = num_wrapped / num_breaks
+        what = f"lines wrapped inside sentences: {ratio:.0%} of the line ends; each splits a sentence"
         join = _JOIN_COMMAND.format(separator="" if language == "zh" else " ")
-        faults.append(
-            {
-                "fault": "hard_wrapped",
-                "what": f"lines wrapped inside sentences: {lines.num_wrapped / lines.num_breaks:.0%} of the line ends; each "
-                "splits a sentence",
-                "number": lines.num_wrapped,
-                "first": "",
-                "remedy": f"{_JOIN_LINES}: {join}",
-            }
-        )
+        yield _fault("hard_wrapped", what, num_wrapped, "", f"{_JOIN_LINES}: {join}")
     if document_unit == "blank_line":
-        single = [
+        names = [
             name for name, file in documents.files.items() if file.documents == 1 and file.lines >= _MIN_LINES
         ]
-        if single and len(single) >= 0.5 * len(documents.files):
+        if names and len(names) >= 0.5 * len(documents.files):
             has_paragraphs = documents.sentences.total >= _MIN_SENTENCES_PER_LINE * documents.num_lines
             has_long_lines = lines.lengths.quantile(0.5) >= _MIN_LINE_CHARACTERS or has_paragraphs
-            faults.append(
-                {
-                    "fault": "one_document",
-                    "what": "files without a blank line: each is one document"
-                    + (", its lines look like documents" if has_long_lines else ""),
-                    "number": len(single),
-                    "first": f"{single[0]}:1",
-                    "remedy": _one_document_hint(num_documents, has_long_lines),
-                }
-            )
+            what = "files without a blank line: each is one document"
+            if has_long_lines:
+                what += ", its lines look like documents"
+            remedy = _one_document_hint(num_documents, has_long_lines)
+            yield _fault("one_document", what, len(names), f"{names[0]}:1", remedy)
     all_one_line = num_documents > 1 and documents.one_line.count == num_documents
     if all_one_line and documents.num_one_sentence > 0.5 * num_documents:
-        faults.append(
-            {
-                "fault": "sentence_documents",
-                "what": "most documents are one line of one sentence",
-                "number": documents.num_one_sentence,
-                "first": documents.one_line.locations[0],
-                "remedy": (
-                    "put blank lines between documents only, not between their lines"
-                    if document_unit == "blank_line"
-                    else "read with documents=blank_line if blank lines separate the documents"
-                )
-                + f"; or, if each line is a document, train with {format_settings(FULL_SENTENCE_SETTINGS)}",
-            }
-        )
-    return faults
+        what, number = "most documents are one line of one sentence", documents.num_one_sentence
+        remedy = "read with documents=blank_line if blank lines separate the documents"
+        if document_unit == "blank_line":
+            remedy = "put blank lines between documents only, not between their lines"
+        remedy += f"; or, if each line is a document, train with {format_settings(FULL_SENTENCE_SETTINGS)}"
+        yield _fault("sentence_documents", what, number, documents.one_line.locations[0], remedy)
+
+
+def _fault(name: str, what: str, number: int, first: str, remedy: str) -> dict[str, Any]:
+    return {"fault": name, "what": what, "number": number, "first": first, "remedy": remedy}
 
 
 def _one_document_hint(num_documents: int, has_long_lines: bool) -> str:
