@@ -21,14 +21,7 @@ from bertsmith import console, hardware
 from bertsmith.corpus.batching import batches
 from bertsmith.corpus.deduplication import DuplicateIndex
 from bertsmith.corpus.diagnostics import corpus_warnings
-from bertsmith.corpus.manifest import (
-    FORMAT,
-    FileEntry,
-    Manifest,
-    ShardEntry,
-    file_entry,
-    write_manifest,
-)
+from bertsmith.corpus.manifest import FORMAT, FileEntry, Manifest, ShardEntry, file_entry, write_manifest
 from bertsmith.corpus.prepare_state import LAYOUT, PrepareState
 from bertsmith.corpus.rejected_rows import RejectFile
 from bertsmith.corpus.sentence_splitter import detect_language

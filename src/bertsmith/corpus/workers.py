@@ -130,11 +130,7 @@ class _WorkerProcess:
 
 
 def encode_with_ray(
-    portions: Iterable[Portion],
-    tokenizer: Tokenizer,
-    language: str,
-    workers: int | None,
-    address: str | None,
+    portions: Iterable[Portion], tokenizer: Tokenizer, language: str, workers: int | None, address: str | None
 ) -> Iterator[EncodedPortion]:
     """Encode with actors on a Ray cluster; Ray restarts a lost actor and repeats its portions.
 
@@ -155,10 +151,7 @@ def encode_with_ray(
         import ray
     except ImportError:
         raise InputError(
-            "ray_missing",
-            "the engine ray needs Ray",
-            argument="engine",
-            hint="pip install 'bertsmith[ray]'",
+            "ray_missing", "the engine ray needs Ray", argument="engine", hint="pip install 'bertsmith[ray]'"
         ) from None
 
     connect = not ray.is_initialized()

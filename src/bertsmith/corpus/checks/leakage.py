@@ -52,11 +52,7 @@ class LeakageCheck:
     """
 
     def __init__(
-        self,
-        files: Sequence[str | Path],
-        n: int = 13,
-        max_examples: int = 1000,
-        encoding: str | None = None,
+        self, files: Sequence[str | Path], n: int = 13, max_examples: int = 1000, encoding: str | None = None
     ) -> None:
         """Read the evaluation sets: .csv, .tsv, .txt, .jsonl, .json, .parquet; text files also compressed.
 
@@ -281,10 +277,7 @@ def _parquet_rows(file: str | Path) -> Iterator[TaskRow]:
                     yield f"{file}:{number}", list(_strings(row))
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         raise InputError(
-            "invalid_parquet",
-            "this is not a complete parquet file",
-            location=file,
-            hint="download it again",
+            "invalid_parquet", "this is not a complete parquet file", location=file, hint="download it again"
         ) from None
 
 

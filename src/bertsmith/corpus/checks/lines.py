@@ -342,11 +342,7 @@ def _mark_table() -> NDArray[np.uint8]:
             table[code] = _LETTER | lowercase | (_UNSPACED if unspaced[code] else 0)
         elif character.isspace() or code == 0xFEFF:
             table[code] = _BLANK
-    for mark, characters in (
-        (_LINE_END, _LINE_ENDS),
-        (_SENTENCE_END, _SENTENCE_ENDS),
-        (_CLOSER, _CLOSERS),
-    ):
+    for mark, characters in ((_LINE_END, _LINE_ENDS), (_SENTENCE_END, _SENTENCE_ENDS), (_CLOSER, _CLOSERS)):
         for character in characters:
             table[ord(character)] |= mark
     return table
