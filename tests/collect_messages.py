@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ERRORS = ("InputError", "MachineError", "Diverged")
+ERRORS = ("InputError", "MachineError", "Diverged", "damaged_data_error")
 SOURCE = Path(__file__).parents[1] / "src" / "bertsmith"
 GOLDEN = Path(__file__).parent / "style" / "messages.txt"
 

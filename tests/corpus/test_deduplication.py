@@ -37,12 +37,17 @@ def replace_words(words: list[str], count: int, seed: int) -> list[str]:
     return new
 
 
+def find_duplicate(index: DuplicateIndex, text: str, location: str) -> str | None:
+    """Return the location of the earlier document that this one repeats."""
+    return index.find_duplicates([text], [location])[0]
+
+
 def test_exact_duplicates_have_the_location_of_the_first() -> None:
     index = DuplicateIndex("exact")
     texts = ["one two", "three", "one two", " one two\n", "One two", "three"]
-    locations = [index.find_duplicate(text, f"a.txt:{i + 1}") for i, text in enumerate(texts)]
+    locations = [find_duplicate(index, text, f"a.txt:{i + 1}") for i, text in enumerate(texts)]
     assert locations == [None, None, "a.txt:1", "a.txt:1", None, "a.txt:2"]
-    assert len(index) == 3
+    assert len(index._locations) == 3
 
 
 def test_near_duplicates_are_found_and_others_are_not() -> None:
@@ -53,30 +58,30 @@ def test_near_duplicates_are_found_and_others_are_not() -> None:
         like, unlike = replace_words(words, 3, 1000 + i), replace_words(words, 32, 2000 + i)
         assert jaccard(words, like) > 0.91
         assert jaccard(words, unlike) < 0.6
-        assert index.find_duplicate(" ".join(words), f"first:{i + 1}") is None
-        assert index.find_duplicate(" ".join(like), f"like:{i + 1}") == f"first:{i + 1}"
-        assert index.find_duplicate(" ".join(unlike), f"unlike:{i + 1}") is None
+        assert find_duplicate(index, " ".join(words), f"first:{i + 1}") is None
+        assert find_duplicate(index, " ".join(like), f"like:{i + 1}") == f"first:{i + 1}"
+        assert find_duplicate(index, " ".join(unlike), f"unlike:{i + 1}") is None
 
 
 def test_case_and_punctuation_are_ignored() -> None:
     index = DuplicateIndex("near")
-    assert index.find_duplicate("The cat sat on the mat; it purred.", "a:1") is None
-    assert index.find_duplicate("the CAT sat, on the mat - it purred!", "a:2") == "a:1"
-    assert index.find_duplicate("The dog lay on a rug and it barked.", "a:3") is None
+    assert find_duplicate(index, "The cat sat on the mat; it purred.", "a:1") is None
+    assert find_duplicate(index, "the CAT sat, on the mat - it purred!", "a:2") == "a:1"
+    assert find_duplicate(index, "The dog lay on a rug and it barked.", "a:3") is None
 
 
 def test_chinese_is_compared_by_characters() -> None:
     index = DuplicateIndex("near")
     rng = random.Random(1)
     text = "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(300))
-    assert index.find_duplicate(text, "a:1") is None
-    assert index.find_duplicate(text[:150] + "人" + text[151:], "a:2") == "a:1"
-    assert index.find_duplicate(text[:100] + text[200:] + text[100:200][::-1], "a:3") is None
+    assert find_duplicate(index, text, "a:1") is None
+    assert find_duplicate(index, text[:150] + "人" + text[151:], "a:2") == "a:1"
+    assert find_duplicate(index, text[:100] + text[200:] + text[100:200][::-1], "a:3") is None
 
 
 def test_texts_without_a_word_equal_only_themselves() -> None:
     index = DuplicateIndex("near")
-    assert [index.find_duplicate(text, f"a:{i}") for i, text in enumerate(["", "…", "--", "…"], start=1)] == [
+    assert [find_duplicate(index, text, f"a:{i}") for i, text in enumerate(["", "…", "--", "…"], start=1)] == [
         None, None, None, "a:2",
     ]  # fmt: skip
 
@@ -87,7 +92,7 @@ def test_grouping_into_calls_does_not_change_results(method: str, texts: list[st
     locations = [f"a:{i + 1}" for i in range(len(texts))]
     single, grouped_index = DuplicateIndex(method), DuplicateIndex(method)  # type: ignore[arg-type]
     expected = [
-        single.find_duplicate(text, location) for text, location in zip(texts, locations, strict=True)
+        find_duplicate(single, text, location) for text, location in zip(texts, locations, strict=True)
     ]
     borders = sorted({0, len(texts), *(min(cut, len(texts)) for cut in cuts)})
     grouped = [
@@ -115,7 +120,7 @@ def test_recent_keys_survive_the_move_to_the_sorted_map(method: str, monkeypatch
     monkeypatch.setattr(deduplication, "_MAX_RECENT_KEYS", 100)
     small = DuplicateIndex(method)  # type: ignore[arg-type]
     assert [
-        small.find_duplicate(text, location) for text, location in zip(texts, locations, strict=True)
+        find_duplicate(small, text, location) for text, location in zip(texts, locations, strict=True)
     ] == expected
     assert expected[250:] == locations[:150]
     assert expected[:250] == [None] * 250
@@ -124,10 +129,10 @@ def test_recent_keys_survive_the_move_to_the_sorted_map(method: str, monkeypatch
 def test_documents_beyond_the_capacity_are_compared_and_counted() -> None:
     index = DuplicateIndex("near", capacity=2)
     texts = [" ".join(random_words(50, i)) for i in range(4)]
-    assert [index.find_duplicate(text, f"a:{i}") for i, text in enumerate(texts, start=1)] == [None] * 4
-    assert (len(index), index.num_not_indexed) == (2, 2)
-    assert index.find_duplicate(texts[1], "b:1") == "a:2"
-    assert index.find_duplicate(texts[3], "b:2") is None
+    assert [find_duplicate(index, text, f"a:{i}") for i, text in enumerate(texts, start=1)] == [None] * 4
+    assert (len(index._locations), index.num_not_indexed) == (2, 2)
+    assert find_duplicate(index, texts[1], "b:1") == "a:2"
+    assert find_duplicate(index, texts[3], "b:2") is None
 
 
 def test_minhash_estimates_the_jaccard_similarity() -> None:

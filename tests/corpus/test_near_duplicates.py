@@ -40,8 +40,8 @@ class Texts:
         true_hashes = [document_hash(np.array(document, dtype=np.int64)) for document in documents]
         self.hashes = np.array(hashes or true_hashes, dtype=np.uint64)
 
-    def copy_spans(self, starts: IntArray, lengths: IntArray, out: IntArray, at: IntArray) -> None:
-        out[concat_ranges(at, lengths)] = self.ids[concat_ranges(starts, lengths)]
+    def copy_spans(self, starts: IntArray, lengths: IntArray, out: IntArray, target_starts: IntArray) -> None:
+        out[concat_ranges(target_starts, lengths)] = self.ids[concat_ranges(starts, lengths)]
 
 
 def text(size: int, seed: int, vocabulary: int = 5000) -> list[int]:
@@ -118,6 +118,7 @@ def test_batches_do_not_change_the_groups(monkeypatch: pytest.MonkeyPatch) -> No
     corpus = Texts([*first, *(nearly(document, 0.02, 5) for document in first)])
     expected = duplicate_groups(corpus)
     monkeypatch.setattr("bertsmith.corpus.near_duplicates._BATCH_TOKENS", 64)
+    monkeypatch.setattr("bertsmith.corpus.near_duplicates._BATCH_PAIRS", 1)
     assert duplicate_groups(corpus).tolist() == expected.tolist()
 
 

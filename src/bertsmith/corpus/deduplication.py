@@ -42,27 +42,18 @@ class DuplicateIndex:
     def __init__(
         self, method: Literal["exact", "near"], threshold: float = 0.8, capacity: int | None = None
     ) -> None:
-        """Create an empty index; `threshold` is the least Jaccard similarity of near duplicates, above 0."""
+        """Create an empty index; `threshold` is the smallest Jaccard similarity of near duplicates, above 0."""
         self._is_near, self._threshold, self._capacity = method == "near", threshold, capacity
         self._locations = LocationTable()
         self._first_index = _FirstIndexMap()
         self._signatures = np.empty((0, _NUM_HASHES if self._is_near else 0), dtype=np.uint8)
         self.num_not_indexed = 0
 
-    def __len__(self) -> int:
-        """Return the number of indexed documents."""
-        return len(self._locations)
-
-    def find_duplicate(self, text: str, location: str) -> str | None:
-        """Return the location of the earlier document that this one repeats; else index it and return None.
-
-        White space at the ends of a document is ignored. One call takes some 0.3 ms for "near";
-        `find_duplicates` is faster for short documents.
-        """
-        return self.find_duplicates([text], [location])[0]
-
     def find_duplicates(self, texts: Sequence[str], locations: Sequence[str]) -> list[str | None]:
-        """Apply `find_duplicate` to each document in order; a document may repeat an earlier one of the call."""
+        """Return for each document the location of the earlier one that it repeats; index it if there is none.
+
+        A document may repeat an earlier one of the same call. White space at the ends of a document is ignored.
+        """
         if not texts:
             return []
         self._first_index.flush_if_large()
@@ -114,7 +105,7 @@ class DuplicateIndex:
         if not candidates:
             return None
         equal = (self._signatures[candidates] == signature).mean(axis=1)
-        similarity = (equal - 1 / 256) / (1 - 1 / 256)  # 1/256 of the bytes of different values are equal
+        similarity = (equal - 1 / 256) / (1 - 1 / 256)  # Of different values, 1/256 have the same low byte.
         matches = np.flatnonzero(similarity >= self._threshold)
         return candidates[int(matches[0])] if len(matches) else None
 

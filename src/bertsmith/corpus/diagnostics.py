@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertsmith.formatting import pluralize
 from bertsmith.tokenizer.script_coverage import recommended_options, script_ratios
 
+if TYPE_CHECKING:
+    from bertsmith.corpus.shards import Shards
+
 MAX_UNKNOWN_RATIO = 0.02
-"""The share of unknown tokens above which the tokenizer does not fit the text."""
+"""The fraction of unknown tokens above which the tokenizer does not fit the text."""
 MIN_DOCUMENTS = 4
 """The number of different documents that next-sentence pairs for training and validation need."""
 NO_PAIR_SETTINGS = {"data.sentence_task": "none", "data.validation_split": "0"}
@@ -21,21 +23,12 @@ NO_VALIDATION_SETTINGS = {"data.validation_split": "0"}
 """The settings for two or three documents."""
 FULL_SENTENCE_SETTINGS = {"data.sentence_task": "none", "data.instances": "full_sentences"}
 """The settings for documents of one sentence."""
-_MAX_ONE_SENTENCE_RATIO = (
-    0.5  # with more documents of one sentence, next-sentence pairs are too few to learn from
-)
-_BOOK_SENTENCES = 50  # a single document of as many sentences is a book and not a note
+# With more documents of one sentence, next-sentence pairs are too few to learn from.
+_MAX_ONE_SENTENCE_RATIO = 0.5
+_MIN_BOOK_SENTENCES = 50  # A single document of so many sentences is taken for a book with chapters.
 
 
-class PreparedCorpus(Protocol):
-    """The part of `Shards` that the warnings depend on."""
-
-    hashes: NDArray[np.uint64]
-    document_sentence_offsets: NDArray[np.int64]
-    counts: dict[str, int]
-
-
-def required_settings(shards: PreparedCorpus) -> dict[str, str]:
+def required_settings(shards: Shards) -> dict[str, str]:
     """Return the settings that pre-training on this corpus needs; {} if the defaults work."""
     num_different = len(np.unique(shards.hashes))
     if num_different < 2:
@@ -50,7 +43,7 @@ def format_settings(settings: Mapping[str, str]) -> str:
     return " and ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def corpus_warnings(shards: PreparedCorpus, characters: Mapping[str, int]) -> Iterator[str]:
+def corpus_warnings(shards: Shards, characters: Mapping[str, int]) -> Iterator[str]:
     """Yield warnings about training on a corpus.
 
     Args:
@@ -61,12 +54,12 @@ def corpus_warnings(shards: PreparedCorpus, characters: Mapping[str, int]) -> It
     num_different, num_sentences = len(np.unique(shards.hashes)), int(shards.counts.get("sentences", 0))
     settings = format_settings(required_settings(shards))
     if num_different < 2:
-        units = "chapters" if num_sentences >= _BOOK_SENTENCES else "documents"
-        fault = f"all the text is one document of {pluralize(num_sentences, 'sentence')}"
+        units = "chapters" if num_sentences >= _MIN_BOOK_SENTENCES else "documents"
+        problem = f"all the text is one document of {pluralize(num_sentences, 'sentence')}"
         if len(shards.hashes) > 1:
-            fault = f"all {len(shards.hashes):,} documents are equal, or parts of one"
+            problem = f"all {len(shards.hashes):,} documents are equal, or parts of one"
         yield (
-            f"{fault}: next-sentence pairs and validation need another one. Put blank lines between the {units} "
+            f"{problem}: next-sentence pairs and validation need another one. Put blank lines between the {units} "
             f"and prepare again (with documents=line, each line is a document), or train with {settings}"
         )
     elif _one_sentence_ratio(shards) > _MAX_ONE_SENTENCE_RATIO:
@@ -95,6 +88,6 @@ def unknown_token_warnings(
         )
 
 
-def _one_sentence_ratio(shards: PreparedCorpus) -> float:
+def _one_sentence_ratio(shards: Shards) -> float:
     lengths = np.diff(shards.document_sentence_offsets)
     return float((lengths == 1).mean()) if len(lengths) else 0.0

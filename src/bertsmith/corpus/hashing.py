@@ -1,9 +1,11 @@
 """64-bit hashes of lines, words, and word n-grams, computed with NumPy for many texts at once.
 
-A corpus larger than memory is searched for repetitions by such hashes, not by texts. A hash is a polynomial sum
-over characters, mix(character) · B^position modulo 2^64. It is computed as a difference of prefix sums and
-divided by B^start, so that the hash of any span takes a few operations. Hashes are equal on every machine and in
-every process.
+Repetitions in a corpus larger than memory are found by hashes, which fit into memory where the texts do not. A
+hash is polynomial: the sum over characters of mix(character) · B^position modulo 2^64. It is computed as a
+difference of prefix sums and divided by B^start, so that the hash of any span takes a few operations. Hashes are
+equal on every machine and in every process.
+
+Shape letters: T texts, C characters, W words, G n-grams.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
 from bertsmith.io.unicode_scripts import UNSPACED
 
-WINDOW_CHARACTERS = 1 << 20  # some 60 MB of arrays
+WINDOW_CHARACTERS = 1 << 20  # The arrays of a window take some 60 MB.
 _NUM_CODE_POINTS = 0x110000
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
 _SEPARATOR, _WORD_CHARACTER, _SINGLE_CHARACTER_WORD = 0, 1, 2
@@ -48,17 +50,16 @@ def code_points(texts: Sequence[str]) -> tuple[NDArray[np.uint32], IntArray]:
     joined = "\n".join(texts) + "\n"
     # A string may hold a lone surrogate (from a parquet file, for example), which counts as a character.
     codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum([len(text) + 1 for text in texts], out=offsets[1:])
+    offsets = np.cumsum([0, *(len(text) + 1 for text in texts)], dtype=np.int64)
     return codes, offsets
 
 
 def windows(texts: Sequence[str], limit: int = WINDOW_CHARACTERS) -> Iterator[tuple[int, list[str], int]]:
-    """Yield texts in groups of about `limit` characters at most: (index of the first text, group, offset).
+    """Yield texts in groups of at most about `limit` characters: (index of the first text, group, offset).
 
-    A longer text is a group by itself and comes in parts, which are cut after the last line end before the
-    limit, or after a space if the line is longer still. `offset` is the start of the part in its text (0 for
-    other groups).
+    A longer text is yielded in several groups of one part each. A part ends with the last line end before the
+    limit, or with a space if the line is longer still. `offset` is the start of the part in its text (0 for other
+    groups).
     """
     group: list[str] = []
     size = 0
@@ -93,20 +94,19 @@ def hash_words(codes: NDArray[np.uint32], offsets: IntArray) -> WordHashes:
     """Hash the words of texts that `code_points` concatenated."""
     roles, lowercase = _word_tables()
     role = roles[np.minimum(codes, _LAST_LETTER)]
-    inside = np.flatnonzero(role)
-    if not len(inside):
+    positions = np.flatnonzero(role != _SEPARATOR)
+    if not len(positions):
         empty = np.empty(0, dtype=np.int64)
         return WordHashes(np.empty(0, dtype=np.uint64), empty, np.zeros_like(offsets))
     is_start = role == _SINGLE_CHARACTER_WORD
     in_word = role == _WORD_CHARACTER
     is_start[0] |= in_word[0]
     is_start[1:] |= in_word[1:] & ~in_word[:-1]
-    first = np.flatnonzero(
-        is_start[inside]
-    )  # the first character of each word, among the characters of words
-    values = lowercase[codes[inside]] * _powers(len(inside))
-    hashes = np.add.reduceat(values, first) * _inverse_powers(len(inside))[first]
-    starts = inside[first]
+    # The first character of each word, as an index into the characters of words.
+    first = np.flatnonzero(is_start[positions])
+    values = lowercase[codes[positions]] * _powers(len(positions))
+    hashes = np.add.reduceat(values, first) * _inverse_powers(len(positions))[first]
+    starts = positions[first]
     return WordHashes(_mix(hashes), starts, np.searchsorted(starts, offsets))
 
 
@@ -117,8 +117,7 @@ def ngram_hashes(words: WordHashes, n: int) -> tuple[HashArray, IntArray, IntArr
     """
     lengths = np.diff(words.offsets)
     counts = np.where(lengths > 0, np.maximum(lengths - n + 1, 1), 0)
-    offsets = np.zeros(len(words.offsets), dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
+    offsets = np.concatenate([[0], np.cumsum(counts)])
     first = np.arange(offsets[-1]) + np.repeat(words.offsets[:-1] - offsets[:-1], counts)
     length = np.repeat(np.minimum(lengths, n), counts)
     sums = _prefix_sums(words.hashes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -20,7 +21,10 @@ from bertsmith.suggestions import not_found_error
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.json"
-PREPARE_AGAIN = "prepare the data again, or copy the folder from its source again"
+damaged_data_error = partial(
+    InputError, hint="prepare the data again, or copy the folder from its source again"
+)
+"""Create the error of a file in a data folder that is missing, damaged, or contradicts the manifest."""
 _MAX_INT = 1 << 62  # bytes, tokens: NumPy counts in int64
 _FILE_NAME = re.compile(r"(?:tokenizer/)?[^/\\\x00-\x1f\x7f]{1,255}")
 
@@ -107,37 +111,24 @@ def read_manifest(folder: Path) -> Manifest:
         InputError: There is no manifest, or it is invalid.
     """
     path = folder / MANIFEST_FILE
-    try:
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    content = _read_file(path)
+    if content is None:
         hint = f"make it with {command('data prepare')}"
         if not os.path.lexists(folder):
-            raise not_found_error(folder, "folder", hint) from None
+            raise not_found_error(folder, "folder", hint)
         raise InputError(
             "not_prepared_data",
             "there is no manifest.json, so this is no prepared data",
             location=folder,
             hint=hint,
-        ) from None
-    except OSError as error:
-        raise InputError(
-            "file_unreadable",
-            f"cannot be read ({error.strerror})",
-            location=path,
-            hint="check its permissions",
-        ) from None
+        )
     manifest = _parse(Manifest, content, path)
     names = [entry.name for entry in manifest.files]
     if len(set(names)) < len(names):
-        raise InputError(
-            "manifest_duplicate_file", "a file is listed twice", location=path, hint=PREPARE_AGAIN
-        )
+        raise damaged_data_error("manifest_duplicate_file", "a file is listed twice", location=path)
     if not manifest.shards or any("/" in entry.name for entry in manifest.shards):
-        raise InputError(
-            "manifest_without_shards",
-            "lists no shards, or some outside of the folder",
-            location=path,
-            hint=PREPARE_AGAIN,
+        raise damaged_data_error(
+            "manifest_without_shards", "lists no shards, or some outside of the folder", location=path
         )
     return manifest
 
@@ -148,13 +139,23 @@ def read_progress(path: Path) -> PreparationProgress | None:
     Raises:
         InputError: The file is invalid.
     """
+    content = _read_file(path)
+    return None if content is None else _parse(PreparationProgress, content, path)
+
+
+def _read_file(path: Path) -> bytes | None:
+    """Return the contents of a file; None if there is no such file."""
     try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InputError("file_unreadable", f"cannot be read ({error.strerror})", location=path) from None
-    return _parse(PreparationProgress, content, path)
+        raise InputError(
+            "file_unreadable",
+            f"cannot be read ({error.strerror})",
+            location=path,
+            hint="check its permissions",
+        ) from None
 
 
 def _parse(schema: type[_AnySchema], content: bytes, path: Path) -> _AnySchema:
@@ -162,7 +163,7 @@ def _parse(schema: type[_AnySchema], content: bytes, path: Path) -> _AnySchema:
         document = schema.model_validate_json(content)
     except ValidationError as error:
         message = _describe(error.errors(include_url=False)[0])
-        raise InputError("invalid_metadata", message, location=path, hint=PREPARE_AGAIN) from None
+        raise damaged_data_error("invalid_metadata", message, location=path) from None
     if isinstance(document, Manifest) and document.format != FORMAT:
         raise InputError(
             "unknown_format",

@@ -18,17 +18,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertsmith import console, hardware
+from bertsmith.corpus.batching import batches
 from bertsmith.corpus.deduplication import DuplicateIndex
 from bertsmith.corpus.diagnostics import corpus_warnings
-from bertsmith.corpus.manifest import (
-    FORMAT,
-    FileEntry,
-    Manifest,
-    PreparationProgress,
-    ShardEntry,
-    file_entry,
-    write_manifest,
-)
+from bertsmith.corpus.manifest import FORMAT, FileEntry, Manifest, ShardEntry, file_entry, write_manifest
 from bertsmith.corpus.prepare_state import LAYOUT, PrepareState
 from bertsmith.corpus.rejected_rows import RejectFile
 from bertsmith.corpus.sentence_splitter import detect_language
@@ -47,8 +40,9 @@ logger = logging.getLogger(__name__)
 
 _PORTION_BYTES = 1 << 21  # UTF-8 of a portion: enough to keep all cores busy, little to hold in memory
 _SHARD_TOKENS = 1 << 23  # 16 MiB of uint16
-_BASE_BYTES, _WORKER_BYTES = 200 << 20, 200 << 20  # memory, measured with portions and shards of this size
-_MAX_WORKERS = 8  # One reading process keeps no more busy.
+# Memory of this process and of each worker, measured with portions and shards of this size.
+_BASE_BYTES, _WORKER_BYTES = 200 << 20, 200 << 20
+_MAX_WORKERS = 8  # The one process that reads the files cannot supply more.
 
 
 @dataclass(frozen=True)
@@ -118,7 +112,7 @@ def prepare(
     """
     out, files, reading = Path(out), as_files(files), with_keywords(reading, options, prepare)
     check_name(out)
-    replace = LAYOUT.check_replaceable(out, overwrite=overwrite)
+    replaces_folder = LAYOUT.check_replaceable(out, overwrite=overwrite)
     if not files:
         raise InputError(
             "files_missing", "there is no file to prepare", argument="files", hint="name some text files"
@@ -129,7 +123,7 @@ def prepare(
     encode = _encoder(engine, tokenizer, _num_workers(workers, max_ram, engine), address)
     notes = Notes()
     paths = find_files(files, notes)
-    with PrepareState.open(out, request_key(paths, tokenizer, settings), replace=replace) as state:
+    with PrepareState.open(out, request_key(paths, tokenizer, settings), replace=replaces_folder) as state:
         preparation = _Preparation(state, tokenizer, settings, notes)
         preparation.run(paths, encode, progress or (lambda _: None))
     shards = Shards.open(out)
@@ -139,7 +133,7 @@ def prepare(
 
 
 def _load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
-    """Load the tokenizer, and refuse one without special tokens before the work instead of after it."""
+    """Load the tokenizer; raise an error now, not after hours of work, if it adds no special tokens."""
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     if not tokenizer.num_separators:
@@ -175,29 +169,33 @@ class _Preparation:
         progress: Callable[[int], None],
     ) -> None:
         """Read, encode, and write the remaining portions, then finish the folder."""
-        done, folder = self._state.progress, self._state.folder  # as they were at the start
-        if done.portions:
-            shards, megabytes = pluralize(len(done.shards), "finished shard"), done.counts["bytes"] / 1e6
+        resumed = self._state.progress
+        if resumed.portions:
+            shards, megabytes = (
+                pluralize(len(resumed.shards), "finished shard"),
+                resumed.counts["bytes"] / 1e6,
+            )
             logger.info("resuming after %s (%s MB)", shards, f"{megabytes:,.0f}")
-        with closing(RejectFile(folder / "rejects.jsonl", self._settings.max_rejects)) as rejects:
+        path = self._state.folder / "rejects.jsonl"
+        with closing(RejectFile(path, self._settings.max_rejects)) as rejects:
             reject = rejects if self._settings.on_error == "skip" else None
             documents = read_documents(files, self._settings.reading, reject=reject, notes=self._notes)
-            portions = _portions(self._drop_duplicates(self._count_parts(documents)))
-            first = next(portions, [])
-            texts = [document.text for document in first]
+            portions = _portions(self._drop_duplicates(self._count_split_documents(documents)))
+            first_portion = next(portions, [])
+            texts = [document.text for document in first_portion]
             language = self._settings.language or detect_language(texts)
             self.first_characters.update("".join(texts))
             # Finished portions are read again, for their rejects and duplicates, but not encoded again.
-            remaining = islice(chain([first], portions), done.portions, None)
+            remaining = islice(chain([first_portion], portions), resumed.portions, None)
             self._write(encode(remaining, language), progress)
         if not self._state.progress.shards:
-            raise self._no_tokens(files, first, rejects)
+            raise self._no_tokens_error(files, first_portion, rejects)
         for sentence in self._notes.sentences():
             logger.info("%s", sentence)
         self._finish(language, rejects.count)
 
-    def _no_tokens(
-        self, files: Sequence[str | Path], first: Sequence[Document], rejects: RejectFile
+    def _no_tokens_error(
+        self, files: Sequence[str | Path], first_portion: Sequence[Document], rejects: RejectFile
     ) -> InputError:
         if rejects.first is not None:
             return InputError(
@@ -206,7 +204,7 @@ class _Preparation:
                 location=rejects.first.file,
                 hint=f"check them with {command('data check')}",
             )
-        if self._notes.empty and not first:
+        if self._notes.empty and not first_portion:
             return InputError(
                 "no_text",
                 "there is no text in the files",
@@ -216,12 +214,12 @@ class _Preparation:
         return InputError(
             "no_tokens",
             "no document has a single token",
-            location=first[0].place if first else files[0],
+            location=first_portion[0].place if first_portion else files[0],
             argument="tokenizer",
             hint="check that the tokenizer fits the text",
         )
 
-    def _count_parts(self, documents: Iterable[Document]) -> Iterator[Document]:
+    def _count_split_documents(self, documents: Iterable[Document]) -> Iterator[Document]:
         try:
             for document in documents:
                 self._dropped["documents_parted"] += document.part == 1
@@ -238,38 +236,30 @@ class _Preparation:
         index = DuplicateIndex(method)
         for portion in _portions(documents):  # Many documents in one call are faster.
             duplicates = index.find_duplicates([d.text for d in portion], [d.place for d in portion])
-            yield from (
-                document for document, first in zip(portion, duplicates, strict=True) if first is None
-            )
+            yield from (d for d, original in zip(portion, duplicates, strict=True) if original is None)
             self._dropped["duplicates_dropped"] += len(duplicates) - duplicates.count(None)
             self._dropped["duplicates_not_looked_for"] = index.num_not_indexed
 
     def _write(self, encoded: Iterator[EncodedPortion], progress: Callable[[int], None]) -> None:
-        waiting: list[EncodedDocuments] = []
+        unwritten: list[EncodedDocuments] = []
         portions, last = self._state.progress.portions, self._state.progress.last
         counts = Counter(self._state.progress.counts)
 
         def close_shard() -> None:
-            if sum(len(documents.lengths) for documents in waiting):
-                done, folder = self._state.progress, self._state.folder
-                entry = write_shard(folder / f"shard-{len(done.shards):05d}.arrow", waiting)
-                self._state.save(
-                    PreparationProgress(
-                        request=done.request,
-                        portions=portions,
-                        shards=(*done.shards, entry),
-                        counts=counts,
-                        last=last,
-                    )
-                )
-            waiting.clear()
+            if any(len(part.lengths) for part in unwritten):
+                saved = self._state.progress
+                path = self._state.folder / f"shard-{len(saved.shards):05d}.arrow"
+                shards = (*saved.shards, write_shard(path, unwritten))
+                changes = {"portions": portions, "shards": shards, "counts": dict(counts), "last": last}
+                self._state.save(saved.model_copy(update=changes))
+            unwritten.clear()
 
         for portion, portion_counts in encoded:
             documents, last = _share_hashes(portion, last)
-            waiting.append(documents)
+            unwritten.append(documents)
             counts.update(portion_counts)
             portions += 1
-            if sum(len(part.ids) for part in waiting) >= _SHARD_TOKENS:
+            if sum(len(part.ids) for part in unwritten) >= _SHARD_TOKENS:
                 close_shard()
             progress(counts["bytes"])
         close_shard()
@@ -303,23 +293,21 @@ def _share_hashes(
 ) -> tuple[EncodedDocuments, tuple[str, int] | None]:
     """Give rows that continue a document the hash of its first row.
 
-    `last` is the start location and hash of the last document before these; the same is returned for the next
-    call.
+    `last` is the start location and hash of the last document before these, None at the start of the corpus. The
+    second value that is returned is `last` for the next call.
     """
     if not len(documents.lengths):
         return documents, last
     starts = documents.continuations
     hashes = documents.hashes.copy() if starts else documents.hashes
     for row, start in sorted(starts.items()):
-        # The row before belongs to the same document, unless the document's earlier rows were dropped.
-        before = (starts.get(row - 1, documents.locations[row - 1]), int(hashes[row - 1])) if row else last
-        if before is not None and before[0] == start:
-            hashes[row] = before[1]
+        # The previous row belongs to the same document, unless the document's earlier rows were dropped.
+        previous = (starts.get(row - 1, documents.locations[row - 1]), int(hashes[row - 1])) if row else last
+        if previous is not None and previous[0] == start:
+            hashes[row] = previous[1]
     end = len(hashes) - 1
-    return (
-        replace(documents, hashes=hashes),
-        (starts.get(end, documents.locations[end]), int(hashes[end])),
-    )
+    last = starts.get(end, documents.locations[end]), int(hashes[end])
+    return replace(documents, hashes=hashes), last
 
 
 def _encoder(
@@ -350,36 +338,27 @@ def _num_workers(workers: int | None, max_ram: int | None, engine: str) -> int |
 
 
 def request_key(
-    files: Sequence[str | Path], tokenizer: Tokenizer, choices: PrepareSettings
+    files: Sequence[str | Path], tokenizer: Tokenizer, settings: PrepareSettings
 ) -> dict[str, object]:
     """Return everything that must be equal for an interrupted preparation to resume."""
     return {
         "files": [state for file in files if (state := _file_state(file)) is not None],
         "tokenizer": tokenizer.digest,
-        "choices": asdict(choices),
+        "choices": asdict(settings),
         "format": [FORMAT, _PORTION_BYTES, _SHARD_TOKENS],
     }
 
 
 def _file_state(file: str | Path) -> tuple[object, ...] | None:
-    """Return values that change with a file; None for a missing file, which its reader reports."""
+    """Return the name, size, and time or digest of a file; None for a missing file, which its reader reports."""
     if isinstance(file, InMemory):
         return str(file), file.size, file.digest
     try:
-        state = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return None
-    return str(file), state.st_size, state.st_mtime_ns
+    return str(file), status.st_size, status.st_mtime_ns
 
 
 def _portions(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    portion: list[Document] = []
-    size = 0
-    for document in documents:
-        portion.append(document)
-        size += len(document.text.encode("utf-8"))
-        if size >= _PORTION_BYTES:
-            yield portion
-            portion, size = [], 0
-    if portion:
-        yield portion
+    return batches(documents, lambda document: len(document.text.encode("utf-8")), _PORTION_BYTES)

@@ -32,7 +32,7 @@ LAYOUT = atomic.FolderLayout(
 class PrepareState:
     """The hidden folder of a preparation and its progress.
 
-    The progress is empty unless the same request was started before.
+    The progress is empty unless a preparation with the same request was interrupted.
 
     Attributes:
         folder: The hidden folder.
@@ -60,7 +60,7 @@ class PrepareState:
         changes the files, nothing stays.
 
         Raises:
-            InputError: Another preparation holds the lock, or `disk.refuse_filled` refuses `out`.
+            InputError: Another preparation holds the lock, or `out` is not empty and must not be replaced.
             MachineError: The disk is full.
         """
         LAYOUT.check_replaceable(out, overwrite=replace)

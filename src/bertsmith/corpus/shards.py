@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from bertsmith import notebook
 from bertsmith.corpus.manifest import (
-    PREPARE_AGAIN,
     FileEntry,
     Manifest,
     ShardEntry,
+    damaged_data_error,
     file_entry,
     read_manifest,
 )
@@ -189,11 +189,10 @@ class Shards:
             path = self.folder / entry.name
             _check_size(self.folder, entry)
             if atomic.sha256_of_file(path) != entry.sha256:
-                raise InputError(
+                raise damaged_data_error(
                     "file_changed",
                     "its contents changed since it was written (the SHA-256 differs)",
                     location=path,
-                    hint=PREPARE_AGAIN,
                 )
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -221,7 +220,7 @@ class Shards:
                 in_shard = shards == i
                 result[in_shard] = self._ids[i][positions[in_shard] - self._token_offsets[i]]
         if len(result) and result.max() >= self.vocab_size:
-            raise self._out_of_vocabulary(int(positions[result.argmax()]))
+            raise self._out_of_vocabulary_error(int(positions[result.argmax()]))
         return result
 
     def copy_spans(
@@ -231,15 +230,16 @@ class Shards:
         out: NDArray[np.int64],
         target_starts: NDArray[np.int64],
     ) -> None:
-        """Copy spans of token ids, each within a document: span k goes to out[at[k] : at[k] + lengths[k]].
+        """Copy spans of token ids, each within a document.
 
-        It copies contiguous memory, so it is faster than `take` for spans.
+        Span k goes to out[target_starts[k] : target_starts[k] + lengths[k]]. Contiguous memory is copied, which is
+        faster than `take`.
 
         Args:
             starts: int64 [K], the start of each span among all N tokens.
             lengths: int64 [K], tokens per span.
             out: int64, the array to write to.
-            at: int64 [K], the start of each span in `out`.
+            target_starts: int64 [K], the start of each span in `out`.
 
         Raises:
             InputError: An id is outside the vocabulary.
@@ -250,24 +250,22 @@ class Shards:
             shards.tolist(), local_starts.tolist(), target_starts.tolist(), lengths.tolist(), strict=True
         ):
             out[target : target + n] = self._ids[i][source : source + n]
-        if (
-            out.max(initial=0) >= self.vocab_size
-        ):  # One check for all spans: a check for each costs more than copying.
+        # One check for all spans: a check of each costs more than copying.
+        if out.max(initial=0) >= self.vocab_size:
             for start, target, n in zip(
                 starts.tolist(), target_starts.tolist(), lengths.tolist(), strict=True
             ):
                 span = out[target : target + n]
                 if span.max(initial=0) >= self.vocab_size:
-                    raise self._out_of_vocabulary(start + int(span.argmax()))
+                    raise self._out_of_vocabulary_error(start + int(span.argmax()))
 
-    def _out_of_vocabulary(self, position: int) -> InputError:
+    def _out_of_vocabulary_error(self, position: int) -> InputError:
         shard = int(np.searchsorted(self._token_offsets, position, side="right")) - 1
         token_id = int(self._ids[shard][position - int(self._token_offsets[shard])])
-        return InputError(
+        return damaged_data_error(
             "token_id_out_of_range",
             f"the token id {token_id} is outside the vocabulary of {self.vocab_size}",
             location=self.folder / self._shards[shard].name,
-            hint=PREPARE_AGAIN,
         )
 
     def location(self, document: int) -> str:
@@ -300,11 +298,8 @@ class Shards:
         folder = self.folder / "tokenizer"
         tokenizer = Tokenizer.load(folder)
         if (tokenizer.digest, tokenizer.vocab_size) != (self.tokenizer_digest, self.vocab_size):
-            raise InputError(
-                "tokenizer_mismatch",
-                "this is not the tokenizer of these shards",
-                location=folder,
-                hint=PREPARE_AGAIN,
+            raise damaged_data_error(
+                "tokenizer_mismatch", "this is not the tokenizer of these shards", location=folder
             )
         return tokenizer
 
@@ -343,37 +338,29 @@ def _open_batch(folder: Path, entry: ShardEntry, vocab_size: int) -> pa.RecordBa
         with pa.ipc.open_file(pa.memory_map(str(path))) as file:
             columns = {field.name: field.type for field in file.schema}
             if columns != _column_types(vocab_size) or file.num_record_batches != 1:
-                raise InputError(
-                    "shard_columns",
-                    "its columns are not those of a shard of this vocabulary",
-                    location=path,
-                    hint=PREPARE_AGAIN,
+                raise damaged_data_error(
+                    "shard_columns", "its columns are not those of a shard of this vocabulary", location=path
                 )
             batch = file.get_batch(0)
         batch.validate(full=True)  # checks that offsets are in range and in order; does not read the ids
     except (pa.ArrowException, OSError, UnicodeDecodeError):  # UnicodeDecodeError: in the name of a column
-        raise InputError(
-            "shard_damaged", "this is not a complete Arrow file", location=path, hint=PREPARE_AGAIN
+        raise damaged_data_error(
+            "shard_damaged", "this is not a complete Arrow file", location=path
         ) from None
     lists = [batch.column("ids"), batch.column("sentence_ends")]
     if any(column.null_count for column in (*batch.columns, *(column.values for column in lists))):
-        raise InputError("shard_value_missing", "a value is missing", location=path, hint=PREPARE_AGAIN)
+        raise damaged_data_error("shard_value_missing", "a value is missing", location=path)
     num_values = [len(column.values) for column in lists]
     if (batch.num_rows, *num_values) != (entry.documents, entry.tokens, entry.sentences):
-        raise InputError(
-            "shard_counts",
-            "it does not hold as many documents as the manifest says",
-            location=path,
-            hint=PREPARE_AGAIN,
+        raise damaged_data_error(
+            "shard_counts", "it does not hold as many documents as the manifest says", location=path
         )
     is_complete = all(
         (column.offsets[0].as_py(), column.offsets[-1].as_py()) == (0, count)
         for column, count in zip(lists, num_values, strict=True)
     )
     if not is_complete or not _sentences_fill_documents(batch):
-        raise InputError(
-            "shard_sentences", "its sentences do not fill its documents", location=path, hint=PREPARE_AGAIN
-        )
+        raise damaged_data_error("shard_sentences", "its sentences do not fill its documents", location=path)
     return batch
 
 
@@ -389,20 +376,18 @@ def _sentences_fill_documents(batch: pa.RecordBatch) -> bool:
         return False
     last = np.cumsum(counts) - 1
     is_ascending = np.diff(ends, prepend=0) > 0
-    is_ascending[last[:-1] + 1] = (
-        ends[last[:-1] + 1] > 0
-    )  # The first sentence of a document follows no other.
+    first = last[:-1] + 1
+    is_ascending[first] = ends[first] > 0  # The first sentence of a document has no predecessor.
     return bool(is_ascending.all() and (ends[last] == _list_lengths(batch, "ids")).all())
 
 
 def _check_size(folder: Path, entry: FileEntry) -> None:
     path = folder / entry.name
     if not path.is_file():
-        raise InputError("file_missing", "this file is missing", location=path, hint=PREPARE_AGAIN)
+        raise damaged_data_error("file_missing", "this file is missing", location=path)
     if path.stat().st_size != entry.size:
-        raise InputError(
+        raise damaged_data_error(
             "file_size",
             f"it has {pluralize(path.stat().st_size, 'byte')} and should have {entry.size:,}",
             location=path,
-            hint=PREPARE_AGAIN,
         )

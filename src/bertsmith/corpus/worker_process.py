@@ -24,22 +24,16 @@ from bertsmith.corpus.shards import EncodedDocuments, from_record_batch, to_reco
 from bertsmith.io.files import Document
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-SCHEMA = pa.schema(
-    {"text": pa.large_string(), "location": pa.string(), "part": pa.int64(), "head": pa.string()}
-)
+# The fields of Document.
+SCHEMA = pa.schema({"text": pa.large_string(), "place": pa.string(), "part": pa.int64(), "head": pa.string()})
 
 
 def documents_to_batch(documents: Sequence[Document]) -> pa.RecordBatch:
     """Return documents as an Arrow batch, one row per document."""
-    return pa.record_batch(
-        [
-            pa.array([document.text for document in documents], pa.large_string()),
-            pa.array([document.place for document in documents], pa.string()),
-            pa.array([document.part for document in documents], pa.int64()),
-            pa.array([document.head for document in documents], pa.string()),
-        ],
-        schema=SCHEMA,
-    )
+    columns = [
+        pa.array([getattr(document, field.name) for document in documents], field.type) for field in SCHEMA
+    ]
+    return pa.record_batch(columns, schema=SCHEMA)
 
 
 def result_from_batch(

@@ -55,9 +55,9 @@ def encode_locally(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         tokenizer.save(folder)
-        idle: SimpleQueue[_Process] = SimpleQueue()
+        idle: SimpleQueue[_WorkerProcess] = SimpleQueue()
         for _ in range(workers):
-            process = _Process(folder, language)
+            process = _WorkerProcess(folder, language)
             stack.callback(process.close)
             idle.put(process)
 
@@ -68,7 +68,7 @@ def encode_locally(
             finally:
                 idle.put(process)
 
-        # The thread of a process only waits for its pipe.
+        # Each thread only waits for the pipe of its process.
         pool = stack.enter_context(ThreadPoolExecutor(workers))
         stack.callback(pool.shutdown, cancel_futures=True)
         running: deque[Future[EncodedPortion]] = deque()
@@ -80,8 +80,8 @@ def encode_locally(
             yield running.popleft().result()
 
 
-class _Process:
-    """A `worker` process and its two pipes."""
+class _WorkerProcess:
+    """A process that runs `worker_process`, and its two pipes."""
 
     def __init__(self, tokenizer: Path, language: str) -> None:
         # One thread per process is enough; freed memory goes back to the system.
@@ -130,11 +130,7 @@ class _Process:
 
 
 def encode_with_ray(
-    portions: Iterable[Portion],
-    tokenizer: Tokenizer,
-    language: str,
-    workers: int | None,
-    address: str | None,
+    portions: Iterable[Portion], tokenizer: Tokenizer, language: str, workers: int | None, address: str | None
 ) -> Iterator[EncodedPortion]:
     """Encode with actors on a Ray cluster; Ray restarts a lost actor and repeats its portions.
 
@@ -155,10 +151,7 @@ def encode_with_ray(
         import ray
     except ImportError:
         raise InputError(
-            "ray_missing",
-            "the engine ray needs Ray",
-            argument="engine",
-            hint="pip install 'bertsmith[ray]'",
+            "ray_missing", "the engine ray needs Ray", argument="engine", hint="pip install 'bertsmith[ray]'"
         ) from None
 
     connect = not ray.is_initialized()

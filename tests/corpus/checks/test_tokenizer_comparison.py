@@ -17,7 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertsmith.corpus.checks import tokenizer_comparison, tokens
 from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
-from bertsmith.corpus.checks.tokens import shown_piece
+from bertsmith.corpus.checks.tokens import display_piece
 from bertsmith.errors import InputError
 from bertsmith.io.files import Reading
 from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
@@ -263,10 +263,10 @@ def test_a_word_is_letters_marks_and_digits() -> None:
 
 
 def test_pieces_are_shown_as_text() -> None:
-    assert shown_piece("Ġthe", "byte-level BPE") == "▁the"
-    assert shown_piece("Ã©", "byte-level BPE") == "é"
-    assert shown_piece("Ã", "byte-level BPE") == "Ã"  # a part of a character: the symbol of its byte
-    assert shown_piece("##ing", "WordPiece") == "##ing"
+    assert display_piece("Ġthe", "byte-level BPE") == "▁the"
+    assert display_piece("Ã©", "byte-level BPE") == "é"
+    assert display_piece("Ã", "byte-level BPE") == "Ã"  # a part of a character: the symbol of its byte
+    assert display_piece("##ing", "WordPiece") == "##ing"
 
 
 def test_invalid_calls(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.corpus import hashing
-from bertsmith.corpus.checks.characters import CharacterCheck, LanguageCheck, with_shares
+from bertsmith.corpus.checks.characters import CharacterCheck, LanguageCheck, most_common, with_shares
 from bertsmith.corpus.checks.document_window import TextWindow, group_documents
 from bertsmith.corpus.checks.file_errors import MAX_LOCATIONS, FileErrors
 from bertsmith.corpus.checks.findings import findings
@@ -34,10 +34,10 @@ from bertsmith.io.encodings import remedy_of
 from bertsmith.io.files import Document, Notes, Reading, Reject, find_files, read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_MAX_NEAR_DOCUMENTS = 500_000  # indexed for near duplicates
-_MAX_LINES = 4_000_000  # distinct lines
+_MAX_NEAR_DOCUMENTS = 500_000  # documents in the index of near duplicates
+_MAX_LINES = 4_000_000  # distinct lines that are counted
 _ENCODING_SAMPLE_BYTES = 1 << 14  # of lines that are not UTF-8, from which their encoding is estimated
-_MAX_CLUSTERS = 10_000  # of duplicate documents
+_MAX_CLUSTERS = 10_000  # groups of duplicate documents that are listed
 _UNREADABLE_FILE = "cannot be read to its end"
 
 
@@ -49,9 +49,9 @@ class CheckOptions:
         reading: The rules by which files become documents.
         language: ISO 639-1 code; None: detected.
         ngram: Words of the n-grams that are compared with evaluation sets.
-        threshold: The least Jaccard similarity of near duplicates.
+        near_duplicate_threshold: The smallest Jaccard similarity of near duplicates.
         sample: Bytes of text to read, divided among the files; None: all.
-        listed: The most locations to list for each finding.
+        max_examples: The most locations to list for each finding.
     """
 
     reading: Reading = field(default_factory=Reading)
@@ -268,18 +268,9 @@ class _CorpusCheck:
                 "near": self._near.summary(num_characters)
                 | {"threshold": self._options.near_duplicate_threshold, "shingle_words": SHINGLE_WORDS},
             },
-            "scripts": with_shares(self._characters.scripts()),
-            "languages": with_shares(
-                dict(sorted(self._languages.characters.items(), key=lambda item: (-item[1], item[0])))
-            ),
-            "structure": assess_structure(
-                self._documents,
-                lines,
-                self._lines.num_wrapped,
-                self._lines.num_breaks,
-                reading.documents,
-                language,
-            ),
+            "scripts": with_shares(self._characters.counts.letters_by_script()),
+            "languages": with_shares(dict(most_common(self._languages.characters))),
+            "structure": assess_structure(self._documents, self._lines, reading.documents, language),
             "limits": self._limits(),
         }
         if self._tokens is not None:

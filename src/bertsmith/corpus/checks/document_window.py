@@ -14,12 +14,8 @@ from bertsmith.corpus.tokenized_corpus import HashArray
 from bertsmith.io.files import Document, bare_suffix
 
 _MAX_DOCUMENTS = 4096  # per group
-_RECORD_SUFFIXES = (
-    ".jsonl",
-    ".csv",
-    ".tsv",
-    ".parquet",
-)  # A record has a location; the lines inside have none.
+# A record of these files has a location, but the lines inside it have none.
+_RECORD_SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 
 
 class TextWindow:
@@ -43,7 +39,8 @@ class TextWindow:
             documents: The documents.
             texts: Their texts, or a part of the text of a single document.
             offset: The start of that part in its document.
-            missing: Line numbers in ascending order that could not be read, and so are not in the documents.
+            missing: Numbers of lines of the file that could not be read, and so are not in the documents, in
+                ascending order.
         """
         self.codes, self.offsets = hashing.code_points(texts)
         self.words = hashing.hash_words(self.codes, self.offsets)
@@ -60,12 +57,12 @@ class TextWindow:
 
     def location(self, position: int) -> str:
         """Return file:line:column of a character, or the location of its record."""
-        owner = int(np.searchsorted(self.offsets, position, side="right")) - 1
-        location = self._documents[owner].place
+        text_index = int(np.searchsorted(self.offsets, position, side="right")) - 1
+        location = self._documents[text_index].place
         if not self._has_lines:
             return location
         path, _, first_line = location.rpartition(":")
-        start = int(self.offsets[owner])
+        start = int(self.offsets[text_index])
         lines_down = self.text.count("\n", start, position)
         if lines_down:
             column = position - self.text.rfind("\n", start, position)
@@ -106,7 +103,10 @@ class TextWindow:
 
 
 def group_documents(documents: Iterator[Document], limit: Callable[[], int]) -> Iterator[list[Document]]:
-    """Yield groups of at most `limit()` characters, or of a single longer document."""
+    """Yield groups of at most `limit()` characters, or of a single longer document.
+
+    `limit` is called for each document, since it falls while a sample is read.
+    """
     group: list[Document] = []
     size = 0
     for document in documents:

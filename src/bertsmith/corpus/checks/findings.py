@@ -11,7 +11,7 @@ from bertsmith.io.binary_files import how_to_read
 from bertsmith.tokenizer.script_coverage import recommended_options
 
 SEVERITIES = ("problem", "warning", "note")
-# The shares from which on something is a finding, or a warning instead of a note.
+# The fractions from which on something is a finding, a warning instead of a note, or a problem.
 _REPEATED_LINES_WARNING = 0.01
 _BOILERPLATE_WARNING = 0.05
 _NAVIGATION_FINDING, _NAVIGATION_WARNING = 0.001, 0.005
@@ -31,8 +31,8 @@ Finding = dict[str, Any]
 def findings(report: Report) -> list[Finding]:
     """Return the findings of a report, the worst first.
 
-    Each has `severity` ("problem", "warning", "note"), `what`, `number`, `share` of the corpus (or None), `first`
-    location (or ""), and `remedy`.
+    Each has `severity` ("problem", "warning", "note"), `what` (the problem), `number` (of occurrences), `share` of
+    the corpus (or None), `first` location (or ""), and `remedy`.
     """
     result = [
         *_reading_findings(report),
@@ -69,7 +69,7 @@ def _first(occurrences: dict[str, Any]) -> str:
 
 
 def _unreadable_remedy(occurrences: Sequence[dict[str, Any]]) -> str:
-    """Return what to do about files that cannot be read; some only have another encoding, which is known."""
+    """Return the remedy for files that cannot be read; it names the encoding of those where it was detected."""
     encodings = {occurrence["encoding"] for occurrence in occurrences}
     names = sorted(name for name in encodings if name)
     remedies = [f"read {name.upper()} files with encoding={name}" for name in names]
@@ -81,64 +81,37 @@ def _unreadable_remedy(occurrences: Sequence[dict[str, Any]]) -> str:
 def _reading_findings(report: Report) -> Iterator[Finding]:
     encoding, unreadable, records = report["encoding"], report["unreadable"], report["records"]
     if unreadable["number"]:
-        reason = unreadable["places"][0]["reason"]
-        yield _finding(
-            "problem",
-            f"files that cannot be read to their end: {reason}",
-            unreadable["number"],
-            _first(unreadable),
-            _unreadable_remedy(unreadable["places"]),
-        )
+        what = f"files that cannot be read to their end: {unreadable['places'][0]['reason']}"
+        remedy = _unreadable_remedy(unreadable["places"])
+        yield _finding("problem", what, unreadable["number"], _first(unreadable), remedy)
     if encoding["bytes"]:
-        yield _finding(
-            "problem",
-            f"bytes that are not UTF-8, in {pluralize(encoding['lines'], 'line')}",
-            encoding["bytes"],
-            _first(encoding),
-            f"{encoding['remedy']}; prepare with on_error=skip skips such lines",
-        )
+        what = f"bytes that are not UTF-8, in {pluralize(encoding['lines'], 'line')}"
+        remedy = f"{encoding['remedy']}; prepare with on_error=skip skips such lines"
+        yield _finding("problem", what, encoding["bytes"], _first(encoding), remedy)
     if records["number"]:
         first = records["places"][0]
-        yield _finding(
-            "problem",
-            f"lines or rows that cannot be read: {first['reason']}",
-            records["number"],
-            _first(records),
-            "name the column with the text: text_column"
-            if first["code"] == "field_missing"
-            else "fix them, or prepare with on_error=skip",
-        )
+        what = f"lines or rows that cannot be read: {first['reason']}"
+        remedy = "fix them, or prepare with on_error=skip"
+        if first["code"] == "field_missing":
+            remedy = "name the column with the text: text_column"
+        yield _finding("problem", what, records["number"], _first(records), remedy)
     if not report["documents"]["number"]:
         yield _finding("problem", "there is no text", 0, report["files"][0], "check how the files were made")
     if empty := report["left_out"]["empty"]:
-        yield _finding(
-            "warning",
-            "files without any text",
-            len(empty),
-            empty[0],
-            "check how they were made; they are skipped",
-        )
+        remedy = "check how they were made; they are skipped"
+        yield _finding("warning", "files without any text", len(empty), empty[0], remedy)
     if skipped := report["left_out"]["skipped"]:
-        yield _finding(
-            "note",
-            f"files of other kinds in the folders, skipped: {report['left_out']['kinds']}",
-            sum(skipped.values()),
-            "",
-            how_to_read(skipped),
-        )
+        what = f"files of other kinds in the folders, skipped: {report['left_out']['kinds']}"
+        yield _finding("note", what, sum(skipped.values()), "", how_to_read(skipped))
 
 
 def _character_findings(report: Report) -> Iterator[Finding]:
     characters = report["characters"]
     if (mojibake := characters["mojibake"])["number"]:
         example = mojibake["places"][0]
-        yield _finding(
-            "problem",
-            f"UTF-8 that was read as another encoding ({example['found']} for {example['meant']})",
-            mojibake["number"],
-            _first(mojibake),
-            "decode the source again as UTF-8, or fix it with ftfy",
-        )
+        what = f"UTF-8 that was read as another encoding ({example['found']} for {example['meant']})"
+        remedy = "decode the source again as UTF-8, or fix it with ftfy"
+        yield _finding("problem", what, mojibake["number"], _first(mojibake), remedy)
     for name, occurrences in characters["kinds"].items():
         if not occurrences["number"]:
             continue
@@ -160,21 +133,13 @@ def _structure_findings(report: Report) -> Iterator[Finding]:
     for name in ("nsp", "sop"):
         verdict = structure[name]
         if verdict["verdict"] == "unfit":
-            yield _finding(
-                "warning",
-                f"{name.upper()} cannot be trained: {verdict['why']}",
-                num_documents,
-                "",
-                verdict["remedy"],
-            )
+            what = f"{name.upper()} cannot be trained: {verdict['why']}"
+            yield _finding("warning", what, num_documents, "", verdict["remedy"])
     if 1 < num_documents < MIN_DOCUMENTS and structure["nsp"]["verdict"] != "unfit":
-        yield _finding(
-            "warning",
-            f"too few documents to hold some out: {num_documents}",
-            num_documents,
-            "",
-            f"give more, with a blank line between them, or train with {format_settings(NO_VALIDATION_SETTINGS)}",
-        )
+        what = f"too few documents to hold some out: {num_documents}"
+        settings = format_settings(NO_VALIDATION_SETTINGS)
+        remedy = f"give more, with a blank line between them, or train with {settings}"
+        yield _finding("warning", what, num_documents, "", remedy)
 
 
 def _duplicate_findings(report: Report) -> Iterator[Finding]:
@@ -185,28 +150,19 @@ def _duplicate_findings(report: Report) -> Iterator[Finding]:
     ):
         if duplicates["number"]:
             cluster = duplicates["clusters"][0]
-            yield _finding(
-                "warning",
-                what,
-                duplicates["number"],
-                f"{cluster['places'][0]} = {cluster['first']}",
-                f"prepare with deduplicate={method}",
-                duplicates["share_of_characters"],
-            )
+            first, share = f"{cluster['places'][0]} = {cluster['first']}", duplicates["share_of_characters"]
+            remedy = f"prepare with deduplicate={method}"
+            yield _finding("warning", what, duplicates["number"], first, remedy, share)
 
 
 def _line_findings(report: Report) -> Iterator[Finding]:
     repeated, boilerplate = report["lines"]["repeated"], report["lines"]["boilerplate"]
     if repeated["repeated"]:
-        is_warning = repeated["share_of_characters"] >= _REPEATED_LINES_WARNING
-        yield _finding(
-            "warning" if is_warning else "note",
-            "repeated lines",
-            repeated["occurrences_too_many"],
-            repeated["examples"][0]["first"] if repeated["examples"] else "",
-            "look at the list; remove navigation and footers",
-            repeated["share_of_characters"],
-        )
+        number, share = repeated["occurrences_too_many"], repeated["share_of_characters"]
+        severity = "warning" if share >= _REPEATED_LINES_WARNING else "note"
+        first = repeated["examples"][0]["first"] if repeated["examples"] else ""
+        remedy = "look at the list; remove navigation and footers"
+        yield _finding(severity, "repeated lines", number, first, remedy, share)
     if (navigation := boilerplate["navigation"])["share_of_lines"] >= _NAVIGATION_FINDING:
         yield _boilerplate_finding("navigation and cookie lines", navigation, _NAVIGATION_WARNING)
     if (urls := boilerplate["urls"])["share_of_characters"] >= _URLS_FINDING:
@@ -223,13 +179,9 @@ def _line_findings(report: Report) -> Iterator[Finding]:
 
 def _boilerplate_finding(what: str, lines: dict[str, Any], warning_share: float) -> Finding:
     share = lines["share_of_characters"]
+    severity = "warning" if share >= warning_share else "note"
     return _finding(
-        "warning" if share >= warning_share else "note",
-        what,
-        lines["lines"],
-        "",
-        "look at the examples; remove what is not prose",
-        share,
+        severity, what, lines["lines"], "", "look at the examples; remove what is not prose", share
     )
 
 
@@ -237,32 +189,17 @@ def _document_findings(report: Report) -> Iterator[Finding]:
     documents = report["documents"]
     num_documents = max(1, documents["number"])
     if num_empty := documents["empty"]["number"]:
-        yield _finding(
-            "warning",
-            "documents without a word",
-            num_empty,
-            _first(documents["empty"]),
-            "prepare drops them",
-            num_empty / num_documents,
-        )
-    if documents["huge"]["number"]:
-        yield _finding(
-            "warning",
-            f"documents of more than {documents['huge']['characters_more_than']:,} characters",
-            documents["huge"]["number"],
-            _first(documents["huge"]),
-            "check for missing blank lines; the setting `documents` determines what ends a document",
-        )
+        first, share = _first(documents["empty"]), num_empty / num_documents
+        yield _finding("warning", "documents without a word", num_empty, first, "prepare drops them", share)
+    if (huge := documents["huge"])["number"]:
+        what = f"documents of more than {huge['characters_more_than']:,} characters"
+        remedy = "check for missing blank lines; the setting `documents` determines what ends a document"
+        yield _finding("warning", what, huge["number"], _first(huge), remedy)
     num_one_line = documents["one_line"]["number"]
     if num_one_line and documents["number"] > 1 and report["documents_are"] != "line":
-        yield _finding(
-            "note",
-            "documents of one line",
-            num_one_line,
-            _first(documents["one_line"]),
-            "fine for web pages; else let blank lines separate documents, not paragraphs",
-            num_one_line / num_documents,
-        )
+        first, share = _first(documents["one_line"]), num_one_line / num_documents
+        remedy = "fine for web pages; else let blank lines separate documents, not paragraphs"
+        yield _finding("note", "documents of one line", num_one_line, first, remedy, share)
 
 
 def _language_findings(report: Report) -> Iterator[Finding]:
@@ -274,13 +211,9 @@ def _language_findings(report: Report) -> Iterator[Finding]:
     others = [f"{name} {share:.0%}" for name, share in languages[1:] if share >= _SECOND_LANGUAGE_FINDING]
     if others:
         name, share = languages[0]
-        yield _finding(
-            "note",
-            f"several languages (estimated by stop words): {name} {share:.0%}, {', '.join(others)}",
-            len(others) + 1,
-            "",
-            "one vocabulary has to cover all of them; or separate them",
-        )
+        what = f"several languages (estimated by stop words): {name} {share:.0%}, {', '.join(others)}"
+        remedy = "one vocabulary has to cover all of them; or separate them"
+        yield _finding("note", what, len(others) + 1, "", remedy)
 
 
 def _token_findings(report: Report) -> Iterator[Finding]:
@@ -294,23 +227,16 @@ def _token_findings(report: Report) -> Iterator[Finding]:
     if stats["unknown_tokens"]:
         characters = " ".join(entry["character"] for entry in stats["frequent_unknown_characters"][:5])
         words = ", ".join(entry["word"] for entry in stats["frequent_unknown_words"][:3])
-        yield _finding(
-            "problem" if stats["unknown_token_share"] > _UNKNOWN_TOKENS_PROBLEM else "note",
-            f"tokens unknown to this tokenizer, most often: {characters or words or 'very long words'}",
-            stats["unknown_tokens"],
-            "",
-            f"train a tokenizer on this corpus{options}",
-            stats["unknown_token_share"],
-        )
+        share = stats["unknown_token_share"]
+        severity = "problem" if share > _UNKNOWN_TOKENS_PROBLEM else "note"
+        what = f"tokens unknown to this tokenizer, most often: {characters or words or 'very long words'}"
+        remedy = f"train a tokenizer on this corpus{options}"
+        yield _finding(severity, what, stats["unknown_tokens"], "", remedy, share)
     if (stats["pieces_per_word"] or 0) > _MAX_PIECES_PER_WORD:
         words = ", ".join(entry["word"] for entry in stats["falling_apart"][:3])
-        yield _finding(
-            "warning",
-            f"words are split into {stats['pieces_per_word']:.2f} pieces on average: {words}",
-            stats["words"] - stats["unknown_words"],
-            "",
-            "train or extend a tokenizer on this corpus",
-        )
+        what = f"words are split into {stats['pieces_per_word']:.2f} pieces on average: {words}"
+        num_known = stats["words"] - stats["unknown_words"]
+        yield _finding("warning", what, num_known, "", "train or extend a tokenizer on this corpus")
 
 
 def _leakage_findings(report: Report) -> Iterator[Finding]:
@@ -320,11 +246,7 @@ def _leakage_findings(report: Report) -> Iterator[Finding]:
     for file in leakage["files"]:
         if file["hit"]:
             rows = [row for row in leakage["rows"] if row["row"].startswith(file["file"])]
-            yield _finding(
-                "problem",
-                f"rows of {file['file']} that are in the corpus (runs of {leakage['ngram']} words)",
-                file["hit"],
-                f"{rows[0]['row']} = {rows[0]['corpus']}" if rows else "",
-                "remove those documents, or do not evaluate on those rows",
-                file["share"],
-            )
+            what = f"rows of {file['file']} that are in the corpus (runs of {leakage['ngram']} words)"
+            first = f"{rows[0]['row']} = {rows[0]['corpus']}" if rows else ""
+            remedy = "remove those documents, or do not evaluate on those rows"
+            yield _finding("problem", what, file["hit"], first, remedy, file["share"])

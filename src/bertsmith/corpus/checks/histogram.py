@@ -19,7 +19,7 @@ class Histogram:
     Attributes:
         count: The number of values.
         total: The sum of the values.
-        minimum: The least value; None without values.
+        minimum: The smallest value; None without values.
         maximum: The largest value; 0 without values.
     """
 
@@ -43,7 +43,7 @@ class Histogram:
         self.maximum = max(self.maximum, int(array.max()))
 
     def quantile(self, q: float) -> int:
-        """Return the least value that a fraction `q` of the values does not exceed; 0 without values."""
+        """Return the smallest value that a fraction `q` of the values does not exceed; 0 without values."""
         if not self.count:
             return 0
         index = int(np.searchsorted(np.cumsum(self._counts), max(1, np.ceil(q * self.count))))
@@ -55,9 +55,9 @@ class Histogram:
             return [1.0, 2.0], [0]
         low, high = max(1, self.minimum or 1), max(2, self.maximum)
         edges = np.unique(np.round(np.geomspace(low, high + 1, num_bars + 1)).astype(np.int64))
-        filled = np.flatnonzero(self._counts)
-        values = np.clip([_bin_value(int(index)) for index in filled], low, high)
-        bars, _ = np.histogram(values, bins=edges, weights=self._counts[filled])
+        nonempty = np.flatnonzero(self._counts)
+        values = np.clip([_bin_value(int(index)) for index in nonempty], low, high)
+        bars, _ = np.histogram(values, bins=edges, weights=self._counts[nonempty])
         return edges.astype(float).tolist(), bars.astype(int).tolist()
 
     def summary(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Histogram:
 
 @dataclass
 class Occurrences:
-    """Count occurrences and store the locations of the first `limit`."""
+    """Count occurrences and store the locations of the first `limit`: strings, or dicts for the report."""
 
     limit: int
     count: int = 0

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bertsmith.corpus import hashing
+from bertsmith.corpus.batching import batches
 from bertsmith.corpus.checks.characters import printable
 from bertsmith.corpus.hashing import WordHashes
 from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
@@ -25,7 +26,7 @@ from bertsmith.io.tables import table_delimiter, table_records
 from bertsmith.suggestions import not_found_error
 
 MIN_WORDS = 8
-_BATCH_ROWS = 4096  # hashed at once
+_MIN_ROW_SIZE = 256  # Shorter rows count as this many characters, so that a batch has at most 4,096 rows.
 _MIN_FILTER_BITS, _MAX_FILTER_BITS = 20, 27  # of the filter before the search: 1 to 128 MB
 _EXCERPT_CHARACTERS = 100
 _MAX_CONLL_COLUMNS = 16
@@ -51,11 +52,7 @@ class LeakageCheck:
     """
 
     def __init__(
-        self,
-        files: Sequence[str | Path],
-        n: int = 13,
-        max_examples: int = 1000,
-        encoding: str | None = None,
+        self, files: Sequence[str | Path], n: int = 13, max_examples: int = 1000, encoding: str | None = None
     ) -> None:
         """Read the evaluation sets: .csv, .tsv, .txt, .jsonl, .json, .parquet; text files also compressed.
 
@@ -87,21 +84,24 @@ class LeakageCheck:
         first_row = 0
         for file in files:
             entry = _TaskFile(str(file), [], [])
-            for locations, owners, texts in _batches(task_rows(file, encoding)):
+            for batch in batches(task_rows(file, encoding), _row_size, hashing.WINDOW_CHARACTERS):
+                texts = [text for _, fields in batch for text in fields]
+                row_of_text = np.repeat(np.arange(len(batch)), [len(fields) for _, fields in batch])
                 words = hashing.hash_words(*hashing.code_points(texts))
                 ngrams, _, offsets = hashing.ngram_hashes(words, self.n)
-                counts = np.diff(offsets)
-                length = np.repeat(np.minimum(np.diff(words.offsets), self.n), counts)
-                owner = np.repeat(np.array(owners, dtype=np.int64), counts)
+                num_ngrams = np.diff(offsets)
+                length = np.repeat(np.minimum(np.diff(words.offsets), self.n), num_ngrams)
+                row_of_ngram = np.repeat(row_of_text, num_ngrams).astype(np.uint64)
                 is_long = length >= self._min_words
-                pairs = np.unique(np.stack([owner[is_long].astype(np.uint64), ngrams[is_long]]), axis=1)
+                # An n-gram counts once per row.
+                pairs = np.unique(np.stack([row_of_ngram[is_long], ngrams[is_long]]), axis=1)
                 row = pairs[0].astype(np.int64)
                 hashes.append(pairs[1])
                 rows.append(row + first_row)
                 lengths.append(np.unique(length[is_long]))
-                entry.locations += locations
-                entry.num_ngrams += np.bincount(row, minlength=len(locations)).tolist()
-                first_row += len(locations)
+                entry.locations += [location for location, _ in batch]
+                entry.num_ngrams += np.bincount(row, minlength=len(batch)).tolist()
+                first_row += len(batch)
             self._files.append(entry)
         empty = np.empty(0, dtype=np.int64)
         return (
@@ -184,14 +184,14 @@ def task_rows(file: str | Path, encoding: str | None = None) -> Iterator[TaskRow
         for number, line in read_lines(file, encoding):
             if line and not line.isspace():
                 yield f"{file}:{number}", list(_strings(_parse_json(file, number, line)))
-    elif suffix in (".csv", ".txt") and (delimiter := table_delimiter(file, None, encoding)) not in (
-        None,
-        "\t",
-    ):
+    else:
+        is_table = suffix in (".csv", ".txt")
+        delimiter = table_delimiter(file, None, encoding) if is_table else None
+        if delimiter in (None, "\t"):
+            yield from _line_rows(file, encoding)
+            return
         for number, fields in table_records(file, str(delimiter), encoding):
             yield f"{file}:{number}", fields
-    else:
-        yield from _line_rows(file, encoding)
 
 
 def _line_rows(file: str | Path, encoding: str | None) -> Iterator[TaskRow]:
@@ -220,7 +220,7 @@ def _block_rows(file: str | Path, first: int, block: list[str]) -> Iterator[Task
 
 
 def _json_rows(file: str | Path, encoding: str | None) -> Iterator[TaskRow]:
-    """Yield each longer string of a JSON file as a row, since nested sets (SQuAD) have no lines to count."""
+    """Yield each longer string of a JSON file as a row: the rows of nested files (SQuAD) are not lines."""
     value = _parse_json(file, 1, "\n".join(line for _, line in read_lines(file, encoding)))
     for pointer, text in _strings_with_pointers(value, ""):
         if len(text) > 2 * MIN_WORDS or not text.isascii():
@@ -277,26 +277,9 @@ def _parquet_rows(file: str | Path) -> Iterator[TaskRow]:
                     yield f"{file}:{number}", list(_strings(row))
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         raise InputError(
-            "invalid_parquet",
-            "this is not a complete parquet file",
-            location=file,
-            hint="download it again",
+            "invalid_parquet", "this is not a complete parquet file", location=file, hint="download it again"
         ) from None
 
 
-def _batches(rows: Iterator[TaskRow]) -> Iterator[tuple[list[str], list[int], list[str]]]:
-    """Yield rows in batches: locations, the row index of each text in the batch, and texts."""
-    locations: list[str] = []
-    owners: list[int] = []
-    texts: list[str] = []
-    size = 0
-    for location, fields in rows:
-        owners += [len(locations)] * len(fields)
-        texts += fields
-        locations.append(location)
-        size += sum(map(len, fields))
-        if len(locations) >= _BATCH_ROWS or size >= hashing.WINDOW_CHARACTERS:
-            yield locations, owners, texts
-            locations, owners, texts, size = [], [], [], 0
-    if locations:
-        yield locations, owners, texts
+def _row_size(row: TaskRow) -> int:
+    return max(_MIN_ROW_SIZE, sum(map(len, row[1])))

@@ -28,8 +28,9 @@ _MAX_NAVIGATION_CHARACTERS = 200  # A longer line is prose, even with a phrase o
 _MIN_DOCUMENTS = 3  # documents with the same line
 _EXCERPT_CHARACTERS = 80
 _MAX_FLAGGED_EXAMPLES = 1000  # per window
-_MAX_EXAMPLES, _KEPT_EXAMPLES = 4096, 1024
-_MAX_EXCERPTS, _KEPT_EXCERPTS = 20_000, 5_000
+# From more than the first number of examples or excerpts, the second number of the most frequent are kept.
+_MAX_EXAMPLES, _NUM_KEPT_EXAMPLES = 4096, 1024
+_MAX_EXCERPTS, _NUM_KEPT_EXCERPTS = 20_000, 5_000
 NAVIGATION_PHRASES = (
     "accept cookies", "all cookies", "cookie policy", "uses cookies", "use cookies", "privacy policy",
     "terms of use", "terms of service", "all rights reserved", "click here", "read more", "sign in", "sign up",
@@ -37,24 +38,21 @@ NAVIGATION_PHRASES = (
     "newsletter", "enable javascript", "page not found", "datenschutz", "alle rechte vorbehalten",
     "tous droits réservés", "todos los derechos reservados", "版权所有", "隐私政策", "点击这里",
 )  # fmt: skip
-BOILERPLATE = {
-    "navigation": "short lines with words of navigation and cookie notes",
-    "urls": "lines with a web address",
-    "symbols": "lines that are mostly digits and symbols",
-    "unended": "lines without punctuation at their end",
-}
+# Short lines with words of navigation and cookie notes, lines with a web address, lines that are mostly digits and
+# symbols, and lines without punctuation at their end.
+BOILERPLATE = ("navigation", "urls", "symbols", "unended")
 
 
 @dataclass(frozen=True)
 class WindowLines:
-    """The L lines of a window that are not blank, without surrounding white space.
+    """The L lines of a window of T texts that are not blank, without surrounding white space.
 
     Attributes:
         starts: int64 [L], positions in the characters.
         stops: int64 [L], exclusive ends.
         owner: int64 [L], the index of the text of each line.
         index: int64 [L], the line number in the text, from 0.
-        flags: bool [L] for each key of BOILERPLATE.
+        flags: bool [L] for each kind in BOILERPLATE.
         is_wrapped: bool [L], True if the next line continues the sentence.
         has_next: bool [L], True if the line directly below is in the same text and not blank.
     """
@@ -91,25 +89,25 @@ def find_lines(codes: NDArray[np.uint32], offsets: IntArray, text: str) -> Windo
     marks = _mark_table()[codes]
     ends = np.flatnonzero(codes == 10)
     line_starts = np.concatenate([[0], ends[:-1] + 1])
-    filled = np.flatnonzero(~marks & _BLANK)
-    first_filled = np.searchsorted(filled, line_starts)
-    end_filled = np.searchsorted(filled, ends)
-    is_filled = end_filled > first_filled
-    starts, last = filled[first_filled[is_filled]], filled[end_filled[is_filled] - 1]
-    owner = np.searchsorted(offsets, line_starts[is_filled], side="right") - 1
-    index = np.flatnonzero(is_filled) - np.searchsorted(ends, offsets[owner])
+    nonblank = np.flatnonzero(~marks & _BLANK)  # positions of the characters that are not white space
+    first_nonblank, end_nonblank = np.searchsorted(nonblank, line_starts), np.searchsorted(nonblank, ends)
+    num_nonblank = end_nonblank - first_nonblank
+    is_line = num_nonblank > 0
+    starts, last = nonblank[first_nonblank[is_line]], nonblank[end_nonblank[is_line] - 1]
+    owner = np.searchsorted(offsets, line_starts[is_line], side="right") - 1
+    index = np.flatnonzero(is_line) - np.searchsorted(ends, offsets[owner])
     letter_sums = np.concatenate([[0], np.cumsum((marks & _LETTER) > 0)])
-    num_filled = (end_filled - first_filled)[is_filled]
+    num_nonblank = num_nonblank[is_line]
     num_letters = letter_sums[last + 1] - letter_sums[starts]
     end = marks[last]
     for distance in (1, 2):  # A full stop may precede closing quotes and brackets.
-        closer = (end & _CLOSER) > 0
-        end = np.where(closer, marks[np.maximum(last - distance, starts)], end)
+        is_closer = (end & _CLOSER) > 0
+        end = np.where(is_closer, marks[np.maximum(last - distance, starts)], end)
     has_phrase = _contains(text, NAVIGATION_PHRASES, starts, last, lower=True)
     flags = {
         "navigation": has_phrase & (last - starts < _MAX_NAVIGATION_CHARACTERS),
         "urls": _contains(text, ("://", "www."), starts, last),
-        "symbols": (2 * num_letters < num_filled) & (num_filled >= _MIN_SYMBOL_CHARACTERS),
+        "symbols": (2 * num_letters < num_nonblank) & (num_nonblank >= _MIN_SYMBOL_CHARACTERS),
         "unended": (end & _LINE_END) == 0,
     }
     has_next = np.zeros(len(starts), dtype=bool)
@@ -153,7 +151,7 @@ class LineCheck:
             for i in np.flatnonzero(flag)[:_MAX_FLAGGED_EXAMPLES].tolist():
                 examples[_excerpt(text, lines.starts[i], lines.stops[i])] += 1
             if len(examples) > _MAX_EXAMPLES:
-                self._examples[name] = Counter(dict(examples.most_common(_KEPT_EXAMPLES)))
+                self._examples[name] = Counter(dict(examples.most_common(_NUM_KEPT_EXAMPLES)))
         self._lines["any"] += int(is_any.sum())
         self._characters["any"] += int(lengths[is_any].sum())
 
@@ -251,7 +249,7 @@ class RepeatedLines:
         if len(self._excerpts) > _MAX_EXCERPTS:
             keys = np.fromiter(self._excerpts, dtype=np.uint64, count=len(self._excerpts))
             times = self._lines.lookup(keys, "times")
-            top = keys[np.lexsort((keys, -times))[:_KEPT_EXCERPTS]].tolist()
+            top = keys[np.lexsort((keys, -times))[:_NUM_KEPT_EXCERPTS]].tolist()
             self._excerpts = {key: self._excerpts[key] for key in top}
 
     def summary(
@@ -311,7 +309,7 @@ def _excerpt(text: str, start: int, stop: int) -> str:
 def _contains(
     text: str, phrases: tuple[str, ...], starts: IntArray, last: IntArray, lower: bool = False
 ) -> NDArray[np.bool_]:
-    """Return which lines contain one of the phrases, bool [L]."""
+    """Return True for each line that contains one of the phrases, bool [L]."""
     result = np.zeros(len(starts), dtype=bool)
     # İ is the only character whose lower case is longer, which would shift positions.
     searched = text.replace("\u0130", "I").lower() if lower else text
@@ -322,7 +320,7 @@ def _contains(
             line = int(np.searchsorted(starts, position, side="right")) - 1
             if line < 0:
                 break
-            # A phrase starts with a word: "sign in", not "design in".
+            # A phrase starts at the start of a word: "sign in" is not in "design in".
             if position == 0 or not (starts_with_letter and searched[position - 1].isalpha()):
                 result[line] = True
                 position = int(last[line])
@@ -344,11 +342,7 @@ def _mark_table() -> NDArray[np.uint8]:
             table[code] = _LETTER | lowercase | (_UNSPACED if unspaced[code] else 0)
         elif character.isspace() or code == 0xFEFF:
             table[code] = _BLANK
-    for mark, characters in (
-        (_LINE_END, _LINE_ENDS),
-        (_SENTENCE_END, _SENTENCE_ENDS),
-        (_CLOSER, _CLOSERS),
-    ):
+    for mark, characters in ((_LINE_END, _LINE_ENDS), (_SENTENCE_END, _SENTENCE_ENDS), (_CLOSER, _CLOSERS)):
         for character in characters:
             table[ord(character)] |= mark
     return table

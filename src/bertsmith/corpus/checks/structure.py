@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.corpus.checks.histogram import Histogram, Occurrences
+from bertsmith.corpus.checks.lines import LineCheck
 from bertsmith.corpus.diagnostics import (
     FULL_SENTENCE_SETTINGS,
     MIN_DOCUMENTS,
@@ -21,7 +22,7 @@ _BATCH_DOCUMENTS = 4096  # counted at once
 _JOIN_COMMAND = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{separator}");print}}' FILE > JOINED"""
 _JOIN_LINES = "join the lines of each paragraph first"
 MAX_CHARACTERS = 1_000_000  # Longer documents are reported.
-_MIN_LINES = 50  # A file of as many lines and one document lacks blank lines.
+_MIN_LINES = 50  # A file of so many lines that is one document probably lacks blank lines.
 _MIN_LINE_CHARACTERS = 300  # the median from which on lines are texts of several sentences
 _MIN_SENTENCES_PER_LINE = 2.5  # the mean from which on lines are paragraphs
 _MIN_WRAPPED_RATIO = 0.3  # of line ends inside documents; prose with one paragraph per line has almost none
@@ -125,104 +126,72 @@ class DocumentCheck:
 
 
 def assess_structure(
-    documents: DocumentCheck,
-    lines: Histogram,
-    num_wrapped: int,
-    num_breaks: int,
-    document_unit: str,
-    language: str,
+    documents: DocumentCheck, lines: LineCheck, document_unit: str, language: str
 ) -> dict[str, Any]:
     """Return structural problems and a verdict with a reason for each training objective.
 
     Args:
         documents: The counts of documents.
-        lines: The lengths of lines.
-        num_wrapped: Line ends inside sentences.
-        num_breaks: Line ends inside documents.
+        lines: The counts of lines.
         document_unit: The value of `documents` with which files were read ("blank_line", "file", "line").
         language: The language code; "zh" joins lines without a space.
     """
     num_documents, num_sentences = documents.characters.count, documents.sentences.total
-    faults = _structural_faults(documents, lines, num_wrapped, num_breaks, document_unit, language)
+    faults = list(_structural_faults(documents, lines, document_unit, language))
     names = {fault["fault"] for fault in faults}
     one_sentence_ratio = documents.num_one_sentence / max(1, num_documents)
     mean_sentences = num_sentences / max(1, num_documents)
-    shape = (
+    description = (
         f"{pluralize(num_documents, 'document')} of {mean_sentences:,.1f} sentences on average, "
         f"{format_percent(one_sentence_ratio)} of one sentence"
     )
     if num_documents == 1:
-        shape = f"one document of {pluralize(num_sentences, 'sentence')}"
+        description = f"one document of {pluralize(num_sentences, 'sentence')}"
     return {
         "one_sentence_share": round(one_sentence_ratio, 6),
-        "wrapped_share": round(num_wrapped / max(1, num_breaks), 6),
+        "wrapped_share": round(lines.num_wrapped / max(1, lines.num_breaks), 6),
         "faults": faults,
-        "nsp": _assess_nsp(num_documents, one_sentence_ratio, names, shape),
-        "sop": _assess_sop(num_documents, one_sentence_ratio, names, shape),
+        "nsp": _assess_nsp(num_documents, one_sentence_ratio, names, description),
+        "sop": _assess_sop(num_documents, one_sentence_ratio, names, description),
         "full_sentences": _assess_full_sentences(num_sentences, names),
     }
 
 
 def _structural_faults(
-    documents: DocumentCheck,
-    lines: Histogram,
-    num_wrapped: int,
-    num_breaks: int,
-    document_unit: str,
-    language: str,
-) -> list[dict[str, Any]]:
-    faults: list[dict[str, Any]] = []
+    documents: DocumentCheck, lines: LineCheck, document_unit: str, language: str
+) -> Iterator[dict[str, Any]]:
     num_documents = documents.characters.count
-    if (
-        num_breaks >= _MIN_BREAKS
-        and num_wrapped > _MIN_WRAPPED_RATIO * num_breaks
-        and lines.quantile(0.95) <= _MAX_WRAPPED_CHARACTERS
-    ):
+    num_wrapped, num_breaks = lines.num_wrapped, lines.num_breaks
+    has_short_lines = lines.lengths.quantile(0.95) <= _MAX_WRAPPED_CHARACTERS
+    if num_breaks >= _MIN_BREAKS and num_wrapped > _MIN_WRAPPED_RATIO * num_breaks and has_short_lines:
+        ratio = num_wrapped / num_breaks
+        what = f"lines wrapped inside sentences: {ratio:.0%} of the line ends; each splits a sentence"
         join = _JOIN_COMMAND.format(separator="" if language == "zh" else " ")
-        faults.append(
-            {
-                "fault": "hard_wrapped",
-                "what": f"lines wrapped inside sentences: {num_wrapped / num_breaks:.0%} of the line ends; each "
-                "splits a sentence",
-                "number": num_wrapped,
-                "first": "",
-                "remedy": f"{_JOIN_LINES}: {join}",
-            }
-        )
+        yield _fault("hard_wrapped", what, num_wrapped, "", f"{_JOIN_LINES}: {join}")
     if document_unit == "blank_line":
-        single = [
+        names = [
             name for name, file in documents.files.items() if file.documents == 1 and file.lines >= _MIN_LINES
         ]
-        if single and len(single) >= 0.5 * len(documents.files):
+        if names and len(names) >= 0.5 * len(documents.files):
             has_paragraphs = documents.sentences.total >= _MIN_SENTENCES_PER_LINE * documents.num_lines
-            has_long_lines = lines.quantile(0.5) >= _MIN_LINE_CHARACTERS or has_paragraphs
-            faults.append(
-                {
-                    "fault": "one_document",
-                    "what": "files without a blank line: each is one document"
-                    + (", its lines look like documents" if has_long_lines else ""),
-                    "number": len(single),
-                    "first": f"{single[0]}:1",
-                    "remedy": _one_document_hint(num_documents, has_long_lines),
-                }
-            )
-    is_one_line = num_documents > 1 and documents.one_line.count == num_documents
-    if is_one_line and documents.num_one_sentence > 0.5 * num_documents:
-        faults.append(
-            {
-                "fault": "sentence_documents",
-                "what": "most documents are one line of one sentence",
-                "number": documents.num_one_sentence,
-                "first": documents.one_line.locations[0],
-                "remedy": (
-                    "put blank lines between documents only, not between their lines"
-                    if document_unit == "blank_line"
-                    else "read with documents=blank_line if blank lines separate the documents"
-                )
-                + f"; or, if each line is a document, train with {format_settings(FULL_SENTENCE_SETTINGS)}",
-            }
-        )
-    return faults
+            has_long_lines = lines.lengths.quantile(0.5) >= _MIN_LINE_CHARACTERS or has_paragraphs
+            what = "files without a blank line: each is one document"
+            if has_long_lines:
+                what += ", its lines look like documents"
+            remedy = _one_document_hint(num_documents, has_long_lines)
+            yield _fault("one_document", what, len(names), f"{names[0]}:1", remedy)
+    all_one_line = num_documents > 1 and documents.one_line.count == num_documents
+    if all_one_line and documents.num_one_sentence > 0.5 * num_documents:
+        what, number = "most documents are one line of one sentence", documents.num_one_sentence
+        remedy = "read with documents=blank_line if blank lines separate the documents"
+        if document_unit == "blank_line":
+            remedy = "put blank lines between documents only, not between their lines"
+        remedy += f"; or, if each line is a document, train with {format_settings(FULL_SENTENCE_SETTINGS)}"
+        yield _fault("sentence_documents", what, number, documents.one_line.locations[0], remedy)
+
+
+def _fault(name: str, what: str, number: int, first: str, remedy: str) -> dict[str, Any]:
+    return {"fault": name, "what": what, "number": number, "first": first, "remedy": remedy}
 
 
 def _one_document_hint(num_documents: int, has_long_lines: bool) -> str:
@@ -242,19 +211,19 @@ def _verdict(level: str, reason: str, hint: str = "") -> dict[str, str]:
 
 
 def _assess_nsp(
-    num_documents: int, one_sentence_ratio: float, faults: set[str], shape: str
+    num_documents: int, one_sentence_ratio: float, faults: set[str], description: str
 ) -> dict[str, str]:
     if num_documents < 2:
         return _verdict(
             "unfit",
-            f"{shape}; a random next sentence comes from another document",
+            f"{description}; a random next sentence comes from another document",
             "put a blank line between documents, or read with documents=line or documents=file; or train with "
             + format_settings(NO_PAIR_SETTINGS),
         )
     if one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
         return _verdict(
             "unfit",
-            f"{shape}; one sentence has no next one",
+            f"{description}; one sentence has no next one",
             f"give complete documents, or train with {format_settings(FULL_SENTENCE_SETTINGS)}",
         )
     if "hard_wrapped" in faults:
@@ -262,34 +231,34 @@ def _assess_nsp(
     if num_documents < MIN_DOCUMENTS:
         return _verdict(
             "limited",
-            f"{shape}; too few to hold some out",
+            f"{description}; too few to hold some out",
             "give more documents, with a blank line between them, or train with "
             f"{format_settings(NO_VALIDATION_SETTINGS)}",
         )
     if "one_document" in faults:
         return _verdict(
-            "limited", f"{shape}; each file counts as a document", "put a blank line between documents"
+            "limited", f"{description}; each file counts as a document", "put a blank line between documents"
         )
     if num_documents < _MIN_NSP_DOCUMENTS or one_sentence_ratio > _GOOD_ONE_SENTENCE_RATIO:
-        return _verdict("limited", shape, "more documents of several sentences make better pairs")
-    return _verdict("fit", shape)
+        return _verdict("limited", description, "more documents of several sentences make better pairs")
+    return _verdict("fit", description)
 
 
 def _assess_sop(
-    num_documents: int, one_sentence_ratio: float, faults: set[str], shape: str
+    num_documents: int, one_sentence_ratio: float, faults: set[str], description: str
 ) -> dict[str, str]:
     if num_documents == 0 or one_sentence_ratio > _MAX_ONE_SENTENCE_RATIO:
         settings = format_settings(FULL_SENTENCE_SETTINGS if num_documents > 1 else NO_PAIR_SETTINGS)
         return _verdict(
             "unfit",
-            f"{shape}; sentence order needs two sentences",
+            f"{description}; sentence order needs two sentences",
             f"give complete documents, or train with {settings}",
         )
     if "hard_wrapped" in faults:
         return _verdict("limited", "lines are split inside sentences", _JOIN_LINES)
     if one_sentence_ratio > _GOOD_ONE_SENTENCE_RATIO:
-        return _verdict("limited", shape, "documents of one sentence make no pair")
-    return _verdict("fit", shape)
+        return _verdict("limited", description, "documents of one sentence make no pair")
+    return _verdict("fit", description)
 
 
 def _assess_full_sentences(num_sentences: int, faults: set[str]) -> dict[str, str]:

@@ -34,13 +34,14 @@ def compare_tokenizers(
         files: The files.
         tokenizers: The tokenizers by name.
         reading: The rules by which files become documents.
-        limit: Bytes of text (UTF-8) to read, divided among the files; None: all.
-        listed: The most entries of a list in the report.
+        max_bytes: Bytes of text (UTF-8) to read, divided among the files; None: all.
+        max_examples: The most entries of a list in the report.
         progress: A function that receives the bytes of text read so far.
 
     Returns:
         A report of plain values: `text` describes the text, `tokenizers` has the counts and shares (0 to 1) of
-        each tokenizer, `order` their names from best to worst (see `ranked`), `notes` what to know.
+        each tokenizer, `order` their names from best to worst (see `ranked`), and `notes` sentences about the
+        limits of the comparison.
 
     Raises:
         InputError: There are no files or tokenizers, the files hold no text, or `read_documents` fails.
@@ -80,8 +81,7 @@ def compare_tokenizers(
             location=f"{paths[0]}:1",
             hint="check how the files were made",
         )
-    characters = words.character_counts()
-    rows = {name: entry.summary(words, characters, max_examples) for name, entry in stats.items()}
+    rows = {name: entry.summary(words, max_examples) for name, entry in stats.items()}
     for row in rows.values():
         row["many_unknown"] = row["unknown_word_share"] > MAX_UNKNOWN_RATIO
     return {

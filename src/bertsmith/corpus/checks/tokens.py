@@ -1,10 +1,10 @@
 """Statistics of a tokenizer on a text: tokens, unknown words, pieces per word, coverage by script.
 
 The corpus check and tokenizer inspection share them. A word is a run of letters, marks, and digits, the same for
-all tokenizers; an ideograph is a word by itself. A word is encoded with a space before it, and a piece that is
-only that space does not count. A word with an unknown piece is unknown, however few its pieces: pieces per word
-are those of known words, and are reported with the share of unknown words. Memory is bounded: the counts are
-exact for texts of any size, and only the lists of words drop rare ones.
+all tokenizers; an ideograph is a word by itself. A word is encoded with a space before it, and a piece that
+consists of that space alone is not counted. A word with an unknown piece is unknown. Pieces per word are averaged
+over the known words, since an unknown word has few pieces, and are reported with the share of unknown words.
+Memory is bounded: counts are exact for texts of any size; only the lists of words drop rare ones.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import decoders
 
+from bertsmith.corpus.checks.characters import CharacterCounts, most_common
 from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
 from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
@@ -27,11 +28,11 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 _ALGORITHMS = {"WordPiece": "WordPiece", "BPE": "byte-level BPE", "Unigram": "Unigram"}
 _MAX_WAITING_WORDS = 200_000  # distinct words to encode at once
 _MAX_WAITING_CHARACTERS = 1 << 24
-_ENCODED_WORDS = 10_000  # per call of a tokenizer
-MAX_TRACKED_WORDS = 20_000  # words that a list keeps
+_BATCH_WORDS = 10_000  # words per call of a tokenizer
+MAX_TRACKED_WORDS = 20_000  # words that stay in a list when rare ones are dropped
 _MAX_PIECES = 20  # pieces per word in the distribution; words of more count as 20
-_SHOWN_CHARACTERS = 60  # of a long word in a list
-_NUM_CODE_POINTS = 0x110000
+_MAX_WORD_CHARACTERS = 60  # of a word in a list of the report
+_LINE_FEED = 10
 
 
 class TokenizerCheck:
@@ -51,7 +52,7 @@ class TokenizerCheck:
     def summary(self, limit: int = 100) -> dict[str, Any]:
         """Return the report of `TokenizerStats.summary`; its lists have at most `limit` entries."""
         encode_waiting(self._words, [self._stats])
-        return self._stats.summary(self._words, self._words.character_counts(), limit)
+        return self._stats.summary(self._words, limit)
 
 
 class WordCounter:
@@ -65,7 +66,7 @@ class WordCounter:
     """
 
     def __init__(self) -> None:
-        self._counts = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
+        self._character_counts = CharacterCounts()
         self.waiting: Counter[str] = Counter()
         self._max_size = 0  # an upper bound on the characters of the waiting words
         self.bytes = self.words = 0
@@ -76,8 +77,8 @@ class WordCounter:
         text = "\n".join(lines)
         codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
         counts = np.bincount(codes)
-        self._counts[: len(counts)] += counts
-        self._counts[10] = 0
+        counts[_LINE_FEED : _LINE_FEED + 1] = 0
+        self._character_counts.add(counts)
         self.bytes += len(text.encode("utf-8")) + 1
         self.waiting.update(word_pattern().findall(text))
         self._max_size += len(text)
@@ -92,20 +93,16 @@ class WordCounter:
     @property
     def characters(self) -> int:
         """Return the number of characters, including blanks."""
-        return int(self._counts.sum())
+        return sum(self._character_counts.by_character().values())
 
     def character_counts(self) -> dict[str, int]:
         """Return the number of occurrences of each character, without blanks."""
-        codes = np.flatnonzero(self._counts).tolist()
-        return {chr(code): int(self._counts[code]) for code in codes if not chr(code).isspace()}
+        counts = self._character_counts.by_character()
+        return {character: count for character, count in counts.items() if not character.isspace()}
 
     def letters(self) -> dict[str, int]:
         """Return the number of letters by script, the most frequent first."""
-        letters: Counter[str] = Counter()
-        for character, times in self.character_counts().items():
-            if character.isalpha():
-                letters[script_of(character)] += times
-        return dict(sorted(letters.items(), key=lambda item: (-item[1], item[0])))
+        return self._character_counts.letters_by_script()
 
     def summary(self, truncated: Sequence[str]) -> dict[str, Any]:
         """Return the counts for a report; `truncated` lists the files that were not read to the end."""
@@ -201,19 +198,20 @@ class TokenizerStats:
             self._extra_pieces = {word: self._extra_pieces[word] for word in top}
         if len(self._unknown_words) > 5 * MAX_TRACKED_WORDS:
             self.has_dropped_words = True
-            self._unknown_words = Counter(dict(_most_common(self._unknown_words, MAX_TRACKED_WORDS)))
+            self._unknown_words = Counter(dict(most_common(self._unknown_words, MAX_TRACKED_WORDS)))
 
     def _top_split_words(self, limit: int) -> list[str]:
         """Return the words with the most extra pieces over all their occurrences."""
         counts, extra = self._split_words, self._extra_pieces
         return sorted(counts, key=lambda word: (-counts[word] * extra[word], word))[:limit]
 
-    def summary(self, text: WordCounter, characters: Mapping[str, int], max_examples: int) -> dict[str, Any]:
+    def summary(self, text: WordCounter, max_examples: int) -> dict[str, Any]:
         """Return the statistics for a report; `pieces_per_word` and `words_by_pieces` are of the known words."""
         num_tokens, num_words = int(self._token_counts.sum()), max(1, self._num_words)
         num_known = self._num_words - self._num_unknown_words
         num_unknown_tokens = 0 if self._unknown_id is None else int(self._token_counts[self._unknown_id])
         split_words = self._top_split_words(max_examples)
+        characters = text.character_counts()
         unknown, dropped = self._uncovered_characters(characters)
         return {
             "kind": self.algorithm,
@@ -230,21 +228,21 @@ class TokenizerStats:
             "unknown_words": self._num_unknown_words,
             "unknown_word_share": _ratio(self._num_unknown_words, num_words, 8),
             "frequent_unknown_words": [
-                {"word": word[:_SHOWN_CHARACTERS], "times": times}
-                for word, times in _most_common(self._unknown_words, max_examples)
+                {"word": word[:_MAX_WORD_CHARACTERS], "times": times}
+                for word, times in most_common(self._unknown_words, max_examples)
             ],
             "unknown_characters": sum(unknown.values()),
             "unknown_character_share": _ratio(sum(unknown.values()), sum(characters.values()), 8),
             "frequent_unknown_characters": [
                 {"character": character, "code": f"U+{ord(character):04X}", "times": times}
-                for character, times in _most_common(unknown, max_examples)
+                for character, times in most_common(unknown, max_examples)
             ],
             "dropped_characters": sum(dropped.values()),
             "scripts": self._script_summary(text, unknown, dropped),
             **self._vocabulary_summary(max_examples),
             "falling_apart": [
-                {"word": word[:_SHOWN_CHARACTERS], "times": self._split_words[word], "pieces": pieces}
-                for word, pieces in zip(split_words, self._shown_pieces(split_words), strict=True)
+                {"word": word[:_MAX_WORD_CHARACTERS], "times": self._split_words[word], "pieces": pieces}
+                for word, pieces in zip(split_words, self._display_pieces(split_words), strict=True)
             ],
             "rare_words_forgotten": self.has_dropped_words,
         }
@@ -293,7 +291,7 @@ class TokenizerStats:
     def _vocabulary_summary(self, max_examples: int) -> dict[str, Any]:
         special_ids = self._tokenizer.all_special_ids
         ids = [i for i in range(self._tokenizer.vocab_size) if i not in special_ids]
-        names = {i: shown_piece(self._tokenizer.tokens[i], self.algorithm) for i in ids}
+        names = {i: display_piece(self._tokenizer.tokens[i], self.algorithm) for i in ids}
         longest = sorted(ids, key=lambda i: (-len(self._without_marker(names[i])), names[i]))
         used = [i for i in longest if self._token_counts[i]]
         return {
@@ -305,31 +303,31 @@ class TokenizerStats:
             ],
         }
 
-    def _shown_pieces(self, words: Sequence[str]) -> list[list[str]]:
+    def _display_pieces(self, words: Sequence[str]) -> list[list[str]]:
         tokens, space_ids = self._tokenizer.tokens, set(self._space_ids)
         pieces = self._tokenizer.encode_ids([self._word_prefix + word for word in words])
         return [
-            [shown_piece(tokens[i], self.algorithm) for i in ids if i not in space_ids][:_MAX_PIECES]
+            [display_piece(tokens[i], self.algorithm) for i in ids if i not in space_ids][:_MAX_PIECES]
             for ids in pieces
         ]
 
 
 def encode_waiting(text: WordCounter, stats: Iterable[TokenizerStats]) -> None:
-    """Encode the waiting words with all tokenizers."""
+    """Encode the waiting words with the tokenizers of `stats`, count their pieces, and empty the queue."""
     words = list(text.waiting)
     times = np.fromiter(text.waiting.values(), dtype=np.int64, count=len(words))
     scripts = [script_of_word(word) for word in words]
     for script, count in zip(scripts, times.tolist(), strict=True):
         text.by_script[script] += count
     text.words += int(times.sum())
-    for start in range(0, len(words), _ENCODED_WORDS):
-        part = slice(start, start + _ENCODED_WORDS)
+    for start in range(0, len(words), _BATCH_WORDS):
+        part = slice(start, start + _BATCH_WORDS)
         for entry in stats:
             entry.add_words(words[part], times[part], scripts[part])
     text.waiting.clear()
 
 
-def shown_piece(token: str, algorithm: str) -> str:
+def display_piece(token: str, algorithm: str) -> str:
     """Return a piece for display: the bytes of byte-level BPE as text if they are text, "▁" for a space."""
     if algorithm != _ALGORITHMS["BPE"]:
         return token
@@ -343,10 +341,6 @@ def _unknown_id(tokenizer: Tokenizer, model: Mapping[str, Any]) -> int | None:
         return None if model.get("byte_fallback") or model["unk_id"] is None else int(model["unk_id"])
     token = model.get("unk_token")
     return tokenizer.tokens.index(token) if token in tokenizer.tokens else None
-
-
-def _most_common(counts: Mapping[str, int], limit: int) -> list[tuple[str, int]]:
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
 
 
 def _ratio(part: float, total: float, digits: int = 6) -> float:
