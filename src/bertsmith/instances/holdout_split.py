@@ -14,7 +14,7 @@ from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.instances.epoch_plan import count_document_tokens
-from bertsmith.instances.segment_pairs import check_nsp_documents
+from bertsmith.instances.segment_pairs import check_enough_nsp_documents
 from bertsmith.instances.settings import DataSettings
 
 VALIDATION_SEED = 0
@@ -116,7 +116,7 @@ def split_documents(
     """
     if validation_split == 0:
         if min_documents == 2:
-            check_nsp_documents(hashes)
+            check_enough_nsp_documents(hashes)
         return np.arange(len(hashes)), np.empty(0, dtype=np.int64)
     unique_hashes = np.unique(hashes)
     if len(unique_hashes) < 2 * min_documents:
