@@ -151,27 +151,27 @@ def select_spans(
     """
     # In each round, the next word in random order of each sequence that has predictions left starts a span.
     num_words = len(order)
-    next_ = np.searchsorted(words.sequence, np.arange(words.num_sequences))
+    next_in_order = np.searchsorted(words.sequence, np.arange(words.num_sequences))
     end = np.searchsorted(words.sequence, np.arange(words.num_sequences), side="right")
     remaining = num_predictions.copy()
-    span_start = np.full(num_words, -1)  # -1: not selected
-    steps = np.arange(max_span_length)
-    active = np.flatnonzero((remaining > 0) & (next_ < end))
+    span_start = np.full(num_words, -1)  # of each word's span; -1 if the word is not selected
+    offsets = np.arange(max_span_length)
+    active = np.flatnonzero((remaining > 0) & (next_in_order < end))  # sequences
     while len(active):
-        first = order[next_[active]]
-        span = np.minimum(first[:, None] + steps, num_words - 1)
-        fits = (
-            (span_start[span] < 0)
-            & (steps < span_lengths[first][:, None])
-            & (first[:, None] + steps < num_words)
-        )
+        first = order[next_in_order[active]]
+        span = first[:, None] + offsets  # the words of each span if it had the maximum length
+        is_word = span < num_words
+        span = np.minimum(span, num_words - 1)
+        # A span ends before a selected word, after its random length, and before a word that is not adjacent or
+        # exceeds the predictions that are left.
+        fits = is_word & (span_start[span] < 0) & (offsets < span_lengths[first][:, None])
         fits[:, 1:] &= words.is_adjacent[span[:, 1:]]
         fits = np.logical_and.accumulate(fits, axis=1)
         fits &= np.cumsum(words.size[span], axis=1) <= remaining[active][:, None]
         span_start[span[fits]] = np.repeat(words.first[first], fits.sum(1))
         remaining[active] -= (words.size[span] * fits).sum(1)
-        next_[active] += 1
-        active = active[(remaining[active] > 0) & (next_[active] < end[active])]
+        next_in_order[active] += 1
+        active = active[(remaining[active] > 0) & (next_in_order[active] < end[active])]
     extra = order[
         _first_words_of_empty(
             words.sequence[order],
@@ -193,7 +193,15 @@ def _first_words_of_empty(
     num_predictions: IntArray,
     max_predictions: int | None,
 ) -> IntArray:
-    """Return, for each sequence without a prediction that should have one, its first word within the limit."""
+    """Return a word of each sequence that has none selected and should: its first word within the limit.
+
+    Args:
+        sequence: int64 [W], the sequence of each word, ascending; words are in random order within it.
+        size: int64 [W], the number of tokens of each word.
+        selected: bool [W], True for selected words.
+        num_predictions: int64 [B], the tokens to select in each sequence.
+        max_predictions: The maximum predictions per sequence; None: no limit.
+    """
     candidates = np.arange(len(sequence))
     if max_predictions is not None:
         candidates = candidates[size <= max_predictions]
