@@ -1,7 +1,7 @@
-"""The loss of a batch as sums and counts by part, so that means are taken once for a whole update.
+"""The loss of a batch as sums and counts by part, such as `mlm` and `nsp`.
 
-Gradient accumulation, batches of different sizes, and several processes then give the same gradient up to
-rounding.
+Sums are divided by the counts of a whole optimizer update instead of those of a batch. So gradient accumulation,
+batches of different sizes, and several processes give the same gradient up to rounding.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Loss:
 
     Attributes:
         sums: The summed loss of each part, scalar tensors.
-        counts: The number of predictions that each sum is over.
-        right: The number of correct predictions of the parts that classify, scalar tensors.
+        counts: The number of predictions over which each part is summed.
+        num_correct: The number of correct predictions of each part that is a classification, scalar tensors.
     """
 
     sums: Mapping[str, Tensor]
@@ -33,17 +33,17 @@ class Loss:
         weights: Mapping[str, float] | None = None,
         sum_parts: Collection[str] = (),
     ) -> Tensor:
-        """Return the scalar to differentiate: the weighted sum of the parts' means.
+        """Return the scalar to differentiate: the weighted sum of the parts, each divided by its total count.
 
         Args:
-            totals: The counts of the whole update by part, which the sums are divided by.
-            weights: The weight of each part; 1 by default.
-            summed: Parts whose sums are not divided.
+            totals: The counts of the whole optimizer update by part.
+            weights: The weight of each part; 1 if omitted.
+            sum_parts: Parts whose sums are not divided.
         """
         return self.weighted_sum(reduction_factors(totals, weights or {}, sum_parts))
 
     def weighted_sum(self, factors: Mapping[str, float | Tensor]) -> Tensor:
-        """Return the sum of all parts, each multiplied by its factor."""
+        """Return the sum of the parts' sums, each multiplied by its factor."""
         parts = [value * factors[name] for name, value in self.sums.items()]
         total = parts[0]
         for part in parts[1:]:
@@ -54,7 +54,7 @@ class Loss:
 def reduction_factors(
     totals: Mapping[str, int], weights: Mapping[str, float], sum_parts: Collection[str] = ()
 ) -> dict[str, float]:
-    """Return the factors that `Loss.over` multiplies the parts' sums by."""
+    """Return the factors of the parts for `Loss.weighted_sum`; see `Loss.reduce`."""
     return {
         name: weights.get(name, 1.0) / (1 if name in sum_parts else max(1, total))
         for name, total in totals.items()

@@ -1,7 +1,8 @@
 """Packed sequences: the one form of a batch from data to loss, without padding.
 
-Sequences are concatenated, and the cumulative lengths are those that variable-length attention kernels take. The
-lengths are also known on the host, so that code that arranges sequences never waits for the device.
+Sequences are concatenated, and described by the cumulative lengths that variable-length attention kernels take (as
+in FlashAttention). The lengths are also stored on the host, so that code that arranges sequences never waits for
+the device.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from torch import Tensor
 class Packed:
     """A batch of B sequences with N tokens in total and no padding. All tensors are on one device.
 
+    The row of a token is its index in [N], in `tokens` and in all tensors [N, …] that are computed from them.
+
     Attributes:
         tokens: Token ids, long [N].
         segments: Segment ids (token type ids), long [N].
         positions: Position ids, long [N].
-        starts: Cumulative lengths, int32 [B + 1]; the first token of sequence b is row `starts[b]`.
+        cu_seqlens: Cumulative lengths, int32 [B + 1]; sequence b has the rows cu_seqlens[b] up to
+            cu_seqlens[b + 1] - 1.
         lengths: The length of each sequence, int64 [B], in NumPy on the host.
     """
 
@@ -47,7 +51,7 @@ class Packed:
 
     @property
     def first_token_rows(self) -> Tensor:
-        """The row of each sequence's first token, long [B]."""
+        """The row of each sequence's first token ([CLS]), long [B]."""
         return self.cu_seqlens[:-1].long()
 
     @property
@@ -61,7 +65,7 @@ class Packed:
 
         Args:
             tokens: The token ids of each sequence.
-            segments: The segment ids of each sequence, in the same lengths.
+            segments: The segment ids of each sequence, of the same lengths.
         """
         lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
         return cls.from_arrays(_concatenate(tokens), _concatenate(segments), lengths)
@@ -82,14 +86,14 @@ class Packed:
         """
         if lengths.sum() != len(tokens) or len(tokens) != len(segments):
             raise ValueError("lengths must sum to the number of tokens and of segments")
-        starts = np.zeros(len(lengths) + 1, dtype=np.int32)
-        np.cumsum(lengths, out=starts[1:])
-        positions = np.arange(len(tokens)) - np.repeat(starts[:-1].astype(np.int64), lengths)
+        cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
+        np.cumsum(lengths, out=cu_seqlens[1:])
+        positions = np.arange(len(tokens)) - np.repeat(cu_seqlens[:-1].astype(np.int64), lengths)
         return cls(
             torch.from_numpy(tokens),
             torch.from_numpy(segments),
             torch.from_numpy(positions),
-            torch.from_numpy(starts),
+            torch.from_numpy(cu_seqlens),
             lengths,
         )
 
@@ -97,13 +101,13 @@ class Packed:
     def from_padded(
         cls, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
     ) -> Packed:
-        """Pack a padded batch; the host waits for the lengths.
+        """Pack a padded batch; the host waits for the lengths if they are on a GPU.
 
-        A position is the column of its token, as in transformers; padding may be on either side.
+        The position id of a token is its column, as in transformers; padding may be on either side.
 
         Args:
             input_ids: Token ids, long [B, T].
-            attention_mask: 1 on tokens and 0 on padding, long [B, T]; None: there is no padding.
+            attention_mask: 1 on tokens and 0 on padding, long [B, T]; None: no padding.
             token_type_ids: Segment ids, long [B, T]; None: zeros.
 
         Raises:
@@ -115,25 +119,25 @@ class Packed:
         mask = mask.bool()
         segments = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         lengths = mask.sum(1)
-        starts = torch.zeros(len(input_ids) + 1, dtype=torch.int32, device=input_ids.device)
-        torch.cumsum(lengths, 0, out=starts[1:])
+        cu_seqlens = torch.zeros(len(input_ids) + 1, dtype=torch.int32, device=input_ids.device)
+        torch.cumsum(lengths, 0, out=cu_seqlens[1:])
         columns = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        return cls(input_ids[mask], segments[mask], columns[mask], starts, lengths.cpu().numpy())
+        return cls(input_ids[mask], segments[mask], columns[mask], cu_seqlens, lengths.cpu().numpy())
 
     def pad(self, rows: Tensor, fill: float = 0) -> Tensor:
-        """Pad rows of tokens on the right.
+        """Pad a tensor of tokens on the right of each sequence.
 
         Args:
-            rows: One row per token, [N, …].
+            rows: One row per token, [N, …], such as token ids or hidden states.
             fill: The value of padding.
 
         Returns:
-            The rows as [B, length of the longest sequence, …].
+            The rows as [B, max_seqlen, …].
         """
         out = rows.new_full((self.num_sequences * self.max_seqlen, *rows.shape[1:]), fill)
-        sequence_starts = np.repeat(np.arange(self.num_sequences) * self.max_seqlen, self.lengths)
-        first_tokens = np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
-        indices = sequence_starts + np.arange(len(sequence_starts)) - first_tokens
+        padded_starts = np.repeat(np.arange(self.num_sequences) * self.max_seqlen, self.lengths)
+        packed_starts = np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
+        indices = padded_starts + np.arange(len(padded_starts)) - packed_starts
         out[copy_to_device(torch.from_numpy(indices), rows.device)] = rows
         return out.view(self.num_sequences, self.max_seqlen, *rows.shape[1:])
 
@@ -151,20 +155,20 @@ class Packed:
 
 
 class DeviceLengthsPacked(Packed):
-    """A batch whose lengths only the device knows, for CUDA graphs that are replayed with other lengths.
+    """A batch whose lengths are only on the device, for CUDA graphs that are replayed with other lengths.
 
-    `lengths` is None, so that code that needs it on the host fails.
+    `lengths` is None, so that code that needs lengths on the host fails.
     """
 
     max_seqlen_bound: int
 
     @classmethod
     def from_packed(cls, packed: Packed, max_seqlen_bound: int) -> DeviceLengthsPacked:
-        """Return the batch without its lengths; no sequence is longer than `max_seqlen_bound`."""
-        unknown: Any = None
-        unmeasured = cls(packed.tokens, packed.segments, packed.positions, packed.cu_seqlens, unknown)
-        object.__setattr__(unmeasured, "max_seqlen_bound", max_seqlen_bound)
-        return unmeasured
+        """Return the batch without lengths on the host; no sequence is longer than `max_seqlen_bound`."""
+        no_lengths: Any = None
+        batch = cls(packed.tokens, packed.segments, packed.positions, packed.cu_seqlens, no_lengths)
+        object.__setattr__(batch, "max_seqlen_bound", max_seqlen_bound)  # the dataclass is frozen
+        return batch
 
     def to(self, device: torch.device | str) -> DeviceLengthsPacked:
         """Copy to a device; the host does not wait for the copy."""
@@ -177,14 +181,14 @@ class DeviceLengthsPacked(Packed):
 
     @cached_property
     def max_seqlen(self) -> int:
-        """The upper bound of the lengths."""
+        """An upper bound of the lengths, which are unknown on the host."""
         return self.max_seqlen_bound
 
 
 def copy_to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Copy a tensor to a device without waiting.
+    """Copy a tensor to a device without making the host wait.
 
-    Memory is pinned first: a GPU copies pageable memory only after all work queued before.
+    Memory is pinned first: a copy of pageable memory to a GPU would wait for all work that was queued before it.
     """
     if tensor.is_cpu and torch.device(device) != tensor.device and torch.cuda.is_available():
         tensor = tensor.pin_memory()

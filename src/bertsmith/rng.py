@@ -1,8 +1,9 @@
 """Random numbers as a pure function of (seed, purpose, counters).
 
 They are the same on every platform, for any number of workers, in any order. The generator is counter-based: a
-number is a hash of its name, so there is no state to save or to share. The hash is the finalizer of SplitMix64
-(Steele, Lea, and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), applied once per counter.
+random number is a hash of seed, purpose, and counters, so there is no state to save or to share. The purpose is a
+string that names the use of the numbers ("mask", "split", …). The hash is the finalizer of SplitMix64 (Steele,
+Lea, and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), applied once per counter.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+# The constants of SplitMix64: the increment, and the multipliers of its finalizer.
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply SplitMix64's finalizer in place, which saves a pass over memory in each step."""
+    """Apply SplitMix64's finalizer, in place to save passes over memory."""
     shifted = x >> np.uint64(30)
     x ^= shifted
     x *= _MIX_1
@@ -32,6 +34,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _mix_int(x: int) -> int:
+    """Apply SplitMix64's finalizer to a Python integer."""
     x = (x ^ (x >> 30)) * int(_MIX_1) % 2**64
     x = (x ^ (x >> 27)) * int(_MIX_2) % 2**64
     return x ^ (x >> 31)
@@ -42,28 +45,30 @@ def random_bits(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.uin
 
     Args:
         seed: The seed.
-        purpose: A name of the stream; different purposes give independent numbers.
+        purpose: The name of the stream; different purposes give independent numbers.
         counters: Non-negative integers or integer arrays that broadcast against each other.
 
     Returns:
-        Bits in the common shape of the counters, uint64. Equal arguments always give equal bits.
+        Random bits in the broadcast shape of the counters, uint64. Equal arguments always give equal bits.
     """
     name = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
-    first = int.from_bytes(name, "little")
-    num_scalars = 0  # leading Python integers are hashed as such: arrays of one element are slow
+    state_int = int.from_bytes(name, "little")
+    # Leading Python integers are hashed as Python integers, since arrays of one element are slow.
+    num_scalars = 0
     while num_scalars < len(counters) and isinstance(scalar := counters[num_scalars], int):
-        first = _mix_int((first + (scalar + 1) * int(_GOLDEN_GAMMA)) % 2**64)
+        state_int = _mix_int((state_int + (scalar + 1) * int(_GOLDEN_GAMMA)) % 2**64)
         num_scalars += 1
-    state = np.array([first], dtype=np.uint64)
+    state = np.array([state_int], dtype=np.uint64)
     for counter in counters[num_scalars:]:
         state = extend_bits(state, np.atleast_1d(np.asarray(counter)))
     return state.reshape(np.broadcast_shapes(*(np.shape(counter) for counter in counters[num_scalars:])))
 
 
 def extend_bits(state: NDArray[np.uint64], counter: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return bits with one more counter: `further(bits(s, p, a), b)` equals `bits(s, p, a, b)`.
+    """Return random bits with one more counter.
 
-    Many draws that share their first counters hash these only once. Both arrays broadcast.
+    `extend_bits(random_bits(s, p, a), b)` equals `random_bits(s, p, a, b)`, so that counters that many random
+    numbers share are hashed only once. Both arrays broadcast.
     """
     step = counter.astype(np.uint64)
     step += np.uint64(1)
@@ -75,22 +80,22 @@ def extend_bits(state: NDArray[np.uint64], counter: NDArray[Any]) -> NDArray[np.
 
 
 def uniform(seed: int, purpose: str, *counters: ArrayLike) -> NDArray[np.float64]:
-    """Return uniform numbers in [0, 1) with 53 random bits, shaped as in `bits`."""
+    """Return uniform numbers in [0, 1) with 53 random bits, shaped as in `random_bits`."""
     return (random_bits(seed, purpose, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def integers(seed: int, purpose: str, high: ArrayLike, *counters: ArrayLike) -> NDArray[np.int64]:
-    """Return integers in [0, high), where `high` broadcasts with the counters; the bias is below high / 2**53."""
+    """Return random integers in [0, high), with a bias below high / 2**53; `high` and the counters broadcast."""
     scaled = uniform(seed, purpose, *counters) * np.asarray(high)
     rounded: NDArray[np.int64] = np.floor(scaled).astype(np.int64)
     return rounded
 
 
 def permutation(seed: int, purpose: str, size: int, *counters: int) -> NDArray[np.int64]:
-    """Return a permutation of range(size), int64: the stable order of random bits."""
+    """Return a random permutation of range(size), int64."""
     return np.argsort(random_bits(seed, purpose, *counters, np.arange(size)), kind="stable")
 
 
 def generator_seed(seed: int, purpose: str) -> int:
-    """Return a seed in [0, 2**63) for a generator with state of its own, such as that of torch's dropout."""
+    """Return a seed in [0, 2**63) for a stateful generator, such as a torch.Generator."""
     return int(random_bits(seed, purpose, 0) >> np.uint64(1))

@@ -227,7 +227,7 @@ def test_words_are_masked_whole(
         corrupted.lengths,
         np.arange(200),
         0,
-        excluded=corrupted.excluded,
+        is_excluded=corrupted.is_inserted,
         word_starts=corrupted.word_starts,
     )
     assert (corrupted.ids[masked_rows] < total).all()

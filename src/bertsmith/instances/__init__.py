@@ -1,1 +1,1 @@
-"""Token shards → the batches of an epoch: which text makes each instance, what is masked, how it is packed."""
+"""Training instances: which text of a tokenized corpus forms each, which tokens are masked, and their batches."""

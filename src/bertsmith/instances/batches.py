@@ -1,4 +1,10 @@
-"""Packed, masked batches: any batch of any epoch is a function of its position, so a run resumes anywhere."""
+"""Packed, masked batches of a corpus.
+
+Any batch is a function of the seed, the epoch, and the index of its first instance, so a run can resume anywhere.
+
+Shapes: D documents, I instances of an epoch, K batches of an epoch, B sequences of a batch with N tokens, M tokens
+to predict, a vocabulary of V tokens.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith import rng
-from bertsmith.corpus.near_duplicates import duplicate_groups
+from bertsmith.corpus import near_duplicates
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, option
 from bertsmith.instances.corruption import Corruption, FramedInstances
@@ -27,17 +33,17 @@ from bertsmith.packed import DeviceLengthsPacked, Packed, copy_to_device
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 IGNORED_LABEL, IGNORED_PAIR_LABEL = -1, -100
-"""Labels of rows and of pairs that the loss ignores."""
-_DOCUMENTS_PER_PORTION = 1000
+"""Labels of tokens and of pairs that the loss ignores."""
+_DOCUMENTS_PER_PORTION = 1000  # that are read at a time
 
 
 class BatchSizes(NamedTuple):
-    """Sizes of a batch: sequences, tokens, rows to predict, and tokens of the longest sequence."""
+    """Sizes of a batch."""
 
     num_sequences: int
     num_tokens: int
-    num_rows: int
-    max_seqlen: int
+    num_rows: int  # tokens to predict
+    max_seqlen: int  # tokens of the longest sequence
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,8 @@ class SpecialTokenIds:
         cls: The id of [CLS].
         sep: The id of [SEP].
         mask: The id of [MASK].
-        special: bool [V], all special tokens.
-        separators: The number of [SEP] between A and B.
+        is_special: bool [V], True for all special tokens.
+        num_separators: The number of [SEP] between A and B.
         uses_segments: True if B has segment id 1, False if all segment ids are 0.
     """
 
@@ -66,14 +72,14 @@ class MaskedBatch:
     """Masked instances.
 
     Attributes:
-        packed: B sequences.
-        rows: long [M], the rows of `packed` to predict.
-        labels: long [M], their original tokens.
+        packed: B sequences with masked tokens.
+        rows: long [M], the indices in `packed.tokens` of the tokens to predict, ascending.
+        labels: long [M], their ids before masking.
         pair_labels: long [B], 0 if B follows A (nsp; 1 if `data.is_next_label` is 1) or both are in order (sop);
             [0] without a sentence task.
         epoch: The epoch.
-        first: The index of the first instance in the epoch.
-        task: nsp, sop, or none.
+        first_instance: The index of the first instance in the epoch.
+        task: The sentence task: nsp, sop, or none.
     """
 
     packed: Packed
@@ -86,49 +92,51 @@ class MaskedBatch:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of labels by the name of the loss."""
+        """The number of labels of each part of the loss, by its name."""
         return {"mlm": len(self.rows)} | ({} if self.task == "none" else {self.task: len(self.pair_labels)})
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens, special tokens included."""
+        """The number of tokens, special tokens included."""
         return len(self.packed.tokens)
 
     @property
     def unmasked(self) -> Packed:
-        """Return the instances before tokens were masked."""
+        """The sequences before tokens were masked."""
         return replace(self.packed, tokens=self.packed.tokens.index_copy(0, self.rows, self.labels))
 
     @property
     def place(self) -> str:
-        """Return the epoch and the indices of the instances, for messages."""
+        """The epoch and the indices of the instances, for messages."""
         last = self.first_instance + self.packed.num_sequences - 1
         return f"epoch {self.epoch}, instances {self.first_instance} to {last}"
 
     @property
     def sizes(self) -> BatchSizes:
-        """Return the sizes of the batch."""
+        """The sizes of the batch."""
         return BatchSizes(self.packed.num_sequences, self.tokens, len(self.rows), self.packed.max_seqlen)
 
     def padded_to(self, sizes: BatchSizes) -> MaskedBatch:
-        """Pad the batch to these sizes with sequences, rows, and pairs that the loss ignores.
+        """Pad the batch to these sizes with sequences, tokens, and labels that the loss ignores.
 
-        The new sequences are behind the others, empty ones first, and have at most `sizes.longest` tokens each;
-        each new token is the first of the batch, each new label is NO_LABEL or NO_PAIR.
+        The new sequences are behind the others. They are filled from the last to the first with up to
+        `sizes.max_seqlen` tokens each, so that the first ones may be empty. New tokens have id, segment id, and
+        position 0; new `rows` are the batch's first token, with IGNORED_LABEL; new pairs have IGNORED_PAIR_LABEL.
 
         Raises:
             ValueError: The batch is larger than `sizes`, there are too few new sequences for the new tokens, or
-                there are new sequences and no new token: an empty sequence needs the row of another one.
+                there are new sequences and no new token: an empty sequence at the end has no first token.
         """
         packed = self.packed
-        num_sequences, num_tokens, num_rows, longest = (
+        num_sequences, num_tokens, num_rows, seqlen_growth = (
             target - size for target, size in zip(sizes, self.sizes, strict=True)
         )
-        fits = min(num_sequences, num_tokens, num_rows, longest) >= 0
+        fits = min(num_sequences, num_tokens, num_rows, seqlen_growth) >= 0
         fits = fits and num_tokens <= num_sequences * sizes.max_seqlen
         if not fits or (num_sequences and not num_tokens):
             raise ValueError(f"{self.place}: {self.sizes} cannot be filled to {sizes}")
-        ends = num_tokens - np.minimum(np.arange(num_sequences, -1, -1) * sizes.max_seqlen, num_tokens)
+        # The new tokens before and behind each new sequence: the last sequence takes as many as it can, and so on.
+        boundaries = num_tokens - np.minimum(np.arange(num_sequences, -1, -1) * sizes.max_seqlen, num_tokens)
         num_pairs = num_sequences if len(self.pair_labels) else 0
         return replace(
             self,
@@ -136,8 +144,8 @@ class MaskedBatch:
                 F.pad(packed.tokens, (0, num_tokens)),
                 F.pad(packed.segments, (0, num_tokens)),
                 F.pad(packed.positions, (0, num_tokens)),
-                torch.cat([packed.cu_seqlens, torch.from_numpy(ends[1:] + self.tokens).int()]),
-                np.concatenate([packed.lengths, np.diff(ends)]),
+                torch.cat([packed.cu_seqlens, torch.from_numpy(boundaries[1:] + self.tokens).int()]),
+                np.concatenate([packed.lengths, np.diff(boundaries)]),
             ),
             rows=F.pad(self.rows, (0, num_rows)),
             labels=F.pad(self.labels, (0, num_rows), value=IGNORED_LABEL),
@@ -146,16 +154,16 @@ class MaskedBatch:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Return all tensors that the computation reads."""
+        """All tensors that the forward pass and the loss read."""
         packed = self.packed
         return [
             *(packed.tokens, packed.segments, packed.positions, packed.cu_seqlens),
             *(self.rows, self.labels, self.pair_labels),
         ]
 
-    def unmeasured(self, longest: int) -> MaskedBatch:
-        """Return the batch without lengths on the host, only their upper bound."""
-        return replace(self, packed=DeviceLengthsPacked.from_packed(self.packed, longest))
+    def unmeasured(self, max_seqlen_bound: int) -> MaskedBatch:
+        """Return the batch without lengths on the host, only an upper bound of them, for CUDA graphs."""
+        return replace(self, packed=DeviceLengthsPacked.from_packed(self.packed, max_seqlen_bound))
 
     def to(self, device: torch.device | str) -> MaskedBatch:
         """Copy the batch to another device; the host does not wait for the copy."""
@@ -174,60 +182,69 @@ class MaskedBatch:
 
 @dataclass(frozen=True)
 class _Epoch:
-    """A plan in the order of training, and the bounds of its batches if there is a token budget, [K + 1]."""
+    """The plan of an epoch in the order of training, and its batches.
+
+    Attributes:
+        plan: The plan.
+        batch_offsets: int64 [K + 1]: batch k has the instances batch_offsets[k] up to batch_offsets[k + 1] - 1.
+            None without a token budget.
+    """
 
     plan: EpochPlan
-    bounds: IntArray | None
+    batch_offsets: IntArray | None
 
 
 class InstanceStream:
-    """Batches of every epoch: plans are made once per epoch, masks once per instance.
+    """Batches of every epoch: a plan is made once per epoch, masks are drawn when a batch is made.
 
-    With static masks an epoch's instances are those of epoch (epoch mod dupe_factor), in a different order.
+    If `data.dynamic_masking` is false, an epoch has the instances and masks of epoch (epoch mod dupe_factor), in
+    another order.
     """
 
     def __init__(
         self,
-        shards: TokenizedCorpus,
+        corpus: TokenizedCorpus,
         documents: IntArray,
-        ids: SpecialTokenIds,
+        special_token_ids: SpecialTokenIds,
         settings: DataSettings,
         *,
         length: int,
         seed: int,
         word_starts: WordStarts | None = None,
         batch_tokens: int | None = None,
-        kin: IntArray | None = None,
+        duplicate_groups: IntArray | None = None,
     ) -> None:
         """Check the arguments; no plan is made yet.
 
         Args:
-            shards: The corpus.
+            corpus: The corpus.
             documents: The documents to use, int64 [D].
-            ids: The special tokens.
+            special_token_ids: The special tokens.
             settings: The settings.
             length: The maximum tokens of an instance, special tokens included.
             seed: The seed.
-            word_starts: Needed for masks of whole words and spans.
-            batch_tokens: The token budget of a batch; None: batches have a number of instances.
-            kin: The duplicate group of each document of the corpus, from `near_duplicates.kin_of`; None: computed
-                if next-sentence pairs need it.
+            word_starts: Maps ids [N] to bool [N], True for pieces that start a word. Needed for masks of whole
+                words and spans.
+            batch_tokens: The token budget of a batch; None: batches have a fixed number of instances.
+            duplicate_groups: The duplicate group of each document of the corpus, from
+                `near_duplicates.duplicate_groups`; None: computed if next-sentence pairs need it.
 
         Raises:
             InputError: The budget is smaller than `length`.
         """
-        self._shards, self._documents, self._ids = shards, documents, ids
+        ids = special_token_ids
+        self._corpus, self._documents, self._special_token_ids = corpus, documents, ids
         self._settings, self._length, self._seed = settings, length, seed
         self._masker = Masker.from_settings(
             settings, ids.mask, ids.is_special, (ids.cls, ids.sep), word_starts, seed
         )
         self._corruption = Corruption(settings, np.flatnonzero(~ids.is_special), seed, word_starts)
-        self._batch_tokens, self._duplicate_groups = batch_tokens, kin
+        self._batch_tokens, self._duplicate_groups = batch_tokens, duplicate_groups
         self._epochs: dict[int, _Epoch] = {}
         check_batch_tokens(batch_tokens, length)
 
     def sampling_epoch(self, epoch: int) -> int:
-        """Return the epoch that instances and masks are drawn for."""
+        """Return the epoch whose random numbers determine the instances and masks of this epoch."""
         return epoch if self._settings.dynamic_masking else epoch % self._settings.dupe_factor
 
     def plan(self, epoch: int) -> EpochPlan:
@@ -235,36 +252,39 @@ class InstanceStream:
         return self._epoch(epoch).plan
 
     def _epoch(self, epoch: int) -> _Epoch:
-        """Return an epoch's plan, from a cache of the last two: workers may be on both sides of an epoch's end."""
+        """Return an epoch's plan, from a cache of two neighboring epochs.
+
+        At the end of an epoch, data loader workers already make batches of the next one.
+        """
         cached = self._epochs.get(epoch)
         if cached is not None:
             return cached
         plan = self._make_plan(self.sampling_epoch(epoch))
         plan = plan.reordered(rng.permutation(self._seed, "order", len(plan), epoch))
-        bounds = None
+        batch_offsets = None
         if self._batch_tokens is not None and len(plan):
             sizes = self._corruption.corrupted_sizes(plan)
-            order, bounds = make_buckets(sizes, self._batch_tokens, self._seed, epoch)
+            order, batch_offsets = make_buckets(sizes, self._batch_tokens, self._seed, epoch)
             plan = plan.reordered(order)
-        planned = _Epoch(plan, bounds)
-        self._epochs = {k: v for k, v in self._epochs.items() if abs(k - epoch) <= 1} | {epoch: planned}
-        return planned
+        ordered = _Epoch(plan, batch_offsets)
+        self._epochs = {k: v for k, v in self._epochs.items() if abs(k - epoch) <= 1} | {epoch: ordered}
+        return ordered
 
     def _make_plan(self, epoch: int) -> EpochPlan:
         settings, seed = self._settings, self._seed
         length = self._corruption.planned_length(self._length)
         if settings.instances == "full_sentences":
             return plan_full_sentences(
-                self._shards, self._documents, max_length=length, seed=seed, epoch=epoch
+                self._corpus, self._documents, max_length=length, seed=seed, epoch=epoch
             )
         if settings.instances == "doc_sentences":
-            return plan_doc_sentences(self._shards, self._documents, max_length=length)
+            return plan_doc_sentences(self._corpus, self._documents, max_length=length)
         if settings.instances == "single":
-            return plan_single_documents(self._shards, self._documents, max_length=length)
+            return plan_single_documents(self._corpus, self._documents, max_length=length)
         if self._duplicate_groups is None and settings.uses_other_documents:
-            self._duplicate_groups = duplicate_groups(self._shards, settings.twin_overlap)
+            self._duplicate_groups = near_duplicates.duplicate_groups(self._corpus, settings.twin_overlap)
         return plan_pairs(
-            self._shards,
+            self._corpus,
             self._documents,
             max_length=length,
             seed=seed,
@@ -272,7 +292,7 @@ class InstanceStream:
             short_seq_prob=settings.short_seq_prob,
             task=settings.sentence_task,
             single_sentences=settings.instances == "sentence_pair",
-            num_separators=self._ids.num_separators,
+            num_separators=self._special_token_ids.num_separators,
             negatives=settings.nsp_negatives,
             duplicate_groups=self._duplicate_groups,
         )
@@ -282,109 +302,115 @@ class InstanceStream:
         return len(self.plan(epoch))
 
     def stop(self, epoch: int, start: int, size: int) -> int:
-        """Return the end of the batch that starts at an instance: `size` instances, or up to the token budget."""
-        planned = self._epoch(epoch)
-        if planned.bounds is None:
-            return min(start + size, len(planned.plan))
-        return int(planned.bounds[np.searchsorted(planned.bounds, start, side="right")])
+        """Return the end of the batch that starts at `start`: after `size` instances, or by the token budget."""
+        current = self._epoch(epoch)
+        offsets = current.batch_offsets
+        if offsets is None:
+            return min(start + size, len(current.plan))
+        return int(offsets[np.searchsorted(offsets, start, side="right")])
 
     def fill_stats(self, epoch: int, size: int) -> FillStats:
         """Compute the fill ratios of the epoch's batches of `size` instances, or under the token budget."""
-        planned = self._epoch(epoch)
-        bounds = planned.bounds
-        if bounds is None:
-            bounds = np.append(np.arange(0, len(planned.plan), size), len(planned.plan))
-        sizes = self._corruption.corrupted_sizes(planned.plan)
-        return compute_fill_stats(sizes, bounds, self._batch_tokens or size * self._length)
+        current = self._epoch(epoch)
+        offsets = current.batch_offsets
+        if offsets is None:
+            offsets = np.append(np.arange(0, len(current.plan), size), len(current.plan))
+        sizes = self._corruption.corrupted_sizes(current.plan)
+        return compute_fill_stats(sizes, offsets, self._batch_tokens or size * self._length)
 
     def batch(self, epoch: int, start: int, stop: int) -> MaskedBatch:
         """Return instances [start, stop) of the epoch, masked and packed; a pure function of its arguments."""
         plan = self.plan(epoch)
-        rows = slice(start, min(stop, len(plan)))
-        drawn_epoch, instance_ids = self.sampling_epoch(epoch), plan.instance_ids[rows]
-        framed = frame_instances(self._shards, plan, rows, self._ids)
-        framed = self._corruption.apply(framed, instance_ids, drawn_epoch)
+        batch_slice = slice(start, min(stop, len(plan)))
+        sampling_epoch, instance_ids = self.sampling_epoch(epoch), plan.instance_ids[batch_slice]
+        framed = frame_instances(self._corpus, plan, batch_slice, self._special_token_ids)
+        framed = self._corruption.apply(framed, instance_ids, sampling_epoch)
         ids, lengths = framed.ids, framed.lengths
         positions = concat_ranges(np.zeros_like(lengths), lengths)
-        masked, masked_rows = self._masker.apply(
+        masked_ids, rows = self._masker.apply(
             ids,
             lengths,
             instance_ids,
-            drawn_epoch,
+            sampling_epoch,
             positions,
-            excluded=framed.excluded,
+            is_excluded=framed.is_inserted,
             word_starts=framed.word_starts,
         )
         cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=cu_seqlens[1:])
         return MaskedBatch(
-            Packed(
-                torch.from_numpy(masked),
-                torch.from_numpy(framed.segments),
-                torch.from_numpy(positions),
-                torch.from_numpy(cu_seqlens),
-                lengths,
+            packed=Packed(
+                tokens=torch.from_numpy(masked_ids),
+                segments=torch.from_numpy(framed.segment_ids),
+                positions=torch.from_numpy(positions),
+                cu_seqlens=torch.from_numpy(cu_seqlens),
+                lengths=lengths,
             ),
-            torch.from_numpy(masked_rows),
-            torch.from_numpy(ids[masked_rows]),
-            torch.from_numpy(self._pair_labels(plan, rows)),
-            epoch,
-            start,
-            self._settings.sentence_task,
+            rows=torch.from_numpy(rows),
+            labels=torch.from_numpy(ids[rows]),
+            pair_labels=torch.from_numpy(self._pair_labels(plan, batch_slice)),
+            epoch=epoch,
+            first_instance=start,
+            task=self._settings.sentence_task,
         )
 
-    def _pair_labels(self, plan: EpochPlan, rows: slice) -> IntArray:
+    def _pair_labels(self, plan: EpochPlan, batch_slice: slice) -> IntArray:
         """Return the labels of the pairs, [B], or [0] without a sentence task."""
         if self._settings.sentence_task == "none":
             return plan.labels[:0].copy()
-        labels = plan.labels[rows]
+        labels = plan.labels[batch_slice]
         return 1 - labels if self._settings.is_next_label else labels.copy()
 
 
 def frame_instances(
-    shards: TokenizedCorpus, plan: EpochPlan, rows: slice, ids: SpecialTokenIds
+    corpus: TokenizedCorpus, plan: EpochPlan, batch_slice: slice, special_token_ids: SpecialTokenIds
 ) -> FramedInstances:
-    """Look up the ids of instances: [CLS] part [SEP] … part [SEP]; a pair's B and its [SEP] have segment id 1."""
-    part_offsets = plan.part_offsets[rows.start : rows.stop + 1]
+    """Look up the ids of the plan's instances in a slice, and add special tokens: [CLS] part [SEP] … part [SEP].
+
+    A pair's B and its [SEP] have segment id 1 if the tokenizer uses segments.
+    """
+    part_offsets = plan.part_offsets[batch_slice.start : batch_slice.stop + 1]
     parts = slice(int(part_offsets[0]), int(part_offsets[-1]))
     part_lengths, num_parts = plan.lengths[parts], np.diff(part_offsets)
-    is_first = np.zeros(len(part_lengths), dtype=np.int64)  # [CLS] is before these parts
+    # 1 for each part that is the first of its instance: [CLS] is before it, and one [SEP] behind the part before
+    # it.
+    is_first = np.zeros(len(part_lengths), dtype=np.int64)
     is_first[part_offsets[:-1] - part_offsets[0]] = 1
     num_separators = np.where(np.append(is_first[1:], 1) == 1, 1, plan.num_separators)  # behind each part
     framed_lengths = is_first + part_lengths + num_separators
     ends = np.cumsum(framed_lengths)
     starts = ends - num_separators - part_lengths
     num_tokens = int(ends[-1])
-    tokens = np.full(num_tokens, ids.sep, dtype=np.int64)
-    tokens[starts[is_first == 1] - 1] = ids.cls
-    shards.copy_spans(plan.starts[parts], part_lengths, tokens, starts)
-    segments = np.zeros(num_tokens, dtype=np.int64)
-    if plan.is_pair and ids.uses_segments:
-        segments = np.repeat(1 - is_first, framed_lengths)
+    ids = np.full(num_tokens, special_token_ids.sep, dtype=np.int64)
+    ids[starts[is_first == 1] - 1] = special_token_ids.cls
+    corpus.copy_spans(plan.starts[parts], part_lengths, out=ids, target_starts=starts)
+    segment_ids = np.zeros(num_tokens, dtype=np.int64)
+    if plan.is_pair and special_token_ids.uses_segments:
+        segment_ids = np.repeat(1 - is_first, framed_lengths)
     last_parts = np.cumsum(num_parts) - 1
     instance_lengths = np.diff(ends[last_parts], prepend=0)
-    return FramedInstances(tokens, segments, instance_lengths, starts, part_lengths, num_parts)
+    return FramedInstances(ids, segment_ids, instance_lengths, starts, part_lengths, num_parts)
 
 
-def token_counts(shards: TokenizedCorpus, documents: IntArray, vocab_size: int) -> IntArray:
+def token_counts(corpus: TokenizedCorpus, documents: IntArray, vocab_size: int) -> IntArray:
     """Count each token in the documents: the unigram model of the corpus.
 
     Args:
-        shards: The corpus.
-        documents: int64 [D].
-        vocab_size: The size of the vocabulary.
+        corpus: The corpus.
+        documents: The documents to use, int64 [D].
+        vocab_size: The size of the vocabulary, V.
 
     Returns:
-        int64 [vocab_size].
+        The number of occurrences of each token, int64 [V].
 
     Raises:
         InputError: An id is not in the vocabulary.
     """
     counts = np.zeros(vocab_size, dtype=np.int64)
-    bounds = np.concatenate([[0], shards.sentence_ends])[shards.document_sentence_offsets]
+    token_offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
     for portion in np.array_split(documents, max(1, len(documents) // _DOCUMENTS_PER_PORTION)):
-        starts, ends = bounds[portion], bounds[portion + 1]
-        ids = shards.take(concat_ranges(starts, ends - starts))
+        starts, ends = token_offsets[portion], token_offsets[portion + 1]
+        ids = corpus.take(concat_ranges(starts, ends - starts))
         if (max_id := int(ids.max(initial=0))) >= vocab_size:
             raise unknown_id_error(max_id, vocab_size)
         counts += np.bincount(ids, minlength=vocab_size)
@@ -412,16 +438,20 @@ def make_special_token_ids(
     num_separators: int = 1,
     uses_segments: bool = True,
 ) -> SpecialTokenIds:
-    """Make `SpecialIds`; `specials` are the ids of all special tokens."""
-    special = np.zeros(vocab_size, dtype=bool)
-    special[list(special_token_ids)] = True
-    return SpecialTokenIds(cls, sep, mask, special, num_separators, uses_segments)
+    """Make `SpecialTokenIds` from the ids of all special tokens instead of a mask over the vocabulary."""
+    is_special = np.zeros(vocab_size, dtype=bool)
+    is_special[list(special_token_ids)] = True
+    return SpecialTokenIds(cls, sep, mask, is_special, num_separators, uses_segments)
 
 
 def special_token_ids_of(tokenizer: Tokenizer) -> SpecialTokenIds:
     """Return the special tokens of a tokenizer; raise InputError if it lacks one that instances need."""
-    t = tokenizer
-    frame_ids = (t.cls_token_id, t.sep_token_id, t.mask_token_id)
     return make_special_token_ids(
-        *frame_ids, sorted(t.all_special_ids), t.vocab_size, max(1, t.num_separators), t.uses_segments
+        tokenizer.cls_token_id,
+        tokenizer.sep_token_id,
+        tokenizer.mask_token_id,
+        sorted(tokenizer.all_special_ids),
+        tokenizer.vocab_size,
+        max(1, tokenizer.num_separators),
+        tokenizer.uses_segments,
     )

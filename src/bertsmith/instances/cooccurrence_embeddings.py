@@ -1,8 +1,8 @@
-"""Token vectors from co-occurrence counts, weighted and reduced to a model's hidden size.
+"""Token embeddings from co-occurrence counts, to initialize those of a model.
 
-These are the count-based vectors of Levy, Goldberg, and Dagan 2015 (positive pointwise mutual information, context
-distribution smoothed by 0.75, singular values to the power of 0.5), from some millions of tokens. They take ten
-seconds at a hidden size of 256, a minute at 768.
+These are the count-based vectors of Levy, Goldberg, and Dagan 2015 (positive pointwise mutual information, PPMI,
+with context distribution smoothing of 0.75, reduced by a truncated SVD with singular values to the power of 0.5).
+From five million tokens they take ten seconds at a hidden size of 256, and a minute at 768.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.instances.epoch_plan import concat_ranges
 
-_WINDOW = 4  # tokens on each side; one at distance d counts 1 / d
+_WINDOW = 4  # tokens on each side; a token at distance d counts 1 / d
 _SMOOTHING = 0.75
-_MAX_TOKENS = 5_000_000  # that are counted, approximately
+_MAX_TOKENS = 5_000_000  # approximately; of a larger corpus a sample of documents is counted
 _TOKENS_PER_PORTION = 500_000
-_POWER_ITERATIONS = 3  # of the randomized decomposition
+_POWER_ITERATIONS = 3  # of the randomized SVD
 
 
 def compute_cooccurrence_embeddings(
-    shards: TokenizedCorpus, documents: IntArray, vocab_size: int, hidden_size: int, seed: int
+    corpus: TokenizedCorpus, documents: IntArray, vocab_size: int, hidden_size: int, seed: int
 ) -> NDArray[np.float32]:
-    """Compute a vector for each token, rotated at random so that no column means more than another.
+    """Compute an embedding of each token.
 
-    Of more than five million tokens about as many are counted, in documents that are spread evenly.
+    Embeddings are centered, and rotated at random: the columns of an SVD are sorted by variance, and a model's
+    should all have about the same.
 
     Args:
-        shards: The corpus.
+        corpus: The corpus.
         documents: The documents to use, int64 [D].
-        vocab_size: The size of the vocabulary.
-        width: The hidden size of the model.
+        vocab_size: The size of the vocabulary, V.
+        hidden_size: The hidden size of the model, H.
         seed: The seed.
 
     Returns:
-        Vectors [V, width]; zeros for tokens that do not occur.
+        Embeddings, fp32 [V, H]; zeros for tokens that do not occur.
     """
     from scipy.stats import ortho_group
     from sklearn.utils.extmath import randomized_svd
 
-    random_state = (
-        rng.generator_seed(seed, "vectors of neighbours") % 2**32
-    )  # the libraries' seeds have 32 bits
-    pmi = _positive_pmi(_count_cooccurrences(shards, documents, vocab_size))
+    # The seeds of SciPy and scikit-learn have 32 bits.
+    random_state = rng.generator_seed(seed, "vectors of neighbours") % 2**32
+    pmi = _positive_pmi(_count_cooccurrences(corpus, documents, vocab_size))
     rank = min(hidden_size, vocab_size)
     left_vectors, singular_values, _ = randomized_svd(
         pmi, n_components=rank, n_iter=_POWER_ITERATIONS, random_state=random_state
@@ -64,23 +64,23 @@ def compute_cooccurrence_embeddings(
     return rotated
 
 
-def _count_cooccurrences(shards: TokenizedCorpus, documents: IntArray, vocab_size: int) -> Any:
+def _count_cooccurrences(corpus: TokenizedCorpus, documents: IntArray, vocab_size: int) -> Any:
     """Count tokens near each other in a document, weighted by their inverse distance: sparse [V, V]."""
     from scipy.sparse import coo_array, csr_array
 
-    bounds = np.concatenate([[0], shards.sentence_ends])[shards.document_sentence_offsets]
-    sizes = bounds[documents + 1] - bounds[documents]
+    token_offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
+    sizes = token_offsets[documents + 1] - token_offsets[documents]
     step = max(1, math.ceil(int(sizes.sum()) / _MAX_TOKENS))
     sample, sizes = documents[::step], sizes[::step]
     portions = np.array_split(sample, max(1, int(sizes.sum()) // _TOKENS_PER_PORTION))
     total = csr_array((vocab_size, vocab_size), dtype=np.float64)
     for portion in portions:
-        starts, lengths = bounds[portion], bounds[portion + 1] - bounds[portion]
-        ids = shards.take(concat_ranges(starts, lengths))
+        starts, lengths = token_offsets[portion], token_offsets[portion + 1] - token_offsets[portion]
+        ids = corpus.take(concat_ranges(starts, lengths))
         document = np.repeat(np.arange(len(portion)), lengths)
         for distance in range(1, _WINDOW + 1):
-            is_same = document[distance:] == document[:-distance]
-            pairs = ids[:-distance][is_same], ids[distance:][is_same]
+            is_same_document = document[distance:] == document[:-distance]
+            pairs = ids[:-distance][is_same_document], ids[distance:][is_same_document]
             weights = np.full(len(pairs[0]), 1 / distance)
             total += coo_array((weights, pairs), shape=total.shape).tocsr()
     return total + total.T

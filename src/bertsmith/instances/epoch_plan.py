@@ -1,37 +1,49 @@
 """Plan of an epoch: the token ranges and the label of each instance.
 
-A plan is a table of a few integers per instance, made once per epoch by array operations. Ids are looked up and
-masks are drawn when a batch is built. `segment_pairs.py` and `text_instances.py` make plans.
+A plan is a table of a few integers per instance, made once per epoch by array operations. Token ids are looked up
+and masks are drawn when a batch is built. `segment_pairs.py` and `text_instances.py` make plans.
+
+Shapes: I instances, P parts of instances.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 
-IS_NEXT, NOT_NEXT = 0, 1  # BERT's label ids: 0 = B follows A
-IN_ORDER, SWAPPED = 0, 1  # ALBERT's
+IS_NEXT, NOT_NEXT = 0, 1  # next sentence prediction, as in BERT's release: 0 if B follows A
+IN_ORDER, SWAPPED = 0, 1  # sentence order prediction, as in ALBERT's release
+
+
+class Spans(NamedTuple):
+    """Spans of consecutive tokens of a corpus, each within a document; int64 [I] of I spans."""
+
+    starts: IntArray  # offsets of the first tokens in the corpus
+    lengths: IntArray
+    documents: IntArray
 
 
 @dataclass(frozen=True)
 class EpochPlan:
     """One epoch's instances, in the order of training.
 
-    An instance has one or more parts: ranges of the corpus's tokens, each within a document.
+    An instance has one or more parts: ranges of the corpus's tokens, each within a document. The parts of a pair
+    are the segments A and B.
 
     Attributes:
-        starts: int64 [P], the first token of each part.
-        lengths: int64 [P], the tokens of each part.
+        starts: int64 [P], the offset of each part's first token in the corpus.
+        lengths: int64 [P], the number of tokens of each part.
         documents: int64 [P], the document of each part.
-        first: int64 [I + 1]; instance i has the parts first[i] to first[i + 1].
-        label: int64 [I], the label of each pair.
-        instance_ids: int64 [I], the counters of an instance's random draws; they do not depend on the order.
-        pair: True if each instance is a segment A and a segment B.
-        num_separators: Separator tokens between two parts.
-        counts: Counts of instances and of parted, trimmed, and omitted text, for the report.
+        part_offsets: int64 [I + 1]; instance i has the parts part_offsets[i] up to part_offsets[i + 1] - 1.
+        labels: int64 [I], IS_NEXT or NOT_NEXT, IN_ORDER or SWAPPED; 0 without a sentence task.
+        instance_ids: int64 [I], the counters of each instance's random numbers, which do not depend on the order.
+        is_pair: True if each instance is a pair.
+        num_separators: The number of separator tokens between two parts.
+        counts: Counts of instances and of split, trimmed, and omitted text, for the report.
     """
 
     starts: IntArray
@@ -49,53 +61,54 @@ class EpochPlan:
 
     @property
     def sizes(self) -> IntArray:
-        """Return the tokens of each instance, special tokens included, [I]."""
+        """The number of tokens of each instance, special tokens included, [I]."""
         num_parts = np.diff(self.part_offsets)
         text_tokens = (
             np.add.reduceat(self.lengths, self.part_offsets[:-1]) if len(num_parts) else self.part_offsets[:0]
         )
+        # [CLS] and the last separator are 2 tokens.
         sizes: IntArray = text_tokens + 2 + (num_parts - 1) * self.num_separators
         return sizes
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of the epoch, special tokens included."""
+        """The number of tokens in the epoch, special tokens included."""
         return int(self.sizes.sum())
 
     @property
     def a_start(self) -> IntArray:
-        """Return the first token of each pair's A, [I]."""
+        """The offset of the first token of each pair's A, [I]."""
         return self.starts[0::2]
 
     @property
     def a_length(self) -> IntArray:
-        """Return the tokens of each pair's A, [I]."""
+        """The number of tokens of each pair's A, [I]."""
         return self.lengths[0::2]
 
     @property
     def b_start(self) -> IntArray:
-        """Return the first token of each pair's B, [I]."""
+        """The offset of the first token of each pair's B, [I]."""
         return self.starts[1::2]
 
     @property
     def b_length(self) -> IntArray:
-        """Return the tokens of each pair's B, [I]."""
+        """The number of tokens of each pair's B, [I]."""
         return self.lengths[1::2]
 
     @property
     def a_document(self) -> IntArray:
-        """Return the document of each pair's A, [I]."""
+        """The document of each pair's A, [I]."""
         return self.documents[0::2]
 
     @property
     def b_document(self) -> IntArray:
-        """Return the document of each pair's B, [I]."""
+        """The document of each pair's B, [I]."""
         return self.documents[1::2]
 
     def reordered(self, order: IntArray) -> EpochPlan:
-        """Return the same instances in another order: row k is the former row order[k]."""
+        """Return the same instances in another order: instance k is the former instance order[k]."""
         num_parts = np.diff(self.part_offsets)[order]
-        if self.is_pair:
+        if self.is_pair:  # equal to the general case, and faster
             parts = np.repeat(2 * order, 2)
             parts[1::2] += 1
         else:
@@ -112,19 +125,26 @@ class EpochPlan:
 
 
 def make_pair_plan(
-    a: tuple[IntArray, IntArray, IntArray],
-    b: tuple[IntArray, IntArray, IntArray],
-    labels: IntArray,
-    num_separators: int,
-    counts: dict[str, int],
+    a: Spans, b: Spans, labels: IntArray, num_separators: int, counts: dict[str, int]
 ) -> EpochPlan:
-    """Make a plan of pairs; a and b are the starts, lengths, and documents of the segments, each [I]."""
-    starts, lengths, documents = (np.stack(columns, 1).ravel() for columns in zip(a, b, strict=True))
+    """Make a plan of pairs with the segments a and b."""
     n = len(labels)
-    part_offsets = 2 * np.arange(n + 1)
     return EpochPlan(
-        starts, lengths, documents, part_offsets, labels, np.arange(n), True, num_separators, counts
+        starts=_interleave(a.starts, b.starts),
+        lengths=_interleave(a.lengths, b.lengths),
+        documents=_interleave(a.documents, b.documents),
+        part_offsets=2 * np.arange(n + 1),
+        labels=labels,
+        instance_ids=np.arange(n),
+        is_pair=True,
+        num_separators=num_separators,
+        counts=counts,
     )
+
+
+def _interleave(a: IntArray, b: IntArray) -> IntArray:
+    """Return a[0], b[0], a[1], b[1], …."""
+    return np.stack([a, b], 1).ravel()
 
 
 def count_document_tokens(corpus: TokenizedCorpus, documents: IntArray) -> int:

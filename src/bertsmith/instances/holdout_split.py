@@ -1,4 +1,8 @@
-"""Split of the documents into training and validation, with all near-duplicates on one side."""
+"""Split of the documents into training and validation, with all near-duplicates on one side.
+
+The split is by hash: a document is in the validation split if its hash is below a threshold, so that it stays on
+its side if other documents are added or removed.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,13 @@ from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.instances.epoch_plan import count_document_tokens
-from bertsmith.instances.segment_pairs import check_nsp_documents
+from bertsmith.instances.segment_pairs import check_enough_nsp_documents
 from bertsmith.instances.settings import DataSettings
 
 VALIDATION_SEED = 0
 """Seed of validation instances and masks for any train.seed: all runs on a corpus are scored on the same ones."""
 
-_MIN_TRAIN_RATIO = 0.5  # of the tokens; below it, the summary says so
+_MIN_TRAIN_RATIO = 0.5  # of the tokens; the description warns of less
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,9 @@ class DocumentSplit:
     """Documents of a corpus to train and to validate on.
 
     Attributes:
-        training: int64 [T].
-        held_out: int64 [V], the documents to validate on.
-        kin: int64 [D], the duplicate group of each document of the corpus.
+        train: int64, the indices of the documents to train on.
+        validation: int64, the indices of the documents to validate on.
+        duplicate_groups: int64 [D], the duplicate group of each of the D documents of the corpus.
     """
 
     train: IntArray
@@ -39,36 +43,37 @@ class DocumentSplit:
 
     @classmethod
     def from_settings(
-        cls, shards: TokenizedCorpus, settings: DataSettings, *, allow_empty_validation: bool = False
+        cls, corpus: TokenizedCorpus, settings: DataSettings, *, allow_empty_validation: bool = False
     ) -> DocumentSplit:
-        """Split the documents as the settings say.
+        """Split the documents of a corpus.
 
         Args:
-            shards: The corpus.
+            corpus: The corpus.
             settings: The settings.
-            lenient: Train on all documents if they are too few for a validation split.
+            allow_empty_validation: Train on all documents if they are too few for a validation split, instead of
+                raising an error.
 
         Raises:
             InputError: There are too few documents.
         """
         needs_groups = settings.validation_split > 0 or settings.uses_other_documents
-        groups = duplicate_groups(shards, settings.twin_overlap if needs_groups else 1)
+        groups = duplicate_groups(corpus, settings.twin_overlap if needs_groups else 1)
         min_documents, fraction = settings.min_documents, settings.validation_split
         if allow_empty_validation and len(np.unique(groups)) < 2 * min_documents:
             fraction = 0
-        hashes = _group_hashes(shards.hashes, groups, fraction)
-        training, validation = split_documents(hashes, fraction, min_documents)
-        subset = _training_subset(training, hashes, settings.train_fraction, min_documents)
-        return cls(subset, validation, groups)
+        hashes = _split_hashes(corpus.hashes, groups, fraction)
+        train, validation = split_documents(hashes, fraction, min_documents)
+        train = _train_subset(train, hashes, settings.train_fraction, min_documents)
+        return cls(train, validation, groups)
 
-    def describe(self, shards: TokenizedCorpus, settings: DataSettings) -> Iterator[str]:
+    def describe(self, corpus: TokenizedCorpus, settings: DataSettings) -> Iterator[str]:
         """Describe the split for the user, one sentence at a time."""
         num_documents = len(self.duplicate_groups)
-        num_train = count_document_tokens(shards, self.train)
-        num_validation = count_document_tokens(shards, self.validation)
+        num_train = count_document_tokens(corpus, self.train)
+        num_validation = count_document_tokens(corpus, self.validation)
         num_tokens = num_train + num_validation
         if settings.train_fraction < 1:
-            num_tokens = count_document_tokens(shards, np.arange(num_documents))
+            num_tokens = count_document_tokens(corpus, np.arange(num_documents))
         yield (
             f"{pluralize(num_documents, 'document')}, {pluralize(num_tokens, 'token')}; validation split: "
             f"{pluralize(len(self.validation), 'document')}, {pluralize(num_validation, 'token')}"
@@ -99,28 +104,28 @@ def split_documents(
 ) -> tuple[IntArray, IntArray]:
     """Split documents by hash: those with the lowest hashes are the validation split.
 
-    Documents of one hash are on the same side, and a document stays on its side if others are added or removed.
-    With a fraction above 0 both sides have documents of `min_documents` hashes or more: next-sentence pairs need
-    two documents, all else one.
+    Documents with equal hashes are on the same side, and a document stays on its side if others are added or
+    removed. With a fraction above 0, both sides have documents with at least `min_documents` different hashes.
 
     Args:
         hashes: uint64 [D].
         validation_split: The fraction of the documents to validate on.
-        min_documents: The least number of different documents on each side, 1 or 2.
+        min_documents: The minimum number of different documents on each side: 2 for next-sentence pairs, else 1.
 
     Returns:
-        The documents to train on and to validate on, int64.
+        The indices of the documents to train on and to validate on, int64.
 
     Raises:
         InputError: There are too few different documents.
     """
     if validation_split == 0:
         if min_documents == 2:
-            check_nsp_documents(hashes)
+            check_enough_nsp_documents(hashes)
         return np.arange(len(hashes)), np.empty(0, dtype=np.int64)
     unique_hashes = np.unique(hashes)
     if len(unique_hashes) < 2 * min_documents:
         raise _too_few_documents(len(unique_hashes), min_documents)
+    # 2**64 - 2048 is the largest float below 2**64.
     is_validation = hashes < np.uint64(min(validation_split * 2.0**64, 2.0**64 - 2048))
     is_validation |= hashes <= unique_hashes[min_documents - 1]
     is_validation &= hashes < unique_hashes[-min_documents]
@@ -142,30 +147,32 @@ def _too_few_documents(num_documents: int, min_documents: int) -> InputError:
     )
 
 
-def _training_subset(
-    training: IntArray, hashes: NDArray[np.uint64], fraction: float, min_documents: int
+def _train_subset(
+    documents: IntArray, hashes: NDArray[np.uint64], fraction: float, min_documents: int
 ) -> IntArray:
-    """Return the fraction of the documents with the highest hashes, of `min_documents` hashes or more."""
+    """Return the documents with the highest hashes: this fraction, of at least `min_documents` hashes."""
     if fraction == 1:
-        return training
-    unique_hashes = np.unique(hashes[training])
+        return documents
+    unique_hashes = np.unique(hashes[documents])
     threshold = unique_hashes[-max(min_documents, round(fraction * len(unique_hashes))) :][0]
-    subset: IntArray = training[hashes[training] >= threshold]
+    subset: IntArray = documents[hashes[documents] >= threshold]
     return subset
 
 
-def _group_hashes(hashes: NDArray[np.uint64], groups: IntArray, fraction: float) -> NDArray[np.uint64]:
-    """Return the hash by which each document is put on a side, [D]: its own if its duplicates are all equal.
+def _split_hashes(hashes: NDArray[np.uint64], groups: IntArray, fraction: float) -> NDArray[np.uint64]:
+    """Return the hash by which each document is split, equal for all documents of a duplicate group, [D].
 
-    Near-duplicates get a hash of the least one of their group. A group that is larger than the whole validation
-    split is trained on: it gets a hash above all others that no other group has.
+    This is the documents' own hash if all documents of the group are equal, and otherwise a hash of the smallest
+    one. A group of near-duplicates that is larger than the whole validation split is to be trained on, so it gets
+    one of the highest possible hashes.
     """
     _, group, size = np.unique(groups, return_inverse=True, return_counts=True)
-    least, greatest = np.full(len(size), np.iinfo(np.uint64).max), np.zeros(len(size), dtype=np.uint64)
-    np.minimum.at(least, group, hashes)
-    np.maximum.at(greatest, group, hashes)
-    is_near = least != greatest
-    is_large = is_near & (size > fraction * len(groups))
-    least[is_near] = rng.extend_bits(least[is_near], np.zeros(1))
-    least[is_large] = np.iinfo(np.uint64).max - np.arange(int(is_large.sum()), dtype=np.uint64)
-    return least[group]
+    smallest, largest = np.full(len(size), np.iinfo(np.uint64).max), np.zeros(len(size), dtype=np.uint64)
+    np.minimum.at(smallest, group, hashes)
+    np.maximum.at(largest, group, hashes)
+    group_hashes, has_near_duplicates = smallest.copy(), smallest != largest
+    is_large = has_near_duplicates & (size > fraction * len(groups))
+    # The smallest of several hashes is not uniform, and would be below the threshold too often: hash it again.
+    group_hashes[has_near_duplicates] = rng.extend_bits(smallest[has_near_duplicates], np.zeros(1))
+    group_hashes[is_large] = np.iinfo(np.uint64).max - np.arange(int(is_large.sum()), dtype=np.uint64)
+    return group_hashes[group]

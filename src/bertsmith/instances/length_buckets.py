@@ -1,8 +1,10 @@
 """Batches under a token budget: instances of similar length per batch, in random order.
 
-Instances come in the epoch's random order. Pools of them are sorted by length and divided into batches as even
-as the budget allows, and the pool's batches are shuffled. There is no padding; similar lengths make the work of
-attention even.
+The instances of an epoch, in random order, are divided into pools. Each pool is sorted by length and divided into
+batches of nearly the same number of tokens, as far as the budget allows; then its batches are shuffled. Batches
+have no padding; similar lengths balance the work of attention.
+
+Shapes: I instances, K batches.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.errors import InputError, option
 
-_POOL_BATCHES = 100  # batches' worth of instances that are sorted together
+_BATCHES_PER_POOL = 100
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class FillStats:
 
     Attributes:
         tokens: int64 [K], the tokens of each batch.
-        max_tokens: The tokens that a batch may have.
+        max_tokens: The maximum tokens of a batch.
         padded_tokens: int64 [K], the tokens and padding of each batch if it were padded.
     """
 
@@ -34,7 +36,7 @@ class FillStats:
 
     @property
     def report(self) -> dict[str, float | int]:
-        """Return the figures for the report."""
+        """The statistics for the report."""
         fill = self.tokens / self.max_tokens
         return {
             "number": len(self.tokens),
@@ -52,8 +54,8 @@ def compute_fill_stats(sizes: IntArray, bounds: IntArray, max_tokens: int) -> Fi
 
     Args:
         sizes: int64 [I], the tokens of the instances in order.
-        bounds: int64 [K + 1], the instances between which the batches are.
-        max_tokens: The tokens that a batch may have.
+        bounds: int64 [K + 1]; batch k has the instances bounds[k] up to bounds[k + 1] - 1.
+        max_tokens: The maximum tokens of a batch.
     """
     tokens = np.add.reduceat(sizes, bounds[:-1])
     max_lengths = np.maximum.reduceat(sizes, bounds[:-1])
@@ -72,15 +74,15 @@ def check_batch_tokens(budget: int | None, length: int) -> None:
 
 
 def make_buckets(sizes: IntArray, budget: int, seed: int, epoch: int) -> tuple[IntArray, IntArray]:
-    """Return an order of the instances, [I], and the bounds of batches of at most `budget` tokens in it, [K + 1].
+    """Return an order of the instances, int64 [I], and the bounds of batches in it, int64 [K + 1].
 
     Args:
         sizes: int64 [I], the tokens of the instances, each at most the budget.
-        budget: The tokens that a batch may have.
+        budget: The maximum tokens of a batch.
         seed: The seed.
         epoch: The epoch.
     """
-    num_pools = max(1, round(int(sizes.sum()) / (_POOL_BATCHES * budget)))
+    num_pools = max(1, round(int(sizes.sum()) / (_BATCHES_PER_POOL * budget)))
     orders: list[IntArray] = []
     batch_sizes: list[IntArray] = []
     for k, pool in enumerate(np.array_split(np.arange(len(sizes)), num_pools)):
@@ -93,10 +95,10 @@ def make_buckets(sizes: IntArray, budget: int, seed: int, epoch: int) -> tuple[I
 
 
 def _even_bounds(sizes: IntArray, budget: int) -> IntArray:
-    """Return the bounds of few, equally full batches of at most `budget` tokens.
+    """Return the bounds of few batches with nearly the same number of tokens, at most `budget` each.
 
-    Every batch ends at its proportion of all tokens; one batch more is tried until all are within the budget. If
-    the budget is near the length of an instance, no even division exists, and each batch takes what fits.
+    Batch k of K ends at k/K of all tokens, for the smallest K with which all batches are within the budget. If the
+    budget is near the length of an instance, there may be no such K; then each batch takes as many as fit.
     """
     cumulative = np.concatenate([[0], np.cumsum(sizes)])
     min_batches = -(-int(cumulative[-1]) // budget)

@@ -1,12 +1,15 @@
-"""Masked tokens: positions to predict and their replacements, drawn for each (seed, epoch, instance).
+"""Masked tokens: tokens to predict and their replacements, drawn for each (seed, epoch, instance).
 
 Devlin et al. 2019, section 3.1: exactly round(mlm_probability · n) of the n tokens that are not special, and at
-least one, are predicted. Of those 80 % become [MASK], 10 % a random token, 10 % stay. Whole words and spans
-(`span_masking.py`) select as many or, if the next word does not fit, fewer. The replacement is drawn for each
-token, as in the original, and for each span (Joshi et al. 2020, section 3.1).
+least one, are predicted. Of those 80 % become [MASK], 10 % become a random token, and 10 % stay. With whole words
+and spans (`span_masking.py`) as many tokens are predicted or, if the next word does not fit, fewer. Which of the
+three happens is drawn for each token, as in the original, or for each span (Joshi et al. 2020, section 3.1).
 
 BERT's release (`create_masked_lm_predictions`) differs in three points, each a setting: n includes [CLS] and
 [SEP], any other token may be predicted, and a random token may be any of the vocabulary.
+
+Shapes: B sequences with N tokens, M tokens to predict, W words, a vocabulary of V tokens. The index of a token is
+its index in [N]; its position is relative to the start of its sequence.
 """
 
 from __future__ import annotations
@@ -32,17 +35,22 @@ from bertsmith.instances.span_masking import (
 )
 
 WordStarts = Callable[[IntArray], BoolArray]
-"""ids [N] → bool [N], True for pieces that start a word."""
+"""Maps ids [N] to bool [N], True for pieces that start a word."""
 
 # A sort key has, from the top: sequence 20 bits, unmaskable 1 bit, random 30 bits, position 13 bits.
 _POSITION_BITS, _RANDOM_BITS = np.uint64(13), np.uint64(30)
+_POSITION_MASK = np.uint64(2**13 - 1)
 _UNMASKABLE_BIT = np.uint64(43)
 _SEQUENCE_SHIFT = np.uint64(44)
 _MAX_SEQUENCES = 1 << 20
-# Random draws with counters below the maximum length select tokens, those from it on draw replacements.
+# Random numbers with the counter `position` select tokens, those with `position + _MAX_LENGTH` replace them.
 _MAX_LENGTH = 1 << 13
+# A random number of 64 bits that replaces a token is divided into two: the high 32 bits choose between [MASK], a
+# random token, and the original token, the low 32 bits choose the random token.
 _HALF_BITS = np.uint64(32)
 _LOW_MASK = np.uint64(2**32 - 1)
+# One that selects words and spans has 30 bits for their order, and 34 bits for the length of a span.
+_SPAN_LENGTH_BITS = np.uint64(34)
 
 
 @dataclass(frozen=True)
@@ -53,15 +61,15 @@ class Masker:
         mlm_probability: The ratio of the tokens to predict.
         replacement_probabilities: Probabilities of [MASK], of a random token, and of no replacement.
         mask_id: The id of [MASK].
-        is_special: bool [V]; special tokens are never predicted and replace no token.
+        is_special: bool [V]. By default special tokens are never predicted and replace no token.
         seed: The seed.
-        masking: The unit that is masked.
+        masking: The unit that is masked: tokens, whole words, or spans of words.
         word_starts: Needed for whole words and spans.
-        max_predictions: The maximum predictions per sequence.
+        max_predictions: The maximum predictions per sequence; None: no limit.
         span_length_distribution: The distribution of span lengths.
-        counts_special: True if `mlm_probability` is a ratio of all tokens.
+        counts_special: True if `mlm_probability` is a ratio of all tokens, False if of those that are not special.
         random_includes_special: True if a random token may be special.
-        is_unmaskable: bool [V], the tokens that are never predicted, if those are not the special ones.
+        is_unmaskable: bool [V], True for tokens that are never predicted; None: the special ones.
     """
 
     mlm_probability: float
@@ -125,7 +133,7 @@ class Masker:
         epoch: int,
         positions: IntArray | None = None,
         *,
-        excluded: BoolArray | None = None,
+        is_excluded: BoolArray | None = None,
         word_starts: BoolArray | None = None,
     ) -> tuple[IntArray, IntArray]:
         """Mask concatenated sequences of 1 to 8,192 tokens.
@@ -133,50 +141,51 @@ class Masker:
         Args:
             ids: int64 [N].
             lengths: int64 [B].
-            instance_ids: int64 [B], the counters of each sequence's random draws.
+            instance_ids: int64 [B], the counters of each sequence's random numbers.
             epoch: The epoch.
             positions: int64 [N], each token's position in its sequence; None: computed here.
-            excluded: bool [N], rows that are never predicted and not counted, such as inserted tokens.
-            word_starts: bool [N], the rows that start a word; None: computed from the ids.
+            is_excluded: bool [N], True for tokens that are never predicted and not counted, such as inserted ones.
+            word_starts: bool [N], True for tokens that start a word; None: computed from the ids.
 
         Returns:
-            The masked ids [N], and the rows to predict [M] in ascending order; their labels are ids[rows].
+            The masked ids, int64 [N], and the ascending indices of the tokens to predict, int64 [M], whose labels
+            are ids[indices].
         """
         if len(lengths) > _MAX_SEQUENCES:
             raise ValueError(f"at most {_MAX_SEQUENCES} sequences at a time")
         starts = np.cumsum(lengths) - lengths
         if positions is None:
             positions = concat_ranges(np.zeros_like(lengths), lengths)
-        unmaskable, num_predictions = self._count_predictions(ids, starts, lengths, excluded)
+        unmaskable, num_predictions = self._count_predictions(ids, starts, lengths, is_excluded)
         keys = rng.random_bits(self.seed, "mask", epoch, instance_ids)
         if self.masking == "token":
             sequence, position = _select_tokens(keys, positions, unmaskable, lengths, num_predictions)
-            rows, unit_position = starts[sequence] + position, position
+            indices, unit_position = starts[sequence] + position, position
         else:
             if word_starts is None:
                 assert self.word_starts is not None
                 word_starts = self.word_starts(ids)
             words = Words.from_starts(word_starts, unmaskable, positions, starts)
-            rows, unit_row, sequence = self._select_words(words, keys, positions, num_predictions)
-            unit_position, position = positions[unit_row], positions[rows]
-        return self._replace(ids, rows, keys[sequence], position, unit_position), rows
+            indices, unit_index, sequence = self._select_words(words, keys, positions, num_predictions)
+            unit_position, position = positions[unit_index], positions[indices]
+        return self._replace(ids, indices, keys[sequence], position, unit_position), indices
 
     def _count_predictions(
-        self, ids: IntArray, starts: IntArray, lengths: IntArray, excluded: BoolArray | None
+        self, ids: IntArray, starts: IntArray, lengths: IntArray, is_excluded: BoolArray | None
     ) -> tuple[BoolArray, IntArray]:
-        """Return the tokens that are never predicted, [N], and the number of tokens to predict, [B]."""
+        """Return a mask of the tokens that are never predicted, [N], and the number of tokens to predict, [B]."""
         try:
             special = self.is_special[ids]
         except IndexError:
             raise unknown_id_error(int(ids.max()), len(self.is_special)) from None
         unmaskable = special if self.is_unmaskable is None else self.is_unmaskable[ids]
-        if excluded is not None:
-            special, unmaskable = special | excluded, unmaskable | excluded
+        if is_excluded is not None:
+            special, unmaskable = special | is_excluded, unmaskable | is_excluded
         num_maskable = lengths - np.add.reduceat(unmaskable, starts, dtype=np.int64)
         if self.counts_special:
             num_counted = lengths
-            if excluded is not None:
-                num_counted = lengths - np.add.reduceat(excluded, starts, dtype=np.int64)
+            if is_excluded is not None:
+                num_counted = lengths - np.add.reduceat(is_excluded, starts, dtype=np.int64)
         elif self.is_unmaskable is None:
             num_counted = num_maskable
         else:
@@ -190,15 +199,20 @@ class Masker:
     def _replace(
         self,
         ids: IntArray,
-        rows: IntArray,
+        indices: IntArray,
         keys: NDArray[np.uint64],
         position: IntArray,
         unit_position: IntArray,
     ) -> IntArray:
-        """Return ids with replacements in the rows.
+        """Return the ids with replacements at these indices.
 
-        The draw at `unit_position` decides between [MASK], a random token, and the original token; the draw at
-        `position` selects the random token.
+        Args:
+            ids: int64 [N].
+            indices: The tokens to predict, int64 [M].
+            keys: The random bits of the sequence of each, [M].
+            position: The position of each, whose random number selects a random token, [M].
+            unit_position: The position whose random number chooses between [MASK], a random token, and the
+                original token, [M]: the token's own, or that of the first token of its span.
         """
         draws = rng.extend_bits(keys, position + _MAX_LENGTH)
         unit_draws = (
@@ -207,15 +221,15 @@ class Masker:
         choices = unit_draws >> _HALF_BITS
         random_index = ((draws & _LOW_MASK) * np.uint64(len(self._random_ids))) >> _HALF_BITS
         mask_below, random_below = (
-            np.uint64(round(probability * 2**32))
+            np.uint64(round(probability * 2**32))  # choices have 32 bits
             for probability in (self.replacement_probabilities[0], sum(self.replacement_probabilities[:2]))
         )
         replacements = np.where(
-            choices < random_below, self._random_ids[random_index.view(np.int64)], ids[rows]
+            choices < random_below, self._random_ids[random_index.view(np.int64)], ids[indices]
         )
         replacements[choices < mask_below] = self.mask_id
         masked = ids.copy()
-        masked[rows] = replacements
+        masked[indices] = replacements
         return masked
 
     def _select_words(
@@ -224,16 +238,16 @@ class Masker:
         """Select words or spans.
 
         Returns:
-            The rows to predict in ascending order; for each the row whose draw decides the replacement (its own,
-            or the first of its span); and its sequence. All int64 [M].
+            The ascending indices of the tokens to predict; for each the index of the token whose random number
+            chooses the kind of replacement (itself, or the first of its span); and its sequence. All int64 [M].
         """
         draws = rng.extend_bits(keys[words.sequence], positions[words.first])
-        random = ((draws >> np.uint64(34)) << _POSITION_BITS) | positions[words.first].astype(np.uint64)
+        random = ((draws >> _SPAN_LENGTH_BITS) << _POSITION_BITS) | positions[words.first].astype(np.uint64)
         order = np.argsort((words.sequence.astype(np.uint64) << _SEQUENCE_SHIFT) | random)
         if self.masking == "whole_word":
             selected = select_words(words, order, num_predictions, self.max_predictions)
             size = words.size[selected]
-            rows = unit_rows = concat_ranges(words.first[selected], size)
+            indices = unit_indices = concat_ranges(words.first[selected], size)
         else:
             uniform = (draws & np.uint64(2**34 - 1)).astype(np.float64) * 2.0**-34
             selected, span_starts = select_spans(
@@ -245,8 +259,9 @@ class Masker:
                 self.max_predictions,
             )
             size = words.size[selected]
-            rows, unit_rows = concat_ranges(words.first[selected], size), np.repeat(span_starts, size)
-        return rows, unit_rows, np.repeat(words.sequence[selected], size)
+            indices = concat_ranges(words.first[selected], size)
+            unit_indices = np.repeat(span_starts, size)
+        return indices, unit_indices, np.repeat(words.sequence[selected], size)
 
 
 def _select_tokens(
@@ -258,24 +273,23 @@ def _select_tokens(
 ) -> tuple[IntArray, IntArray]:
     """Return the sequence of each selected token and its position there, in ascending order, int64 [M] each.
 
-    Those of a sequence are its `num_predictions` tokens with the lowest random bits. One sort of one array of keys
-    selects them for all sequences.
+    Of each sequence, the `num_predictions` maskable tokens with the lowest random bits are selected. One sort of
+    one array of keys selects them for all sequences.
     """
+    sequence = np.arange(len(lengths), dtype=np.uint64)
+    # In place, to save passes over memory.
     key = rng.extend_bits(np.repeat(keys, lengths), positions)
     key >>= np.uint64(64) - _RANDOM_BITS
     key <<= _POSITION_BITS
     key |= positions.view(np.uint64)
     key |= unmaskable.astype(np.uint64) << _UNMASKABLE_BIT
-    sequence = np.arange(len(lengths), dtype=np.uint64) << _SEQUENCE_SHIFT
-    key |= np.repeat(sequence, lengths)
+    key |= np.repeat(sequence << _SEQUENCE_SHIFT, lengths)
     key.sort()
     key = key[concat_ranges(np.cumsum(lengths) - lengths, num_predictions)]
-    owner = key >> _SEQUENCE_SHIFT
-    key &= np.uint64((1 << 13) - 1)
-    combined = (owner << _POSITION_BITS) | key
+    # Sort the selected tokens by sequence and position.
+    combined = ((key >> _SEQUENCE_SHIFT) << _POSITION_BITS) | (key & _POSITION_MASK)
     combined.sort()
-    position = (combined & np.uint64((1 << 13) - 1)).view(np.int64)
-    return (combined >> _POSITION_BITS).view(np.int64), position
+    return (combined >> _POSITION_BITS).view(np.int64), (combined & _POSITION_MASK).view(np.int64)
 
 
 def unknown_id_error(token_id: int, vocab_size: int) -> InputError:

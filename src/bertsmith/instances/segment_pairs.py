@@ -1,10 +1,9 @@
 """Plans of pairs: next sentence, sentence order, or no label.
 
-Next-sentence pairs are those of the original BERT data preparation (`nsp_random.py`). For sentence order (Lan et
-al. 2020, section 3.1) A and B are swapped in half of the chunks. Half of the documents are read from their end,
-so that lengths do not tell the order. Without a label, B follows A. For these two, a sentence longer than half
-of what a pair can hold is split into equal fragments (`segments.py`), so that nothing is trimmed, and a document
-of one fragment is divided into two.
+Next-sentence pairs are those of the original BERT data preparation (`nsp_random.py`). For sentence order
+prediction (Lan et al. 2020, section 3.1) A and B are swapped in half of the pairs. Without a label, B follows A.
+For sentence order and for pairs without a label, a sentence longer than half of the tokens of a pair is split into
+equal fragments (`segments.py`), so that nothing is trimmed, and a document of one fragment is split into two.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from bertsmith.instances.epoch_plan import (
     NOT_NEXT,
     SWAPPED,
     EpochPlan,
+    Spans,
     count_covered_tokens,
     count_document_tokens,
     make_pair_plan,
@@ -30,7 +30,7 @@ from bertsmith.instances.epoch_plan import (
 from bertsmith.instances.nsp_random import NspPairs, draw_nsp_pairs
 from bertsmith.instances.segments import (
     Fragments,
-    make_bidirectional_chunks,
+    make_chunks_from_either_end,
     make_segment_chunks,
     make_sentence_chunks,
     split_into_fragments,
@@ -59,25 +59,25 @@ def plan_pairs(
     Args:
         corpus: The corpus.
         documents: The documents to use, int64 [D], ascending.
-        length: The tokens of an instance, special tokens included.
+        max_length: The maximum tokens of an instance, special tokens included.
         seed: The seed.
         epoch: The epoch.
         short_seq_prob: The probability of a random shorter target length.
-        task: The label of a pair.
-        single_sentences: A and B are one sentence each, not segments of several.
-        num_separators: Separator tokens between A and B.
-        negatives: The source of NotNext's B.
-        kin: The duplicate group of each document of the corpus, int64; None: each is its own group.
+        task: The sentence task, for which pairs are labeled.
+        single_sentences: True if A and B are one sentence each, not segments of several.
+        num_separators: The number of separator tokens between A and B.
+        negatives: The source of B in NotNext pairs.
+        duplicate_groups: The duplicate group of each document of the corpus, int64; None: each is its own group.
 
     Raises:
-        InputError: Next-sentence pairs need documents of two duplicate groups.
+        InputError: NotNext's B is to come from another document, and all documents are in one duplicate group.
     """
-    max_tokens = max_length - 2 - num_separators
+    max_tokens = max_length - 2 - num_separators  # of A and B; [CLS] and the last separator are 2 tokens
     if task == "nsp":
         groups = documents if duplicate_groups is None else duplicate_groups[documents]
         sentences = split_into_fragments(corpus, documents)
         if negatives == "other_document":
-            check_nsp_documents(groups[np.diff(sentences.offsets) > 1])
+            check_enough_nsp_documents(groups[sentences.fragments_per_document > 0])
         pairs = draw_nsp_pairs(
             sentences,
             groups,
@@ -90,28 +90,32 @@ def plan_pairs(
         )
         counts = _count_nsp_pairs(corpus, sentences, pairs)
         return make_pair_plan(pairs.a, pairs.b, pairs.labels, num_separators, counts)
-    fragments = split_into_fragments(corpus, documents, max(1, max_tokens // 2), halve_single=True)
+    fragments = split_into_fragments(corpus, documents, max(1, max_tokens // 2), split_single_fragments=True)
     if single_sentences:
         chunks = make_sentence_chunks(fragments, seed, epoch)
     else:
-        make_chunks = make_bidirectional_chunks if task == "sop" else make_segment_chunks
+        make_chunks = make_chunks_from_either_end if task == "sop" else make_segment_chunks
         chunks = make_chunks(fragments, max_tokens, seed, epoch, short_seq_prob)
-    has_b = chunks.split < chunks.end
-    start, split, end, document = (
-        x[has_b] for x in (chunks.start, chunks.split, chunks.end, chunks.document)
-    )
-    labels, counts = _draw_order_labels(task, len(start), seed, epoch)
-    a, b = (start, split - start, document), (split, end - split, document)
-    counts |= _count_text(corpus, fragments, a, b, 0)
+    has_b = chunks.b_start < chunks.end
+    a_start, b_start, end = chunks.a_start[has_b], chunks.b_start[has_b], chunks.end[has_b]
+    a = Spans(a_start, b_start - a_start, chunks.document[has_b])
+    b = Spans(b_start, end - b_start, chunks.document[has_b])
+    labels, counts = _draw_order_labels(task, len(a_start), seed, epoch)
+    counts |= _count_text(corpus, fragments, a, b)
+    # Only a document of a single token has no B, and it is one chunk.
     counts["documents_left_out"] = int((~has_b).sum())
-    swapped = labels == SWAPPED
-    first = (np.where(swapped, b[0], a[0]), np.where(swapped, b[1], a[1]), np.where(swapped, b[2], a[2]))
-    second = (np.where(swapped, a[0], b[0]), np.where(swapped, a[1], b[1]), np.where(swapped, a[2], b[2]))
+    is_swapped = labels == SWAPPED
+    first = Spans(*(np.where(is_swapped, y, x) for x, y in zip(a, b, strict=True)))
+    second = Spans(*(np.where(is_swapped, x, y) for x, y in zip(a, b, strict=True)))
     return make_pair_plan(first, second, labels, num_separators, counts)
 
 
-def check_nsp_documents(duplicate_groups: NDArray[Any]) -> None:
-    """Raise InputError if the documents, given by their duplicate groups, are too few for next-sentence pairs."""
+def check_enough_nsp_documents(duplicate_groups: NDArray[Any]) -> None:
+    """Raise InputError if documents are too few for NotNext pairs, which need two duplicate groups.
+
+    Args:
+        duplicate_groups: The group of each document, or its hash.
+    """
     if len(np.unique(duplicate_groups)) >= 2:
         return
     if len(duplicate_groups) < 2:
@@ -131,43 +135,42 @@ def check_nsp_documents(duplicate_groups: NDArray[Any]) -> None:
 
 
 def _count_nsp_pairs(corpus: TokenizedCorpus, sentences: Fragments, pairs: NspPairs) -> dict[str, int]:
+    num_documents_with_text = int((sentences.fragments_per_document > 0).sum())
     return {
         "instances": len(pairs.labels),
         "is_next": int((pairs.labels == IS_NEXT).sum()),
         "not_next": int((pairs.labels == NOT_NEXT).sum()),
-        "documents_left_out": sentences.num_documents_with_text - len(np.unique(pairs.a[2])),
+        "documents_left_out": num_documents_with_text - len(np.unique(pairs.a.documents)),
         **_count_text(corpus, sentences, pairs.a, pairs.b, pairs.num_trimmed),
     }
 
 
 def _count_text(
-    corpus: TokenizedCorpus,
-    fragments: Fragments,
-    a: tuple[IntArray, IntArray, IntArray],
-    b: tuple[IntArray, IntArray, IntArray],
-    num_trimmed: int,
+    corpus: TokenizedCorpus, fragments: Fragments, a: Spans, b: Spans, num_trimmed: int = 0
 ) -> dict[str, int]:
-    """Count the text of the segments a and b (starts, lengths, documents), and the text that is in none."""
-    starts, lengths = (np.concatenate(columns) for columns in zip(a[:2], b[:2], strict=True))
+    """Count the text that there is, and the tokens that were trimmed or are in no segment."""
+    num_covered = count_covered_tokens(
+        np.concatenate([a.starts, b.starts]), np.concatenate([a.lengths, b.lengths])
+    )
     return {
         "documents": len(fragments.documents),
         "sentences": int(np.diff(corpus.document_sentence_offsets)[fragments.documents].sum()),
         "sentences_parted": fragments.num_split_sentences,
-        "documents_of_one_fragment": int((np.diff(fragments.offsets) == 2).sum()),
+        "documents_of_one_fragment": int((fragments.fragments_per_document == 1).sum()),
         "tokens_cut": num_trimmed,
-        "tokens_left_out": count_document_tokens(corpus, fragments.documents)
-        - count_covered_tokens(starts, lengths),
+        "tokens_left_out": count_document_tokens(corpus, fragments.documents) - num_covered,
     }
 
 
 def _draw_order_labels(
     task: SentenceTask, num_pairs: int, seed: int, epoch: int
 ) -> tuple[IntArray, dict[str, int]]:
-    """Return labels, half of them SWAPPED for sentence order, and their counts."""
+    """Return labels, half of them SWAPPED for sentence order and else all IN_ORDER, and their counts."""
     labels = np.full(num_pairs, IN_ORDER)
     counts = {"instances": num_pairs}
     if task == "sop":
-        odd = int(rng.integers(seed, "odd", 2, epoch))
-        labels[rng.permutation(seed, "label", num_pairs, epoch)[: (num_pairs + odd) // 2]] = SWAPPED
+        round_up = int(rng.integers(seed, "odd", 2, epoch))
+        swapped_pairs = rng.permutation(seed, "label", num_pairs, epoch)[: (num_pairs + round_up) // 2]
+        labels[swapped_pairs] = SWAPPED
         counts |= {"in_order": int((labels == IN_ORDER).sum()), "swapped": int((labels == SWAPPED).sum())}
     return labels, counts

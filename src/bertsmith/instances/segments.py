@@ -1,9 +1,11 @@
-"""Fragments of sentences, and chunks: runs of fragments that fit in an instance.
+"""Fragments of sentences, and chunks: consecutive fragments that fit in an instance.
 
-A sentence longer than an instance can hold is split into equal fragments, so nothing has to be trimmed. To read
-the fragments in chunks, the end of a chunk that starts at each fragment is computed for all fragments at once;
-then these links are followed from the first fragment. One huge document is therefore as fast as a million small
-ones.
+A sentence that is longer than an instance can hold is split into fragments of equal length, so that nothing has to
+be trimmed. Chunks are made by array operations on all documents: first the end of a chunk is computed for every
+fragment at which one could start; then `follow_links` visits the chunks one after another, each of which starts
+where the one before ended. One huge document is therefore as fast as a million small ones.
+
+Shapes: D documents, N boundaries of fragments, C chunks.
 """
 
 from __future__ import annotations
@@ -19,13 +21,14 @@ from bertsmith.instances.epoch_plan import concat_ranges
 
 @dataclass(frozen=True)
 class Fragments:
-    """Fragments of documents as concatenated boundaries: a document of k fragments has k + 1.
+    """Fragments of D documents as concatenated boundaries: a document of k fragments has k + 1 boundaries.
 
     Attributes:
-        boundaries: int64 [N], ascending token offsets.
-        offsets: int64 [D + 1], the boundaries before each document.
-        documents: int64 [D].
-        num_split_sentences: Sentences that were split into several fragments.
+        boundaries: int64 [N], token offsets in the corpus; fragment i of a document is between its boundaries i
+            and i + 1.
+        offsets: int64 [D + 1], the number of boundaries before each document.
+        documents: int64 [D], the index of each document in the corpus.
+        num_split_sentences: The number of sentences that were split since they were too long.
     """
 
     boundaries: IntArray
@@ -34,48 +37,62 @@ class Fragments:
     num_split_sentences: int
 
     @property
-    def last(self) -> IntArray:
-        """Return the index of the last boundary of each boundary's document, [N]."""
-        return np.repeat(self.offsets[1:] - 1, np.diff(self.offsets))
+    def fragments_per_document(self) -> IntArray:
+        """The number of fragments of each document, [D]."""
+        return np.diff(self.offsets) - 1
 
     @property
-    def num_documents_with_text(self) -> int:
-        """Return the number of documents with one or more fragments."""
-        return int((np.diff(self.offsets) > 1).sum())
+    def last_boundary(self) -> IntArray:
+        """For each boundary the index of the last boundary of its document, [N]."""
+        return np.repeat(self.offsets[1:] - 1, np.diff(self.offsets))
 
-    def document_of(self, boundary: IntArray) -> IntArray:
-        """Return the documents of boundaries, given by index."""
-        documents: IntArray = self.documents[np.searchsorted(self.offsets, boundary, side="right") - 1]
+    def document_of(self, boundary_index: IntArray) -> IntArray:
+        """Return the documents to which boundaries belong."""
+        documents: IntArray = self.documents[self._position_in_documents(boundary_index)]
         return documents
+
+    def first_boundary_of(self, boundary_index: IntArray) -> IntArray:
+        """Return the index of the first boundary of the documents to which boundaries belong."""
+        first: IntArray = self.offsets[self._position_in_documents(boundary_index)]
+        return first
+
+    def _position_in_documents(self, boundary_index: IntArray) -> IntArray:
+        return np.searchsorted(self.offsets, boundary_index, side="right") - 1
 
 
 def split_into_fragments(
-    corpus: TokenizedCorpus, documents: IntArray, max_tokens: int | None = None, *, halve_single: bool = False
+    corpus: TokenizedCorpus,
+    documents: IntArray,
+    max_tokens: int | None = None,
+    *,
+    split_single_fragments: bool = False,
 ) -> Fragments:
     """Split sentences into fragments.
 
     Args:
         corpus: The corpus.
         documents: The documents to use, int64 [D].
-        max_tokens: The tokens of a fragment; None: each sentence is a fragment.
-        halve_single: Split the fragment of a document with only one into two.
+        max_tokens: The maximum tokens of a fragment; None: each sentence is a fragment.
+        split_single_fragments: Split the fragment of a document that has only one into two.
     """
     first, last = corpus.document_sentence_offsets[documents], corpus.document_sentence_offsets[documents + 1]
     sentences = concat_ranges(first, last - first)
     ends = corpus.sentence_ends[sentences]
     starts = np.where(sentences > 0, corpus.sentence_ends[sentences - 1], 0)
     sizes = ends - starts
-    num_parts = (sizes > 0).astype(np.int64) if max_tokens is None else -(-sizes // max_tokens)
-    num_split_sentences = int((num_parts > 1).sum())
+    num_fragments = (sizes > 0).astype(np.int64) if max_tokens is None else -(-sizes // max_tokens)
+    num_split_sentences = int((num_fragments > 1).sum())
     document = np.repeat(np.arange(len(documents)), last - first)
-    if halve_single:
-        num_fragments = np.bincount(document, num_parts, minlength=len(documents))
-        num_parts[(num_fragments[document] == 1) & (num_parts == 1) & (sizes > 1)] = 2
-    sentence = np.repeat(np.arange(len(sentences)), num_parts)
-    k = concat_ranges(np.zeros_like(num_parts), num_parts) + 1
-    # A remainder makes the early parts longer in every other sentence, so that lengths do not tell the order.
-    round_up = (sentences % 2)[sentence] * (num_parts[sentence] - 1)
-    fragment_ends = starts[sentence] + (sizes[sentence] * k + round_up) // num_parts[sentence]
+    if split_single_fragments:
+        fragments_of_document = np.bincount(document, num_fragments, minlength=len(documents))
+        num_fragments[(fragments_of_document[document] == 1) & (num_fragments == 1) & (sizes > 1)] = 2
+    sentence = np.repeat(np.arange(len(sentences)), num_fragments)
+    # Fragment k of n ends after k/n of the sentence. This is rounded down in every other sentence, which makes the
+    # last fragment the longest, and up in the others, which makes it the shortest: lengths must not tell the
+    # order.
+    k, n = concat_ranges(np.zeros_like(num_fragments), num_fragments) + 1, num_fragments[sentence]
+    rounding = (sentences % 2)[sentence] * (n - 1)
+    fragment_ends = starts[sentence] + (sizes[sentence] * k + rounding) // n
 
     document = document[sentence]
     counts = np.bincount(document, minlength=len(documents))
@@ -87,28 +104,30 @@ def split_into_fragments(
 
 
 def follow_links(links: IntArray) -> IntArray:
-    """Return 0, links[0], links[links[0]], … as far as these are indices of `links`; links[i] > i."""
-    targets, node, end = links.tolist(), 0, len(links)
-    nodes = []
-    while node < end:
-        nodes.append(node)
-        node = targets[node]
-    return np.array(nodes, dtype=np.int64)
+    """Return the path 0, links[0], links[links[0]], … up to the end of `links`; each links[i] must be above i."""
+    targets, index, end = links.tolist(), 0, len(links)
+    path = []
+    while index < end:
+        path.append(index)
+        index = targets[index]
+    return np.array(path, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Runs of fragments, each divided into A and B; a chunk of one fragment has no B, and split = end.
+    """C chunks of a corpus, each divided into A and B.
+
+    A chunk of one fragment has no B: then `b_start` equals `end`.
 
     Attributes:
-        start: int64 [C], the token offset of A.
-        split: int64 [C], the token offset of B.
+        a_start: int64 [C], the token offset of A.
+        b_start: int64 [C], the token offset of B, where A ends.
         end: int64 [C], the token offset behind B.
-        document: int64 [C].
+        document: int64 [C], the index of the document in the corpus.
     """
 
-    start: IntArray
-    split: IntArray
+    a_start: IntArray
+    b_start: IntArray
     end: IntArray
     document: IntArray
 
@@ -118,65 +137,66 @@ def make_segment_chunks(
 ) -> Chunks:
     """Divide each document into chunks of at most `max_tokens` tokens, each split at a random fragment.
 
-    With probability `short_seq_prob` a chunk has a random shorter target length. A fragment that remains at the
-    end of a document joins the last chunk if it fits. Otherwise it takes over the last fragment of the chunk
-    before, or is read together with that fragment a second time. So only documents of one fragment have no B.
+    Fragments must have at most max_tokens / 2 tokens, so that any two fit. With probability `short_seq_prob` a
+    chunk has a random shorter target length. A fragment that remains at the end of a document joins the last chunk
+    if it fits. Otherwise it forms a chunk with the fragment before it, which the last chunk gives up if it has
+    three or more, and else shares. So only documents of one fragment have no B.
     """
-    boundaries, last = fragments.boundaries, fragments.last
-    node = np.arange(len(boundaries))
+    boundaries, last = fragments.boundaries, fragments.last_boundary
+    # `stop` is, for each boundary, the boundary at which a chunk that starts there ends.
+    index = np.arange(len(boundaries))
     target = np.full(len(boundaries), max_tokens)
-    short = np.flatnonzero(rng.random_bits(seed, "short", epoch, node) < _threshold(short_seq_prob))
+    short = np.flatnonzero(rng.random_bits(seed, "short", epoch, index) < _bits_below(short_seq_prob))
     if short_seq_prob >= 1:
-        short = node
+        short = index
     target[short] = 2 + rng.integers(seed, "target", max(1, max_tokens - 1), epoch, short)
     stop = np.searchsorted(boundaries, boundaries + target, side="right") - 1
-    stop = np.minimum(np.maximum(stop, node + 2), last)
+    stop = np.minimum(np.maximum(stop, index + 2), last)
     leaves_one = last - stop == 1
     fits = boundaries[last] - boundaries <= max_tokens
-    stop = np.where(leaves_one & fits, last, np.where(leaves_one & (stop - node >= 3), stop - 1, stop))
-    start = follow_links(np.where(node == last, node + 1, stop))
+    stop = np.where(leaves_one & fits, last, np.where(leaves_one & (stop - index >= 3), stop - 1, stop))
+    start = follow_links(np.where(index == last, index + 1, stop))
     start = start[start < last[start]]
     stop = stop[start]
-    document_start = fragments.offsets[np.searchsorted(fragments.offsets, start, side="right") - 1]
-    start = np.where((stop - start == 1) & (start > document_start), start - 1, start)
+    # A chunk of one fragment is at the end of a document, and takes the fragment before it, if there is one.
+    start = np.where((stop - start == 1) & (start > fragments.first_boundary_of(start)), start - 1, start)
     split = start + 1 + rng.integers(seed, "split", np.maximum(stop - start - 1, 1), epoch, start)
     return _make_chunks(fragments, start, np.minimum(split, stop), stop)
 
 
-def make_bidirectional_chunks(
+def make_chunks_from_either_end(
     fragments: Fragments, max_tokens: int, seed: int, epoch: int, short_seq_prob: float
 ) -> Chunks:
-    """Make `make_segment_chunks`, but of a random half of the documents from their end.
+    """Make segment chunks, from the start of each document or from its end, at random.
 
-    The last fragment of a chunk is one that still fitted, so it is short. With both directions neither segment
-    is the shorter one, and lengths do not tell the order.
+    Chunks that are made from the start tend to have a short last fragment, since only a short one still fitted;
+    the length of a segment would tell that it is the second one. In chunks that are made from the end the first
+    fragment tends to be short. The text itself is not reversed.
     """
-    first, last = (
-        fragments.boundaries[fragments.offsets[:-1]],
-        fragments.boundaries[fragments.offsets[1:] - 1],
-    )
+    first = fragments.boundaries[fragments.offsets[:-1]]
+    last = fragments.boundaries[fragments.offsets[1:] - 1]
     index = np.arange(len(first))
-    backwards = rng.random_bits(seed, "backwards", epoch, index) < _threshold(0.5)
+    is_from_end = rng.random_bits(seed, "backwards", epoch, index) < _bits_below(0.5)
+    # Mirror these documents around their middle: the token offset x becomes first + last - x.
+    mirror_sum = first + last
     document = np.repeat(index, np.diff(fragments.offsets))
     mirrored = (fragments.offsets[:-1] + fragments.offsets[1:] - 1)[document] - np.arange(len(document))
-    mirror_sum = first + last
     boundaries = np.where(
-        backwards[document],
+        is_from_end[document],
         mirror_sum[document] - fragments.boundaries[mirrored],
         fragments.boundaries,
     )
     chunks = make_segment_chunks(
         replace(fragments, boundaries=boundaries), max_tokens, seed, epoch, short_seq_prob
     )
-    owner = np.searchsorted(fragments.documents, chunks.document)
-    is_backwards, total = backwards[owner], mirror_sum[owner]
-    start, end = (
-        np.where(is_backwards, total - y, x)
-        for x, y in ((chunks.start, chunks.end), (chunks.end, chunks.start))
-    )
-    split = np.where(is_backwards, total - chunks.split, chunks.split)
-    has_no_b = chunks.split == chunks.end
-    return replace(chunks, start=start, split=np.where(has_no_b, end, split), end=end)
+    # Mirror their chunks back.
+    position = np.searchsorted(fragments.documents, chunks.document)
+    is_mirrored, total = is_from_end[position], mirror_sum[position]
+    a_start = np.where(is_mirrored, total - chunks.end, chunks.a_start)
+    b_start = np.where(is_mirrored, total - chunks.b_start, chunks.b_start)
+    end = np.where(is_mirrored, total - chunks.a_start, chunks.end)
+    has_no_b = chunks.b_start == chunks.end
+    return replace(chunks, a_start=a_start, b_start=np.where(has_no_b, end, b_start), end=end)
 
 
 def make_sentence_chunks(fragments: Fragments, seed: int, epoch: int) -> Chunks:
@@ -184,12 +204,11 @@ def make_sentence_chunks(fragments: Fragments, seed: int, epoch: int) -> Chunks:
 
     If their number is odd, the first or the last pair, at random, shares a fragment with its neighbor.
     """
-    offsets = fragments.offsets
-    num_fragments = np.diff(offsets) - 1
+    offsets, num_fragments = fragments.offsets, fragments.fragments_per_document
     num_pairs = (num_fragments + 1) // 2
-    k = concat_ranges(np.zeros_like(num_pairs), num_pairs)
+    k = concat_ranges(np.zeros_like(num_pairs), num_pairs)  # pair k of its document
     document = np.repeat(np.arange(len(num_fragments)), num_pairs)
-    shares_first = rng.random_bits(seed, "odd pair", epoch, np.arange(len(num_fragments))) < _threshold(0.5)
+    shares_first = rng.random_bits(seed, "odd pair", epoch, np.arange(len(num_fragments))) < _bits_below(0.5)
     is_odd = (num_fragments % 2 == 1) & (num_fragments > 1)
     shift = is_odd[document] & np.where(shares_first[document], k > 0, k == num_pairs[document] - 1)
     start = offsets[document] + 2 * k - shift
@@ -198,10 +217,11 @@ def make_sentence_chunks(fragments: Fragments, seed: int, epoch: int) -> Chunks:
 
 
 def _make_chunks(fragments: Fragments, start: IntArray, split: IntArray, stop: IntArray) -> Chunks:
+    """Make chunks from the indices of the boundaries where A starts, B starts, and B ends."""
     boundaries = fragments.boundaries
     return Chunks(boundaries[start], boundaries[split], boundaries[stop], fragments.document_of(start))
 
 
-def _threshold(probability: float) -> np.uint64:
-    """Return the bound below which 64 random bits are with this probability, below 1."""
+def _bits_below(probability: float) -> np.uint64:
+    """Return the integer that 64 random bits are below with this probability, at most 2**64 - 1."""
     return np.uint64(min(int(probability * 2.0**64), 2**64 - 1))

@@ -10,11 +10,11 @@ from bertsmith.settings import Settings
 
 _Probability = Annotated[float, Field(ge=0, le=1)]
 PAIRS = ("segment_pair", "sentence_pair")
-"""The values of `instances` that give pairs of segments."""
+"""The values of `instances` that are pairs of segments."""
 MEAN_FILL_RATIO = 0.91
-"""Mean tokens of next-sentence pairs at a length of 128, as a ratio of that length (English Wikipedia)."""
+"""The mean length of next-sentence pairs at a maximum of 128 tokens, as a ratio of it (English Wikipedia)."""
 TOKEN_REPETITION = 1.24
-"""Tokens in these pairs per token of the text and epoch."""
+"""The tokens in the next-sentence pairs of an epoch, per token of the text: NotNext repeats some (same corpus)."""
 
 
 class DataSettings(Settings):
@@ -165,10 +165,10 @@ class DataSettings(Settings):
 
     @property
     def min_documents(self) -> int:
-        """Return the least number of documents: 2 if NotNext segments come from another document, else 1."""
+        """The minimum number of different documents: 2 if NotNext segments come from another document, else 1."""
         return 2 if self.uses_other_documents else 1
 
     @property
     def uses_other_documents(self) -> bool:
-        """Return True if NotNext segments come from other documents."""
+        """True if NotNext segments come from other documents."""
         return self.sentence_task == "nsp" and self.nsp_negatives == "other_document"

@@ -1,11 +1,14 @@
 """Selection of whole words and of spans of words to predict.
 
-Words: in random order, all pieces of a word together. A word that would exceed the number of predictions is
-skipped, and shorter ones are still tried, as in the original whole-word release. Spans: at words in random
-order, each with a random number of consecutive words, cut to the whole words that still fit (Joshi et al. 2020,
-SpanBERT, section 3.1). If not a single word fits, the first one drawn is selected that does not exceed the
-user's limit, so that a sequence has something to predict. All sequences are processed at once, in a few rounds
-of array operations.
+Whole words: words are taken in random order, each with all of its pieces. A word that would exceed the number of
+predictions is skipped, and shorter ones are still tried, as in the whole-word masking of BERT's release. Spans:
+they start at words in random order, have a random number of consecutive words, and are shortened to the whole
+words that still fit (Joshi et al. 2020, SpanBERT, section 3.1). If not even one word fits, the first one in the
+random order that does not exceed `max_predictions` is selected, so that a sequence has something to predict.
+
+All sequences are processed at once, in a few rounds of array operations.
+
+Shapes: B sequences with N tokens and W words. The index of a token is its index in [N].
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class SpanLengthDistribution:
-    """Words per span: n from 1 to max_length with p(n) ~ (1 - p)^(n - 1), or p(n) ~ 1/n (ALBERT)."""
+    """The number n of words per span, from 1 to `max_length`.
+
+    P(n) is proportional to (1 - p)^(n - 1) for "geometric" (SpanBERT), and to 1/n for "harmonic" (ALBERT).
+    """
 
     name: Literal["geometric", "harmonic"] = "geometric"
     p: float = 0.2
@@ -31,14 +37,14 @@ class SpanLengthDistribution:
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
-        """Return p(1) … p(max_length)."""
+        """The probabilities P(1), …, P(max_length)."""
         n = np.arange(1, self.max_length + 1)
         weights = (1 - self.p) ** (n - 1) if self.name == "geometric" else 1.0 / n
         probabilities: NDArray[np.float64] = weights / weights.sum()
         return probabilities
 
     def lengths(self, uniform: NDArray[np.float64]) -> IntArray:
-        """Return lengths for uniform random numbers in [0, 1)."""
+        """Return the number of words for each of these random numbers in [0, 1)."""
         lengths = np.searchsorted(np.cumsum(self.probabilities)[:-1], uniform, side="right") + 1
         return lengths.astype(np.int64)
 
@@ -48,10 +54,10 @@ class Words:
     """W words of B concatenated sequences.
 
     Attributes:
-        first: int64 [W], the first row of each word.
-        size: int64 [W], the rows of each word.
+        first: int64 [W], the index of each word's first token.
+        size: int64 [W], the number of tokens of each word.
         sequence: int64 [W], the sequence of each word.
-        is_adjacent: bool [W], True if a word is directly behind the word before, in one sequence.
+        is_adjacent: bool [W], True if a word directly follows the word before it, in the same sequence.
         num_sequences: B.
     """
 
@@ -65,13 +71,13 @@ class Words:
     def from_starts(
         cls, word_starts: BoolArray, unmaskable: BoolArray, positions: IntArray, sequence_starts: IntArray
     ) -> Words:
-        """Find the words; unmaskable rows are no words and end one.
+        """Find the words; an unmaskable token is not part of a word, and ends the word before it.
 
         Args:
-            word_starts: bool [N].
-            unmaskable: bool [N].
-            positions: int64 [N], each row's position in its sequence.
-            sequence_starts: int64 [B], the first row of each sequence.
+            word_starts: bool [N], True for tokens that start a word.
+            unmaskable: bool [N], True for tokens that are never predicted.
+            positions: int64 [N], each token's position in its sequence.
+            sequence_starts: int64 [B], the index of each sequence's first token.
         """
         is_boundary = word_starts | unmaskable
         is_boundary[1:] |= unmaskable[:-1]
@@ -97,26 +103,27 @@ def select_words(
         words: The words.
         order: int64 [W], all words by sequence, in random order within each.
         num_predictions: int64 [B], the tokens to select in each sequence.
-        max_predictions: The limit that no selected word exceeds.
+        max_predictions: The maximum predictions per sequence; None: no limit.
     """
+    # In each round, the words that still fit are tried in order, up to the first of each sequence that does not
+    # fit any more. That one is skipped, and the next round continues behind it.
     size, sequence = words.size[order], words.sequence[order]
     remaining = num_predictions.copy()
     selected = np.zeros(len(order), dtype=np.bool_)
     candidates = np.arange(len(order))
     while len(candidates := candidates[size[candidates] <= remaining[sequence[candidates]]]):
-        owners, sizes = sequence[candidates], size[candidates]
+        sequences, sizes = sequence[candidates], size[candidates]
         cumulative = np.cumsum(sizes)
-        starts = np.flatnonzero(np.diff(owners, prepend=-1))
+        starts = np.flatnonzero(np.diff(sequences, prepend=-1))
         before = np.repeat(cumulative[starts] - sizes[starts], np.diff(np.append(starts, len(candidates))))
-        is_settled = cumulative - before <= remaining[owners]
-        selected[candidates[is_settled]] = True
-        remaining -= np.bincount(owners[is_settled], sizes[is_settled], minlength=words.num_sequences).astype(
-            np.int64
-        )
-        too_long = np.flatnonzero(~is_settled)
-        too_long = too_long[np.diff(owners[too_long], prepend=-1) != 0]  # the first is skipped
-        is_settled[too_long] = True
-        candidates = candidates[~is_settled]
+        fits = cumulative - before <= remaining[sequences]
+        selected[candidates[fits]] = True
+        num_selected = np.bincount(sequences[fits], sizes[fits], minlength=words.num_sequences)
+        remaining -= num_selected.astype(np.int64)
+        is_next_round = ~fits
+        too_long = np.flatnonzero(~fits)
+        is_next_round[too_long[np.diff(sequences[too_long], prepend=-1) != 0]] = False  # skip the first
+        candidates = candidates[is_next_round]
     selected[_first_words_of_empty(sequence, size, selected, num_predictions, max_predictions)] = True
     return np.sort(order[selected])
 
@@ -129,7 +136,7 @@ def select_spans(
     max_span_length: int,
     max_predictions: int | None = None,
 ) -> tuple[IntArray, IntArray]:
-    """Select words to predict in spans; return them in ascending order, and the first row of each one's span.
+    """Select words to predict in spans.
 
     Args:
         words: The words.
@@ -138,29 +145,33 @@ def select_spans(
         span_lengths: int64 [W], the words of a span that starts at each word.
         max_span_length: The words of the longest span.
         max_predictions: As in `select_words`.
+
+    Returns:
+        The selected words in ascending order, and for each the index of the first token of its span.
     """
+    # In each round, the next word in random order of each sequence that has predictions left starts a span.
     num_words = len(order)
-    next_ = np.searchsorted(words.sequence, np.arange(words.num_sequences))
+    next_in_order = np.searchsorted(words.sequence, np.arange(words.num_sequences))
     end = np.searchsorted(words.sequence, np.arange(words.num_sequences), side="right")
     remaining = num_predictions.copy()
-    span_start = np.full(num_words, -1)
-    steps = np.arange(max_span_length)
-    active = np.flatnonzero((remaining > 0) & (next_ < end))
+    span_start = np.full(num_words, -1)  # of each word's span; -1 if the word is not selected
+    offsets = np.arange(max_span_length)
+    active = np.flatnonzero((remaining > 0) & (next_in_order < end))  # sequences
     while len(active):
-        first = order[next_[active]]
-        span = np.minimum(first[:, None] + steps, num_words - 1)
-        fits = (
-            (span_start[span] < 0)
-            & (steps < span_lengths[first][:, None])
-            & (first[:, None] + steps < num_words)
-        )
+        first = order[next_in_order[active]]
+        span = first[:, None] + offsets  # the words of each span if it had the maximum length
+        is_word = span < num_words
+        span = np.minimum(span, num_words - 1)
+        # A span ends before a selected word, after its random length, and before a word that is not adjacent or
+        # exceeds the predictions that are left.
+        fits = is_word & (span_start[span] < 0) & (offsets < span_lengths[first][:, None])
         fits[:, 1:] &= words.is_adjacent[span[:, 1:]]
         fits = np.logical_and.accumulate(fits, axis=1)
         fits &= np.cumsum(words.size[span], axis=1) <= remaining[active][:, None]
         span_start[span[fits]] = np.repeat(words.first[first], fits.sum(1))
         remaining[active] -= (words.size[span] * fits).sum(1)
-        next_[active] += 1
-        active = active[(remaining[active] > 0) & (next_[active] < end[active])]
+        next_in_order[active] += 1
+        active = active[(remaining[active] > 0) & (next_in_order[active] < end[active])]
     extra = order[
         _first_words_of_empty(
             words.sequence[order],
@@ -182,7 +193,15 @@ def _first_words_of_empty(
     num_predictions: IntArray,
     max_predictions: int | None,
 ) -> IntArray:
-    """Return, for each sequence without a prediction that should have one, its first word within the limit."""
+    """Return a word of each sequence that has none selected and should: its first word within the limit.
+
+    Args:
+        sequence: int64 [W], the sequence of each word, ascending; words are in random order within it.
+        size: int64 [W], the number of tokens of each word.
+        selected: bool [W], True for selected words.
+        num_predictions: int64 [B], the tokens to select in each sequence.
+        max_predictions: The maximum predictions per sequence; None: no limit.
+    """
     candidates = np.arange(len(sequence))
     if max_predictions is not None:
         candidates = candidates[size <= max_predictions]

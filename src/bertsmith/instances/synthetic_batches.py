@@ -1,4 +1,4 @@
-"""Batches of random text in the shape of pre-training's, to measure speed without a corpus."""
+"""Batches of random tokens in the shape of pre-training batches, to measure speed without a corpus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from bertsmith.packed import Packed
 
 
 class SyntheticStream:
-    """An endless stream of pairs of `length` tokens; the ratio `mlm_probability` of them is predicted."""
+    """Batches of random pairs of `length` tokens each, with the interface of `InstanceStream`.
+
+    The ratio `mlm_probability` of the tokens is predicted; none is replaced by [MASK].
+    """
 
     def __init__(self, vocab_size: int, length: int, mlm_probability: float, task: str = "nsp") -> None:
         self._vocab_size, self._length = vocab_size, length
@@ -29,11 +32,11 @@ class SyntheticStream:
         segments = (np.arange(num_instances * length) % length >= length // 2).astype(np.int64)
         rows = np.arange(0, num_instances * length, max(1, round(1 / self._mlm_probability)))
         return MaskedBatch(
-            Packed.from_arrays(ids, segments, np.full(num_instances, length)),
-            torch.from_numpy(rows),
-            torch.from_numpy(ids[rows]),
-            torch.arange(0 if self._task == "none" else num_instances) % 2,
-            epoch,
-            start,
-            self._task,
+            packed=Packed.from_arrays(ids, segments, np.full(num_instances, length)),
+            rows=torch.from_numpy(rows),
+            labels=torch.from_numpy(ids[rows]),
+            pair_labels=torch.arange(0 if self._task == "none" else num_instances) % 2,
+            epoch=epoch,
+            first_instance=start,
+            task=self._task,
         )

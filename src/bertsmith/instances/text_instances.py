@@ -1,9 +1,11 @@
 """Plans of instances of one text, without pairs: full sentences, doc sentences, single documents.
 
 The first two are those of Liu et al. 2019 (RoBERTa), section 4.2. Full sentences: consecutive whole sentences up
-to the length, across the ends of documents, with a separator in between. Doc sentences: the same within a
-document, so that some instances are short; a token budget per batch makes up for it. Single: each document is an
-instance, in equal parts if it is longer.
+to the maximum length, across the ends of documents, with a separator token between documents. Doc sentences: the
+same within a document, so that some instances are short; a token budget per batch makes up for it. Single: each
+document is an instance, or several of equal length if it is too long for one.
+
+A sentence that is too long for an instance is split into fragments (`segments.py`).
 """
 
 from __future__ import annotations
@@ -14,85 +16,102 @@ from bertsmith import rng
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.instances.epoch_plan import (
     EpochPlan,
+    Spans,
     concat_ranges,
     count_covered_tokens,
     count_document_tokens,
 )
-from bertsmith.instances.segments import Fragments, follow_links, split_into_fragments
+from bertsmith.instances.segments import follow_links, split_into_fragments
+
+_NUM_SPECIAL_TOKENS = 2  # [CLS] and the last [SEP]
 
 
 def plan_full_sentences(
     corpus: TokenizedCorpus, documents: IntArray, *, max_length: int, seed: int, epoch: int
 ) -> EpochPlan:
     """Plan instances that are filled across documents, whose order is drawn for each epoch."""
-    max_tokens = max_length - 2
+    max_tokens = max_length - _NUM_SPECIAL_TOKENS
     fragments = split_into_fragments(corpus, documents, max_tokens)
     order = rng.permutation(seed, "documents", len(documents), epoch)
-    # The fragments in reading order: document after document as drawn, without the boundaries that end them.
-    num_fragments = np.diff(fragments.offsets) - 1
-    node = concat_ranges(fragments.offsets[:-1][order], num_fragments[order])
-    size = fragments.boundaries[node + 1] - fragments.boundaries[node]
-    # A separator is before each document's first fragment.
-    starts_part = np.zeros(len(node), dtype=np.int64)
-    starts_part[(np.cumsum(num_fragments[order]) - num_fragments[order])[num_fragments[order] > 0]] = 1
-    before = np.concatenate([[0], np.cumsum(size + starts_part)])
-    stop = np.searchsorted(before, before[:-1] + starts_part + max_tokens, side="right") - 1
-    first_fragment = follow_links(stop)
-    starts_part[first_fragment] = 1  # a part starts with an instance or with a document
-    part = np.flatnonzero(starts_part)
-    starts = fragments.boundaries[node[part]]
-    lengths = np.add.reduceat(size, part) if len(part) else part
-    part_offsets = np.append(np.searchsorted(part, first_fragment), len(part))
-    return _make_plan(corpus, fragments, starts, lengths, part_offsets, fragments.document_of(node[part]))
+    # The fragments in reading order, as indices of the boundaries where they start, and their tokens.
+    num_fragments = fragments.fragments_per_document[order]
+    fragment = concat_ranges(fragments.offsets[:-1][order], num_fragments)
+    size = fragments.boundaries[fragment + 1] - fragments.boundaries[fragment]
+    # 1 for each fragment that starts a document, else 0: the separator tokens before it.
+    starts_part = np.zeros(len(fragment), dtype=np.int64)
+    starts_part[(np.cumsum(num_fragments) - num_fragments)[num_fragments > 0]] = 1
+    # For each fragment, the end of an instance that would start with it, without the separator before it.
+    tokens_before = np.concatenate([[0], np.cumsum(size + starts_part)])
+    stop = np.searchsorted(tokens_before, tokens_before[:-1] + starts_part + max_tokens, side="right") - 1
+    first_of_instance = follow_links(stop)
+    # A part starts with a document or with an instance.
+    starts_part[first_of_instance] = 1
+    first_of_part = np.flatnonzero(starts_part)
+    part_starts = fragment[first_of_part]
+    parts = Spans(
+        fragments.boundaries[part_starts],
+        np.add.reduceat(size, first_of_part) if len(first_of_part) else first_of_part,
+        fragments.document_of(part_starts),
+    )
+    part_offsets = np.append(np.searchsorted(first_of_part, first_of_instance), len(first_of_part))
+    return _make_plan(corpus, documents, parts, part_offsets, fragments.num_split_sentences)
 
 
 def plan_doc_sentences(corpus: TokenizedCorpus, documents: IntArray, *, max_length: int) -> EpochPlan:
-    """Plan instances of consecutive whole sentences up to the length, within a document."""
-    fragments = split_into_fragments(corpus, documents, max_length - 2)
-    boundaries, last = fragments.boundaries, fragments.last
-    node = np.arange(len(boundaries))
-    stop = np.minimum(np.searchsorted(boundaries, boundaries + max_length - 2, side="right") - 1, last)
-    start = follow_links(np.where(node == last, node + 1, stop))
+    """Plan instances of consecutive whole sentences up to the maximum length, within a document."""
+    max_tokens = max_length - _NUM_SPECIAL_TOKENS
+    fragments = split_into_fragments(corpus, documents, max_tokens)
+    boundaries, last = fragments.boundaries, fragments.last_boundary
+    index = np.arange(len(boundaries))
+    stop = np.minimum(np.searchsorted(boundaries, boundaries + max_tokens, side="right") - 1, last)
+    start = follow_links(np.where(index == last, index + 1, stop))
     start = start[start < last[start]]
     lengths = boundaries[stop[start]] - boundaries[start]
-    part_offsets = np.arange(len(start) + 1)
-    return _make_plan(
-        corpus, fragments, boundaries[start], lengths, part_offsets, fragments.document_of(start)
-    )
+    parts = Spans(boundaries[start], lengths, fragments.document_of(start))
+    return _make_plan(corpus, documents, parts, np.arange(len(start) + 1), fragments.num_split_sentences)
 
 
 def plan_single_documents(corpus: TokenizedCorpus, documents: IntArray, *, max_length: int) -> EpochPlan:
-    """Plan one instance per document, or several in equal parts of a longer one."""
+    """Plan one instance per document, or several of equal length if it is too long for one."""
     offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
     start, size = offsets[documents], (offsets[1:] - offsets[:-1])[documents]
-    num_parts = -(-size // (max_length - 2))
-    document = np.repeat(np.arange(len(documents)), num_parts)
-    k = concat_ranges(np.zeros_like(num_parts), num_parts)
-    starts, ends = (start[document] + size[document] * (k + j) // num_parts[document] for j in (0, 1))
-    fragments = Fragments(start, np.arange(len(documents) + 1), documents, 0)
-    part_offsets = np.arange(len(document) + 1)
-    plan = _make_plan(corpus, fragments, starts, ends - starts, part_offsets, documents[document])
-    plan.counts["documents_parted"] = int((num_parts > 1).sum())
+    num_instances = -(-size // (max_length - _NUM_SPECIAL_TOKENS))
+    document = np.repeat(np.arange(len(documents)), num_instances)
+    k, n = concat_ranges(np.zeros_like(num_instances), num_instances), num_instances[document]
+    starts = start[document] + size[document] * k // n
+    ends = start[document] + size[document] * (k + 1) // n
+    parts = Spans(starts, ends - starts, documents[document])
+    plan = _make_plan(corpus, documents, parts, np.arange(len(document) + 1), num_split_sentences=0)
+    plan.counts["documents_parted"] = int((num_instances > 1).sum())
     return plan
 
 
 def _make_plan(
     corpus: TokenizedCorpus,
-    fragments: Fragments,
-    starts: IntArray,
-    lengths: IntArray,
-    part_offsets: IntArray,
     documents: IntArray,
+    parts: Spans,
+    part_offsets: IntArray,
+    num_split_sentences: int,
 ) -> EpochPlan:
+    """Make a plan of instances that consist of these parts."""
     n = len(part_offsets) - 1
     counts = {
         "instances": n,
-        "documents": len(fragments.documents),
-        "sentences": int(np.diff(corpus.document_sentence_offsets)[fragments.documents].sum()),
-        "sentences_parted": fragments.num_split_sentences,
+        "documents": len(documents),
+        "sentences": int(np.diff(corpus.document_sentence_offsets)[documents].sum()),
+        "sentences_parted": num_split_sentences,
         "tokens_cut": 0,
-        "tokens_left_out": count_document_tokens(corpus, fragments.documents)
-        - count_covered_tokens(starts, lengths),
+        "tokens_left_out": count_document_tokens(corpus, documents)
+        - count_covered_tokens(parts.starts, parts.lengths),
     }
-    labels = np.zeros(n, dtype=np.int64)
-    return EpochPlan(starts, lengths, documents, part_offsets, labels, np.arange(n), False, 1, counts)
+    return EpochPlan(
+        starts=parts.starts,
+        lengths=parts.lengths,
+        documents=parts.documents,
+        part_offsets=part_offsets,
+        labels=np.zeros(n, dtype=np.int64),
+        instance_ids=np.arange(n),
+        is_pair=False,
+        num_separators=1,
+        counts=counts,
+    )

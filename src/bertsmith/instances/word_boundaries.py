@@ -1,8 +1,8 @@
-"""Word starts in sequences of pieces: as the tokenizer marks them, and for Chinese from a segmenter.
+"""Word starts in sequences of token ids: as the tokenizer marks them, and for Chinese from a segmenter.
 
-A Chinese BERT has a piece for each character. To mask whole words, runs of such pieces are segmented with jieba's
-dictionary (`data.word_segmenter=jieba`) when masks are drawn and from the ids alone, so the same ids have the same
-words in every epoch, batch, and process.
+A Chinese BERT has a token for each character. To mask whole words (`data.word_segmenter=jieba`), consecutive
+Chinese characters are segmented with jieba's dictionary when masks are drawn. This depends only on the ids, so the
+same ids have the same words in every epoch, batch, and process.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 def word_start_function(
     tokenizer: Tokenizer, settings: DataSettings
 ) -> Callable[[IntArray], NDArray[np.bool_]] | None:
-    """Return a function ids [N] → bool [N], the pieces that start a word, or None for token masks."""
+    """Return a function from ids [N] to bool [N], the tokens that start a word; None for token masks."""
     if settings.masking == "token":
         return None
     return ChineseWordStarts(tokenizer) if settings.word_segmenter == "jieba" else tokenizer.word_starts
 
 
 class ChineseWordStarts:
-    """`tokenizer.word_starts`, with runs of single Chinese characters joined into words."""
+    """Compute word starts as `tokenizer.word_starts`, but join consecutive Chinese characters into words."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Load the segmenter.
@@ -60,7 +60,7 @@ class ChineseWordStarts:
             )
 
     def __call__(self, ids: IntArray) -> NDArray[np.bool_]:
-        """Return the pieces that start a word: ids [N] → bool [N]."""
+        """Return True for tokens that start a word: ids [N] → bool [N]."""
         word_starts = self._word_starts(ids).copy()
         is_chinese = self._is_chinese[ids]
         edges = np.flatnonzero(np.diff(is_chinese, prepend=False, append=False))
@@ -70,12 +70,14 @@ class ChineseWordStarts:
             offsets = itertools.accumulate(map(len, self._segment(text)), initial=start)
             word_starts[start:end] = False
             word_starts[list(offsets)[:-1]] = True
-        word_starts[run_ends[run_ends < len(ids)]] = True  # what follows a run is no part of its last word
+        word_starts[run_ends[run_ends < len(ids)]] = (
+            True  # the token behind a run is not part of its last word
+        )
         return word_starts
 
 
 def _chinese_character(token: str) -> str:
-    """Return the single Chinese character of a piece, or an empty string."""
+    """Return the character of a token that is a single Chinese character, or an empty string."""
     text = token.removeprefix("##")
     if len(text) == 1 and any(ord(text) in block for block in IDEOGRAPHS):
         return text

@@ -1,4 +1,4 @@
-"""Causal language modeling: predict each token from those before it, or backwards from those after it.
+"""Causal language modeling: predict each token from those before it, or from those after it (`model.backwards`).
 
 Sources: Radford et al. 2018; the ablation "LTR & No NSP" of Devlin et al. 2019, section 5.1. The instances are
 those of masked language modeling without masks; the head is the masked-LM head, tied to the token embeddings.
@@ -27,9 +27,10 @@ from bertsmith.settings import Settings
 
 
 class CausalLM(Objective):
-    """One head over the vocabulary.
+    """A language-modeling head, the masked-LM head.
 
-    Its loss `lm` covers every token, including special ones, except the first that is read of each sequence.
+    The loss `lm` covers every token, including special ones, except the first of each sequence (if the model reads
+    backwards, the last).
     """
 
     name = "causal"
@@ -54,30 +55,32 @@ class CausalLM(Objective):
         return cls(encoder.config, generator)
 
     def counts(self, batch: MaskedBatch) -> Mapping[str, int]:
-        """Count the predicted tokens: all but the first of each sequence."""
+        """Return the number of predicted tokens: all but one of each sequence."""
         return {"lm": batch.tokens - int((batch.packed.lengths > 0).sum())}
 
     def loss(self, encoder: Encoder, batch: MaskedBatch) -> Loss:
-        """Return the summed cross-entropy of each token given those that are read before it."""
+        """Return the summed cross-entropy of each token given those before it, or those after it."""
         packed = batch.unmasked
-        input_rows, label_rows = self._rows(packed)
+        input_rows, label_rows = self._prediction_rows(packed)
         token_embedding = encoder.embeddings.token
         with token_embedding.tied_decoder_weight(self.masked.tied) as decoder_weight:
             hidden = encoder(packed)[input_rows]
-        loss, correct = self.masked.loss(hidden, decoder_weight, packed.tokens[label_rows])
-        return Loss({"lm": loss}, self.counts(batch), {"lm": correct})
+        loss_sum, num_correct = self.masked.loss(hidden, decoder_weight, packed.tokens[label_rows])
+        return Loss({"lm": loss_sum}, self.counts(batch), {"lm": num_correct})
 
-    def init_output_bias(self, tokens: NDArray[np.int64]) -> None:
+    def init_output_bias(self, token_counts: NDArray[np.int64]) -> None:
         """Set the head's bias to the logarithm of each token's frequency in the corpus."""
-        init_output_bias(self.masked.bias, tokens)
+        init_output_bias(self.masked.bias, token_counts)
 
-    def unigram_baseline(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
+    def unigram_baseline(
+        self, token_counts: NDArray[np.int64], batches: Iterable[MaskedBatch]
+    ) -> dict[str, float]:
         """Return the loss of a unigram model on the predicted tokens."""
-        labels = (batch.unmasked.tokens[self._rows(batch.packed)[1]] for batch in batches)
-        return {"unigram_lm_loss": unigram_cross_entropy(tokens, labels)}
+        labels = (batch.unmasked.tokens[self._prediction_rows(batch.packed)[1]] for batch in batches)
+        return {"unigram_lm_loss": unigram_cross_entropy(token_counts, labels)}
 
-    def _rows(self, packed: Packed) -> tuple[Tensor, Tensor]:
-        """Return the rows that predict a token, and the rows of the predicted tokens, both long [n]."""
+    def _prediction_rows(self, packed: Packed) -> tuple[Tensor, Tensor]:
+        """Return the rows of hidden states that predict a token, and the rows of these tokens, long [M] each."""
         rows = _rows_with_successor(packed)
         return (rows + 1, rows) if self.config.backwards else (rows, rows + 1)
 
@@ -87,7 +90,7 @@ class CausalLM(Objective):
 
 
 def _rows_with_successor(packed: Packed) -> Tensor:
-    """Return the rows of all tokens but the last of each sequence, long [n]."""
+    """Return the rows of all tokens but the last of each sequence, long [M]."""
     lengths = packed.lengths[packed.lengths > 0]
     rows = np.delete(np.arange(lengths.sum()), lengths.cumsum() - 1)
     return torch.from_numpy(rows).to(packed.tokens.device)

@@ -1,8 +1,8 @@
-"""Distillation on a corpus: a student learns a teacher's predictions of masked tokens (Sanh et al. 2019).
+"""Distillation (DistilBERT, Sanh et al. 2019): a student learns a teacher's predictions of masked tokens.
 
-The loss has three parts, each with a weight and omitted if that is 0: `soft`, the KL divergence between the
-teacher's and the student's distributions over the vocabulary, both softened by a temperature; `mlm`, the
-cross-entropy of the masked tokens; `cosine`, the cosine distance of their last hidden states.
+The loss has three parts, each with a weight; a part with the weight 0 is not computed. `soft` is the KL divergence
+between the teacher's and the student's distributions over the vocabulary, both softened by a temperature; `mlm` is
+the cross-entropy of the masked tokens; `cosine` is the cosine distance of the models' last hidden states.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
 class Distillation(Objective):
-    """A student's masked-LM head, and a frozen teacher."""
+    """A student's masked-LM head, and a frozen teacher with its masked-LM head."""
 
     name = "distil"
     settings_type = DistillationSettings
@@ -67,7 +67,11 @@ class Distillation(Objective):
         data: DataSettings,
         settings: DistillationSettings,
     ) -> Distillation:
-        """Build the student's head and the teacher; raise InputError if they do not fit together."""
+        """Build the student's head and the teacher.
+
+        Raises:
+            InputError: The settings are invalid, or the student cannot learn from the teacher.
+        """
         if not settings.teacher:
             raise InputError(
                 "teacher_missing",
@@ -95,16 +99,16 @@ class Distillation(Objective):
             init_from_teacher(encoder, self.masked, self.teacher, self.teacher_masked)
 
     def check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Raise InputError if the teacher has another tokenizer."""
+        """Raise InputError if the teacher has a different tokenizer."""
         check_tokenizer(self._folder, tokenizer)
 
     @property
     def input_digests(self) -> tuple[str, ...]:
-        """Digest of the teacher's weights."""
+        """The digest of the teacher's weights."""
         return (self._folder.weights_digest(),)
 
     def counts(self, batch: MaskedBatch) -> Mapping[str, int]:
-        """Count the masked tokens, and all tokens for the hidden states."""
+        """Return the number of tokens that each part sums over: the masked ones, or all."""
         num_masked = len(batch.rows)
         num_soft = num_masked if self._settings.soft_on == "masked" else batch.tokens
         counts = {"soft": num_soft, "mlm": num_masked, "cosine": batch.tokens}
@@ -112,15 +116,17 @@ class Distillation(Objective):
 
     def loss(self, encoder: Encoder, batch: MaskedBatch) -> Loss:
         """Return the sums of T² · KL(teacher ‖ student), of masked cross-entropies, and of 1 - cosine."""
-        decodes = self.masked.tied and self.loss_weights.keys() != {"cosine"}
-        with encoder.embeddings.token.tied_decoder_weight(decodes) as decoder_weight:
+        uses_decoder = self.loss_weights.keys() != {"cosine"}
+        is_tied = self.masked.tied and uses_decoder
+        with encoder.embeddings.token.tied_decoder_weight(is_tied) as decoder_weight:
             hidden = encoder(batch.packed)
         sums: dict[str, Tensor] = {}
-        correct: dict[str, Tensor] = {}
+        num_correct: dict[str, Tensor] = {}
         if "mlm" in self.loss_weights:
-            sums["mlm"], correct["mlm"] = self.masked.loss(hidden[batch.rows], decoder_weight, batch.labels)
+            mlm_hidden = hidden[batch.rows]
+            sums["mlm"], num_correct["mlm"] = self.masked.loss(mlm_hidden, decoder_weight, batch.labels)
         if not self.loss_weights.keys() & {"soft", "cosine"}:
-            return Loss(sums, self.counts(batch), correct)
+            return Loss(sums, self.counts(batch), num_correct)
         with torch.no_grad():
             teacher_hidden = self.teacher(batch.packed)
         if "soft" in self.loss_weights:
@@ -134,17 +140,19 @@ class Distillation(Objective):
         if "cosine" in self.loss_weights:
             cosines = F.cosine_similarity(hidden.float(), teacher_hidden.float(), dim=-1)
             sums["cosine"] = (1 - cosines).sum()
-        return Loss(sums, self.counts(batch), correct)
+        return Loss(sums, self.counts(batch), num_correct)
 
-    def init_output_bias(self, tokens: Any) -> None:
+    def init_output_bias(self, token_counts: Any) -> None:
         """Set the student's output bias to the logarithm of each token's frequency in the corpus."""
-        init_output_bias(self.masked.bias, tokens)
+        init_output_bias(self.masked.bias, token_counts)
 
-    def unigram_baseline(self, tokens: NDArray[Any], batches: Iterable[MaskedBatch]) -> dict[str, float]:
+    def unigram_baseline(
+        self, token_counts: NDArray[Any], batches: Iterable[MaskedBatch]
+    ) -> dict[str, float]:
         """Return the loss of a unigram model on the masked tokens."""
         if "mlm" not in self.loss_weights:
             return {}
-        return {"unigram_mlm_loss": unigram_cross_entropy(tokens, (batch.labels for batch in batches))}
+        return {"unigram_mlm_loss": unigram_cross_entropy(token_counts, (batch.labels for batch in batches))}
 
     def training_record(self) -> dict[str, str]:
         """Return the path of the teacher."""
@@ -168,11 +176,11 @@ _COPIED_SETTINGS = (
     "tie_word_embeddings",
     "hidden_act",
 )
-"""Settings that must be equal if weights are copied."""
+"""Settings of `model` that must be equal if the student is initialized with the teacher's layers."""
 
 
 def check_tokenizer(teacher: ModelFolder, tokenizer: Tokenizer) -> None:
-    """Raise InputError if the teacher has another tokenizer."""
+    """Raise InputError if the teacher has a different tokenizer."""
     if teacher.tokenizer().digest != tokenizer.digest:
         prepare = command("data prepare", "FILES", tokenizer=teacher.path, out="SHARDS")
         raise InputError(
@@ -185,6 +193,7 @@ def check_tokenizer(teacher: ModelFolder, tokenizer: Tokenizer) -> None:
 
 
 def _check_teacher(teacher: ModelFolder, config: ModelConfig, settings: DistillationSettings) -> None:
+    """Raise InputError if a student of this configuration cannot learn from the teacher."""
     if not teacher.has("masked"):
         hint = "use a pre-trained run, not a fine-tuned one"
         raise InputError(
@@ -258,8 +267,8 @@ def init_from_teacher(
 ) -> None:
     """Copy the teacher's embeddings, evenly spaced layers, and head to a student.
 
-    A student without segment embeddings adds the first one to each position, so that its embeddings of a single
-    text equal the teacher's. (The release drops that vector.)
+    If only the teacher has segment embeddings, its first one is added to each of the student's position
+    embeddings, so that the embeddings of a single text are equal. (The release omits that vector.)
     """
     with torch.no_grad():
         teacher_embeddings = teacher.embeddings.state_dict()
@@ -268,14 +277,16 @@ def init_from_teacher(
         if encoder.embeddings.segment is None and teacher.embeddings.segment is not None:
             encoder.embeddings.position.weight += teacher.embeddings.segment.weight[0]
         layers = copied_layers(teacher.config.num_hidden_layers, encoder.config.num_hidden_layers)
-        if teacher.config.share == "all":
+        if (
+            teacher.config.share == "all"
+        ):  # a block is then a group of layers, and both models have equally many
             layers = list(range(len(teacher.blocks)))
         for block, layer in zip(encoder.blocks, layers, strict=True):
-            for name, part in block.named_children():
-                if not isinstance(
-                    part, SharedModule
-                ):  # shared parts are copied with the layer that owns them
-                    part.load_state_dict(unwrap_shared(getattr(teacher.blocks[layer], name)).state_dict())
+            for name, module in block.named_children():
+                # A shared module is copied with the layer that owns it.
+                if not isinstance(module, SharedModule):
+                    teacher_module = unwrap_shared(getattr(teacher.blocks[layer], name))
+                    module.load_state_dict(teacher_module.state_dict())
         if encoder.norm is not None and teacher.norm is not None:
             encoder.norm.load_state_dict(teacher.norm.state_dict())
         masked.load_state_dict(teacher_masked.state_dict())

@@ -1,7 +1,13 @@
 """ELECTRA's objective: detect tokens that a small generator replaced (Clark et al. 2020, section 3).
 
-The generator learns masked LM; no gradient of the detection loss flows through its samples. Both encoders share
-token, position, and segment embeddings, as in the release; norms, projections, and layers are separate.
+A generator is trained by masked LM, and masked tokens are replaced by samples from it. The discriminator, which is
+the run's model, predicts for each token if it was replaced. No gradient of the discriminator's loss flows through
+the samples. Both encoders share token, position, and segment embeddings, as in the release; norms, projections,
+and layers are separate.
+
+In the code, the names "replaced" and "detector" are the discriminator's loss and head. `generator` is the
+generator's encoder as an attribute, and a random number generator (torch.Generator) as a parameter of
+`from_settings`.
 """
 
 from __future__ import annotations
@@ -36,10 +42,11 @@ from bertsmith.objectives.settings import ElectraSettings
 
 
 class Electra(Objective):
-    """A generator with its masked-LM head, and the discriminator's head on every token.
+    """The generator with its masked-LM head `masked`, and the discriminator's head `detector`.
 
-    The loss has two parts: `mlm`, the generator's, over the masked tokens; `replaced`, over all tokens: the token
-    differs from the original. A sample of the generator that equals the original is not replaced.
+    The loss has two parts: `mlm`, the generator's cross-entropy over the masked tokens; and `replaced`, the
+    discriminator's binary cross-entropy over all tokens. A sample that equals the original token counts as
+    original.
     """
 
     name = "replaced"
@@ -48,47 +55,59 @@ class Electra(Objective):
     perplexity_parts = ("mlm",)
     uses_corpus_init = True
 
-    def __init__(self, encoder: Encoder, generator: torch.Generator, settings: ElectraSettings) -> None:
+    def __init__(self, encoder: Encoder, torch_generator: torch.Generator, settings: ElectraSettings) -> None:
         super().__init__()
         self.config = encoder.config
         self.loss_weights = {"replaced": settings.replaced_weight}
-        self._seed = generator.initial_seed()
-        self.generator = build_encoder(generator_config(self.config, settings.generator_size), generator)
-        for table in ("token", "position", "segment"):
-            setattr(self.generator.embeddings, table, getattr(encoder.embeddings, table))
-        self.masked = MaskedLMHead(self.generator.config, generator)
-        self.detector = ReplacedTokenHead(self.config, generator)
+        self._seed = torch_generator.initial_seed()
+        self.generator = build_encoder(
+            generator_config(self.config, settings.generator_size), torch_generator
+        )
+        for name in ("token", "position", "segment"):
+            setattr(self.generator.embeddings, name, getattr(encoder.embeddings, name))
+        self.masked = MaskedLMHead(self.generator.config, torch_generator)
+        self.detector = ReplacedTokenHead(self.config, torch_generator)
 
     @classmethod
     def from_settings(
         cls, encoder: Encoder, generator: torch.Generator, data: DataSettings, settings: ElectraSettings
     ) -> Electra:
-        """Build the generator and both heads; raise InputError for pairs, insertions, and other families."""
+        """Build the generator and both heads.
+
+        Raises:
+            InputError: The data settings have pairs or insertions, or the family has no discriminator.
+        """
         check_no_pairs(data, cls.name)
         check_corruption(data, cls.name, "would label inserted tokens as original", "insertion")
+        # Only to raise InputError if the model's family has no class with a discriminator's head.
         get_family(encoder.config.model_type).architecture({"encoder", "detector"})
         return cls(encoder, generator, settings)
 
     def counts(self, batch: MaskedBatch) -> Mapping[str, int]:
-        """Count the masked tokens, and all tokens."""
+        """Return the number of masked tokens, and of all tokens."""
         return {"mlm": len(batch.rows), "replaced": batch.tokens}
 
     def loss(self, encoder: Encoder, batch: MaskedBatch) -> Loss:
         """Return summed cross-entropies: `mlm` over masked tokens, `replaced` over all, including special ones."""
-        with encoder.embeddings.token.tied_decoder_weight(self.masked.tied) as decoder_weight:
+        # `tied_decoder_weight` also lets the embedding's lookups add their gradients to the decoder's without a
+        # copy. That is why the discriminator, which has no decoder, is computed in such a context too.
+        token_embedding, tied = encoder.embeddings.token, self.masked.tied
+        with token_embedding.tied_decoder_weight(tied) as decoder_weight:
             hidden = self.generator(batch.packed, rows=batch.rows)
-        mlm, mlm_correct = self.masked.loss(hidden, decoder_weight, batch.labels)
+        mlm_sum, mlm_correct = self.masked.loss(hidden, decoder_weight, batch.labels)
         samples = self._sample(hidden, decoder_weight, batch)
-        tokens = batch.packed.tokens.index_copy(0, batch.rows, samples)
-        is_replaced = torch.zeros_like(tokens).index_copy(0, batch.rows, (samples != batch.labels).long())
-        with encoder.embeddings.token.tied_decoder_weight(self.masked.tied):
-            logits = self.detector(encoder(replace(batch.packed, tokens=tokens))).float()
-        detection = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
-        correct = ((logits.detach() > 0) == is_replaced.bool()).sum()
+        corrupted_ids = batch.packed.tokens.index_copy(0, batch.rows, samples)
+        is_replaced = torch.zeros_like(corrupted_ids, dtype=torch.bool)
+        is_replaced.index_copy_(0, batch.rows, samples != batch.labels)
+        with token_embedding.tied_decoder_weight(tied):
+            hidden = encoder(replace(batch.packed, tokens=corrupted_ids))
+        logits = self.detector(hidden).float()
+        replaced_sum = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
+        replaced_correct = ((logits.detach() > 0) == is_replaced).sum()
         return Loss(
-            {"mlm": mlm, "replaced": detection},
-            self.counts(batch),
-            {"mlm": mlm_correct, "replaced": correct},
+            sums={"mlm": mlm_sum, "replaced": replaced_sum},
+            counts=self.counts(batch),
+            num_correct={"mlm": mlm_correct, "replaced": replaced_correct},
         )
 
     @torch.no_grad()
@@ -99,20 +118,21 @@ class Electra(Objective):
         """
         if not len(hidden):
             return batch.labels
-        generator = torch.Generator(hidden.device)
-        generator.manual_seed(
-            int(rng.random_bits(self._seed, "guesses", batch.epoch, batch.first_instance) >> np.uint64(1))
-        )
+        bits = rng.random_bits(self._seed, "guesses", batch.epoch, batch.first_instance)
+        torch_generator = torch.Generator(hidden.device)
+        torch_generator.manual_seed(int(bits >> np.uint64(1)))  # a signed 64-bit integer
         probabilities = self.masked(hidden, decoder_weight).float().softmax(-1)
-        return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+        return torch.multinomial(probabilities, 1, generator=torch_generator)[:, 0]
 
-    def init_output_bias(self, tokens: NDArray[np.int64]) -> None:
+    def init_output_bias(self, token_counts: NDArray[np.int64]) -> None:
         """Set the generator's output bias to the logarithm of each token's frequency in the corpus."""
-        init_output_bias(self.masked.bias, tokens)
+        init_output_bias(self.masked.bias, token_counts)
 
-    def unigram_baseline(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
+    def unigram_baseline(
+        self, token_counts: NDArray[np.int64], batches: Iterable[MaskedBatch]
+    ) -> dict[str, float]:
         """Return the loss of a unigram model on the masked tokens."""
-        return {"unigram_mlm_loss": unigram_cross_entropy(tokens, (batch.labels for batch in batches))}
+        return {"unigram_mlm_loss": unigram_cross_entropy(token_counts, (batch.labels for batch in batches))}
 
     def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """Return the discriminator and the generator, each with its head."""
@@ -122,19 +142,19 @@ class Electra(Objective):
         }
 
 
-def generator_config(config: ModelConfig, size: float) -> ModelConfig:
-    """Return the configuration of a generator.
+def generator_config(config: ModelConfig, size_fraction: float) -> ModelConfig:
+    """Return the configuration of a generator for a discriminator with this configuration.
 
-    It has the model's depth, head size, and embedding size. Hidden and intermediate size are the fraction `size`
-    of the model's, rounded to whole heads.
+    Both have the same number of layers, head size, and embedding size. The generator's number of attention heads,
+    and with it the hidden size, and its intermediate size are this fraction of the discriminator's, rounded.
     """
-    heads = max(1, round(size * config.num_attention_heads))
-    hidden_size = heads * config.head_dim
+    num_heads = max(1, round(size_fraction * config.num_attention_heads))
+    hidden_size = num_heads * config.head_dim
     return config.model_copy(
         update={
-            "num_attention_heads": heads,
+            "num_attention_heads": num_heads,
             "hidden_size": hidden_size,
-            "intermediate_size": max(1, round(size * config.intermediate_size)),
+            "intermediate_size": max(1, round(size_fraction * config.intermediate_size)),
             "embedding_size": None if hidden_size == config.embedding_dim else config.embedding_dim,
         }
     )

@@ -1,8 +1,8 @@
 """Masked language modeling, alone or with a classification of sentence pairs.
 
-Sentence tasks: nsp, B follows A or not (Devlin et al. 2019, section 3.1); sop, both are in order or swapped (Lan
-et al. 2020, section 3.1), with the same head; none, masked tokens only (Liu et al. 2019), without pooler and pair
-head.
+The sentence task is nsp, to predict if B follows A (Devlin et al. 2019, section 3.1); sop, to predict if A and B
+are in order or swapped (Lan et al. 2020, section 3.1), with the same head; or none, masked tokens only (Liu et al.
+2019), without pooler and sentence-pair head.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class MaskedLM(Objective):
 
     Args:
         config: The encoder's configuration.
-        generator: Draws the first weights.
-        task: The sentence task; "none" builds no `pooler` and no `pair`, which nothing would train.
+        generator: The random number generator for the initial weights.
+        task: The sentence task; with "none" there are no heads `pooler` and `pair`, which nothing would train.
         is_next_label: The label of a pair whose B follows A; it is only recorded.
     """
 
@@ -71,28 +71,31 @@ class MaskedLM(Objective):
         token_embedding, rows = encoder.embeddings.token, batch.rows
         if self.task != "none":
             rows = torch.cat([rows, batch.packed.first_token_rows])
+        # The encoder returns hidden states of these rows alone: [M + B, H].
         with token_embedding.tied_decoder_weight(self.masked.tied) as decoder_weight:
             hidden, first_hidden = encoder(batch.packed, rows=rows).tensor_split([len(batch.rows)])
-        mlm, mlm_correct = self.masked.loss(hidden, decoder_weight, batch.labels)
-        sums, correct = {"mlm": mlm}, {"mlm": mlm_correct}
+        mlm_sum, mlm_correct = self.masked.loss(hidden, decoder_weight, batch.labels)
+        sums, num_correct = {"mlm": mlm_sum}, {"mlm": mlm_correct}
         if self.task != "none":
             logits = self.pair(self.pooler(first_hidden)).float()
             sums[self.task] = F.cross_entropy(logits, batch.pair_labels, reduction="sum")
-            correct[self.task] = (logits.detach().argmax(-1) == batch.pair_labels).sum()
-        return Loss(sums, batch.counts, correct)
+            num_correct[self.task] = (logits.detach().argmax(-1) == batch.pair_labels).sum()
+        return Loss(sums, batch.counts, num_correct)
 
-    def init_output_bias(self, tokens: NDArray[np.int64]) -> None:
+    def init_output_bias(self, token_counts: NDArray[np.int64]) -> None:
         """Set the masked-LM head's bias to the logarithm of each token's frequency in the corpus."""
-        init_output_bias(self.masked.bias, tokens)
+        init_output_bias(self.masked.bias, token_counts)
 
-    def unigram_baseline(self, tokens: NDArray[np.int64], batches: Iterable[MaskedBatch]) -> dict[str, float]:
+    def unigram_baseline(
+        self, token_counts: NDArray[np.int64], batches: Iterable[MaskedBatch]
+    ) -> dict[str, float]:
         """Return the loss of a unigram model on the masked tokens."""
-        return {"unigram_mlm_loss": unigram_cross_entropy(tokens, (batch.labels for batch in batches))}
+        return {"unigram_mlm_loss": unigram_cross_entropy(token_counts, (batch.labels for batch in batches))}
 
     def training_record(self) -> dict[str, Any]:
-        """Return the sentence task, since Hugging Face's files name the heads of both alike.
+        """Return the sentence task: in Hugging Face's files the heads of nsp and sop have the same name.
 
-        The label of IsNext is included if it is not Hugging Face's.
+        The label of IsNext is included if it is not 0, as in Hugging Face's models.
         """
         return {"sentence_task": self.task} | (
             {"is_next_label": self._is_next_label} if self._is_next_label else {}

@@ -1,7 +1,8 @@
 """The interface of training objectives, their registry, and evaluation on held-out batches.
 
 An objective is one file and one line in `OBJECTIVES`. It owns its heads and any second encoder that it needs (a
-generator, a teacher, a second tower), and returns sums and counts by part. Fine-tuning tasks are objectives too.
+generator, a teacher, a second tower), and computes the loss of a batch. A loss has one or more parts, such as
+`mlm` and `nsp`, each with a sum, a count, and a weight. Fine-tuning tasks are objectives too.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from bertsmith.registry import lookup
 from bertsmith.settings import Settings
 
 MODEL, GENERATOR = "model", "generator"
-"""Names of the folders in a run: its model, and ELECTRA's generator. An objective with another second encoder adds
-its own."""
+"""Names of the model folders in a run: the trained model, and ELECTRA's generator. An objective with another
+second encoder adds a name of its own."""
+_MAX_EXPONENT = 700.0  # of a perplexity: exp(710) exceeds the largest float
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class ModelParts:
 
     Attributes:
         config: The encoder's configuration.
-        modules: "encoder" and any of `heads.PARTS`.
-        labels: The names of the classes, if there are any.
+        modules: The encoder ("encoder") and heads, by their names in a model folder.
+        labels: The names of the classes; None without a classifier.
         problem_type: As in Hugging Face's config.json.
         files: Further JSON files by their paths in the folder.
     """
@@ -50,21 +52,25 @@ class ModelParts:
 
 
 class Objective(nn.Module):
-    """Heads and their loss. Subclasses implement `made`, `loss`, and `folders`.
+    """Heads and their loss. Subclasses implement `from_settings`, `loss`, and `export`.
 
     Attributes:
         name: The name in settings.
-        identifying_part: The part of a model that only this objective trains; "" if there is none.
-        settings_type: Type of the settings group `objective`.
+        identifying_part: A head in the model folder by which `infer_objective` recognizes that a model was trained
+            with this objective, if the model also has the `required_model_settings`; "" if there is none.
+        settings_type: The type of the settings group `objective`.
         required_model_settings: Settings of `model` that the objective requires.
-        default_data_settings: Defaults of the settings `data` for this objective.
-        loss_weights: Weights of the parts of the loss; 1 if omitted.
-        perplexity_parts: Parts whose mean loss is the logarithm of a perplexity.
-        summed_parts: Parts of which training minimizes the sum instead of the mean; reported values are means.
-        frozen_modules: Names of modules that are not trained and never saved (a teacher).
-        uses_corpus_init: True if small models initialize embeddings and output bias from corpus statistics by
-            default (setting `start`).
-        supports_filling: True if batches may be filled up (`PairBatch.filled`) without effect on the loss.
+        default_data_settings: The defaults of the settings `data` for this objective.
+        loss_weights: The weights of the parts of the loss; 1 if omitted.
+        perplexity_parts: Parts of the loss of which `evaluate_objective` also reports the perplexity, the
+            exponential of their mean.
+        summed_parts: Parts of the loss of which training minimizes the sum instead of the mean; reported values
+            are means.
+        frozen_modules: The names of modules that are not trained and never saved, such as a teacher.
+        uses_corpus_init: True if small models by default initialize embeddings and output bias from corpus
+            statistics (settings `start`).
+        supports_filling: True if batches may be padded (`MaskedBatch.padded_to`) without effect on the loss, which
+            CUDA graphs require.
     """
 
     name: ClassVar[str]
@@ -87,36 +93,37 @@ class Objective(nn.Module):
 
         Args:
             encoder: The encoder to train, whose tensors the objective may share.
-            generator: Draws the first weights.
-            data: The settings by which text becomes instances.
-            settings: An instance of `settings_type`.
+            generator: The random number generator for the initial weights.
+            data: The data settings.
+            settings: The objective's settings, of `settings_type`.
 
         Raises:
-            InputError: The settings do not fit the objective.
+            InputError: The settings are not supported by the objective.
         """
         raise NotImplementedError
 
     def load_teacher(self, encoder: Encoder, *, fresh: bool) -> None:
-        """Load models that were trained before, such as a teacher.
+        """Load other trained models that the objective needs, such as a teacher.
 
         Args:
             encoder: The encoder to train.
-            fresh: The run starts now, so that the objective may initialize encoder and heads; otherwise a
-                checkpoint has their weights.
+            fresh: True if the run starts, so that the objective may also initialize encoder and heads; False if it
+                resumes, and their weights come from a checkpoint.
         """
 
     def check_tokenizer(self, tokenizer: Any) -> None:
-        """Raise InputError if a loaded model, such as a teacher, has another tokenizer."""
+        """Raise InputError if a loaded model, such as a teacher, has a different tokenizer."""
 
     @property
     def input_digests(self) -> tuple[str, ...]:
-        """Digests of the inputs of a run other than its data, settings, and initial model."""
+        """Digests of inputs of a run other than data, settings, and initial model, such as a teacher's weights."""
         return ()
 
     def counts(self, batch: Any) -> Mapping[str, int]:
-        """Return the number of items (tokens, pairs, words, choices) over which each part of the loss is a mean.
+        """Return the number of items (tokens, pairs, words, or choices) that each part of the loss sums over.
 
-        It is known before the forward pass: an update divides by the sum over all its batches and ranks.
+        It is known before the forward pass, since the loss is divided by the total of all batches and ranks of an
+        optimizer update.
         """
         counts: Mapping[str, int] = batch.counts
         return counts
@@ -126,18 +133,15 @@ class Objective(nn.Module):
 
         Args:
             encoder: The encoder to train.
-            batch: A batch of the objective's type on the encoder's device.
-
-        Returns:
-            Sums by part, their counts, and the numbers of correct predictions.
+            batch: A batch on the encoder's device, of the type that the objective takes.
         """
         raise NotImplementedError
 
-    def init_output_bias(self, tokens: Any) -> None:
+    def init_output_bias(self, token_counts: Any) -> None:
         """Initialize the output bias from token frequencies.
 
         Args:
-            tokens: The number of occurrences of each token in the corpus, int64 [V].
+            token_counts: The number of occurrences of each token in the corpus, int64 [V].
 
         Raises:
             InputError: The objective has no output bias.
@@ -149,16 +153,16 @@ class Objective(nn.Module):
             hint=f"use {option('start.output_bias', 'zero')}",
         )
 
-    def unigram_baseline(self, tokens: Any, batches: Iterable[Any]) -> dict[str, float]:
-        """Return the scores on these batches of a model that ignores the context, by name."""
+    def unigram_baseline(self, token_counts: Any, batches: Iterable[Any]) -> dict[str, float]:
+        """Return metrics by name of a unigram model, which predicts by `token_counts` alone, on these batches."""
         return {}
 
     def training_record(self) -> dict[str, Any]:
-        """Return what bertsmith.json records of the training in addition to the folder's other files."""
+        """Return further entries about the training for the bertsmith.json of a model folder."""
         return {}
 
     def export(self, encoder: Encoder) -> dict[str, ModelParts]:
-        """Return the models to save by the name of their folder."""
+        """Return the models to save, by the names of their folders."""
         raise NotImplementedError
 
     def train(self, mode: bool = True) -> Objective:
@@ -171,10 +175,10 @@ class Objective(nn.Module):
 
 @dataclass
 class _LossTotals:
-    """Totals over batches by part, on the device until the end."""
+    """Totals of losses over batches by part. They stay on the device, so that the host does not wait."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
-    correct: dict[str, Tensor] = field(default_factory=dict)
+    num_correct: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, loss: Loss) -> None:
@@ -182,22 +186,22 @@ class _LossTotals:
             self.sums[part] = self.sums.get(part, 0) + value.double()
             self.counts[part] = self.counts.get(part, 0) + loss.counts[part]
         for part, value in loss.num_correct.items():
-            self.correct[part] = self.correct.get(part, 0) + value
+            self.num_correct[part] = self.num_correct.get(part, 0) + value
 
-    def metrics(self, perplexities: Iterable[str] = ()) -> dict[str, float]:
-        """Return mean losses, accuracies, and perplexities by name."""
+    def metrics(self, perplexity_parts: Iterable[str] = ()) -> dict[str, float]:
+        """Return mean losses, accuracies, and the perplexities of these parts, by name."""
         metrics = {f"{part}_loss": float(v) / max(1, self.counts[part]) for part, v in self.sums.items()}
         metrics |= {
-            f"{part}_accuracy": float(v) / max(1, self.counts[part]) for part, v in self.correct.items()
+            f"{part}_accuracy": float(v) / max(1, self.counts[part]) for part, v in self.num_correct.items()
         }
-        for part in perplexities:
+        for part in perplexity_parts:
             if f"{part}_loss" in metrics:
-                metrics[f"{part}_perplexity"] = math.exp(min(metrics[f"{part}_loss"], 700.0))
+                metrics[f"{part}_perplexity"] = math.exp(min(metrics[f"{part}_loss"], _MAX_EXPONENT))
         return metrics
 
 
 def check_no_pairs(data: DataSettings, objective: str) -> None:
-    """Raise InputError if the data has a sentence task, which the objective of this name does not train."""
+    """Raise InputError if the data settings have a sentence task, which this objective does not train."""
     if data.sentence_task != "none":
         raise InputError(
             "sentence_task_unsupported",
@@ -208,7 +212,14 @@ def check_no_pairs(data: DataSettings, objective: str) -> None:
 
 
 def check_corruption(data: DataSettings, objective: str, reason: str, *unsupported: str) -> None:
-    """Raise InputError if the data corrupts text in a way that the objective of this name does not support."""
+    """Raise InputError if the objective of this name does not support the corruption in the data settings.
+
+    Args:
+        data: The data settings.
+        objective: The name of the objective.
+        reason: The verb phrase that follows "the objective, which" in the message.
+        unsupported: The unsupported values of `data.corruption`.
+    """
     if data.corruption in unsupported:
         raise InputError(
             "corruption_unsupported",
@@ -222,15 +233,15 @@ def evaluate_objective(
     objective: Objective, encoder: Encoder, batches: Iterable[Any], context: ComputeContext
 ) -> dict[str, float]:
     """Return mean losses, accuracies, and perplexities of an objective over held-out batches."""
-    totals, reader = _LossTotals(), context.autocast_encoder(encoder)
+    totals, autocast_encoder = _LossTotals(), context.autocast_encoder(encoder)
     with torch.inference_mode():
         for batch in batches:
-            totals.add(objective.loss(reader, context.to_device(batch)))
+            totals.add(objective.loss(autocast_encoder, context.to_device(batch)))
     return totals.metrics(objective.perplexity_parts)
 
 
 def infer_objective(config: ModelConfig, parts: Collection[str]) -> str:
-    """Return the name of the objective that trained a model with these parts, or the default."""
+    """Return the name of the objective that trained a model with these heads, or of the default objective."""
     for name in OBJECTIVES:
         objective = objective_type(name)
         if objective.identifying_part in parts and all(

@@ -22,7 +22,7 @@ The first is the default."""
 
 
 class DistillationSettings(Settings):
-    """The teacher and the weights of the loss; the defaults are those of the release's example."""
+    """Settings of distillation; the defaults are those of the example in DistilBERT's release."""
 
     teacher: str = Field("", description="the teacher: a run, a model folder, or a published name")
     temperature: float = Field(2.0, gt=0, description="temperature of both models' logits in `soft`")
@@ -43,7 +43,7 @@ class DistillationSettings(Settings):
 
 
 class ElectraSettings(Settings):
-    """The size of the generator, and the weight of the detection loss."""
+    """Settings of ELECTRA: the generator, and the weight of the discriminator's loss."""
 
     generator_size: float = Field(
         0.25,

@@ -149,7 +149,7 @@ def instances_of(
         seed=chosen.train.seed if seed is None else seed,
         word_starts=word_start_function(tokenizer, chosen.data),
         batch_tokens=batch_tokens,
-        kin=kin,
+        duplicate_groups=kin,
     )
 
 
