@@ -446,7 +446,7 @@ def test_hidden_states_of_texts_without_new_words_are_bit_equal(tmp_path: Path) 
     for text in texts:
         a, b = (m.tokenizer.encode(text, special_strings="parse") for m in (old, grown))
         assert a == b
-        packed = Packed.from_lists([a.ids], [a.segments])
+        packed = Packed.from_lists([a.ids], [a.type_ids])
         with torch.inference_mode():
             assert torch.equal(old.encoder(packed), grown.encoder(packed))
     assert len(grown.tokenizer.encode("cardio gram").ids) == 4
