@@ -68,7 +68,7 @@ class TrainingRecord:
     """Statistics of the text that a tokenizer was trained on, and of what training excluded; see training.json.
 
     Attributes:
-        requested_size: The vocabulary size that was requested; "asked" in training.json.
+        requested_size: The vocabulary size that was requested.
         size: The vocabulary size; smaller if the text has no more pieces.
         bytes: Number of UTF-8 bytes that were read.
         words: Number of words.
@@ -104,11 +104,6 @@ class TrainingRecord:
     share_sampled: float = 1.0
     files_skipped: dict[str, int] = field(default_factory=dict)
     files_empty: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the content of training.json."""
-        values = asdict(self)
-        return {"asked": values.pop("requested_size"), **values}
 
 
 class TokenizerTrainingSettings(Settings):
@@ -214,7 +209,7 @@ def train_tokenizer(
         logger.info(sentence)
     with atomic.atomic_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
-        atomic.write_text(folder / "training.json", json.dumps(record.to_dict(), indent=2) + "\n")
+        atomic.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
     return tokenizer
 
 
