@@ -95,7 +95,7 @@ def test_a_damaged_file_is_refused(index: Index, name: str, fault: str) -> None:
         ({"texts": 19}, "index_corrupt", "vectors.npy"),
         ({"format": 2}, "index_manifest_invalid", "index.json"),
         ({"kind": "shards"}, "index_manifest_invalid", "index.json"),
-        ({"whose": {}}, "index_manifest_invalid", "index.json"),
+        ({"source": {}}, "index_manifest_invalid", "index.json"),
     ],
 )
 def test_a_manifest_that_contradicts_its_files_is_refused(
@@ -165,9 +165,9 @@ def test_approximate_search_reports_its_recall(tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="extra `ann`")
     index = write_index(tmp_path / "i", rows(500), embed, SOURCE, approximate=True)
     again = Index(index.folder)
-    assert again.approximate is not None
-    assert 0.95 < again.approximate.recall_at_10 <= 1
-    assert again.approximate.queries == 200
+    assert again.recall is not None
+    assert 0.95 < again.recall.recall_at_10 <= 1
+    assert again.recall.queries == 200
     queries = embed([f"query {i}" for i in range(20)])
     exact, cosines = again.nearest(queries, 10)
     approximate, approximate_cosines = again.nearest(queries, 10, approximate=True)

@@ -164,7 +164,7 @@ def _index(model: Model, source: Any, out: str, how: dict[str, Any], *, as_json:
 
     built = model.index(source, out, **how)
     if as_json:
-        said = None if built.approximate is None else built.approximate.model_dump()
+        said = None if built.recall is None else built.recall.model_dump()
         console.print_json(
             {"index": out, "texts": len(built), "numbers": built.dimension, "approximate": said}
         )

@@ -31,7 +31,7 @@ def build_index(
 ) -> Index:
     """Vectors of texts with the texts, in a new folder; see `Model.index`. model: where the embedder's model is;
     digest: distinguishes its vectors from those of another model."""
-    whose = EmbeddingSource(
+    source = EmbeddingSource(
         model=model, digest=digest, pooling=embedder.made.pooling, max_length=embedder.made.max_length
     )
     empty: list[str] = []
@@ -44,21 +44,21 @@ def build_index(
                 empty.append(row.location)
 
     index = write_index(
-        out, filled(), embedder, whose, approximate=approximate, overwrite=overwrite, progress=progress
+        out, filled(), embedder, source, approximate=approximate, overwrite=overwrite, progress=progress
     )
     if empty:
         logger.warning(
             "%s empty and not indexed: %s", pluralize(len(empty), "text is", "texts are"), join_names(empty)
         )
-    if index.approximate is not None:
+    if index.recall is not None:
         logger.info("%s", told_of_recall(index))
     return index
 
 
 def told_of_recall(index: Index) -> str:
     """A sentence on the recall of approximate search."""
-    assert index.approximate is not None
-    share, number = index.approximate.recall_at_10, index.approximate.queries
+    assert index.recall is not None
+    share, number = index.recall.recall_at_10, index.recall.queries
     return (
         f"{index.folder}: approximate search has a recall@10 of {share:.1%}, measured on "
         f"{pluralize(number, 'text')} of the index when it was built"

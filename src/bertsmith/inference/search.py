@@ -55,17 +55,17 @@ class Searcher:
 
     def __init__(self, index: Index, model: Model) -> None:
         """InputError where the model is another one than the index was built with."""
-        whose = index.source
-        if model.vectors_digest != whose.digest:
+        source = index.source
+        if model.vectors_digest != source.digest:
             raise InputError(
                 "index_model_mismatch",
-                f"this index was built with {whose.model}, and {model.path} is another model",
+                f"this index was built with {source.model}, and {model.path} is another model",
                 location=index.folder,
                 argument="model",
-                hint=f"search with {option('model', whose.model)}, or build the index again",
+                hint=f"search with {option('model', source.model)}, or build the index again",
             )
         self.index = index
-        self._embed = model.embedder(whose.pooling, True, whose.max_length)
+        self._embed = model.embedder(source.pooling, True, source.max_length)
 
     def answers(self, queries: Sequence[str], asked: Wanted) -> Iterator[list[dict[str, Any]]]:
         """For each query the texts that are nearest, the best first."""

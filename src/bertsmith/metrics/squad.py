@@ -1,6 +1,6 @@
 """Exact match and F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 compute them.
 
-torchmetrics has the same rules, but returns only means over a whole file, and is a large dependency.
+torchmetrics covers SQuAD 1.1 only, returns only means, and is a large dependency.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _TOLERANCE = 1e-9  # sums of scores that differ by less are equal up to rounding
 
 
@@ -23,7 +23,7 @@ def normalize_answer(answer: str) -> str:
 
     Other punctuation („“, 。, –) stays, as in the script.
     """
-    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_DELETE_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, references: Iterable[str]) -> bool:
@@ -44,11 +44,12 @@ def f1(answer: str, references: Iterable[str]) -> float:
 def f1_v2(answer: str, references: Sequence[str]) -> float:
     """Return F1 by the rules of SQuAD 2.0, where a question may have no answer.
 
-    An answer that is empty once normalized scores 1 if no reference has a word, and else 0.
+    If the answer or all references are empty after normalization, the score is 1 if both are, else 0.
     """
     non_empty = [text for text in references if normalize_answer(text)]
-    if not non_empty or not normalize_answer(answer):
-        return float(not non_empty and not normalize_answer(answer))
+    is_answered, is_answerable = bool(normalize_answer(answer)), bool(non_empty)
+    if not (is_answered and is_answerable):
+        return float(is_answered == is_answerable)
     return f1(answer, non_empty)
 
 
@@ -69,7 +70,7 @@ class QuestionScores(NamedTuple):
     """Scores of one question of SQuAD 2.0.
 
     Attributes:
-        null_score_diff: The model's score of "no answer" minus that of its best answer, on any scale.
+        null_score_diff: The model's score of "no answer" minus that of its best answer.
         answer_score: The F1 or exact match of the model's best answer, 0 to 1.
         no_answer_score: The F1 or exact match of "no answer".
     """
@@ -82,19 +83,21 @@ class QuestionScores(NamedTuple):
 def find_best_threshold(questions: Iterable[QuestionScores]) -> tuple[float, float]:
     """Return the highest mean score over all thresholds of `null_score_diff`, and the threshold that reaches it.
 
-    A question whose `null_score_diff` is above the threshold gets no answer. The score equals that of SQuAD 2.0's
-    script (function `find_best_thresh`). The script returns the largest value that is answered; the threshold here
-    is the midpoint between that value and the next one, or 1 beyond the smallest or largest value. Of equally good
-    thresholds it is the lowest. Questions of equal values are on the same side of it.
+    A question whose `null_score_diff` is above the threshold gets no answer. The threshold is the midpoint between
+    two adjacent values, or 1 beyond the smallest or largest one; the lowest of the best thresholds.
+
+    The score equals that of SQuAD 2.0's script (function `find_best_thresh`) as a fraction, unless questions have
+    equal values: the script may answer only some of these, which no threshold can. The script's threshold is the
+    largest value that is answered.
     """
     ordered = sorted(questions, key=lambda question: question.null_score_diff)
-    total = best = math.fsum(question.no_answer_score for question in ordered)
-    # Outer values at a distance of 2, so that the midpoints are 1 beyond the smallest and the largest value.
-    values, best_index = [ordered[0].null_score_diff - 2], 0
+    running_score = best = math.fsum(question.no_answer_score for question in ordered)
+    # The first and the last boundary are 2 beyond the values, so that midpoints are 1 beyond them.
+    boundaries, best_index = [ordered[0].null_score_diff - 2], 0
     for value, group in groupby(ordered, key=lambda question: question.null_score_diff):
-        values.append(value)
-        total += math.fsum(question.answer_score - question.no_answer_score for question in group)
-        if total > best + _TOLERANCE:
-            best, best_index = total, len(values) - 1
-    values.append(values[-1] + 2)
-    return best / len(ordered), (values[best_index] + values[best_index + 1]) / 2
+        boundaries.append(value)
+        running_score += math.fsum(question.answer_score - question.no_answer_score for question in group)
+        if running_score > best + _TOLERANCE:
+            best, best_index = running_score, len(boundaries) - 1
+    boundaries.append(boundaries[-1] + 2)
+    return best / len(ordered), (boundaries[best_index] + boundaries[best_index + 1]) / 2

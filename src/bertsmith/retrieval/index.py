@@ -1,8 +1,8 @@
-"""An index on disk: texts and their vectors, with the model that computed them and checksums of all files.
+"""An index on disk: texts, their vectors, the model that computed the vectors, and checksums of these files.
 
 An index is a folder with index.json (the manifest, with the size and hash of each file), vectors.npy (float32
-[N, H] for N texts and vectors of dimension H, of length 1, memory-mapped), texts.arrow (the texts with their
-locations and ids), and optionally hnsw.faiss (a graph for approximate search).
+[N, H], L2-normalized, for N texts; memory-mapped), texts.arrow (the texts with their
+locations and ids), and optionally hnsw.faiss (an HNSW graph for approximate search).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MANIFEST, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.arrow"
 LAYOUT = atomic.FolderLayout("an index", MANIFEST, (MANIFEST, VECTORS, TEXTS, GRAPH))
 _REBUILD = "build the index again"
 _CHUNK_SIZE = 4096  # texts embedded at a time
-_SCHEMA = pa.schema([("text", pa.large_string()), ("place", pa.string()), ("id", pa.string())])
+_SCHEMA = pa.schema([("text", pa.large_string()), ("location", pa.string()), ("id", pa.string())])
 
 
 class TextRow(NamedTuple):
@@ -56,7 +56,14 @@ class TextRow(NamedTuple):
 
 
 class EmbeddingSource(BaseModel):
-    """The model that computed the vectors: its path, the digest of its weights and tokenizer, and its pooling."""
+    """The model that computed the vectors.
+
+    Attributes:
+        model: Its path.
+        digest: SHA-256 of its weights and tokenizer.
+        pooling: The pooling of hidden states.
+        max_length: The length at which texts were truncated; None: the model's maximum.
+    """
 
     model_config = ConfigDict(frozen=True)
     model: str
@@ -72,17 +79,17 @@ class _File(BaseModel):
 
 class _Manifest(BaseModel):
     kind: Literal["bertsmith index"] = "bertsmith index"
-    format: Literal[1] = 1
-    version: str
+    format: Literal[1] = 1  # of the folder
+    version: str  # of bertsmith that wrote it
     texts: int = Field(ge=1)
     dimension: int = Field(ge=1)
-    source: EmbeddingSource = Field(alias="whose")
-    approximate: Recall | None = None
+    source: EmbeddingSource
+    recall: Recall | None = None  # of approximate search; None without a graph
     files: dict[str, _File]
 
 
 class Index:
-    """An index opened for search.
+    """An index opened for search; all its files are read once to verify them.
 
     Args:
         folder: The folder of the index.
@@ -132,18 +139,18 @@ class Index:
         return self._manifest.source
 
     @property
-    def approximate(self) -> Recall | None:
-        """Measured recall of approximate search; None without it."""
-        return self._manifest.approximate
+    def recall(self) -> Recall | None:
+        """Measured recall of approximate search; None if the index has no graph."""
+        return self._manifest.recall
 
-    def row(self, index: int) -> TextRow:
-        """Return the text with an index that `nearest` returned."""
-        columns = self._texts.slice(index, 1).to_pylist()[0]
-        return TextRow(columns["text"], columns["place"], columns["id"])
+    def row(self, i: int) -> TextRow:
+        """Return the text at position i, as `nearest` returns positions."""
+        columns = self._texts.slice(i, 1).to_pylist()[0]
+        return TextRow(columns["text"], columns["location"], columns["id"])
 
     def check_approximate(self, approximate: bool) -> None:
         """Raise InputError if approximate search is requested and the index has no graph."""
-        if approximate and self.approximate is None:
+        if approximate and self.recall is None:
             raise InputError(
                 "index_without_graph",
                 "this index was built for exact search only",
@@ -155,15 +162,16 @@ class Index:
     def nearest(
         self, queries: NDArray[np.float32], k: int, *, approximate: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the indices and cosines of the k nearest texts of each query, the nearest first.
+        """Return the positions and cosines of the k nearest texts of each query, the nearest first.
 
         Args:
-            queries: The vectors of Q queries, [Q, H]; they need not have length 1.
+            queries: The vectors of Q queries, [Q, H]; they need not be normalized.
             k: The number of results per query.
             approximate: Use the graph, which may miss results (-1 with a cosine of -inf).
 
         Returns:
-            Indices, int64, and cosines, float64, both [Q, min(k, N)].
+            Positions of texts, int64, and cosines, float64, both [Q, min(k, N)]; with `approximate` possibly fewer
+            columns.
 
         Raises:
             InputError: The dimensions differ, or the index has no graph.
@@ -200,7 +208,7 @@ def write_index(
     Args:
         output_dir: The folder to write.
         rows: The texts.
-        embed: Function from n texts to their vectors [n, H], which need not have length 1.
+        embed: Function from n texts to their vectors [n, H], which need not be normalized.
         source: The model that computes the vectors.
         approximate: Also build a graph for approximate search.
         overwrite: Replace an existing index.
@@ -215,7 +223,7 @@ def write_index(
         import_faiss()  # fail before hours of work
     try:
         with atomic.atomic_folder(output_dir, replace=replace) as folder:
-            num_texts, dimension = _write_vectors(folder, iter(rows), embed, progress)
+            num_texts, dimension = _write_texts_and_vectors(folder, iter(rows), embed, progress)
             recall = build_graph(folder / GRAPH, map_vectors(folder / VECTORS)) if approximate else None
             files = {
                 path.name: _File(size=path.stat().st_size, sha256=atomic.sha256_of_file(path))
@@ -225,11 +233,11 @@ def write_index(
                 version=version("bertsmith"),
                 texts=num_texts,
                 dimension=dimension,
-                whose=source,
-                approximate=recall,
+                source=source,
+                recall=recall,
                 files=files,
             )
-            text = manifest.model_dump_json(indent=2, by_alias=True)
+            text = manifest.model_dump_json(indent=2)
             (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
         raise MachineError(
@@ -238,7 +246,7 @@ def write_index(
     return Index(output_dir)
 
 
-def _write_vectors(
+def _write_texts_and_vectors(
     folder: Path,
     rows: Iterator[TextRow],
     embed: Callable[[Sequence[str]], NDArray[np.float32]],
@@ -255,31 +263,41 @@ def _write_vectors(
         pa.OSFile(str(folder / TEXTS), "wb") as sink,
         pa.ipc.new_file(sink, _SCHEMA) as texts,
     ):
-        while chunk:
+        while True:
             writer.write(normalize_vectors(vectors))
             columns = zip(*chunk, strict=True)
             arrays = [pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)]
             texts.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
             progress(writer.rows)
             chunk = list(islice(rows, _CHUNK_SIZE))
+            if not chunk:
+                break
             vectors = embed([row.text for row in chunk])
     return writer.rows, dimension
 
 
 def _read_manifest(folder: Path) -> _Manifest:
     if not folder.exists():
-        raise InputError("index_missing", "this folder does not exist", location=folder, hint=_REBUILD)
+        raise InputError(
+            "index_missing",
+            "this folder does not exist",
+            location=folder,
+            hint="check the path, or build an index",
+        )
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError(
-            "not_an_index", f"this is no index ({MANIFEST} is missing)", location=folder, hint=_REBUILD
+            "not_an_index",
+            f"this folder is not an index ({MANIFEST} is missing)",
+            location=folder,
+            hint=_REBUILD,
         )
     try:
         return _Manifest.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, ValidationError) as error:
+    except ValueError as error:
         raise InputError(
             "index_manifest_invalid",
-            f"this is no index of this version ({_describe(error)})",
+            f"the manifest is invalid ({_describe(error)})",
             location=path,
             hint=_REBUILD,
         ) from None
@@ -311,7 +329,7 @@ def _read_texts(path: Path, num_texts: int) -> pa.Table:
             table = file.read_all()
     except (pa.ArrowException, OSError):
         raise InputError(
-            "index_corrupt", "this is no complete Arrow file", location=path, hint=_REBUILD
+            "index_corrupt", "the Arrow file is incomplete or damaged", location=path, hint=_REBUILD
         ) from None
     if table.schema != _SCHEMA or table.num_rows != num_texts:
         raise InputError(
