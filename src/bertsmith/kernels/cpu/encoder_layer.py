@@ -8,10 +8,11 @@ from typing import NamedTuple, Protocol
 from torch import Tensor, nn
 
 from bertsmith.kernels.cpu import layer_functions
-from bertsmith.kernels.cpu.compilation import Launcher
+from bertsmith.kernels.cpu.launcher import Launcher
 from bertsmith.kernels.cpu.layer_functions import (
     AttentionConfig,
     DropoutSeeds,
+    LayerNormParams,
     add_,
     add_layer_norm_backward,
     add_layer_norm_forward,
@@ -27,9 +28,6 @@ from bertsmith.kernels.cpu.layer_functions import (
 )
 from bertsmith.kernels.cpu.matmul import PackedMatrix, pack, slice_columns, supports_layer
 from bertsmith.kernels.reference import EncoderLayerModules
-
-LayerNormParams = tuple[Tensor, Tensor, float]
-"""Weight, bias, and epsilon of a LayerNorm."""
 
 
 class LayerMatmuls(Protocol):
@@ -75,10 +73,8 @@ class LayerWeights(NamedTuple):
     def layer_norms(self, epsilons: tuple[float, float]) -> tuple[LayerNormParams, LayerNormParams]:
         """Return the parameters of both LayerNorms."""
         attention_eps, output_eps = epsilons
-        return (
-            (self.norm, self.norm_bias, attention_eps),
-            (self.output_norm, self.output_norm_bias, output_eps),
-        )
+        attention_norm = self.norm, self.norm_bias, attention_eps
+        return attention_norm, (self.output_norm, self.output_norm_bias, output_eps)
 
     def have_kernels(self, x: Tensor) -> bool:
         """Return True if there are kernels for the layer's products with the dtype and number of rows of x."""
@@ -95,17 +91,9 @@ class LayerWeights(NamedTuple):
     def _matmuls(
         self, convert: Callable[[Tensor], Tensor | PackedMatrix], *, saves_preactivation: bool
     ) -> FloatLayerMatmuls:
-        return FloatLayerMatmuls(
-            convert(self.qkv.T),
-            convert(self.projection.T),
-            convert(self.inner.T),
-            convert(self.output.T),
-            self.qkv_bias,
-            self.projection_bias,
-            self.inner_bias,
-            self.output_bias,
-            saves_preactivation,
-        )
+        matrices = [convert(weight.T) for weight in (self.qkv, self.projection, self.inner, self.output)]
+        biases = self.qkv_bias, self.projection_bias, self.inner_bias, self.output_bias
+        return FloatLayerMatmuls(*matrices, *biases, saves_preactivation)
 
 
 class FloatLayerMatmuls(NamedTuple):
@@ -214,26 +202,15 @@ def layer_forward(
     attention_output, softmax_stats = attention_forward(q, kv, attention, run)
     projection_output = matmuls.output_projection(attention_output, run)
     attention_norm_output, attention_norm_stats = add_layer_norm_forward(
-        query_input, projection_output, *norms[0], attention_seeds, run
+        query_input, projection_output, norms[0], attention_seeds, run
     )
     feed_forward_output, preactivation, activation = matmuls.feed_forward(attention_norm_output, run)
     output, output_norm_stats = add_layer_norm_forward(
-        attention_norm_output, feed_forward_output, *norms[1], output_seeds, run
+        attention_norm_output, feed_forward_output, norms[1], output_seeds, run
     )
     return output, LayerActivations(
-        x=x,
-        query_input=query_input,
-        q=q,
-        kv=kv,
-        softmax_stats=softmax_stats,
-        attention_output=attention_output,
-        projection_output=projection_output,
-        attention_norm_stats=attention_norm_stats,
-        attention_norm_output=attention_norm_output,
-        preactivation=preactivation,
-        activation=activation,
-        feed_forward_output=feed_forward_output,
-        output_norm_stats=output_norm_stats,
+        *(x, query_input, q, kv, softmax_stats, attention_output, projection_output, attention_norm_stats),
+        *(attention_norm_output, preactivation, activation, feed_forward_output, output_norm_stats),
     )
 
 
@@ -243,26 +220,16 @@ def layer_backward(
     """Return the gradients of the inputs and of the weights, from that of the outputs, [M, H]."""
     attention, (attention_seeds, output_seeds) = config.attention, config.dropout_seeds
     middle_grad, feed_forward_grad, output_norm_grads = add_layer_norm_backward(
-        grad,
-        saved.attention_norm_output,
-        saved.feed_forward_output,
-        weights.output_norm,
-        saved.output_norm_stats,
-        output_seeds,
-        run,
+        *(grad, saved.attention_norm_output, saved.feed_forward_output),
+        *(weights.output_norm, saved.output_norm_stats, output_seeds, run),
     )
     output_grads = linear_weight_grads(saved.activation, feed_forward_grad, run)
     preactivation_grad = linear_input_grad(feed_forward_grad, weights.output, saved.preactivation, run)
     inner_grads = linear_weight_grads(saved.attention_norm_output, preactivation_grad, run)
     add_(middle_grad, linear_input_grad(preactivation_grad, weights.inner, None, run), run)
     query_input_grad, projected_grad, norm_grads = add_layer_norm_backward(
-        middle_grad,
-        saved.query_input,
-        saved.projection_output,
-        weights.norm,
-        saved.attention_norm_stats,
-        attention_seeds,
-        run,
+        *(middle_grad, saved.query_input, saved.projection_output),
+        *(weights.norm, saved.attention_norm_stats, attention_seeds, run),
     )
     projection_grads = linear_weight_grads(saved.attention_output, projected_grad, run)
     attention_grad = linear_input_grad(projected_grad, weights.projection, None, run)

@@ -11,16 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.kernels.cpu import matmul_int8, quantize
-from bertsmith.kernels.cpu.compilation import Launcher, float_bits, launch
 from bertsmith.kernels.cpu.encoder_layer import (
     FloatLayerMatmuls,
     LayerMatmuls,
-    LayerNormParams,
     LayerWeights,
     layer_forward,
     layer_weights,
 )
-from bertsmith.kernels.cpu.layer_functions import is_bf16
+from bertsmith.kernels.cpu.launcher import Launcher, float_bits, launch
+from bertsmith.kernels.cpu.layer_functions import LayerNormParams, is_bf16
 from bertsmith.kernels.cpu.matmul import PANEL_COLUMNS
 from bertsmith.kernels.cpu.matmul_int8 import int8_linear
 from bertsmith.kernels.cpu.program import KernelSequence
@@ -63,11 +62,7 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
         return is_supported(x) and x.numel() > 0
 
     def encoder_layer(
-        self,
-        x: Tensor,
-        layout: SequenceLayout,
-        modules: EncoderLayerModules,
-        rows: Tensor | None = None,
+        self, x: Tensor, layout: SequenceLayout, modules: EncoderLayerModules, rows: Tensor | None = None
     ) -> Tensor | None:
         """Run the kernels of a layer, in int8 or not, as one sequence; equal to its parts bit for bit."""
         if torch.is_grad_enabled():

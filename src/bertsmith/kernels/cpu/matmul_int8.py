@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from bertsmith.kernels.cpu import amx, row_kernels
-from bertsmith.kernels.cpu.compilation import Launcher, float_bits, has_cpu_feature
+from bertsmith.kernels.cpu.compilation import has_cpu_feature
+from bertsmith.kernels.cpu.launcher import Launcher, float_bits
 from bertsmith.kernels.cpu.layer_functions import is_bf16
 from bertsmith.kernels.reference import MIN_QUANT_STEP, QuantizedLinear
 

@@ -40,14 +40,14 @@ class LayerConfig(NamedTuple):
         attention: Configuration of attention.
         dropouts: Dropout before each of the two residual sums.
         activation: One of `SUPPORTED_ACTIVATIONS`.
-        epsilons: Epsilon of each LayerNorm.
+        eps: Epsilon of each LayerNorm.
         dtype: The dtype of activations and matrix products.
     """
 
     attention: AttentionConfig
     dropouts: tuple[SeededDropout, SeededDropout]
     activation: Callable[[Tensor], Tensor]
-    epsilons: tuple[float, float]
+    eps: tuple[float, float]
     dtype: torch.dtype
 
 
@@ -85,10 +85,10 @@ class _Parameters(NamedTuple):
     output_norm: Tensor
     output_norm_bias: Tensor
 
-    def norms(self, epsilons: tuple[float, float]) -> tuple[LayerNormParams, LayerNormParams]:
+    def norms(self, eps: tuple[float, float]) -> tuple[LayerNormParams, LayerNormParams]:
         return (
-            LayerNormParams(self.attention_norm, self.attention_norm_bias, epsilons[0]),
-            LayerNormParams(self.output_norm, self.output_norm_bias, epsilons[1]),
+            LayerNormParams(self.attention_norm, self.attention_norm_bias, eps[0]),
+            LayerNormParams(self.output_norm, self.output_norm_bias, eps[1]),
         )
 
 
@@ -111,7 +111,7 @@ class _EncoderLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, config: LayerConfig, rows: Tensor | None, *parameters: Tensor) -> Tensor:
         params = _Parameters(*parameters)
-        attention_norm, output_norm = params.norms(config.epsilons)
+        attention_norm, output_norm = params.norms(config.eps)
         qkv_weight, qkv_bias, projection_weight, inner_weight, output_weight = _cast_like(
             x, [params.qkv, params.qkv_bias, params.projection, params.inner, params.output]
         )
@@ -156,7 +156,7 @@ class _EncoderLayer(torch.autograd.Function):
         qkv_weight, projection_weight, inner_weight, output_weight = _cast_like(
             x, [params.qkv, params.projection, params.inner, params.output]
         )
-        attention_norm, output_norm = params.norms(config.epsilons)
+        attention_norm, output_norm = params.norms(config.eps)
         with torch.autocast(x.device.type, enabled=False):
             grads = add_layer_norm_backward(
                 *(grad, attended.out, output, params.output_bias),
