@@ -215,6 +215,38 @@ class EncoderLayerModules(NamedTuple):
         return self.attention_norm, self.output_norm
 
 
+class LayerNormParams(NamedTuple):
+    """Parameters of a LayerNorm: weight and bias, fp32 [H], and eps, which is added to the variance."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+
+class EncoderLayerWeights(NamedTuple):
+    """Weights and biases of a BERT layer, in the order of `EncoderLayerModules.parametrized`."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    projection: Tensor
+    projection_bias: Tensor
+    attention_norm: Tensor
+    attention_norm_bias: Tensor
+    inner: Tensor
+    inner_bias: Tensor
+    output: Tensor
+    output_bias: Tensor
+    output_norm: Tensor
+    output_norm_bias: Tensor
+
+    def norms(self, eps: tuple[float, float]) -> tuple[LayerNormParams, LayerNormParams]:
+        """Return the parameters of both LayerNorms."""
+        return (
+            LayerNormParams(self.attention_norm, self.attention_norm_bias, eps[0]),
+            LayerNormParams(self.output_norm, self.output_norm_bias, eps[1]),
+        )
+
+
 class MatmulBackend:
     """Matrix products by PyTorch's libraries, without autograd."""
 

@@ -24,6 +24,7 @@ from bertsmith.kernels.cpu.layer_functions import (
     split_query_key_value,
 )
 from bertsmith.kernels.cpu.program import KernelSequence
+from bertsmith.kernels.reference import LayerNormParams
 
 
 def apply(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
@@ -81,7 +82,7 @@ class AddLayerNormFunction(torch.autograd.Function):
         ctx: Any, residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float, seeds: DropoutSeeds
     ) -> Tensor:
         residual, x = residual.contiguous(), x.contiguous()
-        norm = weight, bias, eps
+        norm = LayerNormParams(weight, bias, eps)
         output, stats = layer_functions.add_layer_norm_forward(residual, x, norm, seeds, launch)
         ctx.save_for_backward(residual, x, weight, stats)
         ctx.seeds = seeds
@@ -205,7 +206,7 @@ class EncoderLayerFunction(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, config: LayerConfig, *weights: Tensor) -> Tensor:
         """Compute a layer; `weights` are those of `LayerWeights`."""
         x, sequence, layer = x.contiguous(), KernelSequence(), LayerWeights(*weights)
-        norms = layer.layer_norms(config.layer_norm_eps)
+        norms = layer.norms(config.layer_norm_eps)
         output, activations = layer_forward(x, x, layer.matmuls(), norms, config, sequence)
         sequence.run()
         ctx.save_for_backward(*activations, *weights)

@@ -15,10 +15,10 @@ from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, uint32
 class DropoutParams(NamedTuple):
     """Two words of the seed, the number of 65,536 elements that are dropped, and the scale of the others."""
 
-    seed_low: uint32
-    seed_high: uint32
-    threshold: uint32
-    scale: float32
+    seed_low: int
+    seed_high: int
+    threshold: int
+    scale: float
 
 
 @njit(**JIT_OPTIONS)

@@ -12,7 +12,6 @@ from bertsmith.kernels.cpu.launcher import Launcher
 from bertsmith.kernels.cpu.layer_functions import (
     AttentionConfig,
     DropoutSeeds,
-    LayerNormParams,
     add_,
     add_layer_norm_backward,
     add_layer_norm_forward,
@@ -27,7 +26,7 @@ from bertsmith.kernels.cpu.layer_functions import (
     split_query_key_value,
 )
 from bertsmith.kernels.cpu.matmul import PackedMatrix, pack, slice_columns, supports_layer
-from bertsmith.kernels.reference import EncoderLayerModules
+from bertsmith.kernels.reference import EncoderLayerModules, EncoderLayerWeights, LayerNormParams
 
 
 class LayerMatmuls(Protocol):
@@ -54,27 +53,8 @@ class LayerMatmuls(Protocol):
         ...
 
 
-class LayerWeights(NamedTuple):
-    """Weights and biases of a layer, in the order of computation."""
-
-    qkv: Tensor
-    qkv_bias: Tensor
-    projection: Tensor
-    projection_bias: Tensor
-    norm: Tensor
-    norm_bias: Tensor
-    inner: Tensor
-    inner_bias: Tensor
-    output: Tensor
-    output_bias: Tensor
-    output_norm: Tensor
-    output_norm_bias: Tensor
-
-    def layer_norms(self, epsilons: tuple[float, float]) -> tuple[LayerNormParams, LayerNormParams]:
-        """Return the parameters of both LayerNorms."""
-        attention_eps, output_eps = epsilons
-        attention_norm = self.norm, self.norm_bias, attention_eps
-        return attention_norm, (self.output_norm, self.output_norm_bias, output_eps)
+class LayerWeights(EncoderLayerWeights):
+    """Weights and biases of a layer, and its matrix products."""
 
     def have_kernels(self, x: Tensor) -> bool:
         """Return True if there are kernels for the layer's products with the dtype and number of rows of x."""
@@ -229,7 +209,7 @@ def layer_backward(
     add_(middle_grad, linear_input_grad(preactivation_grad, weights.inner, None, run), run)
     query_input_grad, projected_grad, norm_grads = add_layer_norm_backward(
         *(middle_grad, saved.query_input, saved.projection_output),
-        *(weights.norm, saved.attention_norm_stats, attention_seeds, run),
+        *(weights.attention_norm, saved.attention_norm_stats, attention_seeds, run),
     )
     projection_grads = linear_weight_grads(saved.attention_output, projected_grad, run)
     attention_grad = linear_input_grad(projected_grad, weights.projection, None, run)

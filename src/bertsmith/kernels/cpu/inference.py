@@ -19,7 +19,7 @@ from bertsmith.kernels.cpu.encoder_layer import (
     layer_weights,
 )
 from bertsmith.kernels.cpu.launcher import Launcher, float_bits, launch
-from bertsmith.kernels.cpu.layer_functions import LayerNormParams, is_bf16
+from bertsmith.kernels.cpu.layer_functions import is_bf16
 from bertsmith.kernels.cpu.matmul import PANEL_COLUMNS
 from bertsmith.kernels.cpu.matmul_int8 import int8_linear
 from bertsmith.kernels.cpu.program import KernelSequence
@@ -34,6 +34,7 @@ from bertsmith.kernels.reference import (
     MIN_QUANT_STEP,
     DequantParams,
     EncoderLayerModules,
+    LayerNormParams,
     QuantizedLinear,
     SequenceLayout,
     WeightVersions,
@@ -147,7 +148,7 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
         if not _is_packed(linear):
             return super().int8_linear(x, linear, dtype, gelu=gelu)
         x = (x if x.dtype in SUPPORTED_DTYPES else x.float()).contiguous()
-        return int8_linear(linear, x, dtype, launch, activated=gelu)
+        return int8_linear(linear, x, dtype, launch, gelu=gelu)
 
     def dequantize(
         self,
@@ -193,7 +194,7 @@ class _Int8LayerMatmuls(NamedTuple):
         return int8_linear(self.projection, x, self.dtype, run)
 
     def feed_forward(self, x: Tensor, run: Launcher) -> tuple[Tensor, Tensor, Tensor]:
-        activation = int8_linear(self.inner, x, self.dtype, run, activated=True)
+        activation = int8_linear(self.inner, x, self.dtype, run, gelu=True)
         # The preactivation is not stored; nothing reads it in inference.
         return int8_linear(self.output, activation, self.dtype, run), activation, activation
 
@@ -215,7 +216,7 @@ def _layer_norm_params(modules: EncoderLayerModules) -> list[LayerNormParams] | 
     for norm in modules.norms:
         if not has_layer_norm_params(norm):
             return None
-        params.append((norm.weight, norm.bias, norm.eps))
+        params.append(LayerNormParams(norm.weight, norm.bias, norm.eps))
     return params
 
 

@@ -16,13 +16,10 @@ from bertsmith.kernels.cpu import amx, layer_norm, row_kernels
 from bertsmith.kernels.cpu import gather_rows as row_selection
 from bertsmith.kernels.cpu.launcher import Launcher, float_bits
 from bertsmith.kernels.cpu.matmul import PackedMatrix, matmul, matmul_transposed_left
+from bertsmith.kernels.reference import LayerNormParams
 
 DropoutSeeds = tuple[int, int, int, int]
 """Two 32-bit seeds, the number of elements of 65,536 that are dropped, and the bits of the others' scale."""
-
-
-LayerNormParams = tuple[Tensor, Tensor, float]
-"""Weight, bias, and epsilon of a LayerNorm."""
 
 
 class AttentionConfig(NamedTuple):

@@ -30,7 +30,7 @@ GEMM_INT8: Any = (
 
 
 def int8_linear(
-    linear: QuantizedLinear, x: Tensor, dtype: torch.dtype, run: Launcher, *, activated: bool = False
+    linear: QuantizedLinear, x: Tensor, dtype: torch.dtype, run: Launcher, *, gelu: bool = False
 ) -> Tensor:
     """Return a linear layer, or its GELU, of x [N, in] in fp32 or bf16, computed in int8.
 
@@ -39,7 +39,7 @@ def int8_linear(
         x: Contiguous matrix.
         dtype: Dtype of the result: fp32 or bf16.
         run: Launcher.
-        activated: Apply GELU.
+        gelu: Apply GELU.
     """
     rows, inputs, outputs = *x.shape, len(linear.dequant.weight_sums)
     out = x.new_empty((rows, outputs), dtype=dtype)
@@ -53,8 +53,8 @@ def int8_linear(
         *(is_bf16(x), x, linear.input_scale, linear.weight, out),
         *(linear.dequant.weight_sums, linear.dequant.scale, linear.dequant.bias),
         *(rows, inputs, outputs, float_bits(MIN_QUANT_STEP), workspace, thread_bytes, is_bf16(out)),
-        *(activated, amx.TILE_CONFIG, linear.outlier_channel, linear.dequant.outlier_weight),
+        *(gelu, amx.TILE_CONFIG, linear.outlier_channel, linear.dequant.outlier_weight),
     )
-    if activated and gemm is GEMM_INT8_FALLBACK:
+    if gelu and gemm is GEMM_INT8_FALLBACK:
         run(row_kernels.gelu, is_bf16(out), out, out, out.numel())
     return out

@@ -16,18 +16,11 @@ import triton.language as tl
 from torch import Tensor
 
 from bertsmith.kernels.gpu.column_sums import num_multiprocessors
+from bertsmith.kernels.reference import LayerNormParams
 
 MAX_LOOKUPS = 2  # embeddings that a kernel adds
 _BLOCK_ELEMENTS, _NUM_WARPS = 2048, 4
 _BACKWARD_PROGRAMS_PER_MULTIPROCESSOR, _BACKWARD_STAGES = 2, 4
-
-
-class LayerNormParams(NamedTuple):
-    """Parameters of a LayerNorm: weight and bias, fp32 [H], and eps, which is added to the variance."""
-
-    weight: Tensor
-    bias: Tensor
-    eps: float
 
 
 class SeededDropout(NamedTuple):

@@ -21,7 +21,6 @@ from bertsmith.kernels.gpu.encoder_layer import LayerConfig, encoder_layer
 from bertsmith.kernels.gpu.layer_norm import (
     MAX_LOOKUPS,
     EmbeddingLookup,
-    LayerNormParams,
     SeededDropout,
     embed_layer_norm,
     embed_layer_norm_backward,
@@ -37,6 +36,7 @@ from bertsmith.kernels.reference import (
     BackendName,
     DropoutLike,
     EncoderLayerModules,
+    LayerNormParams,
     Lookups,
     SequenceLayout,
     compute_dtype,
