@@ -323,7 +323,7 @@ def test_forward_and_backward_of_a_feed_forward_layer(rows: int, trained: str, d
             )
         with autocast_to(dtype):
             out = layer(inputs["x"])
-        assert (type(out.grad_fn).__name__ == "FeedForwardBackward") is (kernels is TRAINING)
+        assert (type(out.grad_fn).__name__ == "FeedForwardFunctionBackward") is (kernels is TRAINING)
         trained_inputs = [tensor for tensor in inputs.values() if tensor.requires_grad]
         results.append([out.detach(), *torch.autograd.grad(out, trained_inputs, out_grad.to(dtype))])
     for actual, expected in zip(*results, strict=True):
