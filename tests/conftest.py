@@ -75,9 +75,9 @@ def one_figure_per_report() -> Iterator[None]:
     """
     from bertsmith.reports import run
 
-    drawings = run.drawings
+    report_figures = run.report_figures
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "drawings", lambda report: drawings(report)[:1])
+        patch.setattr(run, "report_figures", lambda report: report_figures(report)[:1])
         yield
 
 
@@ -87,5 +87,5 @@ def every_figure() -> Iterator[None]:
     from bertsmith.reports import run, run_figures
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "drawings", run_figures.drawings)
+        patch.setattr(run, "report_figures", run_figures.report_figures)
         yield

@@ -188,10 +188,14 @@ def test_a_run_on_data_in_memory_resumes_only_with_the_same_data(moods: bs.Model
 
 
 def test_the_location_of_an_error_in_memory_is_its_row(moods: bs.Model) -> None:
-    with pytest.raises(bs.InputError, match=r"^data \(in memory\):3: the field 'label' is missing"):
+    with pytest.raises(bs.InputError) as caught:
         moods.evaluate([*ROWS[:2], {"title": "mi"}])
-    with pytest.raises(bs.InputError, match=r"^data row 2: \('mi',\) is not \(title, label\)"):
+    assert (caught.value.code, caught.value.argument) == ("field_missing", "label_column")
+    assert str(caught.value.location).endswith("data (in memory):3")
+    with pytest.raises(bs.InputError) as caught:
         moods.evaluate([("mi", "joy"), ("mi",)])
+    assert caught.value.code == "bad_row"
+    assert str(caught.value.location).endswith("data row 2")
 
 
 def test_tuples_have_the_columns_of_their_task() -> None:
@@ -216,10 +220,10 @@ def test_predict_takes_a_column_of_any_library(column: Callable[[Any], Any], moo
 def test_a_missing_column_is_an_error_for_tables_of_any_width(moods: bs.Model) -> None:
     for form in FORMS.values():
         for rows in ([{"text": "kaba"}] * 3, [{"text": "kaba", "n": "1"}] * 3):
-            with pytest.raises(
-                bs.InputError, match=r"^data: column 'title' is missing\nthe columns are text"
-            ):
+            with pytest.raises(bs.InputError) as caught:
                 moods.predict(form(rows))
+            assert (caught.value.code, caught.value.argument) == ("column_missing", "text_column")
+            assert str(caught.value.location).endswith("data")
         assert len(moods.predict(form([{"text": "kaba"}] * 3), text_column="text")) == 3
 
 
@@ -233,11 +237,9 @@ def test_the_keys_of_a_jsonl_file_are_not_texts(moods: bs.Model, tmp_path: Path)
 def test_a_table_instead_of_a_list_of_texts_is_an_error(form: str, bert: bs.Model, moods: bs.Model) -> None:
     data = FORMS[form](ROWS[:3])
     for call in (bert.embed, lambda table: moods.predict(table, table)):
-        with pytest.raises(
-            bs.InputError,
-            match=r"this is a table, not a list\ngive one of its columns( \(title, label\): .*)?",
-        ):
+        with pytest.raises(bs.InputError) as caught:
             call(data)
+        assert caught.value.code == "is_a_table"
 
 
 def test_the_prediction_of_an_empty_text_is_marked_as_empty(
@@ -323,14 +325,17 @@ def test_text_stays_text_even_if_yaml_would_convert_it(value: str) -> None:
 
 
 def test_an_unknown_keyword_suggests_the_nearest() -> None:
-    with pytest.raises(
-        bs.InputError, match=r"no argument or setting 'learningrate'\ndid you mean 'learning_rate'"
-    ):
+    with pytest.raises(bs.InputError) as caught:
         resolve(PretrainSettings, (), {"learningrate": 1}, bs.pretrain)
-    with pytest.raises(bs.InputError, match=r"prepare has no .* 'text_colum'\ndid you mean 'text_column'"):
+    assert (caught.value.code, caught.value.argument) == ("unknown_setting", "learningrate")
+    assert "learning_rate" in str(caught.value.hint)
+    with pytest.raises(bs.InputError) as caught:
         bs.prepare(bs.Texts(["a"]), tiny_run.tokenizer(), "out", text_colum="title")
-    with pytest.raises(bs.InputError, match=r"'train\.epoch'"):
+    assert (caught.value.code, caught.value.argument) == ("unknown_setting", "text_colum")
+    assert "text_column" in str(caught.value.hint)
+    with pytest.raises(bs.InputError) as caught:
         FinetuneSettings().changed(resolve(FinetuneSettings, {"train.epoch": 3}, {}, bs.finetune))
+    assert (caught.value.code, caught.value.argument) == ("unknown_setting", "train.epoch")
 
 
 def test_suggestions_include_arguments_of_the_function(moods: bs.Model) -> None:
@@ -381,8 +386,9 @@ def test_long_texts_passed_as_files_are_shortened_in_messages(tmp_path: Path) ->
             lambda docs: bs.train_tokenizer(docs, tmp_path / "t"),
             lambda docs: bs.prepare(docs, tiny_run.tokenizer(), tmp_path / "s"),
         ):
-            with pytest.raises(bs.InputError, match=r"bertsmith\.Texts\(docs\)$") as refused:
+            with pytest.raises(bs.InputError) as refused:
                 call([text])
+            assert refused.value.code == "not_found"
             assert len(str(refused.value).splitlines()[0]) < 60 + 30
             assert refused.value.code == "not_found"
 
@@ -390,12 +396,16 @@ def test_long_texts_passed_as_files_are_shortened_in_messages(tmp_path: Path) ->
 def test_a_missing_folder_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "nb_shards").mkdir()
-    with pytest.raises(bs.InputError, match=r"^nb_shrds: no such folder\ndid you mean nb_shards\?"):
+    with pytest.raises(bs.InputError) as caught:
         bs.pretrain("nb_shrds", "run")
-    with pytest.raises(bs.InputError, match="no such folder\nmake it with"):
+    assert caught.value.code == "not_found"
+    assert "nb_shards" in str(caught.value.hint)
+    with pytest.raises(bs.InputError) as caught:
         bs.Shards.open("elsewhere")
-    with pytest.raises(bs.InputError, match=r"there is no manifest\.json"):
+    assert caught.value.code == "not_found"
+    with pytest.raises(bs.InputError) as caught:
         bs.Shards.open("nb_shards")
+    assert caught.value.code == "not_prepared_data"
 
 
 def test_an_unknown_name_of_the_package() -> None:
@@ -420,19 +430,20 @@ def test_masks_of_several_texts(bert: bs.Model) -> None:
     with pytest.raises(bs.InputError) as caught:
         bert.fill_mask(texts[0], top_k=0)
     assert (caught.value.code, caught.value.argument) == ("top_k_too_small", "top_k")
-    with pytest.raises(bs.InputError, match=r"^3 is not a string"):
+    with pytest.raises(bs.InputError) as caught:
         bert.fill_mask([3])  # type: ignore[list-item]
-    with pytest.raises(bs.InputError, match="this is a table"):
+    assert caught.value.code == "text_not_a_string"
+    with pytest.raises(bs.InputError) as caught:
         bert.fill_mask({"text": texts})  # type: ignore[call-overload]
+    assert caught.value.code == "is_a_table"
 
 
 def test_a_single_text_suggests_a_list(bert: bs.Model, moods: bs.Model) -> None:
     for verb in (moods.predict, bert.embed):
-        name = verb.__name__
-        with pytest.raises(
-            bs.InputError, match=rf'^{name} takes a list, not .*\nwrite {name}\(\["what a day"\]\)$'
-        ):
+        with pytest.raises(bs.InputError) as caught:
             verb("what a day")
+        assert caught.value.code == "not_a_list"
+        assert f"{verb.__name__}([" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "json", "txt"])
@@ -456,8 +467,9 @@ def test_the_suffix_of_out_sets_the_format_of_predictions(
     else:
         read = json.loads(text) if suffix == "json" else [json.loads(line) for line in text.splitlines()]
         assert read == list(moods.predict_file(rows))
-    with pytest.raises(bs.InputError, match="already exists"):
+    with pytest.raises(bs.InputError) as caught:
         moods.predict_file(rows, out=out)
+    assert (caught.value.code, caught.value.argument) == ("output_exists", "out")
     assert moods.predict_file(rows[:1], out=out, overwrite=True) == out
     assert len(out.read_text()) < len(text)
     with pytest.raises(bs.InputError) as caught:
@@ -533,8 +545,9 @@ def test_a_run_that_the_new_run_reads_is_not_removed(moods: bs.Model) -> None:
     with pytest.raises(bs.InputError) as caught:
         bs.finetune("classify", moods, moods.path, overwrite=True, **options)
     assert caught.value.code == "input_inside_output"
-    with pytest.raises(bs.InputError, match=r"no argument or setting 'epoch'"):
+    with pytest.raises(bs.InputError) as caught:
         bs.finetune("classify", moods, moods.path, overwrite=True, epoch=3, **options)
+    assert (caught.value.code, caught.value.argument) == ("unknown_setting", "epoch")
     with pytest.raises(bs.InputError) as caught:
         bs.finetune("classify", moods, moods.path, overwrite=True, resume=True, **options)
     assert caught.value.code == "resume_and_overwrite"
@@ -553,7 +566,7 @@ def test_a_tokenizer_is_callable() -> None:
     assert tokenizer("kaba lode").tokens == ["[CLS]", "kaba", "lode", "[SEP]"]
     assert repr(tokenizer("kaba lode mi", max_length=4)) == "Encoding(4 tokens, 1 cut: [CLS] kaba lode [SEP])"
     assert repr(tokenizer("kaba " * 30)).endswith("kaba …)")
-    assert tokenizer(["kaba"], ["mi"])[0].segments == tokenizer.encode("kaba", "mi").segments
+    assert tokenizer(["kaba"], ["mi"])[0].type_ids == tokenizer.encode("kaba", "mi").type_ids
 
 
 def test_embeddings_are_the_pooled_hidden_states_of_each_text(bert: bs.Model) -> None:
@@ -646,8 +659,9 @@ def test_a_notebook_shows_a_bar_and_a_script_does_not(
         lambda: bs.prepare(["none.txt"], tiny_run.tokenizer(), "x"),
         lambda: bs.check_corpus("none.txt"),
     ):
-        with pytest.raises(bs.InputError, match="no such file"):
+        with pytest.raises(bs.InputError) as caught:
             refused()
+        assert caught.value.code == "not_found"
     assert len(display.pages) == before
 
 

@@ -121,8 +121,10 @@ def test_one_budget_at_a_time() -> None:
     from bertsmith.training.settings import TrainSettings
 
     assert TrainSettings(max_steps=5).changed(["max_steps=none", "max_tokens=10"]).max_tokens == 10
-    with pytest.raises(InputError, match="max_steps and max_tokens are budgets both"):
+    with pytest.raises(InputError) as caught:
         TrainSettings(max_steps=5).changed(["max_tokens=1"])
+    assert caught.value.code == "invalid_setting"
+    assert "max_steps and max_tokens" in caught.value.message
 
 
 def test_several_numbers_are_a_yaml_list() -> None:
@@ -157,15 +159,18 @@ def test_any_value_that_is_none_is_one_short_sentence(value: str, words: str) ->
 
 
 def test_a_number_that_is_too_large_is_named() -> None:
-    with pytest.raises(InputError, match=r"inner\.steps.*the number is too large"):
+    with pytest.raises(InputError) as caught:
         Outer().changed([f"inner.steps={2**63}"])
+    assert (caught.value.code, caught.value.argument) == ("invalid_setting", "inner.steps")
 
 
 def test_yaml_builds_no_objects(tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text("inner: !!python/object/apply:os.system [id]")
-    with pytest.raises(InputError, match=r"r\.yaml:1: this is not YAML"):
+    with pytest.raises(InputError) as caught:
         read_yaml(recipe)
+    assert caught.value.code == "not_yaml"
+    assert str(caught.value.location).endswith("r.yaml:1")
 
 
 def test_a_recipe_may_use_aliases_and_merges(tmp_path: Path) -> None:
@@ -176,8 +181,9 @@ def test_a_recipe_may_use_aliases_and_merges(tmp_path: Path) -> None:
 
 
 def test_a_recipe_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot read the file \(is a directory\)"):
+    with pytest.raises(InputError) as caught:
         read_yaml(tmp_path)
+    assert caught.value.code == "unreadable"
 
 
 def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -> None:

@@ -199,8 +199,9 @@ def test_invalid_texts_and_labels_are_errors(
 
 
 def test_invalid_settings_are_errors(base: Path) -> None:
-    with pytest.raises(InputError, match="epochs"):
+    with pytest.raises(InputError) as caught:
         BertClassifier(base, epochs=-1).fit(TEXTS, MOODS)
+    assert (caught.value.code, caught.value.argument) == ("invalid_setting", "train.epochs")
     with pytest.raises(ValueError, match="class_weight names 'x'"):
         estimator(base, class_weight={"x": 2}).fit(TEXTS, MOODS)
 

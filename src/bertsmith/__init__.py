@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from bertsmith.tokenizer.tokenizer import Tokenizer as Tokenizer
     from bertsmith.tokenizer_training.train import train_tokenizer as train_tokenizer
 
-_HOMES = {
+_MODULES = {
     "BertsmithError": "errors",
     "CheckOptions": "corpus.checks.check",
     "Encoder": "models.encoder",
@@ -105,7 +105,7 @@ _HOMES = {
     "train_tokenizer": "tokenizer_training.train",
 }
 
-_MODEL_METHODS = (
+_MODEL_METHODS = (  # for suggestions
     "embed",
     "evaluate",
     "fill_mask",
@@ -117,7 +117,8 @@ _MODEL_METHODS = (
     "score_pairs",
 )
 
-# help(bertsmith) prints the full help of each name in __all__; dir() and the docstring list all names.
+# help(bertsmith) prints the full help of each name in __all__, so it has only one; dir() and the docstring list
+# all.
 __all__ = ["__version__"]
 
 
@@ -126,9 +127,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("bertsmith")
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'bertsmith' has no attribute '{name}'{_suggestion(name)}")
-    return getattr(importlib.import_module(f"bertsmith.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"bertsmith.{_MODULES[name]}"), name)
 
 
 def _suggestion(name: str) -> str:
@@ -136,15 +137,15 @@ def _suggestion(name: str) -> str:
 
     if name in _MODEL_METHODS:
         return f": it is a method of a Model, load(…).{name}"
-    matches = difflib.get_close_matches(name, _HOMES, n=1, cutoff=0.7)
+    matches = difflib.get_close_matches(name, _MODULES, n=1, cutoff=0.7)
     return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
 def __dir__() -> list[str]:
-    return sorted(["__version__", *_HOMES])
+    return sorted(["__version__", *_MODULES])
 
 
-if "IPython" in sys.modules:  # a notebook has imported what the handler needs; a script does not wait for it
+if "IPython" in sys.modules:  # Only a notebook needs the handler, and scripts should not wait for its import.
     from bertsmith.log_handlers import install_in_notebook as _install_in_notebook
 
     _install_in_notebook()

@@ -1,7 +1,7 @@
 """Terminal output: tables, progress bars, notes, and JSON. Results go to stdout, everything else to stderr.
 
 Labels, file names, and texts come from users' files. Characters in them that would control the terminal are
-printed as escapes (`visible`).
+printed as escapes (`escape_control_characters`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:  # Rich is imported on first use, so that a short JSON result 
 # Controls (C0, DEL, C1), line separators, marks of the writing direction, and the surrogates by which Python
 # represents bytes of a file name that are not UTF-8.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-_MIN_TEXT_WIDTH = 12  # characters of a table's text column
-_MIN_WIDTH_WITH_BAR = 60  # characters
+_MIN_TEXT_WIDTH = 12  # characters: a column of text in a table
+_MIN_WIDTH_WITH_BAR = 60  # characters: a terminal that shows a progress bar next to its text
 _BAR_WIDTH = 10  # characters
-_MAX_LISTED_CELLS = 20  # of a square table that is too wide
+_MAX_LISTED_CELLS = 20  # listed in place of a square table that is too wide
 _NOTE_SECONDS = 15.0  # between lines of progress without a terminal
-_SPEED_WINDOW_SECONDS = 60.0  # the speed of this last period gives the time left
+_SPEED_WINDOW_SECONDS = 60.0  # the time left is estimated from the speed in this last period
 _FRAME_SECONDS = 0.25  # between two updates of a notebook's bar
 
 Arguments = ParamSpec("Arguments")
@@ -74,16 +74,19 @@ def print_note(text: str) -> None:
 
 
 def in_notebook() -> bool:
-    """Return whether a notebook's kernel, which shows HTML, runs this process."""
+    """Return True if this process is the kernel of a notebook, which shows HTML."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
 
 def with_progress_bar(title: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Return a decorator that shows a notebook's progress bar.
+    """Return a decorator that shows a progress bar in a notebook.
 
-    The decorated function has an argument `progress`, which is called with the number of bytes processed. The bar
-    is shown if the caller does not pass a `progress` itself.
+    The decorated function must have an argument `progress`, a function that it calls with the number of bytes
+    processed. The bar is shown if the caller does not pass `progress`.
+
+    Args:
+        title: The title of the bar.
     """
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -117,7 +120,7 @@ def print_text(text: Text) -> None:
 
 
 def has_colors() -> bool:
-    """Return whether stdout is a terminal that shows colors (no NO_COLOR)."""
+    """Return True if stdout is a terminal that shows colors, and the user has not set NO_COLOR."""
     console = _console(stderr=False)
     return console.is_terminal and not console.no_color
 
@@ -130,11 +133,16 @@ def print_json(document: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table on stdout with numbers aligned right; a tuple is a cell of several lines.
+    """Print a table on stdout with numbers aligned right.
 
     On a terminal that is too narrow, each row becomes a paragraph. A square table, whose columns have the names of
-    its rows (a confusion matrix), gets numbered columns instead, or becomes a list of its largest cells off the
-    diagonal; its first heading names its two sides: "truth, down; prediction, across".
+    its rows (a confusion matrix), gets numbered columns instead, or if that is still too wide, becomes a list of
+    its largest off-diagonal cells. Its first heading names rows and columns: "truth, down; prediction, across".
+
+    Args:
+        title: The title; empty: none.
+        columns: The headings.
+        rows: The cells of each row; a tuple is a cell of several lines.
     """
     _print_table(_console(stderr=False), title, columns, rows)
 
@@ -147,7 +155,7 @@ def format_table(
     *,
     ruled: bool = False,
 ) -> str:
-    """Return the table of `result_table` as plain lines.
+    """Return the table that `print_table` prints, as plain text.
 
     Args:
         title: The title; empty: none.
@@ -184,7 +192,7 @@ def _print_table(
         numbered_cells = [[f"{i} {row[0]}", *row[1:]] for i, row in enumerate(cells, 1)]
         numbers = [names[0], *(str(i) for i in range(1, len(names)))]
         if not _fits(numbers, numbered_cells, console.width):
-            _print_largest(console, title, names, cells)
+            _print_largest_confusions(console, title, names, cells)
             return
         names, cells = numbers, numbered_cells
     table = Table(
@@ -195,25 +203,26 @@ def _print_table(
         show_lines=ruled,
     )
     for i, name in enumerate(names):
-        table.add_column(name, justify="right" if _is_numeric(cells, i) else "left", overflow="fold")
+        table.add_column(name, justify="right" if _is_numeric_column(cells, i) else "left", overflow="fold")
     for row in cells:
         table.add_row(*row)
     console.print(table, markup=False)
 
 
-def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
+def _is_numeric_column(rows: Sequence[Sequence[str]], column: int) -> bool:
     return bool(rows) and all(_is_number(row[column]) for row in rows)
 
 
 def _fits(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
-    """Return whether a table shows the words of its headings, its numbers, and some characters of its texts."""
+    """Return True if a width is enough for the words of headings, for numbers, and for 12 characters of texts."""
     from rich.cells import cell_len
 
     min_width = 1
     for i, name in enumerate(names):
         lines = [line for row in rows for line in row[i].splitlines()]
         max_length = max(map(cell_len, lines), default=0)
-        cell_width = max_length if _is_numeric(rows, i) else min(max_length, _MIN_TEXT_WIDTH)
+        cell_width = max_length if _is_numeric_column(rows, i) else min(max_length, _MIN_TEXT_WIDTH)
+        # A space on each side and a border.
         min_width += 3 + max(cell_width, *(cell_len(word) for word in (*name.split(), "")))
     return min_width <= width
 
@@ -236,7 +245,9 @@ def _print_paragraphs(
                 console.print(Text("  ") + line)
 
 
-def _print_largest(console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_largest_confusions(
+    console: Console, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
     """Print the largest off-diagonal cells of a square table."""
     cells = [
         (int(cell.replace(",", "")), row[0], name)
@@ -262,6 +273,7 @@ def _cell(cell: object) -> str:
 
 
 def _is_number(cell: str) -> bool:
+    """Return True for a formatted number, such as "1,234", "2.3 %", "1.2 MB", or "0.81 ± 0.02"; "–" is none."""
     return cell == "–" or (
         bool(cell)
         and all(c in "0123456789.,%+-±–×<> ()eGMKBis" for c in cell)
@@ -305,7 +317,7 @@ def _progress_columns(line: Callable[[int], str], console: Console) -> list[Prog
 
 
 class ProgressBar:
-    """Progress of a long task on stderr: a bar on a terminal or in a notebook, elsewhere a line every 15 s."""
+    """The progress of a long task: a bar on a terminal or in a notebook, elsewhere a line on stderr every 15 s."""
 
     def __init__(
         self, title: str, total: float | None, *, initial: float = 0.0, unit: str | None = None
@@ -315,8 +327,8 @@ class ProgressBar:
         Args:
             title: The task.
             total: Units of work; None: unknown.
-            initial: Units that were done before.
-            unit: The name of a unit, for "12/60 updates"; None: a percentage is shown.
+            initial: Units that were done before the bar was created, such as those of a resumed run.
+            unit: The plural name of the units, for "12/60 updates"; None: a percentage is shown.
         """
         self._title, self._total, self._unit = escape_control_characters(title, one_line=True), total, unit
         self._done, self._text = initial, ""
@@ -371,7 +383,7 @@ class ProgressBar:
             print_note(self.line())
 
     def line(self, width: int | None = None) -> str:
-        """Return the state in at most `width` characters; the least important parts are dropped first."""
+        """Return the state in at most `width` characters, in the first of several forms that fits."""
         fraction, seconds_left = self._fraction(), self._seconds_left
         time_left = "" if seconds_left is None else f"time left {format_duration(seconds_left)}"
         short_time_left = "" if seconds_left is None else f"{_rough_duration(seconds_left)} left"

@@ -1,7 +1,7 @@
-"""The compute context: device, precision, generator, and kernels.
+"""The compute context: device, precision, random number generator, and kernels.
 
-A workflow makes one from the settings; models, batches, and training steps are moved to it. No other code asks
-which hardware there is.
+A workflow, such as pre-training, creates it from the settings, and moves models and batches to it. Other code does
+not depend on the hardware.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_bac
 
 logger = logging.getLogger(__name__)
 
-_DETERMINISTIC_CUBLAS = (
-    "CUBLAS_WORKSPACE_CONFIG",
-    ":4096:8",
-)  # its products vary from call to call otherwise
+# With other values, products of cuBLAS vary from call to call.
+_DETERMINISTIC_CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 class SupportsTo(Protocol):
@@ -60,13 +58,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class ComputeContext:
-    """The device and the way to compute on it.
+    """A device, and how to compute on it.
 
     Attributes:
         device: The device of weights, batches, and optimizer state.
         precision: The precision of matrix products, "fp32" or "bf16"; weights, losses, and softmax stay in fp32.
-        generator: The generator on the device for everything random after weight initialization. For training on a
-            GPU it is torch's default generator, the only one that flash attention uses.
+        generator: The random number generator, on the device, for dropout and everything else that is random after
+            weight initialization. For training on a GPU it is torch's default generator, the only one that flash
+            attention uses.
         kernels: The kernels for the operations between matrix products in training.
     """
 
@@ -85,7 +84,7 @@ class ComputeContext:
             device: A device name; "auto": a GPU if there is one.
             precision: "fp32", "bf16", or "auto": the faster one on the device.
             seed: The seed of the generator.
-            trains: Use the generator of a training run, which on a GPU is torch's default generator.
+            for_training: Use the generator of a training run, which on a GPU is torch's default generator.
 
         Raises:
             InputError: The device is unknown or missing.
@@ -103,19 +102,19 @@ class ComputeContext:
 
     @property
     def init_generator(self) -> torch.Generator:
-        """The generator for weight initialization, on the host so that weights are the same for every device."""
+        """Generator for weight initialization; it is on the CPU, so that weights do not depend on the device."""
         if self.device.type == "cpu":
             return self.generator
         return torch.Generator().manual_seed(self.generator.initial_seed())
 
     @property
     def is_cpu(self) -> bool:
-        """Return whether CPU threads compute."""
+        """True if the device is the CPU."""
         return self.device.type == "cpu"
 
     @property
     def is_async(self) -> bool:
-        """Return whether the device computes asynchronously to the host."""
+        """True if the device computes asynchronously to the host, as GPUs do."""
         return self.device.type == "cuda"
 
     @contextmanager
@@ -133,7 +132,7 @@ class ComputeContext:
         memory: Any = torch.utils.deterministic  # torch has no types for its content
         fill = memory.fill_uninitialized_memory
         torch.use_deterministic_algorithms(True)
-        memory.fill_uninitialized_memory = False  # all of it is written before it is read
+        memory.fill_uninitialized_memory = False  # it costs time, and all memory is written before it is read
         try:
             yield
         except RuntimeError as error:
@@ -150,24 +149,29 @@ class ComputeContext:
             memory.fill_uninitialized_memory = fill
 
     def start_copy_to_host(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Start to copy a tensor to the host; the returned function waits for that copy only and returns it."""
-        copied = tensor.to("cpu", non_blocking=True)
+        """Start to copy a tensor to the host.
+
+        Returns:
+            A function that waits for the copy, but not for work that was queued after it, and returns the copy.
+        """
+        copy_on_host = tensor.to("cpu", non_blocking=True)
         if not tensor.is_cuda:
-            return lambda: copied
+            return lambda: copy_on_host
         event = torch.cuda.current_stream(tensor.device).record_event()
 
         def wait() -> Tensor:
             event.synchronize()
-            return copied
+            return copy_on_host
 
         return wait
 
     def capture_graph(self, function: Callable[[], None], other: CapturedGraph | None) -> CapturedGraph:
-        """Capture a function's GPU work in a CUDA graph without running it.
+        """Capture the GPU work of a function in a CUDA graph without running it.
 
         Args:
-            function: The work.
-            other: A graph that is never replayed at the same time, whose memory pool this graph shares.
+            function: The function to capture.
+            other: A graph that is never replayed at the same time, whose memory pool this graph shares; None: this
+                graph has its own pool.
         """
         graph = torch.cuda.CUDAGraph()
         pool, stream = None if other is None else other.pool(), _capture_stream(self.device)
@@ -177,7 +181,7 @@ class ComputeContext:
 
     @property
     def num_parallel_passes(self) -> int:
-        """The number of forward passes that inference runs in parallel."""
+        """Number of forward passes that inference runs in parallel, each on one thread."""
         return torch.get_num_threads() if self.is_cpu else 1
 
     def to_device(self, batch: SupportsToT) -> SupportsToT:
@@ -185,7 +189,7 @@ class ComputeContext:
         return batch.to(self.device)
 
     def prepare_modules(self, *modules: nn.Module) -> None:
-        """Move modules to the device and give them the generator for dropout and the kernels."""
+        """Move modules to the device, and set the generator of their dropout and their kernels."""
         for module in modules:
             module.to(self.device)
             for part in module.modules():
@@ -200,10 +204,10 @@ class ComputeContext:
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def autocast_encoder(self, encoder: ModuleT) -> ModuleT:
-        """Return the encoder with the same weights, whose forward passes run in the precision.
+        """Return a shallow copy of an encoder, with the same weights, whose forward passes run in the precision.
 
-        Heads on top compute in fp32, and so does the encoder that was passed. A module without a `forward_context`
-        context is returned unchanged.
+        The encoder that was passed still computes in fp32, and so do heads on top of either. For fp32, and for a
+        module without the attribute `forward_context` or with a context of its own, the module itself is returned.
         """
         if self.precision == "fp32" or getattr(encoder, "forward_context", None) is not nullcontext:
             return encoder
@@ -214,8 +218,9 @@ class ComputeContext:
     def parallel_map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
         """Yield the function's result for each item, in order.
 
-        On a CPU several items are computed at a time, each on one thread that does not wait for others within an
-        operation. Fewer items than threads are computed one after another on all threads.
+        On a CPU, several items are computed in parallel, each on one thread, which is faster than to divide every
+        operation among all threads. If there are fewer items than threads, they are computed one after another,
+        each on all threads.
         """
         threads = self.num_parallel_passes
         if threads == 1 or len(items) < threads:
@@ -226,16 +231,20 @@ class ComputeContext:
             yield from pool.map(function, items)
         finally:
             pool.shutdown(cancel_futures=True)
-            torch.set_num_threads(threads)  # the pool's threads also set it for threads that start later
+            torch.set_num_threads(
+                threads
+            )  # torch.set_num_threads(1) in the pool also changed the process's default
 
 
 def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Return a module's parameters and persistent buffers by name, as `state_dict` does.
 
-    Without buffers no hook of `state_dict` runs: FSDP2's hook shards the weights again, which may be unsharded to
-    be read on one rank alone.
+    FSDP2 adds a hook to `state_dict` that shards the weights again, but they may be unsharded to be read on one
+    rank only. `state_dict` is therefore called only for modules with buffers, which are int8 modules and never
+    sharded.
     """
-    if any(True for _ in module.buffers()):
+    has_buffers = any(True for _ in module.buffers())
+    if has_buffers:
         tensors: dict[str, Tensor] = module.state_dict(keep_vars=True)
         return tensors
     return dict(module.named_parameters(remove_duplicate=False))
@@ -243,7 +252,7 @@ def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 @cache
 def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream on which all graphs of a device are captured: memory is shared within one stream only."""
+    """Return the stream on which all graphs of a device are captured; graphs on one stream can share memory."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
@@ -286,12 +295,12 @@ def check_precision(name: str, *others: str) -> None:
 
 
 def is_cpu(name: str) -> bool:
-    """Return whether a device name means the CPU, as "auto" does on a machine without a GPU."""
+    """Return True if a device name means the CPU, as "auto" does on a machine without a GPU."""
     return torch.device(_device_name(name)).type == "cpu"
 
 
 def _device_name(name: str) -> str:
-    """Return the full name of a device; in a distributed run each process has its own GPU.
+    """Return the name of a device for torch; in a distributed run, the GPU of this process.
 
     Raises:
         InputError: There is no such device.

@@ -1,8 +1,9 @@
 """Errors with a code, a message, a location, and a hint.
 
-Messages and hints are written once for both interfaces. `option` and `command` mark the arguments and commands
-that they mention: the command line prints `--text-column` and `bertsmith data check`, Python `text_column=…`
-and `bertsmith.check_corpus`. Text of users is never rewritten.
+Messages and hints are written once for both interfaces, the command line and Python. `option` and `command` return
+references to arguments and commands, which `render` replaces: on the command line by `--text-column` and
+`bertsmith data check`, in Python by `text_column=…` and `bertsmith.check_corpus`. Users' text in a message is
+never changed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PYTHON_FUNCTIONS = {
     "score --pairs": "Model.score_pairs",
     "embed": "Model.embed",
 }
-"""The Python function of each command whose name differs."""
+"""The Python function of each command that has another name in Python."""
 COMMAND_LINE_OPTIONS = {
     "files": "text",
     "group_columns": "group-column",
@@ -36,7 +37,8 @@ COMMAND_LINE_OPTIONS = {
     "layers": "layer",
     "settings": "set",
 }
-"""The command line's option for each Python argument whose name differs."""
+"""The command line's option for each Python argument that has another name there."""
+# A reference is JSON between two control characters, which do not occur in messages otherwise.
 _REFERENCE = re.compile("\x02([^\x02\x03]*)\x03")
 
 
@@ -45,7 +47,7 @@ def option(name: str, value: object = ...) -> str:
 
     Args:
         name: Python's name of the argument (`text_column`), or the dotted name of a setting (`train.batch_size`).
-        value: The value to show; True and False stand for a flag that is set or unset; omitted: no value is shown.
+        value: The value to show; True and False for a flag that is set or unset. Without it, no value is shown.
     """
     return _reference(
         "option", name, None if value is ... else value if isinstance(value, bool) else str(value)
@@ -65,7 +67,7 @@ def command(verb: str, *arguments: object, **options: object) -> str:
 
 
 def render(text: str, interface: Interface) -> str:
-    """Return a message with its references in the terms of the command line or of Python."""
+    """Return a message or hint with its references replaced by the names of an interface."""
 
     def replace(match: re.Match[str]) -> str:
         try:
@@ -107,10 +109,10 @@ class BertsmithError(Exception):
 
     Attributes:
         code: A stable name of the error, such as `column_missing`.
-        message: The fault, in one sentence without the location.
-        location: `file:line`, or the row of a data frame.
-        argument: Python's name of the argument that is at fault.
-        hint: A way to fix it.
+        message: A description of the error in one sentence, without the location.
+        location: The place of the error, such as `file:line` or the row of a data frame; None: there is none.
+        argument: Python's name of the argument that caused the error; None: there is none.
+        hint: A suggestion to fix the error; None: there is none.
         exit_code: The command line's exit code.
         is_reported: True if another rank of a run under torchrun reports this error.
     """
@@ -132,7 +134,7 @@ class BertsmithError(Exception):
         self.location = None if location is None else str(location)
 
     def sentence_for(self, interface: Interface) -> str:
-        """Return the message behind its location, or else behind the argument at fault."""
+        """Return the message with a prefix: the location, or else the argument if the message does not name it."""
         message = render(self.message, interface)
         if self.location is not None:
             return f"{self.location}: {message}"
@@ -140,18 +142,18 @@ class BertsmithError(Exception):
             return message
         argument = _render_option(self.argument, None, interface).removesuffix("=…")
         names = "|".join(map(re.escape, (self.argument, argument)))
-        is_named = re.search(rf"(?<![\w-])({names})(?![\w-])", message)
-        return message if is_named else f"{argument}: {message}"
+        names_argument = re.search(rf"(?<![\w-])({names})(?![\w-])", message)
+        return message if names_argument else f"{argument}: {message}"
 
     def hint_for(self, interface: Interface) -> str | None:
-        """Return the hint, if there is one."""
+        """Return the hint in the terms of an interface; None if there is none."""
         return render(self.hint, interface) if self.hint else None
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [self.sentence_for("python"), self.hint_for("python")]))
 
     def _render_traceback_(self) -> list[str]:
-        """Return what a notebook shows in place of a traceback."""
+        """Return the lines that IPython shows in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
     def to_dict(self) -> dict[str, Any]:

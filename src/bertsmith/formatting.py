@@ -20,15 +20,15 @@ def pluralize(count: int, noun: str, plural: str | None = None) -> str:
 
 def join_names(names: Iterable[str], limit: int = _MAX_LISTED) -> str:
     """Return the first names, separated by commas, and the number of the others: "a, b and 12 more"."""
-    every = list(names)
-    rest = f" and {len(every) - limit:,} more" if len(every) > limit else ""
-    return ", ".join(every[:limit]) + rest
+    all_names = list(names)
+    rest = f" and {len(all_names) - limit:,} more" if len(all_names) > limit else ""
+    return ", ".join(all_names[:limit]) + rest
 
 
 def format_percent(fraction: float | None) -> str:
-    """Format a fraction between 0 and 1: "0.04 %", "12.3 %"; "–" for None.
+    """Format a fraction between 0 and 1 as "0.04 %" or "12.3 %", and None as "–".
 
-    Only exactly 0 and 1 become "0 %" and "100 %".
+    Rounding never gives "0 %" or "100 %": only 0 and 1 themselves do.
     """
     if fraction is None:
         return "–"
@@ -42,7 +42,8 @@ def format_percent(fraction: float | None) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Format a short time in seconds with at least two digits: "25 ms", "2.3 s", "140 s"."""
+    """Format a duration of seconds to at least two digits: "25 ms", "2.3 s", "140 s"."""
+    # The bounds are the values from which the shown digits round up to the next form.
     number, unit = (1000 * value, "ms") if 0 < value < 0.9995 else (value, "s")
     if number >= 9.95:
         return f"{number:,.0f} {unit}"

@@ -1,7 +1,7 @@
-"""Information about the hardware (cores, memory, instruction sets, precision) and settings of the process.
+"""Information about the hardware (cores, memory, instruction sets, precision), and settings of the process.
 
-Whether bf16 pays is measured instead of read from CPU flags, since units that a processor lists may be missing,
-emulated, or slow.
+The speed of bf16 is measured, not inferred from CPU flags: an instruction set that a CPU lists may be emulated or
+slow.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ Precision = Literal["fp32", "bf16"]
 
 _TRAINING_BYTES_PER_PARAMETER = 16  # fp32: the weight, its gradient, AdamW's two moments
 _CPU_PROBE_SIZE = 512  # rows of the square matrices that are multiplied
-_DEVICE_PROBE_SIZE = 4096  # smaller matrices do not use all units of a GPU
-_PROBE_REPEATS = 5  # of each precision, in turn
+_DEVICE_PROBE_SIZE = 4096  # smaller matrices do not use all of a GPU
+_PROBE_REPEATS = 5  # of each precision, alternately
 _INT8_PROBE_INNER_SIZE = 256
-_INT8_PROBE_OUTER_SIZE = 128  # without int8 instructions such a product takes milliseconds
+_INT8_PROBE_OUTER_SIZE = 128  # so small that the product takes only milliseconds without int8 instructions
 _ZEN_FAMILY = 23  # AMD's CPU family of the first Zen; later ones have higher numbers
-_MIN_BF16_SPEEDUP = 1.2  # the conversions around each product cost a smaller gain
+_MIN_BF16_SPEEDUP = 1.2  # a smaller speedup is lost to the conversions before and after each product
 
 
 @dataclass(frozen=True)
 class HardwareInfo:
-    """The hardware and the software below bertsmith.
+    """The hardware, the operating system, and the versions of Python and torch.
 
     Attributes:
         system: Operating system, architecture, and versions of Python and torch.
         processor: The name of the CPU.
         cores: CPU cores that this process may use.
         memory: Bytes of memory that this process may use.
-        instruction_sets: Instruction sets of the CPU that the kernels use.
+        instruction_sets: Those instruction sets of the CPU that matter for the kernels.
         gpus: The name and the bytes of memory of each GPU.
     """
 
@@ -61,7 +61,7 @@ class HardwareInfo:
 
 @dataclass(frozen=True)
 class PrecisionChoice:
-    """A precision to compute in, and the measurement that it follows from."""
+    """The precision to compute in, and a description of the measurement that decided it."""
 
     precision: Precision
     reason: str
@@ -80,12 +80,18 @@ def available_cores() -> int:
 
 
 def cores_per_process() -> int:
-    """Return the number of cores for this process if all processes of the run share them evenly, at least 1."""
+    """Return the number of cores divided by the number of this run's processes on this machine, at least 1."""
     return max(1, available_cores() // rank_info().local_world_size)
 
 
 def memory_bytes(device: torch.device | None = None) -> int:
-    """Return the bytes of a GPU's memory, or of what the container and `ulimit -v` allow; 0: unknown."""
+    """Return the bytes of a GPU's memory, or of the memory that this process may use; 0 if unknown.
+
+    The latter is the least of the machine's memory, the container's limit, and `ulimit -v`.
+
+    Args:
+        device: The GPU; None or a CPU: the memory of the process.
+    """
     if device is not None and device.type == "cuda":
         import torch
 
@@ -105,8 +111,8 @@ def check_memory(num_parameters: int, limit: int) -> None:
     """Check that weights, gradients, and optimizer state fit into memory; activations are not counted.
 
     Args:
-        num_parameters: Trained parameters of the model.
-        limit: Bytes of memory; 0: unknown.
+        num_parameters: The number of trained parameters of the model.
+        limit: Bytes of memory; 0: unknown, and nothing is checked.
 
     Raises:
         InputError: They do not fit.
@@ -123,7 +129,7 @@ def check_memory(num_parameters: int, limit: int) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error of Python or torch, on the CPU or a GPU, means that memory ran out."""
+    """Return True if an error of Python or torch, on the CPU or a GPU, means that memory ran out."""
     if isinstance(error, MemoryError):
         return True
     is_torch_error = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
@@ -131,7 +137,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error means that the disk or the user's quota is full."""
+    """Return True if an error means that the disk or the user's quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -143,9 +149,9 @@ def describe() -> HardwareInfo:
         (torch.cuda.get_device_name(i), torch.cuda.get_device_properties(i).total_memory)
         for i in range(torch.cuda.device_count())
     )
-    processor = _cpu_info()
-    flags = (processor.get("flags") or processor.get("Features", "")).split()  # the latter on Arm
-    relevant = (
+    cpu_info = _cpu_info()
+    flags = (cpu_info.get("flags") or cpu_info.get("Features", "")).split()  # "Features" on Arm
+    relevant_flags = (
         "avx2",
         "avx512f",
         "avx512_bf16",
@@ -159,22 +165,22 @@ def describe() -> HardwareInfo:
     return HardwareInfo(
         system=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
         f"torch {torch.__version__}",
-        processor=processor.get("model name") or platform.processor() or platform.machine(),
+        processor=cpu_info.get("model name") or platform.processor() or platform.machine(),
         cores=available_cores(),
         memory=memory_bytes(),
-        instruction_sets=tuple(name for name in relevant if name in flags),
+        instruction_sets=tuple(name for name in relevant_flags if name in flags),
         gpus=gpus,
     )
 
 
 @cache
 def choose_precision(device: torch.device | None = None) -> PrecisionChoice:
-    """Return bf16 if its matrix product is clearly faster on a device (None: the CPU), else fp32.
+    """Return bf16 if its matrix product is at least 1.2 times as fast on a device (None: the CPU), else fp32.
 
-    The probe takes about 100 ms, once per process. It serves inference; training times whole updates
-    (`training/execution_benchmark.py`). On the CPU the products run in turn on one thread, measured in that
-    thread's CPU time, and the fastest of each precision counts, so that other load on the machine does not change
-    the result.
+    The measurement takes about 100 ms, once per process. It is for inference; training measures whole updates
+    instead (`training/execution_benchmark.py`). On the CPU the products of both precisions alternate on one
+    thread. The CPU time of this thread is measured, and the fastest product of each precision counts, so that
+    other load on the machine does not change the result.
     """
     import torch
 
@@ -199,14 +205,14 @@ def matmul_flops(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return the FLOP/s of a product of two square matrices.
+    """Measure the product of two square matrices, and return FLOP/s.
 
     Args:
         device: The device to measure.
         precision: The dtype of the matrices.
-        size: Rows of each matrix.
-        seconds: How long to repeat the product; at least one product runs.
-        now: The clock, in seconds.
+        size: The number of rows of each matrix.
+        seconds: The duration of the measurement; at least one product runs.
+        clock: Function that returns the time in seconds.
     """
     import torch
 
@@ -221,29 +227,29 @@ def matmul_flops(
 
 @cache
 def onednn_is_faster() -> bool:
-    """Return whether oneDNN multiplies fp32 matrices faster than MKL, torch's default: on AMD's Zen processors.
+    """Return True on AMD's Zen processors, where oneDNN multiplies fp32 matrices faster than torch's default, MKL.
 
-    MKL uses no 512-bit registers there: on Zen 5 it reaches 95 GFLOP/s on one thread, and oneDNN 190. Restricted
-    to AVX2, oneDNN is 0.99 to 1.08 times as fast.
+    MKL uses no 512-bit registers there: on one thread of a Zen 5, MKL reaches 95 GFLOP/s and oneDNN 190. With AVX2
+    only, oneDNN is 0.99 to 1.08 times as fast.
 
-    The processor alone decides, since the last digits of a product depend on the library: a probe under load could
-    make a resumed run, or one of several processes, compute something else.
+    The result depends on the processor alone, not on a measurement: the last digits of a product depend on the
+    library, and a measurement under load could differ in a resumed run or in one of several processes.
     """
     import torch
 
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if not has_onednn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
-    processor = _cpu_info()
-    has_avx2 = "avx2" in processor.get("flags", "").split()
-    family = processor.get("cpu family", "")
-    is_amd = processor.get("vendor_id") == "AuthenticAMD" and family.isdecimal()
+    cpu_info = _cpu_info()
+    has_avx2 = "avx2" in cpu_info.get("flags", "").split()
+    family = cpu_info.get("cpu family", "")
+    is_amd = cpu_info.get("vendor_id") == "AuthenticAMD" and family.isdecimal()
     return is_amd and has_avx2 and int(family) >= _ZEN_FAMILY
 
 
 @cache
 def has_exact_int8_matmul() -> bool:
-    """Return whether torch's int8 products are exact: those of oneDNN restricted to AVX2 overflow."""
+    """Return True if torch's int8 matrix products are exact; those of oneDNN with AVX2 only overflow."""
     import torch
 
     size = _INT8_PROBE_OUTER_SIZE
@@ -253,10 +259,10 @@ def has_exact_int8_matmul() -> bool:
 
 @cache
 def has_fast_int8_matmul() -> bool:
-    """Return whether torch multiplies int8 matrices exactly, and faster than fp32 matrices, on this CPU.
+    """Return True if torch multiplies int8 matrices exactly, and faster than fp32 matrices, on this CPU.
 
-    Without int8 instructions torch multiplies one number at a time, which takes fifty times as long. The probe
-    takes about 20 ms, once per process, on one thread.
+    Without int8 instructions torch multiplies one number at a time, which takes fifty times as long. The
+    measurement takes about 20 ms, once per process, on one thread.
     """
     import torch
 
@@ -268,7 +274,7 @@ def has_fast_int8_matmul() -> bool:
     products = (lambda: torch._int_mm(x, y), lambda: torch.mm(float_x, float_y))
     with torch.no_grad(), _on_one_thread():
         seconds = [[_cpu_seconds(product) for product in products] for _ in range(_PROBE_REPEATS)]
-    int8, fp32 = (min(repeats) for repeats in zip(*seconds[1:], strict=True))
+    int8, fp32 = (min(repeats) for repeats in zip(*seconds[1:], strict=True))  # the first repeat warms up
     return bool(int8 < fp32)
 
 
@@ -285,14 +291,14 @@ def _on_one_thread() -> Iterator[None]:
 
 
 def _cpu_seconds(function: Callable[[], Any]) -> float:
-    """Return the CPU time of this thread in a function, which other load does not change."""
+    """Return the CPU time of this thread in a function; unlike wall time, it does not depend on other load."""
     start = time.thread_time()
     function()
     return time.thread_time() - start
 
 
 def device_name(device: torch.device) -> str:
-    """Return a device's name for people: the GPU's name, or the number of CPU threads."""
+    """Return a device's name for messages: the GPU's name, or the number of CPU threads."""
     import torch
 
     if device.type == "cuda":
@@ -303,7 +309,7 @@ def device_name(device: torch.device) -> str:
 
 
 def clock() -> float:
-    """Return the seconds of a monotonic clock, which tests replace."""
+    """Return the seconds of a monotonic clock; tests replace this function."""
     return time.perf_counter()
 
 
@@ -361,7 +367,7 @@ def check_single_process(command_name: str) -> None:
     """Check that torchrun did not start several processes of a command that runs in one.
 
     Args:
-        what: The command, for the message.
+        command_name: The name of the command, for the message.
 
     Raises:
         InputError: torchrun started several processes.
@@ -376,11 +382,13 @@ def check_single_process(command_name: str) -> None:
 
 
 def thread_wait_policy() -> dict[str, str]:
-    """Return environment variables that let OpenMP threads spin for microseconds, then sleep, while they wait.
+    """Return environment variables by which waiting OpenMP threads spin for microseconds and then sleep.
 
-    Empty if the user has set a policy. By default threads spin hundreds of times as long, so that under other load
-    each of them takes the time that another thread needs. If they sleep at once, a small model, whose operations
-    are short, takes a third longer.
+    By default they spin hundreds of times as long, which under load takes CPU time from the threads that they wait
+    for. If they slept at once, a small model, whose operations are short, would take a third longer.
+
+    Returns:
+        The variables; empty if the user has set a policy.
     """
     if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         return {}
@@ -388,9 +396,10 @@ def thread_wait_policy() -> dict[str, str]:
 
 
 def set_thread_wait_policy() -> None:
-    """Set the variables of `brief_waits` in this process, before torch is loaded.
+    """Set the variables of `thread_wait_policy` in this process.
 
-    Users of Python set them themselves: once torch is loaded they have no effect.
+    They have no effect once torch is loaded, so only the command line calls this function; scripts that use
+    bertsmith set the variables themselves.
     """
     os.environ.update(thread_wait_policy())
 
@@ -398,8 +407,9 @@ def set_thread_wait_policy() -> None:
 def subprocess_environment(**variables: str) -> dict[str, str]:
     """Return the environment of a child process (`python -P -m …`) that imports this package.
 
-    PYTHONPATH contains the package, which a new process might not have in its path, and never the current folder
-    (-P, no empty entry): a json.py next to a downloaded corpus would run.
+    PYTHONPATH contains the folder of the package, which a new process might not have in its path. It never
+    contains the current folder (-P, and no empty entry), since a json.py next to a downloaded corpus would be
+    imported.
 
     Args:
         variables: Environment variables to add.
@@ -410,7 +420,7 @@ def subprocess_environment(**variables: str) -> dict[str, str]:
 
 
 def set_num_threads(count: int) -> None:
-    """Set the number of threads that torch computes on."""
+    """Set the number of threads that torch computes on; do nothing if it is set."""
     import torch
 
     if torch.get_num_threads() != count:
@@ -418,14 +428,14 @@ def set_num_threads(count: int) -> None:
 
 
 def configure_process(threads: int | None = None) -> int:
-    """Set up this process for long numeric work; to be called before the first tensor is made.
+    """Set up this process for long numeric work; call it before the first tensor is created.
 
-    Denormal numbers are flushed to zero: rows of AdamW's state that are used once decay into them, and a product
-    with a denormal costs about 30 times a normal one. glibc keeps freed memory instead of returning each large
-    block to the kernel and faulting it in again at every step.
+    Denormal numbers are flushed to zero: AdamW's moments of embeddings that are seldom used decay into them, and a
+    product with a denormal takes about 30 times as long. glibc keeps freed memory, instead of returning each large
+    block to the kernel and getting it back by page faults in every step.
 
     Args:
-        threads: torch's threads; None: OMP_NUM_THREADS, or the cores of this process.
+        threads: The number of torch's threads; None: OMP_NUM_THREADS, or else `cores_per_process`.
 
     Returns:
         The number of threads.
@@ -442,9 +452,10 @@ def configure_process(threads: int | None = None) -> int:
 
 @contextmanager
 def import_without_gc() -> Iterator[None]:
-    """Import torch and what depends on it without garbage collection, and exempt what was made from it for good.
+    """Return a context manager for the import of torch, without garbage collection.
 
-    The collector would traverse all objects of torch several times, which takes a sixth of the import's time.
+    During the import, the collector would traverse all objects of torch several times, a sixth of the import's
+    time. Afterwards all existing objects are exempt from collection (`gc.freeze`).
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -457,11 +468,11 @@ def import_without_gc() -> Iterator[None]:
 
 
 def return_freed_memory() -> None:
-    """Let this process return freed blocks of 4 MiB and more to the system (glibc only).
+    """Make glibc return freed blocks of 4 MiB and more to the system.
 
-    By default glibc keeps ever larger blocks, so that a process that works on arrays of some MB in turn keeps
-    growing. Smaller blocks stay: requesting them anew costs more than the work on them. `prepare_process` sets the
-    opposite, which makes training faster.
+    By default glibc raises the size from which it returns blocks, so that a process that allocates arrays of some
+    MB one after another keeps growing. Smaller blocks are kept: to request them again takes longer than the work
+    on them. `configure_process` sets the opposite, which makes training faster.
     """
     m_trim_threshold, m_mmap_threshold = -1, -3  # malloc.h
     _set_malloc_options({m_mmap_threshold: 1 << 22, m_trim_threshold: 1 << 26})
@@ -470,7 +481,7 @@ def return_freed_memory() -> None:
 def _set_malloc_options(options: Mapping[int, int]) -> None:
     """Set options of glibc's malloc; elsewhere do nothing."""
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
-        import ctypes  # takes milliseconds, which --help saves
+        import ctypes  # imported here to keep --help fast
 
         libc = ctypes.CDLL(None)
         for name, value in options.items():

@@ -1,7 +1,7 @@
-"""Handlers for the log records of bertsmith: stderr of a terminal, or a notebook's cell.
+"""Handlers that print the log records of bertsmith on stderr or below a notebook's cell.
 
-In a script, Python's own rules hold: warnings on stderr, information where the script asks for it with
-`logging.basicConfig(level=logging.INFO)`.
+The command line and notebooks install them. A script has Python's defaults: warnings on stderr, and information
+only after `logging.basicConfig(level=logging.INFO)`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ logger = logging.getLogger("bertsmith")
 
 
 class ConsoleHandler(logging.Handler):
-    """Print records on stderr through Rich, which is imported when the first record arrives."""
+    """Print records on stderr with Rich, which is imported when the first record arrives."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -34,7 +34,7 @@ class NotebookHandler(ConsoleHandler):
 
 
 class _Formatter(logging.Formatter):
-    """Prefix warnings with "warning:"."""
+    """Prefix warnings and errors with their level: "warning: …"."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
@@ -42,7 +42,7 @@ class _Formatter(logging.Formatter):
 
 
 class _RepeatFilter(logging.Filter):
-    """Drop messages that were logged before."""
+    """Drop records whose message was logged before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,19 +57,19 @@ class _RepeatFilter(logging.Filter):
 
 @contextmanager
 def without_repeats() -> Iterator[None]:
-    """Print each message once: several models of one command may log the same."""
-    handlers, repeats = [*logger.handlers], _RepeatFilter()
+    """Return a context manager that prints each message once, since several models may log the same."""
+    handlers, repeat_filter = [*logger.handlers], _RepeatFilter()
     for handler in handlers:
-        handler.addFilter(repeats)
+        handler.addFilter(repeat_filter)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(repeats)
+            handler.removeFilter(repeat_filter)
 
 
 def install(handler: ConsoleHandler) -> None:
-    """Send the records of bertsmith to a handler, once per process."""
+    """Add a handler for the records of bertsmith; do nothing if one is installed."""
     if not any(isinstance(installed, ConsoleHandler) for installed in logger.handlers):
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)

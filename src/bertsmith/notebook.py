@@ -1,4 +1,4 @@
-"""HTML tables that a notebook shows for reports, models, and tokenizers, in the colors of the page."""
+"""HTML tables that a notebook shows for reports, models, and tokenizers, in the notebook's colors."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _MAX_ROWS = 30
-_MAX_CHARACTERS = 200
+_MAX_CHARACTERS = 200  # of a cell
 _RIGHT = " style='text-align: right; font-variant-numeric: tabular-nums'"
 _LEFT = " style='text-align: left'"
 
 
 class Report(dict[str, Any]):
-    """A report as a dict of plain values, which a notebook shows as tables."""
+    """A report: a dict of plain values, which a notebook shows as tables."""
 
     def __init__(self, values: Mapping[str, Any], display_keys: Sequence[str] = ()) -> None:
         """Copy the values.
 
         Args:
             values: The report.
-            shown: The entries that a notebook shows; empty: all.
+            display_keys: The keys of the entries that a notebook shows; empty: all.
         """
         super().__init__(values)
-        self._shown = tuple(display_keys)
+        self._display_keys = tuple(display_keys)
 
     def _repr_html_(self) -> str:
-        return render_page("", {name: self[name] for name in self._shown or self if name in self})
+        return render_page("", {name: self[name] for name in self._display_keys or self if name in self})
 
 
 def render_page(title: str, values: Mapping[str, Any], *, footer: str = "") -> str:
-    """Return HTML with one table of the plain values and one table for each value that is a mapping or a list.
+    """Return HTML with a table of the plain values and a table for each value that is a mapping or a list.
 
     Args:
-        title: The title of the first table.
+        title: The title of the table of the plain values.
         values: Values by name.
-        below: HTML to append.
+        footer: HTML to append.
     """
     plain = {name: value for name, value in values.items() if not isinstance(value, Mapping | list | tuple)}
     parts = [render_table(title, (), plain.items())] if plain or title else []
@@ -49,16 +49,17 @@ def render_page(title: str, values: Mapping[str, Any], *, footer: str = "") -> s
 
 def render_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return an HTML table with a title, numbers aligned right, and at most the first 30 rows."""
-    every = list(rows)
-    head = "".join(f"<th{_LEFT}>{_heading(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in every[:_MAX_ROWS])
-    rest = f"<div>… {len(every) - _MAX_ROWS:,} more</div>" if len(every) > _MAX_ROWS else ""
-    caption = f"<div><b>{_heading(title)}</b></div>" if title else ""
+    all_rows = list(rows)
+    head = "".join(f"<th{_LEFT}>{_heading_html(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(map(_cell_html, row))}</tr>" for row in all_rows[:_MAX_ROWS])
+    rest = f"<div>… {len(all_rows) - _MAX_ROWS:,} more</div>" if len(all_rows) > _MAX_ROWS else ""
+    caption = f"<div><b>{_heading_html(title)}</b></div>" if title else ""
     head = f"<thead><tr>{head}</tr></thead>" if head else ""
     return f"{caption}<table>{head}<tbody>{body}</tbody></table>{rest}"
 
 
 def _mapping_table(name: str, values: Mapping[str, Any]) -> str:
+    """Return a table with a row per entry; if all entries are mappings, with a column for each of their keys."""
     nested = [value for value in values.values() if isinstance(value, Mapping)]
     if len(nested) < len(values):
         return render_table(
@@ -71,6 +72,7 @@ def _mapping_table(name: str, values: Mapping[str, Any]) -> str:
 
 
 def _list_table(name: str, values: Sequence[Any]) -> str:
+    """Return a table with a row per value; mappings have a column for each key with plain values."""
     if all(isinstance(value, list | tuple) for value in values):
         return render_table(name, (), values)
     if not all(isinstance(value, Mapping) for value in values):
@@ -83,16 +85,16 @@ def _list_table(name: str, values: Sequence[Any]) -> str:
     return render_table(name, columns, ([row.get(column, "") for column in columns] for row in values))
 
 
-def _heading(name: Any) -> str:
-    return _value(str(name).replace("_", " "))
+def _heading_html(name: Any) -> str:
+    return _value_html(str(name).replace("_", " "))
 
 
-def _cell(value: Any) -> str:
+def _cell_html(value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"<td{_RIGHT if is_number else _LEFT}>{_value(value)}</td>"
+    return f"<td{_RIGHT if is_number else _LEFT}>{_value_html(value)}</td>"
 
 
-def _value(value: Any) -> str:
+def _value_html(value: Any) -> str:
     if isinstance(value, float):
         text = f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     elif isinstance(value, int) and not isinstance(value, bool):

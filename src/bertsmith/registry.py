@@ -11,28 +11,30 @@ from bertsmith.errors import InputError
 Entry = TypeVar("Entry")
 
 
-def lookup(table: Mapping[str, str | Entry], name: str, message: str, argument: str | None = None) -> Entry:
-    """Return the registry's entry for a name, which is imported if it is given as "module:attribute".
+def lookup(
+    registry: Mapping[str, str | Entry], name: str, message: str, argument: str | None = None
+) -> Entry:
+    """Return the entry of a registry for a name, and import it if the registry has only its import path.
 
     Args:
-        table: Entries, or the import paths of entries, by name.
+        registry: By name, entries or import paths of entries ("module:attribute").
         name: The name to look up.
         message: The error message for an unknown name.
         argument: The argument that the name comes from, for the error.
 
     Raises:
-        InputError: The table has no such name; the hint lists its names.
+        InputError: The registry has no such name; the hint lists its names.
     """
-    if name not in table:
-        raise InputError("unknown_name", message, argument=argument, hint=f"known: {', '.join(table)}")
-    value = table[name]
-    if not isinstance(value, str):
-        return value
-    imported: Entry = load_attribute(value)
+    if name not in registry:
+        raise InputError("unknown_name", message, argument=argument, hint=f"known: {', '.join(registry)}")
+    entry = registry[name]
+    if not isinstance(entry, str):
+        return entry
+    imported: Entry = load_attribute(entry)
     return imported
 
 
 def load_attribute(path: str) -> Any:
-    """Return the object that "module:NAME" names."""
+    """Import and return the object with the path "module:attribute"."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)

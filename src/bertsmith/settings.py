@@ -1,11 +1,12 @@
-"""The base class of settings, YAML recipes, and `--set key=value`.
+"""The base class of settings, YAML recipes, and `--set name=value`.
 
-In Python, settings are values by dotted names ("train.epochs"), nested names, or keywords. A keyword is the last
-part of a name; if several groups have it, that of training is meant, else the first. Values stay typed from there
-to the model; `--set` is parsed once.
+Settings have groups: the dotted name of a setting is "train.epochs". Python passes values by dotted names, as
+nested mappings, or by keywords; a recipe is a nested YAML mapping; the command line has `--set train.epochs=3`. A
+keyword is the last part of a dotted name; if several groups have a setting of that name, the one of the group
+`train` is meant, or else the first.
 
-Every setting has a default, a range, and a one-line description (pydantic's `Field`), and `MAY_CHANGE` if a
-resumed run may have another value. The error for an unknown name suggests the nearest one.
+Every setting is a pydantic `Field` with a type, a default, a range, and a one-line description, and is marked with
+`MAY_CHANGE` if a resumed run may have another value. The error for an unknown name suggests similar names.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ from pydantic_core import ErrorDetails
 from bertsmith.errors import InputError, option
 from bertsmith.suggestions import did_you_mean, not_found_error, similar_names
 
-_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")  # text in YAML 1.1 where there is no dot
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")  # YAML 1.1 reads 1e-4, without a dot, as text
 _DUPLICATE_KEY = "this name occurs twice"
-_MAX_LISTED = 10  # names in a message
-_MAX_SHOWN = 60  # characters of a value in a message
+_MAX_NAME_LENGTH = 100  # characters of a name in a message
+_MAX_LISTED_NAMES = 10  # in a message
+_MAX_VALUE_LENGTH = 60  # characters of a value in a message
 
 MAY_CHANGE: dict[str, Any] = {"may_change_on_resume": True}
 """Mark a field that may change on resume: `Field(1, ge=0, description="…", json_schema_extra=MAY_CHANGE)`."""
 
 Changes = str | Sequence[str] | Mapping[str, Any]
-"""Settings as a caller gives them: "name=value" strings, or values by dotted or nested names."""
+"""Values of settings from a caller: "name=value" strings, or a mapping by dotted names or with nested mappings."""
 
 Function = Callable[..., Any]
 """A function of the package that takes settings as keywords."""
@@ -44,7 +46,10 @@ Options = TypeVar("Options")
 
 
 class Settings(BaseModel):
-    """Typed, bounded settings without unknown names. A group is a field whose type is another `Settings`."""
+    """Base class of immutable settings, which refuses unknown names and invalid values.
+
+    A group of settings is a field whose type is another subclass of `Settings`.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
@@ -59,7 +64,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _replace_none(cls, values: Any) -> Any:
-        """Replace None (`--set NAME=none`, `--set NAME=`, YAML's null) by the field's value for none."""
+        """Replace None (`--set NAME=none`, `--set NAME=`, YAML's null): a field may have "none" or "" instead."""
         if not isinstance(values, dict):
             return values
         fields = cls.model_fields
@@ -91,11 +96,11 @@ class Settings(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str) -> Self:
-        """Return settings from nested values.
+        """Return settings with values from nested mappings, and defaults for all others.
 
         Args:
-            values: Values by name; groups are mappings.
-            source: The recipe, or "--set" or "settings", for messages.
+            values: Values by name; the value of a group is a mapping.
+            source: The path of the recipe that the values come from, else "--set" or "settings"; for messages.
 
         Raises:
             InputError: A name is unknown or a value is invalid.
@@ -104,21 +109,28 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"])
-            near = _nearest_choice(first)
+            first_error = error.errors()[0]
+            name = ".".join(str(part) for part in first_error["loc"])
+            choices = _nearest_choice(first_error)
             description = describe(cls, name)
             meaning = f"'{name}' means: {description}" if description else None
             raise InputError(
                 "invalid_setting",
-                _describe_error(name, first),
+                _describe_error(name, first_error),
                 location=_recipe(source),
                 argument=name or None,
-                hint=did_you_mean(near) if near else meaning,
+                hint=did_you_mean(choices) if choices else meaning,
             ) from None
 
     def changed(self, changes: Changes) -> Self:
-        """Return a copy with changes; raise InputError for unknown names and invalid values."""
+        """Return a copy with changed values.
+
+        Args:
+            changes: The new values of some settings.
+
+        Raises:
+            InputError: A name is unknown or a value is invalid.
+        """
         values = self.model_dump()
         for name, value in self.dotted(changes).items():
             group = values
@@ -136,7 +148,7 @@ class Settings(BaseModel):
 
     @classmethod
     def dotted(cls, changes: Changes, prefix: str = "") -> dict[str, Any]:
-        """Return the values of changes by dotted names; those of "name=value" strings are parsed as YAML."""
+        """Return the values of changes by dotted names, with "name=value" strings parsed as YAML."""
         if not isinstance(changes, Mapping):
             return dict(map(parse_assignment, [changes] if isinstance(changes, str) else changes))
         values: dict[str, Any] = {}
@@ -149,7 +161,7 @@ class Settings(BaseModel):
         return values
 
     def flat(self) -> dict[str, Any]:
-        """Return the JSON values by dotted names."""
+        """Return all settings as JSON values by dotted names."""
         return self.dotted(self.model_dump(mode="json"))
 
     def to_yaml(self) -> str:
@@ -164,7 +176,7 @@ class Settings(BaseModel):
 
 
 def _none_value(field: FieldInfo) -> str | None:
-    """Return the value of a field for none: the choice "none", an empty string, or None."""
+    """Return the value of a field that stands for none: the choice "none", an empty string, or None."""
     if "none" in _choices(field.annotation):
         return "none"
     return "" if field.annotation is str and field.default == "" else None
@@ -191,9 +203,10 @@ _EXPECTED_TYPES = {  # by pydantic's error type
 
 
 def _describe_error(name: str, error: ErrorDetails) -> str:
-    """Return a sentence for an error of pydantic."""
+    """Return a message for a validation error of pydantic."""
     message, value = error["msg"].removeprefix("Value error, "), error["input"]
-    if isinstance(value, dict):  # The message names the settings of the group; the top group has no name.
+    # An error of a group: the message names its settings, and all settings together have no name.
+    if isinstance(value, dict):
         prefix = f"setting '{name}': " if name else ""
         return f"{prefix}{message[0].lower()}{message[1:]}"
     got = _shorten(repr(value))
@@ -207,7 +220,7 @@ def _describe_error(name: str, error: ErrorDetails) -> str:
 
 
 def _nearest_choice(error: ErrorDetails) -> list[str]:
-    """Return the choice that is spelled like an unknown one, if any."""
+    """Return the most similar choice to an invalid one as a list, which is empty if there is none."""
     if error["type"] != "literal_error" or not isinstance(error["input"], str):
         return []
     choices = re.findall("'([^']*)'", error["ctx"]["expected"])
@@ -237,15 +250,20 @@ for _cls in (_Loader, _Dumper):
 
 
 def _parse_yaml(text: str) -> Any:
-    """Return the YAML value of a text; raise only yaml.YAMLError, whatever the text."""
+    """Parse YAML; every error is a yaml.YAMLError."""
     try:
         return _Loader(text).get_single_data()
+    # PyYAML raises other errors for invalid tags, dates, and numbers, and for deep nesting.
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise yaml.YAMLError(str(error)) from None  # a tag or a number that cannot be built, deep nesting
+        raise yaml.YAMLError(str(error)) from None
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """Read a YAML file with one mapping; raise InputError with file and line if it is not one."""
+    """Read a YAML file with one mapping.
+
+    Raises:
+        InputError: The file cannot be read or is something else; the error has the file and line.
+    """
     try:
         values = _parse_yaml(Path(path).read_bytes().decode("utf-8"))
     except FileNotFoundError:
@@ -284,7 +302,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def parse_assignment(assignment: str) -> tuple[str, Any]:
-    """Return the name and the YAML value of a "name=value" string."""
+    """Return the name and the value, parsed as YAML, of a "name=value" string."""
     name, equals, text = assignment.partition("=")
     if not equals:
         raise InputError(
@@ -313,17 +331,17 @@ def resolve(
     *,
     hidden: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return changes and keywords by dotted names.
+    """Merge changes and keywords into one mapping by dotted names; keywords win.
 
     Args:
-        cls: The settings.
-        changes: Changes by dotted names.
-        keywords: Values by the last parts of names.
-        function: The function that took the keywords, for messages.
-        hidden: Groups that keywords do not set.
+        cls: The class of the settings.
+        changes: Values of some settings.
+        keywords: Values by the last parts of dotted names.
+        function: The function that received the keywords, for messages.
+        hidden: Groups whose settings cannot be keywords.
 
     Raises:
-        InputError: A keyword is no setting.
+        InputError: A keyword is not the last part of a setting's name.
     """
     by_dotted_name = {
         full_name(cls, name, function, hidden): _to_python(value) for name, value in keywords.items()
@@ -332,7 +350,17 @@ def resolve(
 
 
 def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequence[str] = ()) -> str:
-    """Return the dotted name of a setting by its last part; training settings win over others."""
+    """Return the dotted name of a setting by its last part, preferring the group `train`.
+
+    Args:
+        cls: The class of the settings.
+        name: The last part.
+        function: The function that received the keyword, for messages.
+        hidden: Groups whose settings cannot be keywords.
+
+    Raises:
+        InputError: There is no such setting.
+    """
     names = [full for full, _ in cls.names() if full.partition(".")[0] not in hidden]
     matches = [full for full in names if full.rpartition(".")[2] == name]
     if not matches:
@@ -341,34 +369,46 @@ def full_name(cls: type[Settings], name: str, function: Function, hidden: Sequen
 
 
 def with_keywords(options: Options, keywords: Mapping[str, Any], function: Function) -> Options:
-    """Return a copy of a dataclass with fields, or fields of its dataclasses, replaced by keywords."""
+    """Return a copy of a dataclass with fields replaced by keywords.
+
+    Args:
+        options: The dataclass.
+        keywords: Values by name of a field, or of a field of a dataclass that is a field of `options`.
+        function: The function that received the keywords, for messages.
+
+    Raises:
+        InputError: There is no such field.
+    """
     fields = {field.name for field in dataclasses.fields(options)}  # type: ignore[arg-type]
-    inner = {name: value for name in fields if dataclasses.is_dataclass(value := getattr(options, name))}
-    nested = {field.name: name for name, value in inner.items() for field in dataclasses.fields(value)}
+    groups = {name: value for name in fields if dataclasses.is_dataclass(value := getattr(options, name))}
+    group_of_field = {
+        field.name: name for name, group in groups.items() for field in dataclasses.fields(group)
+    }
     changed: dict[str, Any] = {}
     for name, value in keywords.items():
         if name in fields:
             changed[name] = value
-        elif name in nested:
-            group = nested[name]
-            changed[group] = dataclasses.replace(changed.get(group, inner[group]), **{name: value})
+        elif name in group_of_field:
+            group = group_of_field[name]
+            changed[group] = dataclasses.replace(changed.get(group, groups[group]), **{name: value})
         else:
-            raise _unknown_keyword(name, function, sorted(fields | set(nested)))
+            raise _unknown_keyword(name, function, sorted(fields | set(group_of_field)))
     return dataclasses.replace(options, **changed)  # type: ignore[type-var]
 
 
 def _unknown_keyword(name: str, function: Function, settings: Sequence[str]) -> InputError:
-    near = similar_names(name, dict.fromkeys([*_arguments(function), *settings]))
+    """Return the error for a keyword that is neither an argument of a function nor a setting."""
+    similar = similar_names(name, dict.fromkeys([*_arguments(function), *settings]))
     return InputError(
         "unknown_setting",
         f"{function.__name__} has no argument or setting '{name}'",
         argument=name,
-        hint=did_you_mean(near) if near else f"known: {', '.join(dict.fromkeys(settings))}",
+        hint=did_you_mean(similar) if similar else f"known: {', '.join(dict.fromkeys(settings))}",
     )
 
 
 def _arguments(function: Function) -> Iterator[str]:
-    """Yield the names of a function's arguments, and of the fields of dataclasses among their defaults."""
+    """Yield the names of a function's arguments, and of the fields of arguments whose default is a dataclass."""
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is not parameter.VAR_KEYWORD:
             yield name
@@ -390,7 +430,7 @@ def may_change(field: FieldInfo) -> bool:
 
 
 def describe(cls: type[Settings], name: str) -> str:
-    """Return the one-line description of a setting or, for a value in it, of the setting that holds it."""
+    """Return the one-line description of a setting, or of the setting that an element of a value belongs to."""
     return next(
         (f.description or "" for setting, f in cls.names() if f"{name}.".startswith(f"{setting}.")), ""
     )
@@ -403,37 +443,50 @@ def _is_group(field: FieldInfo) -> bool:
 def _check_names(
     cls: type[Settings], values: Mapping[str, Any], prefix: str, source: str, root: type[Settings]
 ) -> None:
-    """Raise InputError for the first unknown name in a group of `root`."""
+    """Check the names of a group of settings and of the groups in it.
+
+    Args:
+        cls: The class of the group.
+        values: The values of the group.
+        prefix: The dotted name of the group with a dot at its end; empty for `root`.
+        source: The source of the values, as in `Settings.of`.
+        root: The class of all settings.
+
+    Raises:
+        InputError: A name is unknown.
+    """
     for key, value in values.items():
         field = cls.model_fields.get(key)
         if field is None:
-            full = f"{prefix}{key}"[:100]
+            dotted_name = f"{prefix}{key}"[:_MAX_NAME_LENGTH]
             what = "group of settings" if isinstance(value, Mapping) else "setting"
             raise InputError(
                 "unknown_setting",
-                f"there is no {what} '{full}'",
+                f"there is no {what} '{dotted_name}'",
                 location=_recipe(source),
-                argument=full,
-                hint=_suggestion(cls, full, value, prefix, root),
+                argument=dotted_name,
+                hint=_suggestion(cls, dotted_name, value, prefix, root),
             )
         if _is_group(field) and isinstance(value, Mapping):
             _check_names(field.annotation, value, f"{prefix}{key}.", source, root)  # type: ignore[arg-type]
 
 
-def _suggestion(cls: type[Settings], full: str, value: Any, prefix: str, root: type[Settings]) -> str:
-    """Return a hint for an unknown name."""
-    names = [name for name, _ in root.names()]
-    groups = [name for name, field in cls.model_fields.items() if _is_group(field)]
+def _suggestion(cls: type[Settings], name: str, value: Any, prefix: str, root: type[Settings]) -> str:
+    """Return a hint for an unknown name; arguments as in `_check_names`, with the dotted name and its value."""
+    known_names = [setting for setting, _ in root.names()]
+    groups = [group for group, field in cls.model_fields.items() if _is_group(field)]
     if isinstance(value, Mapping) and groups:
-        near = difflib.get_close_matches(full, groups, n=1)
-        inner = similar_names(f"{near[0] if near else full}.{next(iter(value), '')}", names)
-        near = [name for name in inner if not near or name.startswith(f"{near[0]}.")] or near
+        similar_groups = difflib.get_close_matches(name, groups, n=1)
+        group = similar_groups[0] if similar_groups else name
+        similar = similar_names(f"{group}.{next(iter(value), '')}", known_names)
+        if similar_groups:
+            similar = [setting for setting in similar if setting.startswith(f"{group}.")] or similar_groups
         listed = f"the groups are: {', '.join(groups)}"
-        return f"{did_you_mean(near)} {listed}" if near else listed
-    if near := similar_names(full, names):
-        return did_you_mean(near)
-    in_group = [name for name in names if name.startswith(prefix)]
-    if len(in_group) <= _MAX_LISTED or not (groups or prefix):
+        return f"{did_you_mean(similar)} {listed}" if similar else listed
+    if similar := similar_names(name, known_names):
+        return did_you_mean(similar)
+    in_group = [setting for setting in known_names if setting.startswith(prefix)]
+    if len(in_group) <= _MAX_LISTED_NAMES or not (groups or prefix):
         return f"known here: {', '.join(in_group)}"
     if not prefix:
         return f"the groups are: {', '.join(groups)}; --help lists their settings"
@@ -441,9 +494,9 @@ def _suggestion(cls: type[Settings], full: str, value: Any, prefix: str, root: t
 
 
 def _recipe(source: str) -> str | None:
-    """Return the recipe that settings come from, or None for the command line and keywords."""
+    """Return the path of the recipe that settings come from, or None for the command line and Python."""
     return None if source in ("--set", "settings") else source
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 1]}…"

@@ -5,8 +5,8 @@
     classifier = BertClassifier("bert-base-uncased", epochs=3).fit(texts, labels)
     classifier.predict(["what a day"])
 
-It calls `bertsmith.finetune("classify", …)` and keeps one model folder per fitted estimator. Pipelines, grid
-search, cross-validation, `clone`, pickle, and joblib work with it.
+`fit` calls `bertsmith.finetune("classify", …)`. A fitted estimator keeps its model in a temporary folder, which is
+removed with it. Pipelines, grid search, cross-validation, `clone`, pickle, and joblib work with the class.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from bertsmith.inference.model import Model, load
 from bertsmith.runs.run_folder import CHECKPOINTS
 
 _MAX_SEED = 2**31 - 1
-_ONLY_AT_THE_END = 2**31  # updates between evaluations; the last update is always evaluated
-_NUM_EVALUATION_ROWS = 64  # of the training data, if nothing is held out
-_FILES = "files of model_"  # the key in a pickle
+_UNREACHABLE_STEP = 2**31  # to evaluate only after the last update, which is always evaluated
+_NUM_EVALUATION_ROWS = 64  # rows of the training data, if no validation data is held out
+_MODEL_FILES_KEY = "files of model_"  # of the model's files in a pickle
 
 
 class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -54,7 +54,7 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         device: "cpu", "cuda", "cuda:1", …; "auto": a GPU if there is one.
         settings: Further settings by name, such as {"train.warmup": 0.2}; `bertsmith finetune classify --help`
             lists them.
-        verbose: Whether to print information about the run in a notebook.
+        verbose: Log information about the run, which a notebook shows; otherwise only errors are logged.
 
     Attributes:
         classes_: The sorted labels.
@@ -93,7 +93,7 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         """Fine-tune a copy of the model.
 
         Args:
-            X: n texts, or n pairs of texts in two columns.
+            X: n texts, or n pairs of texts as an array of shape (n, 2).
             y: Their labels, [n].
 
         Raises:
@@ -123,13 +123,13 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             "task.second_column": "second" if "second" in columns else None,
             "task.max_length": self.max_length,
             "task.class_weights": _class_weights(self.class_weight, classes, names),
-            **({} if self.validation_fraction else {"train.evaluate_every": _ONLY_AT_THE_END}),
+            **({} if self.validation_fraction else {"train.evaluate_every": _UNREACHABLE_STEP}),
             **(self.settings or {}),
         }
-        folder = _new_folder()
+        folder = _make_temporary_folder()
         try:
             model = self._finetune(folder / "run", columns, [names[code] for code in codes], names, settings)
-            # With the optimizer's moments, checkpoints are larger than the model, and nobody resumes this run.
+            # Checkpoints are three times as large as the model (AdamW's moments), and nobody can resume this run.
             shutil.rmtree(folder / "run" / CHECKPOINTS)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -151,12 +151,12 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         rows = {**columns, "label": labels}
         validation: dict[str, Any] = {"dev_share": self.validation_fraction}
         if not self.validation_fraction:
-            # The evaluation at the end needs some data; it uses training rows with every label among them.
+            # The evaluation at the end needs some data: the first row of each label, and the first 64 rows.
             indices = np.unique(labels, return_index=True)[1].tolist() + list(range(_NUM_EVALUATION_ROWS))
             validation = {
                 "dev": {name: [cells[i] for i in indices if i < len(cells)] for name, cells in rows.items()}
             }
-        with _logs(verbose=self.verbose):
+        with _suppress_logs(enabled=not self.verbose):
             return finetune(
                 "classify",
                 self.model,
@@ -171,7 +171,7 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         """Return the probability of each label.
 
         Args:
-            X: n texts, or n pairs of texts in two columns.
+            X: n texts, or n pairs of texts as an array of shape (n, 2).
 
         Returns:
             Probabilities, float64 [n, n_classes], in the order of `classes_`.
@@ -202,7 +202,7 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
         if (model := state.pop("model_", None)) is not None:
-            state[_FILES] = {
+            state[_MODEL_FILES_KEY] = {
                 file.relative_to(model.model_folder).as_posix(): file.read_bytes()
                 for file in sorted(model.model_folder.rglob("*"))
                 if file.is_file()
@@ -210,22 +210,22 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        files = state.get(_FILES)
-        super().__setstate__({name: value for name, value in state.items() if name != _FILES})
+        files = state.get(_MODEL_FILES_KEY)
+        super().__setstate__({name: value for name, value in state.items() if name != _MODEL_FILES_KEY})
         if files is not None:
-            folder = _new_folder()
+            folder = _make_temporary_folder()
             for name, content in files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(content)
             self.model_ = _remove_with_model(load(folder, self.device), folder)
 
 
-def _new_folder() -> Path:
+def _make_temporary_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="bertsmith-"))
 
 
 def _remove_with_model(model: Model, folder: Path) -> Model:
-    """Remove the folder when the model is garbage-collected."""
+    """Remove a folder when the model is garbage-collected; return the model."""
     weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
     return model
 
@@ -266,7 +266,7 @@ def _label_names(classes: NDArray[Any]) -> list[str]:
 
 
 def _class_weights(class_weight: Any, classes: NDArray[Any], names: list[str]) -> Any:
-    """Return `class_weight` as the setting `task.class_weights`, by the model's label names."""
+    """Return scikit-learn's `class_weight` as the value of the setting `task.class_weights`."""
     if class_weight is None or isinstance(class_weight, str):
         return class_weight or "none"
     name_of_class = dict(zip(classes.tolist(), names, strict=True))
@@ -278,11 +278,11 @@ def _class_weights(class_weight: Any, classes: NDArray[Any], names: list[str]) -
 
 
 @contextmanager
-def _logs(*, verbose: bool) -> Iterator[None]:
-    """Suppress log records below errors unless `verbose` is set."""
+def _suppress_logs(*, enabled: bool) -> Iterator[None]:
+    """Return a context manager that suppresses log records below errors."""
     logger = logging.getLogger("bertsmith")
     level = logger.level
-    if not verbose:
+    if enabled:
         logger.setLevel(logging.ERROR)
     try:
         yield

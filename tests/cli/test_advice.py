@@ -124,7 +124,7 @@ def test_a_novel_of_paragraphs_is_read_by_lines(
     of = chinese(240) if joined("ab") == "ab" else NOVEL
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(joined(of[i : i + 4]) for i in range(0, 240, 4)) + "\n", encoding="utf-8")
-    checked = json.loads(call("data", "check", corpus, "--no-probe", "--json").out)["findings"]
+    checked = json.loads(call("data", "check", corpus, "--no-benchmark", "--json").out)["findings"]
     assert any("documents=line" in finding["remedy"] for finding in checked)
     made = call(
         "tokenizer", "train", corpus, "--out", tmp_path / "t", "--vocab-size", 400, "--documents", "line"
@@ -168,7 +168,7 @@ def test_the_check_and_the_preparation_advise_alike(call: Call, tmp_path: Path, 
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(CORPORA[name] + "\n", encoding="utf-8")
     tiny_run.tokenizer().save(tmp_path / "tokenizer")
-    checked = json.loads(call("data", "check", corpus, "--no-probe", "--json").out)["findings"]
+    checked = json.loads(call("data", "check", corpus, "--no-benchmark", "--json").out)["findings"]
     prepared = call(
         "data", "prepare", corpus, "--tokenizer", tmp_path / "tokenizer", "--out", tmp_path / "shards"
     )

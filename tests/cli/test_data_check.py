@@ -47,7 +47,7 @@ def test_the_tables_fit_80_columns_and_begin_with_the_findings(
     tokenizer.save(corpus.parent / "tokenizer")
     task = tiny_run.table(corpus.parent / "dev.csv", tiny_run.examples(9))
     out, _ = run(
-        capsys, corpus, "--tokenizer", corpus.parent / "tokenizer", "--against", task, "--no-probe"
+        capsys, corpus, "--tokenizer", corpus.parent / "tokenizer", "--against", task, "--no-benchmark"
     )  # fmt: skip
     assert out.startswith("findings\n")
     for line in out.splitlines():
@@ -74,7 +74,7 @@ def test_the_tables_can_be_read_on_40_columns(
     tiny_run.tokenizer().save(corpus.parent / "tokenizer")
     task = tiny_run.table(corpus.parent / "dev.csv", tiny_run.examples(9))
     out, _ = run(
-        capsys, corpus, "--tokenizer", corpus.parent / "tokenizer", "--against", task, "--no-probe"
+        capsys, corpus, "--tokenizer", corpus.parent / "tokenizer", "--against", task, "--no-benchmark"
     )  # fmt: skip
     tables = [line for line in out.splitlines() if line[:1] in "┏┃┡│└"]
     assert max(map(len, tables)) <= 40
@@ -85,14 +85,14 @@ def test_the_tables_can_be_read_on_40_columns(
 def test_the_faults_of_each_file_are_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for i in range(12):
         (tmp_path / f"{i:02d}.txt").write_text("A NUL\0 here.\n" * 6, encoding="utf-8")
-    out, told = run(capsys, tmp_path, "--no-probe")
+    out, told = run(capsys, tmp_path, "--no-benchmark")
     joined = " ".join(re.sub("[│┃]", " ", out).split())
     assert joined.count("NUL characters: 6, first at 1:6, 2:6, 3:6") == 10
     assert "2 more files have faults: --html and --json list them" in told
 
 
 def test_json_is_one_document_with_everything(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
-    out, _ = run(capsys, corpus, "--json", "--no-probe", "--epochs", "3")
+    out, _ = run(capsys, corpus, "--json", "--no-benchmark", "--epochs", "3")
     report = json.loads(out)
     assert {"findings", "encoding", "characters", "duplicates", "lines", "documents", "scripts", "languages",
             "structure", "forecast", "limits"} <= set(report)  # fmt: skip
@@ -161,7 +161,7 @@ def test_the_page_stands_alone_and_escapes_everything(
     html = tmp_path / "report.html"
     run(
         capsys, folder / name, "--html", html, "--against", folder / "dev.txt", "--tokenizer",
-        folder / "tokenizer", "--no-probe",
+        folder / "tokenizer", "--no-benchmark",
     )  # fmt: skip
     text = html.read_text(encoding="utf-8")
     page = Page(text)
@@ -203,10 +203,10 @@ def test_against_takes_files_and_globs(capsys: pytest.CaptureFixture[str], corpu
         (corpus.parent / name).write_text("text\tlabel\n", encoding="utf-8")
     one, other = corpus.parent / "a.tsv", corpus.parent / "b.tsv"
     for arguments in (
-        (corpus, "--json", "--no-probe", "--against", corpus.parent / "*.tsv"),
-        (corpus, "--against", one, other, "--json", "--no-probe"),
-        (corpus, "--against", one, "--against", other, "--json", "--no-probe"),
-        ("--json", "--no-probe", "--against", one, f"--against={other}", corpus),
+        (corpus, "--json", "--no-benchmark", "--against", corpus.parent / "*.tsv"),
+        (corpus, "--against", one, other, "--json", "--no-benchmark"),
+        (corpus, "--against", one, "--against", other, "--json", "--no-benchmark"),
+        ("--json", "--no-benchmark", "--against", one, f"--against={other}", corpus),
     ):
         report = json.loads(run(capsys, *arguments)[0])
         assert report["files"] == [str(corpus)]
@@ -243,13 +243,13 @@ def test_the_forecast_of_a_sample_reaches_over_plain_files(corpus: Path, tmp_pat
     plain.write_text(tiny_run.corpus(4000), encoding="utf-8")
     packed = tmp_path / "long.txt.gz"
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    whole = check_corpus([plain], probe=False)["forecast"]
+    whole = check_corpus([plain], benchmark=False)["forecast"]
     options = CheckOptions(sample=plain.stat().st_size // 4)
-    sample = check_corpus([plain], options, probe=False)["forecast"]
+    sample = check_corpus([plain], options, benchmark=False)["forecast"]
     assert sample["tokens"] == pytest.approx(whole["tokens"], rel=0.05)
     assert sample["tokens_are"] == "estimated"
     assert "from the sample" in sample["covers"]
-    alone = check_corpus([packed], options, probe=False)["forecast"]
+    alone = check_corpus([packed], options, benchmark=False)["forecast"]
     assert alone["tokens"] < 0.3 * whole["tokens"]
     assert "only the sample" in alone["covers"]
 
@@ -264,10 +264,10 @@ def test_what_acts_on_a_terminal_is_only_shown(
     path = tmp_path / f"a{acting[:8]}\nb.txt"
     path.write_text("\n\n".join([text] * 4 + ["é".encode().decode("latin1")]), encoding="utf-8")
     for how in ([], ["--json"]):
-        out, told = run(capsys, path, "--no-probe", *how)
+        out, told = run(capsys, path, "--no-benchmark", *how)
         assert not {c for c in out + told if ord(c) < 32 or 0x7F <= ord(c) < 0xA0} - {"\n"}
         assert "red" in out
-    out, _ = run(capsys, path, "--no-probe")
+    out, _ = run(capsys, path, "--no-benchmark")
     assert "\\n→" not in out  # a finding's own lines are lines
 
 
@@ -275,7 +275,7 @@ def test_what_acts_on_a_terminal_is_only_shown(
 def test_epochs_are_a_number_that_can_be(
     capsys: pytest.CaptureFixture[str], corpus: Path, epochs: str
 ) -> None:
-    _, told = run(capsys, corpus, "--no-probe", "--epochs", epochs, code=2)
+    _, told = run(capsys, corpus, "--no-benchmark", "--epochs", epochs, code=2)
     assert "--epochs" in told
     assert "Traceback" not in told
 
@@ -283,14 +283,14 @@ def test_epochs_are_a_number_that_can_be(
 def test_a_name_that_is_not_utf8_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "caf\udce9.txt"
     path.write_text("text")
-    _, told = run(capsys, tmp_path, "--no-probe", code=2)
+    _, told = run(capsys, tmp_path, "--no-benchmark", code=2)
     assert "this name is not UTF-8" in told
 
 
 def test_one_document_has_no_spread(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "one.txt"
     file.write_text("One line of text, and no more of it.\n", encoding="utf-8")
-    out, _ = run(capsys, file, "--no-probe")
+    out, _ = run(capsys, file, "--no-benchmark")
     shown = " ".join(out.split())
     assert "documents │ 1 of 36 characters" in shown
     assert "sentences │ 1, 1 per document" in shown

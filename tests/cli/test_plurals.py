@@ -53,8 +53,8 @@ def test_one_of_everything_has_a_singular_noun(capsys: pytest.CaptureFixture[str
     check(said(capsys, "tokenizer", "inspect", tokenizer, "--text", one))
     check(said(capsys, "tokenizer", "extend", one, "--tokenizer", tokenizer, "--words", 1, "--propose-only",
                "--min-frequency", 1, code=None))  # fmt: skip
-    check(said(capsys, "data", "check", one, "--no-probe", "--tokenizer", tokenizer))
-    check(said(capsys, "data", "check", latin, "--no-probe"))
+    check(said(capsys, "data", "check", one, "--no-benchmark", "--tokenizer", tokenizer))
+    check(said(capsys, "data", "check", latin, "--no-benchmark"))
     check(said(capsys, "data", "prepare", one, "--tokenizer", tokenizer, "--out", tmp_path / "s1"))
     check(said(capsys, "data", "prepare", latin, "--tokenizer", tokenizer, "--out", tmp_path / "s2",
                "--on-error", "skip", code=None))  # fmt: skip

@@ -212,8 +212,9 @@ def test_the_label_that_fits_is_said(world: Path) -> None:
         bs.search(world / "index", "kaba", rerank=world / "named")
     assert (caught.value.code, caught.value.argument) == ("rerank_label_unknown", "rerank_label")
     assert bs.search(world / "index", "kaba", rerank=world / "named", rerank_label="good")
-    with pytest.raises(InputError, match="there is no label 'fine'"):
+    with pytest.raises(InputError) as caught:
         bs.search(world / "index", "kaba", rerank=world / "named", rerank_label="fine")
+    assert (caught.value.code, caught.value.argument) == ("rerank_label_unknown", "rerank_label")
 
 
 def test_another_model_is_refused(world: Path, tmp_path: Path, call: Call) -> None:
@@ -243,8 +244,9 @@ def test_passages_of_queries_and_tables_in_memory_are_indexed(world: Path, tmp_p
     assert [made.row(i).text for i in range(len(made))] == ["kaba", "lode", "nude"]
     made = model.index({"text": ["kaba", "lode"], "id": [7, 8]}, tmp_path / "b")
     assert [made.row(i).id for i in range(2)] == ["7", "8"]
-    with pytest.raises(InputError, match="already exists"):
+    with pytest.raises(InputError) as caught:
         model.index(["kaba"], tmp_path / "b")
+    assert (caught.value.code, caught.value.argument) == ("output_exists", "out")
     assert len(model.index(["kaba"], tmp_path / "b", overwrite=True)) == 1
 
 

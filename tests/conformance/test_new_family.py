@@ -130,8 +130,9 @@ def test_a_family_from_elsewhere_is_trained_saved_and_loaded(
 
 
 def test_without_its_line_a_family_is_unknown() -> None:
-    with pytest.raises(InputError, match="'toy' is no family of models that is known here"):
+    with pytest.raises(InputError) as caught:
         build_encoder(ModelConfig(model_type="toy"), torch.Generator())
+    assert caught.value.code == "unknown_name"
     with pytest.raises(InputError) as caught:
         preset("toy-tiny")
     assert caught.value.code == "unknown_preset"

@@ -133,7 +133,9 @@ def test_it_resumes_to_the_bit(toy: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_its_settings_are_checked(toy: str, tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
-    with pytest.raises(InputError, match=r"there is no setting 'objective\.imitatoin'"):
+    with pytest.raises(InputError) as caught:
         tiny_run.run(shards, tmp_path / "run", toy, "objective.imitatoin=1")
-    with pytest.raises(InputError, match="there is no objective 'nothing'"):
+    assert (caught.value.code, caught.value.argument) == ("unknown_setting", "objective.imitatoin")
+    with pytest.raises(InputError) as caught:
         tiny_run.run(shards, tmp_path / "run", "objective.name=nothing")
+    assert (caught.value.code, caught.value.argument) == ("unknown_name", "objective")

@@ -156,5 +156,6 @@ def test_an_evaluation_has_a_report_of_its_own(made: Made, tmp_path: Path) -> No
     assert list((folder / "figures").glob("*.png"))
     assert report["answers"].keys() == made.report["answers"].keys()
     assert report["truncation"]["data"] == scores["truncation"] == made.report["truncation"]["dev"]
-    with pytest.raises(bs.InputError, match="already exists and is not empty"):
+    with pytest.raises(bs.InputError) as caught:
         made.model.evaluate(made.dev, report=folder)
+    assert (caught.value.code, caught.value.argument) == ("output_exists", "report")

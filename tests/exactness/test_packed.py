@@ -165,7 +165,7 @@ def test_padding_and_packing_are_each_others_way_back(lengths: list[int]) -> Non
     padded = packed.pad(packed.tokens)
     assert padded.shape == (len(lengths), max(lengths))
     again = Packed.from_padded(padded, (padded > 0).long(), packed.pad(packed.segments))
-    for field in ("tokens", "segments", "positions", "starts"):
+    for field in ("tokens", "segments", "positions", "cu_seqlens"):
         assert torch.equal(getattr(again, field), getattr(packed, field))
     assert again.max_seqlen == packed.max_seqlen == max(lengths)
     assert packed.tokens[packed.first_token_rows].tolist() == [row[0] for row in ids]

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from safetensors.torch import load, load_file
+from safetensors.torch import load
 
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Stopped
-from bertsmith.io import atomic
 from bertsmith.training import checkpoint, trainer
 from bertsmith.training.metric_logger import Recorder
 from run_equality import Killed, assert_same, outcome
@@ -232,46 +231,3 @@ def test_a_run_that_stopped_early_is_finished(
     assert later[: len(log)] == log
     evaluations = [line for line in later[len(log) :] if line["kind"] == "evaluation"]
     assert len(evaluations) >= 3  # it does not give up at the first
-
-
-def test_a_checkpoint_of_before_these_settings_continues(
-    material: tuple[Path, Path, Path], tmp_path: Path
-) -> None:
-    """Its state has no counts of evaluations, its settings.yaml none of the new names; the fingerprint is of what
-    both know."""
-    plain = Aided("plain", [], *material, {}, [], {})
-    plain.run(tmp_path / "straight")
-    with pytest.MonkeyPatch.context() as patch:
-        die_after(patch, Recorder, "stepped", 12)
-        with pytest.raises(Killed):
-            plain.run(tmp_path / "run")
-    file = tmp_path / "run" / "settings.yaml"
-    new = ("patience", "drop", "drop_after", "drops_at", "freeze", "unfreeze", "layer_decay")
-    kept: list[str] = []
-    for line in file.read_text().splitlines(keepends=True):
-        if line.strip().startswith(new) or (kept and kept[-1] == "gone" and line.strip().startswith("- 0.")):
-            kept.append("gone")
-        else:
-            kept.append(line)
-    file.write_text("".join(line for line in kept if line != "gone"))
-    for step in (tmp_path / "run" / "checkpoints").glob("step-*"):
-        state = json.loads((step / "state.json").read_text())
-        assert (state.pop("waited"), state.pop("drops")) != (None, None)
-        (step / "state.json").write_text(json.dumps(state, indent=1))
-        manifest = json.loads((step / "manifest.json").read_text())
-        size = (step / "state.json").stat().st_size
-        manifest["files"]["state.json"] = {
-            "bytes": size,
-            "sha256": atomic.sha256_of_file(step / "state.json"),
-        }
-        (step / "manifest.json").write_text(json.dumps(manifest, indent=1))
-    plain.run(tmp_path / "run", resume=True)
-    newest = checkpoint.newest_name(tmp_path / "run" / "checkpoints")
-    for name in ("weights", "optimizer"):
-        ours, theirs = (
-            load_file(tmp_path / run / "checkpoints" / str(newest) / f"{name}.safetensors")
-            for run in ("run", "straight")
-        )
-        assert all(ours[key].equal(theirs[key]) for key in theirs)
-    logs = [(tmp_path / run / "log.jsonl").read_bytes() for run in ("run", "straight")]
-    assert logs[0] == logs[1]

@@ -61,16 +61,20 @@ def test_a_second_run_or_preparation_in_the_same_folder_is_refused(
     before = content(finished)
     with atomic.folder_lock(finished, "run"):
         for resume in (False, True):
-            with pytest.raises(InputError, match="another run is writing here"):
+            with pytest.raises(InputError) as caught:
                 tiny_run.run(shards, finished, *FEW, resume=resume)
-            with pytest.raises(InputError, match="another run is writing here"):
+            assert caught.value.code == "folder_locked"
+            with pytest.raises(InputError) as caught:
                 finetune("classify", finished, finished, train=rows, dev=rows, resume=resume)
+            assert caught.value.code == "folder_locked"
     assert content(finished) == before
     second: list[InputError] = []
 
     def meanwhile(_: int) -> None:
-        with pytest.raises(InputError, match=r"out: another preparation is writing here") as refused:
+        with pytest.raises(InputError) as refused:
             prepare([tmp_path / "corpus.txt"], tiny_run.tokenizer(), tmp_path / "out", workers=1)
+        assert refused.value.code == "folder_locked"
+        assert str(refused.value.location).endswith("out")
         second.append(refused.value)
 
     prepare([tmp_path / "corpus.txt"], tiny_run.tokenizer(), tmp_path / "out", workers=1, progress=meanwhile)
@@ -108,8 +112,9 @@ def test_a_run_without_its_settings_says_so(
     shutil.copytree(finished, run)
     harm(run)
     before = content(run)
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises(InputError) as caught:
         tiny_run.run(shards, run, *FEW, resume=True)
+    assert caught.value.code == "run_settings_missing"
     assert (caught.value.code, caught.value.location) == ("run_settings_missing", str(run / "settings.yaml"))
     assert content(run) == before
 
@@ -160,21 +165,22 @@ def test_a_resume_where_there_is_no_run_names_the_run_that_is_meant(
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
     monkeypatch.chdir(tmp_path)
     before = content(tmp_path)
-    for out, hint in (
-        ("runs/bert-mnii", "did you mean runs/bert-mini"),
-        ("runs/moods/model", r"did you mean runs/moods\?"),
-        ("runs/moods/checkpoints/step-4", r"did you mean runs/moods\?"),
-        (
-            "runs/other",
-            r"the runs in the parent folder are runs/\S+, runs/\S+, runs/\S+; to start a new run, remove resume",
-        ),
-        ("runs", r"did you mean runs/\S+ or runs/\S+ or runs/\S+\?"),
-        ("nowhere/at/all", "^nowhere/at/all: this folder holds no run to resume\nto start a new run"),
+    for out, suggestions in (
+        ("runs/bert-mnii", ["runs/bert-mini"]),
+        ("runs/moods/model", ["runs/moods?"]),
+        ("runs/moods/checkpoints/step-4", ["runs/moods?"]),
+        ("runs/other", ["runs/bert-mini", "runs/bert-small", "runs/moods"]),
+        ("runs", ["runs/bert-mini", "runs/bert-small", "runs/moods"]),
+        ("nowhere/at/all", []),
     ):
-        with pytest.raises(InputError, match=hint):
+        with pytest.raises(InputError) as caught:
             tiny_run.run(shards, Path(out), *FEW, resume=True)
-        with pytest.raises(InputError, match=hint):
+        assert (caught.value.code, caught.value.argument) == ("run_missing", "out")
+        assert [run for run in suggestions if run not in (caught.value.hint or "")] == []
+        with pytest.raises(InputError) as caught:
             finetune("classify", finished, out, train=rows, dev=rows, resume=True)
+        assert (caught.value.code, caught.value.argument) == ("run_missing", "out")
+        assert [run for run in suggestions if run not in (caught.value.hint or "")] == []
     assert content(tmp_path) == before
     assert not (tmp_path / "nowhere").exists()
 

@@ -116,7 +116,7 @@ def used(folder: Path) -> bool:
             tokenizer.encode_batch(TEXTS, TEXTS[::-1], max_length=10**6, special_strings=specials),
         ):
             assert all(0 <= i < tokenizer.vocab_size for e in found for i in e.ids)
-            assert all(segment in (0, 1) for e in found for segment in e.segments)
+            assert all(segment in (0, 1) for e in found for segment in e.type_ids)
     assert len(tokenizer.encode_ids(TEXTS)) == 3
     tokenizer.decode(range(tokenizer.vocab_size), keep_special_tokens=True)
     assert tokenizer.digest

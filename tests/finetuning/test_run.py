@@ -173,8 +173,9 @@ def test_a_model_of_pairs_takes_no_single_texts(base: bs.Model, tmp_path: Path) 
         lambda: list(model.predict_file(tmp_path / "lines.txt")),
         lambda: list(model.predict_lines([b"kaba\n"], "standard input")),
     ):
-        with pytest.raises(InputError, match="trained on pairs"):
+        with pytest.raises(InputError) as caught:
             call()
+        assert (caught.value.code, caught.value.argument) == ("pairs_expected", "second_column")
 
 
 def test_a_delimiter_of_training_does_not_stick_to_other_forms(base: bs.Model, tmp_path: Path) -> None:
@@ -212,12 +213,15 @@ def test_a_sample_without_a_rare_label_still_knows_it(base: bs.Model, tmp_path: 
 def test_an_update_of_more_passes_than_the_run_has_is_refused(base: bs.Model, tmp_path: Path) -> None:
     file = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(40))
     many = ["train.epochs=1", "train.accumulate=5000", "train.threads=1"]
-    with pytest.raises(InputError, match="one update takes 2,500 passes over the data") as caught:
+    with pytest.raises(InputError) as caught:
         bs.finetune("classify", base, tmp_path / "run", train=file, dev=file, settings=many)
     assert (caught.value.code, caught.value.argument) == ("update_longer_than_run", "train.accumulate")
+    assert "one update takes 2,500" in caught.value.message
+    assert (caught.value.code, caught.value.argument) == ("update_longer_than_run", "train.accumulate")
     shards = tiny_run.make_shards(tmp_path)
-    with pytest.raises(InputError, match=r"train\.epochs is 1"):
+    with pytest.raises(InputError) as caught:
         tiny_run.run(shards, tmp_path / "bert", "train.accumulate=5000")
+    assert (caught.value.code, caught.value.argument) == ("update_longer_than_run", "train.accumulate")
 
 
 @pytest.mark.parametrize(("dropped", "family"), [(0.0, "bert"), (0.1, "bert"), (0.0, "albert")])

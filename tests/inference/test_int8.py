@@ -155,8 +155,9 @@ def test_without_a_dev_file_it_is_refused(run: Path, tmp_path: Path) -> None:
     dev = run.parent / "dev.csv"
     hidden = dev.rename(tmp_path / "dev.csv")
     try:
-        with pytest.raises(InputError, match=r"dev\.csv does not exist") as caught:
+        with pytest.raises(InputError) as caught:
             bs.load(run, precision="int8").predict(["kaba"])
+        assert caught.value.code == "dev_file_missing"
         assert (caught.value.code, caught.value.location) == ("dev_file_missing", str(run))
     finally:
         hidden.rename(dev)
@@ -164,8 +165,9 @@ def test_without_a_dev_file_it_is_refused(run: Path, tmp_path: Path) -> None:
     moved.mkdir()
     settings = (run / "settings.yaml").read_text(encoding="utf-8").replace(str(dev), "dev.csv")
     (moved / "settings.yaml").write_text(settings, encoding="utf-8")
-    with pytest.raises(InputError, match=rf"dev\.csv is not in {Path.cwd()}"):
+    with pytest.raises(InputError) as caught:
         int8.dev_file(moved)
+    assert caught.value.code == "dev_file_missing"
     alone = bs.load(run).save(tmp_path / "alone")
     with pytest.raises(InputError) as caught:
         bs.load(alone, precision="int8").predict(["kaba"])
@@ -220,8 +222,9 @@ def test_what_is_no_number_is_refused(run: Path) -> None:
     model = bs.load(run, precision="int8")
     with torch.no_grad():
         model.encoder.get_parameter("blocks.0.output_norm.weight")[3] = torch.nan
-    with pytest.raises(InputError, match=r"is nan, below 0\.995") as caught:
+    with pytest.raises(InputError) as caught:
         model.embed(TEXTS)
+    assert caught.value.code == "int8_vectors_differ"
     assert caught.value.code == "int8_vectors_differ"
 
 
@@ -314,15 +317,15 @@ def test_scores_and_guesses_too_far_apart_are_refused(monkeypatch: pytest.Monkey
 
 
 def test_a_precision_that_is_not_known_or_not_given_to_load_is_refused(run: Path) -> None:
-    with pytest.raises(InputError, match="known: auto, fp32, bf16, int8"):
+    with pytest.raises(InputError) as caught:
         bs.load(run, precision="int4")
+    assert (caught.value.code, caught.value.argument) == ("unknown_precision", "precision")
     with pytest.raises(InputError) as caught:
         bs.load(run).predict(["kaba"], precision="int8")
     assert (caught.value.code, caught.value.argument) == ("not_a_task_setting", "precision")
-    with pytest.raises(
-        InputError, match="there is no setting 'precisoin'\nknown here: text_column, second_column"
-    ):
+    with pytest.raises(InputError) as caught:
         bs.load(run).predict(["kaba"], precisoin="int8")
+    assert (caught.value.code, caught.value.argument) == ("unknown_setting", "precisoin")
 
 
 def test_the_command_line_prints_the_comparison(run: Path) -> None:

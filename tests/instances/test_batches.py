@@ -321,11 +321,15 @@ def test_static_masks_repeat_in_another_order(shards: Shards) -> None:
 def test_invalid_combinations_of_settings() -> None:
     for instances in ("full_sentences", "doc_sentences", "single"):
         for task in ("nsp", "sop"):
-            with pytest.raises(InputError, match="sentence_task"):
+            with pytest.raises(InputError) as caught:
                 DataSettings.of({"instances": instances, "sentence_task": task}, "test")
+            assert caught.value.code == "invalid_setting"
+            assert "sentence_task" in caught.value.message
         DataSettings.of({"instances": instances, "sentence_task": "none"}, "test")
-    with pytest.raises(InputError, match="word_segmenter"):
+    with pytest.raises(InputError) as caught:
         DataSettings.of({"word_segmenter": "jieba"}, "test")
+    assert caught.value.code == "invalid_setting"
+    assert "word_segmenter" in caught.value.message
     assert DataSettings().changed(["sentence_task=none", "word_segmenter=none"]).sentence_task == "none"
 
 

@@ -100,5 +100,7 @@ def test_one_document_is_enough(tmp_path: Path) -> None:
 
 
 def test_another_sentence_task_has_no_negatives() -> None:
-    with pytest.raises(InputError, match="nsp_negatives"):
+    with pytest.raises(InputError) as caught:
         DataSettings.of({"sentence_task": "sop", "nsp_negatives": "same_document"}, "settings")
+    assert caught.value.code == "invalid_setting"
+    assert "nsp_negatives" in caught.value.message

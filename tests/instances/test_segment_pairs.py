@@ -193,7 +193,8 @@ def test_a_plan_is_pure_and_differs_by_epoch_and_seed() -> None:
         plan = plan_of(documents, 64, **arguments)[1]
         return list(
             zip(
-                *(getattr(plan, k).tolist() for k in ("a_start", "b_start", "b_length", "label")), strict=True
+                *(getattr(plan, k).tolist() for k in ("a_start", "b_start", "b_length", "labels")),
+                strict=True,
             )
         )
 

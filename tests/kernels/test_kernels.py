@@ -70,7 +70,7 @@ def packed_of(lengths: list[int]) -> Packed:
 
 
 def layout_of(lengths: list[int]) -> SequenceLayout:
-    return AttentionLayout(packed_of(lengths)).ranges
+    return AttentionLayout(packed_of(lengths)).sequence_layout
 
 
 def next_seeds(dropout: Dropout) -> tuple[int, int, int, int]:
@@ -183,7 +183,9 @@ def attention_results(
     grad = normal(rows + extra_rows, heads * head_size, seed=2, dtype=dtype)
     dropout = Dropout(p, torch.Generator().manual_seed(7))
     seeds = next_seeds(dropout) if p else None
-    actual = kernels.attention(qkv, AttentionLayout(packed, direction).ranges, heads, dropout if p else None)
+    actual = kernels.attention(
+        qkv, AttentionLayout(packed, direction).sequence_layout, heads, dropout if p else None
+    )
     assert actual is not None
     (actual_grad,) = torch.autograd.grad(actual, qkv, grad)
 
@@ -269,7 +271,7 @@ def test_attention_of_queries_equals_those_rows_of_attention(
     def dropout() -> Dropout | None:
         return Dropout(p, torch.Generator().manual_seed(7)) if p else None
 
-    layout = AttentionLayout(packed_of(lengths), direction).ranges
+    layout = AttentionLayout(packed_of(lengths), direction).sequence_layout
     full_qkv = qkv.clone().requires_grad_()
     expected = kernels.attention(full_qkv, layout, heads, dropout())
     assert expected is not None
@@ -361,16 +363,18 @@ def test_failure_to_compile_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "bertsmith.kernels.cpu.training", None)  # its import fails
-    with pytest.raises(InputError, match="kernels cannot be compiled here: import of"):
+    with pytest.raises(InputError) as caught:
         backend_selection.load_backend("numba")
+    assert caught.value.code == "kernels_not_compiled"
     caplog.set_level(logging.INFO, "bertsmith")
     caplog.clear()
     assert backend_selection.select_training_backend("auto", 128) is REFERENCE
     assert backend_selection.select_inference_backend(128) is REFERENCE
     assert sum("torch computes without them" in line for line in caplog.messages) == 2
     assert not any("\n" in line for line in caplog.messages)
-    with pytest.raises(InputError, match="repair or remove Numba"):
+    with pytest.raises(InputError) as caught:
         backend_selection.select_training_backend("numba", 128)
+    assert caught.value.code == "kernels_not_compiled"
 
 
 @settings(deadline=None, max_examples=40)
@@ -531,8 +535,9 @@ def test_backend_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve("numba", 8) == "numba"
     monkeypatch.setattr(backend_selection, "is_numba_available", lambda: False)
     assert resolve("auto", 512) == "torch"
-    with pytest.raises(InputError, match="Numba is not installed"):
+    with pytest.raises(InputError) as caught:
         resolve("numba", 512)
+    assert (caught.value.code, caught.value.argument) == ("numba_unavailable", "train.kernels")
 
 
 @pytest.fixture
@@ -603,6 +608,21 @@ def test_compilation_is_logged_until_the_cache_is_complete(
     assert not logs()
 
 
+def test_kernels_are_compiled_in_another_process(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that compiles kernels computes other last bits than those that load them."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> None:
+        commands.append(command)
+        if len(commands) == 2:  # the first process cleared a damaged cache
+            kernel_cache.mark_complete()
+
+    monkeypatch.setattr(backend_selection.subprocess, "run", run)
+    monkeypatch.setattr(backend_selection, "compile_all", lambda: pytest.fail("compiled in this process"))
+    backend_selection.load_backend("numba")
+    assert [command[-1] for command in commands] == ["bertsmith.kernels.background_compile"] * 2
+
+
 @pytest.mark.parametrize("content", [b"", b"\x80"], ids=["empty", "cut off"])
 def test_a_damaged_cache_is_compiled_again(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, caplog: pytest.LogCaptureFixture
@@ -646,8 +666,10 @@ def test_without_a_writable_folder_nothing_is_compiled(
         raise RuntimeError("cannot cache function: no locator available")
 
     monkeypatch.setattr(backend_selection, "compile_all", compile_all)
-    with pytest.raises(InputError, match="no locator available") as error:
+    with pytest.raises(InputError) as error:
         backend_selection.load_backend("numba")
+    assert error.value.code == "kernels_not_compiled"
+    assert "no locator available" in error.value.message
     assert error.value.hint_for("command line").startswith("name a folder with room that can be written to")
 
 

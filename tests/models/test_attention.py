@@ -39,7 +39,7 @@ def run_both(
     heads: int,
     size: int,
     drop: bool = False,
-    sees: AttentionDirection = "all",
+    direction: AttentionDirection = "all",
     seed: int = 0,
 ):
     """Return outputs and gradients of reference and bucketed attention."""
@@ -50,8 +50,10 @@ def run_both(
     results = []
     dropout = FixedDropout(lambda w: torch.full_like(w, 0.5)) if drop else None
     for attend in (
-        lambda qkv: reference_attention(qkv, packed, heads, dropout and dropout.draw_mask, direction=sees),
-        lambda qkv: bucket_attention(qkv, AttentionLayout(packed, direction=sees), heads, dropout),
+        lambda qkv: reference_attention(
+            qkv, packed, heads, dropout and dropout.draw_mask, direction=direction
+        ),
+        lambda qkv: bucket_attention(qkv, AttentionLayout(packed, direction=direction), heads, dropout),
     ):
         qkv = x.clone().requires_grad_()
         out = attend(qkv)
@@ -66,24 +68,24 @@ def run_both(
     heads=st.integers(1, 4),
     size=st.sampled_from([1, 3, 8]),
     drop=st.booleans(),
-    sees=st.sampled_from(["all", "before", "behind"]),
+    direction=st.sampled_from(["all", "before", "behind"]),
 )
 def test_buckets_equal_the_reference(
-    lengths: list[int], heads: int, size: int, drop: bool, sees: AttentionDirection
+    lengths: list[int], heads: int, size: int, drop: bool, direction: AttentionDirection
 ) -> None:
-    (expected, expected_grad), (output, output_grad) = run_both(lengths, heads, size, drop, sees)
+    (expected, expected_grad), (output, output_grad) = run_both(lengths, heads, size, drop, direction)
     torch.testing.assert_close(output, expected, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(output_grad, expected_grad, atol=2e-6, rtol=1e-5)
     assert output.isfinite().all()
-    check_forward(lengths, heads, size, sees)
+    check_forward(lengths, heads, size, direction)
 
 
-def check_forward(lengths: list[int], heads: int, size: int, sees: AttentionDirection) -> None:
+def check_forward(lengths: list[int], heads: int, size: int, direction: AttentionDirection) -> None:
     g = torch.Generator().manual_seed(0)
     packed = packed_of(lengths)
     qkv = torch.randn(sum(lengths), 3 * heads * size, generator=g)
-    expected = reference_attention(qkv, packed, heads, direction=sees)
-    layout = AttentionLayout(packed, direction=sees)
+    expected = reference_attention(qkv, packed, heads, direction=direction)
+    layout = AttentionLayout(packed, direction=direction)
     torch.testing.assert_close(bucket_attention(qkv, layout, heads), expected, atol=2e-6, rtol=1e-6)
 
 
@@ -95,7 +97,7 @@ def test_long_sequences_are_split_into_several_buckets() -> None:
     (expected, expected_grad), (output, output_grad) = run_both(lengths, 2, 8, drop=True)
     torch.testing.assert_close(output, expected, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(output_grad, expected_grad, atol=2e-6, rtol=1e-5)
-    check_forward(lengths, 2, 8, sees="all")
+    check_forward(lengths, 2, 8, direction="all")
     equal = AttentionLayout(packed_of([100] * 13))
     assert [b.sequences for b in equal.buckets] == [5, 5, 3]
     assert equal.row_of_cell is not None
@@ -161,12 +163,12 @@ def test_dropout_is_applied_once_to_each_attention_weight() -> None:
 def test_inputs_without_gradients_take_any_layout(dtype: torch.dtype, *, grad: bool) -> None:
     """Frozen layers below trained ones have such inputs: with padding, causal, and with dropout."""
     qkv = torch.randn(9, 12, generator=torch.Generator().manual_seed(0))
-    for sees in ("all", "before"):
+    for direction in ("all", "before"):
         packed = packed_of([4, 5])
-        exact = reference_attention(qkv, packed, 2, direction=sees)
+        exact = reference_attention(qkv, packed, 2, direction=direction)
         for mask in (None, FixedDropout(torch.ones_like)):
             for alike in (False, True):
-                layout = AttentionLayout(packed, direction=sees, equal_lengths_only=alike)
+                layout = AttentionLayout(packed, direction=direction, equal_lengths_only=alike)
                 with torch.set_grad_enabled(grad):
                     output = bucket_attention(qkv.to(dtype), layout, 2, mask)
                 torch.testing.assert_close(output.float(), exact, atol=0.05, rtol=0.05)

@@ -175,8 +175,10 @@ def test_update_that_is_not_finite_changes_nothing(
         "train.checkpoint_every=100",
         "train.precision=bf16",
     )
-    with pytest.raises(Diverged, match=r"the loss is nan at step 5 \(epoch"):
+    with pytest.raises(Diverged) as caught:
         tiny_run.run(shards, tmp_path / "run", *settings, f"train.optimizer={optimizer}")
+    assert caught.value.code == "loss_not_finite"
+    assert "at step 5" in caught.value.message
     assert max(states) == 6
     for before, after in zip(*(states[step][0] + states[step][1] for step in (5, 6)), strict=True):
         assert before.equal(after)
@@ -212,8 +214,10 @@ def test_checkpoint_waits_for_the_finite_check(
         "train.checkpoint_every=2",
         "train.precision=bf16",
     )
-    with pytest.raises(Diverged, match="step 4"):
+    with pytest.raises(Diverged) as caught:
         tiny_run.run(shards, tmp_path / "run", *settings)
+    assert caught.value.code == "loss_not_finite"
+    assert "step 4" in caught.value.message
     assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["step-2"]
 
 

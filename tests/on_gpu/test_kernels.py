@@ -104,7 +104,7 @@ def test_flash_attention_equals_reference(
     qkv = torch.randn(sum(lengths), 3 * num_heads * head_size, generator=generator)
     qkv = qkv.bfloat16().requires_grad_()
     grad = torch.randn(sum(lengths), num_heads * head_size, generator=generator)
-    out = FlashBackend().attention(qkv, AttentionLayout(packed, direction).ranges, num_heads, None)
+    out = FlashBackend().attention(qkv, AttentionLayout(packed, direction).sequence_layout, num_heads, None)
     assert out is not None
     (qkv_grad,) = torch.autograd.grad(out, qkv, grad.bfloat16())
     qkv_fp32 = qkv.detach().float().requires_grad_()
@@ -305,7 +305,7 @@ def test_embed_with_three_embeddings(fp32_attention: None) -> None:
 def test_too_many_sequences_for_a_grid_use_flash_attention(fp32_attention: None) -> None:
     qkv, cu_seqlens = torch.randn(4, 48), torch.zeros(2**16 + 1, dtype=torch.long)
     cu_seqlens[-1] = 4
-    layout = AttentionLayout(random_packed([4])).ranges._replace(cu_seqlens=cu_seqlens)
+    layout = AttentionLayout(random_packed([4])).sequence_layout._replace(cu_seqlens=cu_seqlens)
     smaller = layout._replace(cu_seqlens=cu_seqlens[1:])
     assert triton_backend._supports_attention(torch.float32, 16, 2, smaller)
     assert not triton_backend._supports_attention(torch.float32, 16, 2, layout)
@@ -314,13 +314,16 @@ def test_too_many_sequences_for_a_grid_use_flash_attention(fp32_attention: None)
 
 
 def test_unsupported_by_flash_attention() -> None:
-    layout = AttentionLayout(random_packed([5])).ranges
+    layout = AttentionLayout(random_packed([5])).sequence_layout
     qkv = torch.randn(5, 48).bfloat16()
     assert FlashBackend().attention(qkv, layout, 2, None) is not None
     assert FlashBackend().attention(qkv.float(), layout, 2, None) is None
     assert FlashBackend().attention(qkv, layout._replace(attention_direction="behind"), 2, None) is None
     assert FlashBackend().attention(torch.randn(5, 36).bfloat16(), layout, 2, None) is None
-    assert FlashBackend().attention(qkv[:0], AttentionLayout(random_packed([0])).ranges, 2, None) is None
+    assert (
+        FlashBackend().attention(qkv[:0], AttentionLayout(random_packed([0])).sequence_layout, 2, None)
+        is None
+    )
     encoder, packed = Encoder(CONFIG), random_packed([3, 8])
     expected = outputs_and_grads(encoder, packed, REFERENCE, None, bf16=False)[0]
     assert outputs_and_grads(encoder, packed, TritonBackend(), None, bf16=False)[0].equal(expected)

@@ -15,7 +15,7 @@ from torch import Tensor
 from bertsmith.kernels.gpu import torch_flash_attention
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
-from bertsmith.kernels.gpu.attention import AttentionConfig, attention
+from bertsmith.kernels.gpu.attention import TritonAttentionConfig, attention
 from bertsmith.kernels.gpu.loss import cross_entropy
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -86,7 +86,7 @@ def test_attention_equals_its_definition(
     seeds = torch.randint(-(2**31), 2**31, (2,), generator=generator).int().to(DEVICE)
     cu_seqlens = torch.tensor([0, *lengths], device=DEVICE).cumsum(0).int()
     max_seqlen = torch_flash_attention.round_up_seqlen(max(lengths))
-    config = AttentionConfig(cu_seqlens, max_seqlen, num_heads, causal, p or None, seeds)
+    config = TritonAttentionConfig(cu_seqlens, max_seqlen, num_heads, causal, p or None, seeds)
     out = attention(qkv, config)
     (qkv_grad,) = torch.autograd.grad(out, qkv, grad)
     expected = expected_attention(qkv, lengths, num_heads, causal, p, seeds)
@@ -115,7 +115,7 @@ def test_scores_far_from_0(lengths: list[int], key_shift: float) -> None:
     cu_seqlens = torch.tensor([0, *lengths], device=DEVICE).cumsum(0).int()
     seeds = torch.zeros(2, dtype=torch.int32, device=DEVICE)
     max_seqlen = torch_flash_attention.round_up_seqlen(max(lengths))
-    out = attention(qkv, AttentionConfig(cu_seqlens, max_seqlen, 1, False, None, seeds))
+    out = attention(qkv, TritonAttentionConfig(cu_seqlens, max_seqlen, 1, False, None, seeds))
     expected = expected_attention(qkv, lengths, 1, False, 0.0, seeds)
     grad, expected_grad = (torch.autograd.grad(x.float().sum(), qkv)[0] for x in (out, expected))
     assert (out - expected).norm() <= max(TOLERANCE, 1e-3) * expected.norm()

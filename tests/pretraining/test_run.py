@@ -60,8 +60,10 @@ def test_minutes_and_assignments_stand_in_place_of_a_recipes_budget(shards: Shar
     recipe.write_text("train:\n  max_tokens: 100000000\n")
     model = tiny_run.run(shards, tmp_path / "a", "train.max_steps=3", recipe=recipe)
     assert model.report["steps"] == 3
-    with pytest.raises(InputError, match="max_tokens and max_minutes are budgets both"):
+    with pytest.raises(InputError) as caught:
         tiny_run.run(shards, tmp_path / "b", "train.max_tokens=3", recipe=recipe, minutes=1)
+    assert (caught.value.code, caught.value.argument) == ("invalid_setting", "train")
+    assert "max_tokens and max_minutes" in caught.value.message
     assert not (tmp_path / "b").exists()
 
 

@@ -49,12 +49,12 @@ def test_no_sentence_is_in_two_parts(task: QuickstartTask) -> None:
 
 
 def test_task_sentences_are_not_in_the_pretraining_text(task: QuickstartTask, corpus: list[Document]) -> None:
-    rest = {document.place for document in task.rest}
-    held_out = {document.place for document in task.held_out}
+    rest = {document.place for document in task.pretraining_documents}
+    held_out = {document.place for document in task.held_out_documents}
     assert not rest & held_out
     assert len(rest) + len(held_out) == len(corpus)
-    text = _letters("".join(document.text for document in task.held_out))
-    seen = "\n".join(_letters(document.text) for document in task.rest)
+    text = _letters("".join(document.text for document in task.held_out_documents))
+    seen = "\n".join(_letters(document.text) for document in task.pretraining_documents)
     for rows in task.parts.values():
         assert all(_letters(sentence) in text for sentence, _ in rows)
         unseen = [sentence for sentence, _ in rows if _letters(sentence) not in seen]
@@ -63,7 +63,7 @@ def test_task_sentences_are_not_in_the_pretraining_text(task: QuickstartTask, co
 
 def test_parts_come_from_different_documents(task: QuickstartTask) -> None:
     part_locations: dict[str, set[str]] = {}
-    texts = {d.place: _letters(d.text) for d in task.held_out}
+    texts = {d.place: _letters(d.text) for d in task.held_out_documents}
     for part, rows in task.parts.items():
         for sentence, _ in rows:
             locations = {location for location, text in texts.items() if _letters(sentence) in text}
@@ -168,8 +168,9 @@ def test_lower_scores_and_punctuation_are_printed(
 
 def test_invalid_minutes_are_refused_before_reading(tmp_path: Path) -> None:
     for minutes in (1e9, -1.0, float("nan")):
-        with pytest.raises(InputError, match="max_minutes"):
+        with pytest.raises(InputError) as caught:
             quickstart(tmp_path / "out", minutes=minutes, libraries=[])
+        assert (caught.value.code, caught.value.argument) == ("invalid_setting", "train.max_minutes")
         assert not (tmp_path / "out").exists()
 
 
@@ -207,7 +208,7 @@ def test_pretraining_improves_accuracy(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def pairs(task: QuickstartTask) -> list[dict[str, str]]:
-    return make_pairs(task.unseen, seed=0)
+    return make_pairs(task.unseen_sentences, seed=0)
 
 
 def test_pairs_differ_in_one_word_and_are_not_in_the_pretraining_text(
@@ -215,7 +216,9 @@ def test_pairs_differ_in_one_word_and_are_not_in_the_pretraining_text(
 ) -> None:
     partners = {frozenset(pair) for pair in (("a", "an"), ("is", "are"), ("was", "were"), ("has", "have"))}
     partners.add(frozenset(("this", "these")))
-    seen = {_letters(sentence) for document in task.rest for sentence in sentences_of(document)}
+    seen = {
+        _letters(sentence) for document in task.pretraining_documents for sentence in sentences_of(document)
+    }
     assert len(pairs) > 60
     for pair in pairs:
         good, bad = pair["good"].split(" "), pair["bad"].split(" ")
@@ -224,8 +227,8 @@ def test_pairs_differ_in_one_word_and_are_not_in_the_pretraining_text(
         assert frozenset(_letters(word) for word in different[0]) in partners
         assert _letters(pair["good"]) not in seen
     assert len({pair["good"] for pair in pairs}) == len(pairs)
-    assert make_pairs(task.unseen, seed=0) == pairs
-    assert make_pairs(task.unseen, seed=1) != pairs
+    assert make_pairs(task.unseen_sentences, seed=0) == pairs
+    assert make_pairs(task.unseen_sentences, seed=1) != pairs
     assert max(Counter(pair["phenomenon"] for pair in pairs).values()) <= 100
 
 

@@ -59,7 +59,7 @@ def contrast(a: str, b: str) -> float:
 
 
 def test_a_plot_is_svg_in_the_colors_of_the_page() -> None:
-    text = plots.picture(plots.histogram([1, 2, 3], [1, 2], "a<b & more", "texts"), 'it "says" <b>')
+    text = plots.to_svg(plots.histogram([1, 2, 3], [1, 2], "a<b & more", "texts"), 'it "says" <b>')
     root = ElementTree.fromstring(text)
     assert root.attrib["aria-label"] == 'it "says" <b>'
     assert root.attrib["role"] == "img"
@@ -73,14 +73,14 @@ def test_a_plot_is_svg_in_the_colors_of_the_page() -> None:
 
 def test_the_text_of_a_plot_has_one_size() -> None:
     """A plot is as wide as a phone: 11 points are about 11 pixels there, and 13 on a screen."""
-    text = plots.picture(plots.histogram([1, 2, 3], [1, 2], "x", "y"), "z")
+    text = plots.to_svg(plots.histogram([1, 2, 3], [1, 2], "x", "y"), "z")
     assert set(re.findall(r"font(?:-size)?: ([\d.]+)px", text)) == {"11"}
     width = float(str(ElementTree.fromstring(text).attrib["viewBox"]).split()[2])
     assert width == pytest.approx(340)
 
 
 def test_the_same_numbers_give_the_same_picture() -> None:
-    a, b = (plots.picture(plots.histogram([1, 10, 100], [3, 4], "x", "y"), "z") for _ in range(2))
+    a, b = (plots.to_svg(plots.histogram([1, 10, 100], [3, 4], "x", "y"), "z") for _ in range(2))
     assert a == b
 
 
@@ -117,7 +117,7 @@ def test_ticks_of_a_histogram_are_few_and_distinct(edges: list[int], count: int)
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(4, 12))
 def test_whole_ticks_are_few_even_and_in_range(low: int, span: int, max_ticks: int) -> None:
-    ticks = plots.whole_ticks(low, low + span, max_ticks)
+    ticks = plots.integer_ticks(low, low + span, max_ticks)
     assert len(ticks) <= max_ticks
     assert all(low <= tick <= low + span for tick in ticks)
     assert len({after - before for before, after in pairwise(ticks)}) <= 1

@@ -12,7 +12,7 @@ import pytest
 from bertsmith.metrics.calibration import reliability_bins
 from bertsmith.reports.page import score_name
 from bertsmith.reports.run import render_run_page, write_figures, write_report
-from bertsmith.reports.run_figures import drawings
+from bertsmith.reports.run_figures import report_figures
 from bertsmith.reports.step_times import StepTimer
 from bertsmith.tasks.error_analysis import confusion, numbers, reliability, shortened
 
@@ -143,13 +143,17 @@ def test_text_of_plots_is_not_cut_off(scores: tuple[float, float, float]) -> Non
         }
         for step, score in zip((5, 10, 20), scores, strict=True)
     ]
-    for drawing in drawings(document):
-        drawing.figure.draw_without_rendering()
-        content, page, tolerance = drawing.figure.get_tightbbox(), drawing.figure.bbox_inches, 0.01  # inches
-        assert content.x0 >= -tolerance, drawing.name
-        assert content.y0 >= -tolerance, drawing.name
-        assert content.x1 <= page.x1 + tolerance, drawing.name
-        assert content.y1 <= page.y1 + tolerance, drawing.name
+    for report_figure in report_figures(document):
+        report_figure.figure.draw_without_rendering()
+        content, page, tolerance = (
+            report_figure.figure.get_tightbbox(),
+            report_figure.figure.bbox_inches,
+            0.01,
+        )  # inches
+        assert content.x0 >= -tolerance, report_figure.name
+        assert content.y0 >= -tolerance, report_figure.name
+        assert content.x1 <= page.x1 + tolerance, report_figure.name
+        assert content.y1 <= page.y1 + tolerance, report_figure.name
 
 
 def test_figures_of_an_earlier_report_are_deleted(tmp_path: Path) -> None:
@@ -215,7 +219,7 @@ def test_a_scatter_plot_is_evenly_sampled() -> None:
 def test_writing_a_figure_does_not_change_it() -> None:
     document = report()
     expected = render_run_page(document)
-    figures = drawings(document)
+    figures = report_figures(document)
     for figure in figures:
         figure.figure.savefig("/dev/null", format="png")
     assert render_run_page(document, figures) == expected

@@ -1,4 +1,4 @@
-"""WordEncoder: its ids equal the library's for any text."""
+"""WordEncoder: its ids equal the backend's for any text."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def test_can_encode_only_with_the_bert_pre_tokenizer() -> None:
     )
 
 
-def test_wide_words_are_words_of_the_library() -> None:
+def test_three_byte_runs_are_words_of_the_backend() -> None:
     from tokenizers import pre_tokenizers
 
     from bertsmith.tokenizer.normalizer import bert_normalizer
 
     normalizer, pre_tokenizer = bert_normalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    for point in np.flatnonzero(fast_words._wide_words(ideographs=True)):
+    for point in np.flatnonzero(fast_words._three_byte_runs(ideographs=True)):
         parts = [
             word for word, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(f"a{chr(point)}b"))
         ]

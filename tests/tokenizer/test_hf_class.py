@@ -133,7 +133,7 @@ def test_other_tokenizers_are_loaded_through_tokenizer_json(change: Change, tmp_
         assert theirs(*texts)["input_ids"] == expected
         encodings = ours.encode_batch(*texts, special_strings="parse")
         assert [e.ids for e in encodings] == expected
-        assert all(len(e.ids) == len(e.segments) == len(e.sequence_ids) == len(e.offsets) for e in encodings)
+        assert all(len(e.ids) == len(e.type_ids) == len(e.sequence_ids) == len(e.offsets) for e in encodings)
     loaded = Tokenizer.load(tmp_path / "out")
     assert loaded.encode_batch(TEXTS) == ours.encode_batch(TEXTS)
     assert loaded.digest == ours.digest

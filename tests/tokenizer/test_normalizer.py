@@ -98,8 +98,11 @@ def test_variants_differ(text: str, hf: list[str], google: list[str]) -> None:
     assert words_of(text, lowercase=True) == google
 
 
-def test_ideographs_are_not_isolated_without_chinese() -> None:
-    assert [w for w, _ in bert_pre_tokenizer(chinese=False, variant="google").pre_tokenize_str("中国!")] == [
+def test_ideographs_are_not_isolated_without_handle_chinese_chars() -> None:
+    assert [
+        w
+        for w, _ in bert_pre_tokenizer(handle_chinese_chars=False, variant="google").pre_tokenize_str("中国!")
+    ] == [
         "中国",
         "!",
     ]

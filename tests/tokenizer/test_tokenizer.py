@@ -1,4 +1,4 @@
-"""The tokenizer: ids equal to the reference's, offsets, truncation, tokenizer files."""
+"""The tokenizer: ids equal to those of transformers (the reference), offsets, truncation, tokenizer files."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def spell(tokenizer: Tokenizer, ids: list[int]) -> str:
 def test_text_and_pair(small: Tokenizer) -> None:
     single = small.encode("Hello, cats")
     assert spell(small, single.ids) == "[CLS] hello , cat ##s [SEP]"
-    assert single.segments == [0] * 6
+    assert single.type_ids == [0] * 6
     assert single.offsets == [(0, 0), (0, 5), (5, 6), (7, 10), (10, 11), (0, 0)]
     assert single.sequence_ids == [None, 0, 0, 0, 0, None]
     assert single.word_ids == [None, 0, 1, 2, 2, None]
     pair = small.encode("cats", "the mat!")
     assert spell(small, pair.ids) == "[CLS] cat ##s [SEP] the mat ! [SEP]"
-    assert pair.segments == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert pair.type_ids == [0, 0, 0, 0, 1, 1, 1, 1]
     assert pair.sequence_ids == [None, 0, 0, None, 1, 1, 1, None]
     assert pair.word_ids == [None, 0, 0, None, 0, 1, 2, None]
     assert pair.num_truncated == 0
@@ -57,18 +57,18 @@ def test_text_and_pair(small: Tokenizer) -> None:
 @given(
     texts=st.lists(st.tuples(st.text(), st.text()), max_size=5),
     paired=st.booleans(),
-    specials=st.sampled_from(["text", "parse", "mask"]),
+    special_strings=st.sampled_from(["text", "parse", "mask"]),
     max_length=st.integers(6, 20),
 )
 def test_without_offsets_the_rest_is_equal(
-    texts: list[tuple[str, str]], paired: bool, specials: Any, max_length: int
+    texts: list[tuple[str, str]], paired: bool, special_strings: Any, max_length: int
 ) -> None:
     tokenizer = Tokenizer.from_vocabulary(TOKENS, lowercase=True, max_length=16)
     firsts, seconds = [a for a, _ in texts], [b for _, b in texts] if paired else None
-    options = {"max_length": max_length, "specials": specials}
-    located = tokenizer.encode_batch(firsts, seconds, **options)
+    options = {"max_length": max_length, "special_strings": special_strings}
+    with_offsets = tokenizer.encode_batch(firsts, seconds, **options)
     assert tokenizer.encode_batch(firsts, seconds, with_offsets=False, **options) == [
-        replace(encoding, offsets=[], word_ids=[]) for encoding in located
+        replace(encoding, offsets=[], word_ids=[]) for encoding in with_offsets
     ]
 
 
@@ -157,10 +157,10 @@ def test_texts_that_cannot_be_truncated(small: Tokenizer) -> None:
     assert (caught.value.code, caught.value.argument) == ("max_length_too_small", "max_length")
 
 
-@pytest.mark.parametrize("located", [True, False])
-def test_lone_surrogate(small: Tokenizer, located: bool) -> None:
+@pytest.mark.parametrize("with_offsets", [True, False])
+def test_lone_surrogate(small: Tokenizer, with_offsets: bool) -> None:
     with pytest.raises(InputError) as caught:
-        small.encode_batch(["a", "b \ud800"], with_offsets=located)
+        small.encode_batch(["a", "b \ud800"], with_offsets=with_offsets)
     assert (caught.value.code, caught.value.location) == ("lone_surrogate", "text 2")
 
 
@@ -285,7 +285,7 @@ def test_longest_first_equals_the_reference(
     expected = reference(a, b, truncation="longest_first", max_length=limit)
     encoding = ours.encode(a, b, max_length=limit)
     assert encoding.ids == expected["input_ids"]
-    assert encoding.segments == expected["token_type_ids"]
+    assert encoding.type_ids == expected["token_type_ids"]
     assert encoding.num_truncated + len(encoding.ids) == len(ours.encode(a, b, max_length=100).ids)
 
 

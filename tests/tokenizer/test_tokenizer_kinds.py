@@ -73,7 +73,7 @@ def test_pairs_equal_the_reference(published: tuple[str, Tokenizer, Any], shared
         encodings = ours.encode_batch(lines[:-1], lines[1:], max_length=limit)
         assert [e.ids for e in encodings] == expected["input_ids"]
         if name != "gpt2":  # without segments; the reference returns some on request
-            assert [e.segments for e in encodings] == expected["token_type_ids"]
+            assert [e.type_ids for e in encodings] == expected["token_type_ids"]
         assert all(len(e.ids) == len(e.offsets) == len(e.sequence_ids) == len(e.word_ids) for e in encodings)
 
 
@@ -107,22 +107,22 @@ def test_special_tokens_and_templates(shared_data: Path) -> None:
     ] == [0, 1, 2, 3, 4]
     pair = roberta.encode("a b", "c")
     assert [roberta.tokens[i] for i in pair.ids] == ["<s>", "a", "Ġb", "</s>", "</s>", "c", "</s>"]
-    assert pair.segments == [0] * 7
+    assert pair.type_ids == [0] * 7
     assert pair.sequence_ids == [None, 0, 0, None, None, 1, None]
     pair = albert.encode("a b", "c")
     assert [albert.tokens[i] for i in pair.ids] == ["[CLS]", "▁a", "▁b", "[SEP]", "▁c", "[SEP]"]
-    assert pair.segments == [0, 0, 0, 0, 1, 1]
+    assert pair.type_ids == [0, 0, 0, 0, 1, 1]
     assert (albert.lowercase, roberta.lowercase) == (True, False)
 
 
-def test_gpt2_frames_nothing_and_says_so(shared_data: Path) -> None:
+def test_gpt2_has_no_template_and_no_other_special_tokens(shared_data: Path) -> None:
     gpt2 = Tokenizer.load(shared_data / "vocabs/gpt2")
     assert [gpt2.tokens[i] for i in gpt2.encode("a b", "c").ids] == ["a", "Ġb", "c"]
     assert gpt2.all_special_ids == {50256}
     assert gpt2.unk_token_id == 50256
     for role in ("cls", "sep", "mask", "pad"):
         with pytest.raises(InputError) as caught:
-            getattr(gpt2, f"{role}_id")
+            getattr(gpt2, f"{role}_token_id")
         assert caught.value.code == "special_token_undefined"
         assert role in caught.value.message
     with pytest.raises(InputError) as caught:
@@ -191,11 +191,11 @@ def test_segments_of_a_saved_folder_in_the_reference(shared_data: Path, tmp_path
     pair = ours.encode("a film", "no plot")
     assert theirs["input_ids"] == pair.ids
     if name == "albert-base":  # without token_type_ids, both texts are 0 to the model
-        assert theirs["token_type_ids"] == pair.segments == sorted(pair.segments)
-        assert set(pair.segments) == {0, 1}
+        assert theirs["token_type_ids"] == pair.type_ids == sorted(pair.type_ids)
+        assert set(pair.type_ids) == {0, 1}
     else:
         assert "token_type_ids" not in theirs
-        assert set(pair.segments) == {0}
+        assert set(pair.type_ids) == {0}
 
 
 def test_load_a_folder_of_the_reference(

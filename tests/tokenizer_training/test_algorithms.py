@@ -110,7 +110,7 @@ def test_trained_folders_load_in_the_reference(
     assert [e.ids for e in tokenizer.encode_batch(texts, max_length=10**9)] == expected
     assert Tokenizer.load(out).digest == tokenizer.digest
     record = json.loads((out / "training.json").read_text())
-    assert (record["asked"], record["size"], record["share_sampled"]) == (3_000, 3_000, 1.0)
+    assert (record["requested_size"], record["size"], record["share_sampled"]) == (3_000, 3_000, 1.0)
     assert record["documents"] == record["documents_sampled"] == 180
 
 
@@ -141,7 +141,7 @@ def test_google_vocabulary_saves_its_normalizer(shared_data: Path, tmp_path: Pat
     expected = [e.ids for e in tokenizer.encode_batch(lines, max_length=10**9)]
     theirs = transformers.AutoTokenizer.from_pretrained(str(out))
     assert theirs(lines, split_special_tokens=True)["input_ids"] == expected
-    assert theirs("a", "b")["token_type_ids"] == tokenizer.encode("a", "b").segments
+    assert theirs("a", "b")["token_type_ids"] == tokenizer.encode("a", "b").type_ids
     assert Tokenizer.load(out).digest == tokenizer.digest
     assert Tokenizer.load(out / "vocab.txt").digest == tokenizer.digest
     hf = Tokenizer.from_vocabulary(tokenizer.tokens, lowercase=True)

@@ -71,7 +71,7 @@ def test_size_and_record(shared_data: Path, tmp_path: Path) -> None:
     assert progress[-1] == file.stat().st_size
     assert Tokenizer.load(out).digest == tokenizer.digest
     record = json.loads((out / "training.json").read_text())
-    assert record["asked"] == record["size"] == 5_000
+    assert record["requested_size"] == record["size"] == 5_000
     assert record["bytes"] == file.stat().st_size
     assert {"the", "which", "##ing", "##s", "a", "##a"} <= set(tokenizer.tokens)
 
@@ -175,7 +175,7 @@ def test_all_characters_are_included_while_entries_are_free(
         [file], out, kind=kind, vocab_size=2_000, min_frequency=min_frequency, cased=True
     )
     record = json.loads((out / "training.json").read_text("utf-8"))
-    assert record["size"] == tokenizer.vocab_size < record["asked"]
+    assert record["size"] == tokenizer.vocab_size < record["requested_size"]
     assert record["characters_cut"] == record["words_cut"] == 0
     assert record["characters_cut_first"] == []
     for text in file.read_text("utf-8").splitlines():

@@ -26,7 +26,7 @@ _FIXED = {
     "position_embedding_type": "absolute",
     "add_cross_attention": False,
 }
-# Settings whose key in config.json differs in every family.
+# Settings whose key in config.json differs from the setting's name in all families.
 _KEYS = {"causal": "is_decoder"}
 # Settings that config.json omits if they have the family's default.
 _OMITTED_DEFAULTS = (
@@ -51,11 +51,11 @@ _ACTIVATIONS = {
 }
 
 
-class _Typed(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, protected_namespaces=())
 
 
-class HFConfig(_Typed):
+class HFConfig(_StrictModel):
     """The keys of config.json that are no settings of `ModelConfig`."""
 
     model_type: str | None = None
@@ -65,18 +65,18 @@ class HFConfig(_Typed):
 
     @property
     def architecture(self) -> str | None:
-        """Return the first class."""
+        """Return the first of `architectures`, the Hugging Face class of the model."""
         return self.architectures[0] if self.architectures else None
 
 
-class UnfinishedRun(_Typed):
+class UnfinishedRun(_StrictModel):
     """The training step of an unfinished run's weights, and the run's number of steps."""
 
     step: int
     of: int
 
 
-class Record(_Typed):
+class Record(_StrictModel):
     """The training record in bertsmith.json; tasks add other keys."""
 
     version: str | None = None
@@ -99,7 +99,7 @@ class Record(_Typed):
     unfinished: UnfinishedRun | None = None
 
 
-class WeightIndex(_Typed):
+class WeightIndex(_StrictModel):
     """The file of each tensor, from model.safetensors.index.json."""
 
     weight_map: dict[str, str]
@@ -109,16 +109,16 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def validate(model_class: type[ModelT], values: Mapping[str, Any], location: str) -> ModelT:
-    """Validate values strictly; the first wrong one is an InputError that names its key."""
+    """Validate values strictly; the first invalid one is an InputError that names its key."""
     try:
         return model_class.model_validate(dict(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        fault = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        fault = "is missing" if first["type"] == "missing" else f"{fault[0].lower()}{fault[1:]}"
-        value = "" if isinstance(first["input"], dict) else f" (got {_shortened(first['input'])})"
-        message = f"{repr(key) + ' ' if key else ''}{fault}{value}"
+        problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        problem = "is missing" if first["type"] == "missing" else f"{problem[0].lower()}{problem[1:]}"
+        value = "" if isinstance(first["input"], dict) else f" (got {_shorten(first['input'])})"
+        message = f"{repr(key) + ' ' if key else ''}{problem}{value}"
         raise InputError("invalid_value", message, location=location, hint=_HINT) from None
 
 
@@ -187,7 +187,7 @@ def config_from_hf(raw: Mapping[str, Any], model_family: Family, location: str) 
         if raw.get(key) not in (value, None):
             raise InputError(
                 "unsupported_config",
-                f"'{key}' {_shortened(raw[key])} is not supported",
+                f"'{key}' {_shorten(raw[key])} is not supported",
                 location=location,
                 hint=f"{model_family.model_type} models have {value!r}",
             )
@@ -219,7 +219,7 @@ def family_from_hf(hf_config: HFConfig, names: list[str], location: str) -> Fami
         if model_type not in FAMILIES:
             raise InputError(
                 "unknown_model_type",
-                f"unknown model type {_shortened(hf_config.model_type)}",
+                f"unknown model type {_shorten(hf_config.model_type)}",
                 location=location,
                 hint=f"supported: {', '.join(FAMILIES)}",
             )
@@ -269,8 +269,8 @@ def _matches(model_family: Family, architecture: str | None, names: list[str]) -
 
 def _class_prefix(architecture: str) -> str:
     """Return "Bert" for "BertForMaskedLM", "BertModel", and "BertLMHeadModel"."""
-    for mark in ("For", "Model", "LMHead"):
-        prefix, separator, _ = architecture.partition(mark)
+    for suffix_start in ("For", "Model", "LMHead"):
+        prefix, separator, _ = architecture.partition(suffix_start)
         if separator and prefix:
             return prefix.removesuffix("LMHead")
     return architecture
@@ -280,7 +280,7 @@ def _fixed_values(model_family: Family, config: ModelConfig) -> dict[str, Any]:
     return {key: value(config) if callable(value) else value for key, value in model_family.fixed.items()}
 
 
-def _shortened(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return repr(str(value)[:_MAX_VALUE_LENGTH]) if isinstance(value, str) else repr(value)[:_MAX_VALUE_LENGTH]
 
 

@@ -33,10 +33,10 @@ from bertsmith.artifacts.locate import CONFIG_FILE
 from bertsmith.artifacts.safetensors_io import WEIGHTS_FILE, WeightFiles, open_weights
 from bertsmith.artifacts.weight_names import (
     check_names,
-    checkpoint_names,
     describe_tensors,
     from_hf_names,
     merge_tensors,
+    select_checkpoint_parts,
     to_hf_names,
 )
 from bertsmith.device import stored_tensors
@@ -54,7 +54,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 RECORD_FILE = "bertsmith.json"
 MODEL_FILES = (CONFIG_FILE, WEIGHTS_FILE, RECORD_FILE)
 """The files that `write_folder` writes, except for the tokenizer's."""
-_LABELED_PARTS = ("classifier", "tagger", "relater")
+_LABELED_PARTS = ("classifier", "tagger", "relater")  # heads with an output per label
 _SEQUENCE_PARTS = {"classifier", "chooser"}  # heads that read one token of each sequence
 
 
@@ -77,7 +77,7 @@ class ModelFolder:
         path: The folder.
         config: The model's sizes and switches.
         architecture: The Hugging Face class that config.json names, or the family's class with these parts.
-        parts: "encoder" and the parts of `heads.PARTS` that have weights.
+        parts: "encoder" and the parts of `heads.PART_BUILDERS` that have weights.
         labels: The names of the classes in the order of their ids, None without a classifier of sequences, tokens,
             or relations.
         problem_type: config.json's problem type.
@@ -107,7 +107,7 @@ class ModelFolder:
         Args:
             generator: The generator of its dropout; the encoder is on its device. None: on the CPU, seed 0.
             config: The folder's config with other dropout probabilities.
-            copied: See `fill`.
+            copy: See `load_into`.
         """
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         # The meta device needs neither memory nor time for initial weights, which are replaced at once.
@@ -116,7 +116,7 @@ class ModelFolder:
         return encoder
 
     def tokenizer(self) -> Tokenizer:
-        """Load the folder's tokenizer; an entry without a row in the model's embeddings is an InputError."""
+        """Load the folder's tokenizer; InputError if its vocabulary is larger than the model's embeddings."""
         tokenizer = Tokenizer.load(self.path)
         if tokenizer.vocab_size > self.config.vocab_size:
             raise InputError(
@@ -150,11 +150,11 @@ class ModelFolder:
         """Load a part's weights into a module, in fp32.
 
         Args:
-            part: "encoder" or a name of `heads.PARTS`.
+            part: "encoder" or a name of `heads.PART_BUILDERS`.
             module: The module whose weights are replaced.
-            device: The device of the weights; None: each one's present device.
-            copied: True if all weights get memory of their own. If False, weights that need no conversion stay in
-                the pages of the file: modules share them, and the file must not change.
+            device: The device of the weights; None: the module's present one.
+            copy: Copy all weights. If False, weights that need no conversion stay memory-mapped: modules share
+                them, and the file must not change.
 
         Raises:
             InputError: A tensor is missing or has another shape.
@@ -168,17 +168,17 @@ class ModelFolder:
             self.architecture,
         )
         new_state = {}
-        for name, old in state.items():
-            new = weights[f"{part}.{name}"]
-            target = device or (new.device if old.is_meta else old.device)
-            new_state[name] = new.to(target, torch.float32, copy=copy)
+        for name, present in state.items():
+            weight = weights[f"{part}.{name}"]
+            target = device or (weight.device if present.is_meta else present.device)
+            new_state[name] = weight.to(target, torch.float32, copy=copy)
         module.load_state_dict(new_state, assign=True)
 
     def weights(self) -> dict[str, Tensor]:
         """Return all tensors by bertsmith's names; the file is read once.
 
         Raises:
-            InputError: The file is not the one that was written, or a value is not finite.
+            InputError: The file's SHA-256 is not the recorded one, or a value is not finite.
         """
         if self._weights is None:
             expected = self.record.get("weights_sha256")
@@ -202,8 +202,8 @@ class ModelFolder:
 def read_folder(path: str | Path) -> ModelFolder:
     """Open a model folder of bertsmith, or one of another tool with a model of a supported family.
 
-    Sizes are validated and all shapes compared before anything is allocated. Unknown keys of config.json are
-    ignored.
+    Sizes are validated and all shapes compared on the meta device, before memory is allocated. Unknown keys of
+    config.json are ignored.
 
     Raises:
         InputError: The family is not supported, the weights are a pickle or damaged, or a tensor is unexpected.
@@ -218,7 +218,7 @@ def read_folder(path: str | Path) -> ModelFolder:
     names = list(files.shapes)
     model_family = family_from_hf(hf_config, names, location)
     config = config_from_hf(raw, model_family, location)
-    table = checkpoint_names(model_family.names(config), model_family, hf_config.architecture, names)
+    table = select_checkpoint_parts(model_family.names(config), model_family, hf_config.architecture, names)
     check_names(names, table, weights_location)
     shapes = _merged_shapes(files, table)
     parts = frozenset(name.partition(".")[0] for name in shapes) | {"encoder"}
@@ -268,13 +268,13 @@ def write_folder(
     Args:
         folder: The folder to write.
         config: The model's sizes and switches.
-        parts: "encoder" and any of `heads.PARTS`, as modules or as their tensors by name.
+        parts: "encoder" and any of `heads.PART_BUILDERS`, as modules or as their tensors by name.
         architecture: The Hugging Face class; None: the family's class with these parts.
         tokenizer: The tokenizer to save with the model.
         labels: The names of the classes in the order of their ids.
         problem_type: config.json's problem type.
         record: The contents of bertsmith.json except for version and digest (task, tokens seen, …).
-        files: The contents of further JSON files by their paths in the folder.
+        json_files: The contents of further JSON files by their paths in the folder.
 
     Returns:
         The folder.
@@ -297,13 +297,13 @@ def write_folder(
         values["problem_type"] = problem_type
     state = {
         f"{part}.{name}": tensor.detach().cpu()
-        for part, stored in parts.items()
-        for name, tensor in (stored_tensors(stored) if isinstance(stored, nn.Module) else stored).items()
+        for part, module in parts.items()
+        for name, tensor in (stored_tensors(module) if isinstance(module, nn.Module) else module).items()
     }
-    bare = architecture == f"{model_family.class_prefix}Model"
+    is_base_model = architecture == f"{model_family.class_prefix}Model"
     try:
         with atomic.atomic_replacement(folder) as new_folder:
-            tensors = to_hf_names(state, model_family.names(config), is_base_model=bare)
+            tensors = to_hf_names(state, model_family.names(config), is_base_model=is_base_model)
             save_file(tensors, new_folder / WEIGHTS_FILE, {"format": "pt"})
             _write_json(new_folder / CONFIG_FILE, values)
             for name, content in (json_files or {}).items():
@@ -325,7 +325,10 @@ def write_folder(
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raise an InputError for an existing folder that bertsmith did not write; long jobs call it first, too."""
+    """Raise an InputError for a folder that is neither empty nor a model folder of bertsmith.
+
+    Long jobs call this first, so that they do not fail at the end.
+    """
     if folder.exists() and not (
         folder.is_dir() and ((folder / RECORD_FILE).is_file() or not any(folder.iterdir()))
     ):
@@ -353,8 +356,8 @@ def _meta_part(part: str, config: ModelConfig, num_labels: int) -> nn.Module:
 
 def _merged_shapes(files: WeightFiles, table: NameTable) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the tensors by bertsmith's names."""
-    empty = {name: torch.empty(shape, device="meta") for name, shape in files.shapes.items()}
-    merged = merge_tensors(empty, table, str(files.location))
+    meta_tensors = {name: torch.empty(shape, device="meta") for name, shape in files.shapes.items()}
+    merged = merge_tensors(meta_tensors, table, str(files.location))
     return {name: tuple(tensor.shape) for name, tensor in merged.items()}
 
 
@@ -397,7 +400,7 @@ def _labels(id2label: Mapping[str, Any] | None, num_labels: int | None, location
         )
     labels = [str(id2label[str(i)]) for i in range(num_labels)]
     label, count = Counter(labels).most_common(1)[0]
-    if count > 1:  # predictions are by name, so one of the two would vanish
+    if count > 1:  # predictions are by name, so one label would replace the other
         raise InputError(
             "duplicate_label",
             f"id2label gives the name {label!r} to {count} ids",

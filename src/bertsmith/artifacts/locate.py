@@ -12,7 +12,7 @@ from bertsmith.errors import InputError
 from bertsmith.suggestions import similar_path
 
 CONFIG_FILE = "config.json"
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_WEIGHTS_FILES = ("model.safetensors", "model.safetensors.index.json")
 _PICKLES = "*.bin"
 _PRETRAINED = Path(str(files("bertsmith") / "pretrained"))
 _DOWNLOADED_FILES = [CONFIG_FILE, "*.safetensors", "*.json", "vocab.txt", "merges.txt", "*.model"]
@@ -58,7 +58,7 @@ def _from_hub(name: str) -> Path:
             hint=f"{suggestion}if it is a published model: pip install 'bertsmith[hub]'",
         ) from None
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
-    reason, reached = "", True
+    reason, is_reachable = "", True
     for cached_only in (True,) if offline else (True, False):
         try:
             snapshot = Path(
@@ -67,25 +67,27 @@ def _from_hub(name: str) -> Path:
         except Exception as error:  # huggingface_hub and the network raise many types; each means "not found"
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             has_response = getattr(error, "response", None) is not None
-            reached = has_response or not isinstance(error, OSError) or error.errno is not None
+            is_reachable = has_response or not isinstance(error, OSError) or error.errno is not None
             continue
         if (snapshot / CONFIG_FILE).is_file():
-            if any((snapshot / weights).is_file() for weights in _WEIGHTS):
+            if any((snapshot / weights).is_file() for weights in _WEIGHTS_FILES):
                 return snapshot
             if any(snapshot.glob(_PICKLES)):
                 return snapshot  # opening it explains why pickles are not read
-        reason, reached = f"its snapshot has no {CONFIG_FILE} or no {_WEIGHTS[0]}", True
-    if not reached and not offline:
+        reason, is_reachable = f"its snapshot has no {CONFIG_FILE} or no {_WEIGHTS_FILES[0]}", True
+    if not is_reachable and not offline:
         raise InputError(
             "hub_unreachable",
             "no such run or model folder, and the Hugging Face hub cannot be reached",
             location=name,
             hint=f"{suggestion}name a run or a model folder; a published model needs the network once",
         )
-    place = "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the Hugging Face hub ({reason})"
+    searched = (
+        "in the local cache (HF_HUB_OFFLINE is set)" if offline else f"on the Hugging Face hub ({reason})"
+    )
     raise InputError(
         "model_not_found",
-        f"no such folder, and no model of this name {place}",
+        f"no such folder, and no model of this name {searched}",
         location=name,
         hint=f"{suggestion}name a run, a model folder, or a published model",
     )

@@ -1,4 +1,4 @@
-"""Tell mistyped paths from published model names without asking the network."""
+"""Distinguish mistyped paths from published model names without network access."""
 
 from __future__ import annotations
 

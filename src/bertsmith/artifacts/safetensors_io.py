@@ -46,7 +46,7 @@ class WeightFiles:
             with _open(path) as file:
                 for name in names:
                     if name not in skip:
-                        tensors[name] = _checked(file.get_tensor(name), name, path)
+                        tensors[name] = _check_values(file.get_tensor(name), name, path)
         return tensors
 
     def digest(self) -> str:
@@ -123,7 +123,7 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
 
-def _checked(tensor: Tensor, name: str, path: Path) -> Tensor:
+def _check_values(tensor: Tensor, name: str, path: Path) -> Tensor:
     if tensor.dtype not in _FLOAT_DTYPES:
         dtype = str(tensor.dtype).removeprefix("torch.")
         raise InputError(
@@ -132,10 +132,9 @@ def _checked(tensor: Tensor, name: str, path: Path) -> Tensor:
             location=path,
             hint="weights are read as fp32, fp16, bf16, or fp64: use the model from before its conversion",
         )
-    values = (
-        tensor.float() if tensor.dtype == torch.float64 else tensor
-    )  # the encoder computes in fp32 at most
-    # the minimum and the maximum of values with a NaN are NaN
+    # The encoder computes in fp32 at most, so a value beyond its range is infinite, too.
+    values = tensor.float() if tensor.dtype == torch.float64 else tensor
+    # The minimum and the maximum of values with a NaN are NaN.
     if tensor.numel() and not bool(torch.stack(torch.aminmax(values)).isfinite().all()):
         raise InputError(
             "weights_not_finite",

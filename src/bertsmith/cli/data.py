@@ -174,21 +174,23 @@ class _ManyAgainst(Verb):
     metavar="N",
     help="Passes over the corpus to forecast.",
 )
-@click.option("--no-probe", is_flag=True, help="Do not measure how long an update takes here.")
+@click.option("--no-benchmark", is_flag=True, help="Do not measure how long an update takes here.")
 @click.option(
     "--sample", type=Size(), metavar="SIZE", help="Look only at the first SIZE of text: 100MB, 2GB, …"
 )
 @click.option(
-    "--listed",
+    "--max-examples",
     type=click.IntRange(1),
     default=20,
     show_default=True,
     metavar="N",
-    help="Places and examples to list of each finding.",
+    help="Locations and examples to list for each finding.",
 )
 @click.option("--html", metavar="FILE", help="Write the report as one page with plots, too.")
 @as_json
-def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str | None, **how: Any) -> None:
+def data_check(
+    files: tuple[str, ...], as_json: bool, no_benchmark: bool, html: str | None, **how: Any
+) -> None:
     """Look through a corpus before hours are spent on it: what is wrong, where, and what to do.
 
     \b
@@ -214,12 +216,14 @@ def data_check(files: tuple[str, ...], as_json: bool, no_probe: bool, html: str 
 
         report = check_corpus(
             files,
-            CheckOptions(reading, how["language"], how["ngram"], sample=sample, max_examples=how["listed"]),
+            CheckOptions(
+                reading, how["language"], how["ngram"], sample=sample, max_examples=how["max_examples"]
+            ),
             tokenizer=how["tokenizer"],
             against=how["against"],
             preset_name=how["preset"],
             epochs=how["epochs"],
-            probe=not no_probe,
+            benchmark=not no_benchmark,
             html=html,
             progress=progress,
         )

@@ -138,8 +138,10 @@ def _left_out(record: dict[str, Any], max_ram: int | None, kind: str) -> list[st
             f"{record['share_sampled']:.3%} "
             "asked for and drawn evenly over the corpus"
         )
-    if record["size"] < record["asked"]:
-        notes.append(f"the text has no more pieces: {record['size']:,} of the {record['asked']:,} asked for")
+    if record["size"] < record["requested_size"]:
+        notes.append(
+            f"the text has only {record['size']:,} of the {record['requested_size']:,} requested tokens"
+        )
     if record["characters_cut"]:
         first = " ".join(record["characters_cut_first"])
         notes.append(

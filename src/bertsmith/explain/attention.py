@@ -128,7 +128,7 @@ def attention_of(
     except InputError as error:
         error.hint = "use a shorter text"
         raise
-    packed = place.to_device(Packed.from_lists([encoding.ids], [encoding.segments]))
+    packed = place.to_device(Packed.from_lists([encoding.ids], [encoding.type_ids]))
     with torch.inference_mode():
         weights = torch.stack([of_layer[0] for of_layer in encoder.attention_maps(packed)])
     special = np.array([source is None for source in encoding.sequence_ids])

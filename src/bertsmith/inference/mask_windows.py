@@ -38,7 +38,7 @@ def mask_windows(encoding: Encoding, mask_id: int, limit: int) -> list[MaskWindo
     """
     masks = [row for row, token in enumerate(encoding.ids) if token == mask_id]
     if len(encoding.ids) <= limit:
-        return [MaskWindow(encoding.ids, encoding.segments, [(row, row) for row in masks])]
+        return [MaskWindow(encoding.ids, encoding.type_ids, [(row, row) for row in masks])]
     own = [row for row, source in enumerate(encoding.sequence_ids) if source is not None]
     begin, end = own[0], own[-1] + 1
     room = limit - (len(encoding.ids) - (end - begin))
@@ -61,7 +61,7 @@ def mask_windows(encoding: Encoding, mask_id: int, limit: int) -> list[MaskWindo
         found.append(
             MaskWindow(
                 [encoding.ids[r] for r in rows],
-                [encoding.segments[r] for r in rows],
+                [encoding.type_ids[r] for r in rows],
                 [(row - first + begin, row)],
             )
         )

@@ -177,7 +177,7 @@ class Scorer:
         special = self.tokenizer.all_special_ids  # in a text, what stands for the unknown is the only one
         return _Copies(
             ids,
-            np.array(encoding.segments, dtype=np.int64),
+            np.array(encoding.type_ids, dtype=np.int64),
             begin,
             end,
             words,

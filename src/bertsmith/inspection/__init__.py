@@ -1,1 +1,1 @@
-"""Inspection of corpora, tokenizers, training instances, and folders, and estimates of training time."""
+"""Inspection of corpora, tokenizers, training instances, and models, and estimates of training time."""

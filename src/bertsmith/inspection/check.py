@@ -26,16 +26,16 @@ from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 
-_SEQUENCE_LENGTH, _MLM_PROBABILITY = 128, 0.15
-# Measured with the published uncased vocabulary; a Chinese character is one piece.
-_PIECES_PER_WORD = 1.12
-_BYTES_PER_SENTENCE = 4  # of a shard: the sentence's end
-_BYTES_PER_DOCUMENT = 60  # of a shard: the document's location, hash, and offsets
+_SEQUENCE_LENGTH, _MLM_PROBABILITY = 128, 0.15  # of the forecast's training
+_PIECES_PER_WORD = 1.12  # measured with the published uncased vocabulary; a Chinese character is one piece
+_BYTES_PER_SENTENCE = 4  # in a shard: the sentence's end
+_BYTES_PER_DOCUMENT = 60  # in a shard: the document's location, hash, and offsets
+_SPECIAL_TOKENS = 3  # in a segment pair: [CLS] and two [SEP]
 _MAX_EPOCHS = 1_000_000
-_PROBE_SECONDS = 3.0
+_BENCHMARK_SECONDS = 3.0
 _SAMPLE_BYTES, _SAMPLE_FILES = 500_000, 8  # checked for hard-wrapped lines
-_MAX_PROBED_SECONDS = 5.0  # longer updates are estimated from a matrix product
-_MATMUL_UTILIZATION = 0.45  # throughput of an update as a fraction of a large matrix product's
+_MAX_MEASURED_SECONDS = 5.0  # the time of longer updates is computed from that of a matrix product
+_MATMUL_UTILIZATION = 0.45  # FLOP/s of an update relative to those of a large matrix product
 _MATMUL_SIZE, _MATMUL_SECONDS = 1024, 0.2
 _COMPRESSED = (".gz", ".zst", ".bz2", ".xz", ".parquet")
 
@@ -56,24 +56,25 @@ def check_corpus(
     progress: Callable[[int], None] | None = None,
     **keywords: Any,
 ) -> dict[str, Any]:
-    """Check a corpus and forecast the training of a preset on it.
+    """Check a corpus and estimate the tokens, disk space, and time of training a preset on it.
 
     Args:
         files: One path or several, or data in memory, as in `prepare`.
         options: Options of the check.
-        tokenizer: Count tokens with this tokenizer instead of estimating them.
+        tokenizer: A tokenizer, or its folder, to count tokens with instead of estimating them.
         against: Evaluation data to search for in the corpus.
         preset_name: The preset of the forecast; by default bert-mini-chinese for Chinese text, else
             bert-mini-uncased.
         epochs: The number of epochs to forecast.
-        probe: Measure a few updates on this machine; otherwise the forecast has no training time.
+        benchmark: Measure a few updates on this machine; otherwise the forecast has no training time.
         html: Also write the report as a page.
         progress: Called with the number of bytes done.
         **keywords: Fields of the options and of their `reading` by name, such as sample=10_000_000 or
             text_column="title".
 
     Returns:
-        The report of `survey.check.check`, with a `forecast` of tokens, disk space, updates, and time.
+        The report of `bertsmith.corpus.checks.check.check_files`: `findings`, the worst first, and the counts
+        behind them. `forecast` is added, with the estimated tokens, disk space, updates, and time.
 
     Raises:
         InputError: A file is missing, a name is unknown, `epochs` is out of range, or the page cannot be written.
@@ -125,10 +126,22 @@ def forecast(
     config: ModelConfig,
     preset_name: str,
     epochs: float,
-    probe: bool,
+    benchmark: bool,
     sample: int | None,
 ) -> dict[str, Any]:
-    """Estimate tokens, bytes of shards, updates, and seconds of training, with the basis of the estimate."""
+    """Estimate the tokens, bytes of shards, updates, and seconds of training on a corpus.
+
+    Args:
+        report: The report of `check_files`.
+        config: The model to train.
+        preset_name: Its name.
+        epochs: The number of epochs.
+        benchmark: Also estimate the seconds, by a measurement on this machine.
+        sample: The bytes that the check was limited to; the estimate is extrapolated from them.
+
+    Returns:
+        The estimates, and in `rests_on` their basis.
+    """
     tokenizer_report = report.get("tokenizer")
     scale, coverage = _scale(report, sample)
     tokens = round((tokenizer_report["tokens"] if tokenizer_report else _estimate_tokens(report)) * scale)
@@ -136,7 +149,7 @@ def forecast(
     documents = report["documents"]["number"] * scale
     bytes_per_token = 2 if config.vocab_size <= 1 << 16 else 4
     settings = TrainSettings()
-    instances = round(TOKEN_REPETITION * tokens / (MEAN_FILL_RATIO * _SEQUENCE_LENGTH - 3))
+    instances = round(TOKEN_REPETITION * tokens / (MEAN_FILL_RATIO * _SEQUENCE_LENGTH - _SPECIAL_TOKENS))
     steps = (
         max(1, round(epochs * instances / (settings.batch_size * settings.accumulate))) if instances else 0
     )
@@ -159,7 +172,7 @@ def forecast(
         "seconds": None,
         "rests_on": f"{basis}; the time was not measured",
     }
-    if probe and steps:
+    if benchmark and steps:
         update_time = _estimate_update_time(config, settings)
         result["seconds_per_update"] = round(update_time.seconds, 5)
         result["seconds"] = round(update_time.seconds * steps, 1)
@@ -169,14 +182,14 @@ def forecast(
 
 @dataclass(frozen=True)
 class _UpdateTime:
-    """Seconds per update, and how they were measured."""
+    """Seconds per update, and a description of their measurement."""
 
     seconds: float
     basis: str
 
 
 def _estimate_update_time(config: ModelConfig, settings: TrainSettings) -> _UpdateTime:
-    """Time a few updates on random text, or derive a long update's time from that of a matrix product."""
+    """Measure a few updates on random text, or compute the time of a long update from that of a matrix product."""
     from bertsmith.pretraining.settings import PretrainSettings
     from bertsmith.pretraining.speed_probe import timed_on_random_text
     from bertsmith.runs.run_folder import place_of
@@ -185,7 +198,7 @@ def _estimate_update_time(config: ModelConfig, settings: TrainSettings) -> _Upda
     flops = hardware.matmul_flops(context.device, context.precision, _MATMUL_SIZE, _MATMUL_SECONDS)
     tokens = settings.batch_size * settings.accumulate * _SEQUENCE_LENGTH * MEAN_FILL_RATIO
     seconds = tokens * flops_per_token(config, _MLM_PROBABILITY) / (flops * _MATMUL_UTILIZATION)
-    if seconds > _MAX_PROBED_SECONDS:
+    if seconds > _MAX_MEASURED_SECONDS:
         return _UpdateTime(
             seconds,
             f"seconds per update computed from a matrix product of {flops / 1e9:,.0f} GFLOP/s, of which training "
@@ -193,16 +206,16 @@ def _estimate_update_time(config: ModelConfig, settings: TrainSettings) -> _Upda
             f"{hardware.device_name(context.device)} under its current load",
         )
     logger.info("measuring the speed of an update ...")
-    seconds, execution = timed_on_random_text(PretrainSettings(model=config), context, _PROBE_SECONDS)
+    seconds, execution = timed_on_random_text(PretrainSettings(model=config), context, _BENCHMARK_SECONDS)
     return _UpdateTime(
         seconds,
-        f"seconds per update measured for {_PROBE_SECONDS:g} s on random text, in {execution.precision} on "
+        f"seconds per update measured for {_BENCHMARK_SECONDS:g} s on random text, in {execution.precision} on "
         f"{pluralize(execution.threads, 'thread')} of this machine under its current load",
     )
 
 
 def _scale(report: dict[str, Any], sample: int | None) -> tuple[float, str]:
-    """Return the factor from a sample to the forecast, and what the forecast covers."""
+    """Return the factor by which to extrapolate from a sample, and a description of the text that this covers."""
     if sample is None or not any(limit.startswith("a sample") for limit in report["limits"]):
         return 1.0, "the whole corpus"
     if any(file.lower().endswith(_COMPRESSED) for file in report["files"]):
@@ -213,11 +226,12 @@ def _scale(report: dict[str, Any], sample: int | None) -> tuple[float, str]:
 
 
 def _estimate_tokens(report: dict[str, Any]) -> int:
+    """Estimate the tokens of the text: pieces of words, a token per Chinese character and per sign."""
     classes = report["characters"]["classes"]
-    signs: int = sum(classes[name]["number"] for name in ("punctuation", "symbols") if name in classes)
-    han = int(report["scripts"].get("Han", {"number": 0})["number"])
+    num_signs: int = sum(classes[name]["number"] for name in ("punctuation", "symbols") if name in classes)
+    num_han = int(report["scripts"].get("Han", {"number": 0})["number"])
     words = int(report["words"])
-    return round(_PIECES_PER_WORD * max(0, words - han) + min(han, words) + signs)
+    return round(_PIECES_PER_WORD * max(0, words - num_han) + min(num_han, words) + num_signs)
 
 
 def _describe_basis(has_tokenizer: bool) -> str:

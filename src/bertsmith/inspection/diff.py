@@ -33,12 +33,12 @@ def compare_models(a: str | Path, b: str | Path) -> dict[str, Any]:
         b: Likewise.
 
     Returns:
-        `settings`, `family`, `runs` (training settings if both are runs, else empty), and `parameters` of the
-        encoders: each a list of the rows {"what", "a", "b"} that differ. The last row of `parameters` has both
-        sums.
+        `settings` (of the model), `family`, `runs` (training settings if both are runs, else empty), and
+        `parameters` (counts of the encoders' parameters): each a list of the rows {"what", "a", "b"} in which they
+        differ. The last row of `parameters` has both sums.
 
     Raises:
-        InputError: A name is not a model's.
+        InputError: A name is not that of a model.
     """
     configs = [_config(name) for name in (a, b)]
     run_settings = [_run_settings(name) for name in (a, b)]
@@ -74,7 +74,7 @@ def _config(name: str | Path) -> ModelConfig:
 
 
 def _run_settings(name: str | Path) -> dict[str, Any]:
-    """Return the settings of a run except its model's, by dotted names; empty if this is no run."""
+    """Return the settings of a run except its model's, by dotted names; empty for other folders and names."""
     file = Path(name) / "settings.yaml"
     values = read_yaml(file) if file.is_file() else {}
     flat: dict[str, Any] = {}
@@ -108,11 +108,12 @@ def _family_traits(model_family: Family) -> dict[str, Any]:
 
 
 def _head_input(activation: str | None) -> str:
+    """Describe the input of a head, which has a dense layer with this activation; None: it has none."""
     return "the pooler" if activation is None else f"the first token, through a dense layer ({activation})"
 
 
 def _parameter_counts(config: ModelConfig) -> dict[str, int]:
-    """Return the encoder's parameters by part, summed over the layers."""
+    """Return the number of the encoder's parameters by part, summed over the layers."""
     counts: dict[str, int] = {}
     for term in encoder_parameter_terms(config):
         first, _, rest = term.name.partition(" ")
@@ -122,6 +123,7 @@ def _parameter_counts(config: ModelConfig) -> dict[str, int]:
 
 
 def _differing_rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each name whose values differ; a missing value is None."""
     names = dict.fromkeys([*a, *b])
     rows = ({"what": name, "a": a.get(name), "b": b.get(name)} for name in names)
     return [row for row in rows if row["a"] != row["b"]]

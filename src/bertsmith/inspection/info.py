@@ -48,9 +48,9 @@ def info(name: str | Path | None = None) -> dict[str, Any]:
         name: The folder or published name; None describes this machine.
 
     Returns:
-        `kind` ("run", "runs" for a folder of several, "model", "data", "tokenizer", "preset" for a published name
-        whose weights are not on this machine, or "machine"), and details that depend on it. A run with a model
-        includes the model's.
+        `kind` ("run", "runs" for a folder of several runs, "model", "data", "tokenizer", "preset" for a published
+        name whose weights are not on this machine, or "machine"), and details that depend on the kind. The details
+        of a run include those of its model.
 
     Raises:
         InputError: The name is none of these.
@@ -84,13 +84,13 @@ def info(name: str | Path | None = None) -> dict[str, Any]:
 def _describe_preset(name: str) -> dict[str, Any]:
     """Describe a published model without its weights, with the pooler if its family has one."""
     config = preset(name)
-    classes = get_family(config.model_type).architectures
-    heads = ["pooler"] if frozenset({"encoder", "pooler"}) in classes else []
+    architectures = get_family(config.model_type).architectures
+    heads = ["pooler"] if frozenset({"encoder", "pooler"}) in architectures else []
     terms = count_parameters(config, heads)
     return {
         "kind": "preset",
         "path": name,
-        "architecture": classes[frozenset({"encoder", *heads})],
+        "architecture": architectures[frozenset({"encoder", *heads})],
         "config": config.model_dump(mode="json"),
         "parameters": sum(term.size for term in terms),
         "terms": [{"term": t.name, "formula": t.formula, "parameters": t.size} for t in terms],
@@ -119,7 +119,7 @@ def _describe_machine() -> dict[str, Any]:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the kind of a folder by its files, or None if bertsmith did not write it."""
+    """Return the kind of a folder by its files, a key of `_KIND_NAMES`; None for other folders."""
     if not path.is_dir():
         return None
     if holds_run(path):
@@ -134,7 +134,7 @@ def kind_of(path: Path) -> str | None:
 
 
 def _not_describable(path: Path, kind: str | None) -> InputError:
-    """Return the error for a path that `info` cannot describe, with suggestions in or above it."""
+    """Return the error for a path that `info` cannot describe, and suggest a subfolder or a parent."""
     if not path.is_dir():
         return InputError("is_a_file", "this is a file, not a folder", location=path, hint=_HINT)
     run = next((parent for parent in path.absolute().parents if holds_run(parent)), None)
@@ -205,7 +205,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
 
 
 def _changed_budget(plan: Sequence[Entry]) -> dict[str, Any]:
-    """Return the budget with which a run was continued by dotted names; None for settings it no longer has."""
+    """Return the budget of a continued run by dotted names; None for a setting that only the first budget has."""
     if not plan or plan[-1].budget == plan[0].budget:
         return {}
     names = {**plan[0].budget, **plan[-1].budget}
@@ -213,7 +213,7 @@ def _changed_budget(plan: Sequence[Entry]) -> dict[str, Any]:
 
 
 def _budget_remarks(budgets: Sequence[Mapping[str, float]]) -> list[str]:
-    """Describe a change of the budget, since settings.yaml has only the first."""
+    """Return a remark if the run was continued with another budget, since settings.yaml has only the first."""
     if not budgets or budgets[-1] == budgets[0]:
         return []
     first, last = (
@@ -232,18 +232,18 @@ def _float_scores(scores: Any) -> dict[str, float]:
 
 
 def _changed_settings(file: Path, values: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that differ from the defaults, without a pre-trained model's sizes."""
+    """Return the settings that differ from the defaults, without the model's for settings that include them."""
     settings_class: type[Settings] = FinetuneSettings
     if "objective" in values or "data" in values:
         settings_class = settings_of(file)
     elif record.get("task") in TASKS:
         settings_class = settings_type(task_type(record["task"]))
     defaults = settings_class().flat()
-    has_sizes = "model.vocab_size" in defaults
+    has_model_settings = "model.vocab_size" in defaults
     return {
         name: value
         for name, value in settings_class.dotted(values).items()
-        if value != defaults.get(name) and not (has_sizes and name.startswith("model."))
+        if value != defaults.get(name) and not (has_model_settings and name.startswith("model."))
     }
 
 

@@ -40,20 +40,21 @@ def inspect_tokenizers(
     Args:
         tokenizers: Folders, files, runs, or published names.
         files: One path or several, or data in memory, as in `prepare`.
-        cased: The tokenizers that are plain word lists and keep case, which such a list does not record.
+        cased: Those of the tokenizers that are a bare vocab.txt, which does not record case, and keep case.
         reading: How to read the files.
         limit: The number of bytes of text to read; None reads all.
-        listed: The number of examples in each list of the report.
+        max_examples: The maximum number of examples in each list of the report.
         html: Also write the report as a page.
-        plot: Also write its plot, .png or .svg.
+        plot: Also write a plot of the words by number of pieces, as .png or .svg.
         progress: Called with the number of bytes done.
         **keywords: Fields of `reading` by name, such as text_column="title".
 
     Returns:
-        The report of `survey.inspect.measure`, in which each tokenizer has the shortest unambiguous name.
+        The report of `bertsmith.corpus.checks.tokenizer_comparison.compare_tokenizers`, in which the name of each
+        tokenizer is the shortest unambiguous end of its path.
 
     Raises:
-        InputError: A path is no tokenizer, one is named twice, or a page or plot cannot be written there.
+        InputError: A path is not a tokenizer, one is named twice, or a page or plot cannot be written there.
     """
     for argument, path, suffixes in (("html", html, None), ("plot", plot, _PLOT_SUFFIXES)):
         if path is not None:
@@ -90,7 +91,7 @@ def inspect_tokenizers(
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """Shorten paths to the fewest last parts that distinguish them."""
+    """Shorten paths to as few of their last parts as distinguish them."""
     parts = [Path(os.path.abspath(name)).parts if os.path.exists(name) else (name,) for name in names]
     for depth in range(1, max(map(len, parts), default=1) + 1):
         labels = ["/".join(part[-depth:]) for part in parts]
@@ -100,6 +101,7 @@ def _short_names(names: Sequence[str]) -> list[str]:
 
 
 def _check_output_path(path: Path, argument: str, suffixes: Sequence[str] | None) -> None:
+    """Raise InputError for a file that cannot be written, before the text is read."""
     if path.is_dir():
         raise InputError(
             "is_a_folder", "this is a folder", location=path, argument=argument, hint="name a file"

@@ -21,7 +21,7 @@ from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_LABELS = {
+_LABELS = {  # by sentence task: the name and the meaning of label 0 and label 1
     "nsp": (
         ("IsNext", "B follows A in its document"),
         ("NotNext", "B is from another document"),
@@ -46,7 +46,7 @@ def show_instance(
     phase: int = 1,
     **keywords: Any,
 ) -> dict[str, Any]:
-    """Rebuild a training instance as a run reads it.
+    """Rebuild a training instance as a run with these settings trains on it.
 
     Args:
         data: A folder of `prepare`, or its Shards.
@@ -59,7 +59,8 @@ def show_instance(
         **keywords: Settings by name, such as masking="span".
 
     Returns:
-        The ids, masks, labels, and sources of the instance.
+        The instance: its token ids with and without masks, masked positions (`rows`), labels, and the source of
+        each segment.
 
     Raises:
         InputError: The epoch has no such instance, or the settings have no second phase.
@@ -67,7 +68,7 @@ def show_instance(
     shards = data if isinstance(data, Shards) else Shards.open(data)
     data = shards.folder
     changes = resolve(PretrainSettings, settings, keywords, show_instance)
-    needs_split = settings_file is not None or "data.validation_split" in changes
+    needs_validation = settings_file is not None or "data.validation_split" in changes
     if seed is not None:
         changes["train.seed"] = seed
     resolved = _resolve_settings(settings_file, changes)
@@ -81,7 +82,7 @@ def show_instance(
                 hint=f"set {option('data.long_sequence_length')}",
             )
         length = resolved.data.long_sequence_length
-    split = DocumentSplit.from_settings(shards, resolved.data, allow_empty_validation=not needs_split)
+    split = DocumentSplit.from_settings(shards, resolved.data, allow_empty_validation=not needs_validation)
     if resolved.data.validation_split and not len(split.validation):
         logger.warning(
             "no document is held out for validation: the corpus has only %s",
@@ -109,27 +110,28 @@ def show_instance(
         "instances_of_epoch": num_instances,
         "instances": resolved.data.instances,
         "masking": resolved.data.masking,
-        **_describe(stream, epoch, index, shards, resolved),
+        **_describe_instance(stream, epoch, index, shards, resolved),
     }
 
 
 def _resolve_settings(file: str | Path | None, changes: Mapping[str, Any]) -> PretrainSettings:
+    """Return the data and training settings of a file with changes; other groups have their defaults."""
     values = read_yaml(file) if file is not None else {}
     groups: dict[str, Any] = {name: values[name] for name in ("data", "train") if name in values}
     return PretrainSettings.of(groups, str(file or "settings")).changed(changes)
 
 
-def _describe(
+def _describe_instance(
     stream: InstanceStream, epoch: int, index: int, shards: Shards, settings: PretrainSettings
 ) -> dict[str, Any]:
     batch, plan, tokenizer = stream.batch(epoch, index, index + 1), stream.plan(epoch), shards.tokenizer
-    ids, rows, labels = (x.tolist() for x in (batch.packed.tokens, batch.rows, batch.labels))
+    ids, positions, labels = (x.tolist() for x in (batch.packed.tokens, batch.rows, batch.labels))
     original = list(ids)
-    for row, label in zip(rows, labels, strict=True):
-        original[row] = label
+    for position, label in zip(positions, labels, strict=True):
+        original[position] = label
     replacements = [
-        "mask" if ids[r] == tokenizer.mask_token_id else "kept" if ids[r] == original[r] else "random"
-        for r in rows
+        "mask" if ids[i] == tokenizer.mask_token_id else "kept" if ids[i] == original[i] else "random"
+        for i in positions
     ]
     names = tokenizer.tokens
     num_ordinary = sum(i not in tokenizer.all_special_ids for i in original)
@@ -140,7 +142,7 @@ def _describe(
         "original_ids": original,
         "original_tokens": [names[i] for i in original],
         "segments": batch.packed.segments.tolist(),
-        "rows": rows,
+        "rows": positions,
         "labels": labels,
         "label_tokens": [names[i] for i in labels],
         "kinds": replacements,
@@ -148,8 +150,8 @@ def _describe(
         "counts": {
             "tokens": len(ids),
             "ordinary": num_ordinary,
-            "predicted": len(rows),
-            "share": round(len(rows) / max(1, num_ordinary), 4),
+            "predicted": len(positions),
+            "share": round(len(positions) / max(1, num_ordinary), 4),
             **{kind: replacements.count(kind) for kind in ("mask", "random", "kept")},
             **_count_corrupted(settings.data.corruption, len(ids), int(plan.sizes[index])),
         },
@@ -157,7 +159,7 @@ def _describe(
 
 
 def _count_corrupted(corruption: str, num_tokens: int, num_planned: int) -> dict[str, int]:
-    """Return the number of tokens that data.corruption inserted or deleted."""
+    """Return the number of tokens that data.corruption inserted or deleted, by its name in the report."""
     names = {"insertion": "inserted", "deletion": "deleted"}
     return {names[corruption]: abs(num_tokens - num_planned)} if corruption in names else {}
 
@@ -167,6 +169,7 @@ def _describe_label(batch: MaskedBatch, data: DataSettings) -> dict[str, Any]:
     if task == "none":
         return {"sentence_task": task, "label": None, "label_name": None, "label_means": None}
     label = int(batch.pair_labels[0])
+    # is_next_label = 1 swaps the labels of nsp.
     name, meaning = _LABELS[task][label ^ data.is_next_label]
     if name == "NotNext" and not data.uses_other_documents:
         meaning = "B is from elsewhere in A's document"

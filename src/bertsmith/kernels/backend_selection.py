@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import subprocess
 import sys
 
 import torch
@@ -66,7 +67,9 @@ def load_backend(name: BackendName) -> KernelBackend:
     try:
         if not kernel_cache.is_complete():
             logger.info("compiling kernels for this machine once: up to a minute ...")
-            compile_all()
+            _compile_in_subprocess()
+            if not kernel_cache.is_complete():
+                compile_all()  # raises the error of the other process
         _import_kernels("bertsmith.kernels.cpu.training")
         from bertsmith.kernels.cpu.training import NumbaTrainingBackend
     except Exception as error:  # Numba's types of errors are unknown before it is imported
@@ -103,27 +106,45 @@ def _unavailable_reason() -> str:
 
 
 def compile_all() -> None:
-    """Compile all kernels that are not in the cache, by importing them."""
-    if _import_kernels("bertsmith.kernels.cpu.inference"):
+    """Compile all kernels that are not in the cache, by importing them into this process."""
+    try:
+        importlib.import_module("bertsmith.kernels.cpu.inference")
+    except Exception as error:
+        _clear_damaged_cache(error)
+        importlib.import_module("bertsmith.kernels.cpu.inference")
+    else:
         kernel_cache.mark_complete()
 
 
-def _import_kernels(module: str) -> bool:
-    """Import a module of kernels. If the cache is damaged, for example after a power failure, compile them again.
+def _compile_in_subprocess() -> None:
+    """Compile all kernels in another process and wait for it; if it fails, the cache remains incomplete.
 
-    Returns:
-        False if the cache was damaged. It then lacks the kernels that had been imported before.
+    In the process that compiles kernels, LLVM shares functions among them that each kernel in the cache has a copy
+    of. Results then differ in the last bits from those of later processes, which load the cache.
     """
+    for _ in range(2):  # The first process may find a damaged cache, and clear it.
+        if kernel_cache.cache_folder() is None or kernel_cache.is_complete():
+            return
+        command = [sys.executable, "-P", "-m", "bertsmith.kernels.background_compile"]
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+
+def _import_kernels(module: str) -> None:
+    """Import a module of kernels; if the cache is damaged, compile them again."""
     try:
         importlib.import_module(module)
     except Exception as error:
-        if type(error).__name__ not in _CACHE_ERRORS:
-            raise
-        logger.warning("the cache of compiled kernels is damaged: compiling them again, up to a minute ...")
-        kernel_cache.clear()
+        _clear_damaged_cache(error)
+        _compile_in_subprocess()
         importlib.import_module(module)
-        return False
-    return True
+
+
+def _clear_damaged_cache(error: Exception) -> None:
+    """Clear the cache if an error says that it is damaged, as after a power failure; else raise the error."""
+    if type(error).__name__ not in _CACHE_ERRORS:
+        raise error
+    logger.warning("the cache of compiled kernels is damaged: compiling them again, up to a minute ...")
+    kernel_cache.clear()
 
 
 def select_training_backend(name: str, hidden_size: int, *, is_long: bool = True) -> KernelBackend:
@@ -195,9 +216,7 @@ def select_gpu_backend(name: str, device: torch.device, *, is_long: bool) -> Ker
             candidate_name
         ]
         if candidate_name == "triton":
-            logger.info(
-                "programs of Triton are compiled for this GPU: for some twenty seconds the first time ..."
-            )
+            logger.info("compiling Triton kernels for this GPU: about 20 s the first time ...")
         try:
             candidate = create()
             self_test.check_backend(candidate, device)

@@ -1,1 +1,1 @@
-"""Scores as the official evaluation scripts compute them, where no maintained library offers them."""
+"""Metrics that equal those of the official evaluation scripts and that no maintained library offers."""

@@ -18,7 +18,13 @@ _MIN_PROBABILITY = 1e-12  # keeps the logarithm finite
 
 
 class Bin(NamedTuple):
-    """Predictions of similar confidence: their count, mean confidence, and accuracy."""
+    """Predictions of similar confidence. The field names are keys in reports.
+
+    Attributes:
+        number: The number of predictions.
+        confidence: Their mean confidence, 0 to 1.
+        right: Their accuracy, 0 to 1.
+    """
 
     number: int
     confidence: float
@@ -26,7 +32,12 @@ class Bin(NamedTuple):
 
 
 def reliability_bins(confidence: Sequence[float], correct: Sequence[bool]) -> list[Bin]:
-    """Group predictions by confidence (0 to 1) into 15 bins of equal width, without the empty ones."""
+    """Group predictions into 15 bins of equal width by confidence, and return the bins that are not empty.
+
+    Args:
+        confidence: The probability of each predicted class, 0 to 1. Bin i of m contains (i / m, (i + 1) / m].
+        correct: True for each prediction that is correct.
+    """
     confidences, correctness = np.asarray(confidence), np.asarray(correct, dtype=np.float64)
     bin_ids = np.clip(np.ceil(confidences * _NUM_BINS).astype(np.int64) - 1, 0, _NUM_BINS - 1)
     return [
@@ -37,7 +48,7 @@ def reliability_bins(confidence: Sequence[float], correct: Sequence[bool]) -> li
 
 
 def expected_calibration_error(bins: Sequence[Bin]) -> float:
-    """Return the mean distance, weighted by bin size, between confidence and accuracy of a bin, 0 to 1."""
+    """Return the mean of |accuracy - confidence| over the bins, weighted by their size, 0 to 1."""
     total = sum(bin_.number for bin_ in bins)
     return sum(bin_.number * abs(bin_.confidence - bin_.right) for bin_ in bins) / max(1, total)
 
@@ -46,21 +57,22 @@ def fit_temperature(logits: Sequence[NDArray[np.float32]], labels: Sequence[int]
     """Return the temperature, 0.05 to 20, by which dividing logits minimizes the negative log-likelihood.
 
     Args:
-        logits: [windows, K] of each example; its probabilities are the mean over its windows.
-        labels: The class of each example.
+        logits: The logits [W, K] of each example, for K classes. A long text is read in W windows,
+            and its probabilities are the mean over the windows.
+        labels: The index of each example's class.
     """
     from scipy.optimize import minimize_scalar
 
-    rows = np.concatenate(logits).astype(np.float64)
-    starts = np.cumsum([0, *(len(windows) for windows in logits[:-1])])
+    window_logits = np.concatenate(logits).astype(np.float64)
+    first_windows = np.cumsum([0, *(len(windows) for windows in logits[:-1])])
     num_windows = np.array([len(windows) for windows in logits])
     targets = np.repeat(labels, num_windows)
 
     def mean_nll(log_temperature: float) -> float:
-        scaled = rows / math.exp(log_temperature)
+        scaled = window_logits / math.exp(log_temperature)
         scaled -= scaled.max(1, keepdims=True)
-        probabilities = np.exp(scaled[np.arange(len(rows)), targets]) / np.exp(scaled).sum(1)
-        means = np.add.reduceat(probabilities, starts) / num_windows
+        label_probabilities = np.exp(scaled[np.arange(len(scaled)), targets]) / np.exp(scaled).sum(1)
+        means = np.add.reduceat(label_probabilities, first_windows) / num_windows
         return float(-np.log(np.maximum(means, _MIN_PROBABILITY)).mean())
 
     bounds = (_MIN_LOG_TEMPERATURE, _MAX_LOG_TEMPERATURE)

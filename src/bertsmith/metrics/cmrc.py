@@ -1,6 +1,6 @@
 """Exact match and F1 of Chinese answers, as the evaluation script of CMRC 2018 computes them (Cui et al. 2019).
 
-Each ideograph counts as a word, and punctuation is ignored. F1 uses the longest common substring.
+Each ideograph counts as a word, and punctuation is ignored. F1 counts the words of the longest common substring.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 
-# The script's own list. It means to have …… as well, but compares single characters; " and % are not on it.
+# The script's list. The script also lists "……", which has no effect, since it compares single characters.
 _PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 _IDEOGRAPH = "\u4e00-\u9fa5"
-# An ideograph; a word or number (it's, 3.5), for which the script calls another tokenizer; any other character.
+# An ideograph; a word or number (it's, 3.5), which the script splits with NLTK; or any other character.
 _SEGMENT = re.compile(rf"[{_IDEOGRAPH}]|[^\W{_IDEOGRAPH}]+(?:(?:['.]|,(?=\d))[^\W{_IDEOGRAPH}]+)*|[^\w\s]")
 
 
@@ -27,7 +27,7 @@ def exact_match(answer: str, references: Iterable[str]) -> bool:
 
 
 def f1(answer: str, references: Sequence[str]) -> float:
-    """Return the highest F1 over the references, 0 to 1, by the longest common run of segments.
+    """Return the highest F1 over the references, 0 to 1, by the longest common run of words.
 
     An empty answer scores 1 if a reference is empty (an unanswerable question).
 
@@ -36,14 +36,14 @@ def f1(answer: str, references: Sequence[str]) -> float:
     """
     if not answer:
         return float("" in references)
-    return max(_overlap(segments(answer), segments(text)) for text in references)
+    return max(_substring_f1(segments(answer), segments(text)) for text in references)
 
 
 def _normalize(answer: str) -> str:
     return answer.strip().lower().translate(_PUNCTUATION)
 
 
-def _overlap(answer: Sequence[str], reference: Sequence[str]) -> float:
+def _substring_f1(answer: Sequence[str], reference: Sequence[str]) -> float:
     match = SequenceMatcher(None, answer, reference, autojunk=False).find_longest_match()
     if not match.size:
         return 0.0

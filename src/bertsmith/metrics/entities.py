@@ -6,8 +6,9 @@ or S starts an entity, and an E or S ends one. The strict count includes only en
 scheme.
 
 The one library for this, seqeval, had its last release in 2020 and has to be built from source. The counts here
-equal its default mode's for any tags, and its strict mode's for IOB2, IOBES, and BILOU. In IOB1 its strict mode
-reads O B I as an entity of the I alone; here it is none, since B may only follow an entity of its type.
+equal those of its default mode for any tags, and those of its strict mode for IOB2, IOBES, and BILOU. In IOB1 its
+strict mode reads O B I as an entity of the I alone; here it is no entity, since in IOB1 a B must follow an entity
+of the same type.
 """
 
 from __future__ import annotations
@@ -29,33 +30,45 @@ class Entity(NamedTuple):
 
 
 def extract_entities(tags: Sequence[str], strict: Scheme | None = None) -> list[Entity]:
-    """Return the entities of one sentence in order; with `strict`, only those that are valid in this scheme."""
-    result: list[Entity] = []
+    """Return the entities of one sentence in order.
+
+    Args:
+        tags: The tag of each word.
+        strict: Return only entities whose tags are valid in this scheme.
+    """
+    entities: list[Entity] = []
     start: int | None = None
     previous = (OUTSIDE, "")
     for i, tag in enumerate([*tags, OUTSIDE]):
         current = split_tag(tag)
         starts = _starts_entity(previous, current)
         if start is not None and (starts or current[0] == OUTSIDE or previous[0] in ("E", "S")):
-            result.append(Entity(previous[1], start, i))
+            entities.append(Entity(previous[1], start, i))
             start = None
         if starts:
             start = i
         previous = current
     if strict is None:
-        return result
-    valid = [split_tag(tag) for tag in entities_to_tags(result, len(tags), strict)]
-    actual = [split_tag(tag) for tag in tags]
-    return [e for e in result if actual[e.start : e.end] == valid[e.start : e.end]]
+        return entities
+    valid_tags = [split_tag(tag) for tag in entities_to_tags(entities, len(tags), strict)]
+    actual_tags = [split_tag(tag) for tag in tags]
+    return [e for e in entities if actual_tags[e.start : e.end] == valid_tags[e.start : e.end]]
 
 
 def entities_to_tags(
-    spans: Sequence[Entity], size: int, scheme: Scheme, letters: Mapping[str, str] | None = None
+    entities: Sequence[Entity], num_words: int, scheme: Scheme, letters: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the tags of a sentence of `size` words from its entities in order; letters: see `letters_of`."""
-    tags = [OUTSIDE] * size
+    """Return the tags of a sentence.
+
+    Args:
+        entities: The entities of the sentence in order.
+        num_words: The number of words of the sentence.
+        scheme: The tagging scheme.
+        letters: Prefixes to use in place of those of IOBES, as `infer_letters` returns them.
+    """
+    tags = [OUTSIDE] * num_words
     previous: Entity | None = None
-    for entity in spans:
+    for entity in entities:
         touches = previous is not None and (previous.type, previous.end) == (entity.type, entity.start)
         prefixes = entity_prefixes(entity.end - entity.start, scheme, touches=touches)
         tags[entity.start : entity.end] = [
@@ -70,7 +83,10 @@ def count_entities(
 ) -> dict[str, Counts]:
     """Count entities by type over pairs of tag sequences; correct ones have the same type, start, and end.
 
-    With `strict`, entities count only if they are valid in this scheme. `total` sums over the types.
+    Args:
+        references: The correct tags of each sentence.
+        predictions: The predicted tags of each sentence.
+        strict: Count only entities whose tags are valid in this scheme.
     """
     num_references: Counter[str] = Counter()
     num_predictions: Counter[str] = Counter()
@@ -90,7 +106,7 @@ def count_entities(
 
 
 def sum_counts(types: dict[str, Counts]) -> Counts:
-    """Sum the counts of all types."""
+    """Return the sums of the counts over all types."""
     counts = types.values()
     return Counts(
         sum(c.num_references for c in counts),

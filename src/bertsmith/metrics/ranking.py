@@ -1,13 +1,15 @@
 """Retrieval metrics with binary relevance: recall, reciprocal rank, and nDCG.
 
-A query without relevant passages has no score. scikit-learn has only nDCG, and needs a score for each passage,
-while here only the best few are ranked.
+A query without relevant passages has no score. Of these metrics scikit-learn has only nDCG, and it needs a score
+for each passage, while here only the best passages are ranked.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Sequence
+
+METRIC_NAMES = ("ndcg@10", "mrr@10", "recall@1", "recall@10")
 
 
 def recall(ranked: Sequence[Hashable], relevant: Collection[Hashable], k: int) -> float:
@@ -28,11 +30,8 @@ def ndcg(ranked: Sequence[Hashable], relevant: Collection[Hashable], k: int) -> 
     return dcg / sum(1 / math.log2(rank + 1) for rank in range(1, min(len(relevant), k) + 1))
 
 
-METRIC_NAMES = ("ndcg@10", "mrr@10", "recall@1", "recall@10")
-
-
 def query_metrics(ranked: Sequence[Hashable], relevant: Collection[Hashable]) -> tuple[float, ...]:
-    """Return the metrics named in `FIGURES` of a query that has relevant passages."""
+    """Return the metrics named in `METRIC_NAMES` of a query with at least one relevant passage."""
     return (
         ndcg(ranked, relevant, 10),
         reciprocal_rank(ranked, relevant, 10),
@@ -44,7 +43,7 @@ def query_metrics(ranked: Sequence[Hashable], relevant: Collection[Hashable]) ->
 def ranking_metrics(
     rankings: Sequence[Sequence[Hashable]], relevant: Sequence[Collection[Hashable]]
 ) -> dict[str, float]:
-    """Return the metrics named in `FIGURES` as means over the queries that have relevant passages, or 0.
+    """Return the metrics named in `METRIC_NAMES` as means over the queries with relevant passages; 0 without any.
 
     Args:
         rankings: At least the ten best passages of each query (or all there are), without repetitions.

@@ -1,12 +1,12 @@
 """Relation extraction scores: the official score of SemEval-2010 task 8, and micro F1 without "no relation".
 
 A label may include a direction: `Cause-Effect(e1,e2)` and `Cause-Effect(e2,e1)` are the same relation,
-Cause-Effect. A prediction is correct if relation and direction are; the right relation in the wrong direction
-counts as a wrong prediction of this relation. That is the official scorer's (9+1)-way evaluation with
-directionality taken into account, whose macro F1 is the mean over the relations in the references except Other
-(semeval2010_task8_scorer-v1.2.pl). scikit-learn cannot pool two labels that it also distinguishes. Micro F1 over
-all but "no relation" is TACRED's (Zhang et al. 2017), and also the scorer's if the references contain all
-relations.
+Cause-Effect. A prediction is correct if its relation and its direction are; the correct relation in the wrong
+direction counts as a wrong prediction of this relation. This is the official scorer's (9+1)-way evaluation
+with directionality taken into account (semeval2010_task8_scorer-v1.2.pl), whose macro F1 is the mean over the
+relations in the references except Other. scikit-learn cannot compute it, since both labels of a relation count as
+one class, but a prediction of one for the other is wrong. Micro F1 over all but "no relation" is TACRED's (Zhang
+et al. 2017), and also the scorer's if the references contain all relations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DIRECTION = re.compile(r"\((e1,e2|e2,e1)\)$")
 
 @dataclass(frozen=True)
 class RelationCounts(Counts):
-    """Counts of a relation in both directions; `turned` counts predictions of the wrong direction."""
+    """Counts of a relation in both directions; `num_reversed` counts predictions of the wrong direction."""
 
     num_reversed: int = 0
 
@@ -49,9 +49,15 @@ def has_direction(label: str) -> bool:
 
 
 def count_relations(
-    references: Sequence[str], predictions: Sequence[str], none: str | None = None
+    references: Sequence[str], predictions: Sequence[str], no_relation: str | None = None
 ) -> dict[str, RelationCounts]:
-    """Count relations by name, except `none`, the label that means no relation."""
+    """Count relations by name without direction.
+
+    Args:
+        references: The correct label of each example.
+        predictions: The predicted labels.
+        no_relation: The label that means no relation, which is not counted.
+    """
     num_references, num_predictions = Counter[str](), Counter[str]()
     num_correct, num_reversed = Counter[str](), Counter[str]()
     for reference, prediction in zip(references, predictions, strict=True):
@@ -66,22 +72,32 @@ def count_relations(
             num_references[name], num_predictions[name], num_correct[name], num_reversed[name]
         )
         for name in sorted(num_references.keys() | num_predictions.keys())
-        if name != none
+        if name != no_relation
     }
 
 
 def relation_statistics(
-    references: Sequence[str], predictions: Sequence[str], labels: Sequence[str], none: str | None = None
+    references: Sequence[str],
+    predictions: Sequence[str],
+    labels: Sequence[str],
+    no_relation: str | None = None,
 ) -> SufficientStatistics:
-    """Return sufficient statistics of macro F1, micro F1, and accuracy; `labels` may be predicted."""
-    names = sorted({relation_name(label) for label in (*labels, *references)} - {none})
+    """Return sufficient statistics of macro F1, micro F1, and accuracy.
+
+    Args:
+        references: The correct label of each example.
+        predictions: The predicted labels.
+        labels: All labels that the model may predict.
+        no_relation: The label that means no relation; only accuracy includes it.
+    """
+    names = sorted({relation_name(label) for label in (*labels, *references)} - {no_relation})
     ids = {name: i for i, name in enumerate(names)}
     reference_matrix, prediction_matrix = (
         one_hot([ids.get(relation_name(label), -1) for label in row], len(names))
         for row in (references, predictions)
     )
-    hits = np.array([a == b for a, b in zip(references, predictions, strict=True)], dtype=np.float64)
-    hits_and_ones = np.stack([hits, np.ones(len(hits))], axis=1)
+    is_correct = np.array([a == b for a, b in zip(references, predictions, strict=True)], dtype=np.float64)
+    accuracy_terms = np.stack([is_correct, np.ones(len(is_correct))], axis=1)
 
     def scores(
         correct: FloatArray, references: FloatArray, predictions: FloatArray, accuracy_sums: FloatArray
@@ -93,8 +109,8 @@ def relation_statistics(
             "accuracy": safe_divide(accuracy_sums[..., 0], accuracy_sums[..., 1]),
         }
 
-    correct_matrix = reference_matrix * hits[:, None]
-    return count_statistics(correct_matrix, reference_matrix, prediction_matrix, hits_and_ones, scores)
+    correct_matrix = reference_matrix * is_correct[:, None]
+    return count_statistics(correct_matrix, reference_matrix, prediction_matrix, accuracy_terms, scores)
 
 
 def macro_f1(relations: dict[str, RelationCounts]) -> float:

@@ -1,6 +1,6 @@
 """Exact match and F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 compute them.
 
-torchmetrics has the same rules, but returns only means over a whole file, and brings a framework along.
+torchmetrics has the same rules, but returns only means over a whole file, and is a large dependency.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_TOLERANCE = 1e-9  # sums of scores that differ by less are equal up to rounding
 
 
 def normalize_answer(answer: str) -> str:
@@ -37,7 +38,7 @@ def f1(answer: str, references: Iterable[str]) -> float:
         ValueError: There is no reference.
     """
     words = Counter(normalize_answer(answer).split())
-    return max(_overlap(words, Counter(normalize_answer(text).split())) for text in references)
+    return max(_word_f1(words, Counter(normalize_answer(text).split())) for text in references)
 
 
 def f1_v2(answer: str, references: Sequence[str]) -> float:
@@ -56,7 +57,7 @@ def exact_match_v2(answer: str, references: Sequence[str]) -> bool:
     return exact_match(answer, [text for text in references if normalize_answer(text)] or [""])
 
 
-def _overlap(answer: Counter[str], reference: Counter[str]) -> float:
+def _word_f1(answer: Counter[str], reference: Counter[str]) -> float:
     shared = (answer & reference).total()
     if not shared:
         return 0.0
@@ -68,9 +69,9 @@ class QuestionScores(NamedTuple):
     """Scores of one question of SQuAD 2.0.
 
     Attributes:
-        for_none: The model's score of no answer minus that of its best answer, on any scale.
-        answered: The F1 or exact match of the model's answer, 0 to 1.
-        unanswered: The F1 or exact match of no answer.
+        null_score_diff: The model's score of "no answer" minus that of its best answer, on any scale.
+        answer_score: The F1 or exact match of the model's best answer, 0 to 1.
+        no_answer_score: The F1 or exact match of "no answer".
     """
 
     null_score_diff: float
@@ -79,19 +80,21 @@ class QuestionScores(NamedTuple):
 
 
 def find_best_threshold(questions: Iterable[QuestionScores]) -> tuple[float, float]:
-    """Return the highest mean score over thresholds of `for_none`, and the threshold above which to not answer.
+    """Return the highest mean score over all thresholds of `null_score_diff`, and the threshold that reaches it.
 
-    The score is that of SQuAD 2.0's script (`find_best_thresh`). The script returns the last value that is
-    answered; here the threshold is the middle between that and the next, or 1 beyond the outermost. Of equally
-    good thresholds it is the lowest. Questions of equal values are on the same side of it.
+    A question whose `null_score_diff` is above the threshold gets no answer. The score equals that of SQuAD 2.0's
+    script (function `find_best_thresh`). The script returns the largest value that is answered; the threshold here
+    is the midpoint between that value and the next one, or 1 beyond the smallest or largest value. Of equally good
+    thresholds it is the lowest. Questions of equal values are on the same side of it.
     """
     ordered = sorted(questions, key=lambda question: question.null_score_diff)
     total = best = math.fsum(question.no_answer_score for question in ordered)
+    # Outer values at a distance of 2, so that the midpoints are 1 beyond the smallest and the largest value.
     values, best_index = [ordered[0].null_score_diff - 2], 0
     for value, group in groupby(ordered, key=lambda question: question.null_score_diff):
         values.append(value)
         total += math.fsum(question.answer_score - question.no_answer_score for question in group)
-        if total > best + 1e-9:  # the sums are rounded
+        if total > best + _TOLERANCE:
             best, best_index = total, len(values) - 1
     values.append(values[-1] + 2)
     return best / len(ordered), (values[best_index] + values[best_index + 1]) / 2

@@ -1,8 +1,8 @@
 """Scores as functions of sums over examples (sufficient statistics).
 
-The score of any resample of the examples is then one matrix product. Accuracy is a sum over a count, F1 a ratio of
-three sums, and Pearson's correlation a function of six. Scores that are no such function (rank correlations,
-average precision) have no sufficient statistics here.
+The sums of any number of resamples of the examples, as a bootstrap needs them, are then one matrix product.
+Accuracy is a sum divided by a count, F1 a ratio of three sums, and Pearson's correlation a function of six. Scores
+that are not such a function (rank correlations, average precision) have no sufficient statistics here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class SufficientStatistics:
     """Sufficient statistics of scores.
 
     Attributes:
-        rows: [examples, S], the terms that each example adds to the S sums.
-        figures: Function from sums [..., S] to scores [...] by name; 0 for a score that divides by 0.
+        per_example: The terms that each example adds to the S sums, [examples, S].
+        scores_from_sums: Function from sums [..., S] to scores [...] by name; a score that divides by 0 is 0.
     """
 
     per_example: FloatArray
@@ -35,7 +35,11 @@ class SufficientStatistics:
 
 
 def mean_statistics(values: Mapping[str, ArrayLike]) -> SufficientStatistics:
-    """Return the statistics of scores that are means over examples, from the values of each score [examples]."""
+    """Return the statistics of scores that are means over examples.
+
+    Args:
+        values: The value of each example, [examples], by name of the score.
+    """
     names = list(values)
     columns = [np.asarray(values[name], dtype=np.float64) for name in names]
     rows = np.stack([*columns, np.ones(len(columns[0]))], axis=1)
@@ -59,10 +63,10 @@ def count_statistics(
     """Return the statistics of scores that are functions of counts by class.
 
     Args:
-        correct: [examples, K], the number of correct predictions by class.
+        correct: [examples, K] for K classes, the number of correct predictions by class.
         references: [examples, K], the number of references by class.
         predictions: [examples, K], the number of predictions by class.
-        extra: [examples, M], terms of other sums.
+        extra: [examples, M], terms of M other sums that the scores need.
         scores: Function from the sums of the four arrays to scores by name.
     """
     parts = [np.asarray(part, dtype=np.float64) for part in (correct, references, predictions, extra)]
@@ -75,7 +79,7 @@ def count_statistics(
 
 
 def safe_divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
-    """Divide; 0 where the denominator is 0."""
+    """Return the quotient, or 0 where the denominator is 0."""
     shape = np.broadcast(numerator, denominator).shape
     quotient: FloatArray = np.divide(numerator, denominator, out=np.zeros(shape), where=denominator != 0)
     return quotient
@@ -95,21 +99,24 @@ def one_hot(ids: Sequence[int], size: int) -> FloatArray:
 
 
 def matthews_from_sums(correct: FloatArray, references: FloatArray, predictions: FloatArray) -> FloatArray:
-    """Return Matthews' correlation from counts [..., K] (Gorodkin 2004); 0 if a side has one class."""
-    total, hits = references.sum(-1), correct.sum(-1)
-    covariance = hits * total - (references * predictions).sum(-1)
+    """Return Matthews' correlation from counts of K classes [..., K] (Gorodkin 2004).
+
+    It is 0 if all references or all predictions have the same class.
+    """
+    total, num_correct = references.sum(-1), correct.sum(-1)
+    covariance = num_correct * total - (references * predictions).sum(-1)
     variances = (total**2 - (predictions**2).sum(-1)) * (total**2 - (references**2).sum(-1))
     return safe_divide(covariance, np.sqrt(np.maximum(variances, 0)))
 
 
-_MIN_RELATIVE_VARIANCE = 1e-12  # of the squares: the rounding error of numbers that do not vary
+_MIN_RELATIVE_VARIANCE = 1e-12  # relative to the sum of squares; a smaller variance is a rounding error
 
 
 def regression_statistics(references: ArrayLike, predictions: ArrayLike) -> SufficientStatistics:
     """Return the statistics of Pearson's correlation, mean squared error, and mean absolute error."""
     x, y = (np.asarray(values, dtype=np.float64) for values in (references, predictions))
     error = y - x
-    x, y = x - x.mean(), y - y.mean()  # small numbers keep their digits when squares are summed
+    x, y = x - x.mean(), y - y.mean()  # centered, so that the sums of squares lose no digits
     rows = np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y, error**2, np.abs(error)], axis=1)
 
     def scores(sums: FloatArray) -> dict[str, FloatArray]:

@@ -1,6 +1,10 @@
 """Layout of a batch's sequences for attention: buckets of similar length, padded inside a bucket only.
 
 A layout is computed once per batch, on the host, and shared by all layers.
+
+A row is a token of the packed batch, which has N rows. A cell is a token or padding in a bucket; the C cells of
+all buckets are consecutive, so that one indexed copy of rows to cells serves all buckets. A bucket has b sequences
+of T cells each.
 """
 
 from __future__ import annotations
@@ -27,8 +31,8 @@ _BUCKET_WIDTH = 16
 _MAX_SCORES_CPU = 2**16
 _MAX_SCORES_GPU = 2**22  # a GPU needs larger products to be busy
 
-# Matrix products of oneDNN on a CPU have a multiple of this many rows. Preparing a shape takes it as long as
-# computing about 400 rows, and it caches a thousand shapes.
+# oneDNN's matrix products on a CPU get a multiple of this many rows. It needs as long to prepare a new shape as to
+# compute about 400 rows, and it caches a thousand shapes.
 _ROW_MULTIPLE = 32
 
 
@@ -39,9 +43,9 @@ class Bucket:
     Attributes:
         sequences: Number of sequences.
         length: Tokens that each sequence is padded to.
-        bias: Attention bias, float [b, 1, 1, T], 0 on tokens and the lowest number on padding; None without
-            padding. In causal attention also the lowest number on the side that is not attended to: [b, 1, T, T],
-            or [1, 1, T, T] if that hides the padding as well.
+        bias: Attention bias, fp32 [b, 1, 1, T]: 0 on tokens, fp32's lowest number on padding; None without
+            padding. In causal attention the tokens on the side that is not attended to have the lowest number,
+            too: [b, 1, T, T], or [1, 1, T, T] if one mask serves all sequences, since it hides padding as well.
     """
 
     sequences: int
@@ -55,9 +59,10 @@ class AttentionLayout:
 
     Attributes:
         packed: The batch.
-        sees: The tokens that a token attends to besides itself.
-        alike: True if only sequences of one length share a bucket, so that none is padded.
-        prepares: True if products have a preparation cost per shape, so that rows are padded to a few shapes.
+        direction: The tokens that a token attends to besides itself.
+        equal_lengths_only: True if only sequences of equal length share a bucket, so that none is padded.
+        pads_rows: True to pad the batch at its end to a multiple of `_ROW_MULTIPLE` rows, so that matrix products
+            have few different shapes.
     """
 
     packed: Packed
@@ -67,19 +72,19 @@ class AttentionLayout:
 
     @property
     def num_padding_rows(self) -> int:
-        """Return the number of padding rows after the tokens, 0 unless shapes are prepared."""
+        """Return the number of padding rows after the tokens, 0 without `pads_rows`."""
         return -len(self.packed.tokens) % _ROW_MULTIPLE if self.pads_rows else 0
 
     def pad_rows(self, rows: Tensor) -> Tensor:
-        """Pad row indices, long [M], with row 0 if shapes are prepared."""
+        """Pad row indices, long [M], with row 0 if `pads_rows`."""
         return F.pad(rows, (0, -len(rows) % _ROW_MULTIPLE)) if self.pads_rows else rows
 
     def sort_rows(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Pad and sort row indices, so that each sequence's are consecutive.
+        """Pad and sort row indices, long [M], so that each sequence's are consecutive.
 
         Returns:
-            The sorted indices, and the position of each of `rows` in them, long [M]; None if the order is
-            unchanged, as on a GPU, whose kernels need no order.
+            The padded and sorted indices, and the position of each of `rows` in them, long [M]: the inverse of the
+            sort. The inverse is None if the order is unchanged, as on a GPU, whose kernels need no order.
         """
         padded_rows = self.pad_rows(rows)
         if not rows.is_cpu:
@@ -93,8 +98,8 @@ class AttentionLayout:
         return torch.from_numpy(indices[order]), torch.from_numpy(inverse[: len(rows)])
 
     @cached_property
-    def ranges(self) -> SequenceLayout:
-        """Return the sequence boundaries in the form that kernels take."""
+    def sequence_layout(self) -> SequenceLayout:
+        """Return the sequences in the form that kernels take."""
         return SequenceLayout(
             self.packed.cu_seqlens.long(), self.direction, self.packed.max_seqlen, len(self.packed.tokens)
         )
@@ -106,7 +111,7 @@ class AttentionLayout:
 
     @property
     def row_of_cell(self) -> Tensor | None:
-        """Return the packed row of each cell, long [C], bucket by bucket; None if cells are in packed order.
+        """Return the row of each cell, long [C]; None if cell i holds row i.
 
         Padding cells hold row 0, and no result depends on them.
         """
@@ -114,7 +119,7 @@ class AttentionLayout:
 
     @property
     def cell_of_row(self) -> Tensor | None:
-        """Return the cell of each packed row, long [N]; None if `cells` is."""
+        """Return the cell of each row, long [N]; None if row i is in cell i."""
         return self._buckets_and_cells[2]
 
     @property
@@ -124,45 +129,50 @@ class AttentionLayout:
 
     @cached_property
     def _buckets_and_cells(self) -> tuple[tuple[Bucket, ...], Tensor | None, Tensor | None]:
-        """Compute buckets, cells, and order on the host, which knows the lengths, and send them to the device."""
+        """Compute `buckets`, `row_of_cell`, and `cell_of_row` on the host, and send them to the device."""
         lengths, device = self.packed.lengths, self.packed.tokens.device
         starts = np.cumsum(lengths) - lengths
-        buckets, cells, num_tokens = [], [np.empty(0, dtype=np.int64)], len(self.packed.tokens)
-        order = np.empty(num_tokens + 1, dtype=np.int64)  # the last element takes the padding cells
-        num_cells = 0
+        num_tokens, num_cells = len(self.packed.tokens), 0
+        buckets = []
+        row_of_cell = [np.empty(0, dtype=np.int64)]  # by bucket
+        cell_of_row = np.empty(
+            num_tokens + 1, dtype=np.int64
+        )  # padding cells are written to the last element
         max_scores = _MAX_SCORES_CPU if self.packed.tokens.is_cpu else _MAX_SCORES_GPU
-        for group in _groups(lengths, 1 if self.equal_lengths_only else _BUCKET_WIDTH, max_scores):
-            length = int(lengths[group].max())
+        for members in _group_by_length(lengths, 1 if self.equal_lengths_only else _BUCKET_WIDTH, max_scores):
+            length = int(lengths[members].max())
             columns = np.arange(length)
-            is_token = columns < lengths[group, None]
-            rows = starts[group, None] + columns
-            order[np.where(is_token, rows, num_tokens).ravel()] = np.arange(
-                num_cells, num_cells + is_token.size
-            )
-            cells.append(np.where(is_token, rows, 0).ravel())
+            is_token = columns < lengths[members, None]
+            rows = starts[members, None] + columns
+            cells = np.arange(num_cells, num_cells + is_token.size)
+            cell_of_row[np.where(is_token, rows, num_tokens).ravel()] = cells
+            row_of_cell.append(np.where(is_token, rows, 0).ravel())
             if self.direction == "all":
                 bias = _padding_bias(is_token, device)
             else:
                 bias = _causal_bias(is_token, self.direction, device)
-            buckets.append(Bucket(len(group), length, bias))
+            buckets.append(Bucket(len(members), length, bias))
             num_cells += is_token.size
-        if len(buckets) == 1 and len(order) == num_cells + 1:  # sequences of one length, in order
+        if len(buckets) == 1 and num_cells == num_tokens:  # sequences of one length, in order
             return tuple(buckets), None, None
-        all_cells = torch.from_numpy(np.concatenate(cells))
         return (
             tuple(buckets),
-            copy_to_device(all_cells, device),
-            copy_to_device(torch.from_numpy(order[:-1]), device),
+            copy_to_device(torch.from_numpy(np.concatenate(row_of_cell)), device),
+            copy_to_device(torch.from_numpy(cell_of_row[:-1]), device),
         )
 
 
-def _groups(lengths: NDArray[np.int64], width: int, max_scores: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the sequences of each bucket: their lengths round up alike, and their scores are not too many."""
+def _group_by_length(lengths: NDArray[np.int64], width: int, max_scores: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the indices of each bucket's sequences.
+
+    Lengths in a bucket round up to the same multiple of `width`, and a bucket has at most `max_scores` scores per
+    head, unless a single sequence has more.
+    """
     nonempty = np.flatnonzero(lengths)
-    keys = (lengths[nonempty] + width - 1) // width
-    for key in np.unique(keys):
-        max_sequences = max(1, max_scores // (int(key) * width) ** 2)
-        members = nonempty[keys == key]
+    multiples = (lengths[nonempty] + width - 1) // width
+    for multiple in np.unique(multiples):
+        max_sequences = max(1, max_scores // (int(multiple) * width) ** 2)
+        members = nonempty[multiples == multiple]
         yield from (members[i : i + max_sequences] for i in range(0, len(members), max_sequences))
 
 
@@ -174,16 +184,20 @@ def _padding_bias(is_token: NDArray[np.bool_], device: torch.device) -> Tensor |
 
 
 def _causal_bias(
-    is_token: NDArray[np.bool_], sees: AttentionDirection, device: torch.device
+    is_token: NDArray[np.bool_], direction: AttentionDirection, device: torch.device
 ) -> Tensor | None:
-    """Return the bias of causal attention; padding comes last, so only attention to later tokens must hide it."""
+    """Return the bias of causal attention; None for sequences of one token.
+
+    Padding is on the right, so attention to earlier tokens never reaches it, and only the other direction must
+    hide it.
+    """
     length = is_token.shape[1]
     if length < 2:
         return None
-    hidden = causal_mask(length, sees)[None]
-    if sees == "behind" and not is_token.all():
-        hidden = hidden | ~is_token[:, None, :]
-    bias = np.where(hidden, np.finfo(np.float32).min, np.float32(0))
+    is_hidden = causal_mask(length, direction)[None]
+    if direction == "behind" and not is_token.all():
+        is_hidden = is_hidden | ~is_token[:, None, :]
+    bias = np.where(is_hidden, np.finfo(np.float32).min, np.float32(0))
     return copy_to_device(torch.from_numpy(bias[:, None]), device)
 
 

@@ -1,7 +1,7 @@
 """Sizes and switches of a model, and the parameter counts of its encoder.
 
 Settings have the names of Hugging Face's config.json, except for the switches by which families differ (share,
-first_position). Sizes are bounded, so that an absurd one is an error before anything is allocated for it.
+first_position). Sizes are bounded, so that an absurd one is an error before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _MAX_PARAMETERS = 4_000_000_000
 AttentionDirection = Literal["all", "before", "behind"]
 """The tokens of its sequence that a token attends to besides itself."""
 DROPOUT_SETTINGS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-"""The settings that no weight depends on."""
+"""The settings that may change after training, since no weight depends on them."""
 
 Layers = Literal["last", "second_to_last", "embeddings", "sum_last_four", "sum_all", "concat_last_four"]
-"""The choices of table 7, by its order of rows but for the first."""
+"""The layers whose states are a head's input: the rows of table 7 of Devlin et al. 2019, the last layer first."""
 
 Pooling = Literal["mean", "cls", "max"]
-"""The mean or the maximum of all tokens' states, the special ones among them, or the first token's."""
+"""The mean or maximum of all tokens' states, special tokens included, or the first token's state."""
 
 
 class ModelConfig(Settings):
-    """The sizes and switches of a model (Devlin et al. 2018, section 3); the defaults are bert-base-uncased."""
+    """The sizes and switches of a model (Devlin et al. 2019, section 3); the defaults are bert-base-uncased."""
 
     model_type: str = Field(
         "bert", description="family: bert, roberta, albert, distilbert, or electra; a preset sets it"

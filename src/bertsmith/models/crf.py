@@ -1,8 +1,8 @@
 """A linear-chain conditional random field over a sentence's tags (Lafferty et al. 2001).
 
-The score of a path is the sum of its emissions, its transitions, and the scores of its first and last tag. All
-functions take sentences padded to one length and compute in the precision of the emissions. pytorch-crf is not
-used: its last release is of 2019.
+The score of a path is the sum of its emissions (scores of each tag at each word, from the token classifier), its
+transitions, and the scores of its first and last tag. All functions take B sentences padded to T words, with K
+tags, and compute in the precision of the emissions. pytorch-crf is not used: its last release is of 2019.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Crf(nn.Module):
     """Learned scores of a chain over K tags, initially 0, with pytorch-crf's parameter names.
 
     Attributes:
-        rate: Multiple of the run's learning rate; a fine-tuning rate would hardly move a transition from 0.
+        lr_multiplier: Factor of the run's learning rate for these scores; a fine-tuning rate would hardly change
+            them from 0.
     """
 
     lr_multiplier = 100.0
@@ -58,7 +59,7 @@ def path_scores(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: ChainSc
     """Return the score of one path per sentence, [B].
 
     Args:
-        emissions: [B, T, K].
+        emissions: Scores of each tag at each word, [B, T, K].
         tags: The path, long [B, T]; any value after the end of a sentence.
         lengths: Words of each sentence, long [B], at least 1.
         chain: The scores of the chain.
@@ -68,8 +69,8 @@ def path_scores(emissions: Tensor, tags: Tensor, lengths: Tensor, chain: ChainSc
     transition_scores = chain.transitions[tags[:, :-1], tags[:, 1:]]
     last_tags = tags.gather(1, lengths[:, None] - 1)
     start, end = (scores.expand(len(tags), -1) for scores in (chain.start, chain.end))
-    ends = start.gather(1, tags[:, :1]) + end.gather(1, last_tags)
-    return (emission_scores * mask).sum(1) + (transition_scores * mask[:, 1:]).sum(1) + ends[:, 0]
+    end_scores = start.gather(1, tags[:, :1]) + end.gather(1, last_tags)
+    return (emission_scores * mask).sum(1) + (transition_scores * mask[:, 1:]).sum(1) + end_scores[:, 0]
 
 
 def log_partitions(emissions: Tensor, lengths: Tensor, chain: ChainScores) -> Tensor:
@@ -78,7 +79,10 @@ def log_partitions(emissions: Tensor, lengths: Tensor, chain: ChainScores) -> Te
 
 
 def marginals(emissions: Tensor, lengths: Tensor, chain: ChainScores) -> Tensor:
-    """Return the marginal probability of each tag at each word, [B, T, K]; undefined after a sentence's end."""
+    """Return the marginal probability of each tag at each word, [B, T, K], by the forward-backward algorithm.
+
+    Values after a sentence's end are undefined.
+    """
     alphas = _forward(emissions, lengths, chain)
     beta = chain.end.expand_as(alphas[0])
     betas = [beta]

@@ -15,9 +15,12 @@ from bertsmith.packed import Packed
 class Embeddings(nn.Module):
     """LayerNorm(token + position + segment), dropout, and a projection to H if E differs: [N] → [N, H].
 
-    Embeddings have size E, the hidden size unless `embedding_size` is set. Without segment embeddings nothing is
-    added; a single one is added to every token (RoBERTa has no segment ids). Positions that are not learned are
-    an embedding, too, which is never updated, so that every Hugging Face tool reads them.
+    Embeddings have size E, the hidden size H unless `embedding_size` is set. Without segment embeddings nothing is
+    added; a single one is added to every token (RoBERTa has no segment ids). Position embeddings that are not
+    learned are saved as weights, too, but never updated: so every Hugging Face tool reads them.
+
+    Attributes:
+        offset: The row of the position embeddings for a sequence's first token.
     """
 
     kernels: KernelBackend = REFERENCE
@@ -47,23 +50,25 @@ class Embeddings(nn.Module):
         if config.position != "learned":
             self.position.weight.zero_()
         if config.position == "sinusoidal":
-            rows = self.position.weight[self.offset :]
-            rows.copy_(sinusoidal_positions(*rows.shape))
+            positions = self.position.weight[self.offset :]
+            positions.copy_(sinusoidal_positions(*positions.shape))
 
     def forward(self, packed: Packed) -> Tensor:
         """Return the input of the first layer for a batch's tokens, [N, H]."""
         positions = packed.positions + self.offset if self.offset else packed.positions
         x = self.token(packed.tokens)
-        one_segment = self.segment is not None and self.segment.num_embeddings == 1
-        tables: list[tuple[nn.Embedding, Tensor]] = [(self.position, positions)]
+        has_single_segment = self.segment is not None and self.segment.num_embeddings == 1
+        lookups: list[tuple[nn.Embedding, Tensor]] = [(self.position, positions)]
         if self.segment is not None:
-            tables.append((self.segment, torch.zeros_like(positions) if one_segment else packed.segments))
+            segments = torch.zeros_like(positions) if has_single_segment else packed.segments
+            lookups.append((self.segment, segments))
         dtype = x.dtype if self._keeps_fp32 else compute_dtype(x)
         embedded = None
-        if not has_hooks(self.norm, self.dropout, *(table for table, _ in tables)):
-            embedded = self.kernels.embed(x, tables, self.norm, self.dropout, dtype)
+        if not has_hooks(self.norm, self.dropout, *(embedding for embedding, _ in lookups)):
+            embedded = self.kernels.embed(x, lookups, self.norm, self.dropout, dtype)
         if embedded is None:
-            for table, ids in tables:
-                x = x + (table.weight[0] if one_segment and table is self.segment else table(ids))
+            for embedding, ids in lookups:
+                is_single_row = has_single_segment and embedding is self.segment
+                x = x + (embedding.weight[0] if is_single_row else embedding(ids))
             embedded = self.dropout(self.norm(x))
         return embedded if self.projection is None else self.projection(embedded)

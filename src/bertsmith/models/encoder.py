@@ -1,6 +1,13 @@
-"""The Transformer encoder on packed token ids, which returns hidden states [N, H] (Devlin et al. 2018, section 3).
+"""The Transformer encoder on packed token ids, which returns hidden states [N, H] (Devlin et al. 2019, section 3).
 
-Model families may build it from other embeddings and layers, and several layers may share one block.
+Model families may build it from other embeddings and layers, and layers may share modules.
+
+Shapes: N tokens in a packed batch, M of them selected, H hidden size, A attention heads, L layers, B sequences, t
+tokens of one sequence, T tokens of a padded one. "Rows" are indices of tokens in the packed batch.
+
+Modules compute by their attribute `kernels`, which `ComputeContext.prepare_modules` sets. An optional fused
+kernel returns None for inputs that it does not support; the module then computes the parts one by one. A module
+with hooks is always called itself, so that its hooks run.
 """
 
 from __future__ import annotations
@@ -10,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +27,25 @@ from bertsmith import hardware
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.kernels.reference import REFERENCE, EncoderLayerModules, KernelBackend
-from bertsmith.models.attention import attention, attention_maps
+from bertsmith.models.attention import attention, attention_weights
 from bertsmith.models.attention_layout import AttentionLayout
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.embeddings import Embeddings
 from bertsmith.models.layers import ACTIVATIONS, Dropout, Linear, has_hooks, linear, set_generator
 from bertsmith.models.weight_init import init_weights
 from bertsmith.packed import Packed
+
+
+class Queries(NamedTuple):
+    """The M tokens whose output a layer computes, if not all are needed.
+
+    Attributes:
+        rows: Indices of the tokens in the packed batch, sorted long [M].
+        inputs: Inputs of attention at these tokens, [M, H].
+    """
+
+    rows: Tensor
+    inputs: Tensor
 
 
 class Attention(nn.Module):
@@ -36,39 +55,41 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
         super().__init__()
-        self.heads = config.num_attention_heads
+        self.num_heads = config.num_attention_heads
         self.qkv = Linear(config.hidden_size, 3 * config.hidden_size)
         self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob, generator)
 
-    def forward(
-        self, x: Tensor, layout: AttentionLayout, queries: tuple[Tensor, Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout, queries: Queries | None = None) -> Tensor:
         """Compute [N, H] → [N, H], or [M, H] for some tokens.
 
         Args:
             x: The input, [N, H].
             layout: The layout of the batch.
-            queries: The tokens whose output is needed, sorted long [M], and x of these tokens, [M, H].
+            queries: The tokens whose output is needed; None: all.
         """
         dropout = self.dropout if self.dropout.is_active else None
-        rows, selected = (None, x) if queries is None else queries
         attend = None
-        if rows is not None and isinstance(self.qkv, Linear) and not has_hooks(self.qkv):
-            attend = self.kernels.attention_of_queries(x, rows, layout.ranges, self.heads, dropout)
-        if attend is not None:
-            mixed = attend(*self._split_projections(selected, x))
+        if queries is not None and isinstance(self.qkv, Linear) and not has_hooks(self.qkv):
+            attend = self.kernels.attention_of_queries(
+                x, queries.rows, layout.sequence_layout, self.num_heads, dropout
+            )
+        if queries is not None and attend is not None:
+            context = attend(*self._project_separately(queries.inputs, x))
         else:
-            mixed = _select(attention(self.qkv(x), layout, self.heads, dropout, self.kernels), rows)
-        return self.output(mixed)  # type: ignore[no-any-return]
+            context = attention(self.qkv(x), layout, self.num_heads, dropout, self.kernels)
+            context = _select_rows(context, None if queries is None else queries.rows)
+        return self.output(context)  # type: ignore[no-any-return]
 
-    def _split_projections(self, selected: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries of selected tokens, [M, H], and keys and values of all tokens, [N, 2H]."""
+    def _project_separately(self, query_inputs: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries of M tokens, [M, H], and the keys and values of all tokens, [N, 2H]."""
         sizes = [x.shape[1], 2 * x.shape[1]]
         q_weight, kv_weight = torch.split(self.qkv.weight, sizes)
         bias = self.qkv.bias
         q_bias, kv_bias = (None, None) if bias is None else torch.split(bias, sizes)
-        return linear(selected, q_weight, q_bias, self.kernels), linear(x, kv_weight, kv_bias, self.kernels)
+        return linear(query_inputs, q_weight, q_bias, self.kernels), linear(
+            x, kv_weight, kv_bias, self.kernels
+        )
 
 
 class FeedForward(nn.Module):
@@ -93,8 +114,8 @@ class FeedForward(nn.Module):
         return output
 
 
-def _select(x: Tensor, rows: Tensor | None) -> Tensor:
-    """Return rows of x, or x without rows."""
+def _select_rows(x: Tensor, rows: Tensor | None) -> Tensor:
+    """Return the given rows of x, or all of x if `rows` is None."""
     return x if rows is None else x.index_select(0, rows)
 
 
@@ -137,38 +158,49 @@ class TransformerLayer(nn.Module):
 
         Of other tokens only the keys and values are computed.
         """
-        parts = self.standard_modules()
-        output = None if parts is None else self.kernels.encoder_layer(x, layout.ranges, parts, rows)
-        return self._by_parts(x, layout, rows) if output is None else output
+        modules = self.fusable_modules()
+        output = (
+            None if modules is None else self.kernels.encoder_layer(x, layout.sequence_layout, modules, rows)
+        )
+        return self._forward_unfused(x, layout, rows) if output is None else output
 
-    def standard_modules(self) -> EncoderLayerModules | None:
-        """Return the modules of a standard BERT layer, None if the layer is another one or has hooks."""
+    def fusable_modules(self) -> EncoderLayerModules | None:
+        """Return the modules for the fused layer kernel.
+
+        Returns:
+            None for a layer that the kernel cannot compute: with pre-norm, with other sublayers than `Attention`
+            and `FeedForward`, or with hooks.
+        """
         if self._norm_first:
             return None
         attention, feed_forward = unwrap_shared(self.attention), unwrap_shared(self.feed_forward)
         if type(attention) is not Attention or type(feed_forward) is not FeedForward:
             return None
-        parts = EncoderLayerModules(
+        modules = EncoderLayerModules(
             qkv=attention.qkv,
             projection=attention.output,
             attention_norm=unwrap_shared(self.attention_norm),
             inner=feed_forward.inner,
             output=feed_forward.output,
             output_norm=unwrap_shared(self.output_norm),
-            num_heads=attention.heads,
+            num_heads=attention.num_heads,
             attention_dropout=attention.dropout,
             dropout=self.dropout,
             activation=feed_forward.activation,
         )
-        return None if has_hooks(attention, feed_forward, *parts.parametrized) else parts
+        return None if has_hooks(attention, feed_forward, *modules.parametrized) else modules
 
-    def _by_parts(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None) -> Tensor:
-        attention_input, residual = self.attention_norm(x) if self._norm_first else x, _select(x, rows)
-        selected = _select(attention_input, rows) if self._norm_first else residual
-        attended = self.attention(attention_input, layout, None if rows is None else (rows, selected))
-        x = self._add_residual(residual, attended, self.attention_norm)
-        transformed = self.feed_forward(self.output_norm(x) if self._norm_first else x)
-        return self._add_residual(x, transformed, self.output_norm)
+    def _forward_unfused(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None) -> Tensor:
+        residual = _select_rows(x, rows)
+        attention_input, query_inputs = x, residual
+        if self._norm_first:
+            attention_input = self.attention_norm(x)
+            query_inputs = _select_rows(attention_input, rows)
+        queries = None if rows is None else Queries(rows, query_inputs)
+        attention_output = self.attention(attention_input, layout, queries)
+        x = self._add_residual(residual, attention_output, self.attention_norm)
+        feed_forward_output = self.feed_forward(self.output_norm(x) if self._norm_first else x)
+        return self._add_residual(x, feed_forward_output, self.output_norm)
 
     def _add_residual(self, residual: Tensor, x: Tensor, norm: nn.Module) -> Tensor:
         """Compute LayerNorm(residual + dropout(x)), or residual + dropout(x) with LayerNorm first."""
@@ -190,45 +222,53 @@ def build_layer(config: ModelConfig, generator: torch.Generator) -> TransformerL
 
 
 class SharedModule(nn.Module):
-    """A module of another layer, which owns its parameters, so that they are saved and updated once."""
+    """A reference to a module of another layer.
+
+    The other layer owns the parameters: they occur once in `state_dict` and in `parameters`.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self._owned = (module,)  # in a tuple, so that torch does not register it as a submodule
+        self._module_reference = (module,)  # in a tuple, so that torch does not register it as a submodule
 
     @property
     def module(self) -> nn.Module:
         """Return the shared module."""
-        return self._owned[0]
+        return self._module_reference[0]
 
     def forward(self, *inputs: Any) -> Any:
         """Call the shared module."""
         return self.module(*inputs)
 
 
-def unwrap_shared(part: nn.Module) -> nn.Module:
-    """Return the shared module of a `Borrowed`, or the module itself."""
-    return part.module if isinstance(part, SharedModule) else part
+def unwrap_shared(module: nn.Module) -> nn.Module:
+    """Return the module that a `SharedModule` refers to, or the module itself."""
+    return module.module if isinstance(module, SharedModule) else module
 
 
 LayerBuilder = Callable[[ModelConfig, torch.Generator], TransformerLayer]
 """Builds one layer."""
 
-# Modules that a layer shares with the first one of its group (Lan et al. 2020, section 3.1 and table 4).
-_SHARED = {
+# Submodules that a layer shares with the first layer of its group, by the value of the setting `share` (Lan et al.
+# 2020, section 3.1 and table 4). With "all" the whole layer is shared.
+_SHARED_SUBMODULES = {
     "attention": ("attention", "attention_norm"),
     "feed_forward": ("feed_forward", "output_norm"),
 }
 
 
-def _blocks(config: ModelConfig, generator: torch.Generator, block: LayerBuilder) -> list[TransformerLayer]:
+def _build_blocks(
+    config: ModelConfig, generator: torch.Generator, build: LayerBuilder
+) -> list[TransformerLayer]:
+    """Build the distinct layers: one per group if layers share all parameters, else L."""
     if config.share == "all":
-        return [block(config, generator) for _ in range(config.share_groups)]
-    blocks = [block(config, generator) for _ in range(config.num_hidden_layers)]
-    for layer, later in enumerate(blocks):
-        first = blocks[config.first_layer_of_group(layer)]
-        for name in _SHARED.get(config.share, ()) if later is not first else ():
-            setattr(later, name, SharedModule(getattr(first, name)))
+        return [build(config, generator) for _ in range(config.share_groups)]
+    blocks = [build(config, generator) for _ in range(config.num_hidden_layers)]
+    for i, block in enumerate(blocks):
+        first = blocks[config.first_layer_of_group(i)]
+        if block is not first:
+            for name in _SHARED_SUBMODULES.get(config.share, ()):
+                setattr(block, name, SharedModule(getattr(first, name)))
     return blocks
 
 
@@ -236,7 +276,8 @@ class Encoder(nn.Module):
     """Embeddings and layers, with fp32 weights.
 
     Attributes:
-        forward_context: Returns the context of a forward pass (`ComputeContext.autocast_encoder`).
+        blocks: The distinct layers; see `layers`.
+        forward_context: Makes the context manager of a forward pass (`ComputeContext.autocast_encoder`).
         is_int8: True if torch computes the layers' matrix products in int8.
     """
 
@@ -259,13 +300,13 @@ class Encoder(nn.Module):
             generator: Draws the initial weights and all dropout masks; the encoder is on its device. None: a new
                 generator on the CPU with seed 0.
             embeddings: Builds the embeddings.
-            block: Builds a layer.
+            layer: Builds a layer.
         """
         super().__init__()
         self.config = config
         self._generator = torch.Generator().manual_seed(0) if generator is None else generator
         self.embeddings: Embeddings = embeddings(config, self._generator)
-        self.blocks = nn.ModuleList(_blocks(config, self._generator, layer))
+        self.blocks = nn.ModuleList(_build_blocks(config, self._generator, layer))
         eps = config.layer_norm_eps
         self.norm = nn.LayerNorm(config.hidden_size, eps) if config.norm == "pre" else None
         init_weights(self, config.initializer_range, self._generator)
@@ -273,10 +314,10 @@ class Encoder(nn.Module):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """Return the block of each of the L layers; layers that share all parameters have the same block."""
-        config = self.config
-        layers = range(config.num_hidden_layers)
-        return [self.blocks[config.group_index(i) if config.share == "all" else i] for i in layers]
+        """Return the L layers in order; layers that share all parameters are the same module."""
+        if self.config.share != "all":
+            return list(self.blocks)
+        return [self.blocks[self.config.group_index(i)] for i in range(self.config.num_hidden_layers)]
 
     @property
     def generator(self) -> torch.Generator:
@@ -302,8 +343,8 @@ class Encoder(nn.Module):
             inputs: A packed batch, or padded token ids, long [B, T] (see `padded`).
             attention_mask: See `padded`.
             token_type_ids: See `padded`.
-            rows: Tokens of a packed batch, long [M]; the last layer computes queries, attention, and feed-forward
-                for these only.
+            rows: Indices of tokens in a packed batch, long [M]; the last layer computes queries, attention, and
+                feed-forward for these only.
 
         Returns:
             fp32 [N, H] for a packed batch, [M, H] with `rows`, [B, T, H] for padded ids.
@@ -314,14 +355,14 @@ class Encoder(nn.Module):
             return self.forward_padded(inputs, attention_mask, token_type_ids)
         self._check_length(inputs.max_seqlen)
         with self.forward_context():
-            x = self._last_state(inputs, rows)
+            x = self._last_hidden_state(inputs, rows)
             return (x if self.norm is None else self.norm(x)).float()
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
         """Return the outputs of the embeddings and of each layer, L + 1 tensors [N, H], fp32."""
         self._check_length(packed.max_seqlen)
         with self.forward_context():
-            states = list(self._states(packed))
+            states = list(self._layer_outputs(packed))
             if self.norm is not None:
                 states[-1] = self.norm(states[-1])
         return [state.float() for state in states]
@@ -332,59 +373,65 @@ class Encoder(nn.Module):
         layout = self._layout(packed, x)
         return (F.pad(x, (0, 0, 0, layout.num_padding_rows)) if layout.num_padding_rows else x), layout
 
-    def _states(self, packed: Packed) -> Iterator[Tensor]:
+    def _layer_outputs(self, packed: Packed) -> Iterator[Tensor]:
         """Yield the outputs of the embeddings and of each layer."""
-        (x, layout), count = self._embed(packed), len(packed.tokens)
-        yield x[:count]
+        x, layout = self._embed(packed)
+        num_tokens = len(packed.tokens)
+        yield x[:num_tokens]
         for layer in self.layers:
             x = layer(x, layout)
-            yield x[:count]
+            yield x[:num_tokens]
 
-    def _last_state(self, packed: Packed, rows: Tensor | None) -> Tensor:
+    def _last_hidden_state(self, packed: Packed, rows: Tensor | None) -> Tensor:
         """Return the output of the last layer, or some rows of it."""
-        (x, layout), count = self._embed(packed), len(packed.tokens)
-        *earlier, last = self.layers
-        for layer in earlier:
+        x, layout = self._embed(packed)
+        num_tokens = len(packed.tokens)
+        *first_layers, last_layer = self.layers
+        for layer in first_layers:
             x = layer(x, layout)
-        if rows is None or not count:
-            output: Tensor = last(x, layout)
-            return output[:count]
+        if rows is None or not num_tokens:
+            output: Tensor = last_layer(x, layout)
+            return output[:num_tokens]
         sorted_rows, inverse = layout.sort_rows(rows)
-        output = last(x, layout, sorted_rows)
+        output = last_layer(x, layout, sorted_rows)
+        # without an inverse the order is unchanged, and only padding follows
         return output[: len(rows)] if inverse is None else output.index_select(0, inverse)
 
     def _layout(self, packed: Packed, x: Tensor) -> AttentionLayout:
         """Return the layout for layers with input x.
 
-        Without gradients only sequences of one length share a product: a sequence that is padded in one batch and
-        not in another would differ in the last bits.
+        Without gradients only sequences of equal length are batched into one matrix product, so that a sequence's
+        output does not depend, even in rounding, on the rest of its batch.
         """
-        kernels = self.kernels
-        by_library = x.is_cpu and not kernels.has_fast_matmul(x)
-        prepares = self.is_int8 or (
-            by_library and (torch.is_autocast_enabled(x.device.type) or hardware.onednn_is_faster())
+        uses_torch_matmul = x.is_cpu and not self.kernels.has_fast_matmul(x)
+        uses_onednn = uses_torch_matmul and (
+            torch.is_autocast_enabled(x.device.type) or hardware.onednn_is_faster()
         )
         return AttentionLayout(
             packed,
             self.config.attention_direction,
             equal_lengths_only=not torch.is_grad_enabled(),
-            pads_rows=prepares,
+            # oneDNN, which int8 layers use, too, prepares each new shape at some cost: pad to few shapes
+            pads_rows=self.is_int8 or uses_onednn,
         )
 
     def attention_maps(self, packed: Packed) -> list[list[Tensor]]:
-        """Return the attention weights, before dropout: for each layer and sequence a tensor [A, t, t]."""
+        """Return the attention weights, before dropout: for each layer and sequence a tensor [A, t, t].
+
+        They are transformers' `attentions`, without padding.
+        """
         maps: list[list[Tensor]] = []
 
-        def record(_: nn.Module, __: Any, qkv: Tensor) -> None:
+        def record(module: nn.Module, inputs: Any, qkv: Tensor) -> None:
             maps.append(
-                attention_maps(
+                attention_weights(
                     qkv, packed, self.config.num_attention_heads, direction=self.config.attention_direction
                 )
             )
 
-        # a module that layers share is called, and so recorded, for each of them
-        projections = [part.qkv for part in self.modules() if isinstance(part, Attention)]
-        handles = [qkv.register_forward_hook(record) for qkv in projections]
+        # A module that layers share is called, and so recorded, for each of them.
+        projections = [module.qkv for module in self.modules() if isinstance(module, Attention)]
+        handles = [projection.register_forward_hook(record) for projection in projections]
         try:
             self(packed)
         finally:
@@ -403,36 +450,41 @@ class Encoder(nn.Module):
             token_type_ids: Long [B, T]; None: zeros.
 
         Returns:
-            fp32 [B, T, H], zeros on padding. Positions are columns; if they start after the padding id (RoBERTa),
-            they count the tokens with other ids.
+            fp32 [B, T, H], zeros on padding.
+
+        As in transformers, a token's position is its column. RoBERTa instead numbers only the tokens that are not
+        the padding id.
         """
         packed = Packed.from_padded(input_ids, attention_mask, token_type_ids)
         self._check_ids(packed)
         mask = (torch.ones_like(input_ids) if attention_mask is None else attention_mask).bool()
         if self.config.first_position == "after_padding":
             is_token = (input_ids != self.config.pad_token_id).long()
-            positions = is_token.cumsum(1) * is_token - 1  # -1 on padding: the row before the first token's
+            # Without RoBERTa's offset, which the embeddings add; -1 is the position of padding ids.
+            positions = is_token.cumsum(1) * is_token - 1
             packed = replace(packed, positions=positions[mask])
         if input_ids.shape[1] > self.config.max_length and len(packed.positions):
             self._check_length(int(packed.positions.max()) + 1)
-        rows = self(packed)
-        out: Tensor = rows.new_zeros(*input_ids.shape, rows.shape[1])
-        return out.masked_scatter(mask[..., None], rows)
+        hidden = self(packed)
+        padded: Tensor = hidden.new_zeros(*input_ids.shape, hidden.shape[1])
+        return padded.masked_scatter(mask[..., None], hidden)
 
     def _check_ids(self, packed: Packed) -> None:
         """Raise an InputError for a token or segment id without an embedding."""
-        token_ids, segment_ids, config = packed.tokens, packed.segments, self.config
-        if (wrong := _out_of_range(token_ids, config.vocab_size)) is not None:
+        config = self.config
+        invalid_id = _find_invalid_id(packed.tokens, config.vocab_size)
+        if invalid_id is not None:
             raise InputError(
                 "token_id_out_of_range",
-                f"token id {wrong} is out of range: this model has ids 0 to {config.vocab_size - 1}",
+                f"token id {invalid_id} is out of range: this model has ids 0 to {config.vocab_size - 1}",
                 hint="encode the text with the model's tokenizer",
             )
-        wrong = _out_of_range(segment_ids, config.type_vocab_size)
-        if config.type_vocab_size > 1 and wrong is not None:
+        # A single segment embedding is added to every token, whatever its id.
+        invalid_id = _find_invalid_id(packed.segments, config.type_vocab_size)
+        if config.type_vocab_size > 1 and invalid_id is not None:
             raise InputError(
                 "segment_id_out_of_range",
-                f"segment id {wrong} is out of range: this model has ids 0 to {config.type_vocab_size - 1}",
+                f"segment id {invalid_id} is out of range: this model has ids 0 to {config.type_vocab_size - 1}",
                 hint="encode the text with the model's tokenizer",
             )
 
@@ -445,7 +497,7 @@ class Encoder(nn.Module):
             )
 
 
-def _out_of_range(ids: Tensor, count: int) -> int | None:
+def _find_invalid_id(ids: Tensor, count: int) -> int | None:
     """Return an id outside of 0 to count - 1, None if there is none."""
     if not len(ids) or 0 <= int(ids.min()) <= int(ids.max()) < count:
         return None
@@ -454,12 +506,15 @@ def _out_of_range(ids: Tensor, count: int) -> int | None:
 
 def copy_without_hooks(encoder: Encoder) -> Encoder:
     """Return a copy of an encoder, in evaluation mode, with the same weights and without hooks."""
-    # deepcopy takes objects in its memo as they are instead of copying them
+    # deepcopy does not copy an object whose id is in its memo, but takes the memo's value: here the weights
+    # themselves, and empty dictionaries of hooks.
     memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}
-    for part in encoder.modules():
-        hook_dicts = (
-            *(part._forward_hooks, part._forward_pre_hooks),
-            *(part._backward_hooks, part._backward_pre_hooks),
-        )
-        memo |= {id(hooks): OrderedDict() for hooks in hook_dicts}
+    for module in encoder.modules():
+        for hooks in (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+            module._backward_pre_hooks,
+        ):
+            memo[id(hooks)] = OrderedDict()
     return copy.deepcopy(encoder, memo).eval()

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
     from bertsmith.models.encoder import Encoder
 
-_FEATURE_PARTS = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
+# The sets of parts between encoder and tagger (`feature_extraction`).
+_TAGGER_FEATURES = ({"mix"}, {"joined"}, {"recurrent"}, {"mix", "recurrent"}, {"recurrent4"})
 _CUSTOM_CLASSES: Mapping[frozenset[str], str] = {
     frozenset({"encoder", "relater"}): "ForEntityPairClassification",
     frozenset({"encoder", "classifier"}): "ForUnpooledSequenceClassification",
     frozenset({"encoder", "span", "span_transform"}): "ForTransformedQuestionAnswering",
     **{
         frozenset({"encoder", "tagger", *features, *crf}): "ForFeatureTagging"
-        for features in _FEATURE_PARTS
+        for features in _TAGGER_FEATURES
         for crf in ((), ("crf",))
     },
 }
@@ -68,7 +69,7 @@ class Family:
         causal: The classes of causal models where they differ from `architectures`.
         presets: The settings of published models.
         structure: Settings that are the same in every model of the family.
-        required: Settings that may not be None.
+        required: Settings that must not be None.
         defaults: Values of settings that config.json omits, where BERT's default differs.
         keys: Settings that have another key in config.json.
         parse_extra: Reads settings that config.json expresses in another way.
@@ -128,7 +129,7 @@ class Family:
             for parts, name in classes.items()
             if self.structure.get("causal", True)  # the family has causal models
             and parts & (_RECURRENT_HEADS | {"tagger"})
-            and parts.isdisjoint(set().union(*_FEATURE_PARTS))
+            and parts.isdisjoint(set().union(*_TAGGER_FEATURES))
         }
         return {**custom, **recurrent, **bidirectional, **self.architectures}
 
@@ -265,7 +266,7 @@ def resolve_preset(name: str) -> str | None:
 
 
 def similar_presets(name: str, cutoff: float = 0.5) -> list[str]:
-    """Return at most three presets that start with a name, or else those that resemble it by ratio `alike`."""
+    """Return at most three presets that start with a name, or else that resemble it by a ratio above `cutoff`."""
     completions = [candidate for candidate in presets() if candidate.startswith(f"{name}-")]
     return completions[:3] or difflib.get_close_matches(name, presets(), n=3, cutoff=cutoff)
 

@@ -29,7 +29,7 @@ _EXCLUDED = -1e4  # logit of a layer with weight 0
 class ScalarMix(nn.Module):
     """A weighted sum of layers, scale · Σ softmax(weights) · states (Peters et al. 2018, equation 1).
 
-    States are the embeddings' output and each layer's. The weights of a single layer are not trained.
+    The states are the outputs of the embeddings and of each layer. With a single layer nothing is trained.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -45,7 +45,7 @@ class ScalarMix(nn.Module):
         self.requires_grad_(len(layers) > 1)
 
     def forward(self, states: Sequence[Tensor]) -> Tensor:
-        """Mix L + 1 tensors [N, H] to [N, H]."""
+        """Mix L + 1 tensors [N, H] (L layers, N tokens, H hidden size) to [N, H]."""
         weights = self.weights.softmax(0)
         return self.scale * torch.einsum("l,lnh->nh", weights, torch.stack(list(states)).float())
 

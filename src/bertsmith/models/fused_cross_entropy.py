@@ -1,6 +1,8 @@
 """Fused output projection and cross-entropy over the vocabulary.
 
 The logits are the largest tensor of a training step. They are stored once and overwritten by their gradients.
+
+Shapes: M predicted tokens, E embedding size, V vocabulary size, v vocabulary entries in a chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from bertsmith.models.layers import matmul, matmul_backend
 _CHUNK_SIZE = 4096  # vocabulary entries per chunk
 # Rows are padded to a multiple of this, for which the libraries' matrix products are up to 1.5 times as fast.
 _ROW_MULTIPLE = 16
-_NO_LABEL = -1
+_NO_LABEL = -1  # of padding rows
 
 
 def fused_cross_entropy(
@@ -27,23 +29,23 @@ def fused_cross_entropy(
     """Return the sum of cross-entropies, fp32, and the number of correct predictions.
 
     Args:
-        x: Rows, [M, E].
-        table: Output embeddings, [V, E].
+        x: Inputs of the decoder, [M, E].
+        embedding: Output embeddings, [V, E].
         bias: Output bias, [V].
         labels: Long [M].
-        kernels: The kernels to use. Products are in autocast's dtype.
+        kernels: The kernels to use. Matrix products are in autocast's dtype.
     """
     dtype = compute_dtype(x)
     if len(labels) and embedding.dtype in (dtype, torch.float32) and kernels.prefers_chunked_loss(x):
-        products, needs_grad = matmul_backend(x, kernels), torch.is_grad_enabled()
-        return _ChunkedLogits.apply(x.to(dtype), embedding, bias, labels, kernels, products, needs_grad)  # type: ignore
+        backend, needs_grad = matmul_backend(x, kernels), torch.is_grad_enabled()
+        return _ChunkedLogits.apply(x.to(dtype), embedding, bias, labels, kernels, backend, needs_grad)  # type: ignore
     return _FullLogits.apply(x, embedding, bias, labels, kernels, dtype)  # type: ignore
 
 
 class _FullLogits(torch.autograd.Function):
-    """Compute all logits [M, V] at once; their buffer becomes softmax - one-hot, their gradient.
+    """Compute all logits [M, V] at once; softmax - one-hot, their gradient, overwrites them.
 
-    Kernels that need a multiple of some number of columns get padding entries with bias -inf.
+    If the kernels need a multiple of some number of columns, the vocabulary is padded with entries of bias -inf.
     """
 
     @staticmethod
@@ -85,7 +87,7 @@ class _ChunkedLogits(torch.autograd.Function):
     """Compute the logits of a few thousand vocabulary entries at a time, [v, M].
 
     A chunk is still in the cache when its softmax statistics are computed and, in the backward pass, when it is
-    multiplied. Second derivatives and a second backward pass are refused.
+    multiplied. Second derivatives and a second backward pass raise an error.
     """
 
     @staticmethod
@@ -96,7 +98,7 @@ class _ChunkedLogits(torch.autograd.Function):
         bias: Tensor,
         labels: Tensor,
         kernels: KernelBackend,
-        products: MatmulBackend,
+        backend: MatmulBackend,
         needs_grad: bool,
     ) -> tuple[Tensor, Tensor]:
         count, padding = len(labels), -len(labels) % _ROW_MULTIPLE
@@ -105,11 +107,11 @@ class _ChunkedLogits(torch.autograd.Function):
         max_logits, sums, label_logits = kernels.chunked_loss_forward(
             VocabPrediction(x, table, bias, labels),
             vocabulary_chunks(len(table)),
-            products,
+            backend,
             logits if needs_grad else None,
         )
         ctx.save_for_backward(x, table, bias, labels, max_logits, sums, *logits)
-        ctx.count, ctx.kernels, ctx.products = count, kernels, products
+        ctx.count, ctx.kernels, ctx.backend = count, kernels, backend
         num_correct = (label_logits == max_logits)[:count].sum()
         ctx.mark_non_differentiable(num_correct)
         return (sums.log() + (max_logits - label_logits))[:count].sum(), num_correct
@@ -119,12 +121,12 @@ class _ChunkedLogits(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         x, table, bias, labels, max_logits, sums, *logits = ctx.saved_tensors
         scale = grad / sums
-        scale[ctx.count :] = 0
+        scale[ctx.count :] = 0  # padding rows have no gradient
         table_grad = torch.empty_like(table) if ctx.needs_input_grad[1] else None
         x_grad, bias_grad = ctx.kernels.chunked_loss_backward(
             VocabPrediction(x, table, bias, labels),
             vocabulary_chunks(len(table)),
-            ctx.products,
+            ctx.backend,
             logits,
             max_logits,
             scale,
@@ -137,6 +139,6 @@ class _ChunkedLogits(torch.autograd.Function):
 
 
 def vocabulary_chunks(size: int) -> list[tuple[int, int]]:
-    """Return the bounds of a vocabulary's chunks, which have nearly equal sizes."""
+    """Return the start and end of each chunk of a vocabulary; chunks have nearly equal sizes."""
     count = -(-size // _CHUNK_SIZE)
     return [(size * i // count, size * (i + 1) // count) for i in range(count)]

@@ -1,7 +1,10 @@
 """Heads of the encoder: pooler, masked LM, sentence pair, and task heads.
 
-A task head takes hidden states of tokens or of sequences (see `features`), and lists its `parts` by their names in
-a model folder. A family's `HeadStructure` has its differences from BERT.
+A task head takes hidden states of tokens or of sequences (see `feature_extraction`), and lists its `parts`, the
+modules that are saved, by their names in a model folder. A family's `HeadStructure` has its differences from BERT.
+
+Shapes: N tokens in a packed batch, M of them selected, B sequences, H hidden size, E embedding size, V vocabulary
+size, K labels.
 """
 
 from __future__ import annotations
@@ -33,16 +36,16 @@ class Pooler(nn.Module):
         self.linear = Linear(config.hidden_size, config.hidden_size)
         init_weights(self, config.initializer_range, generator)
 
-    def forward(self, first_rows: Tensor) -> Tensor:
-        """Pool hidden[packed.first_rows], [B, H]."""
-        return torch.tanh(self.linear(first_rows))
+    def forward(self, first_states: Tensor) -> Tensor:
+        """Pool the states of the first tokens, [B, H] (`hidden[packed.first_token_rows]`)."""
+        return torch.tanh(self.linear(first_states))
 
 
 class MaskedLMHead(nn.Module):
     """The masked LM head: LayerNorm(activation(Linear)) from H to E, then the decoder with a bias.
 
-    A tied decoder's weights are the token embeddings, which are passed at each call, so that the tensor has one
-    owner. A head that is not tied has a decoder of its own.
+    A tied decoder's weights are the token embeddings, which each call gets as an argument, so that only the
+    encoder owns the parameter. A head that is not tied has its own decoder.
     """
 
     kernels: KernelBackend = REFERENCE
@@ -58,15 +61,16 @@ class MaskedLMHead(nn.Module):
         init_weights(self, config.initializer_range, generator)
 
     def forward(self, hidden_rows: Tensor, embedding: Tensor) -> Tensor:
-        """Compute the logits [M, V] of predicted rows [M, H] with token embeddings [V, E]."""
+        """Compute the logits [M, V] of selected tokens' states [M, H] with token embeddings [V, E]."""
         return linear(
             self.decoder_inputs(hidden_rows), self.decoder_weight(embedding), self.bias, self.kernels
         )
 
     def loss(self, hidden_rows: Tensor, embedding: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum of cross-entropies of M rows with labels long [M], fp32, and the correct predictions.
+        """Return the sum of cross-entropies, fp32, and the number of correct predictions; labels are long [M].
 
-        The sum equals `F.cross_entropy(head(hidden_rows, table), labels, reduction="sum")`, in one buffer [M, V].
+        The sum equals `F.cross_entropy(head(hidden_rows, embedding), labels, reduction="sum")`, but needs only one
+        buffer [M, V].
         """
         return fused_cross_entropy(
             self.decoder_inputs(hidden_rows), self.decoder_weight(embedding), self.bias, labels, self.kernels
@@ -76,16 +80,16 @@ class MaskedLMHead(nn.Module):
         """Compute the input of the decoder, LayerNorm(activation(Linear)): [M, H] → [M, E]."""
         return self.norm(self.activation(self.transform(hidden_rows)))  # type: ignore[no-any-return]
 
-    def decoder_weight(self, tokens: Tensor) -> Tensor:
+    def decoder_weight(self, embedding: Tensor) -> Tensor:
         """Return the decoder's weights, [V, E]: the given token embeddings if tied, or else its own."""
-        return tokens if self.decoder is None else self.decoder.weight
+        return embedding if self.decoder is None else self.decoder.weight
 
 
 class SentencePairHead(nn.Module):
     """The sentence-pair head on pooled states: [B, H] → [B, 2].
 
-    For next sentence prediction 0 means that B follows A, as in BERT's release, unless the data has it as 1. For
-    sentence order prediction 0 means in order.
+    For next sentence prediction label 0 means that segment B follows A, as in BERT's release, unless the training
+    data uses 1 (`is_next_label`). For sentence order prediction 0 means in order.
     """
 
     def __init__(self, config: ModelConfig, generator: torch.Generator) -> None:
@@ -131,8 +135,8 @@ class LinearHead(nn.Module):
         Args:
             config: The model's sizes.
             generator: Draws weights and dropout.
-            labels: Number of classes K; 1 for regression.
-            states: Number of hidden states that a row concatenates.
+            labels: Number of labels K; 1 for regression.
+            states: Number of hidden states that are concatenated to one input.
             dropout: Dropout probability; None: the config's for heads.
         """
         super().__init__()
@@ -177,8 +181,8 @@ class DenseHead(nn.Module):
 class SequenceClassificationHead(nn.Module):
     """The family's sequence classification head: [B, H] → [B, K].
 
-    BERT and ALBERT have a pooler, dropout, and a Linear; other families have `DenseClassHead`. With `pooled` False
-    BERT and ALBERT have no pooler, as Devlin et al. 2019, section 4.1, describe it.
+    BERT and ALBERT have a pooler, dropout, and a Linear; other families have `DenseHead`. With `pooled` False BERT
+    and ALBERT have no pooler, as Devlin et al. 2019, section 4.1, describe it.
     """
 
     def __init__(
@@ -259,8 +263,8 @@ class SpanHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute scores [N, 2] of tokens [N, H]."""
-        rows = self.dropout(hidden)
-        scores: Tensor = self.span(rows if self.span_transform is None else self.span_transform(rows))
+        x = self.dropout(hidden)
+        scores: Tensor = self.span(x if self.span_transform is None else self.span_transform(x))
         return scores
 
 

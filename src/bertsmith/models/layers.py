@@ -1,4 +1,4 @@
-"""Basic layers: Linear, embedding tables, dropout, and activations."""
+"""Basic layers: Linear, Embedding, dropout, and activations."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-_MIN_SPARSE_ROWS = 4096  # in smaller tables a batch looks up most rows, or a dense update is fast
-_MIN_ROWS = 16  # libraries compute fewer rows by another algorithm: below 4 in MKL, below 12 with its threads
+_MIN_SPARSE_ROWS = 4096  # in smaller embeddings a batch looks up most rows, or a dense update is fast
+# MKL computes products of fewer than 4 rows, or 12 with several threads, by another algorithm.
+_MIN_ROWS = 16
 
 
 class Dropout(nn.Module):
     """Dropout that draws from a given generator, so that a checkpoint can save its state.
 
-    An element is decided by 16 random bits, so p is exact to 2**-17; the scale uses the actual probability. One
+    16 random bits decide each element, so p is exact to 2**-17; the scale uses the rounded probability. One
     pass multiplies by a mask that includes the scale: over four times as fast as `F.dropout` on a CPU whose
     allocator reuses memory, and equally fast if every tensor is newly mapped.
     """
@@ -57,10 +58,10 @@ class Dropout(nn.Module):
         bits = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device)
         # random_() without a range leaves the sign bit 0, which biases every fourth 16-bit number.
         bits.random_(-(2**63), None, generator=self.generator)
-        dropped = min(round(self.p * 2**16), 2**16 - 1)
+        num_dropped = min(round(self.p * 2**16), 2**16 - 1)  # of the 2**16 values, the lowest ones
         mask = torch.empty_like(x, memory_format=torch.contiguous_format)
-        torch.ge(bits.view(torch.int16)[: x.numel()].view(x.shape), dropped - 2**15, out=mask)
-        return mask.mul_(2**16 / (2**16 - dropped))
+        torch.ge(bits.view(torch.int16)[: x.numel()].view(x.shape), num_dropped - 2**15, out=mask)
+        return mask.mul_(2**16 / (2**16 - num_dropped))
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
@@ -73,16 +74,21 @@ def set_generator(module: nn.Module, generator: torch.Generator) -> None:
             part.generator = generator
 
 
-def has_hooks(*parts: nn.Module) -> bool:
+def has_hooks(*modules: nn.Module) -> bool:
     """Return True if a module has forward or backward hooks, so that it must be called itself."""
     return any(
-        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks
-        for part in parts
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        for module in modules
     )
 
 
 class Linear(nn.Linear):
-    """A linear layer without initial weights; `draw_weights` draws them, since torch uses a global generator.
+    """A linear layer without initial weights.
+
+    `weight_init.init_weights` draws them from a given generator; torch would use its global one.
 
     Attributes:
         supports_gelu: True if the layer can apply GELU to its output.
@@ -118,23 +124,23 @@ def matmul_backend(x: Tensor, kernels: KernelBackend) -> MatmulBackend:
     """Return the fastest backend for matrix products of x."""
     if x.is_cpu and kernels.has_fast_matmul(x):
         return kernels
-    is_full = x.dtype == compute_dtype(x) == torch.float32
-    return ONEDNN if x.is_cpu and is_full and hardware.onednn_is_faster() else REFERENCE
+    is_fp32 = x.dtype == compute_dtype(x) == torch.float32
+    return ONEDNN if x.is_cpu and is_fp32 and hardware.onednn_is_faster() else REFERENCE
 
 
 def matmul(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, kernels: KernelBackend = REFERENCE
 ) -> Tensor:
     """Compute `F.linear` by the fastest backend: x [N, in] times the transpose of weight [out, in]."""
-    products = matmul_backend(x, kernels)
-    if products is REFERENCE or x.dim() != 2 or not x.numel():
+    backend = matmul_backend(x, kernels)
+    if backend is REFERENCE or x.dim() != 2 or not x.numel():
         return F.linear(x, weight, bias)
     x = x.to(compute_dtype(x))
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        apply: Any = _Product.apply  # which torch does not annotate
-        output: Tensor = apply(x, weight, bias, products)
+        apply: Any = _BackendMatmul.apply  # which torch does not annotate
+        output: Tensor = apply(x, weight, bias, backend)
         return output
-    return products.matmul(x, weight.T, bias)
+    return backend.matmul(x, weight.T, bias)
 
 
 class _OneDnn(MatmulBackend):
@@ -150,29 +156,29 @@ ONEDNN = _OneDnn()
 """Matrix products by oneDNN, if torch has it."""
 
 
-class _Product(torch.autograd.Function):
+class _BackendMatmul(torch.autograd.Function):
     """A matrix product whose forward and backward pass use one backend."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, products: MatmulBackend) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, backend: MatmulBackend) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.products = products
-        return products.matmul(x, weight.T, bias)
+        ctx.backend = backend
+        return backend.matmul(x, weight.T, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        x_grad = ctx.products.matmul(grad, weight) if needs_x else None
+        x_grad = ctx.backend.matmul(grad, weight) if needs_x else None
         if needs_weight and needs_bias:
-            return x_grad, *ctx.products.linear_weight_grads(x, grad), None
-        weight_grad = ctx.products.matmul(grad.T, x) if needs_weight else None
+            return x_grad, *ctx.backend.linear_weight_grads(x, grad), None
+        weight_grad = ctx.backend.matmul(grad.T, x) if needs_weight else None
         return x_grad, weight_grad, grad.sum(0) if needs_bias else None, None
 
 
 class Embedding(nn.Embedding):
-    """An embedding without initial weights, which `draw_weights` draws.
+    """An embedding without initial weights, which `weight_init.init_weights` draws.
 
     Attributes:
         sparse_grad: True if its gradient is sparse, with the rows that were looked up.
@@ -200,10 +206,13 @@ class Embedding(nn.Embedding):
 
     @contextmanager
     def tied_decoder_weight(self, is_tied: bool) -> Iterator[Tensor]:
-        """Yield the weights for a decoder that is tied to this embedding, if it `decodes` in the same loss.
+        """Yield the weights for a decoder, so that a tied decoder trains faster on a CPU.
 
-        The decoder's gradient is dense. On a CPU the gradients of the rows that were looked up are added to it in
-        place, instead of to a tensor of zeros which is then added to it.
+        In this context lookups have sparse gradients, which autograd adds in place to the decoder's dense
+        gradient. Otherwise the lookup would make a second dense gradient, mostly of zeros.
+
+        Args:
+            is_tied: True if a decoder uses the weights in the same loss; otherwise the context changes nothing.
         """
         self._joins = is_tied and torch.is_grad_enabled() and self.weight.is_cpu
         apply: Any = _GradientLast.apply  # which torch does not annotate

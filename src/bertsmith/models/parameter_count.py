@@ -25,7 +25,7 @@ def count_parameters(
             "span_transform", "chooser", "mix", "joined", "recurrent", "recurrent4", "beside".
         labels: Classes of the classifier, tagger, CRF, and relation head.
         biases: Count the biases of the layers. A popular formula for BERT counts neither these nor the pooler:
-            108,808,704 instead of 109,482,240 for bert-base. `terms_left_out` returns the difference.
+            108,808,704 instead of 109,482,240 for bert-base. `omitted_terms` returns the difference.
         pooler: Count the pooler if it is in `heads`.
     """
     v, e, h = config.vocab_size, config.embedding_dim, config.hidden_size
@@ -101,13 +101,14 @@ def _without_bias(term: ParameterTerm, config: ModelConfig) -> ParameterTerm:
 
 
 def flops_per_token(config: ModelConfig, masked_fraction: float) -> float:
-    """Return the floating-point operations of a training step per token: six per weight that it is multiplied by.
+    """Return the floating-point operations of a training step per token.
+
+    They are six per weight by which a token is multiplied: two in the forward and four in the backward pass. The
+    products of queries, keys, and values are omitted: at 64 or 128 tokens they are few.
 
     Args:
         config: The model's sizes.
-        masked: Fraction of the tokens that are predicted, which are multiplied by the output embeddings.
-
-    The products of attention are omitted: at 64 or 128 tokens they are few.
+        masked_fraction: Fraction of the tokens that are predicted, and so multiplied by the output embeddings.
     """
     h, f = config.hidden_size, config.intermediate_size
     layers = config.num_hidden_layers * (4 * h * h + 2 * h * f)

@@ -32,8 +32,8 @@ from bertsmith.models.layers import Linear
 from bertsmith.packed import Packed
 
 _INT8_MAX = 127  # symmetric range of the weights
-_MIN_SCALE = 1e-12
-_MIN_CHANNEL = 1e-5
+_MIN_SCALE = 1e-12  # so that no output channel divides by 0
+_MIN_CHANNEL = 1e-5  # smallest channel statistic in a smoothing factor
 
 
 class ChannelStats(NamedTuple):
@@ -49,7 +49,7 @@ class ChannelStats(NamedTuple):
 
 
 class Int8Linear(nn.Module):
-    """A linear layer on inputs and weights quantized to int8, with an output in bf16 under autocast.
+    """A linear layer, [N, in] → [N, out], whose inputs and weights are int8; the output is bf16 under autocast.
 
     Attributes:
         supports_gelu: True, since the layer can apply GELU to its output.
@@ -118,10 +118,10 @@ def quantize_encoder(encoder: Encoder, texts: Packed, kernels: KernelBackend = R
 
     Args:
         encoder: The encoder.
-        texts: Random tokens that calibrate the input channels.
+        texts: Random tokens; the layers' inputs on them calibrate the input channels.
         kernels: The kernels of the copy.
     """
-    # deepcopy takes objects in its memo as they are instead of copying them
+    # deepcopy does not copy an object whose id is in its memo, but takes the memo's value
     memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}
     stats = _channel_stats(copy_without_hooks(encoder), texts)
     replacements = {
@@ -138,16 +138,17 @@ def quantize_encoder(encoder: Encoder, texts: Packed, kernels: KernelBackend = R
 def _linears(encoder: Encoder) -> dict[str, Linear]:
     """Return the linear layers of the encoder's layers by their names."""
     return {
-        name: part
-        for name, part in encoder.named_modules()
-        if isinstance(part, Linear) and name.startswith("blocks.")
+        name: module
+        for name, module in encoder.named_modules()
+        if isinstance(module, Linear) and name.startswith("blocks.")
     }
 
 
 def _channel_stats(encoder: Encoder, texts: Packed) -> dict[str, ChannelStats]:
     """Compute the statistics of each linear layer's inputs on texts, by forward hooks."""
     linears = _linears(encoder)
-    stats: dict[str, list[ChannelStats]] = {name: [] for name in linears}  # several if layers share it
+    # a module that layers share is called several times
+    stats: dict[str, list[ChannelStats]] = {name: [] for name in linears}
 
     def record(name: str, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         x = inputs[0].detach().flatten(0, -2).float()

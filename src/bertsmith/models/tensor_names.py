@@ -1,7 +1,8 @@
 """Tables of bertsmith's tensor names and Hugging Face's.
 
 bertsmith's names are those of the modules' state_dict with the prefix of their part (`encoder.`, `pooler.`,
-`masked.`, …: see `heads.PARTS`). Hugging Face's are those of its classes with a head.
+`masked.`, …: see `heads.PART_BUILDERS`). Hugging Face's are those of its classes with a head. One tensor of
+bertsmith may be several of Hugging Face, concatenated along dimension 0: `attention.qkv` is query, key, and value.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from bertsmith.models.config import ModelConfig
 WEIGHT_AND_BIAS = ("weight", "bias")
 
 ModuleNames = Mapping[str, tuple[str, ...]]
-"""Maps a module of bertsmith to Hugging Face's modules, whose rows it concatenates."""
+"""Maps a module of bertsmith to the module of Hugging Face, or to several that it concatenates."""
 
 EMBEDDING_MODULES: ModuleNames = {
     "encoder.embeddings.token": ("{base}.embeddings.word_embeddings",),
@@ -62,7 +63,8 @@ _PARAMETERS = {
     "recurrent.lstm": _LSTM,
     "recurrent4.lstm": _LSTM,
 }
-_SHARED: Mapping[str, tuple[str, ...]] = {
+# Modules of a layer, by the starts of their names, that layers share by the value of the setting `share`.
+_SHARED_MODULES: Mapping[str, tuple[str, ...]] = {
     "none": (),
     "all": ("attention.", "attention_norm", "feed_forward.", "output_norm"),
     "attention": ("attention.", "attention_norm"),
@@ -74,13 +76,15 @@ _SHARED: Mapping[str, tuple[str, ...]] = {
 class NameTable:
     """A family's tensors by bertsmith's and Hugging Face's names.
 
+    Hugging Face's files may have copies of a tensor of which bertsmith has one. They are of three kinds, each a
+    mapping from the copy's name to the original's, both Hugging Face's.
+
     Attributes:
-        base: The prefix of the encoder's names, which base models omit (`base_model_prefix` in transformers).
-        tensors: Maps bertsmith's name to Hugging Face's names, whose rows it concatenates.
-        tied: Maps a tied tensor to its original; it is compared when read, and never written.
-        repeated: Maps a shared tensor to its original; it is compared when read, and written again.
-        unused: Maps a tensor that transformers saves but does not use to the one that it uses instead; it is
-            written as a copy, and read only if the other is absent.
+        base_model_prefix: The prefix of the encoder's names, which base models omit, as in transformers.
+        tensors: Maps bertsmith's name to Hugging Face's name, or to several whose tensors it concatenates.
+        tied: Copies that transformers ties to the original and does not save today; older files have them.
+        duplicates: Copies that transformers saves for each layer although layers share them.
+        unused: Copies that transformers saves and never reads.
     """
 
     base_model_prefix: str
@@ -88,6 +92,21 @@ class NameTable:
     tied: Mapping[str, str] = field(default_factory=dict)
     duplicates: Mapping[str, str] = field(default_factory=dict)
     unused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def copies_to_write(self) -> Mapping[str, str]:
+        """Return the copies that are written, since transformers expects them."""
+        return {**self.duplicates, **self.unused}
+
+    @property
+    def copies_to_compare(self) -> Mapping[str, str]:
+        """Return the copies that must equal their original, since bertsmith has one tensor for both."""
+        return {**self.tied, **self.duplicates}
+
+    @property
+    def copies_to_read(self) -> Mapping[str, str]:
+        """Return the copies that are read if the file lacks their original."""
+        return {**self.tied, **self.unused}
 
     @property
     def buffers(self) -> frozenset[str]:
@@ -119,12 +138,12 @@ def name_table(
 
     Args:
         config: The model's sizes and switches.
-        base: The prefix of the encoder's names.
+        base: The prefix of the encoder's names; it replaces "{base}" in Hugging Face's names.
         heads: The modules of the heads.
         decoder: Hugging Face's decoder of the masked LM head, whose bias is that of `masked`; None without one.
         extra: Modules of the encoder outside of its layers, besides the embeddings.
         layer: The modules of a layer.
-        layer_name: Hugging Face's name of a layer.
+        layer_name: Hugging Face's name of a layer, with "{layer}" for its index.
     """
     outside_layers = {**EMBEDDING_MODULES, **(extra or {})}
     if not config.type_vocab_size:
@@ -135,20 +154,19 @@ def name_table(
         name: tuple(hf_name.format(base=base) for hf_name in hf_names)
         for name, hf_names in (outside_layers | dict(heads)).items()
     }
-    repeated: dict[str, str] = {}
+    duplicates: dict[str, str] = {}
     for i in range(config.num_hidden_layers):
         first = config.first_layer_of_group(i)
-        block = config.group_index(i) if config.share == "all" else i
+        block = config.group_index(i) if config.share == "all" else i  # index in Encoder.blocks
         for name, hf_names in layer.items():
-            block_names = _in_layer(base, layer_name, block, hf_names)
-            if i == first or not name.startswith(_SHARED[config.share]):
-                modules[f"encoder.blocks.{block}.{name}"] = block_names
+            layer_hf_names = _in_layer(base, layer_name, block, hf_names)
+            if i == first or not name.startswith(_SHARED_MODULES[config.share]):
+                modules[f"encoder.blocks.{block}.{name}"] = layer_hf_names
             elif config.share != "all":
                 originals = _in_layer(base, layer_name, first, hf_names)
-                for copy, original in zip(block_names, originals, strict=True):
-                    repeated |= {
-                        f"{copy}.{parameter}": f"{original}.{parameter}" for parameter in WEIGHT_AND_BIAS
-                    }
+                for copy, original in zip(layer_hf_names, originals, strict=True):
+                    for parameter in WEIGHT_AND_BIAS:
+                        duplicates[f"{copy}.{parameter}"] = f"{original}.{parameter}"
     tensors = {
         f"{name}.{parameter}": tuple(f"{hf_name}.{parameter}" for hf_name in hf_names)
         for name, hf_names in modules.items()
@@ -163,16 +181,19 @@ def name_table(
         tensors |= {
             f"beside.linear.{parameter}": (f"beside.linear.{parameter}",) for parameter in WEIGHT_AND_BIAS
         }
-    tied, unused = {}, {}
+    tied: dict[str, str] = {}
+    unused: dict[str, str] = {}
     if decoder is not None and config.tie_word_embeddings:
         tied[f"{decoder}.weight"] = f"{base}.embeddings.word_embeddings.weight"
         tied[f"{decoder}.bias"] = tensors["masked.bias"][0]
     elif decoder is not None:  # transformers then adds the decoder's bias, and saves but ignores the head's
-        (bias,) = tensors["masked.bias"]
-        tensors["masked.bias"] = (f"{decoder}.bias",)
+        (head_bias,) = tensors["masked.bias"]
+        decoder_bias = f"{decoder}.bias"
+        tensors["masked.bias"] = (decoder_bias,)
         tensors["masked.decoder.weight"] = (f"{decoder}.weight",)
-        unused = {bias: f"{decoder}.bias"} if bias != f"{decoder}.bias" else {}
-    return NameTable(base, tensors, tied, repeated, unused)
+        if head_bias != decoder_bias:
+            unused[head_bias] = decoder_bias
+    return NameTable(base, tensors, tied, duplicates, unused)
 
 
 def _in_layer(base: str, layer_name: str, layer: int, hf_names: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 _HEAD_OFFSETS = (-1, 1, -2, 2)  # tokens that each of the first heads attends to
-_STRENGTH = 1.5  # the random weights have a standard deviation of at most 0.06
+_LOCAL_STRENGTH = 1.5  # added to weights whose standard deviation is at most 0.06
 
 
 def init_weights(module: nn.Module, sigma: float, generator: torch.Generator) -> None:
@@ -53,7 +53,7 @@ def sinusoidal_positions(positions: int, size: int) -> Tensor:
     return torch.where(column % 2 == 0, angle.sin(), angle.cos())
 
 
-def init_local_attention(qkv: Tensor, heads: int, strength: float = _STRENGTH) -> None:
+def init_local_attention(qkv: Tensor, heads: int, strength: float = _LOCAL_STRENGTH) -> None:
     """Initialize the first four heads of a layer [3H, H] on sinusoidal positions of size H to local attention.
 
     A head's keys get the sines and cosines of the highest frequencies, as many as fit, and its queries the same

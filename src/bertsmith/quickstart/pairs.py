@@ -1,4 +1,4 @@
-"""The quickstart's minimal pairs: an original sentence, and the same with one function word replaced."""
+"""The quickstart's minimal pairs: a sentence, and the same with one word replaced, which is ungrammatical."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ from bertsmith import rng
 from bertsmith.inference.model import Model
 from bertsmith.io.files import Document
 
-_REPLACEMENTS = {
+_REPLACEMENTS = {  # by phenomenon
     "a or an": {"a": "an", "an": "a"},
     "is or are": {"is": "are", "are": "is", "was": "were", "were": "was", "has": "have", "have": "has"},
     "this or these": {"this": "these", "these": "this"},
 }
 _MAX_PAIRS, _MIN_PAIRS = 100, 10  # per phenomenon
 _WORD = re.compile(r"\w+|[^\w\s]")
-_BIGRAM_WEIGHT = 0.9  # of a word's probability; the rest is its unigram probability
+_BIGRAM_WEIGHT = 0.9  # the unigram probability has the rest of the weight
 
 Pair = dict[str, str]
 
 
 def make_pairs(sentences: Sequence[str], seed: int) -> list[Pair]:
-    """Make pairs with `good`, `bad`, and `phenomenon` from sentences that are not in the pre-training text.
+    """Make minimal pairs from sentences that are not in the pre-training text.
 
-    A sentence makes at most one pair. Each phenomenon has up to 100 pairs, drawn by the seed; one with fewer than
-    10 is omitted.
+    A sentence makes at most one pair. Each phenomenon (a kind of replacement, such as "a or an") has up to 100
+    pairs, drawn by the seed; a phenomenon with fewer than 10 is omitted.
+
+    Returns:
+        Pairs with the keys `good` (the sentence), `bad` (with the word replaced), and `phenomenon`.
     """
     pairs: dict[str, list[Pair]] = {phenomenon: [] for phenomenon in _REPLACEMENTS}
     for i in rng.permutation(seed, "quickstart pairs", len(sentences)):
@@ -41,7 +44,7 @@ def make_pairs(sentences: Sequence[str], seed: int) -> list[Pair]:
 
 
 def _replace_word(sentence: str, replacements: dict[str, str]) -> str | None:
-    """Replace the first of the words in a sentence; None if it has none of them."""
+    """Replace the first word of the sentence that has a replacement; None if there is none."""
     match = re.search(rf"(?<![\w.'-])({'|'.join(replacements)})(?= \w)", sentence)
     if match is None:
         return None
@@ -51,7 +54,8 @@ def _replace_word(sentence: str, replacements: dict[str, str]) -> str | None:
 def score_bigram_model(pairs: Sequence[Pair], corpus: Iterable[Document]) -> dict[str, Any]:
     """Return the accuracy of a bigram model of the pre-training text, interpolated with unigrams.
 
-    Source: Jelinek and Mercer 1980.
+    A pair counts as correct if its good sentence has the higher likelihood. Source: Jelinek and Mercer 1980,
+    "Interpolated estimation of Markov source parameters from sparse data".
     """
     unigrams: Counter[str] = Counter()
     bigrams: Counter[tuple[str, str]] = Counter()
@@ -59,7 +63,7 @@ def score_bigram_model(pairs: Sequence[Pair], corpus: Iterable[Document]) -> dic
         words = _WORD.findall(document.text.lower())
         unigrams.update(words)
         bigrams.update(pairwise(words))
-    total = sum(unigrams.values()) + len(unigrams) + 1
+    total = sum(unigrams.values()) + len(unigrams) + 1  # add-one smoothing; one more for unknown words
 
     def log_likelihood(sentence: str) -> float:
         words = _WORD.findall(sentence.lower())

@@ -1,4 +1,4 @@
-"""`bertsmith quickstart`: all steps on the installed documentation, from text to a table of scores."""
+"""`bertsmith quickstart`: all steps from text to a table of scores, on documentation of installed libraries."""
 
 from __future__ import annotations
 
@@ -48,9 +48,11 @@ _PRESET = "bert-tiny-uncased"
 _VOCAB_SIZE = 6_000
 _MAX_STEPS = 1_800  # three to four minutes on two idle cores
 _MAX_MINUTES = 5.0  # of pre-training, unless the user sets them: the quickstart then takes about six
-_PREPARE_TIME_RATIO = 2.0  # time of vocabulary and shards in multiples of the time to read the text
-_PROBE_SECONDS = 3.0
-_FINETUNING_UPDATES = 150  # updates of pre-training that take as long as fine-tuning twice and scoring
+_PREPARE_TIME_RATIO = (
+    2.0  # time to train the tokenizer and write shards, relative to the time to read the text
+)
+_PROBE_SECONDS = 3.0  # to measure the time of an update
+_FINETUNING_UPDATES = 150  # fine-tuning twice and scoring take as long as so many updates of pre-training
 _MIN_USEFUL_STEPS = 100  # with fewer, a model learns little more than word frequencies
 # In addition to the recipe of a model of this size (pretraining/recipe.py): short sequences with more
 # masked tokens. benchmarks/tried.md lists alternatives.
@@ -64,7 +66,8 @@ PRETRAINING_SETTINGS = {
     "train.checkpoint_every": 1000,
     "train.tensorboard": False,
 }
-# The same with and without pre-training. After pre-training at a high learning rate, the encoder tolerates one.
+# The same for the pre-trained and the untrained BERT. After pre-training at a high learning rate, fine-tuning can
+# use a high one, too.
 FINETUNING_SETTINGS = {
     "model.hidden_dropout_prob": 0,
     "model.attention_probs_dropout_prob": 0,
@@ -80,7 +83,10 @@ MASKED_SENTENCES = (
     "Raises an [MASK] if the file does not exist.",
     "The number of [MASK] to wait before the connection is closed.",
 )
-_MODEL_NAMES = {"fresh": "BERT without pre-training", "bert": "pre-trained BERT"}
+_MODEL_NAMES = {  # by folder
+    "fresh": "BERT without pre-training",
+    "bert": "pre-trained BERT",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -93,12 +99,12 @@ def quickstart(
     libraries: Sequence[Library] | None = None,
     steps: int | None = None,
 ) -> dict[str, Any]:
-    """Train a vocabulary and a BERT on installed documentation, and compare it with baselines on a task.
+    """Train a tokenizer and a BERT on installed documentation, and compare the BERT with baselines on a task.
 
     Args:
         out: A new or empty folder for corpus.txt, task/*.csv, and all runs.
         seed: The seed of all random numbers.
-        minutes: Time limit of pre-training; by default 1,800 updates, or as many as fit into five minutes.
+        minutes: The duration of pre-training. The default is 1,800 updates, or as many as fit into five minutes.
         libraries: The libraries whose documentation to read; by default all installed dependencies of bertsmith.
         steps: The number of updates of pre-training, for tests.
 
@@ -129,14 +135,14 @@ def _run(
     documents = _read_documents(libraries)
     task = make_task(documents, seed)
     corpus = out / "corpus.txt"
-    write_whole(corpus, "\n\n".join(document.text for document in task.rest) + "\n")
+    write_whole(corpus, "\n\n".join(document.text for document in task.pretraining_documents) + "\n")
     files = write_task(task, out / "task")
-    num_words = documentation.blank_separated_words(task.rest)
+    num_words = documentation.blank_separated_words(task.pretraining_documents)
     logger.info(
         "1/5 %s: %s of documentation in %s",
         corpus,
         pluralize(num_words, "word"),
-        pluralize(len(task.rest), "document"),
+        pluralize(len(task.pretraining_documents), "document"),
     )
     timer.record("read")
     _log_estimated_time(budget, sum(timer.seconds.values()), seed)
@@ -217,7 +223,7 @@ def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: 
 
 
 def _warn_of_few_steps(steps: int, budget: Mapping[str, Any]) -> None:
-    """Warn if pre-training was slower than estimated."""
+    """Warn if the time limit ended pre-training before the default number of updates."""
     if steps < _MAX_STEPS and budget.get("train.max_steps") == _MAX_STEPS:
         logger.warning(
             "only %s of %s fit into the time limit: expect lower scores",
@@ -227,21 +233,22 @@ def _warn_of_few_steps(steps: int, budget: Mapping[str, Any]) -> None:
 
 
 class _Timer:
-    """Seconds of each part of the work."""
+    """Measure the seconds of consecutive steps."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._last_time = time.perf_counter()
 
-    def record(self, part: str) -> None:
+    def record(self, step: str) -> None:
+        """Attribute the time since the last call to a step."""
         now = time.perf_counter()
-        self.seconds[part] = round(now - self._last_time, 1)
+        self.seconds[step] = round(now - self._last_time, 1)
         self._last_time = now
 
 
 @contextmanager
 def _report_stop(out: Path) -> Iterator[None]:
-    """Report Ctrl-C and SIGTERM without the hint of the inner runs to resume them."""
+    """On Ctrl-C or SIGTERM raise Stopped without the hint of the inner runs, which tells how to resume them."""
     try:
         yield
     except Stopped as stopped:
@@ -297,7 +304,7 @@ def _score_models(
 
 def _score_pairs(out: Path, bert: Model, task: QuickstartTask, seed: int) -> dict[str, Any] | None:
     """Return the accuracy on minimal pairs of a bigram model and both BERTs, or None without pairs."""
-    pairs = make_pairs(task.unseen, seed)
+    pairs = make_pairs(task.unseen_sentences, seed)
     if not pairs:
         return None
     file = out / "pairs.jsonl"
@@ -307,14 +314,21 @@ def _score_pairs(out: Path, bert: Model, task: QuickstartTask, seed: int) -> dic
         "file": str(file),
         "number": len(pairs),
         "scores": [
-            {"model": "two words in a row", **score_bigram_model(pairs, task.rest)},
+            {"model": "two words in a row", **score_bigram_model(pairs, task.pretraining_documents)},
             *({"model": name, **score_model(model, pairs)} for name, model in models.items()),
         ],
     }
 
 
 def write_untrained_model(folder: Path, bert: Model) -> Path:
-    """Write a model folder with the initial weights of a run, but random token embeddings."""
+    """Write a model folder with the initial weights of a pre-training run, and return its path.
+
+    Unlike in the run, token embeddings are random instead of initialized from the corpus.
+
+    Args:
+        folder: The folder to write.
+        bert: The model of the run.
+    """
     settings = PretrainSettings.from_file(bert.path / SETTINGS)
     encoder, objective = first_weights(settings, torch.Generator().manual_seed(settings.train.seed))
     parts = objective.export(encoder)[MODEL]
@@ -323,13 +337,13 @@ def write_untrained_model(folder: Path, bert: Model) -> Path:
 
 def _describe_corpus(libraries: Sequence[Library], task: QuickstartTask, num_words: int) -> dict[str, Any]:
     word_counts: Counter[str] = Counter()
-    for document in task.rest:
+    for document in task.pretraining_documents:
         word_counts[documentation.library_of(document)] += len(document.text.split())
     versions = {library.name: library.version for library in libraries}
     return {
-        "documents": len(task.rest),
+        "documents": len(task.pretraining_documents),
         "words": num_words,
-        "held_out_documents": len(task.held_out),
+        "held_out_documents": len(task.held_out_documents),
         "libraries": [
             {"name": name, "version": versions[name], "words": count}
             for name, count in word_counts.most_common()
@@ -347,7 +361,7 @@ def _describe_task(task: QuickstartTask, files: dict[str, Path]) -> dict[str, An
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """Print filled masks, tables of scores, their basis, and commands to continue with."""
+    """Print filled masks, tables of scores, the data behind them, and commands to continue with."""
     _show_masks(report["masks"])
     task, pretraining, scores = report["task"], report["pretrain"], report["scores"]
     sizes = task["sentences"]
@@ -357,9 +371,10 @@ def print_report(report: dict[str, Any]) -> None:
         ["", "accuracy", "macro F1"],
         [(s["model"], f"{s['accuracy']:.1%}", f"{s['macro_f1']:.1%}") for s in scores],
     )
+    linear, untrained, pretrained = scores[-3:]  # in the order of _score_models
     gains = ", ".join(
-        _format_gain(100 * (scores[-1]["accuracy"] - baseline["accuracy"]), name)
-        for baseline, name in ((scores[-2], "random weights"), (scores[-3], scores[-3]["model"]))
+        _format_gain(100 * (pretrained["accuracy"] - baseline["accuracy"]), name)
+        for baseline, name in ((untrained, "random weights"), (linear, linear["model"]))
     )
     metrics = ", ".join(
         f"{name.replace('_', ' ')} {value:.2f}" for name, value in pretraining["held_out"].items()

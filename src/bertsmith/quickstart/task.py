@@ -1,4 +1,4 @@
-"""The quickstart's task: classify sentences by the library of their documentation, on held-out documents."""
+"""The quickstart's task: classify sentences from held-out documents by the library that they document."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from bertsmith.io.documentation import STANDARD, library_of
 from bertsmith.io.files import Document
 from bertsmith.runs.run_folder import write_whole
 
-_NUM_CLASSES = 5
-_MIN_CLASSES = 3
+_MAX_CLASSES, _MIN_CLASSES = 5, 3
 _PARTS = ("train", "dev", "test")
-_PART_SIZES = (16, 20, 200)  # sentences per class: pre-training helps most with few labels
-_MIN_TEST_SIZE = 30
+_PART_SIZES = (
+    16,
+    20,
+    200,
+)  # sentences per class at most; pre-training helps most with few training sentences
+_MIN_TEST_SIZE = 30  # sentences per class
 _LIBRARY_HELD_OUT, _FAMILY_HELD_OUT = 0.15, 0.4  # fraction of the documents of each class
 _MIN_DOCUMENTS = 6  # held out per class
-_PART_ENDS = (0.3, 0.5)  # fractions of the held-out documents at which train and dev end
-_SENTENCE_WORDS = range(8, 41)
+_PART_ENDS = (0.3, 0.5)  # fractions of a class's held-out documents at which train and dev end
+_SENTENCE_WORDS = range(8, 41)  # words of a sentence
 
 
 @dataclass(frozen=True)
@@ -34,33 +37,37 @@ class QuickstartTask:
     """A task, and the remaining text for pre-training.
 
     Attributes:
-        label_noun: A plural noun for the labels.
-        labels: The classes.
-        parts: "train", "dev", and "test", each a list of (sentence, label) in an order drawn by the seed.
-        held_out: The documents of the sentences.
-        rest: All other documents.
-        unseen: All sentences of `held_out` that are not in `rest`, sorted.
+        label_noun: A plural noun for the labels, such as "libraries".
+        labels: The labels, sorted.
+        parts: The (sentence, label) pairs of "train", "dev", and "test", in an order drawn by the seed.
+        held_out_documents: The documents of the sentences.
+        pretraining_documents: All other documents.
+        unseen_sentences: All sentences of the held-out documents that are not in the others, sorted.
     """
 
     label_noun: str
     labels: list[str]
     parts: dict[str, list[tuple[str, str]]]
-    held_out: list[Document]
-    rest: list[Document]
-    unseen: list[str]
+    held_out_documents: list[Document]
+    pretraining_documents: list[Document]
+    unseen_sentences: list[str]
 
 
 def make_task(documents: Sequence[Document], seed: int) -> QuickstartTask:
     """Hold out documents and draw labeled sentences from them.
 
     The classes are the five largest libraries with enough text; if fewer than three have enough, the largest
-    module families of the standard library. Train, dev, and test sentences come from different documents.
-    Sentences that name a class or occur in the pre-training text are omitted.
+    top-level modules and packages of the standard library. Train, dev, and test sentences come from different
+    documents. Sentences that name a class or occur in the pre-training text are omitted.
+
+    Args:
+        documents: The documentation of the installed libraries.
+        seed: The seed of the held-out documents and of the sentences.
 
     Raises:
         InputError: There is not enough text.
     """
-    for label_noun, label_of, held_out in (
+    for label_noun, label_of, held_out_fraction in (
         ("libraries", library_of, _LIBRARY_HELD_OUT),
         ("families of standard modules", _module_family, _FAMILY_HELD_OUT),
     ):
@@ -68,16 +75,16 @@ def make_task(documents: Sequence[Document], seed: int) -> QuickstartTask:
         for document in documents:
             if name := label_of(document):
                 sizes[name] += len(document.text)
-        largest = sorted(sizes, key=lambda name: (-sizes[name], name))[: 3 * _NUM_CLASSES]
+        largest = sorted(sizes, key=lambda name: (-sizes[name], name))[: 3 * _MAX_CLASSES]
         labels: list[str] = []
         for name in largest:
-            if len(labels) < _NUM_CLASSES and _has_enough_text(
-                [d for d in documents if label_of(d) == name], held_out
+            if len(labels) < _MAX_CLASSES and _has_enough_text(
+                [d for d in documents if label_of(d) == name], held_out_fraction
             ):
                 labels.append(name)
         if len(labels) >= _MIN_CLASSES:
             document_labels = {d.place: label_of(d) for d in documents}
-            return _draw_task(label_noun, sorted(labels), document_labels, documents, held_out, seed)
+            return _draw_task(label_noun, sorted(labels), document_labels, documents, held_out_fraction, seed)
     raise InputError(
         "too_little_documentation",
         "this Python installation has too little documentation for the quickstart's task",
@@ -93,11 +100,14 @@ def _module_family(document: Document) -> str:
     return "reference" if path.startswith("pydoc_data/") else path.split("/")[0].removesuffix(".py")
 
 
-def _has_enough_text(documents: Sequence[Document], held_out: float) -> bool:
-    """Return True if the documents are likely to have enough sentences for a class."""
+def _has_enough_text(documents: Sequence[Document], held_out_fraction: float) -> bool:
+    """Return True if the held-out documents of a class are likely to have enough sentences."""
     num_sentences = sum(len(sentences_of(d)) for d in documents)
     min_sentences = _PART_SIZES[0] + _PART_SIZES[1] + _MIN_TEST_SIZE
-    return len(documents) * held_out >= _MIN_DOCUMENTS and num_sentences * held_out >= 2 * min_sentences
+    return (
+        len(documents) * held_out_fraction >= _MIN_DOCUMENTS
+        and num_sentences * held_out_fraction >= 2 * min_sentences  # some occur elsewhere or name a class
+    )
 
 
 def sentences_of(document: Document) -> list[str]:
@@ -114,39 +124,50 @@ def _draw_task(
     labels: list[str],
     document_labels: dict[str, str],
     documents: Sequence[Document],
-    fraction: float,
+    held_out_fraction: float,
     seed: int,
 ) -> QuickstartTask:
-    held_out: dict[str, list[Document]] = {}
+    held_out_by_label: dict[str, list[Document]] = {}
     for label in labels:
         candidates = [d for d in documents if document_labels[d.place] == label]
         order = rng.permutation(seed, f"quickstart {label}", len(candidates))
-        held_out[label] = [candidates[i] for i in order[: round(fraction * len(candidates))]]
-    held_out_documents = [d for label in labels for d in held_out[label]]
+        held_out_by_label[label] = [
+            candidates[i] for i in order[: round(held_out_fraction * len(candidates))]
+        ]
+    held_out_documents = [d for label in labels for d in held_out_by_label[label]]
     locations = {d.place for d in held_out_documents}
-    rest = [d for d in documents if d.place not in locations]
-    used = {_letters(sentence) for d in rest for sentence in split_sentences(d.text)}
+    pretraining_documents = [d for d in documents if d.place not in locations]
+    used_letters = {_letters(sentence) for d in pretraining_documents for sentence in split_sentences(d.text)}
     sentences = {sentence for d in held_out_documents for sentence in sentences_of(d)}
-    unseen = sorted(sentence for sentence in sentences if _letters(sentence) not in used)
-    class_names = _class_names(labels)
-    pools: dict[str, list[list[str]]] = {}
+    unseen = sorted(sentence for sentence in sentences if _letters(sentence) not in used_letters)
+    class_name_pattern = _class_name_pattern(labels)
+    sentences_of_parts: dict[str, list[list[str]]] = {}
     for label in labels:
-        class_documents = held_out[label]
-        first, second = (round(end * len(class_documents)) for end in _PART_ENDS)
-        parts = (class_documents[:first], class_documents[first:second], class_documents[second:])
-        pools[label] = [_select_sentences(part, used, class_names, seed) for part in parts]
+        class_documents = held_out_by_label[label]
+        train_end, dev_end = (round(end * len(class_documents)) for end in _PART_ENDS)
+        parts = (
+            class_documents[:train_end],
+            class_documents[train_end:dev_end],
+            class_documents[dev_end:],
+        )
+        sentences_of_parts[label] = [
+            _select_sentences(part, used_letters, class_name_pattern, seed) for part in parts
+        ]
     # All classes have the same size, so that the score does not reward predicting frequent ones.
     sizes = [
-        min([max_size, *(len(pools[label][i]) for label in labels)]) for i, max_size in enumerate(_PART_SIZES)
+        min([max_size, *(len(sentences_of_parts[label][i]) for label in labels)])
+        for i, max_size in enumerate(_PART_SIZES)
     ]
-    parts_rows = {}
+    rows_by_part = {}
     for i, part in enumerate(_PARTS):
-        rows = [(sentence, label) for label in labels for sentence in pools[label][i][: sizes[i]]]
-        parts_rows[part] = [rows[j] for j in rng.permutation(seed, f"quickstart {part}", len(rows))]
-    return QuickstartTask(label_noun, labels, parts_rows, held_out_documents, rest, unseen)
+        rows = [
+            (sentence, label) for label in labels for sentence in sentences_of_parts[label][i][: sizes[i]]
+        ]
+        rows_by_part[part] = [rows[j] for j in rng.permutation(seed, f"quickstart {part}", len(rows))]
+    return QuickstartTask(label_noun, labels, rows_by_part, held_out_documents, pretraining_documents, unseen)
 
 
-def _class_names(labels: Iterable[str]) -> re.Pattern[str]:
+def _class_name_pattern(labels: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern of the classes' names and their common variants."""
     variants = {"scikit-learn": ["sklearn", "scikit"], "torch": ["pytorch"], "python": ["cpython"]}
     words = [re.escape(word) for label in labels for word in [label, *variants.get(label, [])]]
@@ -154,9 +175,12 @@ def _class_names(labels: Iterable[str]) -> re.Pattern[str]:
 
 
 def _select_sentences(
-    documents: Sequence[Document], used: set[str], class_names: re.Pattern[str], seed: int
+    documents: Sequence[Document], used_letters: set[str], class_name_pattern: re.Pattern[str], seed: int
 ) -> list[str]:
-    """Select sentences in turn from each document, so that no document dominates, and add them to `used`."""
+    """Select one sentence at a time from each document in turn, so that no document dominates.
+
+    Sentences whose letters are in `used_letters` are omitted; the letters of the selected ones are added to it.
+    """
     ranked: list[tuple[int, int, str]] = []
     for i, document in enumerate(documents):
         sentences = sentences_of(document)
@@ -165,13 +189,14 @@ def _select_sentences(
     selected = []
     for _, _, sentence in sorted(ranked):
         letters = _letters(sentence)
-        if letters not in used and not class_names.search(sentence):
-            used.add(letters)
+        if letters not in used_letters and not class_name_pattern.search(sentence):
+            used_letters.add(letters)
             selected.append(sentence)
     return selected
 
 
 def _letters(text: str) -> str:
+    """Return the letters of a text in lower case, which are equal for sentences that differ only in form."""
     return "".join(filter(str.isalpha, text)).lower()
 
 

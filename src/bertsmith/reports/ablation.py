@@ -1,4 +1,4 @@
-"""Plots of an ablation: one metric by row, from our runs and from the paper."""
+"""Plots of an ablation: a metric of each row, measured in our runs and reported by the paper."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _X_MARGIN = 0.1  # fraction of the range of the values
 def plot_seeds(
     name: str, rows: Mapping[str, Mapping[str, Any]], paper: Mapping[str, float] | None = None
 ) -> bytes:
-    """Plot a metric by row: a dot per seed, a mark at the mean, a line of one standard deviation on each side.
+    """Plot a metric by row: a dot per seed, a mark at the mean, and a line of one standard deviation on each side.
 
     Args:
         name: The name of the metric.
-        rows: The rows of `ablate` with their values.
-        paper: The paper's value by row, plotted on the right.
+        rows: By name of the row, its `values` by seed, their `mean`, and their `deviation` (None: one seed only).
+        paper: The paper's value by name of the row, plotted on the right.
 
     Returns:
         A PNG.
@@ -41,8 +41,8 @@ def plot_seeds(
         axes.tick_params(axis="y", labelleft=False)
 
     if not paper:
-        return plots.png(plots.figure(draw, _size(len(rows))))
-    return plots.png(plots.side_by_side([draw, draw_paper], _size(len(rows))))
+        return plots.to_png(plots.figure(draw, _size(len(rows))))
+    return plots.to_png(plots.figure_row([draw, draw_paper], _size(len(rows))))
 
 
 def plot_paper_values(name: str, rows: Mapping[str, float]) -> bytes:
@@ -52,7 +52,7 @@ def plot_paper_values(name: str, rows: Mapping[str, float]) -> bytes:
         _draw_dots(axes, rows, list(rows))
         _format_axes(axes, list(rows), f"{name}, in the paper")
 
-    return plots.png(plots.figure(draw, _size(len(rows))))
+    return plots.to_png(plots.figure(draw, _size(len(rows))))
 
 
 def _draw_dots(axes: Axes, values: Mapping[str, float], rows: Sequence[str]) -> None:
@@ -68,4 +68,5 @@ def _format_axes(axes: Axes, rows: Sequence[str], x_label: str) -> None:
 
 
 def _size(num_rows: int) -> tuple[float, float]:
+    """Return the width and height of a figure in inches."""
     return plots.WIDTH, 0.9 + 0.3 * num_rows

@@ -9,15 +9,15 @@ from bertsmith.formatting import pluralize
 from bertsmith.reports import plots
 from bertsmith.reports.page import render
 
-_MAX_BARS = 10
-_MAX_PIECES = 6  # the last bar has all words of at least as many pieces
+_MAX_BARS = 10  # in a chart of scripts or languages
+_MAX_PIECES = 6  # the last bar is of words with this many pieces or more
 _UNKNOWN = "with an unknown piece"
-_MAX_FILES = 200  # whose faults are listed
-_MAX_ROWS = 50  # of task data found in the corpus
+_MAX_FILES = 200  # files whose faults are listed
+_MAX_ROWS = 50  # rows of evaluation data that the corpus contains
 
 
 def corpus_page(report: Mapping[str, Any]) -> str:
-    """Return the HTML page of a report of `look.check.check_corpus`."""
+    """Return the HTML page of a report of `bertsmith.check_corpus`; text from files is escaped."""
     documents = report["documents"]
     lengths = [
         _length_histogram(documents["characters"], "document", "characters per document"),
@@ -44,7 +44,7 @@ def corpus_page(report: Mapping[str, Any]) -> str:
 
 def _repetition_shares(report: Mapping[str, Any]) -> list[tuple[str, float]]:
     boilerplate = report["lines"]["boilerplate"]
-    parts = {
+    kinds = {
         "repeated documents": report["duplicates"]["exact"],
         "near-duplicate documents": report["duplicates"]["near"],
         "repeated lines": report["lines"]["repeated"],
@@ -54,11 +54,11 @@ def _repetition_shares(report: Mapping[str, Any]) -> list[tuple[str, float]]:
         "lines of mostly digits and signs": boilerplate["symbols"],
         "lines without punctuation at their end": boilerplate["unended"],
     }
-    return [(name, part["share_of_characters"]) for name, part in parts.items()]
+    return [(name, kind["share_of_characters"]) for name, kind in kinds.items()]
 
 
 def _length_histogram(summary: Mapping[str, Any], noun: str, measure: str) -> dict[str, Any] | None:
-    """Return a histogram with its caption; a single value has no picture."""
+    """Return a histogram with its title and caption, without a picture for a single value; None without values."""
     if not summary["number"]:
         return None
     count, minimum, maximum = (summary[key] for key in ("number", "least", "most"))
@@ -72,10 +72,11 @@ def _length_histogram(summary: Mapping[str, Any], noun: str, measure: str) -> di
     )
     histogram = summary["histogram"]
     figure = plots.histogram(histogram["edges"], histogram["counts"], measure, f"{noun}s")
-    return {"title": measure, "picture": plots.picture(figure, f"{measure}: {caption}"), "caption": caption}
+    return {"title": measure, "picture": plots.to_svg(figure, f"{measure}: {caption}"), "caption": caption}
 
 
 def _top_shares(entries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """Return the name and share of the first entries, with the others summed in a last row."""
     shares = [(name, entry["share"]) for name, entry in entries.items()]
     if len(shares) <= _MAX_BARS:
         return shares
@@ -84,7 +85,7 @@ def _top_shares(entries: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, flo
 
 
 def _piece_shares(report: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Return the shares of words by their number of pieces, and of words with an unknown piece."""
+    """Return the fractions of words by their number of pieces, and of words with an unknown piece."""
     counts, total = report["words_by_pieces"][1:], report["words"]
     if not total:
         return []

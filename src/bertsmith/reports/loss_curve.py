@@ -17,7 +17,14 @@ _EVALUATION_COLOR = "#d1722e"
 
 
 def plot_loss_curve(log: Path) -> Markup | None:
-    """Plot training and evaluation losses of a run's log.jsonl by update as SVG; None for fewer than two."""
+    """Plot the training and evaluation losses of a run by update.
+
+    Args:
+        log: The run's log.jsonl.
+
+    Returns:
+        Inline SVG; None if the log is unreadable or has fewer than two training losses.
+    """
     try:
         lines = log.read_text(encoding="utf-8").splitlines()
         rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
@@ -26,7 +33,8 @@ def plot_loss_curve(log: Path) -> Markup | None:
     evaluation_key = next((name for row in rows for name in row if name in ("mlm_loss", "dev_loss")), "")
     part = evaluation_key.removesuffix("_loss")
     has_part = any(part in row for row in rows if row.get("kind") == "train")
-    name = part if has_part else "loss"  # the part of the loss that is evaluated, or else the total
+    # The curve is of the part of the loss that evaluations measure (such as mlm), or else of the total.
+    name = part if has_part else "loss"
     training = [(row["step"], row[name]) for row in rows if row.get("kind") == "train" and name in row]
     evaluations = (
         [(row["step"], row[evaluation_key]) for row in rows if evaluation_key in row] if has_part else []
@@ -46,4 +54,4 @@ def plot_loss_curve(log: Path) -> Markup | None:
     caption = (
         f"loss from {first_loss:.3f} at update {first_step:,} to {last_loss:.3f} at update {last_step:,}"
     )
-    return plots.picture(plots.figure(draw), caption)
+    return plots.to_svg(plots.figure(draw), caption)

@@ -10,7 +10,7 @@ from bertsmith.reports import plots
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_DIVERGENCE_MARGIN = 0.15  # fraction of the first loss shown above it; larger losses have diverged
+_DIVERGENCE_MARGIN = 0.15  # the plot ends at least this fraction above the first loss; larger losses diverge
 
 
 def plot_lr_range_test(
@@ -18,12 +18,15 @@ def plot_lr_range_test(
     curves: Mapping[int, tuple[Sequence[float], Sequence[float]]],
     suggested: float | None,
 ) -> bytes:
-    """Plot the loss by learning rate as a PNG.
+    """Plot the loss by learning rate.
 
     Args:
         rates: The learning rates.
         curves: The losses (dots) and smoothed losses (a line) by seed; they may end before the last rate.
-        suggested: The learning rate to mark.
+        suggested: The learning rate to mark; None marks none.
+
+    Returns:
+        A PNG.
     """
 
     def draw(axes: Axes) -> None:
@@ -50,4 +53,4 @@ def plot_lr_range_test(
         axes.set_xlabel("learning rate")
         axes.set_ylabel("training loss")
 
-    return plots.png(plots.figure(draw))
+    return plots.to_png(plots.figure(draw))

@@ -1,7 +1,7 @@
 """Render a self-contained page from a template: text is escaped, plots are inline, no scripts, no links.
 
-Pages extend `base.html`, which has the styles (light and dark, phone to screen). `parts.html` has macros for
-tables that scroll, bars, stacked bars, findings, and figures.
+Pages extend `base.html`, which has the styles, for light and dark color schemes and for screens of any width.
+`parts.html` has macros for tables that scroll, bars, stacked bars, findings, and figures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")  # browsers break lines after 
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template of templates/; everything is escaped except `plots.picture`."""
+    """Render a template of templates/; all values are escaped except Markup, such as that of `plots.to_svg`."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bertsmith.reports", "templates"),
         autoescape=True,
@@ -53,7 +53,7 @@ def number(value: float | None) -> str:
 
 
 def sentence(text: str) -> Markup:
-    """Escape a sentence, and prevent line breaks between numbers and units and inside options."""
+    """Escape a sentence, and prevent line breaks between numbers and units and within command-line options."""
     escaped = _UNIT.sub(_NO_BREAK_SPACE, str(escape(text)))
     return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', escaped))
 
@@ -69,4 +69,5 @@ def visible(text: Any) -> str:
 
 
 def _unbroken(formatter: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return the formatter with no-break spaces."""
     return lambda value: formatter(value).replace(" ", _NO_BREAK_SPACE)

@@ -1,7 +1,7 @@
-"""Plots for pages, fig without a display in the page's colors and font size.
+"""Plots for pages, in the page's colors and font size, drawn without a display.
 
-A plot is fig as wide as a phone's screen and shown up to a quarter larger, so that its text has about the size
-of the page's at any width. Bar charts of shares are HTML: see `bars` in templates/parts.html.
+A plot is as wide as a phone's screen and shown up to a quarter larger, so that its text has about the size of the
+page's text at any width. Bar charts of shares are HTML: see the macro `bars` in templates/parts.html.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The page's light colors, which a PNG keeps; in a page they become CSS variables that follow the color scheme.
-INK, BAR, LINE, LOST = "#1c1f23", "#3b7fc0", "#d9dde2", "#c8452f"
-_CSS_COLORS = {INK: "currentColor", BAR: "var(--bar)", LINE: "var(--line)", LOST: "var(--lost)"}
+# The page's colors in its light color scheme: of text, bars and lines of data, grid lines, and limits or a second
+# line of data. A PNG keeps them; in a page they become CSS variables that follow the color scheme.
+INK, BAR, LINE, ALERT = "#1c1f23", "#3b7fc0", "#d9dde2", "#c8452f"
+_CSS_COLORS = {INK: "currentColor", BAR: "var(--bar)", LINE: "var(--line)", ALERT: "var(--lost)"}
 _COLOR = re.compile(f"(fill|stroke): ({'|'.join(_CSS_COLORS)})")
 WIDTH = 340 / 72  # inches of 72 points
 _SIZE = (WIDTH, 200 / 72)
 _FONT_SIZE = 11  # points
 _PNG_DPI = 144
 _LABEL_MARGIN = 0.5  # inches, for the labels of a grid of squares
-_FIRST_MISSING_GLYPH = 0x0530  # Matplotlib's font lacks most characters from here on
+_FIRST_MISSING_GLYPH = 0x0530  # Matplotlib's font lacks most characters from this code point on
 _MAX_LABEL_LENGTH = 20  # characters
-_MIN_BARS = 8  # the width of a plot holds at least as many, so that few bars do not fill it
+_MIN_BARS = 8  # the x axis has space for at least as many bars, so that a few do not fill it
 
 
 def histogram(
@@ -40,7 +41,7 @@ def histogram(
 
     Args:
         edges: The edges of the bins, of which the right one is excluded.
-        counts: The count of each bin.
+        counts: The number of values in each bin.
         x_label: The label of the x axis.
         y_label: The label of the y axis.
         mark: The position of a vertical line.
@@ -53,53 +54,54 @@ def histogram(
             axes.bar(edges[:-1], counts, width=0.9, color=BAR)
             margin = max(0.0, (_MIN_BARS - len(counts)) / 2)
             axes.set_xlim(low - 0.6 - margin, high + 0.6 + margin)
-            ticks = whole_ticks(low, high)
+            ticks = integer_ticks(low, high)
         else:
             axes.bar(edges[:-1], counts, width=widths, align="edge", color=BAR)
             axes.set_xscale("log")
             ticks = log_ticks(low, high)
         axes.set_xticks(ticks, [tick_label(tick) for tick in ticks])
-        y_ticks = whole_ticks(0, max(1, *counts), 5)
+        y_ticks = integer_ticks(0, max(1, *counts), 5)
         axes.set_yticks(y_ticks, [tick_label(tick) for tick in y_ticks])
         axes.minorticks_off()
         if mark is not None and low <= mark <= high:
-            axes.axvline(mark, color=LOST, linestyle="--")
+            axes.axvline(mark, color=ALERT, linestyle="--")
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
 
     return figure(draw)
 
 
-def whole_ticks(low: float, high: float, max_ticks: int = 6) -> list[int]:
-    """Return integers from low to high in steps of 1, 2, or 5 times a power of ten; max_ticks is at least 4."""
+def integer_ticks(low: float, high: float, max_ticks: int = 6) -> list[int]:
+    """Return at most max_ticks (at least 4) integers from low to high, at a distance of 1, 2, or 5 times 10^n."""
     step = 1
-    while (high - low) / step > max_ticks - 1:
+    while (high - low) / step > max_ticks - 1:  # the steps are 1, 2, 5, 10, 20, 50, …
         step = step * 5 // 2 if str(step)[0] == "2" else step * 2
     return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def log_ticks(low: float, high: float, max_ticks: int = 6) -> list[int]:
-    """Return ticks of a logarithmic axis: 1, 2, 5, 10 …; 1, 3, 10 …; or (every n-th) powers of ten.
+    """Return ticks of a logarithmic axis: 1, 2, 5, 10, …; or 1, 3, 10, …; or every power of ten, or every n-th.
 
-    If fewer than three ticks result, they are linear. low is at least 1, max_ticks at least 4.
+    The densest of these with at most max_ticks ticks is chosen; if it has fewer than three, the ticks are linear.
+    low is at least 1, max_ticks at least 4.
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    choices = [[first * 10**power for power in powers for first in firsts] for firsts in ((1, 2, 5), (1, 3))]
+    choices = [[digit * 10**power for power in powers for digit in digits] for digits in ((1, 2, 5), (1, 3))]
     choices += [[10**power for power in powers[::stride]] for stride in range(1, len(powers) + 1)]
     visible_choices = ([tick for tick in ticks if low <= tick <= high] for ticks in choices)
     ticks = next((ticks for ticks in visible_choices if len(ticks) <= max_ticks), [])
-    return ticks if len(ticks) > 2 else whole_ticks(low, high, 4)
+    return ticks if len(ticks) > 2 else integer_ticks(low, high, 4)
 
 
 def tick_label(tick: int) -> str:
-    """Format an integer briefly and exactly: 950, 2,500, 20 k, 1.5 M."""
+    """Format an integer exactly, in few characters: 950, 2,500, 20 k, 1.5 M."""
     if tick and tick % 100_000 == 0:
         millions, tenths = divmod(tick // 100_000, 10)
         return f"{millions:,}.{tenths} M" if tenths else f"{millions:,} M"
     return f"{tick // 1000:,} k" if tick >= 10_000 and tick % 1000 == 0 else f"{tick:,}"
 
 
-def picture(fig: Figure, description: str) -> Markup:
+def to_svg(fig: Figure, description: str) -> Markup:
     """Return a figure as inline SVG with a description for screen readers."""
     import matplotlib
 
@@ -117,7 +119,7 @@ def picture(fig: Figure, description: str) -> Markup:
     return label + Markup(body[len("<svg ") :])
 
 
-def png(fig: Figure) -> bytes:
+def to_png(fig: Figure) -> bytes:
     """Return a figure as a PNG on white."""
     out = io.BytesIO()
     fig.savefig(out, format="png", dpi=_PNG_DPI, facecolor="white", metadata={"Software": None})
@@ -125,12 +127,22 @@ def png(fig: Figure) -> bytes:
 
 
 def figure(draw: Callable[[Axes], None], size: tuple[float, float] = _SIZE) -> Figure:
-    """Return a figure in the page's style; `draw` fills its axes; size in inches of 72 points."""
-    return side_by_side([draw], size)
+    """Return a figure with one pair of axes in the page's style.
+
+    Args:
+        draw: Fills the axes.
+        size: Width and height in inches of 72 points.
+    """
+    return figure_row([draw], size)
 
 
-def side_by_side(draws: Sequence[Callable[[Axes], None]], size: tuple[float, float] = _SIZE) -> Figure:
-    """Return a figure with several axes in a row, of a total size in inches of 72 points."""
+def figure_row(draws: Sequence[Callable[[Axes], None]], size: tuple[float, float] = _SIZE) -> Figure:
+    """Return a figure with several axes side by side.
+
+    Args:
+        draws: A function for each of the axes, which fills them.
+        size: Total width and height in inches of 72 points.
+    """
 
     def fill(result: Figure) -> None:
         for draw, axes in zip(draws, result.subplots(1, len(draws), squeeze=False)[0], strict=True):
@@ -142,7 +154,7 @@ def side_by_side(draws: Sequence[Callable[[Axes], None]], size: tuple[float, flo
         axes.grid(axis="y", color=LINE, linewidth=0.8)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.spines["bottom"].set_color(INK)
-        # Without a size here, it would be looked up again when the figure is saved, and change the ticks.
+        # Without labelsize, Matplotlib looks up the font size again when the figure is saved, outside rc_context.
         axes.tick_params(colors=INK, labelsize=_FONT_SIZE)
         axes.tick_params(axis="y", length=0)
         for label in (axes.xaxis.label, axes.yaxis.label):
@@ -151,7 +163,7 @@ def side_by_side(draws: Sequence[Callable[[Axes], None]], size: tuple[float, flo
     return _build(fill, size)
 
 
-def squares(draw: Callable[[Axes, int, int], None], rows: int, columns: int, side: float) -> Figure:
+def square_grid(draw: Callable[[Axes, int, int], None], rows: int, columns: int, side: float) -> Figure:
     """Return a figure with a grid of square axes without ticks.
 
     Args:
@@ -174,19 +186,24 @@ def squares(draw: Callable[[Axes, int, int], None], rows: int, columns: int, sid
     return _build(fill, (side * columns + _LABEL_MARGIN, side * rows + _LABEL_MARGIN))
 
 
-def drawable(labels: Sequence[str], noun: str = "label") -> list[str]:
+def displayable_labels(labels: Sequence[str], noun: str = "label") -> list[str]:
     """Shorten labels, and replace those that the font cannot show by a noun and their index."""
-    is_drawable = [all(ord(c) < _FIRST_MISSING_GLYPH and c.isprintable() for c in label) for label in labels]
-    short = [
-        label if len(label) <= _MAX_LABEL_LENGTH else f"{label[: _MAX_LABEL_LENGTH - 1]}…" for label in labels
-    ]
-    return [
-        label if ok else f"{noun} {i}" for i, (label, ok) in enumerate(zip(short, is_drawable, strict=True))
-    ]
+
+    def displayable(index: int, label: str) -> str:
+        if not all(ord(c) < _FIRST_MISSING_GLYPH and c.isprintable() for c in label):
+            return f"{noun} {index}"
+        return label if len(label) <= _MAX_LABEL_LENGTH else f"{label[: _MAX_LABEL_LENGTH - 1]}…"
+
+    return [displayable(i, label) for i, label in enumerate(labels)]
 
 
 def _build(fill: Callable[[Figure], None], size: tuple[float, float]) -> Figure:
-    """Return a figure in the page's font size, independent of later changes of Matplotlib's settings."""
+    """Create a figure in the page's font size, fill it, and compute its layout.
+
+    Args:
+        fill: Adds axes to the figure and draws on them.
+        size: Width and height in inches of 72 points.
+    """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -197,7 +214,7 @@ def _build(fill: Callable[[Figure], None], size: tuple[float, float]) -> Figure:
         result = Figure(figsize=size, layout=layout)
         FigureCanvasAgg(result)
         fill(result)
-        # Fix the layout, so that saving the figure does not change later pictures of it.
+        # Fix the layout; otherwise saving the figure changes it, and a second file of it differs.
         layout.execute(result)
         result.set_layout_engine("none")
     return result

@@ -1,4 +1,4 @@
-"""The report of fine-tuning or of an evaluation: report.json, report.html with the same numbers, and plots."""
+"""The report of fine-tuning or of an evaluation: report.json, report.html with the same numbers, and figures."""
 
 from __future__ import annotations
 
@@ -12,27 +12,33 @@ from bertsmith.errors import MachineError
 from bertsmith.io import atomic
 from bertsmith.reports import plots
 from bertsmith.reports.page import render, score_name
-from bertsmith.reports.run_figures import Drawing, drawings
+from bertsmith.reports.run_figures import ReportFigure, report_figures
 
 REPORT, PAGE, FIGURES = "report.json", "report.html", "figures"
 _MAX_EVALUATIONS = 50  # rows
 _MAX_LOCATIONS = 20  # of a finding
-_CHANCE = "chance"  # the accuracy of random choices, which some tasks report
+_CHANCE = "chance"  # key of the accuracy of random choices, which some tasks report
 
 
-def write_figures(folder: Path, report: Mapping[str, Any]) -> list[Drawing]:
-    """Write the plots of a report to FOLDER/figures/*.png, and delete those of an earlier report."""
-    figures = drawings(report)
+def write_figures(folder: Path, report: Mapping[str, Any]) -> list[ReportFigure]:
+    """Write the figures of a report to FOLDER/figures/*.png, replacing earlier ones, and return them."""
+    figures = report_figures(report)
     with _raise_write_errors(folder / FIGURES):
         if (folder / FIGURES).is_dir():
             atomic.remove_folder(folder / FIGURES)
         for figure in figures:
-            atomic.write_bytes(folder / FIGURES / f"{figure.name}.png", plots.png(figure.figure))
+            atomic.write_bytes(folder / FIGURES / f"{figure.name}.png", plots.to_png(figure.figure))
     return figures
 
 
-def write_report(folder: Path, report: Mapping[str, Any], figures: Sequence[Drawing]) -> None:
-    """Write FOLDER/report.html and then FOLDER/report.json with the same numbers; figures: see `write_figures`."""
+def write_report(folder: Path, report: Mapping[str, Any], figures: Sequence[ReportFigure]) -> None:
+    """Write FOLDER/report.html and FOLDER/report.json with the same numbers.
+
+    Args:
+        folder: The folder of the run or of the evaluation.
+        report: The report.
+        figures: The figures that `write_figures` returned.
+    """
     page = render_run_page(report, figures)
     with _raise_write_errors(folder / REPORT):
         atomic.write_text(folder / PAGE, page)
@@ -41,6 +47,7 @@ def write_report(folder: Path, report: Mapping[str, Any], figures: Sequence[Draw
 
 @contextmanager
 def _raise_write_errors(path: Path) -> Iterator[None]:
+    """Raise MachineError for an OSError in the block."""
     try:
         yield
     except OSError as error:
@@ -49,25 +56,30 @@ def _raise_write_errors(path: Path) -> Iterator[None]:
         ) from None
 
 
-def render_run_page(report: Mapping[str, Any], figures: Sequence[Drawing] | None = None) -> str:
-    """Return the HTML page of a report; text from files is escaped."""
-    pictures = {
+def render_run_page(report: Mapping[str, Any], figures: Sequence[ReportFigure] | None = None) -> str:
+    """Return the HTML page of a report; text from files is escaped.
+
+    Args:
+        report: The report.
+        figures: The figures of the report; None: they are drawn here.
+    """
+    page_figures = {
         figure.name: {
             "heading": figure.heading,
             "caption": figure.caption,
-            "picture": plots.picture(figure.figure, figure.caption),
+            "picture": plots.to_svg(figure.figure, figure.caption),
         }
-        for figure in (drawings(report) if figures is None else figures)
+        for figure in (report_figures(report) if figures is None else figures)
         if figure.in_page
     }
-    findings = {finding["said"] for finding in report.get("findings", [])}
+    finding_messages = {finding["said"] for finding in report.get("findings", [])}
     return render(
         "run.html",
         report=report,
-        figures=pictures,
-        lengths=[picture for name, picture in pictures.items() if name.startswith("lengths_")],
+        figures=page_figures,
+        lengths=[figure for name, figure in page_figures.items() if name.startswith("lengths_")],
         scores=_scores(report),
-        warnings=[warning for warning in report.get("warnings", []) if warning not in findings],
+        warnings=[warning for warning in report.get("warnings", []) if warning not in finding_messages],
         evaluations=_evaluations(report.get("evaluations", [])),
         settings=_flatten(report.get("settings", {})),
         seconds=sum(step["seconds"] for step in report.get("wall_time", [])),
@@ -77,7 +89,7 @@ def render_run_page(report: Mapping[str, Any], figures: Sequence[Drawing] | None
 
 
 def _scores(report: Mapping[str, Any]) -> list[tuple[str, float, float | None]]:
-    """Return the name, value, and baseline's value of each score, without chance and tuned thresholds."""
+    """Return the name, value, and baseline's value of each score, except chance and thresholds tuned on dev."""
     baseline = report.get("baseline", {})
     scores = report["dev"] if "dev" in report else report["scores"]
     excluded = {_CHANCE, *report.get("chosen_on_dev", {})}
@@ -89,7 +101,7 @@ def _scores(report: Mapping[str, Any]) -> list[tuple[str, float, float | None]]:
 
 
 def _evaluations(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the rows of a table: the last evaluations, and the best one."""
+    """Return the table of the last evaluations and the best one."""
     rows = [
         row for i, row in enumerate(evaluations) if row["best"] or len(evaluations) - i <= _MAX_EVALUATIONS
     ]
@@ -100,7 +112,7 @@ def _evaluations(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _matrix(confusion: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the rows of a confusion matrix, each cell with its share of the row."""
+    """Return the rows of a confusion matrix, each cell with its count and its fraction of the row."""
     if not confusion or not confusion["counts"]:
         return []
     return [

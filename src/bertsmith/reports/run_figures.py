@@ -1,4 +1,4 @@
-"""Plots of fine-tuning and of an evaluation, from the numbers of a report."""
+"""Figures of a report of fine-tuning or of an evaluation."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MARKERS = ("o", "s", "^", "D")
-_MAX_BARS = 40  # labels
+_MAX_BARS = 40  # labels in a bar chart
+_MAX_MARKED_POINTS = 40  # lines of more points have no markers
+_MIN_DOT_AREA, _MAX_DOT_AREA = 12, 100  # square points, of the bins of a reliability diagram
 _NOT_SCORES = ("step", "epoch", "loss", "best")  # keys of an evaluation
 
 
-class Drawing(NamedTuple):
-    """A plot of a report.
+class ReportFigure(NamedTuple):
+    """A figure of a report.
 
     Attributes:
-        name: The name of its file.
-        heading: Its heading in the page.
-        figure: The plot.
-        caption: A description of the plot.
-        in_page: The page includes it; otherwise the page has a table instead.
+        name: The name of its file, without ".png".
+        heading: The heading in the page.
+        figure: The Matplotlib figure.
+        caption: A description of the figure.
+        in_page: True if the page includes the figure; otherwise the page has a table of the same numbers.
     """
 
     name: str
@@ -36,12 +38,12 @@ class Drawing(NamedTuple):
     in_page: bool = True
 
 
-def drawings(report: Mapping[str, Any]) -> list[Drawing]:
-    """Return all plots for which the report has numbers, in the order of the page."""
-    return [*_curves(report), *_answers(report.get("answers", {})), *_lengths(report)]
+def report_figures(report: Mapping[str, Any]) -> list[ReportFigure]:
+    """Return the figures for which a report has numbers, in the order of the page."""
+    return [*_training_curves(report), *_answer_figures(report.get("answers", {})), *_length_figures(report)]
 
 
-def _curves(report: Mapping[str, Any]) -> Iterator[Drawing]:
+def _training_curves(report: Mapping[str, Any]) -> Iterator[ReportFigure]:
     points = report.get("curve", {}).get("points", [])
     steps = [point["step"] for point in points]
     if len(points) > 1:
@@ -52,7 +54,7 @@ def _curves(report: Mapping[str, Any]) -> Iterator[Drawing]:
         if (mean_of := report["curve"]["mean_of"]) > 1:
             caption += f"; each point is the mean of {mean_of} lines of the log"
         figure = _plot_lines(steps, {"loss": losses}, "loss", report.get("best_step"))
-        yield Drawing("loss", "Training loss", figure, caption)
+        yield ReportFigure("loss", "Training loss", figure, caption)
     evaluations = report.get("evaluations", [])
     if len(evaluations) > 1:
         scores = {
@@ -68,7 +70,7 @@ def _curves(report: Mapping[str, Any]) -> Iterator[Drawing]:
                 f"; the best {score_name(metric)}, {value:.4f}, at update {best:,}, whose weights were kept"
             )
         figure = _plot_lines([row["step"] for row in evaluations], scores, "score", best)
-        yield Drawing("scores", "Scores on dev", figure, caption)
+        yield ReportFigure("scores", "Scores on dev", figure, caption)
     if len(points) > 1:
         rates = [point["learning_rate"] for point in points]
         maximum = max(rates)
@@ -76,7 +78,7 @@ def _curves(report: Mapping[str, Any]) -> Iterator[Drawing]:
             f"the highest logged rate is {_format_rate(maximum)}, at update {steps[rates.index(maximum)]:,}"
         )
         figure = _plot_lines(steps, {"": [rate * 1e6 for rate in rates]}, "millionths")
-        yield Drawing("learning_rate", "Learning rate", figure, caption)
+        yield ReportFigure("learning_rate", "Learning rate", figure, caption)
 
 
 def _format_rate(rate: float) -> str:
@@ -87,19 +89,26 @@ def _format_rate(rate: float) -> str:
 def _plot_lines(
     steps: Sequence[int], series: Mapping[str, Sequence[float]], y_label: str, best: int | None = None
 ) -> Figure:
-    """Plot lines over updates that differ in color, dash, and marker; best: an update to mark."""
-    styles = [(plots.BAR, "-"), (plots.LOST, "--"), (plots.INK, ":"), (plots.INK, "-.")]
+    """Plot lines that differ in color, dash pattern, and marker.
+
+    Args:
+        steps: The updates on the x axis.
+        series: The values of each line by name.
+        y_label: The label of the y axis.
+        best: The update to mark as that whose weights were kept.
+    """
+    styles = [(plots.BAR, "-"), (plots.ALERT, "--"), (plots.INK, ":"), (plots.INK, "-.")]
 
     def draw(axes: Axes) -> None:
         for i, (name, values) in enumerate(series.items()):
             color, dash = styles[i % len(styles)]
-            marker = _MARKERS[i % len(_MARKERS)] if len(steps) <= _MAX_BARS else None
+            marker = _MARKERS[i % len(_MARKERS)] if len(steps) <= _MAX_MARKED_POINTS else None
             axes.plot(steps, values, dash, color=color, marker=marker, markersize=4, label=name)
         if best is not None:
             axes.axvline(best, color=plots.INK, linewidth=0.8, linestyle=":", label="weights kept")
         if len(series) > 1:
             axes.legend(frameon=False, labelcolor=plots.INK, fontsize="small")
-        ticks = plots.whole_ticks(0, max(steps), 5)
+        ticks = plots.integer_ticks(0, max(steps), 5)
         axes.set_xticks(ticks, [plots.tick_label(tick) for tick in ticks])
         axes.set_xlabel("update")
         axes.set_ylabel(y_label)
@@ -107,23 +116,25 @@ def _plot_lines(
     return plots.figure(draw)
 
 
-def _answers(answers: Mapping[str, Any]) -> Iterator[Drawing]:
+def _answer_figures(answers: Mapping[str, Any]) -> Iterator[ReportFigure]:
     if confusion := answers.get("confusion"):
         accuracy = format_percent(1 - confusion["wrong"] / max(1, confusion["number"]))
         if confusion["counts"]:
             figure = _plot_matrix(confusion["labels"], confusion["counts"])
             caption = f"{confusion['number']:,} {confusion['of']}: {accuracy} right"
-            yield Drawing("confusion", "Confusion", figure, caption, in_page=False)
+            yield ReportFigure("confusion", "Confusion", figure, caption, in_page=False)
     for table in answers.get("tables", []):
         if table["columns"][1:] and "F1" in table["columns"] and len(table["rows"]) > 1:
-            yield Drawing("labels", "F1 by label", _plot_f1_bars(table), "F1 of each label", in_page=False)
+            yield ReportFigure(
+                "labels", "F1 by label", _plot_f1_bars(table), "F1 of each label", in_page=False
+            )
             break
     if reliability := answers.get("reliability"):
         caption = (
             f"{reliability['number']:,} {reliability['of']}; expected calibration error "
             f"{format_percent(reliability['error'])}"
         )
-        yield Drawing("reliability", "Reliability", _plot_reliability(reliability["bins"]), caption)
+        yield ReportFigure("reliability", "Reliability", _plot_reliability(reliability["bins"]), caption)
     if numbers := answers.get("numbers"):
         num_shown = len(numbers["pairs"])
         examples = (
@@ -132,15 +143,19 @@ def _answers(answers: Mapping[str, Any]) -> Iterator[Drawing]:
             else pluralize(num_shown, "example")
         )
         caption = f"{numbers['up']} by {numbers['across']}, {examples}"
-        yield Drawing("numbers", "Predicted and true numbers", _plot_scatter(numbers), caption)
+        yield ReportFigure("numbers", "Predicted and true numbers", _plot_scatter(numbers), caption)
 
 
 def _plot_reliability(bins: Sequence[Mapping[str, Any]]) -> Figure:
+    """Plot accuracy by confidence; the area of a dot grows with the number of predictions in its bin."""
+
     def draw(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], ":", color=plots.INK, linewidth=0.8)
         max_count = max(bin_["number"] for bin_ in bins)
         confidence, accuracy = [bin_["confidence"] for bin_ in bins], [bin_["right"] for bin_ in bins]
-        areas = [12 + 88 * bin_["number"] / max_count for bin_ in bins]
+        areas = [
+            _MIN_DOT_AREA + (_MAX_DOT_AREA - _MIN_DOT_AREA) * bin_["number"] / max_count for bin_ in bins
+        ]
         axes.plot(confidence, accuracy, "-", color=plots.BAR, linewidth=1)
         axes.scatter(confidence, accuracy, areas, color=plots.BAR)
         axes.set_xlim(-0.03, 1.03)
@@ -168,7 +183,7 @@ def _plot_scatter(numbers: Mapping[str, Any]) -> Figure:
 
 
 def _plot_matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Figure:
-    """Plot a confusion matrix with labels as rows and predictions as columns, shaded by the share of the row."""
+    """Plot a confusion matrix with labels as rows and predictions as columns, shaded by fraction of the row."""
     shares = [[cell / max(1, sum(row)) for cell in row] for row in counts]
 
     def draw(axes: Axes) -> None:
@@ -178,7 +193,7 @@ def _plot_matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Figu
                 if cell:
                     color = "white" if shares[i][j] > 0.5 else plots.INK
                     axes.text(j, i, f"{cell:,}", ha="center", va="center", color=color, fontsize=8)
-        ticks, names = range(len(labels)), plots.drawable(labels)
+        ticks, names = range(len(labels)), plots.displayable_labels(labels)
         axes.set_xticks(ticks, names, rotation=90, parse_math=False)
         axes.set_yticks(ticks, names, parse_math=False)
         axes.set_xlabel("prediction")
@@ -189,7 +204,7 @@ def _plot_matrix(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Figu
 
 
 def _plot_f1_bars(table: Mapping[str, Any]) -> Figure:
-    """Plot F1 of each row, or of the first and last rows if there are many."""
+    """Plot F1 of each row of a table, or of the first and last rows if there are many."""
     column, rows = table["columns"].index("F1"), table["rows"]
     if len(rows) > _MAX_BARS:
         rows = [*rows[: _MAX_BARS // 2], *rows[-_MAX_BARS // 2 :]]
@@ -197,7 +212,7 @@ def _plot_f1_bars(table: Mapping[str, Any]) -> Figure:
     def draw(axes: Axes) -> None:
         ticks = range(len(rows))
         axes.barh(ticks, [float(row[column]) for row in rows], color=plots.BAR)
-        axes.set_yticks(ticks, plots.drawable([row[0] for row in rows]), parse_math=False)
+        axes.set_yticks(ticks, plots.displayable_labels([row[0] for row in rows]), parse_math=False)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlim(0, 1)
         axes.set_xlabel("F1")
@@ -205,7 +220,7 @@ def _plot_f1_bars(table: Mapping[str, Any]) -> Figure:
     return plots.figure(draw, (plots.WIDTH, 1 + 0.25 * len(rows)))
 
 
-def _lengths(report: Mapping[str, Any]) -> Iterator[Drawing]:
+def _length_figures(report: Mapping[str, Any]) -> Iterator[ReportFigure]:
     for part, summary in report.get("lengths", {}).items():
         if summary["number"] == 0 or summary["least"] == summary["most"]:
             continue
@@ -219,4 +234,4 @@ def _lengths(report: Mapping[str, Any]) -> Iterator[Drawing]:
         )
         histogram = summary["histogram"]
         figure = plots.histogram(histogram["edges"], histogram["counts"], "tokens", "texts", max_tokens + 1)
-        yield Drawing(f"lengths_{part}", f"Lengths ({part})", figure, caption)
+        yield ReportFigure(f"lengths_{part}", f"Lengths ({part})", figure, caption)

@@ -1,4 +1,4 @@
-"""Wall time by step of a run."""
+"""Wall time of the steps of a workflow, such as reading, training, and evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bertsmith import hardware
 
 
 class StepTimer:
-    """Measure seconds by step, in the order of their first start; a nested step pauses the outer one."""
+    """Measure the seconds of each step, in order of first start; a step within another pauses the outer one."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -19,7 +19,7 @@ class StepTimer:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Attribute the time of the block to a step."""
+        """Return a context manager that adds the time of its block to a step."""
         self._seconds.setdefault(name, 0.0)
         self._add_elapsed()
         self._stack.append(name)
@@ -30,12 +30,12 @@ class StepTimer:
             self._stack.pop()
 
     def reattribute(self, name: str, to: str, seconds: float) -> None:
-        """Reattribute seconds of a step to another one."""
+        """Move seconds from one step to another."""
         self._seconds[name] = self._seconds.get(name, 0.0) - seconds
         self._seconds[to] = self._seconds.get(to, 0.0) + seconds
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return the steps and their seconds as rows of a report."""
+        """Return a dict for a report per step, with its name and seconds."""
         return [{"step": name, "seconds": round(value, 3)} for name, value in self._seconds.items()]
 
     def _add_elapsed(self) -> None:

@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 PARTS = ("one piece", "2 pieces", "3 pieces", "4 or more", "unknown")
 """Groups of words by their number of pieces."""
-_COLORS = ("#1f5f99", "#4f8fca", "#8fbbe3", "#cfe2f4", "#c8452f")  # of the plot; the page's are in base.html
+_COLORS = ("#1f5f99", "#4f8fca", "#8fbbe3", "#cfe2f4", "#c8452f")  # as in base.html: --part-1 to -4, --lost
 _UNKNOWN_HATCH = "///"  # distinguishes unknown words without colors, too
 _MAX_NAME_LENGTH = 32  # characters
 
 
 def tokenizers_page(report: Mapping[str, Any]) -> str:
-    """Return the HTML page of a report of `survey.inspect.measure`; text from files is escaped."""
+    """Return the HTML page of a report of `bertsmith.inspect_tokenizers`; text from files is escaped."""
     shares = {name: word_shares(row) for name, row in report["tokenizers"].items()}
     return render("tokenizers.html", report=report, part_names=PARTS, shares=shares)
 
 
 def word_shares(row: Mapping[str, Any]) -> list[float]:
-    """Return the share of the words in each of `PARTS`; words without pieces count as unknown."""
-    (dropped, *counts), total = row["words_by_pieces"], max(1, row["words"])
-    return [n / total for n in (*counts[:3], sum(counts[3:]), row["unknown_words"] + dropped)]
+    """Return the fraction of the words in each of `PARTS`; words without pieces count as unknown."""
+    (num_without_pieces, *counts), total = row["words_by_pieces"], max(1, row["words"])
+    return [n / total for n in (*counts[:3], sum(counts[3:]), row["unknown_words"] + num_without_pieces)]
 
 
 def tokenizers_plot(report: Mapping[str, Any]) -> Figure:
-    """Plot a stacked bar of `word_shares` per tokenizer, the best on top."""
+    """Plot a stacked bar of `word_shares` per tokenizer, the best tokenizer on top."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,8 +1,8 @@
 """Approximate nearest-neighbor search with an HNSW graph (Malkov and Yashunin 2018), by faiss.
 
-It compares a query with a small part of the vectors and may miss some of the nearest; its recall is measured when
-the graph is built. It pays off from some hundred thousand texts on. One thread builds it, so that the graph is
-deterministic.
+The search compares a query with a small part of the vectors, and may miss some of the nearest ones; its recall is
+measured when the graph is built. It is worthwhile from a few hundred thousand texts. One thread builds the graph,
+which makes it deterministic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.retrieval.exact import exact_products, search_vectors
 
 GRAPH = "hnsw.faiss"
-_M, _EF_CONSTRUCTION, _EF_SEARCH = 32, 200, 128  # faiss's names
+_M, _EF_CONSTRUCTION, _EF_SEARCH = 32, 200, 128  # parameters by faiss's names
 _ADD_BATCH_SIZE = 16_384  # vectors
 _RECALL_QUERIES, _RECALL_K = 200, 10
 
@@ -45,7 +45,7 @@ def import_faiss() -> Any:
 
 
 def build_graph(path: Path, vectors: NDArray[np.float32]) -> Recall:
-    """Write the graph of vectors [N, H] of length 1, and measure its recall."""
+    """Build the graph of vectors [N, H] of length 1, write it to a file, and return its recall."""
     faiss = import_faiss()
     threads = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
@@ -61,7 +61,7 @@ def build_graph(path: Path, vectors: NDArray[np.float32]) -> Recall:
 
 
 def open_graph(path: Path) -> Any:
-    """Load the graph of a file."""
+    """Load a graph; raise InputError if faiss cannot read it."""
     faiss = import_faiss()
     try:
         return faiss.read_index(str(path))
@@ -79,18 +79,19 @@ def search_graph(graph: Any, queries: NDArray[np.float32], k: int) -> list[NDArr
 
 
 def _measure_recall(graph: Any, vectors: NDArray[np.float32]) -> Recall:
-    """Search for evenly spaced vectors of the graph; a vector itself does not count as its neighbor."""
+    """Return the recall for evenly spaced vectors of the graph; a vector does not count as its own neighbor."""
     sample_size = min(_RECALL_QUERIES, len(vectors))
     sample = np.unique(np.linspace(0, len(vectors) - 1, sample_size).astype(np.int64))
     queries = np.ascontiguousarray(vectors[sample])
     exact_indices, exact_scores = search_vectors(queries, vectors, _RECALL_K + 1)
     candidates = search_graph(graph, queries, min(_RECALL_K + 1, len(vectors)))
     recalls = []
-    for index, query, approximate, nearest, scores in zip(
+    for index, query, graph_ids, nearest, scores in zip(
         sample, queries, candidates, exact_indices, exact_scores, strict=True
     ):
+        # Among more than k + 1 copies of a vector, the exact search may not return the vector itself.
         expected = (scores[nearest != index] if index in nearest else scores[:-1])[:_RECALL_K]
-        products = exact_products(query, np.asarray(vectors[approximate[approximate != index]]))
+        products = exact_products(query, np.asarray(vectors[graph_ids[graph_ids != index]]))
         hits = int((products >= expected[-1]).sum()) if len(expected) else 0  # ties with the tenth count
         recalls.append(min(hits, len(expected)) / len(expected) if len(expected) else 1.0)
     return Recall(recall_at_10=float(np.mean(recalls)), queries=len(sample))

@@ -1,8 +1,8 @@
 """Exact search: the k vectors with the highest inner products for each query, over a memory-mapped file.
 
 The last bits of a single-precision matrix product depend on the block size, so it only preselects candidates.
-These are compared by products in double precision, each summed separately. The result therefore does not depend
-on the block size, and equal scores stay in the order of the vectors.
+These are ranked by products in double precision, each summed separately. The result therefore does not depend on
+the block size, and vectors with equal products stay in their order.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ _UNIT_ROUNDOFF = 2.0**-24  # of single precision
 def search_vectors(
     queries: NDArray[np.float32], vectors: NDArray[np.float32], k: int, *, block_size: int = _BLOCK_SIZE
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return indices and products, both [Q, min(k, N)], of the k best of N vectors for each of Q queries.
+    """Return the k vectors with the highest inner products for each query, the highest first.
 
     Args:
-        queries: [Q, H].
-        vectors: [N, H]; may be a memory-mapped file.
-        k: The number of results per query; they are in descending order, equal ones in that of the vectors.
+        queries: Q queries of dimension H, [Q, H].
+        vectors: N vectors, [N, H]; may be a memory-mapped file.
+        k: The number of results per query.
         block_size: The number of vectors compared at a time.
+
+    Returns:
+        Indices, int64, and products, float64, both [Q, min(k, N)].
     """
     k = min(k, len(vectors))
     indices = np.zeros((len(queries), k), dtype=np.int64)
@@ -61,7 +64,8 @@ class _TopK:
 
     def __init__(self, query: NDArray[np.float32], k: int) -> None:
         self._query, self._k = query, k
-        # The error of a rounded sum of H products is at most this times the lengths of both vectors.
+        # An inner product of dimension H in single precision differs from the exact one by at most this, times the
+        # length of the other vector (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1).
         self._relative_error = (len(query) + 2) * _UNIT_ROUNDOFF * float(np.linalg.norm(query))
         self.indices = np.empty(0, dtype=np.int64)
         self.products = np.empty(0, dtype=np.float64)
@@ -69,10 +73,13 @@ class _TopK:
     def update(
         self, approximate: NDArray[np.float32], block: NDArray[np.float32], start: int, max_norm: float
     ) -> None:
-        """Merge a block of vectors.
+        """Merge the candidates of a block of n vectors into the best k.
+
+        A vector is a candidate unless its approximate product shows, given the rounding error, that k others have
+        higher exact products.
 
         Args:
-            approximate: Products in single precision, [n].
+            approximate: The products in single precision, [n].
             block: The vectors, [n, H].
             start: The index of the block's first vector.
             max_norm: The length of the block's longest vector.
@@ -83,11 +90,11 @@ class _TopK:
             threshold = float(self.products[-1]) - error
         if len(approximate) > self._k:
             kth = float(np.partition(approximate, -self._k)[-self._k])
-            threshold = max(threshold, kth - 2 * error)
+            threshold = max(threshold, kth - 2 * error)  # both products of the comparison have the error
         candidates = np.flatnonzero(approximate >= threshold)
         if not len(candidates):
             return
         indices = np.concatenate([self.indices, candidates + start])
         products = np.concatenate([self.products, exact_products(self._query, block[candidates])])
-        order = np.lexsort((indices, -products))[: self._k]
+        order = np.lexsort((indices, -products))[: self._k]  # by descending product, then by index
         self.indices, self.products = indices[order], products[order]

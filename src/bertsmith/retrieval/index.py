@@ -1,8 +1,8 @@
 """An index on disk: texts and their vectors, with the model that computed them and checksums of all files.
 
-A folder with index.json (the manifest, with the size and hash of each file), vectors.npy (float32, of length 1,
-memory-mapped), texts.arrow (the texts with their locations and ids), and optionally hnsw.faiss for approximate
-search.
+An index is a folder with index.json (the manifest, with the size and hash of each file), vectors.npy (float32
+[N, H] for N texts and vectors of dimension H, of length 1, memory-mapped), texts.arrow (the texts with their
+locations and ids), and optionally hnsw.faiss (a graph for approximate search).
 """
 
 from __future__ import annotations
@@ -37,12 +37,18 @@ from bertsmith.retrieval.vector_file import map_vectors, open_vector_file
 MANIFEST, VECTORS, TEXTS = "index.json", "vectors.npy", "texts.arrow"
 LAYOUT = atomic.FolderLayout("an index", MANIFEST, (MANIFEST, VECTORS, TEXTS, GRAPH))
 _REBUILD = "build the index again"
-_CHUNK_SIZE = 4096  # texts at a time
+_CHUNK_SIZE = 4096  # texts embedded at a time
 _SCHEMA = pa.schema([("text", pa.large_string()), ("place", pa.string()), ("id", pa.string())])
 
 
 class TextRow(NamedTuple):
-    """A text, its location, and its id (its line number if it has no id)."""
+    """A text of an index.
+
+    Attributes:
+        text: The text.
+        location: The file and line of the text.
+        id: The id in the user's file, or else the line number.
+    """
 
     text: str
     location: str
@@ -82,7 +88,7 @@ class Index:
         folder: The folder of the index.
 
     Raises:
-        InputError: The folder is no index, or a file is missing or changed.
+        InputError: The folder is not an index, or a file is missing or has changed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -131,9 +137,9 @@ class Index:
         return self._manifest.approximate
 
     def row(self, index: int) -> TextRow:
-        """Return the text of a vector."""
-        row = self._texts.slice(index, 1).to_pylist()[0]
-        return TextRow(row["text"], row["place"], row["id"])
+        """Return the text with an index that `nearest` returned."""
+        columns = self._texts.slice(index, 1).to_pylist()[0]
+        return TextRow(columns["text"], columns["place"], columns["id"])
 
     def check_approximate(self, approximate: bool) -> None:
         """Raise InputError if approximate search is requested and the index has no graph."""
@@ -149,12 +155,15 @@ class Index:
     def nearest(
         self, queries: NDArray[np.float32], k: int, *, approximate: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return indices and cosines of the k nearest texts of each query, both [Q, k], in descending order.
+        """Return the indices and cosines of the k nearest texts of each query, the nearest first.
 
         Args:
-            queries: [Q, H].
+            queries: The vectors of Q queries, [Q, H]; they need not have length 1.
             k: The number of results per query.
-            approximately: Use the graph, which may miss results (-1 with a cosine of -inf).
+            approximate: Use the graph, which may miss results (-1 with a cosine of -inf).
+
+        Returns:
+            Indices, int64, and cosines, float64, both [Q, min(k, N)].
 
         Raises:
             InputError: The dimensions differ, or the index has no graph.
@@ -191,9 +200,9 @@ def write_index(
     Args:
         output_dir: The folder to write.
         rows: The texts.
-        embed: Function from n texts to vectors [n, H].
+        embed: Function from n texts to their vectors [n, H], which need not have length 1.
         source: The model that computes the vectors.
-        approximately: Also build a graph for approximate search.
+        approximate: Also build a graph for approximate search.
         overwrite: Replace an existing index.
         progress: Called with the number of texts done.
 
@@ -317,12 +326,12 @@ def _read_texts(path: Path, num_texts: int) -> pa.Table:
 def _rescore(
     candidates: Sequence[NDArray[np.int64]], queries: NDArray[np.float32], vectors: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Sort the candidates of each query by their exact cosines; rows with fewer end in -1 and -inf."""
-    k = max((len(row) for row in candidates), default=0)
+    """Sort the candidates of each query by their exact cosines; rows with fewer candidates end in -1 and -inf."""
+    k = max(map(len, candidates), default=0)
     indices = np.full((len(candidates), k), -1, dtype=np.int64)
-    products = np.full((len(candidates), k), -np.inf)
-    for i, (row, query) in enumerate(zip(candidates, queries, strict=True)):
-        exact = exact_products(query, np.asarray(vectors[row]))
-        order = np.lexsort((row, -exact))
-        indices[i, : len(row)], products[i, : len(row)] = row[order], exact[order]
-    return indices, products
+    cosines = np.full((len(candidates), k), -np.inf)
+    for i, (ids, query) in enumerate(zip(candidates, queries, strict=True)):
+        exact = exact_products(query, np.asarray(vectors[ids]))
+        order = np.lexsort((ids, -exact))  # by descending cosine, then by index
+        indices[i, : len(ids)], cosines[i, : len(ids)] = ids[order], exact[order]
+    return indices, cosines

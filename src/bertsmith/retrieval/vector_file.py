@@ -1,4 +1,4 @@
-"""Vectors in a .npy file that is written in parts, without knowing the number of rows beforehand."""
+"""A .npy file of vectors that is written in parts, when the number of vectors is not known beforehand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertsmith.errors import InputError
 
 
 class VectorWriter:
-    """Append float32 rows of one dimension, then write their number into the header."""
+    """Append float32 vectors of one dimension H, and write their number into the header at the end."""
 
     def __init__(self, file: BinaryIO, dimension: int) -> None:
         self._file, self._dimension = file, dimension
@@ -22,14 +22,14 @@ class VectorWriter:
         self._write_header()
 
     def write(self, vectors: NDArray[np.float32]) -> None:
-        """Append rows [n, H]."""
+        """Append vectors [n, H]."""
         if vectors.ndim != 2 or vectors.shape[1] != self._dimension:
             raise ValueError(f"expected vectors [n, {self._dimension}], got {list(vectors.shape)}")
         self._file.write(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
         self.rows += len(vectors)
 
     def finish(self) -> None:
-        """Write the header again with the number of rows; NumPy pads it so that its length stays the same."""
+        """Write the header again with the number of vectors; NumPy pads it, so that its length stays the same."""
         end = self._file.tell()
         data_start = self._write_header()
         assert end == data_start + 4 * self._dimension * self.rows
@@ -44,7 +44,7 @@ class VectorWriter:
 
 @contextmanager
 def open_vector_file(path: Path, dimension: int) -> Iterator[VectorWriter]:
-    """Open a .npy file for vectors of a dimension; it is complete if the block ends without an error."""
+    """Open a .npy file to write vectors of a dimension; if the block raises an error, the file is incomplete."""
     with path.open("wb") as file:
         writer = VectorWriter(file, dimension)
         yield writer
@@ -52,10 +52,10 @@ def open_vector_file(path: Path, dimension: int) -> Iterator[VectorWriter]:
 
 
 def map_vectors(path: Path) -> NDArray[np.float32]:
-    """Map the vectors of a .npy file into memory: float32 [n, H] with n at least 1.
+    """Map the vectors of a .npy file, float32 [n, H], into memory.
 
     Raises:
-        InputError: The file holds no such vectors.
+        InputError: The file is not a .npy file, or contains another kind of array.
     """
     try:
         vectors: NDArray[np.float32] = np.lib.format.open_memmap(path, mode="r")

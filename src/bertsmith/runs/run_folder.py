@@ -228,8 +228,6 @@ def settings_of_run(kind: type[AnySettings], out: Path, changes: Mapping[str, An
     among the changes stands in place of the run's own.
     """
     kept = kind.from_file(out / SETTINGS)
-    if kept.flat()["train.kernels"] == "auto":  # of a version that had no others
-        kept = kept.changed({"train.kernels": "torch"})
     changes = without_other_budgets(changes)
     asked = kept.changed(changes).flat()
     settled = {name for name, value in _LEFT_OPEN.items() if asked[name] == value}

@@ -50,7 +50,7 @@ class Encoded:
         kept = len(encoding.ids) - encoding.sequence_ids.count(None)
         return cls(
             np.array(encoding.ids, dtype=np.int32),
-            np.array(encoding.segments, dtype=np.uint8),
+            np.array(encoding.type_ids, dtype=np.uint8),
             kept + encoding.num_truncated,
             kept,
             np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2) if located else None,

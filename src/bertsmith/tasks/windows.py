@@ -116,7 +116,7 @@ class _Arrays:
 
     def __init__(self, encoding: Encoding, sources: NDArray[np.int8]) -> None:
         self._ids = np.array(encoding.ids, dtype=np.int32)
-        self._segments = np.array(encoding.segments, dtype=np.uint8)
+        self._segments = np.array(encoding.type_ids, dtype=np.uint8)
         self._offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
         self._sources = sources
 

@@ -1,1 +1,1 @@
-"""Text to ids, segments, and offsets, for WordPiece, byte-level BPE, and Unigram; tokenizer files."""
+"""Encode texts with WordPiece, byte-level BPE, and Unigram tokenizers; read and write their files."""

@@ -1,6 +1,7 @@
-"""Byte-level BPE: the vocab.json and merges.txt of RoBERTa and GPT-2, and word boundaries between such pieces.
+"""Byte-level BPE, the tokenizer of GPT-2 and RoBERTa: read vocab.json and merges.txt, build it, find word starts.
 
-A printable character represents each byte (Ġ the space), so every text has ids and no text is unknown.
+Tokens are strings of 256 printable characters, each of which represents a byte (Ġ the space), so any text can be
+encoded. V is the vocabulary size.
 """
 
 from __future__ import annotations
@@ -23,15 +24,19 @@ from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer.config_schema import CORRUPT_FILE_HINT
 
 ROBERTA_SPECIAL_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
-# The reference library gives GPT-2 an unknown token by this name, although no text is ever unknown.
+# transformers gives GPT-2 an unknown token with this name, although no text is ever unknown.
 GPT2_SPECIAL_TOKENS = {"unk": "<|endoftext|>"}
-# Classes of a piece's first and last character, by which GPT-2's pattern splits text.
+# Classes of characters, between which GPT-2's pattern (Radford et al. 2019) splits text. SPACE is U+0020,
+# WHITESPACE all other whitespace. CONTINUATION stands for bytes that continue a character of an earlier piece.
 LETTER, NUMBER, OTHER, SPACE, WHITESPACE, CONTINUATION = range(6)
 
 
 @cache
 def byte_decoder() -> dict[str, int]:
-    """Return the byte that each of the 256 characters represents (Radford et al. 2019, section 2.2)."""
+    """Return the byte that each of the 256 characters represents, the inverse of GPT-2's `bytes_to_unicode`.
+
+    Printable bytes represent themselves, others the characters from U+0100 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -74,7 +79,7 @@ def check_byte_pieces(vocabulary: Mapping[str, int], file: Path) -> None:
 
 
 def read_merges(file: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Read the pairs of a merges.txt in order; its first line may state a version."""
+    """Read the pairs of a merges.txt, the earliest merge first; the first line may state a version."""
     if not file.is_file():
         raise not_found_error(file, hint="vocab.json needs merges.txt in the same folder")
     merges: list[tuple[str, str]] = []
@@ -111,7 +116,14 @@ def build_byte_level_bpe(
     special_tokens: Mapping[str, str],
     add_prefix_space: bool = False,
 ) -> tokenizers.Tokenizer:
-    """Build the library's tokenizer as the reference does, with RoBERTa's template if there are cls and sep."""
+    """Build a backend tokenizer as transformers builds RoBERTa's, or GPT-2's if there are no cls and sep tokens.
+
+    Args:
+        vocabulary: The id of each token.
+        merges: Pairs of tokens, the earliest merge first.
+        special_tokens: Special tokens by role.
+        add_prefix_space: Insert a space before a text that does not start with one.
+    """
     model = models.BPE(
         vocab=dict(vocabulary),
         merges=list(merges),
@@ -119,20 +131,23 @@ def build_byte_level_bpe(
         end_of_word_suffix="",
         fuse_unk=False,
     )
-    library = tokenizers.Tokenizer(model)
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    library.decoder = decoders.ByteLevel()
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    backend.decoder = decoders.ByteLevel()
     if "cls" in special_tokens and "sep" in special_tokens:
         cls, sep = special_tokens["cls"], special_tokens["sep"]
-        library.post_processor = processors.RobertaProcessing(
-            (sep, vocabulary[sep]), (cls, vocabulary[cls]), True, add_prefix_space
+        backend.post_processor = processors.RobertaProcessing(
+            (sep, vocabulary[sep]),
+            (cls, vocabulary[cls]),
+            trim_offsets=True,
+            add_prefix_space=add_prefix_space,
         )
-    library.add_special_tokens(make_added_tokens(special_tokens))
-    return library
+    backend.add_special_tokens(make_added_tokens(special_tokens))
+    return backend
 
 
 def make_added_tokens(special_tokens: Mapping[str, str]) -> list[AddedToken]:
-    """Return special tokens for the library; the mask strips the space before it, as in the released models."""
+    """Return special tokens with the flags of released models: the mask token includes the space before it."""
     return [
         AddedToken(token, lstrip=role == "mask", normalized=False) for role, token in special_tokens.items()
     ]
@@ -153,24 +168,31 @@ def vocabulary_files(definition: Mapping[str, Any]) -> dict[str, str]:
 
 
 def edge_classes(tokens: Sequence[str]) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-    """Return the class of each piece's first and last character, int8 [V] each.
+    """Return the class of each token's first and last character, int8 [V] each.
 
-    CONTINUATION marks a piece that starts with (or consists of) the remaining bytes of a character that an earlier
-    piece started.
+    The first class is CONTINUATION if the token starts with bytes that continue a character of the token before;
+    both are if it consists of such bytes.
     """
     pairs = [_edge_classes(token) for token in tokens]
     return np.array([first for first, _ in pairs], np.int8), np.array([last for _, last in pairs], np.int8)
 
 
 def word_starts(first: NDArray[np.int8], last: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Return bool [N] from the edge classes [N] of successive pieces: True where GPT-2's pattern starts a word.
+    """Mark the tokens of a sequence at which GPT-2's pattern starts a word.
 
-    It is also True at the letters of a contraction ('s) that are a separate piece; the pattern leaves them with
-    the apostrophe.
+    The letters of a contraction ('s) that are a separate token are also marked; the pattern leaves them with the
+    apostrophe.
+
+    Args:
+        first: The class of each token's first character, int8 [N], see `edge_classes`.
+        last: The class of each token's last character, int8 [N].
+
+    Returns:
+        bool [N].
     """
-    # A piece of continuation bytes alone ends like the last piece before it that had more.
-    source = np.maximum.accumulate(np.where(last != CONTINUATION, np.arange(len(last)), 0))
-    previous = np.concatenate([[np.int8(WHITESPACE)], last[source][:-1]])
+    # A token of continuation bytes alone ends a character of the last token before it that has other bytes.
+    character_token = np.maximum.accumulate(np.where(last != CONTINUATION, np.arange(len(last)), 0))
+    previous = np.concatenate([[np.int8(WHITESPACE)], last[character_token][:-1]])
     starts: NDArray[np.bool_] = (first == SPACE) | (
         (first != previous) & (first != CONTINUATION) & (previous != SPACE)
     )
@@ -183,6 +205,7 @@ def _edge_classes(token: str) -> tuple[int, int]:
     if not token or any(character not in decoder for character in token):
         return OTHER, OTHER
     data = bytes(decoder[character] for character in token)
+    # In UTF-8, bytes of the form 10xxxxxx continue a character, and all others start one.
     lead_bytes = [i for i, byte in enumerate(data) if byte & 0xC0 != 0x80]
     if not lead_bytes:
         return CONTINUATION, CONTINUATION
@@ -191,11 +214,13 @@ def _edge_classes(token: str) -> tuple[int, int]:
 
 
 def _character_class(data: bytes, start: int) -> int:
+    """Return the class of the UTF-8 character that starts at this byte."""
     lead = data[start]
     length = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
     try:
         character = data[start : start + length].decode("utf-8")
-    except UnicodeDecodeError:  # The next piece has the rest. Most of E2 and F0 on are symbols and emoji.
+    except UnicodeDecodeError:
+        # The next token has the rest of the character. Most that start with E2, or from F0 on, are symbols.
         return OTHER if lead == 0xE2 or lead >= 0xF0 else LETTER
     if character == " ":
         return SPACE

@@ -1,6 +1,6 @@
-"""Schemas of tokenizer_config.json, special_tokens_map.json, and the outline of tokenizer.json.
+"""Schemas of tokenizer_config.json, special_tokens_map.json, and tokenizer.json.
 
-They list the fields that bertsmith reads; other fields are ignored. The tokenizers library reads the rest of a
+They list the fields that bertsmith reads; other fields are ignored. The tokenizers library validates the rest of a
 tokenizer.json.
 """
 
@@ -24,7 +24,7 @@ class _Schema(BaseModel):
 
 
 def _token_content(value: Any) -> Any:
-    """Return the text of a token; a token with flags is an object."""
+    """Return the string of a token, which is an object in the file if it has flags such as lstrip."""
     return value["content"] if isinstance(value, dict) and "content" in value else value
 
 
@@ -32,7 +32,10 @@ Token = Annotated[str | None, BeforeValidator(_token_content)]
 
 
 class TokenizerConfig(_Schema):
-    """The merged fields of tokenizer_config.json and special_tokens_map.json; None where neither has one."""
+    """The fields of tokenizer_config.json and special_tokens_map.json together; None for a field that neither has.
+
+    `bertsmith_normalizer` is ours, the others are those of transformers.
+    """
 
     tokenizer_class: str | None = None
     model_max_length: int | float | None = None
@@ -75,14 +78,14 @@ class TokenizerModel(_Schema):
 
 
 class TokenizerOutline(_Schema):
-    """The parts of a tokenizer.json that decide whether it is supported."""
+    """The fields of a tokenizer.json that decide if bertsmith supports it."""
 
     model: TokenizerModel
     pre_tokenizer: PipelineStep | None = None
 
 
 def read_config(folder: Path) -> TokenizerConfig:
-    """Read a folder's configuration; tokenizer_config.json overrides special_tokens_map.json."""
+    """Read the configuration in a folder; tokenizer_config.json overrides special_tokens_map.json."""
     values: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():

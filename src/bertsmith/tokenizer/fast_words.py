@@ -1,10 +1,13 @@
-"""Encode each distinct word once: the fast path of WordPiece for whole corpora.
+"""Encode a corpus with WordPiece by encoding each distinct word once.
 
-BERT's normalizer looks at one character at a time, and its pre-tokenizer at whitespace, punctuation, and
-ideographs. A text may therefore be split there, and its ids are the concatenated ids of the runs between. NumPy
-classifies the bytes, Arrow indexes the runs, the library encodes each distinct run, and a gather produces the
-ids. A missed split (at other scripts' punctuation, for example) only makes runs longer: the library encodes them,
-so the ids always equal the library's.
+BERT's normalizer treats each character alone, and its pre-tokenizer splits at whitespace, punctuation, and
+ideographs. A text can therefore be split there into runs (of bytes between such characters, or one such
+character), and its ids are the concatenated ids of its runs. NumPy classifies the bytes and finds the runs, Arrow
+finds the distinct ones, the backend (the tokenizers library) encodes those that are not in the cache, and a gather
+produces the ids of the texts. Splits that are missed, for example at the punctuation of other scripts, only make
+runs longer; the backend splits them, so the ids always equal the backend's.
+
+Shapes: R runs in all texts, N ids.
 """
 
 from __future__ import annotations
@@ -22,14 +25,17 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 
 IntArray = NDArray[np.int64]
 
-_BLANK, _ISOLATED, _RUN = 0, 1, 2  # classes of bytes
+# Classes of bytes: whitespace, ASCII punctuation (each character is a run), and all others, whose sequences are
+# runs.
+_BLANK, _PUNCTUATION, _OTHER = 0, 1, 2
 _BLANKS = b"\t\n\r "
 _MAX_CACHED_RUNS = 1 << 17  # some 20 MB
-_RUNS_PER_TEXT = 1000  # runs that the library encodes in one text
-_NEVER_EVICTED = 1 << 60  # a number of uses
+_RUNS_PER_TEXT = 1000  # number of runs that are joined to one text for the backend
+_NEVER_EVICTED = 1 << 60  # a number of uses that no other run reaches
 _ASCII_PUNCTUATION = [*range(33, 48), *range(58, 65), *range(91, 97), *range(123, 127)]
-# Punctuation (Unicode's P classes, without decompositions) that is common between ideographs and in typeset text.
-_WIDE_PUNCTUATION = [
+# Punctuation of three UTF-8 bytes that is common in Chinese and in typeset text: of Unicode's P categories,
+# without characters that decompose.
+_THREE_BYTE_PUNCTUATION = [
     *range(0x2010, 0x2028),
     *range(0x2030, 0x203A),
     *range(0x3001, 0x3004),
@@ -46,10 +52,10 @@ _WIDE_PUNCTUATION = [
 
 
 def can_encode(tokenizer: Tokenizer) -> bool:
-    """Return True if a tokenizer splits text by BERT's rules, so that `WordEncoder` may encode for it.
+    """Return True if `WordEncoder` supports a tokenizer.
 
-    It must be WordPiece with the library's BERT normalizer and pre-tokenizer. All added tokens must be special;
-    the library matches others across word boundaries.
+    It must be WordPiece with the backend's BertNormalizer and BertPreTokenizer. All its added tokens must be
+    special, since the backend matches others across words.
     """
     definition = json.loads(tokenizer.definition)
     types = [(definition.get(part) or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
@@ -61,54 +67,61 @@ def can_encode(tokenizer: Tokenizer) -> bool:
 
 
 class WordEncoder:
-    """Encode many texts at once with a cache of runs. Not thread-safe."""
+    """Encode many texts at once, with a cache of the ids of runs. It is not thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Create the encoder for a tokenizer that passes `can_encode`."""
-        self._encode_with_library = tokenizer.encode_ids
+        self._encode_with_backend = tokenizer.encode_ids
         self._byte_classes = _byte_classes()
-        chinese = bool(json.loads(tokenizer.definition)["normalizer"]["handle_chinese_chars"])
-        self._is_wide_word = _wide_words(chinese)
-        self._separator = _separator(tokenizer)
+        handle_chinese_chars = bool(json.loads(tokenizer.definition)["normalizer"]["handle_chinese_chars"])
+        self._is_three_byte_run = _three_byte_runs(handle_chinese_chars)
+        self._separator = _find_separator(tokenizer)
         self._ascii_encoder = _AsciiEncoder(tokenizer)
         self._run_index: dict[bytes, int] = {}
-        # By run: the start of its ids in `_ids`, their number, and how often the run was used.
+        # For each cached run: the start of its ids in `_ids`, their number, and how often the run was used.
         self._starts = self._lengths = self._ids = self._uses = np.empty(0, dtype=np.int64)
-        if (
-            self._separator is not None
-        ):  # always in the cache: it separates the runs that are encoded together
+        if self._separator is not None:
+            # The separator of the runs that `_encode_runs` encodes together is always in the cache, so that it is
+            # never one of these runs.
             character, token_id = self._separator
             self._run_index = {character.encode(): 0}
             self._starts, self._lengths, self._ids = np.array([0]), np.array([1]), np.array([token_id])
             self._uses = np.array([_NEVER_EVICTED])
 
     def encode(self, texts: Sequence[str]) -> tuple[IntArray, IntArray]:
-        """Return the library's ids of all texts, concatenated [N], and the number of ids of each [len(texts)]."""
+        """Encode texts without special tokens or truncation.
+
+        Returns:
+            The ids of all texts, concatenated, int64 [N], and the number of ids of each text, int64 [len(texts)].
+        """
+        # A line end ends each text. Line ends within texts are only whitespace, so a space replaces them.
         joined = "\n".join(texts) + "\n"
-        if joined.count("\n") > len(texts):  # Line ends are blanks; here they separate the texts.
+        if joined.count("\n") > len(texts):
             joined = "\n".join(text.replace("\n", " ") for text in texts) + "\n"
         raw = joined.encode("utf-8")
         data = np.frombuffer(raw, dtype=np.uint8)
         classes = self._byte_classes.take(data)
-        in_run = classes == _RUN
-        starts = classes == _ISOLATED
-        starts[0] |= in_run[0]
-        starts[1:] |= in_run[1:] > in_run[:-1]
-        self._split_wide(data, in_run, starts)
-        # Both without the blanks; deleting bytes is three times as fast as indexing with booleans.
-        flags = starts.view(np.uint8) | (classes == _BLANK).view(np.uint8) << 1
+        is_other = classes == _OTHER
+        is_start = classes == _PUNCTUATION
+        is_start[0] |= is_other[0]
+        is_start[1:] |= is_other[1:] > is_other[:-1]
+        self._split_three_byte_runs(data, is_other, is_start)
+        # Remove the blanks from the data and from `is_start`. Deleting bytes from a bytes object is three times as
+        # fast as indexing with booleans, so bit 1 marks the blanks, where bit 0 is never set.
+        flags = is_start.view(np.uint8) | (classes == _BLANK).view(np.uint8) << 1
         dense_starts = np.frombuffer(flags.tobytes().translate(None, b"\2"), dtype=np.uint8)
         dense_data = np.frombuffer(raw.translate(None, _BLANKS), dtype=np.uint8)
-        first, lengths = self._look_up(dense_data, np.flatnonzero(dense_starts))
-        ids = self._ids[_ranges(first, lengths)]
-        num_runs = np.cumsum(starts, dtype=np.int32)[data == ord("\n")]
-        num_ids = np.concatenate([[0], np.cumsum(lengths)])[num_runs]
-        return ids, np.diff(num_ids, prepend=0)
+        id_starts, id_counts = self._look_up(dense_data, np.flatnonzero(dense_starts))
+        ids = self._ids[_ranges(id_starts, id_counts)]
+        runs_before_end = np.cumsum(is_start, dtype=np.int32)[data == ord("\n")]
+        ids_before_end = np.concatenate([[0], np.cumsum(id_counts)])[runs_before_end]
+        return ids, np.diff(ids_before_end, prepend=0)
 
-    def _split_wide(
-        self, data: NDArray[np.uint8], in_run: NDArray[np.bool_], starts: NDArray[np.bool_]
+    def _split_three_byte_runs(
+        self, data: NDArray[np.uint8], is_other: NDArray[np.bool_], is_start: NDArray[np.bool_]
     ) -> None:
         """Start a run at and after each ideograph and punctuation character of three bytes, in place."""
+        # In UTF-8 the bytes 1110xxxx 10xxxxxx 10xxxxxx are a character. E0 and E1 start none of these characters.
         leads = np.flatnonzero((data >= 0xE2) & (data <= 0xEF))
         if not len(leads):
             return
@@ -117,13 +130,18 @@ class WordEncoder:
             | (data[leads + 1].astype(np.int32) & 63) << 6
             | (data[leads + 2].astype(np.int32) & 63)
         )
-        leads = leads[self._is_wide_word[code_points]]
-        starts[leads] = True
+        leads = leads[self._is_three_byte_run[code_points]]
+        is_start[leads] = True
         ends = leads + 3
-        starts[ends] |= in_run[ends]
+        is_start[ends] |= is_other[ends]
 
     def _look_up(self, data: NDArray[np.uint8], starts: IntArray) -> tuple[IntArray, IntArray]:
-        """Return for each run the start of its ids in `_ids` and their number."""
+        """Return for each run the start of its ids in `_ids` and their number, [R] each.
+
+        Args:
+            data: The bytes of all runs.
+            starts: The start of each run in `data`, [R].
+        """
         offsets = np.append(starts, len(data)).astype(np.int32)
         runs = pa.Array.from_buffers(
             pa.binary(), len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
@@ -144,7 +162,10 @@ class WordEncoder:
         return self._starts[index], self._lengths[index]
 
     def _add(self, runs: list[bytes]) -> None:
-        alphanumeric = [run for run in runs if run.isalnum()]  # of bytes: ASCII letters and digits
+        """Encode runs and add them to the cache."""
+        alphanumeric = [
+            run for run in runs if run.isalnum()
+        ]  # of ASCII letters and digits, since these are bytes
         others = [run for run in runs if not run.isalnum()]
         id_lists = list(map(self._ascii_encoder.encode, alphanumeric))
         ids, lengths = self._encode_runs([run.decode("utf-8") for run in others])
@@ -159,41 +180,41 @@ class WordEncoder:
         self._ids = np.concatenate([self._ids, ids])
 
     def _encode_runs(self, runs: list[str]) -> tuple[IntArray, IntArray]:
-        """Return the library's ids of all runs, concatenated, and the number of ids of each."""
-        # A call costs the library more than the few letters of a run. One text therefore holds many runs, with a
-        # separator between them that has one known id and at which a text may be split. A run either is that
-        # separator or does not contain it.
+        """Return the backend's ids of all runs, concatenated, and the number of ids of each run."""
+        # A text costs the backend more than the few letters of a run. Many runs are therefore joined to one text,
+        # with a separator after each, which has one known id. No run contains it: as punctuation it is a run by
+        # itself, which is always in the cache.
         if self._separator is None:
-            id_lists = self._encode_with_library(runs)
+            id_lists = self._encode_with_backend(runs)
             return _concatenate(id_lists), _list_lengths(id_lists)
         separator, separator_id = self._separator
         texts = [
             separator.join(runs[start : start + _RUNS_PER_TEXT]) + separator
             for start in range(0, len(runs), _RUNS_PER_TEXT)
         ]
-        ids = _concatenate(self._encode_with_library(texts))
+        ids = _concatenate(self._encode_with_backend(texts))
         is_separator = ids == separator_id
         lengths = np.diff(np.flatnonzero(is_separator), prepend=-1) - 1
         return ids[~is_separator], lengths
 
     def _evict(self) -> None:
-        """Keep the most used half of the cache; evicted runs are encoded again when they recur."""
+        """Keep the runs with the most uses, half as many as fit; others are encoded again when they recur."""
         best = np.sort(np.argsort(-self._uses, kind="stable")[: _MAX_CACHED_RUNS // 2])
         runs = list(self._run_index)  # in the order of their indices
         self._run_index = {runs[old]: new for new, old in enumerate(best.tolist())}
         self._ids = self._ids[_ranges(self._starts[best], self._lengths[best])]
         self._lengths = self._lengths[best]
         self._starts = np.cumsum(self._lengths) - self._lengths
-        self._uses = self._uses[best] // 2  # so that the words of a new subject can displace old ones
+        self._uses = self._uses[best] // 2  # Recent uses count more, so that new words can displace old ones.
         if self._separator is not None:
             self._uses[0] = _NEVER_EVICTED
 
 
 class _AsciiEncoder:
-    """WordPiece on ASCII letters and digits, for which the normalizer only lower-cases.
+    """WordPiece for words of ASCII letters and digits, for which the normalizer at most lower-cases.
 
-    The longest matching piece first, `[UNK]` if no piece matches (Wu et al. 2016, section 4.1). The ids equal the
-    library's, in a third of its time.
+    At each position it takes the longest matching piece; if no piece matches, the word is `[UNK]`. The ids equal
+    the backend's, in a third of its time.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -204,7 +225,7 @@ class _AsciiEncoder:
             token.removeprefix(prefix): i for token, i in self._vocabulary.items() if token.startswith(prefix)
         }
         self._max_length = int(model["max_input_chars_per_word"])
-        self._unknown = [tokenizer.unk_token_id]
+        self._unk_ids = [tokenizer.unk_token_id]
         self._lowercase = tokenizer.lowercase
 
     def encode(self, run: bytes) -> list[int]:
@@ -213,7 +234,7 @@ class _AsciiEncoder:
             word = word.lower()
         word_id = self._vocabulary.get(word)
         if len(word) > self._max_length:
-            return self._unknown
+            return self._unk_ids
         if word_id is not None:
             return [word_id]
         ids: list[int] = []
@@ -223,16 +244,16 @@ class _AsciiEncoder:
             while (piece_id := pieces.get(word[start:end])) is None:
                 end -= 1
                 if end == start:
-                    return self._unknown
+                    return self._unk_ids
             ids.append(piece_id)
             start, pieces = end, self._continuations
         return ids
 
 
-def _separator(tokenizer: Tokenizer) -> tuple[str, int] | None:
-    """Return a punctuation character of the vocabulary with its id; None if there is none.
+def _find_separator(tokenizer: Tokenizer) -> tuple[str, int] | None:
+    """Return an ASCII punctuation character of the vocabulary with its id; None if there is none.
 
-    The normalizer maps no other character to it.
+    The normalizer must map no other character to it.
     """
     candidates = "!,.()"
     for character, ids in zip(candidates, tokenizer.encode_ids(list(candidates)), strict=True):
@@ -258,16 +279,17 @@ def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
 
 
 def _byte_classes() -> NDArray[np.uint8]:
-    classes = np.full(256, _RUN, dtype=np.uint8)
+    """Return the class of each byte, [256]."""
+    classes = np.full(256, _OTHER, dtype=np.uint8)
     classes[list(_BLANKS)] = _BLANK
-    classes[_ASCII_PUNCTUATION] = _ISOLATED
+    classes[_ASCII_PUNCTUATION] = _PUNCTUATION
     return classes
 
 
-def _wide_words(ideographs: bool) -> NDArray[np.bool_]:
-    """Return bool [65536]: True for the three-byte characters that are words by themselves."""
-    is_word = np.zeros(1 << 16, dtype=np.bool_)
-    is_word[_WIDE_PUNCTUATION] = True
+def _three_byte_runs(ideographs: bool) -> NDArray[np.bool_]:
+    """Mark the characters of three UTF-8 bytes that are runs by themselves, bool [65536] by code point."""
+    is_run = np.zeros(1 << 16, dtype=np.bool_)
+    is_run[_THREE_BYTE_PUNCTUATION] = True
     for block in IDEOGRAPHS if ideographs else ():
-        is_word[block.start : block.stop] = True  # slices beyond the end are empty
-    return is_word
+        is_run[block.start : block.stop] = True  # Blocks beyond U+FFFF are empty slices.
+    return is_run

@@ -1,5 +1,8 @@
-"""Read and write tokenizer files: tokenizer.json, tokenizer_config.json, and the vocabulary files of each kind
-(vocab.txt; vocab.json with merges.txt; spiece.model)."""
+"""Read and write a tokenizer's files: tokenizer.json, tokenizer_config.json, and the vocabulary files of its kind.
+
+The vocabulary files are vocab.txt for WordPiece, vocab.json and merges.txt for byte-level BPE, and spiece.model
+for Unigram.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,7 @@ TOKENIZER_FILES = (
     "tokenizer_config.json",
 )
 """All files that `write_folder` may write."""
+_UNKNOWN_CHARACTER = "\U0010fffd"  # a private code point that no vocabulary has
 _ENTRY_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 _KINDS: dict[str, TokenizerKind] = {
     "WordPiece": "wordpiece",
@@ -49,8 +53,9 @@ _KINDS: dict[str, TokenizerKind] = {
     "Unigram": "unigram",
 }
 _DEFAULT_MAX_LENGTH = 512
-_BuiltTokenizer = tuple[tokenizers.Tokenizer, dict[str, str]]
-"""The library's tokenizer, and the special tokens by role."""
+_MIN_UNLIMITED_LENGTH = 10**9  # transformers writes "no limit" as 10**30
+_BackendWithSpecialTokens = tuple[tokenizers.Tokenizer, dict[str, str]]
+"""A backend tokenizer, and the special tokens by role."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,13 @@ class TokenizerSource:
 def read_folder(
     path: Path, lowercase: bool | None, normalizer: NormalizerName | None = None
 ) -> TokenizerSource:
-    """Read a tokenizer's folder or one of its files; `normalizer` is valid only with a vocab.txt."""
+    """Read a tokenizer's folder or one of its files.
+
+    Args:
+        path: See `Tokenizer.load`.
+        lowercase: See `Tokenizer.load`; an error if a file states the contrary.
+        normalizer: See `Tokenizer.load`; an error if the file is not a vocab.txt.
+    """
     file = _entry_file(path)
     config = read_config(file.parent)
     if normalizer is not None and file.name != "vocab.txt":
@@ -86,48 +97,48 @@ def read_folder(
         )
     if file.name == "merges.txt":
         file = file.with_name("vocab.json")
-    sentencepiece_model, is_complete = None, False
+    sentencepiece_model = None
+    is_tokenizer_json = False
     if file.name.endswith(".model"):
-        library, special_tokens = _from_sentencepiece(file, lowercase, config)
+        backend, special_tokens = _from_sentencepiece(file, lowercase, config)
         sentencepiece_model = file.read_bytes()
     elif file.suffix == ".json":
         content = read_json_object(file)
         # "model" may also be a token of a vocab.json, but its value is then an id.
-        is_complete = file.name == "tokenizer.json" or isinstance(content.get("model"), dict)
-        if is_complete:
-            library, special_tokens = _from_tokenizer_json(file, content, config)
+        is_tokenizer_json = file.name == "tokenizer.json" or isinstance(content.get("model"), dict)
+        if is_tokenizer_json:
+            backend, special_tokens = _from_tokenizer_json(file, content, config)
         else:
-            library, special_tokens = _from_vocab_json(file, content, lowercase, config)
+            backend, special_tokens = _from_vocab_json(file, content, lowercase, config)
         model_file = file.with_name("spiece.model")
-        if model_file.is_file() and isinstance(library.model, tokenizers.models.Unigram):
+        if model_file.is_file() and isinstance(backend.model, tokenizers.models.Unigram):
             sentencepiece_model = model_file.read_bytes()
     else:
         special_tokens = {**BERT_SPECIAL_TOKENS, **config.special_tokens()}
-        library = wordpiece.build_wordpiece(
+        backend = wordpiece.build_wordpiece(
             wordpiece.read_vocabulary(file),
             lowercase=_resolve_lowercase(lowercase, config),
             special_tokens=special_tokens,
             location=file,
-            chinese=config.tokenize_chinese_chars is not False,
+            handle_chinese_chars=config.tokenize_chinese_chars is not False,
             strip_accents=config.strip_accents,
             normalizer=normalizer or ("google" if config.bertsmith_normalizer == "google" else "hf"),
         )
-    text = library.to_str()
-    definition = json.loads(text)  # once: a vocabulary takes time to write and to read
-    if is_complete:
-        PostProcessor.from_definition(definition, library.get_vocab_size(), file)
+    text = backend.to_str()
+    definition = json.loads(text)
+    if is_tokenizer_json:
+        PostProcessor.from_definition(definition, backend.get_vocab_size(), file)
         _check_case(file, lowercase, lowercases(definition))
-    _check_usable(file, library, definition["model"])
-    # The reference library writes "no limit" as 10**30.
+    _check_usable(file, backend, definition["model"])
     length = config.model_max_length or 0
-    max_length = int(length) if 0 < length < 10**9 else _DEFAULT_MAX_LENGTH
+    max_length = int(length) if 0 < length < _MIN_UNLIMITED_LENGTH else _DEFAULT_MAX_LENGTH
     return TokenizerSource(text, max_length, special_tokens, sentencepiece_model)
 
 
 def write_folder(folder: Path, source: TokenizerSource, tokens: Sequence[str]) -> None:
     """Write the vocabulary files of the kind, tokenizer_config.json, and tokenizer.json, each atomically."""
     definition = json.loads(source.definition)
-    kind = kind_of(definition)
+    kind = tokenizer_kind(definition)
     if kind == "wordpiece":
         files = {"vocab.txt": "".join(f"{token}\n" for token in tokens)}
     else:
@@ -147,7 +158,7 @@ def write_folder(folder: Path, source: TokenizerSource, tokens: Sequence[str]) -
         atomic.write_text(folder / name, text)
 
 
-def kind_of(definition: Mapping[str, Any]) -> TokenizerKind:
+def tokenizer_kind(definition: Mapping[str, Any]) -> TokenizerKind:
     """Return the kind of a tokenizer.json."""
     return _KINDS[definition["model"]["type"]]
 
@@ -160,6 +171,7 @@ def lowercases(definition: Mapping[str, Any]) -> bool:
 
 
 def _entry_file(path: Path) -> Path:
+    """Return the path if it is a file, or the file of a folder from which the tokenizer is built."""
     if path.is_file():
         return path
     if not path.is_dir():
@@ -175,7 +187,9 @@ def _entry_file(path: Path) -> Path:
     )
 
 
-def _from_tokenizer_json(file: Path, content: dict[str, Any], config: TokenizerConfig) -> _BuiltTokenizer:
+def _from_tokenizer_json(
+    file: Path, content: dict[str, Any], config: TokenizerConfig
+) -> _BackendWithSpecialTokens:
     outline = validate(content, TokenizerOutline, file)
     if outline.model.type not in _KINDS:
         raise InputError(
@@ -185,21 +199,21 @@ def _from_tokenizer_json(file: Path, content: dict[str, Any], config: TokenizerC
             hint="use another tokenizer",
         )
     kind = _KINDS[outline.model.type]
-    step = outline.pre_tokenizer
-    if kind == "byte_level_bpe" and (step is None or not step.has_type("ByteLevel")):
+    pre_tokenizer = outline.pre_tokenizer
+    if kind == "byte_level_bpe" and (pre_tokenizer is None or not pre_tokenizer.has_type("ByteLevel")):
         raise InputError(
             "unsupported_tokenizer_model",
             "the model is BPE, but not byte-level",
             location=file,
             hint="use a tokenizer of RoBERTa's kind",
         )
-    library = _parse(file, content)
-    library.no_truncation()
-    library.no_padding()
-    vocabulary = library.get_vocab(with_added_tokens=True)
+    backend = _parse_tokenizer_json(file, content)
+    backend.no_truncation()
+    backend.no_padding()
+    vocabulary = backend.get_vocab(with_added_tokens=True)
     if kind == "byte_level_bpe":
         byte_level_bpe.check_byte_pieces(vocabulary, file)
-    special_tokens = _special_tokens(kind, vocabulary, config)
+    special_tokens = _special_tokens_by_role(kind, vocabulary, config)
     _check_special_tokens(vocabulary, special_tokens, file, kind)
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         raise InputError(
@@ -208,24 +222,24 @@ def _from_tokenizer_json(file: Path, content: dict[str, Any], config: TokenizerC
             location=file,
             hint=CORRUPT_FILE_HINT,
         )
-    # Special tokens that the file lists keep their flags.
-    listed = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
-    missing = {role: token for role, token in special_tokens.items() if token not in listed}
-    library.add_special_tokens(
-        list(missing.values()) if kind == "wordpiece" else byte_level_bpe.make_added_tokens(missing)
+    # Special tokens that the file declares keep their flags (lstrip, normalized, …).
+    declared = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    undeclared = {role: token for role, token in special_tokens.items() if token not in declared}
+    backend.add_special_tokens(
+        list(undeclared.values()) if kind == "wordpiece" else byte_level_bpe.make_added_tokens(undeclared)
     )
-    if library.post_processor is None and config.tokenizer_class in ("BertTokenizer", "BertTokenizerFast"):
+    if backend.post_processor is None and config.tokenizer_class in ("BertTokenizer", "BertTokenizerFast"):
         # This class defines its template in code, not in the file.
-        library.post_processor = wordpiece.bert_template(
+        backend.post_processor = wordpiece.bert_template(
             special_tokens["cls"], special_tokens["sep"], vocabulary, file
         )
-    return library, special_tokens
+    return backend, special_tokens
 
 
-def _parse(file: Path, content: Mapping[str, Any]) -> tokenizers.Tokenizer:
+def _parse_tokenizer_json(file: Path, content: Mapping[str, Any]) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(content))
-    except Exception as error:  # the library raises bare Exception here
+    except Exception as error:  # The tokenizers library raises bare Exception here.
         raise InputError(
             "tokenizers_library_error",
             f"the tokenizers library cannot read the file ({error})",
@@ -234,12 +248,14 @@ def _parse(file: Path, content: Mapping[str, Any]) -> tokenizers.Tokenizer:
         ) from None
 
 
-def _check_usable(file: Path, library: tokenizers.Tokenizer, model: Mapping[str, Any]) -> None:
-    """Encode a character that no vocabulary has: the library also loads models without an unknown token."""
+def _check_usable(file: Path, backend: tokenizers.Tokenizer, model: Mapping[str, Any]) -> None:
+    """Raise an `InputError` if the tokenizer cannot encode unknown characters.
+
+    The tokenizers library also loads models whose unknown token is missing, and fails when they encode.
+    """
     unk_token = model.get("unk_token")
-    if (
-        unk_token is not None and unk_token not in model["vocab"]
-    ):  # A normalizer may drop the character below.
+    # Checked here too because a normalizer may drop the character that is encoded below.
+    if unk_token is not None and unk_token not in model["vocab"]:
         raise InputError(
             "unknown_token_missing",
             f"the unknown token {unk_token!r} is not in the vocabulary",
@@ -247,7 +263,7 @@ def _check_usable(file: Path, library: tokenizers.Tokenizer, model: Mapping[str,
             hint=CORRUPT_FILE_HINT,
         )
     try:
-        library.encode("a \U0010fffd")
+        backend.encode(f"a {_UNKNOWN_CHARACTER}")
     except Exception as error:
         raise InputError(
             "tokenizers_library_error",
@@ -259,23 +275,25 @@ def _check_usable(file: Path, library: tokenizers.Tokenizer, model: Mapping[str,
 
 def _from_vocab_json(
     file: Path, content: dict[str, Any], lowercase: bool | None, config: TokenizerConfig
-) -> _BuiltTokenizer:
+) -> _BackendWithSpecialTokens:
     vocabulary = byte_level_bpe.check_vocabulary(file, content)
     merges = byte_level_bpe.read_merges(file.with_name("merges.txt"), vocabulary)
-    special_tokens = _special_tokens("byte_level_bpe", vocabulary, config)
+    special_tokens = _special_tokens_by_role("byte_level_bpe", vocabulary, config)
     _check_special_tokens(vocabulary, special_tokens, file, "byte_level_bpe")
     _check_case(file, lowercase, False)
-    library = byte_level_bpe.build_byte_level_bpe(
+    backend = byte_level_bpe.build_byte_level_bpe(
         vocabulary, merges, special_tokens=special_tokens, add_prefix_space=bool(config.add_prefix_space)
     )
-    return library, special_tokens
+    return backend, special_tokens
 
 
-def _from_sentencepiece(file: Path, lowercase: bool | None, config: TokenizerConfig) -> _BuiltTokenizer:
+def _from_sentencepiece(
+    file: Path, lowercase: bool | None, config: TokenizerConfig
+) -> _BackendWithSpecialTokens:
     model = unigram.read_model(file)
     token_ids = {piece: i for i, (piece, _) in enumerate(model.pieces)}
-    special_tokens = _special_tokens("unigram", token_ids, config)
-    library = unigram.build_unigram(
+    special_tokens = _special_tokens_by_role("unigram", token_ids, config)
+    backend = unigram.build_unigram(
         model.pieces,
         unk_id=model.unk_id,
         lowercase=_resolve_lowercase(lowercase, config),
@@ -284,17 +302,17 @@ def _from_sentencepiece(file: Path, lowercase: bool | None, config: TokenizerCon
         precompiled_charsmap=model.precompiled_charsmap,
         location=file,
     )
-    return library, special_tokens
+    return backend, special_tokens
 
 
 def _resolve_lowercase(lowercase: bool | None, config: TokenizerConfig) -> bool:
     return config.do_lower_case is not False if lowercase is None else lowercase
 
 
-def _special_tokens(
+def _special_tokens_by_role(
     kind: TokenizerKind, vocabulary: Mapping[str, int], config: TokenizerConfig
 ) -> dict[str, str]:
-    """Return special tokens by role, from the configuration or else by the usual names of the kind's models."""
+    """Return special tokens by role: those of the configuration, and for other roles the kind's usual ones."""
     candidates = {
         "wordpiece": (BERT_SPECIAL_TOKENS,),
         "byte_level_bpe": (ROBERTA_SPECIAL_TOKENS, BERT_SPECIAL_TOKENS),
@@ -305,13 +323,13 @@ def _special_tokens(
         default = GPT2_SPECIAL_TOKENS if GPT2_SPECIAL_TOKENS["unk"] in vocabulary else {}
     else:
         default = candidates[0]
-    usual = next((tokens for tokens in candidates if {*tokens.values()} <= vocabulary.keys()), default)
-    special_tokens = {**usual, **config.special_tokens()}
+    usual_tokens = next((tokens for tokens in candidates if {*tokens.values()} <= vocabulary.keys()), default)
+    special_tokens = {**usual_tokens, **config.special_tokens()}
     return {role: special_tokens[role] for role in SPECIAL_TOKEN_ROLES if role in special_tokens}
 
 
 def _config_token(definition: Mapping[str, Any], token: str) -> Any:
-    """Return a special token for tokenizer_config.json: with its flags if it strips spaces."""
+    """Return the value of a special token for tokenizer_config.json: an object if it strips spaces."""
     added = next((entry for entry in definition["added_tokens"] if entry["content"] == token), None)
     if added is None or not (added["lstrip"] or added["rstrip"]):
         return token
@@ -335,6 +353,7 @@ def _check_special_tokens(
 
 
 def _check_case(file: Path, lowercase: bool | None, lowercases_text: bool) -> None:
+    """Raise an `InputError` if the requested `lowercase` contradicts the file."""
     if lowercase is not None and lowercase != lowercases_text:
         raise InputError(
             "case_conflict",

@@ -1,23 +1,24 @@
-"""BERT's normalizer and pre-tokenizer in two variants: the library's (`hf`) and the original (`google`).
+"""BERT's normalizer and pre-tokenizer in two variants: as in tokenizers (`hf`) and as in the original (`google`).
 
-`hf` is the behavior of released fast tokenizers: the library's `BertNormalizer` and `BertPreTokenizer`, with the
-Unicode tables of the installed library. `google` is the behavior of the authors' code, with Unicode 14.0.0 pinned
-in `unicode_classes.py`; it consists of the library's configurable steps, so tokenizer.json contains all of it.
+`hf` is the behavior of released fast tokenizers: `BertNormalizer` and `BertPreTokenizer` of the tokenizers
+library, with the Unicode tables of the installed version. `google` is the behavior of the BERT authors' code, with
+the tables of Unicode 14.0.0 in `unicode_classes.py`; it consists of the library's configurable steps, so
+tokenizer.json contains all of it.
 
-Differences, counted over all 1,112,064 scalars between two letters (`benchmarks/tokenizer_parity.py`; tokenizers
-0.23.3, uncased: 138,283 scalars, cased: 137,843):
+The variants differ in these characters, counted for each of the 1,112,064 Unicode scalar values between two
+letters (`benchmarks/tokenizer_parity.py`; tokenizers 0.23.3; 138,283 characters uncased, 137,843 cased):
 
-* Private code points (137,468): `hf` drops them with the controls, `google` keeps them.
-* Marks, punctuation, and format characters that Unicode gained after the library's tables and before 14.0 (384
-  marks, 104 punctuation characters, 13 format controls): `hf` treats them as letters, `google` by their category.
+* Private-use characters (137,468): `hf` removes them like control characters, `google` keeps them.
+* Marks (384), punctuation (104), and format characters (13) that Unicode gained after the library's tables and
+  before 14.0: `hf` treats them as letters, `google` by their category.
 * U+2B820 to U+2B91F (256): ideographs that `google` isolates and `hf` does not.
 * Capitals that Unicode gained after 14.0 (55): `hf` lower-cases them, `google` does not.
 * U+11938: the library's NFD leaves it unchanged, `google` decomposes it.
-* Beyond single characters: a capital sigma at the end of a word becomes ς in `google`, as in Python's `str.lower`,
+* Sequences of characters: a capital sigma at the end of a word becomes ς in `google`, as in Python's `str.lower`,
   and σ in `hf`.
 
-One thing is not pinned, since nobody can list it yet: letters that Unicode gains after version 17 and that a later
-library lower-cases.
+`google` depends on the installed version in one respect: letters that Unicode gains after version 17 are
+lower-cased as soon as the library does so.
 """
 
 from __future__ import annotations
@@ -33,27 +34,34 @@ NormalizerName = Literal["hf", "google"]
 
 _IDEOGRAPHS = " ".join(f"{block.start:x}-{block.stop - 1:x}" for block in IDEOGRAPHS)
 _ASCII_PUNCTUATION = "21-2f 3a-40 5b-60 7b-7e"
-# Capitals that Unicode 15 to 17 added: the library lower-cases them, version 14 does not have them.
-_LATER_CAPITALS = "1c89 a7cb-a7cc a7ce a7d2 a7d4 a7da a7dc 10d50-10d65 16ea0-16eb8"
-# Tag characters can represent the later capitals for a while: as format controls they are removed from texts
-# before.
+# Capitals that Unicode 15 to 17 added. The library lower-cases them, but Unicode 14 does not have them.
+_NEWER_CAPITALS = "1c89 a7cb-a7cc a7ce a7d2 a7d4 a7da a7dc 10d50-10d65 16ea0-16eb8"
+# Tag characters represent the newer capitals during lower-casing. Texts contain none at that point: they are
+# format characters, which an earlier step removes.
 _FIRST_TAG = 0xE0020
 
 
 def bert_normalizer(
-    lowercase: bool, chinese: bool = True, strip_accents: bool | None = None, variant: NormalizerName = "hf"
+    lowercase: bool,
+    handle_chinese_chars: bool = True,
+    strip_accents: bool | None = None,
+    variant: NormalizerName = "hf",
 ) -> normalizers.Normalizer:
     """Build BERT's normalizer.
 
     Args:
         lowercase: Lower-case the text.
-        chinese: Put spaces around every CJK ideograph.
+        handle_chinese_chars: Put spaces around every CJK ideograph, in the `hf` variant; in `google` the
+            pre-tokenizer isolates them.
         strip_accents: Strip accents; None strips them exactly when lower-casing, as the released models do.
-        reading: The library's variant or the original's.
+        variant: "hf" or "google", see the module's docstring.
     """
     if variant == "hf":
         return normalizers.BertNormalizer(
-            clean_text=True, handle_chinese_chars=chinese, strip_accents=strip_accents, lowercase=lowercase
+            clean_text=True,
+            handle_chinese_chars=handle_chinese_chars,
+            strip_accents=strip_accents,
+            lowercase=lowercase,
         )
     steps = [
         _replace(f"[\\x{{fffd}}{unicode_classes.regex_ranges(unicode_classes.CONTROLS)}]", ""),
@@ -63,22 +71,31 @@ def bert_normalizer(
         steps += _lowercase_steps()
     if lowercase if strip_accents is None else strip_accents:
         steps += [
-            normalizers.Replace("\U00011938", "\U00011935\U00011930"),
+            normalizers.Replace("\U00011938", "\U00011935\U00011930"),  # which the library's NFD leaves out
             normalizers.NFD(),
             _replace(f"[{unicode_classes.regex_ranges(unicode_classes.MARKS)}]", ""),
         ]
     return normalizers.Sequence(steps)
 
 
-def bert_pre_tokenizer(chinese: bool = True, variant: NormalizerName = "hf") -> pre_tokenizers.PreTokenizer:
+def bert_pre_tokenizer(
+    handle_chinese_chars: bool = True, variant: NormalizerName = "hf"
+) -> pre_tokenizers.PreTokenizer:
     """Build BERT's pre-tokenizer, which splits at spaces and isolates every punctuation character.
 
-    The `google` variant also isolates ideographs here if `chinese`: the library's `Replace` cannot insert spaces.
+    Args:
+        handle_chinese_chars: Isolate every CJK ideograph, in the `google` variant: its normalizer cannot, since
+            `Replace` cannot insert spaces around a match. In the `hf` variant the normalizer does so.
+        variant: "hf" or "google", see the module's docstring.
     """
     if variant == "hf":
         return pre_tokenizers.BertPreTokenizer()
-    isolated = [_ASCII_PUNCTUATION, unicode_classes.PUNCTUATION, *([_IDEOGRAPHS] if chinese else [])]
-    pattern = f"[{''.join(map(unicode_classes.regex_ranges, isolated))}]"
+    isolated_classes = [
+        _ASCII_PUNCTUATION,
+        unicode_classes.PUNCTUATION,
+        *([_IDEOGRAPHS] if handle_chinese_chars else []),
+    ]
+    pattern = f"[{''.join(map(unicode_classes.regex_ranges, isolated_classes))}]"
     return pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(" +"), behavior="removed"),
@@ -88,13 +105,12 @@ def bert_pre_tokenizer(chinese: bool = True, variant: NormalizerName = "hf") -> 
 
 
 def _lowercase_steps() -> list[normalizers.Normalizer]:
-    # Python's rule for a capital sigma: final after a cased letter and not before one, skipping case-ignorable
-    # characters. Then the library's letter-by-letter rule, with the capitals that version 14 does not have
-    # replaced.
+    # First Python's rule for a capital sigma: it becomes ς after a cased letter and not before one, skipping
+    # case-ignorable characters. Then the library's rule for single letters; tags hide the newer capitals from it.
     cased = unicode_classes.regex_ranges(unicode_classes.CASED)
     ignorable = unicode_classes.regex_ranges(unicode_classes.IGNORABLE)
     final_sigma = _replace(f"[{cased}][{ignorable}]*\\K\\x{{3a3}}(?![{ignorable}]*[{cased}])", "ς")
-    capitals = sorted(unicode_classes.expand(_LATER_CAPITALS))
+    capitals = sorted(unicode_classes.expand(_NEWER_CAPITALS))
     tags = [chr(_FIRST_TAG + i) for i in range(len(capitals))]
     return [
         final_sigma,

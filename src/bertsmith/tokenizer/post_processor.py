@@ -1,13 +1,13 @@
-"""Special tokens around and between texts, as a tokenizer.json's post-processor defines them, and truncation.
+"""Add special tokens to tokenized texts by the template of a tokenizer.json's post-processor, and truncate.
 
-BERT `[CLS] A [SEP] B [SEP]`, RoBERTa `<s> A </s></s> B </s>`, GPT-2 the texts alone; other templates are followed
-exactly.
+BERT's template is `[CLS] A [SEP] B [SEP]`, RoBERTa's `<s> A </s></s> B </s>`, and GPT-2 has none; other templates
+are followed exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from bertsmith.errors import InputError
@@ -17,6 +17,8 @@ Truncation = Literal["longest_first", "only_first", "only_second", "none"]
 
 _MAX_REPR_TOKENS = 12
 _UNSUPPORTED_HINT = "use a tokenizer whose post-processor takes one text or two"
+_SEQUENCE_IDS = {"A": 0, "B": 1}  # names of the two texts in a TemplateProcessing
+_TEXT_NAMES = ("first", "second")
 
 
 @dataclass(frozen=True)
@@ -25,17 +27,18 @@ class Encoding:
 
     Attributes:
         ids: Token ids, n integers.
-        segments: Segment ids (0 or 1), n integers.
+        type_ids: Segment ids (token type ids), 0 or 1, n integers.
         offsets: Character ranges (start, end) in each token's own text, (0, 0) for special tokens; empty if the
             tokenizer was called without offsets.
-        sources: The text of each token: 0 the first, 1 the second, None for special tokens.
-        words: The index of each token's word in its text, None for special tokens; empty like `offsets`.
-        cut: The number of tokens that truncation removed.
+        sequence_ids: The text of each token: 0 the first, 1 the second, None for special tokens.
+        word_ids: The index of each token's word in its text, None for special tokens; empty if the tokenizer was
+            called without offsets.
+        num_truncated: Number of tokens that truncation removed.
         vocabulary: All tokens by id.
     """
 
     ids: list[int]
-    segments: list[int]
+    type_ids: list[int]
     offsets: list[tuple[int, int]]
     sequence_ids: list[int | None]
     word_ids: list[int | None]
@@ -57,11 +60,27 @@ class Encoding:
 
 @dataclass(frozen=True)
 class TemplatePiece:
-    """A piece of a template: a text (0 the first, 1 the second) or a special token's ids, with its segment."""
+    """An element of a template: a text or a special token.
 
-    text: int | None
+    Attributes:
+        sequence_id: 0 for the first text, 1 for the second, None for a special token.
+        ids: The special token's ids; empty for a text.
+        type_id: The segment id (token type id) of the element's tokens.
+    """
+
+    sequence_id: int | None
     ids: tuple[int, ...] = ()
-    segment: int = 0
+    type_id: int = 0
+
+    @classmethod
+    def for_text(cls, sequence_id: int, type_id: int = 0) -> TemplatePiece:
+        """Create the piece of the first text (0) or the second (1)."""
+        return cls(sequence_id, (), type_id)
+
+    @classmethod
+    def for_special_token(cls, token_id: int, type_id: int = 0) -> TemplatePiece:
+        """Create the piece of a special token."""
+        return cls(None, (token_id,), type_id)
 
 
 Template = tuple[TemplatePiece, ...]
@@ -71,8 +90,8 @@ Template = tuple[TemplatePiece, ...]
 class PostProcessor:
     """The templates for one text and for a pair of texts."""
 
-    single: Template = (TemplatePiece(0),)
-    pair: Template = (TemplatePiece(0), TemplatePiece(1))
+    single: Template = (TemplatePiece.for_text(0),)
+    pair: Template = (TemplatePiece.for_text(0), TemplatePiece.for_text(1))
 
     @classmethod
     def from_definition(
@@ -86,10 +105,12 @@ class PostProcessor:
             location: The file that errors name.
 
         Raises:
-            InputError: No model supports it: a repeated text, nested templates, a third segment, an invalid id.
+            InputError: The post-processor adds special tokens in more than one step, does not contain each text
+                once, uses a segment id above 1, or uses an invalid token id.
         """
         root = definition.get("post_processor") or {}
-        steps = [root, *root.get("processors", [])]
+        steps = [root, *root.get("processors", [])]  # "processors" are the steps of a Sequence.
+        # Other steps, such as ByteLevel, only change offsets.
         steps = [step for step in steps if step.get("type") in _READERS]
         if len(steps) > 1:
             raise InputError(
@@ -102,7 +123,7 @@ class PostProcessor:
             return cls()
         try:
             processor = _READERS[steps[0]["type"]](steps[0])
-        except KeyError as error:
+        except KeyError as error:  # The library writes all other keys that are read here.
             raise InputError(
                 "post_processor_token_without_id",
                 f"the post-processor does not define the id of {error}",
@@ -110,7 +131,7 @@ class PostProcessor:
                 hint=_UNSUPPORTED_HINT,
             ) from None
         single, pair = (
-            [piece.text for piece in template if piece.text is not None]
+            [piece.sequence_id for piece in template if piece.sequence_id is not None]
             for template in (processor.single, processor.pair)
         )
         if single != [0] or sorted(pair) != [0, 1]:
@@ -122,8 +143,9 @@ class PostProcessor:
             )
         pieces = [*processor.single, *processor.pair]
         if not any(piece.ids for piece in pieces):
-            return cls()  # Without special tokens there are no segments, even if a template defines some.
-        if any(piece.segment > 1 for piece in pieces):
+            # Models without special tokens, such as GPT-2, have no segment embeddings either.
+            return cls()
+        if any(piece.type_id > 1 for piece in pieces):
             raise InputError(
                 "post_processor_segment_out_of_range",
                 "the post-processor uses a segment other than 0 and 1",
@@ -140,24 +162,25 @@ class PostProcessor:
         return processor
 
     def num_separators(self, cls_id: int, sep_id: int) -> int:
-        """Return the number of `sep` between two texts in the templates `cls A sep` and `cls A sep… B sep`.
+        """Return how many `sep` tokens separate two texts in the templates `cls A sep` and `cls A sep… B sep`.
 
-        All but `B sep` must be segment 0. Other templates return 0.
+        All tokens before B must have segment id 0. Other templates return 0.
         """
-        count = len(self.pair) - 4
-        if count < 1:
+        separators = len(self.pair) - 4  # all pieces but cls, A, B, and the last sep
+        if separators < 1:
             return 0
-        segment = self.pair[-1].segment
-        cls, sep = TemplatePiece(None, (cls_id,)), TemplatePiece(None, (sep_id,))
-        single = (cls, TemplatePiece(0), sep)
-        second = (TemplatePiece(1, segment=segment), TemplatePiece(None, (sep_id,), segment))
-        pair = (cls, TemplatePiece(0), *[sep] * count, *second)
-        return count if (self.single, self.pair) == (single, pair) else 0
+        type_id = self.pair[-1].type_id
+        cls, sep = TemplatePiece.for_special_token(cls_id), TemplatePiece.for_special_token(sep_id)
+        first, second = TemplatePiece.for_text(0), TemplatePiece.for_text(1, type_id)
+        last_sep = TemplatePiece.for_special_token(sep_id, type_id)
+        single = (cls, first, sep)
+        pair = (cls, first, *[sep] * separators, second, last_sep)
+        return separators if (self.single, self.pair) == (single, pair) else 0
 
     @property
     def uses_segments(self) -> bool:
-        """Return True if a second text has segment 1; False without special tokens."""
-        return any(piece.segment == 1 for piece in self.pair)
+        """Return True if tokens of a pair have segment id 1."""
+        return any(piece.type_id == 1 for piece in self.pair)
 
     def process(
         self,
@@ -168,69 +191,85 @@ class PostProcessor:
         *,
         with_offsets: bool = True,
     ) -> Encoding:
-        """Add special tokens to one or two of the library's encodings and truncate them to `max_length` tokens.
+        """Truncate one tokenized text or two to `max_length` tokens in all, and add special tokens.
 
         Args:
-            texts: The library's encodings without special tokens.
+            texts: One or two `tokenizers.Encoding` without special tokens.
             max_length: Maximum number of tokens, including special tokens.
             truncation: See `Tokenizer.encode`.
             vocabulary: All tokens by id.
-            with_offsets: Fill `offsets` and `words`.
+            with_offsets: Fill `offsets` and `word_ids`.
         """
         template = self.single if len(texts) == 1 else self.pair
         lengths = [len(text) for text in texts]
         num_special = sum(len(piece.ids) for piece in template)
-        text_lengths = _truncated_lengths(lengths, max_length - num_special, max_length, truncation)
+        truncated_lengths = _truncate_lengths(lengths, max_length - num_special, max_length, truncation)
         ids: list[int] = []
-        segments: list[int] = []
+        type_ids: list[int] = []
         offsets: list[tuple[int, int]] = []
-        sources: list[int | None] = []
-        words: list[int | None] = []
+        sequence_ids: list[int | None] = []
+        word_ids: list[int | None] = []
         for piece in template:
-            if piece.text is None:
+            if piece.sequence_id is None:
                 n = len(piece.ids)
                 ids += piece.ids
                 if with_offsets:
                     offsets += [(0, 0)] * n
-                    words += [None] * n
+                    word_ids += [None] * n
             else:
-                text, n = texts[piece.text], text_lengths[piece.text]
+                text, n = texts[piece.sequence_id], truncated_lengths[piece.sequence_id]
                 ids += text.ids[:n]
                 if with_offsets:
                     offsets += text.offsets[:n]
-                    words += text.word_ids[:n]
-            segments += [piece.segment] * n
-            sources += [piece.text] * n
-        return Encoding(ids, segments, offsets, sources, words, sum(lengths) - sum(text_lengths), vocabulary)
+                    word_ids += text.word_ids[:n]
+            type_ids += [piece.type_id] * n
+            sequence_ids += [piece.sequence_id] * n
+        return Encoding(
+            ids=ids,
+            type_ids=type_ids,
+            offsets=offsets,
+            sequence_ids=sequence_ids,
+            word_ids=word_ids,
+            num_truncated=sum(lengths) - sum(truncated_lengths),
+            vocabulary=vocabulary,
+        )
 
 
 def _read_template(step: Mapping[str, Any]) -> PostProcessor:
-    special_ids = {name: tuple(token["ids"]) for name, token in step["special_tokens"].items()}
+    special_ids = {name: token["ids"] for name, token in step["special_tokens"].items()}
 
-    def read(entries: Sequence[Mapping[str, Any]]) -> Template:
+    def read(elements: Sequence[Mapping[str, Any]]) -> Template:
         pieces = []
-        for entry in entries:
-            if "Sequence" in entry:
-                value = entry["Sequence"]
-                pieces.append(TemplatePiece("AB".index(value["id"]), segment=value["type_id"]))
+        for element in elements:
+            if "Sequence" in element:
+                value = element["Sequence"]
+                pieces.append(TemplatePiece.for_text(_SEQUENCE_IDS[value["id"]], value["type_id"]))
             else:
-                value = entry["SpecialToken"]
-                pieces += [TemplatePiece(None, (i,), value["type_id"]) for i in special_ids[value["id"]]]
+                value = element["SpecialToken"]
+                pieces += [
+                    TemplatePiece.for_special_token(token_id, value["type_id"])
+                    for token_id in special_ids[value["id"]]
+                ]
         return tuple(pieces)
 
     return PostProcessor(read(step["single"]), read(step["pair"]))
 
 
 def _read_roberta(step: Mapping[str, Any]) -> PostProcessor:
-    cls, sep = (TemplatePiece(None, (step[name][1],)) for name in ("cls", "sep"))
-    first, second = TemplatePiece(0), TemplatePiece(1)
+    cls, sep = _read_cls_and_sep(step)
+    first, second = TemplatePiece.for_text(0), TemplatePiece.for_text(1)
     return PostProcessor((cls, first, sep), (cls, first, sep, sep, second, sep))
 
 
 def _read_bert(step: Mapping[str, Any]) -> PostProcessor:
-    cls, sep = (TemplatePiece(None, (step[name][1],)) for name in ("cls", "sep"))
-    first, second = TemplatePiece(0), TemplatePiece(1, segment=1)
-    return PostProcessor((cls, first, sep), (cls, first, sep, second, TemplatePiece(None, sep.ids, 1)))
+    cls, sep = _read_cls_and_sep(step)
+    first, second = TemplatePiece.for_text(0), TemplatePiece.for_text(1, type_id=1)
+    return PostProcessor((cls, first, sep), (cls, first, sep, second, replace(sep, type_id=1)))
+
+
+def _read_cls_and_sep(step: Mapping[str, Any]) -> tuple[TemplatePiece, TemplatePiece]:
+    (_, cls_id), (_, sep_id) = step["cls"], step["sep"]  # each a token and its id
+    return TemplatePiece.for_special_token(cls_id), TemplatePiece.for_special_token(sep_id)
 
 
 _READERS = {
@@ -240,35 +279,38 @@ _READERS = {
 }
 
 
-def _truncated_lengths(
+def _truncate_lengths(
     lengths: list[int], max_tokens: int, max_length: int, truncation: Truncation
 ) -> list[int]:
     """Return the number of tokens of each text to keep; raise an `InputError` if that removes all of a text.
 
     Args:
-        lengths: Tokens of each text.
+        lengths: Number of tokens of each text.
         max_tokens: Maximum number of tokens of all texts together, without special tokens.
-        max_length: Maximum with special tokens, for messages.
+        max_length: Maximum number of tokens with special tokens, for messages.
         truncation: See `Tokenizer.encode`.
     """
-    truncated = _distribute(lengths, max_tokens, max_length, truncation)
-    for index, (length, remaining) in enumerate(zip(lengths, truncated, strict=True)):
-        if length and not remaining:
-            text = "the text" if len(lengths) == 1 else f"the {('first', 'second')[index]} text"
+    truncated_lengths = _distribute_tokens(lengths, max_tokens, max_length, truncation)
+    for index, (length, truncated) in enumerate(zip(lengths, truncated_lengths, strict=True)):
+        if length and not truncated:
+            text = "the text" if len(lengths) == 1 else f"the {_TEXT_NAMES[index]} text"
             raise InputError(
                 "text_truncated_to_nothing",
                 f"a limit of {max_length} tokens removes all of {text}",
                 argument="max_length",
                 hint="raise the limit",
             )
-    return truncated
+    return truncated_lengths
 
 
-def _distribute(lengths: list[int], max_tokens: int, max_length: int, truncation: Truncation) -> list[int]:
-    """Return the number of tokens of each text to keep.
+def _distribute_tokens(
+    lengths: list[int], max_tokens: int, max_length: int, truncation: Truncation
+) -> list[int]:
+    """Return the number of tokens of each text to keep, possibly 0.
 
-    "longest_first" equals the reference: the longer text is cut until both have the same length; the rest is
-    halved, and the longer text gets the odd token.
+    "longest_first" gives the same lengths as in tokenizers: remove tokens from the longer text until both are
+    equally long, then divide the maximum between both. If it is odd, the longer text (of two equally long ones
+    the second) keeps one token more.
     """
     total = sum(lengths)
     if total <= max_tokens:
@@ -298,12 +340,13 @@ def _distribute(lengths: list[int], max_tokens: int, max_length: int, truncation
         return [max_tokens]
     if truncation != "longest_first":
         index = 0 if truncation == "only_first" else 1
-        remaining = max_tokens - lengths[1 - index]
+        other_index = 1 - index
+        remaining = max_tokens - lengths[other_index]
         if remaining < 0:
-            other = ("second", "first")[index]
+            other = _TEXT_NAMES[other_index]
             raise InputError(
                 "other_text_too_long",
-                f"the {other} text alone has {lengths[1 - index]} tokens, "
+                f"the {other} text alone has {lengths[other_index]} tokens, "
                 f"which exceeds the limit of {max_length} with special tokens",
                 argument="truncation",
                 hint=f"truncate the {other} text too (longest_first), or raise the limit",

@@ -1,8 +1,8 @@
-"""The tokenizer: texts to ids, segments, and offsets; reads and writes Hugging Face's tokenizer files.
+"""The tokenizer: encodes texts as token ids, segment ids, and offsets, in Hugging Face's file formats.
 
-The tokenizers library encodes texts; `post_processor.py` adds special tokens and truncates. A special string
-in a user's text (`[MASK]`, `</s>`) stays text unless the caller asks to parse it: a review that mentions
-`[SEP]` must not change the structure of the input.
+The tokenizers library is the backend: it normalizes texts and splits them into tokens. `post_processor.py` adds
+special tokens and truncates. A special string in a user's text (`[MASK]`, `</s>`) stays text unless the caller
+asks to parse it: a review that mentions `[SEP]` must not change the structure of the input.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bertsmith.tokenizer import byte_level_bpe, unigram
 from bertsmith.tokenizer.folder import (
     TokenizerKind,
     TokenizerSource,
-    kind_of,
     lowercases,
     read_folder,
+    tokenizer_kind,
     write_folder,
 )
 from bertsmith.tokenizer.normalizer import NormalizerName
@@ -47,14 +47,15 @@ class Tokenizer:
     """A WordPiece, byte-level BPE, or Unigram tokenizer.
 
     It is immutable, safe to share between threads, and cheap to send to other processes. Create one with
-    `Tokenizer.load`, `Tokenizer.of_vocabulary`, or `train_tokenizer`.
+    `Tokenizer.load`, `Tokenizer.from_vocabulary`, or `train_tokenizer`. Shapes below use V for the vocabulary
+    size.
 
     Attributes:
         kind: The algorithm that splits words into pieces.
         max_length: Maximum number of tokens of an input, including special tokens.
-        separators: Number of special tokens between two texts: BERT 1, RoBERTa 2; 0 if the tokenizer lacks the
+        num_separators: Number of special tokens between two texts: BERT 1, RoBERTa 2; 0 if the tokenizer lacks the
             template of pre-trained encoders (`[CLS]` before the first text, `[SEP]` after each), as GPT-2's does.
-        uses_segments: True if a second text has segment 1; RoBERTa's has 0.
+        uses_segments: True if the second text of a pair has segment id 1, as in BERT; in RoBERTa it has 0.
     """
 
     kind: TokenizerKind
@@ -74,22 +75,23 @@ class Tokenizer:
             definition: The text of the tokenizer.json.
             max_length: Maximum number of tokens of an input.
             special_tokens: Special tokens by role (pad, unk, cls, sep, mask), as far as they exist.
-            sentencepiece_model: The spiece.model that it was built from, which `save` writes too.
+            sentencepiece_model: The bytes of the spiece.model that it was built from, which `save` writes too.
         """
         self._definition = definition
         self.max_length = max_length
         self._special_tokens = special_tokens
         self._sentencepiece_model = sentencepiece_model
         content = json.loads(definition)
-        self.kind = kind_of(content)
-        # In the library a switch on the object decides if special strings are parsed. Separate objects, whose
-        # switches never change, let several threads encode in different modes.
-        self._text_library = self._build_library(())
+        self.kind = tokenizer_kind(content)
+        # A backend's `encode_special_tokens` decides if special strings in texts are parsed (False) or are text
+        # (True). A separate backend for each mode, in which it never changes, lets several threads encode in
+        # different modes.
+        self._text_backend = self._build_backend(())
         self._special_ids: dict[str, int] = {
-            role: self._full_library.token_to_id(token)  # type: ignore[misc]
+            role: self._full_backend.token_to_id(token)  # type: ignore[misc]
             for role, token in special_tokens.items()
         }
-        vocab_size = self._full_library.get_vocab_size()
+        vocab_size = self._full_backend.get_vocab_size()
         self._post_processor = PostProcessor.from_definition(content, vocab_size, "tokenizer.json")
         self.num_separators = self._post_processor.num_separators(
             self._special_ids.get("cls", -1), self._special_ids.get("sep", -1)
@@ -134,14 +136,14 @@ class Tokenizer:
             normalizer: The variant of BERT's normalizer.
         """
         special_tokens = dict(BERT_SPECIAL_TOKENS)
-        library = build_wordpiece(
+        backend = build_wordpiece(
             tokens,
             lowercase=lowercase,
             special_tokens=special_tokens,
             location="vocabulary",
             normalizer=normalizer,
         )
-        return cls(library.to_str(), max_length, special_tokens)
+        return cls(backend.to_str(), max_length, special_tokens)
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json, and the vocabulary files of the kind, each atomically."""
@@ -178,12 +180,12 @@ class Tokenizer:
     ) -> list[Encoding]: ...
 
     def __call__(self, text: Any, text_pair: Any = None, **options: Any) -> Encoding | list[Encoding]:
-        """Encode a text (or a pair of texts) like `encode`, or a list of texts like `encode_many`.
+        """Encode a text (or a pair of texts) like `encode`, or a list of texts like `encode_batch`.
 
         Args:
             text: A text or a list of texts.
-            second: The second text of the pair, or a list of them.
-            options: Keyword arguments of `encode` or `encode_many`.
+            text_pair: The second text of a pair, or a list of them.
+            options: Keyword arguments of `encode` or `encode_batch`.
         """
         return (
             self.encode(text, text_pair, **options)
@@ -200,27 +202,30 @@ class Tokenizer:
         truncation: Truncation = "longest_first",
         special_strings: SpecialStrings = "text",
     ) -> Encoding:
-        """Encode a text as `[CLS] text [SEP]`, or a pair of texts as `[CLS] text [SEP] second [SEP]`.
+        """Encode a text as `[CLS] text [SEP]`, or a pair of texts as `[CLS] text [SEP] text_pair [SEP]`.
 
-        A second text and the `[SEP]` after it have segment 1. Other tokenizers have their own templates.
+        The second text and the `[SEP]` after it have segment id 1. This is BERT's template; other tokenizers have
+        their own.
 
         Args:
             text: The text.
-            second: The second text of a pair.
+            text_pair: The second text of a pair.
             max_length: Maximum number of tokens, including special tokens; default: the tokenizer's `max_length`.
-            truncation: The text to truncate at its end: "longest_first" (the longer one, as in the reference
-                library), "only_first", "only_second", or "none", which raises an error for an input that is too
-                long.
-            specials: Special strings to parse in the texts: none ("text"), only the mask token ("mask"), or all
-                ("parse"). "parse" logs a warning if texts contain the special tokens that the tokenizer adds
+            truncation: The text to truncate at its end: "longest_first" (the longer one, as in tokenizers),
+                "only_first", "only_second", or "none", which raises an error for an input that is too long.
+            special_strings: Special strings to parse in the texts: none ("text"), only the mask token ("mask"), or
+                all ("parse"). "parse" logs a warning if texts contain the special tokens that the tokenizer adds
                 itself.
 
         Raises:
             InputError: The input is too long, or the limit removes all of a text.
         """
-        seconds = None if text_pair is None else [text_pair]
         return self.encode_batch(
-            [text], seconds, max_length=max_length, truncation=truncation, special_strings=special_strings
+            [text],
+            None if text_pair is None else [text_pair],
+            max_length=max_length,
+            truncation=truncation,
+            special_strings=special_strings,
         )[0]
 
     def encode_batch(
@@ -238,30 +243,30 @@ class Tokenizer:
 
         Args:
             texts: The texts.
-            seconds: The second text of each pair.
+            text_pairs: The second text of each pair.
             max_length: See `encode`.
             truncation: See `encode`.
-            specials: See `encode`.
-            located: Return `offsets` and `words`; without them, encoding takes half the time.
+            special_strings: See `encode`.
+            with_offsets: Return `offsets` and `word_ids`; without them, encoding takes half the time.
             warn: Log a warning if parsed texts contain the special tokens that the tokenizer adds itself.
 
         Returns:
             One encoding per text.
         """
         if special_strings == "text":
-            library = self._text_library
+            backend = self._text_backend
         else:
-            library = self._mask_library if special_strings == "mask" else self._parse_library
+            backend = self._mask_backend if special_strings == "mask" else self._parse_backend
+        batches = [texts] if text_pairs is None else [texts, text_pairs]
+        encoded = [_encode_with_backend(backend, batch, with_offsets=with_offsets) for batch in batches]
+        if warn and special_strings == "parse":
+            message = self.describe_doubled_special_tokens([*texts, *(text_pairs or ())])
+            if message is not None:
+                logger.warning(message)
         limit = self.max_length if max_length is None else max_length
-        columns = [_encode_with_library(library, texts, with_offsets=with_offsets)]
-        parsed = [*texts, *(text_pairs or ())] if warn and special_strings == "parse" else []
-        if message := self.describe_doubled_special_tokens(parsed):
-            logger.warning(message)
-        if text_pairs is not None:
-            columns.append(_encode_with_library(library, text_pairs, with_offsets=with_offsets))
         return [
             self._post_processor.process(row, limit, truncation, self.tokens, with_offsets=with_offsets)
-            for row in zip(*columns, strict=True)
+            for row in zip(*encoded, strict=True)
         ]
 
     def describe_doubled_special_tokens(self, texts: Sequence[str]) -> str | None:
@@ -282,29 +287,29 @@ class Tokenizer:
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text without special tokens or truncation; the fast path for corpora."""
-        return [e.ids for e in self._text_library.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [e.ids for e in self._text_backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int], *, keep_special_tokens: bool = False) -> str:
         """Return the text of ids: joined pieces, without spaces before punctuation and in contractions.
 
         Args:
             ids: Token ids.
-            specials: Keep special tokens.
+            keep_special_tokens: Keep special tokens.
         """
         text = str(
-            self._full_library.decode([int(i) for i in ids], skip_special_tokens=not keep_special_tokens)
+            self._full_backend.decode([int(i) for i in ids], skip_special_tokens=not keep_special_tokens)
         )
         return join_contractions(text) if self.kind == "wordpiece" else text
 
     @cached_property
     def tokens(self) -> list[str]:
         """Return the tokens by id, V strings."""
-        token_ids = self._full_library.get_vocab(with_added_tokens=True)
+        token_ids = self._full_backend.get_vocab(with_added_tokens=True)
         return sorted(token_ids, key=token_ids.__getitem__)
 
     @property
     def pad_token_id(self) -> int:
-        """Return the padding token's id; this and the four below raise `InputError` if there is no such token."""
+        """Return the padding token's id; like the four ids below, an `InputError` if there is no such token."""
         return self._special_id("pad")
 
     @property
@@ -328,29 +333,30 @@ class Tokenizer:
         return self._special_id("mask")
 
     def word_starts(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of N successive tokens start a word; a special token always does.
+        """Mark the tokens of a sequence that start a word; a special token always does.
 
-        WordPiece: tokens that are not a continuation (`##`). Unigram: ▁, punctuation, and the token after
-        punctuation. Byte-level BPE: Ġ, and tokens whose class (letter, number, other, space) differs from that of
-        the end of the token before, as in GPT-2's pattern; bytes within a character never.
+        WordPiece: tokens that do not start with the continuation prefix `##`. Unigram: tokens that start with ▁ or
+        punctuation, and tokens after punctuation. Byte-level BPE: tokens that start with Ġ, and tokens whose first
+        character has another class (letter, number, other, space) than the last character before it, as in GPT-2's
+        pattern, but no token that starts within a character's bytes.
 
         Args:
-            ids: int [N].
+            ids: Token ids of N successive tokens, int [N].
 
         Returns:
-            bool [N].
+            True for tokens that start a word, bool [N].
         """
         ids = np.asarray(ids, dtype=np.int64)
         if self.kind == "wordpiece":
             return ~self.is_continuation[ids]
-        first, last, special = self._edge_classes
+        first, last, is_special = self._edge_classes
         if self.kind == "unigram":
             starts = first[ids].astype(np.bool_)
             starts[1:] |= last[ids[:-1]].astype(np.bool_)
             starts[:1] = True
         else:
             starts = byte_level_bpe.word_starts(first[ids], last[ids])
-        starts_or_special: NDArray[np.bool_] = starts | special[ids]
+        starts_or_special: NDArray[np.bool_] = starts | is_special[ids]
         return starts_or_special
 
     @cached_property
@@ -364,8 +370,10 @@ class Tokenizer:
                 "are unknown",
                 hint=f"mask tokens instead of words: {option('data.masking', 'token')}",
             )
-        marks = [token.startswith(prefix) and i not in special_ids for i, token in enumerate(self.tokens)]
-        return np.array(marks, dtype=np.bool_)
+        return np.array(
+            [token.startswith(prefix) and i not in special_ids for i, token in enumerate(self.tokens)],
+            dtype=np.bool_,
+        )
 
     @cached_property
     def continuation_prefix(self) -> str:
@@ -374,7 +382,7 @@ class Tokenizer:
 
     @cached_property
     def all_special_ids(self) -> frozenset[int]:
-        """Return the ids of the special tokens by role, and of all others that the files declare special."""
+        """Return the ids of the special tokens with a role, and of all others that the files declare special."""
         added = json.loads(self._definition)["added_tokens"]
         return frozenset(
             {*self._special_ids.values()} | {int(token["id"]) for token in added if token["special"]}
@@ -400,7 +408,7 @@ class Tokenizer:
         if self.kind != "wordpiece":
             parts += [self.num_separators, self.uses_segments, content["added_tokens"]]
         if self.kind == "unigram":
-            # The library's parser may change the last bit of a score.
+            # The backend's parser may change the last bit of a score.
             parts.append([round(score, 6) for _, score in content["model"]["vocab"]])
         text = json.dumps([*parts, self._special_tokens], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
@@ -432,48 +440,53 @@ class Tokenizer:
 
     @property
     def mask_token(self) -> str:
-        """Return the mask token, which `encode` parses with specials="mask"; BERT: `[MASK]`."""
+        """Return the mask token, which `encode` parses with special_strings="mask"; BERT: `[MASK]`."""
         self._special_id("mask")
         return self._special_tokens["mask"]
 
     @cached_property
-    def _parse_library(self) -> tokenizers.Tokenizer:
+    def _parse_backend(self) -> tokenizers.Tokenizer:
+        """Return a backend that parses all special tokens in texts."""
         return tokenizers.Tokenizer.from_str(self._definition)
 
     @cached_property
-    def _mask_library(self) -> tokenizers.Tokenizer:
-        return self._build_library((self.mask_token,))
+    def _mask_backend(self) -> tokenizers.Tokenizer:
+        """Return a backend that parses only the mask token in texts."""
+        return self._build_backend((self.mask_token,))
 
-    def _build_library(self, parsed: Sequence[str]) -> tokenizers.Tokenizer:
-        """Return a library tokenizer that parses only these special tokens in texts."""
-        if not parsed and self.kind != "unigram":  # unchanged: a vocabulary takes time to write again
-            library = tokenizers.Tokenizer.from_str(self._definition)
-            library.encode_special_tokens = True
-            return library
+    def _build_backend(self, parsed_tokens: Sequence[str]) -> tokenizers.Tokenizer:
+        """Build a backend that parses only these special tokens in texts."""
+        if not parsed_tokens and self.kind != "unigram":
+            # The definition needs no change, and serializing a vocabulary takes time.
+            backend = tokenizers.Tokenizer.from_str(self._definition)
+            backend.encode_special_tokens = True
+            return backend
         content = json.loads(self._definition)
-        for token in content["added_tokens"]:  # The library always parses added tokens that are not special.
-            token["special"] = token["special"] and token["content"] not in parsed
+        for token in content["added_tokens"]:  # Added tokens that are not special are parsed in any mode.
+            token["special"] = token["special"] and token["content"] not in parsed_tokens
         if self.kind == "unigram":
-            special = {token["content"] for token in content["added_tokens"] if token["special"]}
-            hidden = (special | {*self._special_tokens.values()}) - {*parsed}
-            content = unigram.hide_special_pieces(content, hidden)
-        library = tokenizers.Tokenizer.from_str(json.dumps(content))
-        library.encode_special_tokens = True
-        return library
+            special_tokens = {token["content"] for token in content["added_tokens"] if token["special"]}
+            hidden_tokens = (special_tokens | {*self._special_tokens.values()}) - {*parsed_tokens}
+            content = unigram.hide_special_pieces(content, hidden_tokens)
+        backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+        backend.encode_special_tokens = True
+        return backend
 
     @property
-    def _full_library(self) -> tokenizers.Tokenizer:
-        """Return a library tokenizer that has all tokens under their own names."""
-        return self._parse_library if self.kind == "unigram" else self._text_library
+    def _full_backend(self) -> tokenizers.Tokenizer:
+        """Return a backend that has all tokens under their own names, which `hide_special_pieces` changes."""
+        return self._parse_backend if self.kind == "unigram" else self._text_backend
 
     @cached_property
     def _edge_classes(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+        """Return `edge_classes` of the kind's module and True for special tokens, [V] each."""
         module = byte_level_bpe if self.kind == "byte_level_bpe" else unigram
         first, last = module.edge_classes(self.tokens)
-        special = np.zeros(self.vocab_size, np.bool_)
-        special[sorted(self.all_special_ids)] = True
-        last[special] = byte_level_bpe.WHITESPACE if self.kind == "byte_level_bpe" else True
-        return first, last, special
+        is_special = np.zeros(self.vocab_size, np.bool_)
+        is_special[sorted(self.all_special_ids)] = True
+        # The token after a special token starts a word.
+        last[is_special] = byte_level_bpe.WHITESPACE if self.kind == "byte_level_bpe" else True
+        return first, last, is_special
 
     def _special_id(self, role: str) -> int:
         special_id = self._special_ids.get(role)
@@ -486,27 +499,27 @@ class Tokenizer:
         return int(special_id)
 
     def __getstate__(self) -> tuple[str, int, dict[str, str], bytes | None]:
-        # The library's own pickling loses the switch that makes special strings text.
+        # Pickling a backend would lose `encode_special_tokens`.
         return self._definition, self.max_length, self._special_tokens, self._sentencepiece_model
 
     def __setstate__(self, state: tuple[str, int, dict[str, str], bytes | None]) -> None:
         self.__init__(*state)  # type: ignore[misc]
 
 
-def _encode_with_library(
-    library: tokenizers.Tokenizer, texts: Sequence[str], *, with_offsets: bool
+def _encode_with_backend(
+    backend: tokenizers.Tokenizer, texts: Sequence[str], *, with_offsets: bool
 ) -> list[Any]:
-    encode = library.encode_batch if with_offsets else library.encode_batch_fast
+    encode = backend.encode_batch if with_offsets else backend.encode_batch_fast
     try:
         return list(encode(list(texts), add_special_tokens=False))
-    except (TypeError, UnicodeEncodeError):  # The library accepts only text that UTF-8 can represent.
+    except (TypeError, UnicodeEncodeError):  # The backend accepts only text that UTF-8 can represent.
         for _ in validate_texts(texts):  # raises an error that names the text
             pass
         raise
 
 
 def validate_texts(texts: Iterable[Any]) -> Iterator[str]:
-    """Yield the texts; raise an `InputError` with the number (from 1) of one that is not valid Unicode text."""
+    """Yield the texts; raise an `InputError` with the number (from 1) of the first that is not valid Unicode."""
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, str):
             raise InputError(

@@ -1,15 +1,15 @@
 """Character classes of Unicode 14.0.0 as ranges of code points, for the rules of BERT's original tokenizer.
 
-They are pinned so that ids stay the same when Python, Rust, or a library adopts a newer Unicode version. The
-tables come from Python 3.11's `unicodedata` (the two classes of the sigma rule from the behavior of its
-`str.lower`); a test generates them again and compares. Code points are hexadecimal, single or `first-last`.
+They are fixed here so that ids stay the same when Python, Rust, or a library adopts a newer Unicode version. The
+tables come from Python 3.11's `unicodedata`, CASED and IGNORABLE from the behavior of its `str.lower`; a test
+generates them again and compares. Code points are hexadecimal, single or `first-last`.
 """
 
 from __future__ import annotations
 
 UNICODE_VERSION = "14.0.0"
 
-# Mn: uncased models drop these after NFD.
+# Mn: removed after NFD if accents are stripped.
 MARKS = """
 300-36f 483-487 591-5bd 5bf 5c1-5c2 5c4-5c5 5c7 610-61a 64b-65f 670 6d6-6dc 6df-6e4 6e7-6e8 6ea-6ed 711
 730-74a 7a6-7b0 7eb-7f3 7fd 816-819 81b-823 825-827 829-82d 859-85b 898-89f 8ca-8e1 8e3-902 93a 93c
@@ -41,13 +41,13 @@ fe20-fe2f 101fd 102e0 10376-1037a 10a01-10a03 10a05-10a06 10a0c-10a0f 10a38-10a3
 1e01b-1e021 1e023-1e024 1e026-1e02a 1e130-1e136 1e2ae 1e2ec-1e2ef 1e8d0-1e8d6 1e944-1e94a e0100-e01ef
 """
 
-# Cc and Cf, without tab and line ends: dropped.
+# Cc and Cf, without tab and line ends: removed from texts.
 CONTROLS = """
 0-8 b-c e-1f 7f-9f ad 600-605 61c 6dd 70f 890-891 8e2 180e 200b-200f 202a-202e 2060-2064 2066-206f feff
 fff9-fffb 110bd 110cd 13430-13438 1bca0-1bca3 1d173-1d17a e0001 e0020-e007f
 """
 
-# Zs, tab, line ends, and the two separators at which Python's str.split cuts.
+# Zs, tab, line ends, and the two separators at which Python's str.split splits.
 WHITESPACE = """
 9-a d 20 a0 1680 2000-200a 2028-2029 202f 205f 3000
 """
@@ -71,7 +71,7 @@ ff3b-ff3d ff3f ff5b ff5d ff5f-ff65 10100-10102 1039f 103d0 1056f 10857 1091f 109
 16af5 16b37-16b3b 16b44 16e97-16e9a 16fe2 1bc9f 1da87-1da8b 1e95e-1e95f
 """
 
-# Cased and not Case_Ignorable: decides whether a capital sigma ends a word.
+# Cased and not Case_Ignorable: a capital sigma becomes ς after one of these and not before one.
 CASED = """
 41-5a 61-7a aa b5 ba c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376-377 37b-37d 37f 386 388-38a
 38c 38e-3a1 3a3-3f5 3f7-481 48a-52f 531-556 560-588 10a0-10c5 10c7 10cd 10d0-10fa 10fd-10ff 13a0-13f5
@@ -90,7 +90,7 @@ a7d5-a7d9 a7f5-a7f6 a7fa ab30-ab5a ab60-ab68 ab70-abbf fb00-fb06 fb13-fb17 ff21-
 1f170-1f189
 """
 
-# Case_Ignorable: skipped by that rule.
+# Case_Ignorable: that rule skips them.
 IGNORABLE = """
 27 2e 3a 5e 60 a8 ad af b4 b7-b8 2b0-36f 374-375 37a 384-385 387 483-489 559 55f 591-5bd 5bf 5c1-5c2
 5c4-5c5 5c7 5f4 600-605 610-61a 61c 640 64b-65f 670 6d6-6dd 6df-6e8 6ea-6ed 70f 711 730-74a 7a6-7b0
@@ -131,7 +131,7 @@ fe00-fe0f fe13 fe20-fe2f fe52 fe55 feff ff07 ff0e ff1a ff3e ff40 ff70 ff9e-ff9f 
 
 
 def expand(ranges: str) -> frozenset[str]:
-    """Return the characters of a class."""
+    """Return the characters of a class, which is given as ranges."""
     pairs = [part.partition("-") for part in ranges.split()]
     return frozenset(
         chr(code) for first, _, last in pairs for code in range(int(first, 16), int(last or first, 16) + 1)
@@ -139,6 +139,6 @@ def expand(ranges: str) -> frozenset[str]:
 
 
 def regex_ranges(ranges: str) -> str:
-    """Return the ranges for use between the brackets of a regular expression."""
+    """Return the ranges in the syntax of a regular expression's character class, without its brackets."""
     parts = [[f"\\x{{{end}}}" for end in part.split("-")] for part in ranges.split()]
     return "".join("-".join(part) for part in parts)

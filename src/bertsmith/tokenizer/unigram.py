@@ -1,7 +1,6 @@
-"""Unigram tokenizers: read ALBERT's SentencePiece model, build its normalizer and pre-tokenizer.
+"""Unigram (SentencePiece), the tokenizer of ALBERT: read and extend spiece.model, build the tokenizer.
 
-A spiece.model is a Protocol Buffers message whose schema comes with the sentencepiece package; it reads ALBERT's
-30,000 pieces in 68 ms.
+A spiece.model is a Protocol Buffers message, whose schema comes with the sentencepiece package.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class SentencePieceModel:
     Attributes:
         pieces: Pieces with their log probabilities, by id.
         unk_id: The id of the unknown piece.
-        replacements: The normalizer's precompiled character map; empty if there is none.
+        precompiled_charsmap: The normalizer's replacements of characters; empty if there are none.
     """
 
     pieces: list[tuple[str, float]]
@@ -89,7 +88,7 @@ def parse_model(data: bytes, location: object) -> SentencePieceModel:
 
 
 def append_pieces(data: bytes, pieces: Sequence[tuple[str, float]]) -> bytes:
-    """Return a spiece.model with those of the pieces appended that lie beyond its own number of pieces."""
+    """Return a spiece.model extended to a list of pieces, of which it contains the first ones already."""
     from sentencepiece import sentencepiece_model_pb2
 
     schema: Any = sentencepiece_model_pb2
@@ -102,7 +101,7 @@ def append_pieces(data: bytes, pieces: Sequence[tuple[str, float]]) -> bytes:
 def unigram_normalizer(
     lowercase: bool, keep_accents: bool, precompiled_charsmap: bytes
 ) -> normalizers.Normalizer:
-    """Build ALBERT's normalizer as the reference does, with the model's own table of replacements last."""
+    """Build ALBERT's normalizer as transformers does, with the model's own character map last."""
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not keep_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
@@ -133,10 +132,19 @@ def build_unigram(
     precompiled_charsmap: bytes = b"",
     location: object,
 ) -> tokenizers.Tokenizer:
-    """Build the library's tokenizer as the reference builds ALBERT's; errors name the location.
+    """Build a backend tokenizer as transformers builds ALBERT's.
 
-    User-defined symbols (`.`, `(`, …) are ordinary pieces: their score of 0 keeps them unsplit, and the text after
-    one continues the word, as in SentencePiece itself.
+    SentencePiece's user-defined symbols (`.`, `(`, …) are ordinary pieces here: their score of 0 keeps them
+    unsplit, and the text after one continues the word, as in SentencePiece.
+
+    Args:
+        pieces: Pieces with their log probabilities, by id.
+        unk_id: The id of the unknown piece.
+        lowercase: Lower-case the text.
+        special_tokens: Special tokens by role.
+        keep_accents: Do not strip accents.
+        precompiled_charsmap: See `SentencePieceModel`.
+        location: The file that errors name.
     """
     token_ids = {piece: i for i, (piece, _) in enumerate(pieces)}
     if len(token_ids) < len(pieces):
@@ -156,32 +164,32 @@ def build_unigram(
                 hint="name it in tokenizer_config.json",
             )
     try:
-        library = tokenizers.Tokenizer(models.Unigram(list(pieces), unk_id=unk_id, byte_fallback=False))
-        library.normalizer = unigram_normalizer(lowercase, keep_accents, precompiled_charsmap)
-    except Exception as error:  # the library raises bare Exception here
+        backend = tokenizers.Tokenizer(models.Unigram(list(pieces), unk_id=unk_id, byte_fallback=False))
+        backend.normalizer = unigram_normalizer(lowercase, keep_accents, precompiled_charsmap)
+    except Exception as error:  # The tokenizers library raises bare Exception here.
         raise InputError(
             "tokenizers_library_error",
             f"the tokenizers library cannot use the model ({error})",
             location=location,
             hint=CORRUPT_FILE_HINT,
         ) from None
-    library.pre_tokenizer = unigram_pre_tokenizer()
-    library.decoder = decoders.Metaspace(replacement=WORD_PREFIX, prepend_scheme="always")
+    backend.pre_tokenizer = unigram_pre_tokenizer()
+    backend.decoder = decoders.Metaspace(replacement=WORD_PREFIX, prepend_scheme="always")
     cls, sep = special_tokens["cls"], special_tokens["sep"]
-    library.post_processor = processors.TemplateProcessing(
+    backend.post_processor = processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
         special_tokens=[(cls, token_ids[cls]), (sep, token_ids[sep])],
     )
-    library.add_special_tokens(make_added_tokens(special_tokens))
-    return library
+    backend.add_special_tokens(make_added_tokens(special_tokens))
+    return backend
 
 
 def hide_special_pieces(definition: dict[str, Any], special_tokens: Collection[str]) -> dict[str, Any]:
-    """Return a tokenizer.json that reads special strings in a text as ordinary text.
+    """Return a tokenizer.json in which these special tokens never match in a text.
 
-    SentencePiece never matches a special piece in text, but the library does (`<pad>` has the best score of all
-    pieces). A leading space makes the piece unreachable.
+    SentencePiece does not match special pieces in texts, but the tokenizers library does (the score of `<pad>`, 0,
+    is the highest possible). A space before a piece makes it unreachable, since no pre-tokenized word has a space.
     """
     model = definition["model"]
     vocab = [[f" {piece}" if piece in special_tokens else piece, score] for piece, score in model["vocab"]]
@@ -190,15 +198,18 @@ def hide_special_pieces(definition: dict[str, Any], special_tokens: Collection[s
 
 
 def edge_classes(tokens: Sequence[str]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return bool [V] twice: True for pieces that always start a word, and for pieces after which a word starts.
+    """Return for each token if it starts a word and if the token after it does, bool [V] each.
 
-    The former start with ▁ or punctuation, the latter end with punctuation.
+    A token that starts with ▁ or punctuation starts a word, and so does any token after one that ends with
+    punctuation. V is the vocabulary size.
     """
-    starts = [token[:1] == WORD_PREFIX or _is_punctuation(token[:1]) for token in tokens]
-    ends = [_is_punctuation(token[-1:]) for token in tokens]
-    return np.array(starts, np.bool_), np.array(ends, np.bool_)
+    starts_word = [token[:1] == WORD_PREFIX or _is_punctuation(token[:1]) for token in tokens]
+    ends_word = [_is_punctuation(token[-1:]) for token in tokens]
+    return np.array(starts_word, np.bool_), np.array(ends_word, np.bool_)
 
 
 def _is_punctuation(character: str) -> bool:
-    category = unicodedata.category(character or "a")[0]
-    return category == "P" or (category == "S" and character < "\x80")
+    if not character:
+        return False
+    category = unicodedata.category(character)[0]
+    return category == "P" or (category == "S" and character.isascii())

@@ -1,4 +1,4 @@
-"""WordPiece tokenizers: read vocab.txt, build BERT's tokenizer as the reference does, clean up decoded text."""
+"""WordPiece, the tokenizer of BERT: read vocab.txt, build the tokenizer, and clean up decoded text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertsmith.tokenizer.normalizer import NormalizerName, bert_normalizer, bert
 
 BERT_SPECIAL_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 PREFIX = "##"
-# The apostrophe of an English contraction, which the tokenizer made a separate word.
+# The apostrophe of an English contraction with the spaces that decoding puts around it.
 _CONTRACTION = re.compile(r"(?<=[^\W\d_]) (['’]) (?=(?:s|t|d|m|ll|re|ve)\b)", re.IGNORECASE)
 
 
@@ -35,11 +35,21 @@ def build_wordpiece(
     lowercase: bool,
     special_tokens: Mapping[str, str],
     location: object,
-    chinese: bool = True,
+    handle_chinese_chars: bool = True,
     strip_accents: bool | None = None,
     normalizer: NormalizerName = "hf",
 ) -> tokenizers.Tokenizer:
-    """Build the library's tokenizer from the tokens by id, as the reference does; errors name the location."""
+    """Build a backend tokenizer as transformers builds BERT's.
+
+    Args:
+        tokens: Tokens by id.
+        lowercase: Lower-case the text.
+        special_tokens: Special tokens by role.
+        location: The file that errors name.
+        handle_chinese_chars: Make each CJK ideograph a word.
+        strip_accents: Strip accents; None strips them if `lowercase`.
+        normalizer: The variant of BERT's normalizer.
+    """
     for line_number, token in enumerate(tokens, start=1):
         if not token:
             raise InputError(
@@ -67,19 +77,19 @@ def build_wordpiece(
                 hint="a BERT vocabulary has one token per line",
             )
     model = models.WordPiece(vocabulary, unk_token=special_tokens["unk"], max_input_chars_per_word=100)
-    library = tokenizers.Tokenizer(model)
-    library.normalizer = bert_normalizer(lowercase, chinese, strip_accents, normalizer)
-    library.pre_tokenizer = bert_pre_tokenizer(chinese, normalizer)
-    library.decoder = decoders.WordPiece(prefix=PREFIX, cleanup=True)
-    library.post_processor = bert_template(special_tokens["cls"], special_tokens["sep"], vocabulary, location)
-    library.add_special_tokens(list(special_tokens.values()))
-    return library
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = bert_normalizer(lowercase, handle_chinese_chars, strip_accents, normalizer)
+    backend.pre_tokenizer = bert_pre_tokenizer(handle_chinese_chars, normalizer)
+    backend.decoder = decoders.WordPiece(prefix=PREFIX, cleanup=True)
+    backend.post_processor = bert_template(special_tokens["cls"], special_tokens["sep"], vocabulary, location)
+    backend.add_special_tokens(list(special_tokens.values()))
+    return backend
 
 
 def bert_template(
     cls: str, sep: str, token_ids: Mapping[str, int], location: object
 ) -> processors.TemplateProcessing:
-    """Return BERT's template: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, with segment 1 from B on."""
+    """Return BERT's template: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`, with segment id 1 from B on."""
     try:
         return processors.TemplateProcessing(
             single=[cls, "$A", sep],
@@ -98,7 +108,7 @@ def bert_template(
 def join_contractions(text: str) -> str:
     """Join English contractions in decoded text: `don ' t` becomes `don't`.
 
-    The library cleans up other punctuation. The reference's clean-up also joins quoted words, with whatever
-    surrounds an apostrophe.
+    The backend's decoder cleans up other punctuation. The clean-up of transformers joins any apostrophe with the
+    words around it, even that of a quoted word.
     """
     return _CONTRACTION.sub(r"\1", text)

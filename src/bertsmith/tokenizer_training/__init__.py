@@ -1,1 +1,1 @@
-"""Tokenizer training: corpus files to word counts to a vocabulary, and new words for a vocabulary."""
+"""Train a tokenizer's vocabulary on a corpus, and add words to an existing vocabulary."""

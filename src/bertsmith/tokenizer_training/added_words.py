@@ -1,9 +1,14 @@
-"""Rules by which each kind of vocabulary represents a word and gains one, without changing ids or entries.
+"""Add words to a vocabulary without changing existing ids or entries, for each kind of tokenizer.
 
-WordPiece takes the longest entry that a word starts with: the word itself is all that is added. Byte-level BPE
-merges two pieces at a time: a word is the end of a chain of merges, which come after all existing ones, so that
-the results of those stay; each intermediate piece is an entry, too. Unigram takes the pieces with the highest sum
-of scores: the word gets a little more than the sum of its pieces, so that it replaces them and little else.
+* WordPiece takes the longest entry with which a word starts, so the word itself is the only new entry.
+* Byte-level BPE merges two pieces at a time. A new word is the result of new merges of its pieces; these come
+  after all existing merges, whose results therefore stay. Each intermediate piece is a new entry, too.
+* Unigram takes the pieces with the highest sum of scores (log probabilities). A new word's score is slightly
+  higher than the sum of its pieces' scores, so that it replaces them and little else.
+
+A word has three forms: as written ("cardio"); as a pretoken, which is what the model receives after normalization
+and pre-tokenization ("Ġcardio" in byte-level BPE, "▁cardio," with its punctuation in Unigram); and as a token, the
+entry of the vocabulary ("Ġcardio", "▁cardio").
 """
 
 from __future__ import annotations
@@ -21,71 +26,80 @@ from bertsmith.tokenizer import byte_level_bpe, unigram
 from bertsmith.tokenizer.folder import TokenizerKind
 
 _SPACE = "Ġ"  # the space before a word in byte-level BPE
-_BEFORE_WORD = re.compile(r"(?<=\S)(?= \S)")
+_BEFORE_SINGLE_SPACE = re.compile(r"(?<=\S)(?= \S)")
 _SCORE_MARGIN = 0.01  # added to the score of a new piece for each of its characters
-_UNKNOWN_PENALTY = 10.0  # an unknown character scores the worst piece's score minus this, as in the library
-_WORD_TOKEN = re.compile(rf"{unigram.WORD_PREFIX}[^\W_]+")
+_UNKNOWN_PENALTY = 10.0  # an unknown character's score is the lowest score minus this, as in tokenizers
+_LEADING_WORD = re.compile(rf"{unigram.WORD_PREFIX}[^\W_]+")  # letters and digits
 
 
 class VocabularyKind:
-    """The forms of a word: as written (cardio), as the model receives it ("▁cardio,"), and as a token ("▁cardio").
+    """The forms of a word in a kind of vocabulary, and the entries that it needs.
 
-    This base class is WordPiece, in which all three are equal.
+    This base class is for WordPiece, in which all three forms are equal.
 
     Attributes:
-        max_word_length: Maximum number of characters; a longer word is unknown whatever the vocabulary holds.
+        max_word_length: Maximum number of characters; a longer word is unknown whatever the vocabulary contains.
             None: no limit.
-        changes_only_longer_words: True if a new entry changes only words that start with it, so that these can be
-            determined.
+        changes_only_longer_words: True if a new entry changes only the tokens of words that start with it, so that
+            these words can be determined.
     """
 
     max_word_length: int | None = 100
     changes_only_longer_words = True
 
     def split_runs(self, text: str) -> list[str]:
-        """Split a text into runs that have the same words when they are tokenized separately."""
+        """Split a text into parts that have the same pretokens when they are pre-tokenized separately."""
         return text.replace("\n", " ").split(" ")
 
     def candidate_tokens(self, counts: Counter[str]) -> Counter[str]:
-        """Return the tokens that words, as the model receives them, can become, with their counts."""
+        """Return the tokens that counted pretokens can become, with their counts."""
         return counts
 
-    def candidate_token(self, word: str) -> str | None:
-        """Return the token that a word, as the model receives it, can become; None if it cannot become one."""
-        return word
+    def candidate_token(self, pretoken: str) -> str | None:
+        """Return the token that a pretoken can become; None if it cannot become one."""
+        return pretoken
 
     def to_token(self, word: str) -> str:
         """Return the token of a word as written."""
         return word
 
     def to_word(self, token: str) -> str:
-        """Return the word of a token, as written."""
+        """Return the word, as written, of a token."""
         return token
 
     def to_text(self, word: str) -> str:
-        """Return a text of the word alone, in which it is its token."""
+        """Return a text that contains only the word and that can be encoded as the word's token."""
         return word
 
     def add_tokens(self, model: dict[str, Any], tokens: Sequence[str], vocab_size: int) -> None:
-        """Add tokens and intermediate ones to a tokenizer.json's model in place; ids start at `vocab_size`."""
+        """Add tokens and intermediate ones to the model of a tokenizer.json, in place.
+
+        Args:
+            model: The value of "model" in the tokenizer.json.
+            tokens: The tokens to add.
+            vocab_size: The number of existing tokens, which is the first new id.
+        """
         model["vocab"].update({token: vocab_size + i for i, token in enumerate(tokens)})
 
 
 class _ByteLevelBpe(VocabularyKind):
-    """New tokens represent words after a space; the space is part of the token."""
+    """In byte-level BPE, new tokens represent words after a space, and the space is part of the token."""
 
     max_word_length = None
     changes_only_longer_words = False
 
     def split_runs(self, text: str) -> list[str]:
-        # Successive spaces are split together; a line end is a space before the next word, as in `prepare`.
-        return _BEFORE_WORD.split(text.replace("\n", " "))
+        # Only before single spaces, since GPT-2's pattern treats several spaces together. A line end becomes a
+        # space before the next word, as in `prepare`.
+        return _BEFORE_SINGLE_SPACE.split(text.replace("\n", " "))
 
     def candidate_tokens(self, counts: Counter[str]) -> Counter[str]:
-        return Counter({word: count for word, count in counts.items() if self.candidate_token(word)})
+        return Counter(
+            {pretoken: count for pretoken, count in counts.items() if self.candidate_token(pretoken)}
+        )
 
-    def candidate_token(self, word: str) -> str | None:
-        return word if word[:1] == _SPACE and len(word) > 1 else None
+    def candidate_token(self, pretoken: str) -> str | None:
+        return pretoken if pretoken[:1] == _SPACE and len(pretoken) > 1 else None
 
     def to_token(self, word: str) -> str:
         encoder = {byte: character for character, byte in byte_level_bpe.byte_decoder().items()}
@@ -101,41 +115,45 @@ class _ByteLevelBpe(VocabularyKind):
     def add_tokens(self, model: dict[str, Any], tokens: Sequence[str], vocab_size: int) -> None:
         merges = [merge.split(" ") if isinstance(merge, str) else list(merge) for merge in model["merges"]]
         ranks = {(first, second): rank for rank, (first, second) in enumerate(merges)}
+        next_id = vocab_size
         for token in tokens:
-            parts = list(token)
-            while len(parts := _apply_merges(parts, ranks)) > 1:  # new merges come last
-                ranks[parts[0], parts[1]] = len(merges)
-                merges.append(parts[:2])
-                if (piece := parts[0] + parts[1]) not in model["vocab"]:
-                    model["vocab"][piece] = vocab_size
-                    vocab_size += 1
+            pieces = _apply_merges(list(token), ranks)
+            while len(pieces) > 1:
+                # Merge the first two pieces, after all existing merges.
+                first, second = pieces[:2]
+                ranks[first, second] = len(merges)
+                merges.append([first, second])
+                if first + second not in model["vocab"]:
+                    model["vocab"][first + second] = next_id
+                    next_id += 1
+                pieces = _apply_merges(pieces, ranks)
         model["merges"] = merges
 
 
-def _apply_merges(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
-    """Merge a word's parts in place, always the pair of the lowest rank, until no pair has a rank."""
-    while pairs := [(ranks[pair], i) for i, pair in enumerate(pairwise(parts)) if pair in ranks]:
-        i = min(pairs)[1]
-        parts[i : i + 2] = [parts[i] + parts[i + 1]]
-    return parts
+def _apply_merges(pieces: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
+    """Merge pieces in place, always the pair with the lowest rank, until no pair has a rank; return them."""
+    while candidates := [(ranks[pair], i) for i, pair in enumerate(pairwise(pieces)) if pair in ranks]:
+        _, i = min(candidates)
+        pieces[i : i + 2] = [pieces[i] + pieces[i + 1]]
+    return pieces
 
 
 class _Unigram(VocabularyKind):
-    """The pre-tokenizer does not separate punctuation from words, so only the part before it counts."""
+    """In Unigram, a pretoken may contain punctuation; only the part before it can become a token."""
 
     max_word_length = None
     changes_only_longer_words = False
 
     def candidate_tokens(self, counts: Counter[str]) -> Counter[str]:
         tokens: Counter[str] = Counter()
-        for word, count in counts.items():
-            if token := self.candidate_token(word):
+        for pretoken, count in counts.items():
+            if token := self.candidate_token(pretoken):
                 tokens[token] += count
         return tokens
 
-    def candidate_token(self, word: str) -> str | None:
-        match = _WORD_TOKEN.match(word)
-        return match and match[0]
+    def candidate_token(self, pretoken: str) -> str | None:
+        match = _LEADING_WORD.match(pretoken)
+        return match[0] if match else None
 
     def to_token(self, word: str) -> str:
         return f"{unigram.WORD_PREFIX}{word}"
@@ -148,10 +166,10 @@ class _Unigram(VocabularyKind):
         unknown_score = min(scores.values()) - _UNKNOWN_PENALTY
         old_model = tokenizers.models.Unigram([*scores.items()], model["unk_id"], model["byte_fallback"])
         for token in tokens:
-            # Scores are sums of old pieces only: a word can start with one new piece, and the margin grows with
-            # its length, so that the longest new piece wins.
+            # Only old pieces are summed: a word can start with at most one new piece, and since the margin grows
+            # with the length, the longest one wins.
             old_score = sum(scores.get(piece.value, unknown_score) for piece in old_model.tokenize(token))
-            # Rounded to the precision of a spiece.model, so that both files are the same tokenizer.
+            # In fp32, the precision of a spiece.model, so that both files define the same tokenizer.
             model["vocab"].append([token, float(np.float32(old_score + _SCORE_MARGIN * len(token)))])
 
 
@@ -160,4 +178,4 @@ VOCABULARY_KINDS: dict[TokenizerKind, VocabularyKind] = {
     "byte_level_bpe": _ByteLevelBpe(),
     "unigram": _Unigram(),
 }
-"""The rules by a tokenizer's kind."""
+"""The `VocabularyKind` of each kind of tokenizer."""

@@ -1,9 +1,10 @@
-"""Words of a corpus that a vocabulary splits: propose them by what they save, add them, and measure the effect.
+"""Extend a vocabulary by words of a corpus: propose words, add them, and measure the effect.
 
-New words are appended to the vocabulary, so existing ids do not change; `added_words.py` has the rules for
-each kind of vocabulary. A new word may also start longer ones ("cardio" in "cardiogram"), which are then
-split differently. The report counts and shows the other words of the corpus that change; WordPiece can
-exclude such changes.
+Words that the vocabulary splits into several tokens are proposed, ranked by the number of tokens that an entry of
+their own saves. New words are appended to the vocabulary, so existing ids do not change; `added_words.py` has the
+rules for each kind of vocabulary, and defines pretokens. A new word may also start longer ones ("cardio" in
+"cardiogram"), which are then split differently. The report counts and shows the other words of the corpus that
+change; with WordPiece, new words that cause such changes can be excluded.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenizers
 
@@ -28,11 +29,11 @@ from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS, VocabularyKind
 
-# The number of distinct runs between spaces, or their characters, after which they are normalized and split.
+# Runs (see `VocabularyKind.split_runs`) are counted, and pre-tokenized when either limit is reached.
 _MAX_PENDING_RUNS = 500_000
 _MAX_PENDING_CHARACTERS = 1 << 25
-_MAX_DISTINCT_WORDS = 2_000_000  # some 250 MB; beyond, the rarest are evicted
-_MAX_EXAMPLES = 20
+_MAX_DISTINCT_WORDS = 2_000_000  # some 250 MB; if there are more, the rarer half is evicted
+_MAX_EXAMPLES = 20  # number of changed words in a report
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,9 @@ class NewWord:
     Attributes:
         word: The word as written.
         count: Number of occurrences in the corpus; 0 without a corpus.
-        pieces: Its tokens so far.
-        saved: Number of tokens that the new entry saves.
-        commoner: Ratio of its frequency to that in the text of comparison; None without one.
+        pieces: Its tokens in the old vocabulary.
+        saved: Number of tokens of the corpus that the new entry saves.
+        commoner: Its relative frequency in the corpus divided by that in the reference corpus; None without one.
     """
 
     word: str
@@ -56,13 +57,13 @@ class NewWord:
 
 @dataclass
 class WordCounts:
-    """Counts of words, as the tokenizer's model receives them.
+    """The counted words of a corpus, as pretokens.
 
     Attributes:
-        counts: Number of occurrences of each word.
-        total: Number of all words.
-        too_long: Number of words of more than 100 characters, which are always unknown.
-        forgotten: Number of occurrences of rare words that were evicted, beyond two million distinct words.
+        counts: Number of occurrences of each pretoken.
+        total: Number of all pretokens.
+        too_long: Number of pretokens that exceed `VocabularyKind.max_word_length`, which are always unknown.
+        num_evicted: Number of occurrences of rare pretokens that were removed from `counts` to limit memory.
     """
 
     counts: Counter[str]
@@ -77,9 +78,13 @@ def count_domain_words(
     reading: Reading = Reading(),  # noqa: B008  # frozen
     progress: Callable[[int], None] | None = None,
 ) -> WordCounts:
-    """Count the words of files by the tokenizer's own normalizer and pre-tokenizer, in bounded memory.
+    """Count the words of files with the tokenizer's own normalizer and pre-tokenizer, in bounded memory.
 
-    `progress` is called with the number of bytes of text so far.
+    Args:
+        files: Files, folders, or globs.
+        tokenizer: The tokenizer to extend.
+        reading: How files are divided into documents.
+        progress: Called with the number of bytes of text so far.
     """
     counter = _WordCounter(tokenizer)
     num_bytes = 0
@@ -92,10 +97,10 @@ def count_domain_words(
 
 
 class _WordCounter:
-    """Normalize each distinct run between spaces once: no rule looks across a space."""
+    """Count words, pre-tokenizing each distinct run only once between two limits."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._library = tokenizers.Tokenizer.from_str(tokenizer.definition)
+        self._backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
         self._kind = VOCABULARY_KINDS[tokenizer.kind]
         self._pending: Counter[str] = Counter()
         self._num_characters = 0
@@ -114,12 +119,12 @@ class _WordCounter:
     def _count_pending(self) -> None:
         words, max_length = self._words, self._kind.max_word_length
         for run, count in self._pending.items():
-            for word in split_words(self._library, run):
+            for pretoken in pre_tokenize(self._backend, run):
                 words.total += count
-                if max_length is not None and len(word) > max_length:
+                if max_length is not None and len(pretoken) > max_length:
                     words.too_long += count
                 else:
-                    words.counts[word] += count
+                    words.counts[pretoken] += count
         self._pending.clear()
         self._num_characters = 0
         if len(words.counts) > _MAX_DISTINCT_WORDS:
@@ -128,12 +133,12 @@ class _WordCounter:
             words.counts = frequent
 
 
-def split_words(library: tokenizers.Tokenizer, text: str) -> list[str]:
-    """Return the words into which a tokenizer of the library splits a text, as its model receives them."""
-    normalized = library.normalizer.normalize_str(text) if library.normalizer else text
-    if library.pre_tokenizer is None:
+def pre_tokenize(backend: tokenizers.Tokenizer, text: str) -> list[str]:
+    """Return the pretokens of a text: its words as the backend's model receives them."""
+    normalized = backend.normalizer.normalize_str(text) if backend.normalizer else text
+    if backend.pre_tokenizer is None:
         return [normalized] if normalized else []
-    return [word for word, _ in library.pre_tokenizer.pre_tokenize_str(normalized)]
+    return [pretoken for pretoken, _ in backend.pre_tokenizer.pre_tokenize_str(normalized)]
 
 
 def propose_words(
@@ -146,18 +151,20 @@ def propose_words(
     reference_words: WordCounts | None = None,
     keep_others: bool = False,
 ) -> list[NewWord]:
-    """Return the words of a corpus that are worth an entry each, the best first.
+    """Return the words of a corpus that save the most tokens if each gets an entry, the best first.
 
-    A word saves count · (pieces - 1) tokens. With `against`, this is weighted by log2 of the ratio of the word's
-    frequencies in both texts (with one added to its count there). Ties are in alphabetical order.
+    A word saves count · (pieces - 1) tokens. With `reference_words`, this is multiplied by log2 of the ratio of
+    the word's relative frequencies in the corpus and in the reference corpus (where 1 is added to its count, so
+    that none is 0). Ties are in alphabetical order.
 
     Args:
         words: The words of the corpus. Those with a letter and without unknown pieces are considered.
         tokenizer: The tokenizer to extend.
-        number: Maximum number of words.
+        max_words: Maximum number of words to return.
         min_frequency: Minimum number of occurrences.
         min_pieces: Minimum number of tokens into which a word is split.
-        against: The words of a text of comparison; words that are not more frequent in the corpus are excluded.
+        reference_words: The words of a reference corpus, such as general text; words that are not relatively more
+            frequent in the corpus than there are excluded.
         keep_others: Exclude words that would change the tokens of another word of the corpus.
 
     Raises:
@@ -172,42 +179,46 @@ def propose_words(
             hint="omit it: the report shows the words that change",
         )
     counts = kind.candidate_tokens(words.counts)
-    other_counts = None if reference_words is None else kind.candidate_tokens(reference_words.counts)
+    reference_counts = None if reference_words is None else kind.candidate_tokens(reference_words.counts)
     vocabulary, unk_token = set(tokenizer.tokens), _unk_token(tokenizer)
-    ranked: list[tuple[float, NewWord]] = []
+    scored_words: list[tuple[float, NewWord]] = []
     for token, count in counts.items():
-        if (
-            count < min_frequency
-            or token in vocabulary
-            or not any(map(str.isalpha, word := kind.to_word(token)))
-        ):
+        if count < min_frequency or token in vocabulary:
+            continue
+        word = kind.to_word(token)
+        if not any(map(str.isalpha, word)):
             continue
         pieces = splitter.tokens(token)
         if len(pieces) < max(2, min_pieces) or unk_token in pieces:
             continue
-        saved = count * (len(pieces) - 1)
-        ratio = None
-        if reference_words is not None and other_counts is not None:
-            ratio = count / max(1, words.total) * (reference_words.total + 1) / (other_counts[token] + 1)
-        weight = 1.0 if ratio is None else math.log2(ratio)
+        num_saved = count * (len(pieces) - 1)
+        frequency_ratio, weight = None, 1.0
+        if reference_words is not None and reference_counts is not None:
+            frequency = count / max(1, words.total)
+            frequency_ratio = frequency * (reference_words.total + 1) / (reference_counts[token] + 1)
+            weight = math.log2(frequency_ratio)
         if weight > 0:
-            ranked.append((saved * weight, NewWord(word, count, pieces, saved, ratio)))
-    ranked.sort(key=lambda entry: (-entry[0], entry[1].word))
-    library = tokenizers.Tokenizer.from_str(tokenizer.definition)
+            new_word = NewWord(word, count, pieces, num_saved, frequency_ratio)
+            scored_words.append((num_saved * weight, new_word))
+    scored_words.sort(key=lambda item: (-item[0], item[1].word))
+    backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
     sorted_words = sorted(words.counts) if keep_others else []
-    best: list[NewWord] = []
-    for _, new in ranked:
-        if len(best) == max_words:
+    best_words: list[NewWord] = []
+    for _, new_word in scored_words:
+        if len(best_words) == max_words:
             break
-        # Tokenizing the word again must return the word, which holds for nearly all words.
-        is_stable = split_words(library, kind.to_text(new.word)) == [kind.to_token(new.word)]
-        if is_stable and not (keep_others and _changes_others(new.word, sorted_words, splitter)):
-            best.append(new)
-    return best
+        # For nearly all words, pre-tokenizing the word again gives the word. Others could not become one token.
+        is_stable = pre_tokenize(backend, kind.to_text(new_word.word)) == [kind.to_token(new_word.word)]
+        if is_stable and not (keep_others and _changes_others(new_word.word, sorted_words, splitter)):
+            best_words.append(new_word)
+    return best_words
 
 
 def _changes_others(word: str, sorted_words: Sequence[str], splitter: _WordSplitter) -> bool:
-    """Return True if a longer word of the corpus starts with this one, and its first piece so far is shorter."""
+    """Return True if a new WordPiece entry changes the tokens of a longer word of the corpus.
+
+    That is a word that starts with the entry and whose first piece has been shorter than it.
+    """
     i = bisect_right(sorted_words, word)
     while i < len(sorted_words) and sorted_words[i].startswith(word):
         if not splitter.tokens(sorted_words[i])[0].startswith(word):
@@ -217,17 +228,17 @@ def _changes_others(word: str, sorted_words: Sequence[str], splitter: _WordSplit
 
 
 class _WordSplitter:
-    """Split words into tokens with the tokenizer's model."""
+    """Split pretokens into tokens with the tokenizer's model, without normalization and pre-tokenization."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._model = tokenizers.Tokenizer.from_str(tokenizer.definition).model
         self._vocabulary = tokenizer.tokens
 
-    def tokens(self, word: str) -> list[str]:
-        return [self._vocabulary[token_id] for token_id in self.ids(word)]
+    def tokens(self, pretoken: str) -> list[str]:
+        return [self._vocabulary[token_id] for token_id in self.ids(pretoken)]
 
-    def ids(self, word: str) -> list[int]:
-        return [token.id for token in self._model.tokenize(word)]
+    def ids(self, pretoken: str) -> list[int]:
+        return [token.id for token in self._model.tokenize(pretoken)]
 
 
 def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
@@ -240,35 +251,32 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
         InputError: A line cannot become one token: a special token, a piece (`##ing`), a word that is too long or
             that the tokenizer reads differently. The error names file and line.
     """
-    library = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    kind, splitter, vocabulary = (
-        VOCABULARY_KINDS[tokenizer.kind],
-        _WordSplitter(tokenizer),
-        set(tokenizer.tokens),
-    )
+    backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
+    kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _WordSplitter(tokenizer)
+    vocabulary = set(tokenizer.tokens)
     special_tokens = {tokenizer.tokens[i] for i in tokenizer.all_special_ids}
     unk_token = _unk_token(tokenizer)
-    words: dict[str, None] = {}
-    existing: list[str] = []
+    new_words: dict[str, None] = {}  # an ordered set
+    existing_words: list[str] = []
     for line_number, line in read_lines(file):
         word = line.strip()
         if not word:
             continue
         _check_word(
-            word, kind, library, special_tokens, tokenizer.continuation_prefix, f"{file}:{line_number}"
+            word, kind, backend, special_tokens, tokenizer.continuation_prefix, f"{file}:{line_number}"
         )
         token = kind.to_token(word)
         pieces = splitter.tokens(token)
-        if word in words or token in vocabulary or (len(pieces) == 1 and pieces[0] != unk_token):
-            existing.append(word)
+        if word in new_words or token in vocabulary or (len(pieces) == 1 and pieces[0] != unk_token):
+            existing_words.append(word)
         else:
-            words[word] = None
-    if not words:
+            new_words[word] = None
+    if not new_words:
         hint = "write one word per line"
-        if existing:
-            hint = f"each of its {pluralize(len(existing), 'word')} is one token already"
+        if existing_words:
+            hint = f"each of its {pluralize(len(existing_words), 'word')} is one token already"
         raise InputError("no_new_words", "the file has no word to add", location=file, hint=hint)
-    return list(words), existing
+    return list(new_words), existing_words
 
 
 def _unk_token(tokenizer: Tokenizer) -> str | None:
@@ -279,11 +287,21 @@ def _unk_token(tokenizer: Tokenizer) -> str | None:
 def _check_word(
     word: str,
     kind: VocabularyKind,
-    library: tokenizers.Tokenizer,
+    backend: tokenizers.Tokenizer,
     special_tokens: set[str],
     prefix: str,
     location: str,
 ) -> None:
+    """Raise an `InputError` if a word cannot become one token.
+
+    Args:
+        word: The word as written.
+        kind: The tokenizer's kind of vocabulary.
+        backend: The tokenizer's backend.
+        special_tokens: The tokenizer's special tokens.
+        prefix: The prefix of pieces that continue a word, empty if there is none.
+        location: The file and line that the error names.
+    """
     if word in special_tokens:
         raise InputError(
             "word_is_special_token",
@@ -305,7 +323,7 @@ def _check_word(
             location=location,
             hint="list words of letters and digits only",
         )
-    read_words = [kind.to_word(token) for token in split_words(library, kind.to_text(word))]
+    read_words = [kind.to_word(token) for token in pre_tokenize(backend, kind.to_text(word))]
     if not read_words:
         raise InputError(
             "word_normalizes_to_nothing",
@@ -340,7 +358,7 @@ def _check_word(
 def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
     """Return the tokenizer with words appended to its vocabulary, in their order; existing entries keep their ids.
 
-    With byte-level BPE, the pieces from which a word is merged are entries before it.
+    With byte-level BPE, the intermediate pieces from which a word is merged become entries before it.
 
     Raises:
         InputError: The vocabulary already has one of the words, or an added token outside of the vocabulary is
@@ -357,110 +375,137 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
             hint="name new words",
         )
     model = definition["model"]
-    outside = _tokens_outside_vocabulary(tokenizer, definition)
+    added_token_ids = _added_tokens_outside_vocabulary(tokenizer, definition)
     if tokenizer.kind == "unigram":
-        model["vocab"].extend([token, 0.0] for token in outside)
+        model["vocab"].extend([token, 0.0] for token in added_token_ids)
     else:
-        model["vocab"].update(outside)
+        model["vocab"].update(added_token_ids)
     kind.add_tokens(model, tokens, tokenizer.vocab_size)
-    # Written and loaded like any other tokenizer, so that the same checks apply.
+    # Write and load the tokenizer like any other, so that the same checks apply.
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tokenizer.save(folder)
         atomic.write_text(folder / "tokenizer.json", json.dumps(definition, ensure_ascii=False))
         if (model_file := folder / "spiece.model").exists():
-            if outside:  # SentencePiece has no equivalent of such tokens.
+            if added_token_ids:  # SentencePiece has no equivalent of such tokens.
                 model_file.unlink()
             else:
                 atomic.write_bytes(model_file, unigram.append_pieces(model_file.read_bytes(), model["vocab"]))
         return Tokenizer.load(folder)
 
 
-def piece_ids_of_new_tokens(old: Tokenizer, grown: Tokenizer) -> list[list[int]]:
-    """Return the ids that the old tokenizer gives each new entry of the extended one."""
+def piece_ids_of_new_tokens(old: Tokenizer, extended: Tokenizer) -> list[list[int]]:
+    """Return for each new entry of an extended tokenizer the ids into which the old tokenizer splits it."""
     splitter = _WordSplitter(old)
-    return [splitter.ids(token) for token in grown.tokens[old.vocab_size :]]
+    return [splitter.ids(token) for token in extended.tokens[old.vocab_size :]]
 
 
-def _tokens_outside_vocabulary(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, int]:
-    """Return the added tokens with ids after the vocabulary.
+def _added_tokens_outside_vocabulary(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, int]:
+    """Return the ids of added tokens that are not in the model's vocabulary, in the order of their ids.
 
-    They must become part of it: otherwise the library renumbers them after the new words. That changes no text as
-    long as no word starts with one.
+    `add_words` makes them part of it: otherwise the backend would give them new ids after the new words. That
+    would change how a word that is such a token is split, which is an `InputError`.
     """
-    library = tokenizers.Tokenizer.from_str(tokenizer.definition)
+    backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
     added_tokens = sorted((int(token["id"]), token["content"]) for token in definition["added_tokens"])
     vocab = {entry if isinstance(entry, str) else entry[0] for entry in definition["model"]["vocab"]}
-    outside = {token: token_id for token_id, token in added_tokens if token not in vocab}
-    if words := [token for token in outside if split_words(library, token) == [token]]:
+    added_token_ids = {token: token_id for token_id, token in added_tokens if token not in vocab}
+    if words := [token for token in added_token_ids if pre_tokenize(backend, token) == [token]]:
         raise InputError(
             "added_token_is_word",
             f"the added token '{words[0]}' is not in the vocabulary, so no word can be added after it",
             hint="make it an entry of the vocabulary, or remove it",
         )
-    return outside
+    return added_token_ids
+
+
+class _ChangedWord(NamedTuple):
+    """A pretoken with its number of occurrences and its tokens in the old and in the extended vocabulary."""
+
+    num_occurrences: int
+    pretoken: str
+    old_tokens: list[str]
+    new_tokens: list[str]
 
 
 def compare_tokenizations(
     words: WordCounts, before: Tokenizer, after: Tokenizer, new_words: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the changes that new words cause in a corpus, counted word by word.
+    """Compare the tokens of a corpus before and after the extension of a vocabulary.
+
+    Args:
+        words: The words of the corpus.
+        before: The old tokenizer.
+        after: The extended tokenizer.
+        new_words: The new words, as written.
 
     Returns:
-        `tokens_before` and `tokens_after`; `unknown_before` and `unknown_after` (occurrences of words); and
-        `other_words`, words that are not new but are split differently: the number of distinct ones and of
-        occurrences, how many of them have more tokens or become unknown, and the most frequent ones with both
-        splits.
+        `words`, the number of words of the corpus; `tokens_before` and `tokens_after`; `saved_share`, the ratio of
+        tokens that are saved; `unknown_before` and `unknown_after`, occurrences of words with unknown pieces;
+        `words_forgotten`, see `WordCounts.num_evicted`; and `other_words`, words that are not new but are split
+        differently: the number of distinct ones and of occurrences, how many of the distinct ones have more tokens
+            or become unknown, and the most frequent ones with both tokenizations.
     """
-    old, new, kind = _WordSplitter(before), _WordSplitter(after), VOCABULARY_KINDS[before.kind]
-    unk_token = _unk_token(before)
-    new_tokens = {kind.to_token(word) for word in new_words}
-    num_tokens = [words.too_long + words.num_evicted] * 2
-    num_unknown = [words.too_long] * 2
-    changed: list[tuple[int, str, list[str], list[str]]] = []
-    for word, count in words.counts.items():
-        splits = old.tokens(word), new.tokens(word)
-        for i, pieces in enumerate(splits):
-            num_tokens[i] += count * len(pieces)
-            num_unknown[i] += count * (unk_token in pieces)
-        if splits[0] != splits[1] and kind.candidate_token(word) not in new_tokens:
-            changed.append((count, word, *splits))
-    changed.sort(key=lambda entry: (-entry[0], entry[1]))
-    longer = [entry for entry in changed if len(entry[3]) > len(entry[2])]
-    newly_unknown = [entry for entry in changed if unk_token in entry[3] and unk_token not in entry[2]]
+    old_splitter, new_splitter = _WordSplitter(before), _WordSplitter(after)
+    kind, unk_token = VOCABULARY_KINDS[before.kind], _unk_token(before)
+    added_tokens = {kind.to_token(word) for word in new_words}
+    # Words that are too long are one unknown token, and words that were evicted count as one token.
+    tokens_before = tokens_after = words.too_long + words.num_evicted
+    unknown_before = unknown_after = words.too_long
+    changed: list[_ChangedWord] = []
+    for pretoken, count in words.counts.items():
+        old_tokens, new_tokens = old_splitter.tokens(pretoken), new_splitter.tokens(pretoken)
+        tokens_before += count * len(old_tokens)
+        tokens_after += count * len(new_tokens)
+        unknown_before += count * (unk_token in old_tokens)
+        unknown_after += count * (unk_token in new_tokens)
+        if old_tokens != new_tokens and kind.candidate_token(pretoken) not in added_tokens:
+            changed.append(_ChangedWord(count, pretoken, old_tokens, new_tokens))
+    changed.sort(key=lambda word: (-word.num_occurrences, word.pretoken))
     return {
         "words": words.total,
-        "tokens_before": num_tokens[0],
-        "tokens_after": num_tokens[1],
-        "saved_share": round(1 - num_tokens[1] / max(1, num_tokens[0]), 6),
-        "unknown_before": num_unknown[0],
-        "unknown_after": num_unknown[1],
+        "tokens_before": tokens_before,
+        "tokens_after": tokens_after,
+        "saved_share": round(1 - tokens_after / max(1, tokens_before), 6),
+        "unknown_before": unknown_before,
+        "unknown_after": unknown_after,
         "words_forgotten": words.num_evicted,
         "other_words": {
             "distinct": len(changed),
-            "times": sum(entry[0] for entry in changed),
-            "longer": len(longer),
-            "become_unknown": len(newly_unknown),
+            "times": sum(word.num_occurrences for word in changed),
+            "longer": sum(len(word.new_tokens) > len(word.old_tokens) for word in changed),
+            "become_unknown": sum(
+                unk_token in word.new_tokens and unk_token not in word.old_tokens for word in changed
+            ),
             "examples": [
-                {"word": kind.to_word(word), "times": count, "before": old_split, "after": new_split}
-                for count, word, old_split, new_split in changed[:_MAX_EXAMPLES]
+                {
+                    "word": kind.to_word(word.pretoken),
+                    "times": word.num_occurrences,
+                    "before": word.old_tokens,
+                    "after": word.new_tokens,
+                }
+                for word in changed[:_MAX_EXAMPLES]
             ],
         },
     }
 
 
-def measure_word_list(
-    listed: Sequence[str], counts: Mapping[str, int], tokenizer: Tokenizer
-) -> list[NewWord]:
-    """Return the words of a list with the number of tokens that each saves in a corpus."""
+def measure_word_list(words: Sequence[str], counts: Mapping[str, int], tokenizer: Tokenizer) -> list[NewWord]:
+    """Return the words of a list with the number of tokens that an entry for each saves in a corpus.
+
+    Args:
+        words: The words as written.
+        counts: Number of occurrences of each pretoken of the corpus; empty without a corpus.
+        tokenizer: The tokenizer to extend.
+    """
     kind, splitter = VOCABULARY_KINDS[tokenizer.kind], _WordSplitter(tokenizer)
     token_counts = kind.candidate_tokens(Counter(counts))
-    rows = []
-    for word in listed:
+    new_words = []
+    for word in words:
         token = kind.to_token(word)
         pieces, count = splitter.tokens(token), token_counts[token]
-        rows.append(NewWord(word, count, pieces, count * (len(pieces) - 1)))
-    return rows
+        new_words.append(NewWord(word, count, pieces, count * (len(pieces) - 1)))
+    return new_words
 
 
 def to_dicts(words: Sequence[NewWord]) -> list[dict[str, Any]]:

@@ -1,12 +1,14 @@
 """Train a tokenizer from files: the same files give the same vocabulary in every process.
 
-Words are counted here and merged by the tokenizers library, whose hash maps differ from process to process.
+`training_text.py` counts the words. The tokenizers library merges them, but its hash maps are iterated in a
+different order in each process, which must not affect the vocabulary:
 
-* WordPiece: the library's trainer numbers the initial symbols in the order of such a map and breaks ties between
-  merges by these numbers; it is therefore given all initial symbols, sorted. It merges the most frequent pair
-  first.
-* Byte-level BPE: all 256 initial symbols are given, sorted; the library's heap of pairs breaks ties by number.
-* Unigram: SentencePiece's trainer, see `unigram_training.py`.
+* WordPiece: the library's trainer numbers the characters in the order of a hash map and breaks ties between merges
+  by these numbers. It is therefore given all characters and their `##` forms as special tokens, sorted, which it
+  numbers first. (The trainer merges the most frequent pair first, as in BPE.)
+* Byte-level BPE: the initial alphabet is sorted and contains all 256 characters of bytes, so that the library
+  numbers them in this order and breaks ties by number.
+* Unigram: SentencePiece trains it, see `unigram_training.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS
 from bertsmith.tokenizer.wordpiece import BERT_SPECIAL_TOKENS
 from bertsmith.tokenizer_training import unigram_training
-from bertsmith.tokenizer_training.alphabet import CharacterCounts, train_with_alphabet
+from bertsmith.tokenizer_training.alphabet import CharacterCounts, train_with_largest_alphabet
 from bertsmith.tokenizer_training.training_text import (
     DEFAULT_READING,
     CorpusWords,
@@ -51,11 +53,11 @@ from bertsmith.tokenizer_training.training_text import (
 )
 
 _MAX_WORD_LENGTH = 100  # longer words become [UNK] when they are encoded, so training ignores them
-_MAX_BYTE_LEVEL_WORD_LENGTH = 512  # in bytes; longer runs of letters are not language
+_MAX_BYTE_LEVEL_WORD_LENGTH = 512  # in bytes; longer ones are no natural language, so training ignores them
 _MAX_REPORTED_CHARACTERS = 10
 _DEFAULT_MIN_FREQUENCY = 2
-_REPETITIONS_PER_LINE = 1_000  # of a word, in the lines that the library counts
-_BPE_FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]  # RoBERTa's order; the mask comes last
+_REPETITIONS_PER_LINE = 1_000  # of a word, see `_repeat_words`
+_ROBERTA_FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]  # the ids 0 to 3; the mask token has the last id
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -63,25 +65,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """The text that a training read, and what it excluded; written to training.json.
+    """Statistics of the text that a tokenizer was trained on, and of what training excluded; see training.json.
 
     Attributes:
-        asked: The vocabulary size that was requested.
+        requested_size: The vocabulary size that was requested; "asked" in training.json.
         size: The vocabulary size; smaller if the text has no more pieces.
-        bytes: UTF-8 bytes of text that were read.
+        bytes: Number of UTF-8 bytes that were read.
         words: Number of words.
         distinct_words: Number of distinct words.
         characters: Number of distinct characters of the text; for byte-level BPE, of distinct bytes.
-        characters_cut: Number of the rarest characters, for which the full vocabulary has no entry.
-        characters_cut_share: Their ratio of all characters of the text.
+        characters_cut: Number of distinct characters that have no entry, since the vocabulary is full without
+            these rarest ones.
+        characters_cut_share: The ratio of their occurrences among all characters of the text.
         characters_cut_first: The most frequent of them.
-        words_cut: Number of words with such a character or too long to be pieces, which are excluded from
-            training.
-        scripts: The ratio of each script among the letters, from 1 % on; empty for byte-level BPE.
+        words_cut: Number of words that are excluded from training, since they contain such a character or are too
+            long.
+        scripts: The ratio of each script among the letters, without those below 1 %; empty for byte-level BPE.
         documents: Number of documents that were read.
         documents_sampled: Number of documents whose words were counted.
         share_sampled: The sampling ratio for documents: 1, or 1/2, 1/4, … to stay within max_ram.
-        files_skipped: Number of skipped files of folders, by suffix.
+        files_skipped: Number of files in folders that were skipped for their suffix, by suffix.
         files_empty: Number of files without text.
     """
 
@@ -102,9 +105,14 @@ class TrainingRecord:
     files_skipped: dict[str, int] = field(default_factory=dict)
     files_empty: int = 0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of training.json."""
+        values = asdict(self)
+        return {"asked": values.pop("requested_size"), **values}
+
 
 class TokenizerTrainingSettings(Settings):
-    """The vocabulary to train."""
+    """Settings of tokenizer training; see `train_tokenizer`."""
 
     kind: TokenizerKind = Field("wordpiece", description="The algorithm and the model family's file layout.")
     vocab_size: int = Field(30_000, ge=1, le=10_000_000, description="Entries, including special tokens.")
@@ -122,7 +130,15 @@ class TokenizerTrainingSettings(Settings):
 
 @dataclass(frozen=True)
 class TrainingFiles:
-    """The files to train on, and the memory limit in bytes (None: no limit)."""
+    """The files to train on.
+
+    Attributes:
+        files: Files, folders, or globs.
+        reading: How files are divided into documents.
+        max_ram: Maximum memory in bytes; None: no limit.
+        seed: The seed of the sample, if the words of all documents exceed `max_ram`.
+        notes: Collects the files that are skipped.
+    """
 
     files: Sequence[str | Path]
     reading: Reading = DEFAULT_READING
@@ -163,13 +179,13 @@ def train_tokenizer(
         kind: "wordpiece" with BERT's layout, "byte_level_bpe" with RoBERTa's, "unigram" with ALBERT's.
         vocab_size: Number of entries, including special tokens.
         cased: Keep case and accents; byte-level BPE always does.
-        chinese: Keep every ideograph that fits.
+        chinese: For Chinese text, in which a character is a word: include every ideograph that fits.
         min_frequency: Minimum number of occurrences of a pair that is merged.
         max_length: Maximum number of input tokens.
         normalizer: The variant of BERT's normalizer, for WordPiece.
         max_ram: Maximum memory in bytes; documents are sampled if their words need more.
         seed: The seed of this sample.
-        reading: The definition of documents in the files.
+        reading: How files are divided into documents.
         overwrite: Replace a tokenizer that this function wrote; other folders are never replaced.
         progress: Called with the number of bytes read so far.
         options: Fields of `reading`, such as text_column="title".
@@ -198,7 +214,7 @@ def train_tokenizer(
         logger.info(sentence)
     with atomic.atomic_folder(out, replace=replace) as folder:
         tokenizer.save(folder)
-        atomic.write_text(folder / "training.json", json.dumps(asdict(record), indent=2) + "\n")
+        atomic.write_text(folder / "training.json", json.dumps(record.to_dict(), indent=2) + "\n")
     return tokenizer
 
 
@@ -249,20 +265,21 @@ def train_wordpiece(
     """Train a WordPiece tokenizer without writing it.
 
     The vocabulary is [PAD] [UNK] [CLS] [SEP] [MASK], the alphabet (sorted), its `##` forms (sorted), and merged
-    pieces, the most frequent pair first. Pairs with fewer than `min_frequency` occurrences are not merged. The
-    alphabet is every character that fits: first those with `min_frequency` occurrences in up to half of the
-    vocabulary (with `chinese`, where a character is a word, all characters in all of it), then the others as far
-    as merged pieces leave entries free. Memory grows with the number of distinct words, not with the text.
-    Special strings in the text are text.
+    pieces, the most frequent pair first. Pairs with fewer than `min_frequency` occurrences are not merged.
+
+    The alphabet consists of as many characters as fit: first those with at least `min_frequency` occurrences, in
+    up to half of the vocabulary (with `chinese`, any characters in all of it), then others if merged pieces leave
+    entries free. Special strings in the text are text. Memory grows with the number of distinct words, not with
+    the length of the text.
 
     Args:
         files: Text files.
         vocab_size: Number of entries.
         lowercase: Lower-case text and strip accents.
-        chinese: Keep every ideograph that fits.
+        chinese: For Chinese text: include every ideograph that fits.
         min_frequency: Minimum number of occurrences of a pair that is merged.
         progress: Called with the number of bytes read so far.
-        report: Called with the record of the training.
+        report: Called with the `TrainingRecord`.
 
     Raises:
         InputError: The vocabulary is too small for an alphabet, or the files have no words.
@@ -299,7 +316,7 @@ def _train(
             argument="vocab_size",
             hint="use several thousand",
         )
-    counted = count_training_words(
+    corpus_words = count_training_words(
         corpus.files,
         split_runs=split_before_spaces if is_byte_level else split_at_spaces,
         split_words=_word_splitter(settings),
@@ -309,16 +326,20 @@ def _train(
         progress=progress or (lambda _: None),
         notes=corpus.notes,
     )
-    if not counted.words:
+    if not corpus_words.words:
         raise InputError(
             "no_words",
             "the files contain no words",
             location=corpus.files[0],
             hint="check how the files were created",
         )
-    train = {"wordpiece": _train_wordpiece, "byte_level_bpe": _train_byte_level, "unigram": _train_unigram}
-    trained = train[settings.kind](settings, counted.words)
-    return trained.tokenizer, _record(settings, counted, trained, corpus.notes)
+    train_functions = {
+        "wordpiece": _train_wordpiece,
+        "byte_level_bpe": _train_byte_level_bpe,
+        "unigram": _train_unigram,
+    }
+    result = train_functions[settings.kind](settings, corpus_words.words)
+    return result.tokenizer, _make_record(settings, corpus_words, result, corpus.notes)
 
 
 def _word_splitter(settings: TokenizerTrainingSettings) -> Splitter:
@@ -336,8 +357,15 @@ def _word_splitter(settings: TokenizerTrainingSettings) -> Splitter:
 
 
 @dataclass(frozen=True)
-class _TrainedTokenizer:
-    """A tokenizer, the text's characters, those of them in the vocabulary, and the words of the training."""
+class _TrainingResult:
+    """A trained tokenizer.
+
+    Attributes:
+        tokenizer: The tokenizer.
+        characters: Number of occurrences of each character of the text; for byte-level BPE, of each byte.
+        alphabet: The characters that have an entry.
+        words: Number of occurrences of each word that was not excluded from training.
+    """
 
     tokenizer: Tokenizer
     characters: Counter[str]
@@ -345,18 +373,23 @@ class _TrainedTokenizer:
     words: Counter[str]
 
 
-def _train_wordpiece(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainedTokenizer:
+def _train_wordpiece(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainingResult:
     characters = CharacterCounts.from_words(words, has_continuations=True)
 
     def train(alphabet: frozenset[str]) -> tuple[list[str], Counter[str]]:
-        readable = {word: n for word, n in words.items() if alphabet.issuperset(word)}
-        training_words = Counter({word: n for word, n in readable.items() if len(word) <= _MAX_WORD_LENGTH})
-        inside = alphabet & CharacterCounts.from_words(readable, has_continuations=True).inside
-        symbols = sorted(alphabet) + sorted(f"##{character}" for character in inside)
-        initial_tokens = [*BERT_SPECIAL_TOKENS.values(), *symbols]
+        spelled_words = {word: n for word, n in words.items() if alphabet.issuperset(word)}
+        training_words = Counter(
+            {word: n for word, n in spelled_words.items() if len(word) <= _MAX_WORD_LENGTH}
+        )
+        continuations = CharacterCounts.from_words(spelled_words, has_continuations=True).continuations
+        initial_tokens = [
+            *BERT_SPECIAL_TOKENS.values(),
+            *sorted(alphabet),
+            *sorted(f"##{character}" for character in continuations),
+        ]
         return _merge_wordpieces(training_words, initial_tokens, settings), training_words
 
-    (tokens, training_words), alphabet = _train_with_alphabet(
+    (tokens, training_words), alphabet = _fit_alphabet(
         settings, characters, train, lambda result: len(result[0])
     )
     tokenizer = Tokenizer.from_vocabulary(
@@ -365,76 +398,73 @@ def _train_wordpiece(settings: TokenizerTrainingSettings, words: Counter[str]) -
         max_length=settings.max_length,
         normalizer=settings.normalizer,
     )
-    return _TrainedTokenizer(tokenizer, characters.counts, alphabet, training_words)
+    return _TrainingResult(tokenizer, characters.counts, alphabet, training_words)
 
 
-def _train_with_alphabet(
+def _fit_alphabet(
     settings: TokenizerTrainingSettings,
     characters: CharacterCounts,
     train: Callable[[frozenset[str]], T],
-    size: Callable[[T], int],
+    get_size: Callable[[T], int],
 ) -> tuple[T, frozenset[str]]:
-    """Train with characters of `min_frequency` occurrences in up to half of the vocabulary, then with more.
-
-    For Chinese all characters may take all of the vocabulary.
-    """
-    # Unigram's trainer fills its vocabulary whatever the text is, so no entries would remain for other characters.
+    """Train with the largest alphabet that fits; see `train_wordpiece` for its characters."""
+    # Unigram's trainer nearly always fills the vocabulary, so no entries would remain for rarer characters.
     any_frequency = settings.chinese or settings.kind == "unigram"
-    return train_with_alphabet(
+    return train_with_largest_alphabet(
         characters,
         settings.vocab_size,
         max_ratio=1.0 if settings.chinese else 0.5,
         min_frequency=1 if any_frequency else settings.min_frequency,
         train=train,
-        size=size,
+        get_size=get_size,
     )
 
 
-def _train_byte_level(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainedTokenizer:
+def _train_byte_level_bpe(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainingResult:
     characters = CharacterCounts.from_words(words, has_continuations=False).counts
     training_words = Counter(
         {word: n for word, n in words.items() if len(word) <= _MAX_BYTE_LEVEL_WORD_LENGTH}
     )
-    library = tokenizers.Tokenizer(models.BPE())
-    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(
         vocab_size=settings.vocab_size - 1,
         min_frequency=settings.min_frequency,
-        special_tokens=_BPE_FIRST_TOKENS,
+        special_tokens=_ROBERTA_FIRST_TOKENS,
         initial_alphabet=sorted(byte_level_bpe.byte_decoder()),
         show_progress=False,
     )
-    library.train_from_iterator(_repeat_words(training_words), trainer)
-    model = json.loads(library.to_str())["model"]
+    backend.train_from_iterator(_repeat_words(training_words), trainer)
+    model = json.loads(backend.to_str())["model"]
     vocabulary = {**model["vocab"], ROBERTA_SPECIAL_TOKENS["mask"]: len(model["vocab"])}
     merges = [(first, second) for first, second in model["merges"]]
-    library = byte_level_bpe.build_byte_level_bpe(vocabulary, merges, special_tokens=ROBERTA_SPECIAL_TOKENS)
-    tokenizer = Tokenizer(library.to_str(), settings.max_length, dict(ROBERTA_SPECIAL_TOKENS))
-    return _TrainedTokenizer(tokenizer, characters, characters, training_words)
+    backend = byte_level_bpe.build_byte_level_bpe(vocabulary, merges, special_tokens=ROBERTA_SPECIAL_TOKENS)
+    tokenizer = Tokenizer(backend.to_str(), settings.max_length, dict(ROBERTA_SPECIAL_TOKENS))
+    return _TrainingResult(tokenizer, characters, characters, training_words)
 
 
-def _train_unigram(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainedTokenizer:
-    # In scripts without spaces a word is a whole sentence. Words therefore have any length, and a word with a rare
-    # character is split there instead of being excluded.
+def _train_unigram(settings: TokenizerTrainingSettings, words: Counter[str]) -> _TrainingResult:
+    # In scripts without spaces a word is a whole sentence. Words therefore may have any length, and a word with a
+    # rare character is split there instead of being excluded.
     characters = CharacterCounts.from_words(words, has_continuations=False)
 
     def train(alphabet: frozenset[str]) -> tuple[bytes, unigram.SentencePieceModel, Counter[str]]:
         alphabet = alphabet | {unigram.WORD_PREFIX}
-        readable = Counter({word: n for word, n in words.items() if alphabet.issuperset(word)})
-        parts = readable.copy()
+        spelled_words = Counter({word: n for word, n in words.items() if alphabet.issuperset(word)})
+        training_words = spelled_words.copy()
         if rare := "".join(sorted(set(characters.counts) - alphabet)):
             separator = re.compile(f"[{re.escape(rare)}]+")
             for word, n in words.items():
-                if word not in readable:
+                if word not in spelled_words:
                     for part in filter(None, separator.split(word)):
-                        parts[part] += n
-        file = unigram_training.train_sentencepiece(parts, settings.vocab_size)
-        return file, unigram.parse_model(file, "vocabulary"), readable
+                        training_words[part] += n
+        model_bytes = unigram_training.train_sentencepiece(training_words, settings.vocab_size)
+        return model_bytes, unigram.parse_model(model_bytes, "vocabulary"), spelled_words
 
-    (file, model, readable), _ = _train_with_alphabet(
+    (model_bytes, model, spelled_words), _ = _fit_alphabet(
         settings, characters, train, lambda result: len(result[1].pieces)
     )
-    library = unigram.build_unigram(
+    backend = unigram.build_unigram(
         model.pieces,
         unk_id=model.unk_id,
         lowercase=settings.lowercase,
@@ -442,34 +472,34 @@ def _train_unigram(settings: TokenizerTrainingSettings, words: Counter[str]) -> 
         special_tokens=ALBERT_SPECIAL_TOKENS,
         location="vocabulary",
     )
-    tokenizer = Tokenizer(library.to_str(), settings.max_length, dict(ALBERT_SPECIAL_TOKENS), file)
+    tokenizer = Tokenizer(backend.to_str(), settings.max_length, dict(ALBERT_SPECIAL_TOKENS), model_bytes)
     alphabet = {piece for piece, _ in model.pieces if len(piece) == 1}
-    return _TrainedTokenizer(tokenizer, characters.counts, alphabet, readable)
+    return _TrainingResult(tokenizer, characters.counts, alphabet, spelled_words)
 
 
-def _record(
-    settings: TokenizerTrainingSettings, counted: CorpusWords, trained: _TrainedTokenizer, notes: Notes
+def _make_record(
+    settings: TokenizerTrainingSettings, corpus_words: CorpusWords, result: _TrainingResult, notes: Notes
 ) -> TrainingRecord:
-    num_words = sum(counted.words.values())
-    characters = trained.characters
+    num_words = sum(corpus_words.words.values())
+    characters = result.characters
     excluded = Counter(
-        {character: n for character, n in characters.items() if character not in trained.alphabet}
+        {character: n for character, n in characters.items() if character not in result.alphabet}
     )
     return TrainingRecord(
         requested_size=settings.vocab_size,
-        size=trained.tokenizer.vocab_size,
-        bytes=counted.bytes,
+        size=result.tokenizer.vocab_size,
+        bytes=corpus_words.bytes,
         words=num_words,
-        distinct_words=len(counted.words),
+        distinct_words=len(corpus_words.words),
         characters=len(characters),
         characters_cut=len(excluded),
         characters_cut_share=sum(excluded.values()) / max(1, sum(characters.values())),
         characters_cut_first=[character for character, _ in excluded.most_common(_MAX_REPORTED_CHARACTERS)],
-        words_cut=num_words - sum(trained.words.values()),
+        words_cut=num_words - sum(result.words.values()),
         scripts=script_ratios(characters) if settings.kind != "byte_level_bpe" else {},
-        documents=counted.documents,
-        documents_sampled=counted.documents_sampled,
-        share_sampled=counted.ratio,
+        documents=corpus_words.documents,
+        documents_sampled=corpus_words.documents_sampled,
+        share_sampled=corpus_words.ratio,
         files_skipped=notes.by_number(),
         files_empty=len(notes.empty),
     )
@@ -478,21 +508,25 @@ def _record(
 def _merge_wordpieces(
     words: Mapping[str, int], initial_tokens: list[str], settings: TokenizerTrainingSettings
 ) -> list[str]:
-    library = tokenizers.Tokenizer(models.WordPiece(unk_token=BERT_SPECIAL_TOKENS["unk"]))
-    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    """Return the initial tokens and merged pieces, by id."""
+    backend = tokenizers.Tokenizer(models.WordPiece(unk_token=BERT_SPECIAL_TOKENS["unk"]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.WordPieceTrainer(
         vocab_size=settings.vocab_size,
         min_frequency=settings.min_frequency,
-        special_tokens=initial_tokens,  # numbered in this order, before the trainer reads its hash map
+        special_tokens=initial_tokens,  # see the module's docstring
         show_progress=False,
     )
-    library.train_from_iterator(_repeat_words(words), trainer)
-    token_ids: dict[str, int] = library.get_vocab(with_added_tokens=False)
+    backend.train_from_iterator(_repeat_words(words), trainer)
+    token_ids: dict[str, int] = backend.get_vocab(with_added_tokens=False)
     return sorted(token_ids, key=token_ids.__getitem__)
 
 
 def _repeat_words(words: Mapping[str, int]) -> Iterator[str]:
-    # The library takes text, not counts. It counts words without a normalizer fast, and stores only the counts.
+    """Yield each word as often as it occurs, in lines: the library's trainers take text, not counts.
+
+    They store only the counts of words, and count fast without a normalizer.
+    """
     for word, count in sorted(words.items()):
         lines, rest = divmod(count, _REPETITIONS_PER_LINE)
         if lines:

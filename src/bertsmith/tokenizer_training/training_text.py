@@ -1,9 +1,13 @@
-"""Count the words of corpus files for a trainer, in bounded memory.
+"""Count the words of corpus files for a trainer, within a memory limit.
 
-A corpus whose words do not fit is sampled: a hash of (seed, document index) includes or excludes a document, so
-the sample is spread evenly over the whole corpus and is the same in every process. When the included words exceed
-the memory limit, the sampling ratio is halved and reading starts again. Memory is estimated from the counts, not
-measured, so that the sample does not depend on the machine either.
+If the words of a corpus exceed the limit, a sample of its documents is counted: a hash of (seed, document index)
+decides if a document is in the sample, which is therefore spread evenly over the corpus and is the same in every
+process. Counting starts with all documents; each time the limit is exceeded, the sampling ratio is halved and
+counting starts again. Memory is estimated from the counts, not measured, so that the sample does not depend on the
+machine.
+
+A run is a part of a line that has the same words when it is split separately. Runs are counted first, and each
+distinct run is then normalized and split into words once.
 """
 
 from __future__ import annotations
@@ -21,16 +25,22 @@ from bertsmith.io.files import Notes, Reading, bare_suffix, find_files, read_doc
 Splitter = Callable[[str], list[str]]
 
 DEFAULT_READING = Reading()
-_MAX_PENDING_RUNS = 500_000  # distinct runs that are not yet normalized, some 60 MB
-_PENDING_RUN_BYTES = 160
-_BASE_BYTES = 150_000_000  # Python, the libraries, and the line that is read
-_MIN_WORD_BYTES = 20_000_000
-_WORD_BYTES = 600  # measured: a word here and in the library's trainer, with its pairs
-_LETTER_BYTES = 90
-_ROW_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-_SAMPLING_BLOCK = 4096  # documents whose hashes are computed at once
-_MAX_RUN_LENGTH = 10_000  # characters that are normalized at once: a normalizer takes some 50 bytes for each
+_ROW_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")  # files in which a row is a document
+_SAMPLING_BLOCK = 4096  # number of documents whose hashes are computed at once
+_MAX_RUN_LENGTH = (
+    10_000  # in characters; longer runs are divided, since a normalizer takes some 50 bytes for each
+)
 _BEFORE_SPACES = re.compile(r"(?<=\S)(?= )")
+# Pending runs are counted, but not yet split into words. They may take 60 MB, or an eighth of the limit for words.
+_MAX_PENDING_RUNS = 500_000
+_PENDING_DIVISOR = 8
+# Estimated memory.
+_BASE_BYTES = 150_000_000  # Python, the libraries, and the line that is read
+_MIN_WORD_BYTES = 20_000_000  # the smallest limit for words
+_PENDING_RUN_BYTES = 160
+_PENDING_CHARACTER_BYTES = 4
+_WORD_BYTES = 600  # of a word in the counts and in the library's trainer with its pairs, as measured
+_CHARACTER_BYTES = 90  # of each of the word's characters
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class CorpusWords:
 
     Attributes:
         words: Number of occurrences of each word.
-        bytes: UTF-8 bytes of text that were read.
+        bytes: Number of UTF-8 bytes that were read.
         documents: Number of documents that were read.
         documents_sampled: Number of documents whose words were counted.
         ratio: Sampling ratio: 1, or 1/2, 1/4, …
@@ -53,12 +63,12 @@ class CorpusWords:
 
 
 def split_at_spaces(line: str) -> list[str]:
-    """Return the runs between spaces, for normalizers that never look past a space."""
+    """Split a line into runs between spaces, for normalizers that treat the text around a space separately."""
     return line.split(" ")
 
 
 def split_before_spaces(line: str) -> list[str]:
-    """Return a line with its line end, split before each space that follows another character.
+    """Split a line with its line end into runs, before each space that follows another character.
 
     GPT-2's pattern never matches across these positions.
     """
@@ -78,13 +88,13 @@ def count_training_words(
 ) -> CorpusWords:
     """Count the words of documents.
 
-    Each distinct run is split into words once, however often it occurs, which is some 20 times less work.
+    Splitting each distinct run into words only once is some 20 times less work than splitting all text.
 
     Args:
         files: Files, folders, or globs.
         split_runs: Splits a line into runs.
         split_words: Splits a run into words.
-        reading: The definition of documents in the files.
+        reading: How files are divided into documents.
         max_ram: Maximum memory of the process in bytes; documents are sampled if their words need more.
         seed: The seed of the sample.
         progress: Called with the number of bytes so far.
@@ -107,13 +117,13 @@ def count_training_words(
     ratio = 1.0
     while True:
         lines = _read_lines(paths, reading, notes)
-        counted = _count(lines, split_runs, split_words, word_bytes, ratio, seed, monotonic_progress)
-        if counted is not None:
-            return counted
+        words = _count_sample(lines, split_runs, split_words, word_bytes, ratio, seed, monotonic_progress)
+        if words is not None:
+            return words
         ratio /= 2
 
 
-def _count(
+def _count_sample(
     lines: Iterator[tuple[bool, str]],
     split_runs: Splitter,
     split_words: Splitter,
@@ -122,15 +132,25 @@ def _count(
     seed: int,
     progress: Callable[[int], None],
 ) -> CorpusWords | None:
-    """Count the words of a sample; return None as soon as they need more than `word_bytes`."""
+    """Count the words of a sample; return None as soon as they need more than `word_bytes`.
+
+    Args:
+        lines: Lines, each with True if it starts a document.
+        split_runs: See `count_training_words`.
+        split_words: See `count_training_words`.
+        word_bytes: Maximum estimated memory of pending runs and words together; None: no limit.
+        ratio: The sampling ratio.
+        seed: The seed of the sample.
+        progress: Called with the number of bytes so far.
+    """
     words: Counter[str] = Counter()
-    pending: Counter[str] = Counter()
+    pending_runs: Counter[str] = Counter()
     max_pending, max_bytes = _MAX_PENDING_RUNS, None
     if word_bytes is not None:
-        max_pending = min(_MAX_PENDING_RUNS, word_bytes // 8 // _PENDING_RUN_BYTES)
+        max_pending = min(_MAX_PENDING_RUNS, word_bytes // _PENDING_DIVISOR // _PENDING_RUN_BYTES)
         max_bytes = word_bytes - max_pending * _PENDING_RUN_BYTES
     used_bytes = bytes_read = documents_sampled = 0
-    document, pending_letters = -1, 0.0
+    document, pending_characters = -1, 0.0
     is_sampled = _make_sampler(seed, ratio)
     for starts_document, line in lines:
         if starts_document:
@@ -138,61 +158,68 @@ def _count(
             documents_sampled += is_sampled(document)
         bytes_read += len(line.encode("utf-8")) + 1
         if document >= 0 and is_sampled(document):
-            runs, num_pending = split_runs(line), len(pending)
-            if len(line) > _MAX_RUN_LENGTH:  # a page or a book without a space
-                runs = [part for run in runs for part in _slice(run)]
-            pending.update(runs)
-            # In a script without spaces a run is a line, and its letters determine the memory.
-            pending_letters += len(line) * (len(pending) - num_pending) / max(1, len(runs))
-            if len(pending) + pending_letters * 4 / _PENDING_RUN_BYTES > max_pending:
-                pending_letters = 0.0
-                used_bytes += _move_to_words(pending, words, split_words)
+            runs, num_pending = split_runs(line), len(pending_runs)
+            if len(line) > _MAX_RUN_LENGTH:  # The line may be a page or a book without a space.
+                runs = [part for run in runs for part in _divide(run)]
+            pending_runs.update(runs)
+            # The line's characters in new runs, if all its runs have the same length. In a script without spaces a
+            # run is a whole line, so its characters determine the memory.
+            num_new_runs = len(pending_runs) - num_pending
+            pending_characters += len(line) * num_new_runs / max(1, len(runs))
+            # Expressed as a number of runs that take the same memory.
+            character_runs = pending_characters * _PENDING_CHARACTER_BYTES / _PENDING_RUN_BYTES
+            if len(pending_runs) + character_runs > max_pending:
+                pending_characters = 0.0
+                used_bytes += _move_to_words(pending_runs, words, split_words)
                 progress(bytes_read)
                 if max_bytes is not None and used_bytes > max_bytes:
                     return None
-    used_bytes += _move_to_words(pending, words, split_words)
+    used_bytes += _move_to_words(pending_runs, words, split_words)
     if max_bytes is not None and used_bytes > max_bytes:
         return None
     progress(bytes_read)
     return CorpusWords(words, bytes_read, document + 1, documents_sampled, ratio)
 
 
-def _slice(run: str) -> list[str]:
+def _divide(run: str) -> list[str]:
     return [run[start : start + _MAX_RUN_LENGTH] for start in range(0, len(run), _MAX_RUN_LENGTH)]
 
 
-def _move_to_words(pending: Counter[str], words: Counter[str], split_words: Splitter) -> int:
-    """Split the pending runs into words; return the estimated bytes of the new words."""
+def _move_to_words(pending_runs: Counter[str], words: Counter[str], split_words: Splitter) -> int:
+    """Split the pending runs into words and remove them; return the estimated bytes of the new words."""
     num_bytes = 0
-    for run, count in pending.items():
+    for run, count in pending_runs.items():
         for word in split_words(run):
             if word not in words:
-                num_bytes += _WORD_BYTES + _LETTER_BYTES * len(word)
+                num_bytes += _WORD_BYTES + _CHARACTER_BYTES * len(word)
             words[word] += count
-    pending.clear()
+    pending_runs.clear()
     return num_bytes
 
 
 def _make_sampler(seed: int, ratio: float) -> Callable[[int], bool]:
-    """Return a function that tells if a document is in the sample, for increasing indices."""
+    """Return a function that returns True if the document of an index is in the sample.
+
+    It is fast for increasing indices, since hashes are computed in blocks.
+    """
     if ratio == 1:
         return lambda _: True
-    block, flags = -1, [False]
+    block, block_is_sampled = -1, [False]
 
     def is_sampled(document: int) -> bool:
-        nonlocal block, flags
+        nonlocal block, block_is_sampled
         if document // _SAMPLING_BLOCK != block:
             block = document // _SAMPLING_BLOCK
             documents = range(block * _SAMPLING_BLOCK, (block + 1) * _SAMPLING_BLOCK)
-            flags = (rng.uniform(seed, "tokenizer sample", list(documents)) < ratio).tolist()
-        return flags[document % _SAMPLING_BLOCK]
+            block_is_sampled = (rng.uniform(seed, "tokenizer sample", list(documents)) < ratio).tolist()
+        return block_is_sampled[document % _SAMPLING_BLOCK]
 
     return is_sampled
 
 
 def _read_lines(paths: Sequence[str | Path], reading: Reading, notes: Notes) -> Iterator[tuple[bool, str]]:
     """Yield all lines, each with True if it starts a document; record files without text in `notes`."""
-    # Plain text is read by line, not by document: a large file without a blank line is one document.
+    # Plain text is read by line, not by document: a large file without a blank line would be one document.
     for path in paths:
         if bare_suffix(path) in _ROW_SUFFIXES:
             for document in read_documents([path], reading, notes=notes):

@@ -1,12 +1,13 @@
-"""Train Unigram pieces from counted words with SentencePiece's trainer (Kudo 2018): a spiece.model like ALBERT's.
+"""Train Unigram pieces (Kudo 2018) from counted words with SentencePiece's trainer: a spiece.model like ALBERT's.
 
-Measured against a pure-Python trainer of 409 lines, for 8,000 pieces of 20 MB of English and of 8 MB of Chinese:
-four times as slow (24 s against 6, 27 against 7), 0.2 % and 4 % fewer tokens, more memory and less (475 MB
-against 264, 213 against 266); for 1 MB of English 2 % more tokens, since it considers only substrings that repeat
-within the distinct words: in small texts a word such as `from` may not become a piece. The download has 1.4 MB.
-The model is the same in every process as long as the number of threads is, over which sums are divided; it is
-therefore fixed. (The tokenizers library's trainer breaks ties by hash maps: its vocabularies differ from run to
-run.)
+SentencePiece divides sums over its threads, so the same number of threads, which is fixed here, gives the same
+model in every process and on every machine. The trainer of the tokenizers library would not: it breaks ties in the
+order of hash maps, which differs from run to run.
+
+SentencePiece considers only substrings that repeat within the distinct words, so in small texts a word such as
+`from` may not become a piece. A pure-Python trainer without this limit, with 8,000 pieces, gave 2 % fewer tokens
+for 1 MB of English, but 0.2 % more for 20 MB of English and 4 % more for 8 MB of Chinese; it took a quarter of the
+time.
 """
 
 from __future__ import annotations
@@ -21,19 +22,26 @@ from bertsmith.errors import InputError
 from bertsmith.tokenizer.unigram import ALBERT_SPECIAL_TOKENS
 
 _NUM_THREADS = 8  # on any machine, for the same model
+# Training starts with this many seed pieces per requested piece, but not fewer than the minimum. With
+# SentencePiece's default of a million it takes 50 % longer, and texts have 0.1 % fewer tokens.
 _SEED_PIECES_PER_PIECE = 8
-_MIN_SEED_PIECES = 100_000  # SentencePiece's default of a million takes 50 % longer for 0.1 % fewer tokens
+_MIN_SEED_PIECES = 100_000
+# The most frequent words up to these limits are trained on.
 _MAX_WORDS = 200_000
 _MAX_CHARACTERS = 2_000_000
-_MAX_WORD_LENGTH = 1_000  # in characters; longer ones, such as a page without spaces, are split
+_MAX_WORD_LENGTH = 1_000  # in characters; longer words, such as a page without spaces, are split
 
 
 def train_sentencepiece(words: Mapping[str, int], size: int) -> bytes:
-    """Train a spiece.model with at most `size` pieces, including ALBERT's special tokens.
+    """Train a spiece.model with at most `size` pieces, including ALBERT's special tokens; return its bytes.
 
     It has fewer only if the words do not contain as many. All characters are pieces (except U+2585, which
     SentencePiece reserves). No piece mixes two scripts, or letters and digits. Training uses the 200,000 most
     frequent words, fewer if they are long.
+
+    Args:
+        words: Number of occurrences of each word, with ▁ for the space before it.
+        size: Maximum number of pieces.
     """
     import sentencepiece
 
@@ -63,7 +71,7 @@ def train_sentencepiece(words: Mapping[str, int], size: int) -> bytes:
             f"SentencePiece cannot train on these words ({error})",
             hint="provide more text",
         ) from None
-    return _with_text_normalization(buffer.getvalue())
+    return _add_text_normalization(buffer.getvalue())
 
 
 def _special_token_options() -> dict[str, Any]:
@@ -75,28 +83,28 @@ def _special_token_options() -> dict[str, Any]:
 
 
 def _training_words(words: Mapping[str, int]) -> Sequence[tuple[str, int]]:
-    """Return the most frequent words within the limits, and all other characters, in alphabetical order.
+    """Return the most frequent words within the limits, and the characters of other words, in alphabetical order.
 
     Ties are broken by a hash, so that pages without spaces, which occur once each, are sampled evenly.
     """
-    parts: Counter[str] = Counter()
+    short_words: Counter[str] = Counter()
     for word, count in words.items():
         for start in range(0, len(word), _MAX_WORD_LENGTH):
-            parts[word[start : start + _MAX_WORD_LENGTH]] += count
-    ordered = sorted(parts.items(), key=lambda item: (-item[1], zlib.crc32(item[0].encode()), item[0]))
-    max_characters = _MAX_CHARACTERS
+            short_words[word[start : start + _MAX_WORD_LENGTH]] += count
+    ordered = sorted(short_words.items(), key=lambda item: (-item[1], zlib.crc32(item[0].encode()), item[0]))
+    remaining_characters = _MAX_CHARACTERS
     selected: list[tuple[str, int]] = []
     for word, count in ordered[:_MAX_WORDS]:
-        max_characters -= len(word)
-        if max_characters < 0 and selected:
+        remaining_characters -= len(word)
+        if remaining_characters < 0 and selected:
             break
         selected.append((word, count))
-    other_characters = set().union(*words) - set().union(*(word for word, _ in selected))  # of rarer words
+    other_characters = set().union(*words) - set().union(*(word for word, _ in selected))
     return sorted([*selected, *((character, 1) for character in other_characters)])
 
 
-def _with_text_normalization(model: bytes) -> bytes:
-    """Return the model with settings for texts: a ▁ at the start, and one space for several."""
+def _add_text_normalization(model: bytes) -> bytes:
+    """Return the model with ALBERT's normalization of texts: add ▁ at the start, merge successive spaces."""
     from sentencepiece import sentencepiece_model_pb2
 
     message = sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]

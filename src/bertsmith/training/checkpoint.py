@@ -77,8 +77,8 @@ class State(_Schema):
     best_sha256: _Digest | None
     evaluation: dict[str, float]
     plan: list[Entry]
-    waited: _Count
-    drops: _Count
+    waited: _Count = 0
+    drops: _Count = 0
 
     @field_validator("plan")
     @classmethod

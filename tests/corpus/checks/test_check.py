@@ -490,8 +490,10 @@ def test_unreadable_files_are_findings_and_missing_files_are_errors(tmp_path: Pa
     remedies = [finding["remedy"] for finding in report["findings"]]
     assert any("encoding=utf-16" in remedy for remedy in remedies)
     assert report["documents"]["number"] >= 6
-    with pytest.raises(InputError, match=r"none\.txt"):
+    with pytest.raises(InputError) as caught:
         check_files([good, tmp_path / "none.txt"])
+    assert caught.value.code == "not_found"
+    assert str(caught.value.location).endswith("none.txt")
 
 
 def test_an_empty_corpus(tmp_path: Path) -> None:

@@ -119,8 +119,10 @@ def test_all_formats_of_task_files_are_read(tmp_path: Path) -> None:
 
 def test_missing_and_damaged_task_files_are_refused(tmp_path: Path) -> None:
     path = corpus(tmp_path)
-    with pytest.raises(InputError, match=r"none\.tsv"):
+    with pytest.raises(InputError) as caught:
         check_files([path], against=[tmp_path / "none.tsv"])
+    assert caught.value.code == "not_found"
+    assert str(caught.value.location).endswith("none.tsv")
     (tmp_path / "bad.json").write_text('{"a": [1,', encoding="utf-8")
     with pytest.raises(InputError) as caught:
         check_files([path], against=[tmp_path / "bad.json"])

@@ -51,7 +51,7 @@ _ZERO = 0.0
 MAX_SEQUENCES = 2**16 - 1  # of the third dimension of a grid
 
 
-class AttentionConfig(NamedTuple):
+class TritonAttentionConfig(NamedTuple):
     """Configuration of attention over packed sequences.
 
     Attributes:
@@ -90,7 +90,7 @@ class AttentionActivations(NamedTuple):
     row_hashes: Tensor
 
 
-def attention(qkv: Tensor, config: AttentionConfig) -> Tensor:
+def attention(qkv: Tensor, config: TritonAttentionConfig) -> Tensor:
     """Compute attention with autograd support, [N, 3H] → [N, H]."""
     out: Tensor = _Attention.apply(qkv, config)
     return out
@@ -98,7 +98,7 @@ def attention(qkv: Tensor, config: AttentionConfig) -> Tensor:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, config: AttentionConfig) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, config: TritonAttentionConfig) -> Tensor:
         activations = attention_forward(qkv.contiguous(), config)
         ctx.save_for_backward(qkv, *activations)
         ctx.config = config
@@ -111,7 +111,7 @@ class _Attention(torch.autograd.Function):
         return attention_backward(grad, qkv.contiguous(), AttentionActivations(*saved), ctx.config), None
 
 
-def attention_forward(qkv: Tensor, config: AttentionConfig) -> AttentionActivations:
+def attention_forward(qkv: Tensor, config: TritonAttentionConfig) -> AttentionActivations:
     """Compute attention for contiguous qkv [N, 3H]."""
     num_tokens, num_columns = qkv.shape
     activations = AttentionActivations(
@@ -130,7 +130,7 @@ def attention_forward(qkv: Tensor, config: AttentionConfig) -> AttentionActivati
 
 
 def attention_backward(
-    grad: Tensor, qkv: Tensor, activations: AttentionActivations, config: AttentionConfig
+    grad: Tensor, qkv: Tensor, activations: AttentionActivations, config: TritonAttentionConfig
 ) -> Tensor:
     """Compute the gradient of qkv [N, 3H] from the gradient of the outputs [N, H]."""
     out, logsumexp, row_hashes = activations
@@ -149,11 +149,11 @@ def attention_backward(
     return qkv_grad
 
 
-def _grid(tiles: _TileConfig, config: AttentionConfig) -> tuple[int, int, int]:
+def _grid(tiles: _TileConfig, config: TritonAttentionConfig) -> tuple[int, int, int]:
     return -(-config.max_seqlen // tiles.block_size), config.num_heads, len(config.cu_seqlens) - 1
 
 
-def _constants(qkv: Tensor, config: AttentionConfig) -> tuple[int, int, int, bool, int]:
+def _constants(qkv: Tensor, config: TritonAttentionConfig) -> tuple[int, int, int, bool, int]:
     """Return NUM_HEADS, HEAD_SIZE, BLOCK_COLUMNS, CAUSAL, and DROPOUT_THRESHOLD of the kernels."""
     head_size = qkv.shape[1] // 3 // config.num_heads
     block_columns = max(_MIN_DOT_SIZE, triton.next_power_of_2(head_size))

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from bertsmith.kernels.gpu.activation import bias_activation, bias_activation_backward
 from bertsmith.kernels.gpu.attention import (
     AttentionActivations,
-    AttentionConfig,
+    TritonAttentionConfig,
     attention_backward,
     attention_forward,
 )
@@ -33,7 +33,7 @@ from bertsmith.kernels.reference import EncoderLayerWeights
 _MM_HAS_OUT_DTYPE = "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]
 
 
-class LayerConfig(NamedTuple):
+class TritonLayerConfig(NamedTuple):
     """Configuration of a layer.
 
     Attributes:
@@ -44,7 +44,7 @@ class LayerConfig(NamedTuple):
         dtype: The dtype of activations and matrix products.
     """
 
-    attention: AttentionConfig
+    attention: TritonAttentionConfig
     dropouts: tuple[SeededDropout, SeededDropout]
     activation: Callable[[Tensor], Tensor]
     eps: tuple[float, float]
@@ -52,7 +52,7 @@ class LayerConfig(NamedTuple):
 
 
 def encoder_layer(
-    x: Tensor, config: LayerConfig, rows: Tensor | None, parameters: Sequence[Tensor]
+    x: Tensor, config: TritonLayerConfig, rows: Tensor | None, parameters: Sequence[Tensor]
 ) -> Tensor:
     """Compute a BERT layer (Devlin et al. 2018, section 3) with autograd support.
 
@@ -86,7 +86,9 @@ class _SavedActivations(NamedTuple):
 
 class _EncoderLayer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, config: LayerConfig, rows: Tensor | None, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, config: TritonLayerConfig, rows: Tensor | None, *parameters: Tensor
+    ) -> Tensor:
         params = EncoderLayerWeights(*parameters)
         attention_norm_params, output_norm_params = params.norms(config.eps)
         qkv_weight, qkv_bias, projection_weight, inner_weight, output_weight = _cast_like(

@@ -25,7 +25,7 @@ def check_backend(kernels: KernelBackend, device: torch.device) -> None:
         RuntimeError: Outputs or gradients differ from those of PyTorch's operations or, with dropout, are not
             finite. What the kernels or the compiler raise is raised as well.
     """
-    is_gpu = device.type != "cpu"
+    is_gpu = torch.empty(0, device=device).is_cuda
     if is_gpu and torch.cuda.get_device_capability(device) < _MIN_COMPUTE_CAPABILITY:
         raise RuntimeError("a GPU of compute capability 8.0 or later is required")
     with torch.random.fork_rng([device] if is_gpu else []):

@@ -15,9 +15,9 @@ from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels.gpu import torch_flash_attention
 from bertsmith.kernels.gpu.activation import SUPPORTED_ACTIVATIONS
-from bertsmith.kernels.gpu.attention import MAX_HEAD_SIZE, MAX_SEQUENCES, AttentionConfig, attention
+from bertsmith.kernels.gpu.attention import MAX_HEAD_SIZE, MAX_SEQUENCES, TritonAttentionConfig, attention
 from bertsmith.kernels.gpu.column_sums import column_sums, grouped_column_sums
-from bertsmith.kernels.gpu.encoder_layer import LayerConfig, encoder_layer
+from bertsmith.kernels.gpu.encoder_layer import TritonLayerConfig, encoder_layer
 from bertsmith.kernels.gpu.layer_norm import (
     MAX_LOOKUPS,
     EmbeddingLookup,
@@ -96,7 +96,7 @@ class TritonBackend(FlashBackend):
         seeds = _draw_seeds(3, x.device, modules.dropout, modules.attention_dropout)
         parametrized: Sequence[Any] = modules.parametrized  # `_supports_modules` checks their types.
         p = dropout_p(modules.dropout)
-        config = LayerConfig(
+        config = TritonLayerConfig(
             _attention_config(layout, num_heads, dropout_p(modules.attention_dropout), seeds[2]),
             (SeededDropout(p, seeds[0]), SeededDropout(p, seeds[1])),
             modules.activation,
@@ -192,9 +192,9 @@ def _is_affine_layer_norm(norm: nn.Module) -> bool:
 
 def _attention_config(
     layout: SequenceLayout, num_heads: int, p: float | None, seeds: Tensor
-) -> AttentionConfig:
+) -> TritonAttentionConfig:
     max_seqlen, causal = round_up_seqlen(layout.max_seqlen), layout.attention_direction == "before"
-    return AttentionConfig(layout.cu_seqlens, max_seqlen, num_heads, causal, p, seeds)
+    return TritonAttentionConfig(layout.cu_seqlens, max_seqlen, num_heads, causal, p, seeds)
 
 
 def _draw_seeds(num_masks: int, device: torch.device, *dropouts: DropoutLike) -> Tensor:
