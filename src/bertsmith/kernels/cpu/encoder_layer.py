@@ -71,9 +71,10 @@ class LayerWeights(EncoderLayerWeights):
     def _matmuls(
         self, convert: Callable[[Tensor], Tensor | PackedMatrix], *, saves_preactivation: bool
     ) -> FloatLayerMatmuls:
-        matrices = [convert(weight.T) for weight in (self.qkv, self.projection, self.inner, self.output)]
+        weights = self.qkv, self.projection, self.inner, self.output
+        qkv, projection, inner, output = (convert(weight.T) for weight in weights)
         biases = self.qkv_bias, self.projection_bias, self.inner_bias, self.output_bias
-        return FloatLayerMatmuls(*matrices, *biases, saves_preactivation)
+        return FloatLayerMatmuls(qkv, projection, inner, output, *biases, saves_preactivation)
 
 
 class FloatLayerMatmuls(NamedTuple):
@@ -199,20 +200,20 @@ def layer_backward(
 ) -> tuple[Tensor, LayerWeights]:
     """Return the gradients of the inputs and of the weights, from that of the outputs, [M, H]."""
     attention, (attention_seeds, output_seeds) = config.attention, config.dropout_seeds
+    inputs = saved.attention_norm_output, saved.feed_forward_output
     middle_grad, feed_forward_grad, output_norm_grads = add_layer_norm_backward(
-        *(grad, saved.attention_norm_output, saved.feed_forward_output),
-        *(weights.output_norm, saved.output_norm_stats, output_seeds, run),
+        grad, *inputs, weights.output_norm, saved.output_norm_stats, output_seeds, run
     )
     output_grads = linear_weight_grads(saved.activation, feed_forward_grad, run)
     preactivation_grad = linear_input_grad(feed_forward_grad, weights.output, saved.preactivation, run)
     inner_grads = linear_weight_grads(saved.attention_norm_output, preactivation_grad, run)
     add_(middle_grad, linear_input_grad(preactivation_grad, weights.inner, None, run), run)
-    query_input_grad, projected_grad, norm_grads = add_layer_norm_backward(
-        *(middle_grad, saved.query_input, saved.projection_output),
-        *(weights.attention_norm, saved.attention_norm_stats, attention_seeds, run),
+    inputs = saved.query_input, saved.projection_output
+    query_input_grad, projection_grad, norm_grads = add_layer_norm_backward(
+        middle_grad, *inputs, weights.attention_norm, saved.attention_norm_stats, attention_seeds, run
     )
-    projection_grads = linear_weight_grads(saved.attention_output, projected_grad, run)
-    attention_grad = linear_input_grad(projected_grad, weights.projection, None, run)
+    projection_grads = linear_weight_grads(saved.attention_output, projection_grad, run)
+    attention_grad = linear_input_grad(projection_grad, weights.projection, None, run)
     qkv_grads = attention_backward(attention_grad, saved.q, saved.kv, saved.softmax_stats, attention, run)
     if attention.query_indices is None:
         (qkv_grad,) = qkv_grads
