@@ -22,15 +22,9 @@ if not backend_selection.is_numba_available():
 from numba import cfunc
 
 from bertsmith.kernels.cpu import layer_norm, row_kernels
-from bertsmith.kernels.cpu.compilation import (
-    JIT_OPTIONS,
-    float32,
-    float_array,
-    float_bits,
-    float_from_bits,
-    launch,
-    load_slots,
-)
+from bertsmith.kernels.cpu.arrays import float_from_bits, floats
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, KERNEL_SIGNATURE, float32
+from bertsmith.kernels.cpu.launcher import float_bits, launch
 
 _BLOCK = re.compile(r'^"?([\w.$-]+)"?:(?:\s+; preds = (.*))?\n((?:  .*\n|\n)*)', re.MULTILINE)
 _NAME = re.compile(r'%"?([\w.$-]+)"?')
@@ -63,29 +57,27 @@ def _guarded_sums_of(function: str) -> Iterator[str]:
                 todo |= blocks[block][0] - visited
 
 
-def sum_while_writing(slots):  # type: ignore[no-untyped-def]
-    s = load_slots(slots)
-    x, y, total = float_array(s[0], s[2]), float_array(s[1], s[2]), float32(0)
+def sum_while_writing(s):  # type: ignore[no-untyped-def]
+    x, y, total = floats(s[0], s[2]), floats(s[1], s[2]), float32(0)
     for j in range(s[2]):
         value = x[j] * float_from_bits(s[3])
         y[j] = value
         total += value
-    float_array(s[4], 1)[0] = total
+    floats(s[4], 1)[0] = total
 
 
-def sum_after_writing(slots):  # type: ignore[no-untyped-def]
-    s = load_slots(slots)
-    x, y, total = float_array(s[0], s[2]), float_array(s[1], s[2]), float32(0)
+def sum_after_writing(s):  # type: ignore[no-untyped-def]
+    x, y, total = floats(s[0], s[2]), floats(s[1], s[2]), float32(0)
     for j in range(s[2]):
         y[j] = x[j] * float_from_bits(s[3])
     for j in range(s[2]):
         total += y[j]
-    float_array(s[4], 1)[0] = total
+    floats(s[4], 1)[0] = total
 
 
 def test_guarded_sums_finds_a_loop_that_writes_and_sums() -> None:
     loops = {
-        kernel.__name__: guarded_sums(cfunc("void(voidptr)", **JIT_OPTIONS)(kernel).inspect_llvm())
+        kernel.__name__: guarded_sums(cfunc(KERNEL_SIGNATURE, **JIT_OPTIONS)(kernel).inspect_llvm())
         for kernel in (sum_while_writing, sum_after_writing)
     }
     assert loops["sum_while_writing"]

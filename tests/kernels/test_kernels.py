@@ -53,7 +53,7 @@ def assert_close(actual: Tensor, expected: Tensor, dtype: torch.dtype, factor: f
 
 
 def mask_of(seeds: tuple[int, int, int, int], size: int) -> Tensor:
-    """Compute the dropout mask of a kernel (simd.py) with NumPy."""
+    """Compute the dropout mask of a kernel (dropout.py) with NumPy."""
     low, high, dropped, scale = seeds
     x = (np.arange(size, dtype=np.uint64) * 0x9E3779B9 % 2**32).astype(np.uint32) ^ np.uint32(low)
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)

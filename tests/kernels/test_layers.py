@@ -43,7 +43,7 @@ from bertsmith.kernels.cpu import (
     row_kernels,
     training,
 )
-from bertsmith.kernels.cpu.compilation import launch
+from bertsmith.kernels.cpu.launcher import launch
 from bertsmith.kernels.cpu.program import KernelSequence
 from by_parts import ByParts
 

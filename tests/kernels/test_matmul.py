@@ -291,7 +291,7 @@ def test_forward_and_backward_of_a_linear_layer(
         with autocast_to(dtype):
             out = layer(inputs["x"])
         assert out.dtype == dtype
-        assert (type(out.grad_fn).__name__ == "_ProductBackward") is (kernels is TRAINING)
+        assert (type(out.grad_fn).__name__ == "_BackendMatmulBackward") is (kernels is TRAINING)
         trained_inputs = [tensor for tensor in inputs.values() if tensor.requires_grad]
         results.append([out.detach(), *torch.autograd.grad(out, trained_inputs, out_grad.to(dtype))])
     for actual, expected in zip(*results, strict=True):

@@ -20,7 +20,7 @@ if not backend_selection.is_numba_available():
     pytest.skip("Numba, the extra fast, is not installed here", allow_module_level=True)
 
 from bertsmith.kernels.cpu import gather_rows, gemm_avx512bf16, gemm_fp32, inference, matmul, training
-from bertsmith.kernels.cpu.compilation import launch
+from bertsmith.kernels.cpu.launcher import launch
 from bertsmith.kernels.cpu.program import KernelSequence
 from by_parts import ByParts
 

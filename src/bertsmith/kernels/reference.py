@@ -26,6 +26,10 @@ _EXACT_TERMS = 2**10  # fp32 adds up so many products of 8-bit integers exactly:
 MIN_QUANT_STEP = 1e-12
 
 
+Lookups = Sequence[tuple[nn.Embedding, Tensor]]
+"""Embeddings with the index of each token, long [N]."""
+
+
 class DropoutLike(Protocol):
     """Dropout as in `models.layers.Dropout`: a probability and a generator."""
 
@@ -211,6 +215,38 @@ class EncoderLayerModules(NamedTuple):
         return self.attention_norm, self.output_norm
 
 
+class LayerNormParams(NamedTuple):
+    """Parameters of a LayerNorm: weight and bias, fp32 [H], and eps, which is added to the variance."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+
+class EncoderLayerWeights(NamedTuple):
+    """Weights and biases of a BERT layer, in the order of `EncoderLayerModules.parametrized`."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    projection: Tensor
+    projection_bias: Tensor
+    attention_norm: Tensor
+    attention_norm_bias: Tensor
+    inner: Tensor
+    inner_bias: Tensor
+    output: Tensor
+    output_bias: Tensor
+    output_norm: Tensor
+    output_norm_bias: Tensor
+
+    def norms(self, eps: tuple[float, float]) -> tuple[LayerNormParams, LayerNormParams]:
+        """Return the parameters of both LayerNorms."""
+        return (
+            LayerNormParams(self.attention_norm, self.attention_norm_bias, eps[0]),
+            LayerNormParams(self.output_norm, self.output_norm_bias, eps[1]),
+        )
+
+
 class MatmulBackend:
     """Matrix products by PyTorch's libraries, without autograd."""
 
@@ -256,12 +292,7 @@ class KernelBackend(MatmulBackend):
         return activation(x)
 
     def embed(
-        self,
-        x: Tensor,
-        embeddings: Sequence[tuple[nn.Embedding, Tensor]],
-        norm: nn.Module,
-        dropout: DropoutLike,
-        dtype: torch.dtype,
+        self, x: Tensor, embeddings: Lookups, norm: nn.Module, dropout: DropoutLike, dtype: torch.dtype
     ) -> Tensor | None:
         """Compute dropout(norm(x + looked-up embeddings)), [N, E]; None if not fused.
 
@@ -275,11 +306,7 @@ class KernelBackend(MatmulBackend):
         return None
 
     def encoder_layer(
-        self,
-        x: Tensor,
-        layout: SequenceLayout,
-        modules: EncoderLayerModules,
-        rows: Tensor | None = None,
+        self, x: Tensor, layout: SequenceLayout, modules: EncoderLayerModules, rows: Tensor | None = None
     ) -> Tensor | None:
         """Compute a layer, [N, H] → [N, H]; None if not fused.
 
@@ -317,12 +344,7 @@ class KernelBackend(MatmulBackend):
         return None
 
     def attention_of_queries(
-        self,
-        x: Tensor,
-        rows: Tensor,
-        layout: SequenceLayout,
-        num_heads: int,
-        dropout: DropoutLike | None,
+        self, x: Tensor, rows: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
     ) -> AttentionFn | None:
         """Return attention for the queries of some tokens only; None if all tokens are faster.
 

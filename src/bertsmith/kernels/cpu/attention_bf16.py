@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from bertsmith.kernels.cpu.arrays import floats, int64s
 from bertsmith.kernels.cpu.attention_fp32 import (
     mask_scores,
     masked_row_max,
@@ -20,30 +21,12 @@ from bertsmith.kernels.cpu.attention_fp32 import (
     visible_range,
     zero_floats,
 )
-from bertsmith.kernels.cpu.compilation import (
-    JIT_OPTIONS,
-    float32,
-    float_array,
-    float_from_bits,
-    has_cpu_feature,
-    int64_array,
-    kernel,
-    load_slots,
-    num_threads,
-    thread_index,
-    uint32,
-)
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, has_cpu_feature, kernel
+from bertsmith.kernels.cpu.dropout import dropout_mask, load_dropout
 from bertsmith.kernels.cpu.exponential import exp_nonpositive
-from bertsmith.kernels.cpu.simd import (
-    VECTOR_WIDTH,
-    broadcast_scalar,
-    dropout_mask,
-    load,
-    reduce_sum,
-    store,
-    store_bf16,
-)
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, reduce_sum, splat, store, store_bf16
 from bertsmith.kernels.cpu.simd_pairs import interleave_bf16, transpose_16x16
+from bertsmith.kernels.cpu.threads import num_threads, thread_index
 
 if has_cpu_feature("amx-bf16"):
     from bertsmith.kernels.cpu.amx import configure, multiply_block, release
@@ -72,7 +55,7 @@ def _copy_rows(x, stride, rows, head_size, out, padded_rows):
         x += stride
         out += 2 * head_size
     for c in range(0, 2 * head_size * (padded_rows - rows), 64):
-        store(out + c, broadcast_scalar(float32(0)))
+        store(out + c, splat(0.0))
 
 
 @njit(**JIT_OPTIONS)
@@ -103,26 +86,25 @@ def _zero_padding(out, columns, padded_columns, rows):
     """Set the padding columns of the first `rows` rows of bf16 [32, padded_columns] to 0, and all other rows."""
     if columns < padded_columns:
         for i in range(rows):
-            store_bf16(out + 2 * (i * padded_columns + columns), broadcast_scalar(float32(0)))
+            store_bf16(out + 2 * (i * padded_columns + columns), splat(0.0))
     for c in range(2 * rows * padded_columns, 2 * _BLOCK * padded_columns, 64):
-        store(out + c, broadcast_scalar(float32(0)))
+        store(out + c, splat(0.0))
 
 
 # Slots: see attention_fp32.py.
 
 
 @kernel
-def forward(slots):
-    s = load_slots(slots)
+def forward(s):
     num_heads, head_size, hidden_size, direction = s[6], s[7], s[6] * s[7], s[8]
     q_stride, kv_stride = 2 * s[20], 2 * s[21]
-    stats, cu_seqlens = float_array(s[3], 2 * s[13] * num_heads), int64_array(s[4], s[5] + 1)
-    query_cu_seqlens, query_indices = int64_array(s[22], s[5] + 1), s[23]
-    low, high, num_dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
+    stats, cu_seqlens = floats(s[3], 2 * s[13] * num_heads), int64s(s[4], s[5] + 1)
+    query_cu_seqlens, query_indices = int64s(s[22], s[5] + 1), s[23]
+    dropout = load_dropout(s, 9)
     max_columns, max_padded = round_up(s[14]), _round_up_to_block(s[14])
     head_bytes, block_bytes = 2 * max_padded * head_size, 2 * _BLOCK * max_padded
     rows_bytes = 2 * _BLOCK * head_size
-    buffer = s[15] + 4 * np.int64(thread_index()) * s[16]
+    buffer = s[15] + 4 * thread_index() * s[16]
     keys = buffer + head_bytes
     values = keys + head_bytes
     weights = values + head_bytes
@@ -131,7 +113,7 @@ def forward(slots):
     scores = products + 2 * rows_bytes  # fp32
     softmax_scale = float32(1) / np.sqrt(float32(head_size))
     configure(s[18])
-    for index in range(np.int64(thread_index()), s[5] * num_heads, np.int64(num_threads())):
+    for index in range(thread_index(), s[5] * num_heads, num_threads()):
         sequence, head = index // num_heads, index % num_heads
         first_token, num_keys = cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence]
         first_query, end_query = query_cu_seqlens[sequence], query_cu_seqlens[sequence + 1]
@@ -152,14 +134,12 @@ def forward(slots):
                 first_key, end_key = visible_range(token - first_token, num_keys, direction)
                 row_max = masked_row_max(row, columns, first_key, end_key) * softmax_scale
                 weight_row, element = weights + 2 * i * padded, (token * num_heads + head) * max_columns
-                total = broadcast_scalar(float32(0))
+                total = splat(0.0)
                 for j in range(0, columns, VECTOR_WIDTH):
-                    value = exp_nonpositive(
-                        load(row + 4 * j) * broadcast_scalar(softmax_scale) - broadcast_scalar(row_max)
-                    )
+                    value = exp_nonpositive(load(row + 4 * j) * softmax_scale - row_max)
                     total = total + value
-                    if num_dropped:
-                        value = value * dropout_mask(element + j, low, high, num_dropped, scale)
+                    if dropout.threshold:
+                        value = value * dropout_mask(element + j, dropout)
                     store_bf16(weight_row + 2 * j, value)
                 stat = 2 * ((start + i) * num_heads + head)
                 stats[stat], stats[stat + 1] = row_max, float32(1) / reduce_sum(total)
@@ -173,39 +153,38 @@ def forward(slots):
 
 
 @kernel
-def backward(slots):
-    s = load_slots(slots)
+def backward(s):
     num_heads, head_size, hidden_size, direction = s[6], s[7], s[6] * s[7], s[8]
     q_stride, kv_stride = s[20], s[21]
-    stats, cu_seqlens = float_array(s[3], 2 * s[13] * num_heads), int64_array(s[4], s[5] + 1)
-    query_cu_seqlens, query_indices = int64_array(s[22], s[5] + 1), s[23]
-    low, high, num_dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
+    stats, cu_seqlens = floats(s[3], 2 * s[13] * num_heads), int64s(s[4], s[5] + 1)
+    query_cu_seqlens, query_indices = int64s(s[22], s[5] + 1), s[23]
+    dropout = load_dropout(s, 9)
     max_columns, max_padded = round_up(s[14]), _round_up_to_block(s[14])
     head_bytes, block_bytes = 2 * max_padded * head_size, 2 * _BLOCK * max_padded
     rows_bytes = 2 * _BLOCK * head_size
     # Transposed and interleaved matrices have the suffixes _t and _p (pairs); fp32 matrices take twice as much.
-    keys = s[15] + 4 * np.int64(thread_index()) * s[16]
+    keys = s[15] + 4 * thread_index() * s[16]
     keys_t = keys + head_bytes
     keys_p = keys_t + head_bytes
     values = keys_p + head_bytes
     values_t = values + head_bytes
-    grad_keys = values_t + head_bytes  # fp32
-    grad_values = grad_keys + 2 * head_bytes  # fp32
-    weights = grad_values + 2 * head_bytes  # after dropout
-    grad_scores = weights + block_bytes
-    pairs = grad_scores + block_bytes
+    key_grads = values_t + head_bytes  # fp32
+    value_grads = key_grads + 2 * head_bytes  # fp32
+    weights = value_grads + 2 * head_bytes  # after dropout
+    score_grads = weights + block_bytes
+    pairs = score_grads + block_bytes
     weights_t = pairs + block_bytes
-    grad_scores_t = weights_t + block_bytes
-    scores = grad_scores_t + block_bytes  # fp32, then the weights before dropout
-    grad_weights = scores + 2 * block_bytes  # fp32
-    queries = grad_weights + 2 * block_bytes
-    grad_out = queries + rows_bytes
-    queries_p = grad_out + rows_bytes
-    grad_out_p = queries_p + rows_bytes
-    grad_queries = grad_out_p + rows_bytes  # fp32
+    score_grads_t = weights_t + block_bytes
+    scores = score_grads_t + block_bytes  # fp32, then the weights before dropout
+    weight_grads = scores + 2 * block_bytes  # fp32
+    queries = weight_grads + 2 * block_bytes
+    out_grad = queries + rows_bytes
+    queries_p = out_grad + rows_bytes
+    out_grad_p = queries_p + rows_bytes
+    query_grads = out_grad_p + rows_bytes  # fp32
     one, softmax_scale = float32(1), float32(1) / np.sqrt(float32(head_size))
     configure(s[18])
-    for index in range(np.int64(thread_index()), s[5] * num_heads, np.int64(num_threads())):
+    for index in range(thread_index(), s[5] * num_heads, num_threads()):
         sequence, head = index // num_heads, index % num_heads
         first_token, num_keys = cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence]
         first_query, end_query = query_cu_seqlens[sequence], query_cu_seqlens[sequence + 1]
@@ -219,72 +198,56 @@ def backward(slots):
             _interleave_rows(keys, padded, head_size, keys_p)
             _copy_rows(k + v_offset, 2 * kv_stride, num_keys, head_size, values, padded)
             _transpose_pairs(values, padded, head_size // 2, values_t)
-        zero_floats(grad_keys, padded * head_size)
-        zero_floats(grad_values, padded * head_size)
+        zero_floats(key_grads, padded * head_size)
+        zero_floats(value_grads, padded * head_size)
         for start in range(first_query, end_query, _BLOCK):
             rows, q_start = min(_BLOCK, end_query - start), 2 * start * q_stride + head_start
             out_start = 2 * start * hidden_size + head_start
             _copy_rows(s[1] + q_start, 2 * q_stride, rows, head_size, queries, _BLOCK)
-            _copy_rows(s[17] + out_start, 2 * hidden_size, rows, head_size, grad_out, _BLOCK)
+            _copy_rows(s[17] + out_start, 2 * hidden_size, rows, head_size, out_grad, _BLOCK)
             multiply_block(False, queries, 2 * head_size, keys_t, scores, padded, head_size, rows)
-            multiply_block(False, grad_out, 2 * head_size, values_t, grad_weights, padded, head_size, rows)
+            multiply_block(False, out_grad, 2 * head_size, values_t, weight_grads, padded, head_size, rows)
             for i in range(rows):
                 token, stat = query_token(query_indices, start + i), 2 * ((start + i) * num_heads + head)
                 first_key, end_key = visible_range(token - first_token, num_keys, direction)
-                row, grad_row = scores + 4 * i * padded, grad_weights + 4 * i * padded
+                row, grad_row = scores + 4 * i * padded, weight_grads + 4 * i * padded
                 element = (token * num_heads + head) * max_columns
-                row_max, inverse_sum = broadcast_scalar(stats[stat]), broadcast_scalar(stats[stat + 1])
-                total = broadcast_scalar(float32(0))
-                weight_row, grad_score_row = weights + 2 * i * padded, grad_scores + 2 * i * padded
+                row_max, inverse_sum = splat(stats[stat]), splat(stats[stat + 1])
+                total = splat(0.0)
+                weight_row, score_grad_row = weights + 2 * i * padded, score_grads + 2 * i * padded
                 for j in range(0, columns, VECTOR_WIDTH):
-                    score = mask_scores(row, j, first_key, end_key) * broadcast_scalar(softmax_scale)
+                    score = mask_scores(row, j, first_key, end_key) * softmax_scale
                     weight = exp_nonpositive(score - row_max) * inverse_sum
                     grad = load(grad_row + 4 * j)
                     dropped_weight = weight
-                    if num_dropped:
-                        dropped_weight = weight * dropout_mask(element + j, low, high, num_dropped, scale)
+                    if dropout.threshold:
+                        dropped_weight = weight * dropout_mask(element + j, dropout)
                     grad = grad * dropped_weight
                     store(row + 4 * j, weight)
                     store_bf16(weight_row + 2 * j, dropped_weight)
                     store(grad_row + 4 * j, grad)
                     total = total + grad
-                grad_sum = broadcast_scalar(reduce_sum(total))
+                grad_sum = splat(reduce_sum(total))
                 for j in range(0, columns, VECTOR_WIDTH):
                     grad = load(grad_row + 4 * j) - load(row + 4 * j) * grad_sum
-                    store_bf16(grad_score_row + 2 * j, grad * broadcast_scalar(softmax_scale))
+                    store_bf16(score_grad_row + 2 * j, grad * softmax_scale)
             _zero_padding(weights, columns, padded, rows)
-            _zero_padding(grad_scores, columns, padded, rows)
-            multiply_block(False, grad_scores, 2 * padded, keys_p, grad_queries, head_size, padded, rows)
-            unpack_rows(1, grad_queries, rows, head_size, one, s[2] + q_start, q_stride)
+            _zero_padding(score_grads, columns, padded, rows)
+            multiply_block(False, score_grads, 2 * padded, keys_p, query_grads, head_size, padded, rows)
+            unpack_rows(1, query_grads, rows, head_size, one, s[2] + q_start, q_stride)
             _interleave_rows(weights, _BLOCK, padded, pairs)
             _transpose_pairs(pairs, _BLOCK // 2, padded, weights_t)
-            _interleave_rows(grad_scores, _BLOCK, padded, pairs)
-            _transpose_pairs(pairs, _BLOCK // 2, padded, grad_scores_t)
+            _interleave_rows(score_grads, _BLOCK, padded, pairs)
+            _transpose_pairs(pairs, _BLOCK // 2, padded, score_grads_t)
             _interleave_rows(queries, _BLOCK, head_size, queries_p)
-            _interleave_rows(grad_out, _BLOCK, head_size, grad_out_p)
+            _interleave_rows(out_grad, _BLOCK, head_size, out_grad_p)
             for j in range(0, padded, _BLOCK):
-                a_start, out = 2 * j * _BLOCK, 4 * j * head_size
-                multiply_block(
-                    True,
-                    weights_t + a_start,
-                    2 * _BLOCK,
-                    grad_out_p,
-                    grad_values + out,
-                    head_size,
-                    _BLOCK,
-                    _BLOCK,
-                )
-                multiply_block(
-                    True,
-                    grad_scores_t + a_start,
-                    2 * _BLOCK,
-                    queries_p,
-                    grad_keys + out,
-                    head_size,
-                    _BLOCK,
-                    _BLOCK,
-                )
-        grad_kv = s[24] + kv_start
-        unpack_rows(1, grad_keys, num_keys, head_size, one, grad_kv, kv_stride)
-        unpack_rows(1, grad_values, num_keys, head_size, one, grad_kv + v_offset, kv_stride)
+                a, a_stride, out = 2 * j * _BLOCK, 2 * _BLOCK, 4 * j * head_size
+                weights_a, scores_a = weights_t + a, score_grads_t + a
+                values_out, keys_out = value_grads + out, key_grads + out
+                multiply_block(True, weights_a, a_stride, out_grad_p, values_out, head_size, _BLOCK, _BLOCK)
+                multiply_block(True, scores_a, a_stride, queries_p, keys_out, head_size, _BLOCK, _BLOCK)
+        kv_grad = s[24] + kv_start
+        unpack_rows(1, key_grads, num_keys, head_size, one, kv_grad, kv_stride)
+        unpack_rows(1, value_grads, num_keys, head_size, one, kv_grad + v_offset, kv_stride)
     release()

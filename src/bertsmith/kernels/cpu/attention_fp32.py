@@ -11,36 +11,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import (
-    JIT_OPTIONS,
-    float32,
-    float_array,
-    float_from_bits,
-    has_cpu_feature,
-    int64_array,
-    kernel,
-    load_slots,
-    num_threads,
-    thread_index,
-    uint32,
-)
+from bertsmith.kernels.cpu import simd
+from bertsmith.kernels.cpu.arrays import floats, int64s
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, has_cpu_feature, kernel
+from bertsmith.kernels.cpu.dropout import dropout_mask, load_dropout
 from bertsmith.kernels.cpu.exponential import exp_nonpositive
-from bertsmith.kernels.cpu.microkernel_fp32 import INIT_ACCUMULATE, INIT_ZERO, ROWS, microkernel_6x16
-from bertsmith.kernels.cpu.simd import (
-    VECTOR_WIDTH,
-    broadcast_load,
-    broadcast_scalar,
-    dropout_mask,
-    load,
-    load_as_float,
-    mask_lanes,
-    maximum,
-    reduce_max,
-    reduce_sum,
-    store,
-    store_as_dtype,
-    transpose_8x8,
-)
+from bertsmith.kernels.cpu.microkernel_fp32 import INIT_OUT, INIT_ZERO, ROWS, microkernel_6x16
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH
+from bertsmith.kernels.cpu.threads import num_threads, thread_index
 
 _CAUSAL, _REVERSE_CAUSAL = 1, 2
 DIRECTIONS = {"all": 0, "before": _CAUSAL, "behind": _REVERSE_CAUSAL}
@@ -64,92 +42,109 @@ def workspace_size(max_seqlen: int, head_size: int, is_backward: bool) -> int:
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _gemm(init, a, a_row, a_term, b, b_term, b_panel, out, out_row, rows, panels, terms):
+def _gemm(init, a, a_stride, a_k_stride, b, b_k_stride, b_panel_stride, out, out_stride, sizes):
     """Compute out = a · b or out += a · b, one panel of 16 columns of b and out after the other.
 
-    a_row, a_term, b_term, b_panel, and out_row are strides in bytes. The microkernels compute 6 or 4 rows, so up
-    to 3 rows behind the last one are read and written.
+    Strides are in bytes. sizes: rows of out, panels, and k. The microkernels compute 6 or 4 rows, so up to 3 rows
+    behind the last one are read and written.
     """
+    num_rows, num_panels, k = sizes
     panel = 0
-    while panel < panels:
-        is_double = _HAS_4X32 and panel + 1 < panels
-        b_start, out_start, row = b + panel * b_panel, out + panel * _VECTOR_BYTES, 0
-        while row < rows:
-            a_start, out_tile, remaining = a + row * a_row, out_start + row * out_row, rows - row
+    while panel < num_panels:
+        is_double = _HAS_4X32 and panel + 1 < num_panels
+        b_start, out_start, row = b + panel * b_panel_stride, out + panel * _VECTOR_BYTES, 0
+        while row < num_rows:
+            a_start, out_tile, remaining = a + row * a_stride, out_start + row * out_stride, num_rows - row
             if is_double:
                 _microkernel_4x32(
-                    init, a_start, a_row, a_term, b_start, b_term, b_panel, out_tile, out_row, terms
+                    init,
+                    a_start,
+                    a_stride,
+                    a_k_stride,
+                    b_start,
+                    b_k_stride,
+                    b_panel_stride,
+                    out_tile,
+                    out_stride,
+                    k,
                 )
                 row += _SMALL_ROWS
             elif remaining > 2 * _SMALL_ROWS or _SMALL_ROWS < remaining <= ROWS:
-                microkernel_6x16(init, 0, a_start, a_row, a_term, b_start, b_term, out_tile, out_row, terms)
+                microkernel_6x16(
+                    init, 0, a_start, a_stride, a_k_stride, b_start, b_k_stride, out_tile, out_stride, k
+                )
                 row += ROWS
             else:
-                _microkernel_4x16(init, a_start, a_row, a_term, b_start, b_term, out_tile, out_row, terms)
+                _microkernel_4x16(
+                    init, a_start, a_stride, a_k_stride, b_start, b_k_stride, out_tile, out_stride, k
+                )
                 row += _SMALL_ROWS
         panel += 2 if is_double else 1
 
 
 @njit(**JIT_OPTIONS)
-def _matmul(a, a_row, b, b_panel, out, out_row, rows, panels, terms):
+def _matmul(a, a_stride, b, b_panel_stride, out, out_stride, num_rows, num_panels, k):
     """Compute out = a · b for a row-major a and a b packed in panels."""
-    _gemm(INIT_ZERO, a, a_row, _FLOAT_BYTES, b, _VECTOR_BYTES, b_panel, out, out_row, rows, panels, terms)
+    sizes = num_rows, num_panels, k
+    _gemm(INIT_ZERO, a, a_stride, _FLOAT_BYTES, b, _VECTOR_BYTES, b_panel_stride, out, out_stride, sizes)
 
 
 @njit(**JIT_OPTIONS)
-def _accumulate_transposed(a, a_row, b, out, out_row, rows, panels, terms):
+def _accumulate_transposed(a, a_stride, b, out, out_stride, num_rows, num_panels, k):
     """Compute out += aᵀ · b, all row-major; b has the stride of out."""
-    _gemm(
-        INIT_ACCUMULATE, a, _FLOAT_BYTES, a_row, b, out_row, _VECTOR_BYTES, out, out_row, rows, panels, terms
-    )
+    sizes = num_rows, num_panels, k
+    _gemm(INIT_OUT, a, _FLOAT_BYTES, a_stride, b, out_stride, _VECTOR_BYTES, out, out_stride, sizes)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _microkernel_4x32(init, a, a_row, a_term, b, b_term, b_panel, out, out_row, terms):
+def _microkernel_4x32(init, a, a_stride, a_k_stride, b, b_k_stride, b_panel_stride, out, out_stride, k):
     """Compute 4 rows of two panels."""
-    out_1, out_2, out_3 = out + out_row, out + 2 * out_row, out + 3 * out_row
-    if init == INIT_ACCUMULATE:
-        c00, c10, c20, c30 = load(out), load(out_1), load(out_2), load(out_3)
-        c01, c11 = load(out + _VECTOR_BYTES), load(out_1 + _VECTOR_BYTES)
-        c21, c31 = load(out_2 + _VECTOR_BYTES), load(out_3 + _VECTOR_BYTES)
+    out_1, out_2, out_3 = out + out_stride, out + 2 * out_stride, out + 3 * out_stride
+    if init == INIT_OUT:
+        c00, c10, c20, c30 = simd.load(out), simd.load(out_1), simd.load(out_2), simd.load(out_3)
+        c01, c11 = simd.load(out + _VECTOR_BYTES), simd.load(out_1 + _VECTOR_BYTES)
+        c21, c31 = simd.load(out_2 + _VECTOR_BYTES), simd.load(out_3 + _VECTOR_BYTES)
     else:
-        c00 = c10 = c20 = c30 = c01 = c11 = c21 = c31 = broadcast_scalar(float32(0))
-    for _ in range(terms):
-        b0, b1 = load(b), load(b + b_panel)
-        a0, a1 = broadcast_load(a), broadcast_load(a + a_row)
-        a2, a3 = broadcast_load(a + 2 * a_row), broadcast_load(a + 3 * a_row)
+        c00 = c10 = c20 = c30 = c01 = c11 = c21 = c31 = simd.splat(0.0)
+    for _ in range(k):
+        b0, b1 = simd.load(b), simd.load(b + b_panel_stride)
+        a0, a1 = simd.broadcast_load(a), simd.broadcast_load(a + a_stride)
+        a2, a3 = simd.broadcast_load(a + 2 * a_stride), simd.broadcast_load(a + 3 * a_stride)
         c00, c10, c20, c30 = c00 + a0 * b0, c10 + a1 * b0, c20 + a2 * b0, c30 + a3 * b0
         c01, c11, c21, c31 = c01 + a0 * b1, c11 + a1 * b1, c21 + a2 * b1, c31 + a3 * b1
-        a += a_term
-        b += b_term
-    store(out, c00)
-    store(out_1, c10)
-    store(out_2, c20)
-    store(out_3, c30)
-    store(out + _VECTOR_BYTES, c01)
-    store(out_1 + _VECTOR_BYTES, c11)
-    store(out_2 + _VECTOR_BYTES, c21)
-    store(out_3 + _VECTOR_BYTES, c31)
+        a += a_k_stride
+        b += b_k_stride
+    simd.store(out, c00)
+    simd.store(out_1, c10)
+    simd.store(out_2, c20)
+    simd.store(out_3, c30)
+    simd.store(out + _VECTOR_BYTES, c01)
+    simd.store(out_1 + _VECTOR_BYTES, c11)
+    simd.store(out_2 + _VECTOR_BYTES, c21)
+    simd.store(out_3 + _VECTOR_BYTES, c31)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _microkernel_4x16(init, a, a_row, a_term, b, b_term, out, out_row, terms):
+def _microkernel_4x16(init, a, a_stride, a_k_stride, b, b_k_stride, out, out_stride, k):
     """Compute 4 rows of one panel."""
-    out_1, out_2, out_3 = out + out_row, out + 2 * out_row, out + 3 * out_row
-    if init == INIT_ACCUMULATE:
-        c0, c1, c2, c3 = load(out), load(out_1), load(out_2), load(out_3)
+    out_1, out_2, out_3 = out + out_stride, out + 2 * out_stride, out + 3 * out_stride
+    if init == INIT_OUT:
+        c0, c1, c2, c3 = simd.load(out), simd.load(out_1), simd.load(out_2), simd.load(out_3)
     else:
-        c0 = c1 = c2 = c3 = broadcast_scalar(float32(0))
-    for _ in range(terms):
-        b0 = load(b)
-        c0, c1 = c0 + broadcast_load(a) * b0, c1 + broadcast_load(a + a_row) * b0
-        c2, c3 = c2 + broadcast_load(a + 2 * a_row) * b0, c3 + broadcast_load(a + 3 * a_row) * b0
-        a += a_term
-        b += b_term
-    store(out, c0)
-    store(out_1, c1)
-    store(out_2, c2)
-    store(out_3, c3)
+        c0 = c1 = c2 = c3 = simd.splat(0.0)
+    for _ in range(k):
+        b0 = simd.load(b)
+        c0, c1 = c0 + simd.broadcast_load(a) * b0, c1 + simd.broadcast_load(a + a_stride) * b0
+        c2, c3 = (
+            c2 + simd.broadcast_load(a + 2 * a_stride) * b0,
+            c3 + simd.broadcast_load(a + 3 * a_stride) * b0,
+        )
+        a += a_k_stride
+        b += b_k_stride
+    simd.store(out, c0)
+    simd.store(out_1, c1)
+    simd.store(out_2, c2)
+    simd.store(out_3, c3)
 
 
 @njit(**JIT_OPTIONS)
@@ -159,28 +154,28 @@ def _pack_rows(is_bf16, x, stride, rows, head_size, scale, out, out_row, out_pan
     stride counts elements of x. out_row and out_panel are strides in bytes, between rows and between panels of 16
     columns.
     """
-    factor, size = broadcast_scalar(scale), 2 if is_bf16 else 4
+    factor, itemsize = simd.splat(scale), 2 if is_bf16 else 4
     for i in range(rows):
         target = out + i * out_row
         for c in range(i * stride, i * stride + head_size, VECTOR_WIDTH):
-            store(target, load_as_float(is_bf16, x + size * c) * factor)
+            simd.store(target, simd.load_vector(is_bf16, x + itemsize * c) * factor)
             target += out_panel
 
 
 @njit(**JIT_OPTIONS)
 def unpack_rows(is_bf16, x, rows, head_size, scale, out, stride):
     """Copy contiguous fp32 rows [rows, head_size], times `scale`, to rows of a head, `stride` elements apart."""
-    factor, size = broadcast_scalar(scale), 2 if is_bf16 else 4
+    factor, itemsize = simd.splat(scale), 2 if is_bf16 else 4
     for i in range(rows):
         for c in range(i * stride, i * stride + head_size, VECTOR_WIDTH):
-            store_as_dtype(is_bf16, out + size * c, load(x) * factor)
+            simd.store_vector(is_bf16, out + itemsize * c, simd.load(x) * factor)
             x += _VECTOR_BYTES
 
 
 @njit(**JIT_OPTIONS)
 def zero_floats(address, size):
     """Set fp32 elements at an address to 0."""
-    float_array(address, size)[:] = float32(0)
+    floats(address, size)[:] = float32(0)
 
 
 @njit(**JIT_OPTIONS)
@@ -196,7 +191,7 @@ def _pack_transposed(is_bf16, x, stride, rows, head_size, buffer, out):
         target = out + i // VECTOR_WIDTH * head_size * _VECTOR_BYTES + i % VECTOR_WIDTH * _FLOAT_BYTES
         for c in range(0, head_size, _TRANSPOSE_SIZE):
             source = buffer + i * buffer_row + c * _FLOAT_BYTES
-            transpose_8x8(source, buffer_row, target + c * _VECTOR_BYTES, _VECTOR_BYTES)
+            simd.transpose_8x8(source, buffer_row, target + c * _VECTOR_BYTES, _VECTOR_BYTES)
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -209,19 +204,19 @@ def visible_range(position, num_keys, direction):
 @njit(inline="always", **JIT_OPTIONS)
 def mask_scores(scores, j, start, end):
     """Load 16 scores of a row from key j on, with -inf for keys outside of range(start, end)."""
-    value = load(scores + 4 * j)
-    return value if start <= j and j + VECTOR_WIDTH <= end else mask_lanes(value, j, start, end)
+    value = simd.load(scores + 4 * j)
+    return value if start <= j and j + VECTOR_WIDTH <= end else simd.mask_lanes(value, j, start, end)
 
 
 @njit(inline="always", **JIT_OPTIONS)
 def masked_row_max(scores, columns, start, end):
     """Return the maximum of a row of scores, and store -inf for keys outside of range(start, end)."""
-    maxima = broadcast_scalar(float32(-np.inf))
+    maxima = simd.splat(-np.inf)
     for j in range(0, columns, VECTOR_WIDTH):
         value = mask_scores(scores, j, start, end)
-        store(scores + 4 * j, value)
-        maxima = maximum(maxima, value)
-    return reduce_max(maxima)
+        simd.store(scores + 4 * j, value)
+        maxima = simd.maximum(maxima, value)
+    return simd.reduce_max(maxima)
 
 
 @njit(**JIT_OPTIONS)
@@ -233,7 +228,7 @@ def round_up(count):
 @njit(inline="always", **JIT_OPTIONS)
 def query_token(query_indices, query):
     """Return the index of a query's token; query_indices: an address, or 0 if each token has a query."""
-    return int64_array(query_indices, query + 1)[query] if query_indices else query
+    return int64s(query_indices, query + 1)[query] if query_indices else query
 
 
 # Slots: 0 True for bf16, 1 queries, 2 output (in the backward pass the gradient of the queries), 3 stats
@@ -246,21 +241,20 @@ def query_token(query_indices, query):
 
 
 @kernel
-def forward(slots):
-    s = load_slots(slots)
+def forward(s):
     is_bf16, itemsize, num_heads, head_size, direction = s[0], 2 if s[0] else 4, s[6], s[7], s[8]
     q_stride, kv_stride, hidden_size = s[20], s[21], num_heads * head_size
-    stats, cu_seqlens = float_array(s[3], 2 * s[13] * num_heads), int64_array(s[4], s[5] + 1)
-    query_cu_seqlens, query_indices = int64_array(s[22], s[5] + 1), s[23]
-    low, high, num_dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
+    stats, cu_seqlens = floats(s[3], 2 * s[13] * num_heads), int64s(s[4], s[5] + 1)
+    query_cu_seqlens, query_indices = int64s(s[22], s[5] + 1), s[23]
+    dropout = load_dropout(s, 9)
     max_columns = round_up(s[14])
     head_row, head_bytes = _FLOAT_BYTES * head_size, _FLOAT_BYTES * max_columns * head_size
-    keys = s[15] + 4 * np.int64(thread_index()) * s[16]
+    keys = s[15] + 4 * thread_index() * s[16]
     values = keys + head_bytes
     buffer = values + head_bytes
     scores = buffer + head_bytes + _BLOCK_QUERIES * head_row
     one, softmax_scale = float32(1), float32(1) / np.sqrt(float32(head_size))
-    for index in range(np.int64(thread_index()), s[5] * num_heads, np.int64(num_threads())):
+    for index in range(thread_index(), s[5] * num_heads, num_threads()):
         sequence, head = index // num_heads, index % num_heads
         first_token, num_keys = cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence]
         first_query, end_query = query_cu_seqlens[sequence], query_cu_seqlens[sequence + 1]
@@ -283,48 +277,47 @@ def forward(slots):
                 row, token = scores + i * score_row, query_token(query_indices, start + i)
                 first_key, end_key = visible_range(token - first_token, num_keys, direction)
                 row_max = masked_row_max(row, columns, first_key, end_key)
-                total = broadcast_scalar(float32(0))
+                total = simd.splat(0.0)
                 for j in range(0, columns, VECTOR_WIDTH):
-                    value = exp_nonpositive(load(row + 4 * j) - broadcast_scalar(row_max))
-                    store(row + 4 * j, value)
+                    value = exp_nonpositive(simd.load(row + 4 * j) - row_max)
+                    simd.store(row + 4 * j, value)
                     total = total + value
-                inverse_sum = float32(1) / reduce_sum(total)
+                inverse_sum = float32(1) / simd.reduce_sum(total)
                 stat = 2 * ((start + i) * num_heads + head)
                 stats[stat], stats[stat + 1] = row_max, inverse_sum
                 element = (token * num_heads + head) * max_columns
                 for j in range(0, columns, VECTOR_WIDTH):
-                    value = load(row + 4 * j) * broadcast_scalar(inverse_sum)
-                    if num_dropped:
-                        value = value * dropout_mask(element + j, low, high, num_dropped, scale)
-                    store(row + 4 * j, value)
+                    value = simd.load(row + 4 * j) * inverse_sum
+                    if dropout.threshold:
+                        value = value * dropout_mask(element + j, dropout)
+                    simd.store(row + 4 * j, value)
             _matmul(scores, score_row, values, value_panel, buffer, head_row, rows, head_panels, num_keys)
             unpack_rows(is_bf16, buffer, rows, head_size, one, out, hidden_size)
 
 
 @kernel
-def backward(slots):
-    s = load_slots(slots)
+def backward(s):
     is_bf16, itemsize, num_heads, head_size, direction = s[0], 2 if s[0] else 4, s[6], s[7], s[8]
     q_stride, kv_stride, hidden_size = s[20], s[21], num_heads * head_size
-    stats, cu_seqlens = float_array(s[3], 2 * s[13] * num_heads), int64_array(s[4], s[5] + 1)
-    query_cu_seqlens, query_indices = int64_array(s[22], s[5] + 1), s[23]
-    low, high, num_dropped, scale = uint32(s[9]), uint32(s[10]), uint32(s[11]), float_from_bits(s[12])
+    stats, cu_seqlens = floats(s[3], 2 * s[13] * num_heads), int64s(s[4], s[5] + 1)
+    query_cu_seqlens, query_indices = int64s(s[22], s[5] + 1), s[23]
+    dropout = load_dropout(s, 9)
     max_columns = round_up(s[14])
     head_row, head_bytes = _FLOAT_BYTES * head_size, _FLOAT_BYTES * max_columns * head_size
     block_bytes = _BLOCK_QUERIES * (_FLOAT_BYTES * max_columns + _ROW_PADDING)
-    keys = s[15] + 4 * np.int64(thread_index()) * s[16]
+    keys = s[15] + 4 * thread_index() * s[16]
     keys_t = keys + head_bytes
     values_t = keys_t + head_bytes
     buffer = values_t + head_bytes
-    grad_keys = buffer + head_bytes
-    grad_values = grad_keys + head_bytes
-    weights = grad_values + head_bytes
-    grad_scores = weights + block_bytes
-    dropped_weights = grad_scores + block_bytes
+    key_grads = buffer + head_bytes
+    value_grads = key_grads + head_bytes
+    weights = value_grads + head_bytes
+    score_grads = weights + block_bytes
+    dropped_weights = score_grads + block_bytes
     queries = dropped_weights + block_bytes
     grads = queries + _BLOCK_QUERIES * head_row  # of the output, then of the queries
     one, softmax_scale = float32(1), float32(1) / np.sqrt(float32(head_size))
-    for index in range(np.int64(thread_index()), s[5] * num_heads, np.int64(num_threads())):
+    for index in range(thread_index(), s[5] * num_heads, num_threads()):
         sequence, head = index // num_heads, index % num_heads
         first_token, num_keys = cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence]
         first_query, end_query = query_cu_seqlens[sequence], query_cu_seqlens[sequence + 1]
@@ -338,49 +331,51 @@ def backward(slots):
             _pack_rows(is_bf16, k, kv_stride, num_keys, head_size, one, keys, _VECTOR_BYTES, key_panel)
             _pack_transposed(is_bf16, k, kv_stride, num_keys, head_size, buffer, keys_t)
             _pack_transposed(is_bf16, k + v_offset, kv_stride, num_keys, head_size, buffer, values_t)
-        zero_floats(grad_keys, columns * head_size)
-        zero_floats(grad_values, columns * head_size)
+        zero_floats(key_grads, columns * head_size)
+        zero_floats(value_grads, columns * head_size)
         for start in range(first_query, end_query, _BLOCK_QUERIES):
             rows = min(_BLOCK_QUERIES, end_query - start)
             q_start = itemsize * start * q_stride + head_start
-            grad_out = s[17] + itemsize * start * hidden_size + head_start
+            out_grad = s[17] + itemsize * start * hidden_size + head_start
             q = s[1] + q_start
             _pack_rows(is_bf16, q, q_stride, rows, head_size, softmax_scale, queries, head_row, _VECTOR_BYTES)
-            _pack_rows(is_bf16, grad_out, hidden_size, rows, head_size, one, grads, head_row, _VECTOR_BYTES)
+            _pack_rows(is_bf16, out_grad, hidden_size, rows, head_size, one, grads, head_row, _VECTOR_BYTES)
             _matmul(queries, head_row, keys_t, key_t_panel, weights, score_row, rows, score_panels, head_size)
             _matmul(
-                grads, head_row, values_t, key_t_panel, grad_scores, score_row, rows, score_panels, head_size
+                grads, head_row, values_t, key_t_panel, score_grads, score_row, rows, score_panels, head_size
             )
             for i in range(rows):
-                row, grad_row = weights + i * score_row, grad_scores + i * score_row
+                row, grad_row = weights + i * score_row, score_grads + i * score_row
                 dropped_row = dropped_weights + i * score_row
                 token, stat = query_token(query_indices, start + i), 2 * ((start + i) * num_heads + head)
                 first_key, end_key = visible_range(token - first_token, num_keys, direction)
                 element = (token * num_heads + head) * max_columns
-                row_max, inverse_sum = broadcast_scalar(stats[stat]), broadcast_scalar(stats[stat + 1])
-                total = broadcast_scalar(float32(0))
+                row_max, inverse_sum = simd.splat(stats[stat]), simd.splat(stats[stat + 1])
+                total = simd.splat(0.0)
                 for j in range(0, columns, VECTOR_WIDTH):
-                    score, grad = mask_scores(row, j, first_key, end_key), load(grad_row + 4 * j)
+                    score, grad = mask_scores(row, j, first_key, end_key), simd.load(grad_row + 4 * j)
                     weight = exp_nonpositive(score - row_max) * inverse_sum
                     dropped_weight = weight
-                    if num_dropped:
-                        dropped_weight = weight * dropout_mask(element + j, low, high, num_dropped, scale)
+                    if dropout.threshold:
+                        dropped_weight = weight * dropout_mask(element + j, dropout)
                     grad = grad * dropped_weight
-                    store(row + 4 * j, weight)
-                    store(dropped_row + 4 * j, dropped_weight)
-                    store(grad_row + 4 * j, grad)
+                    simd.store(row + 4 * j, weight)
+                    simd.store(dropped_row + 4 * j, dropped_weight)
+                    simd.store(grad_row + 4 * j, grad)
                     total = total + grad
-                grad_sum = broadcast_scalar(reduce_sum(total))
+                grad_sum = simd.splat(simd.reduce_sum(total))
                 for j in range(0, columns, VECTOR_WIDTH):
-                    store(grad_row + 4 * j, load(grad_row + 4 * j) - load(row + 4 * j) * grad_sum)
+                    simd.store(
+                        grad_row + 4 * j, simd.load(grad_row + 4 * j) - simd.load(row + 4 * j) * grad_sum
+                    )
             _accumulate_transposed(
-                dropped_weights, score_row, grads, grad_values, head_row, num_keys, head_panels, rows
+                dropped_weights, score_row, grads, value_grads, head_row, num_keys, head_panels, rows
             )
             _accumulate_transposed(
-                grad_scores, score_row, queries, grad_keys, head_row, num_keys, head_panels, rows
+                score_grads, score_row, queries, key_grads, head_row, num_keys, head_panels, rows
             )
-            _matmul(grad_scores, score_row, keys, key_panel, grads, head_row, rows, head_panels, num_keys)
+            _matmul(score_grads, score_row, keys, key_panel, grads, head_row, rows, head_panels, num_keys)
             unpack_rows(is_bf16, grads, rows, head_size, softmax_scale, s[2] + q_start, q_stride)
-        grad_k = s[24] + kv_start
-        unpack_rows(is_bf16, grad_keys, num_keys, head_size, one, grad_k, kv_stride)
-        unpack_rows(is_bf16, grad_values, num_keys, head_size, one, grad_k + v_offset, kv_stride)
+        k_grad = s[24] + kv_start
+        unpack_rows(is_bf16, key_grads, num_keys, head_size, one, k_grad, kv_stride)
+        unpack_rows(is_bf16, value_grads, num_keys, head_size, one, k_grad + v_offset, kv_stride)

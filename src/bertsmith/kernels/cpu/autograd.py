@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertsmith.kernels.cpu import embedding, layer_functions, row_kernels
-from bertsmith.kernels.cpu.compilation import float_bits, launch
 from bertsmith.kernels.cpu.encoder_layer import (
     LayerActivations,
     LayerConfig,
@@ -17,6 +16,7 @@ from bertsmith.kernels.cpu.encoder_layer import (
     layer_backward,
     layer_forward,
 )
+from bertsmith.kernels.cpu.launcher import float_bits, launch
 from bertsmith.kernels.cpu.layer_functions import (
     AttentionConfig,
     DropoutSeeds,
@@ -24,6 +24,7 @@ from bertsmith.kernels.cpu.layer_functions import (
     split_query_key_value,
 )
 from bertsmith.kernels.cpu.program import KernelSequence
+from bertsmith.kernels.reference import LayerNormParams
 
 
 def apply(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
@@ -78,18 +79,11 @@ class AddLayerNormFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        residual: Tensor,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        epsilon: float,
-        seeds: DropoutSeeds,
+        ctx: Any, residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float, seeds: DropoutSeeds
     ) -> Tensor:
         residual, x = residual.contiguous(), x.contiguous()
-        output, stats = layer_functions.add_layer_norm_forward(
-            residual, x, weight, bias, epsilon, seeds, launch
-        )
+        norm = LayerNormParams(weight, bias, eps)
+        output, stats = layer_functions.add_layer_norm_forward(residual, x, norm, seeds, launch)
         ctx.save_for_backward(residual, x, weight, stats)
         ctx.seeds = seeds
         return output
@@ -160,7 +154,7 @@ class EmbedFunction(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor,
         indices: tuple[Tensor, Tensor],
-        epsilon: float,
+        eps: float,
         seeds: DropoutSeeds,
         dtype: torch.dtype,
     ) -> Tensor:
@@ -174,7 +168,7 @@ class EmbedFunction(torch.autograd.Function):
             weight: Weight of the LayerNorm, [E].
             bias: Bias of the LayerNorm, [E].
             indices: Each token's row of both embeddings, long [N].
-            epsilon: Epsilon of the LayerNorm.
+            eps: Epsilon of the LayerNorm.
             seeds: Seeds of the dropout.
             dtype: The dtype of the result.
         """
@@ -182,7 +176,7 @@ class EmbedFunction(torch.autograd.Function):
         launch(
             embedding.forward,
             *(is_bf16(output), x, first, indices[0], second, indices[1], *x.shape),
-            *(weight, stats, *seeds, output, bias, float_bits(epsilon), 0, 0, len(first), len(second)),
+            *(weight, stats, *seeds, output, bias, float_bits(eps), 0, 0, len(first), len(second)),
         )
         ctx.save_for_backward(x, first, second, weight, stats)
         ctx.indices, ctx.seeds, ctx.dtype = indices, seeds, dtype
@@ -212,7 +206,7 @@ class EncoderLayerFunction(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, config: LayerConfig, *weights: Tensor) -> Tensor:
         """Compute a layer; `weights` are those of `LayerWeights`."""
         x, sequence, layer = x.contiguous(), KernelSequence(), LayerWeights(*weights)
-        norms = layer.layer_norms(config.layer_norm_eps)
+        norms = layer.norms(config.layer_norm_eps)
         output, activations = layer_forward(x, x, layer.matmuls(), norms, config, sequence)
         sequence.run()
         ctx.save_for_backward(*activations, *weights)

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor, nn
 
 from bertsmith.kernels.cpu import layer_functions
-from bertsmith.kernels.cpu.compilation import Launcher
+from bertsmith.kernels.cpu.launcher import Launcher
 from bertsmith.kernels.cpu.layer_functions import (
     AttentionConfig,
     DropoutSeeds,
@@ -26,10 +26,7 @@ from bertsmith.kernels.cpu.layer_functions import (
     split_query_key_value,
 )
 from bertsmith.kernels.cpu.matmul import PackedMatrix, pack, slice_columns, supports_layer
-from bertsmith.kernels.reference import EncoderLayerModules
-
-LayerNormParams = tuple[Tensor, Tensor, float]
-"""Weight, bias, and epsilon of a LayerNorm."""
+from bertsmith.kernels.reference import EncoderLayerModules, EncoderLayerWeights, LayerNormParams
 
 
 class LayerMatmuls(Protocol):
@@ -56,29 +53,8 @@ class LayerMatmuls(Protocol):
         ...
 
 
-class LayerWeights(NamedTuple):
-    """Weights and biases of a layer, in the order of computation."""
-
-    qkv: Tensor
-    qkv_bias: Tensor
-    projection: Tensor
-    projection_bias: Tensor
-    norm: Tensor
-    norm_bias: Tensor
-    inner: Tensor
-    inner_bias: Tensor
-    output: Tensor
-    output_bias: Tensor
-    output_norm: Tensor
-    output_norm_bias: Tensor
-
-    def layer_norms(self, epsilons: tuple[float, float]) -> tuple[LayerNormParams, LayerNormParams]:
-        """Return the parameters of both LayerNorms."""
-        attention_eps, output_eps = epsilons
-        return (
-            (self.norm, self.norm_bias, attention_eps),
-            (self.output_norm, self.output_norm_bias, output_eps),
-        )
+class LayerWeights(EncoderLayerWeights):
+    """Weights and biases of a layer, and its matrix products."""
 
     def have_kernels(self, x: Tensor) -> bool:
         """Return True if there are kernels for the layer's products with the dtype and number of rows of x."""
@@ -95,17 +71,10 @@ class LayerWeights(NamedTuple):
     def _matmuls(
         self, convert: Callable[[Tensor], Tensor | PackedMatrix], *, saves_preactivation: bool
     ) -> FloatLayerMatmuls:
-        return FloatLayerMatmuls(
-            convert(self.qkv.T),
-            convert(self.projection.T),
-            convert(self.inner.T),
-            convert(self.output.T),
-            self.qkv_bias,
-            self.projection_bias,
-            self.inner_bias,
-            self.output_bias,
-            saves_preactivation,
-        )
+        weights = self.qkv, self.projection, self.inner, self.output
+        qkv, projection, inner, output = (convert(weight.T) for weight in weights)
+        biases = self.qkv_bias, self.projection_bias, self.inner_bias, self.output_bias
+        return FloatLayerMatmuls(qkv, projection, inner, output, *biases, saves_preactivation)
 
 
 class FloatLayerMatmuls(NamedTuple):
@@ -214,26 +183,15 @@ def layer_forward(
     attention_output, softmax_stats = attention_forward(q, kv, attention, run)
     projection_output = matmuls.output_projection(attention_output, run)
     attention_norm_output, attention_norm_stats = add_layer_norm_forward(
-        query_input, projection_output, *norms[0], attention_seeds, run
+        query_input, projection_output, norms[0], attention_seeds, run
     )
     feed_forward_output, preactivation, activation = matmuls.feed_forward(attention_norm_output, run)
     output, output_norm_stats = add_layer_norm_forward(
-        attention_norm_output, feed_forward_output, *norms[1], output_seeds, run
+        attention_norm_output, feed_forward_output, norms[1], output_seeds, run
     )
     return output, LayerActivations(
-        x=x,
-        query_input=query_input,
-        q=q,
-        kv=kv,
-        softmax_stats=softmax_stats,
-        attention_output=attention_output,
-        projection_output=projection_output,
-        attention_norm_stats=attention_norm_stats,
-        attention_norm_output=attention_norm_output,
-        preactivation=preactivation,
-        activation=activation,
-        feed_forward_output=feed_forward_output,
-        output_norm_stats=output_norm_stats,
+        *(x, query_input, q, kv, softmax_stats, attention_output, projection_output, attention_norm_stats),
+        *(attention_norm_output, preactivation, activation, feed_forward_output, output_norm_stats),
     )
 
 
@@ -242,30 +200,20 @@ def layer_backward(
 ) -> tuple[Tensor, LayerWeights]:
     """Return the gradients of the inputs and of the weights, from that of the outputs, [M, H]."""
     attention, (attention_seeds, output_seeds) = config.attention, config.dropout_seeds
+    inputs = saved.attention_norm_output, saved.feed_forward_output
     middle_grad, feed_forward_grad, output_norm_grads = add_layer_norm_backward(
-        grad,
-        saved.attention_norm_output,
-        saved.feed_forward_output,
-        weights.output_norm,
-        saved.output_norm_stats,
-        output_seeds,
-        run,
+        grad, *inputs, weights.output_norm, saved.output_norm_stats, output_seeds, run
     )
     output_grads = linear_weight_grads(saved.activation, feed_forward_grad, run)
     preactivation_grad = linear_input_grad(feed_forward_grad, weights.output, saved.preactivation, run)
     inner_grads = linear_weight_grads(saved.attention_norm_output, preactivation_grad, run)
     add_(middle_grad, linear_input_grad(preactivation_grad, weights.inner, None, run), run)
-    query_input_grad, projected_grad, norm_grads = add_layer_norm_backward(
-        middle_grad,
-        saved.query_input,
-        saved.projection_output,
-        weights.norm,
-        saved.attention_norm_stats,
-        attention_seeds,
-        run,
+    inputs = saved.query_input, saved.projection_output
+    query_input_grad, projection_grad, norm_grads = add_layer_norm_backward(
+        middle_grad, *inputs, weights.attention_norm, saved.attention_norm_stats, attention_seeds, run
     )
-    projection_grads = linear_weight_grads(saved.attention_output, projected_grad, run)
-    attention_grad = linear_input_grad(projected_grad, weights.projection, None, run)
+    projection_grads = linear_weight_grads(saved.attention_output, projection_grad, run)
+    attention_grad = linear_input_grad(projection_grad, weights.projection, None, run)
     qkv_grads = attention_backward(attention_grad, saved.q, saved.kv, saved.softmax_stats, attention, run)
     if attention.query_indices is None:
         (qkv_grad,) = qkv_grads

@@ -5,17 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import (
-    JIT_OPTIONS,
-    float32,
-    float_array,
-    float_from_bits,
-    int64_array,
-    kernel,
-    load_slots,
-    num_threads,
-    thread_index,
-)
+from bertsmith.kernels.cpu.arrays import float_from_bits, floats, int64s
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel
+from bertsmith.kernels.cpu.threads import num_threads, thread_index
 
 _BLOCK_ROWS = 32  # Consecutive rows go to the same thread, since the processor prefetches memory.
 # The same as in reference.py. They are not imported: Numba would not notice that they changed there.
@@ -47,14 +39,13 @@ def _adamw_update(param, exp_avg, exp_avg_sq, s, first, grad, factor):
 
 
 @kernel
-def sparse_adamw_kernel(slots):
-    s = load_slots(slots)
+def sparse_adamw_kernel(s):
     rows, columns, size = s[5], s[6], s[5] * s[6]
-    weights, exp_avgs, exp_avg_sqs = float_array(s[0], size), float_array(s[1], size), float_array(s[2], size)
-    grad_indices, grads = int64_array(s[3], rows), float_array(s[4], s[7] * columns)
+    weights, exp_avgs, exp_avg_sqs = floats(s[0], size), floats(s[1], size), floats(s[2], size)
+    grad_indices, grads = int64s(s[3], rows), floats(s[4], s[7] * columns)
     decay_factor = float_from_bits(s[12])
     zeros = np.zeros(columns, np.float32)
-    for block in range(_BLOCK_ROWS * np.int64(thread_index()), rows, _BLOCK_ROWS * np.int64(num_threads())):
+    for block in range(_BLOCK_ROWS * thread_index(), rows, _BLOCK_ROWS * num_threads()):
         for row in range(block, min(block + _BLOCK_ROWS, rows)):
             start, end, index = row * columns, row * columns + columns, grad_indices[row]
             param = weights[start:end]
@@ -81,35 +72,33 @@ def _num_chunks(size):
 
 
 @kernel
-def squared_norms(slots):
-    s = load_slots(slots)
-    thread, threads = np.int64(thread_index()), np.int64(num_threads())
+def squared_norms(s):
+    thread, threads = thread_index(), num_threads()
     for i in range(s[1]):
-        tensor = int64_array(s[0] + 8 * TABLE_FIELDS * i, TABLE_FIELDS)
+        tensor = int64s(s[0] + 8 * TABLE_FIELDS * i, TABLE_FIELDS)
         for chunk in range(_num_chunks(tensor[_SIZE])):
             index = tensor[_FIRST_CHUNK] + chunk
             if index % threads != thread:
                 continue
             start = chunk * CHUNK_SIZE
-            grad = float_array(tensor[_GRAD] + 4 * start, min(CHUNK_SIZE, tensor[_SIZE] - start))
+            grad = floats(tensor[_GRAD] + 4 * start, min(CHUNK_SIZE, tensor[_SIZE] - start))
             total = float32(0)
             for j in range(len(grad)):
                 total += grad[j] * grad[j]
-            float_array(s[2] + 4 * index, 1)[0] = total
+            floats(s[2] + 4 * index, 1)[0] = total
 
 
 @kernel
-def adamw_kernel(slots):
-    s = load_slots(slots)
-    thread, threads = np.int64(thread_index()), np.int64(num_threads())
+def adamw_kernel(s):
+    thread, threads = thread_index(), num_threads()
     factor = float_from_bits(s[10])
     for i in range(s[1]):
-        tensor = int64_array(s[0] + 8 * TABLE_FIELDS * i, TABLE_FIELDS)
+        tensor = int64s(s[0] + 8 * TABLE_FIELDS * i, TABLE_FIELDS)
         for chunk in range(_num_chunks(tensor[_SIZE])):
             if (tensor[_FIRST_CHUNK] + chunk) % threads != thread:
                 continue
             start, size = 4 * chunk * CHUNK_SIZE, min(CHUNK_SIZE, tensor[_SIZE] - chunk * CHUNK_SIZE)
-            param, grad = float_array(tensor[_PARAM] + start, size), float_array(tensor[_GRAD] + start, size)
-            exp_avg = float_array(tensor[_EXP_AVG] + start, size)
-            exp_avg_sq = float_array(tensor[_EXP_AVG_SQ] + start, size)
+            param, grad = floats(tensor[_PARAM] + start, size), floats(tensor[_GRAD] + start, size)
+            exp_avg = floats(tensor[_EXP_AVG] + start, size)
+            exp_avg_sq = floats(tensor[_EXP_AVG_SQ] + start, size)
             _adamw_update(param, exp_avg, exp_avg_sq, s, 2, grad, factor)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from bertsmith.kernels.cpu.compilation import (
-    bf16_array,
-    int64_array,
-    kernel,
-    load_slots,
-    thread_range,
-)
-from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load_as_float, store_as_dtype
+from bertsmith.kernels.cpu.arrays import bf16s, int64s
+from bertsmith.kernels.cpu.compilation import kernel
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load_vector, store_vector
+from bertsmith.kernels.cpu.threads import thread_range
 
 # Slots: 0 True for bf16, 1 a matrix, 2 the result [indices, columns], 3 row indices, 4 their count, 5 columns.
 
 
 @kernel
-def gather_rows_kernel(slots):
-    s = load_slots(slots)
+def gather_rows_kernel(s):
     size = s[5] * (1 if s[0] else 2)  # of a row in 16-bit elements
-    indices = int64_array(s[3], s[4])
+    indices = int64s(s[3], s[4])
     first, last = thread_range(s[4])
     for i in range(first, last):
-        source, target = bf16_array(s[1] + 2 * size * indices[i], size), bf16_array(s[2] + 2 * size * i, size)
+        source, target = bf16s(s[1] + 2 * size * indices[i], size), bf16s(s[2] + 2 * size * i, size)
         for j in range(size):
             target[j] = source[j]
 
@@ -31,12 +26,11 @@ def gather_rows_kernel(slots):
 
 
 @kernel
-def scatter_add_rows_kernel(slots):
-    s = load_slots(slots)
+def scatter_add_rows_kernel(s):
     is_bf16 = s[0] != 0
     step = (2 if is_bf16 else 4) * VECTOR_WIDTH
     row_bytes = s[5] // VECTOR_WIDTH * step
-    indices = int64_array(s[3], s[4])
+    indices = int64s(s[3], s[4])
     first, last = thread_range(s[4])
     for i in range(first, last):
         if i > 0 and indices[i] == indices[i - 1]:
@@ -46,8 +40,8 @@ def scatter_add_rows_kernel(slots):
             end += 1
         for offset in range(0, row_bytes, step):
             source, target = s[2] + row_bytes * i + offset, s[1] + row_bytes * indices[i] + offset
-            total = load_as_float(is_bf16, source)
+            total = load_vector(is_bf16, source)
             for k in range(i + 1, end):
-                total = total + load_as_float(is_bf16, s[2] + row_bytes * k + offset)
-            store_as_dtype(is_bf16, source, total)  # This rounds the sum.
-            store_as_dtype(is_bf16, target, load_as_float(is_bf16, target) + load_as_float(is_bf16, source))
+                total = total + load_vector(is_bf16, s[2] + row_bytes * k + offset)
+            store_vector(is_bf16, source, total)  # This rounds the sum.
+            store_vector(is_bf16, target, load_vector(is_bf16, target) + load_vector(is_bf16, source))

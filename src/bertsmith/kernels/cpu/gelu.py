@@ -14,24 +14,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32
+from bertsmith.kernels.cpu import simd
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS
 from bertsmith.kernels.cpu.exponential import exp_nonpositive
-from bertsmith.kernels.cpu.simd import (
-    F32X16,
-    FLOAT_VECTOR,
-    HAS_AVX512F,
-    I32X16,
-    VECTOR_WIDTH,
-    broadcast_scalar,
-    fma,
-    int_constant,
-    maximum,
-    permute_table,
-    round_to_int,
-    typed_intrinsic,
-    vector_constant,
-    zero_below,
-)
+from bertsmith.kernels.cpu.simd import FLOAT_VECTOR, VECTOR_WIDTH
 
 _SIGN_BIT = 1 << 31
 
@@ -67,20 +53,20 @@ def _piecewise_polynomial(function: Callable[[float], float], step: float, degre
     """Return an intrinsic of 1/2 + function(x), where function is odd and 1/2 from 14.5 * step on."""
     table = coefficients(function, step, degree)
 
-    @typed_intrinsic(FLOAT_VECTOR(FLOAT_VECTOR))
+    @simd.typed_intrinsic(FLOAT_VECTOR(FLOAT_VECTOR))
     def evaluate(builder, x):
-        bits = builder.bitcast(x, I32X16)
-        sign = builder.and_(bits, int_constant(_SIGN_BIT))
-        magnitude = builder.bitcast(builder.xor(bits, sign), F32X16)
-        high = vector_constant((VECTOR_WIDTH - 1) * step)
+        bits = builder.bitcast(x, simd.I32X16)
+        sign = builder.and_(bits, simd.int_constant(_SIGN_BIT))
+        magnitude = builder.bitcast(builder.xor(bits, sign), simd.F32X16)
+        high = simd.vector_constant((VECTOR_WIDTH - 1) * step)
         magnitude = builder.select(builder.fcmp_ordered(">", magnitude, high), high, magnitude)  # keeps NaN
-        piece, num_steps = round_to_int(builder, magnitude, step)
-        offset = fma(builder, num_steps, vector_constant(-step), magnitude)
-        value = permute_table(builder, table[degree], piece)
+        piece, num_steps = simd.round_to_int(builder, magnitude, step)
+        offset = simd.fma(builder, num_steps, simd.vector_constant(-step), magnitude)
+        value = simd.permute_table(builder, table[degree], piece)
         for row in table[degree - 1 :: -1]:
-            value = fma(builder, value, offset, permute_table(builder, row, piece))
-        value = builder.bitcast(builder.or_(builder.bitcast(value, I32X16), sign), F32X16)
-        return builder.fadd(value, vector_constant(0.5))
+            value = simd.fma(builder, value, offset, simd.permute_table(builder, row, piece))
+        value = builder.bitcast(builder.or_(builder.bitcast(value, simd.I32X16), sign), simd.F32X16)
+        return builder.fadd(value, simd.vector_constant(0.5))
 
     return evaluate
 
@@ -88,17 +74,15 @@ def _piecewise_polynomial(function: Callable[[float], float], step: float, degre
 @njit(inline="always", **JIT_OPTIONS)
 def _normal_cdf_and_exp(x):
     """Compute the CDF, and exp(-x² / 2)."""
-    a = maximum(x, broadcast_scalar(float32(0)) - x) * broadcast_scalar(float32(0.70710678))
-    t = broadcast_scalar(float32(1)) / (
-        broadcast_scalar(float32(1)) + broadcast_scalar(float32(0.3275911)) * a
-    )
-    exp = exp_nonpositive(broadcast_scalar(float32(0)) - a * a)
-    p = broadcast_scalar(float32(1.061405429)) * t - broadcast_scalar(float32(1.453152027))
-    p = p * t + broadcast_scalar(float32(1.421413741))
-    p = p * t - broadcast_scalar(float32(0.284496736))
-    p = p * t + broadcast_scalar(float32(0.254829592))
-    tail = broadcast_scalar(float32(0.5)) * p * t * exp
-    return zero_below(x, broadcast_scalar(float32(0)), broadcast_scalar(float32(1)) - tail - tail) + tail, exp
+    a = simd.maximum(x, 0.0 - x) * 0.70710678
+    t = 1.0 / (1.0 + 0.3275911 * a)
+    exp = exp_nonpositive(0.0 - a * a)
+    p = 1.061405429 * t - 1.453152027
+    p = p * t + 1.421413741
+    p = p * t - 0.284496736
+    p = p * t + 0.254829592
+    tail = 0.5 * p * t * exp
+    return simd.zero_below(x, simd.splat(0.0), 1.0 - tail - tail) + tail, exp
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -110,8 +94,8 @@ def _normal_cdf_by_exp(x):
 @njit(inline="always", **JIT_OPTIONS)
 def _gelu_grad_by_exp(x):
     cdf, exp = _normal_cdf_and_exp(x)
-    return cdf + x * exp * broadcast_scalar(float32(0.39894228))
+    return cdf + x * exp * 0.39894228
 
 
-normal_cdf = _piecewise_polynomial(*CDF_COEFFICIENTS) if HAS_AVX512F else _normal_cdf_by_exp
-gelu_grad = _piecewise_polynomial(*GELU_GRAD_COEFFICIENTS) if HAS_AVX512F else _gelu_grad_by_exp
+normal_cdf = _piecewise_polynomial(*CDF_COEFFICIENTS) if simd.HAS_AVX512F else _normal_cdf_by_exp
+gelu_grad = _piecewise_polynomial(*GELU_GRAD_COEFFICIENTS) if simd.HAS_AVX512F else _gelu_grad_by_exp

@@ -11,44 +11,30 @@ other rows and columns nor on the number of threads.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import (
-    JIT_OPTIONS,
-    barrier,
-    bf16_array,
-    bf16_bits,
-    fetch_and_increment,
-    float32,
-    float_array,
-    kernel,
-    load_slots,
-    num_threads,
-    thread_index,
-    thread_range,
-)
+from bertsmith.kernels.cpu.arrays import bf16_bits, bf16s, floats, slot_address
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, kernel
+from bertsmith.kernels.cpu.gemm_common import apply_epilogue, ceil_div, column_sums, load_edge, store_edge
 from bertsmith.kernels.cpu.microkernel_bf16 import NON_TEMPORAL, ROWS, microkernel_8x32
-from bertsmith.kernels.cpu.microkernel_fp32 import INIT_ACCUMULATE, INIT_BIAS, INIT_ZERO
+from bertsmith.kernels.cpu.microkernel_fp32 import INIT_BIAS, INIT_OUT, INIT_ZERO
 from bertsmith.kernels.cpu.packed_matrix import (
     COLUMNS,
+    KC,
+    KC_PANEL_BYTES,
     PACK_ROWS,
     PAIR_BYTES,
     PANEL_PADDING_BYTES,
     TRANSPOSE_BYTES,
-    apply_epilogue,
-    ceil_div,
-    column_sums,
     pack_column_major,
     pack_row_major,
 )
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, store_bf16, store_fence
+from bertsmith.kernels.cpu.threads import atomic_increment, barrier, num_threads, thread_index, thread_range
 
 _CLAIM_ROWS = VECTOR_WIDTH  # rows that a thread claims at a time
-_KC = 512  # terms that `gemm_transposed_left` packs before it multiplies
 _A_PAIR_BYTES = 4 * VECTOR_WIDTH  # bytes of a pair of terms in a panel of 16 columns of a, transposed
-_A_PANEL_BYTES = _A_PAIR_BYTES * _KC // 2 + PANEL_PADDING_BYTES
-_B_PANEL_BYTES = PAIR_BYTES * _KC // 2 + PANEL_PADDING_BYTES
+_A_PANEL_BYTES = _A_PAIR_BYTES * KC // 2 + PANEL_PADDING_BYTES
 _TILE_STRIDE = 4 * COLUMNS
 _EDGE_BYTES = _TILE_STRIDE * (ROWS + 1)  # bytes of a tile and a bias at the edge
 
@@ -65,18 +51,8 @@ def workspace_size(k):
 
 def workspace_size_transposed(threads, m, n):
     """Return the bytes of workspace of `gemm_transposed_left`, of one block of a, and of one block of b."""
-    a_bytes, b_bytes = ceil_div(m, VECTOR_WIDTH) * _A_PANEL_BYTES, ceil_div(n, COLUMNS) * _B_PANEL_BYTES
+    a_bytes, b_bytes = ceil_div(m, VECTOR_WIDTH) * _A_PANEL_BYTES, ceil_div(n, COLUMNS) * KC_PANEL_BYTES
     return threads * _EDGE_BYTES + 2 * (a_bytes + b_bytes), a_bytes, b_bytes
-
-
-def num_counters(k):
-    """Return the number of counters of `gemm_transposed_left`."""
-    return 2 * ceil_div(k, _KC)
-
-
-def num_slices(k):
-    """Return the number of partial sums per column of `gemm_transposed_left`."""
-    return ceil_div(k, PACK_ROWS)
 
 
 @njit(**JIT_OPTIONS)
@@ -84,30 +60,12 @@ def _compute_edge_tile(init, bias, a, a_row_stride, a_pair_stride, b, pairs, out
     """Compute a tile in the buffer, in the same order, and copy the region of it to out; see `_compute_tile`."""
     store_mode, out, out_stride = out_tile
     tile, first_row, rows, columns = region
-    if init == INIT_ACCUMULATE:
-        for i in range(rows):
-            tile_row = float_array(tile + i * _TILE_STRIDE, columns)
-            out_row = float_array(out + i * out_stride, columns)
-            for j in range(columns):
-                tile_row[j] = out_row[j]
-    padded_bias = tile + _TILE_STRIDE * ROWS
-    if init == INIT_BIAS:
-        bias_values, padded_values = float_array(bias, columns), float_array(padded_bias, COLUMNS)
-        for j in range(COLUMNS):
-            padded_values[j] = bias_values[j] if j < columns else float32(0)
+    region_start, padded_bias = tile + _TILE_STRIDE * first_row, tile + _TILE_STRIDE * ROWS
+    load_edge(init, bias, padded_bias, region_start, _TILE_STRIDE, out, out_stride, rows, columns)
     microkernel_8x32(
         init, padded_bias, a, a_row_stride, a_pair_stride, b, PAIR_BYTES, 0, tile, _TILE_STRIDE, pairs
     )
-    for i in range(rows):
-        tile_row = float_array(tile + _TILE_STRIDE * (first_row + i), columns)
-        if store_mode == 1:
-            bf16_row = bf16_array(out + i * out_stride, columns)
-            for j in range(columns):
-                bf16_row[j] = bf16_bits(tile_row[j])
-        else:
-            out_row = float_array(out + i * out_stride, columns)
-            for j in range(columns):
-                out_row[j] = tile_row[j]
+    store_edge(store_mode == 1, region_start, _TILE_STRIDE, out, out_stride, rows, columns)
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -134,13 +92,13 @@ def _round_rows(x, x_stride, rows, columns, out):
     for i in range(rows):
         for j in range(0, vector_columns, VECTOR_WIDTH):
             store_bf16(out + 2 * (i * columns + j), load(x + i * x_stride + 4 * j))
-        row, out_row = float_array(x + i * x_stride, columns), bf16_array(out + 2 * i * columns, columns)
+        row, out_row = floats(x + i * x_stride, columns), bf16s(out + 2 * i * columns, columns)
         for j in range(vector_columns, columns):
             out_row[j] = bf16_bits(row[j])
 
 
 @kernel
-def gemm(args):
+def gemm(s):
     """Compute out [m, n] = a [m, k] · b [k, n] + bias, with GELU or its gradient as an optional epilogue.
 
     Slots, with strides in bytes: 0 a, row-major; 1 its row stride; 2 whether it is bf16; 3 b, or 0 if it is packed
@@ -150,12 +108,11 @@ def gemm(args):
     out is multiplied, or 0: both have the layout of out, and all are bf16; 18 counter of claims, 0 at the start;
     20 packed b.
     """
-    s = load_slots(args)
     a, a_stride, a_is_bf16 = s[0], s[1], s[2]
     b, b_row_stride, b_column_stride, b_is_bf16 = s[3], s[4], s[5], s[6]
     out, out_stride, out_is_bf16 = s[7], s[8], s[9]
     m, n, k, bias, packed = s[10], s[11], s[12], s[15], s[20]
-    edge, counter = s[13] + np.int64(thread_index()) * s[14], s.ctypes.data + 8 * 18
+    edge, counter = s[13] + thread_index() * s[14], slot_address(s, 18)
     transposed, rounded = edge + _EDGE_BYTES, edge + _EDGE_BYTES + TRANSPOSE_BYTES
     pairs, panels = k // 2, ceil_div(n, COLUMNS)
     panel_bytes = PAIR_BYTES * pairs + PANEL_PADDING_BYTES
@@ -169,7 +126,7 @@ def gemm(args):
             pack_column_major(b_is_bf16, source, b_column_stride, k, count, target, panel_bytes, transposed)
     barrier()
     init, out_panel_bytes = INIT_BIAS if bias else INIT_ZERO, (2 if out_is_bf16 else 4) * COLUMNS
-    row = _CLAIM_ROWS * fetch_and_increment(counter)
+    row = _CLAIM_ROWS * atomic_increment(counter)
     while row < m:
         row_end = min(row + _CLAIM_ROWS, m)
         # The last tile starts as many rows early as it is too high.
@@ -188,12 +145,12 @@ def gemm(args):
                 region = edge, overlap, ROWS - overlap, columns
                 _compute_tile(init, panel_bias, a_tile, a_rows_stride, 4, b_panel, pairs, out_tile, region)
         offset = row * out_stride
-        apply_epilogue(out + offset, s[16], s[17], offset, out_stride, n, row_end - row)
-        row = _CLAIM_ROWS * fetch_and_increment(counter)
+        apply_epilogue(out_is_bf16, out + offset, s[16], s[17], offset, out_stride, n, row_end - row)
+        row = _CLAIM_ROWS * atomic_increment(counter)
 
 
 @kernel
-def gemm_transposed_left(args):
+def gemm_transposed_left(s):
     """Compute out [m, n] = aᵀ · b in fp32 of a [k, m] and b [k, n], and optionally the sums of the columns of a.
 
     k is large. Blocks of kc terms are packed in turn into two buffers, so that some threads can pack a block while
@@ -201,23 +158,22 @@ def gemm_transposed_left(args):
 
     Slots, with strides in bytes: 0 a, row-major; 1 its row stride; 2 whether it is bf16; 3 to 5 the same of b;
     6 out, row-major; 7 its row stride; 8 m; 9 n; 10 k; 11 to 13 workspace and the sizes from
-    `workspace_size_transposed`; 14 `num_counters` counters, all 0; 15 the sums of the columns of a, or 0;
-    16 workspace for `num_slices` rows of partial sums.
+    `workspace_size_transposed`; 14 two counters for each block, all 0; 15 the sums of the columns of a, or 0;
+    16 workspace for the partial sums of each PACK_ROWS terms.
     """
-    s = load_slots(args)
     a, a_stride, a_is_bf16, b, b_stride, b_is_bf16 = s[0], s[1], s[2], s[3], s[4], s[5]
     out, out_stride, m, n, k, a_bytes, b_bytes = s[6], s[7], s[8], s[9], s[10], s[12], s[13]
     sums, partial_sums = s[15], s[16]
-    threads = np.int64(num_threads())
-    edge, packed = s[11] + np.int64(thread_index()) * _EDGE_BYTES, s[11] + threads * _EDGE_BYTES
+    threads = num_threads()
+    edge, packed = s[11] + thread_index() * _EDGE_BYTES, s[11] + threads * _EDGE_BYTES
     # A result that is written only once is read much later: it bypasses the caches.
     is_aligned = (out | out_stride) % (4 * VECTOR_WIDTH) == 0
-    store_mode = NON_TEMPORAL if k <= _KC and is_aligned else 0
-    for k_start in range(0, k, _KC):
-        kc, block = min(_KC, k - k_start), k_start // _KC
+    store_mode = NON_TEMPORAL if k <= KC and is_aligned else 0
+    for k_start in range(0, k, KC):
+        kc, block = min(KC, k - k_start), k_start // KC
         a_panels = packed + block % 2 * (a_bytes + b_bytes)
         b_panels, counter = a_panels + a_bytes, s[14] + 16 * block
-        term = PACK_ROWS * fetch_and_increment(counter)
+        term = PACK_ROWS * atomic_increment(counter)
         while term < kc:
             count = min(PACK_ROWS, kc - term)
             a_rows, b_rows = a + (k_start + term) * a_stride, b + (k_start + term) * b_stride
@@ -226,21 +182,21 @@ def gemm_transposed_left(args):
             if sums:
                 slice_sums = partial_sums + 4 * m * ((k_start + term) // PACK_ROWS)
                 column_sums(a_is_bf16, a_rows, a_stride, count, m, slice_sums)
-            pack_row_major(b_is_bf16, b_rows, b_stride, count, n, b_target, COLUMNS, _B_PANEL_BYTES)
-            term = PACK_ROWS * fetch_and_increment(counter)
+            pack_row_major(b_is_bf16, b_rows, b_stride, count, n, b_target, COLUMNS, KC_PANEL_BYTES)
+            term = PACK_ROWS * atomic_increment(counter)
         barrier()
-        init, pairs = INIT_ACCUMULATE if k_start else INIT_ZERO, (kc + 1) // 2
-        row = _CLAIM_ROWS * fetch_and_increment(counter + 8)
+        init, pairs = INIT_OUT if k_start else INIT_ZERO, (kc + 1) // 2
+        row = _CLAIM_ROWS * atomic_increment(counter + 8)
         while row < m:
             row_end = min(row + _CLAIM_ROWS, m)
             for panel in range(ceil_div(n, COLUMNS)):
-                b_panel, columns = b_panels + panel * _B_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
+                b_panel, columns = b_panels + panel * KC_PANEL_BYTES, min(COLUMNS, n - panel * COLUMNS)
                 for i in range(row, row_end, ROWS):
                     a_panel = a_panels + i // VECTOR_WIDTH * _A_PANEL_BYTES + i % VECTOR_WIDTH * 4
                     out_tile = store_mode, out + i * out_stride + 4 * COLUMNS * panel, out_stride
                     region = edge, 0, min(ROWS, row_end - i), columns
                     _compute_tile(init, 0, a_panel, 4, _A_PAIR_BYTES, b_panel, pairs, out_tile, region)
-            row = _CLAIM_ROWS * fetch_and_increment(counter + 8)
+            row = _CLAIM_ROWS * atomic_increment(counter + 8)
     store_fence()
     if sums:
         first, last = thread_range(m)

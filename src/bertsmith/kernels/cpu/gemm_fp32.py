@@ -11,38 +11,22 @@ other rows and columns nor on the number of threads.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 from numba.extending import register_jitable
 
-from bertsmith.kernels.cpu.compilation import (
-    JIT_OPTIONS,
-    barrier,
-    fetch_and_increment,
-    float32,
-    float_array,
-    kernel,
-    load_slots,
-    num_threads,
-    thread_index,
-    thread_range,
-)
-from bertsmith.kernels.cpu.microkernel_fp32 import (
-    INIT_ACCUMULATE,
-    INIT_BIAS,
-    INIT_ZERO,
-    ROWS,
-    microkernel_6x16,
-)
-from bertsmith.kernels.cpu.packed_matrix import PANEL_PADDING_BYTES, ceil_div, column_sums
-from bertsmith.kernels.cpu.row_kernels import gelu_backward_into, gelu_into
+from bertsmith.kernels.cpu.arrays import floats, slot_address
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel
+from bertsmith.kernels.cpu.gemm_common import apply_epilogue, ceil_div, column_sums, load_edge, store_edge
+from bertsmith.kernels.cpu.microkernel_fp32 import INIT_BIAS, INIT_OUT, INIT_ZERO, ROWS, microkernel_6x16
+from bertsmith.kernels.cpu.packed_matrix import PANEL_PADDING_BYTES
 from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, copy_8, load, store, transpose_8x8
+from bertsmith.kernels.cpu.threads import atomic_increment, barrier, num_threads, thread_index, thread_range
 
 COLUMNS = VECTOR_WIDTH
-_KC = 256  # A panel of 16 columns and as many terms fills half of a first-level cache of 32 KiB.
+KC = 256  # A panel of 16 columns and as many terms fills half of a first-level cache of 32 KiB.
 _CLAIM_ROWS = 8 * ROWS  # rows that a thread claims at a time, if there are few
 _MIN_CLAIMS = 4  # claims per thread from which on each claim has twice as many rows
-_PACK_TERMS = 32  # terms that a thread packs at a time
+PACK_ROWS = 32  # rows of a and b that `gemm_transposed_left` packs at a time
 _TRANSPOSE_SIZE = 8
 _A_TERM_BYTES, _B_TERM_BYTES = 4 * ROWS, 4 * COLUMNS  # bytes of a term in a panel of a or b
 _EDGE_BYTES = _B_TERM_BYTES * (ROWS + 1)  # bytes of a tile and a bias at the edge
@@ -50,7 +34,7 @@ _EDGE_BYTES = _B_TERM_BYTES * (ROWS + 1)  # bytes of a tile and a bias at the ed
 
 @register_jitable(inline="always", **JIT_OPTIONS)
 def _panel_bytes(term_bytes, k):
-    return term_bytes * min(k, _KC) + PANEL_PADDING_BYTES
+    return term_bytes * min(k, KC) + PANEL_PADDING_BYTES
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -61,61 +45,39 @@ def _rows_per_claim(m, threads):
 
 def workspace_size(threads, n, k):
     """Return the bytes of workspace of `gemm`."""
-    return threads * _EDGE_BYTES + ceil_div(k, _KC) * ceil_div(n, COLUMNS) * _panel_bytes(_B_TERM_BYTES, k)
+    return threads * _EDGE_BYTES + ceil_div(k, KC) * ceil_div(n, COLUMNS) * _panel_bytes(_B_TERM_BYTES, k)
 
 
 def workspace_size_transposed(threads, m, n):
     """Return the bytes of workspace of `gemm_transposed_left`, of one block of a, and of one block of b."""
-    a_bytes = ceil_div(m, ROWS) * _panel_bytes(_A_TERM_BYTES, _KC)
-    b_bytes = ceil_div(n, COLUMNS) * _panel_bytes(_B_TERM_BYTES, _KC)
+    a_bytes = ceil_div(m, ROWS) * _panel_bytes(_A_TERM_BYTES, KC)
+    b_bytes = ceil_div(n, COLUMNS) * _panel_bytes(_B_TERM_BYTES, KC)
     return threads * _EDGE_BYTES + 2 * (a_bytes + b_bytes), a_bytes, b_bytes
 
 
-def num_counters(k):
-    """Return the number of counters of `gemm_transposed_left`."""
-    return 2 * ceil_div(k, _KC)
-
-
-def num_slices(k):
-    """Return the number of partial sums per column of `gemm_transposed_left`."""
-    return ceil_div(k, _PACK_TERMS)
-
-
 @njit(**JIT_OPTIONS)
-def _compute_edge_tile(init, bias, a, a_row_stride, a_term_stride, b, out, out_stride, kc, region):
+def _compute_edge_tile(init, bias, a, a_row_stride, a_k_stride, b, out, out_stride, kc, region):
     """Compute a tile in the buffer, in the same order, and copy the region of it to out; see `_compute_tile`."""
     tile, first_row, rows, columns = region
-    for i in range(rows):
-        tile_row = float_array(tile + _B_TERM_BYTES * (first_row + i), COLUMNS)
-        out_row = float_array(out + i * out_stride, columns)
-        for j in range(COLUMNS):
-            tile_row[j] = out_row[j] if init == INIT_ACCUMULATE and j < columns else float32(0)
-    padded_bias = tile + _B_TERM_BYTES * ROWS
-    if init == INIT_BIAS:
-        bias_values, padded_values = float_array(bias, columns), float_array(padded_bias, COLUMNS)
-        for j in range(COLUMNS):
-            padded_values[j] = bias_values[j] if j < columns else float32(0)
+    region_start, padded_bias = tile + _B_TERM_BYTES * first_row, tile + _B_TERM_BYTES * ROWS
+    load_edge(init, bias, padded_bias, region_start, _B_TERM_BYTES, out, out_stride, rows, columns)
     microkernel_6x16(
-        init, padded_bias, a, a_row_stride, a_term_stride, b, _B_TERM_BYTES, tile, _B_TERM_BYTES, kc
+        init, padded_bias, a, a_row_stride, a_k_stride, b, _B_TERM_BYTES, tile, _B_TERM_BYTES, kc
     )
-    for i in range(rows):
-        tile_row = float_array(tile + _B_TERM_BYTES * (first_row + i), COLUMNS)
-        out_row = float_array(out + i * out_stride, columns)
-        for j in range(columns):
-            out_row[j] = tile_row[j]
+    store_edge(0, region_start, _B_TERM_BYTES, out, out_stride, rows, columns)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def _compute_tile(init, bias, a, a_row_stride, a_term_stride, b, out, out_stride, kc, region):
+def _compute_tile(init, bias, a, a_row_stride, a_k_stride, b, out, out_stride, kc, region):
     """Compute a tile of out, or at an edge a region of it.
 
     region: buffer of a tile and a bias, first row, number of rows, number of columns.
     """
     _, _, rows, columns = region
     if rows == ROWS and columns == COLUMNS:
-        microkernel_6x16(init, bias, a, a_row_stride, a_term_stride, b, _B_TERM_BYTES, out, out_stride, kc)
+        microkernel_6x16(init, bias, a, a_row_stride, a_k_stride, b, _B_TERM_BYTES, out, out_stride, kc)
     else:
-        _compute_edge_tile(init, bias, a, a_row_stride, a_term_stride, b, out, out_stride, kc, region)
+        _compute_edge_tile(init, bias, a, a_row_stride, a_k_stride, b, out, out_stride, kc, region)
 
 
 @njit(**JIT_OPTIONS)
@@ -143,8 +105,8 @@ def _pack_row_major(x, x_stride, k, n, packed, panel_columns, panel_bytes):
     for panel in range(full_panels if panel_columns == COLUMNS else 0, ceil_div(n, panel_columns)):
         count = min(panel_columns, n - panel * panel_columns)
         for term in range(k - 1 if panel < full_panels else 0, k):
-            row = float_array(x + term * x_stride + 4 * panel_columns * panel, count)
-            panel_row = float_array(packed + panel * panel_bytes + 4 * panel_columns * term, panel_columns)
+            row = floats(x + term * x_stride + 4 * panel_columns * panel, count)
+            panel_row = floats(packed + panel * panel_bytes + 4 * panel_columns * term, panel_columns)
             for j in range(panel_columns):
                 panel_row[j] = row[j] if j < count else float32(0)
 
@@ -160,34 +122,17 @@ def _pack_column_major(x, x_stride, k, n, packed, panel_bytes):
             for term in range(0, transposed_terms, _TRANSPOSE_SIZE):
                 block, out = source + 4 * term, target + _B_TERM_BYTES * term
                 transpose_8x8(block, x_stride, out, _B_TERM_BYTES)
-                transpose_8x8(
-                    block + _TRANSPOSE_SIZE * x_stride, x_stride, out + 4 * _TRANSPOSE_SIZE, _B_TERM_BYTES
-                )
+                lower, right = block + _TRANSPOSE_SIZE * x_stride, out + 4 * _TRANSPOSE_SIZE
+                transpose_8x8(lower, x_stride, right, _B_TERM_BYTES)
         for term in range(transposed_terms, k):
-            panel_row = float_array(target + _B_TERM_BYTES * term, COLUMNS)
+            panel_row = floats(target + _B_TERM_BYTES * term, COLUMNS)
             for j in range(COLUMNS):
-                panel_row[j] = (
-                    float_array(source + j * x_stride + 4 * term, 1)[0] if j < count else float32(0)
-                )
-
-
-@njit(**JIT_OPTIONS)
-def _apply_epilogue(out, activated, preactivation, offset, out_stride, n, rows):
-    """Apply GELU or its gradient to rows of out while they are in the cache.
-
-    out: address of the first row; offset: bytes from the start of the matrix to it, which also apply to
-    `activated` and `preactivation` (slots 13 and 14 of `gemm`).
-    """
-    for row_offset in range(0, rows * out_stride, out_stride):
-        row = float_array(out + row_offset, n)
-        if activated:
-            gelu_into(row, float_array(activated + offset + row_offset, n))
-        elif preactivation:
-            gelu_backward_into(float_array(preactivation + offset + row_offset, n), row, row)
+                address = source + j * x_stride + 4 * term
+                panel_row[j] = floats(address, 1)[0] if j < count else float32(0)
 
 
 @kernel
-def gemm(args):
+def gemm(s):
     """Compute out [m, n] = a [m, k] · b [k, n] + bias, with GELU or its gradient as an optional epilogue.
 
     Slots, with strides in bytes: 0 a, row-major; 1 its row stride; 2 b; 3 and 4 its row and column stride; 5 out,
@@ -195,17 +140,16 @@ def gemm(args):
     the start; 13 result GELU(out) or 0; 14 matrix at which the gradient of GELU is computed, by which out is
     multiplied, or 0. Both have the layout of out.
     """
-    s = load_slots(args)
     a, a_stride, b, b_row_stride, b_column_stride, out, out_stride = s[0], s[1], s[2], s[3], s[4], s[5], s[6]
     m, n, k, bias = s[7], s[8], s[9], s[11]
-    threads, counter = np.int64(num_threads()), s.ctypes.data + 8 * 12
-    edge, packed = s[10] + np.int64(thread_index()) * _EDGE_BYTES, s[10] + threads * _EDGE_BYTES
+    threads, counter = num_threads(), slot_address(s, 12)
+    edge, packed = s[10] + thread_index() * _EDGE_BYTES, s[10] + threads * _EDGE_BYTES
     panels, panel_bytes = ceil_div(n, COLUMNS), _panel_bytes(_B_TERM_BYTES, k)
     first_panel, last_panel = thread_range(panels)
-    for k_start in range(0, k, _KC):
-        kc = min(_KC, k - k_start)
+    for k_start in range(0, k, KC):
+        kc = min(KC, k - k_start)
         source = b + k_start * b_row_stride + first_panel * COLUMNS * b_column_stride
-        target = packed + panel_bytes * (k_start // _KC * panels + first_panel)
+        target = packed + panel_bytes * (k_start // KC * panels + first_panel)
         count = min(n, last_panel * COLUMNS) - first_panel * COLUMNS
         if b_column_stride == 4:
             _pack_row_major(source, b_row_stride, kc, count, target, COLUMNS, panel_bytes)
@@ -213,14 +157,14 @@ def gemm(args):
             _pack_column_major(source, b_column_stride, kc, count, target, panel_bytes)
     barrier()
     claim_rows = _rows_per_claim(m, threads)
-    row = claim_rows * fetch_and_increment(counter)
+    row = claim_rows * atomic_increment(counter)
     while row < m:
         row_end = min(row + claim_rows, m)
-        for k_start in range(0, k, _KC):
-            kc = min(_KC, k - k_start)
-            init = INIT_ACCUMULATE if k_start else (INIT_BIAS if bias else INIT_ZERO)
+        for k_start in range(0, k, KC):
+            kc = min(KC, k - k_start)
+            init = INIT_OUT if k_start else (INIT_BIAS if bias else INIT_ZERO)
             for panel in range(panels):
-                b_panel = packed + panel_bytes * (k_start // _KC * panels + panel)
+                b_panel = packed + panel_bytes * (k_start // KC * panels + panel)
                 columns, panel_bias = min(COLUMNS, n - panel * COLUMNS), bias + _B_TERM_BYTES * panel
                 for i in range(row, row_end, ROWS):
                     # The last tile starts as many rows early as it is too high.
@@ -232,12 +176,12 @@ def gemm(args):
                         init, panel_bias, a_tile, a_stride, 4, b_panel, out_tile, out_stride, kc, region
                     )
         offset = row * out_stride
-        _apply_epilogue(out + offset, s[13], s[14], offset, out_stride, n, row_end - row)
-        row = claim_rows * fetch_and_increment(counter)
+        apply_epilogue(0, out + offset, s[13], s[14], offset, out_stride, n, row_end - row)
+        row = claim_rows * atomic_increment(counter)
 
 
 @kernel
-def gemm_transposed_left(args):
+def gemm_transposed_left(s):
     """Compute out [m, n] = aᵀ · b of a [k, m] and b [k, n], and optionally the sums of the columns of a.
 
     k is large. Blocks of kc terms are packed in turn into two buffers, so that some threads can pack a block while
@@ -245,35 +189,33 @@ def gemm_transposed_left(args):
 
     Slots, with strides in bytes: 0 a, row-major; 1 its row stride; 2 b, row-major; 3 its row stride; 4 out,
     row-major; 5 its row stride; 6 m; 7 n; 8 k; 9 to 11 workspace and the sizes from `workspace_size_transposed`;
-    12 `num_counters` counters, all 0; 13 the sums of the columns of a, or 0; 14 workspace for `num_slices` rows of
-    partial sums.
+    12 two counters for each block, all 0; 13 the sums of the columns of a, or 0; 14 workspace for the partial sums
+    of each PACK_ROWS terms.
     """
-    s = load_slots(args)
     a, a_stride, b, b_stride, out, out_stride, m, n, k = s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8]
     a_bytes, b_bytes, sums, partial_sums = s[10], s[11], s[13], s[14]
-    threads = np.int64(num_threads())
-    edge, packed = s[9] + np.int64(thread_index()) * _EDGE_BYTES, s[9] + threads * _EDGE_BYTES
-    a_panel_bytes, b_panel_bytes = _panel_bytes(_A_TERM_BYTES, _KC), _panel_bytes(_B_TERM_BYTES, _KC)
+    threads = num_threads()
+    edge, packed = s[9] + thread_index() * _EDGE_BYTES, s[9] + threads * _EDGE_BYTES
+    a_panel_bytes, b_panel_bytes = _panel_bytes(_A_TERM_BYTES, KC), _panel_bytes(_B_TERM_BYTES, KC)
     claim_rows = _rows_per_claim(m, threads)
-    for k_start in range(0, k, _KC):
-        kc, block = min(_KC, k - k_start), k_start // _KC
+    for k_start in range(0, k, KC):
+        kc, block = min(KC, k - k_start), k_start // KC
         a_panels = packed + block % 2 * (a_bytes + b_bytes)
         b_panels, counter = a_panels + a_bytes, s[12] + 16 * block
-        term = _PACK_TERMS * fetch_and_increment(counter)
+        term = PACK_ROWS * atomic_increment(counter)
         while term < kc:
-            count = min(_PACK_TERMS, kc - term)
+            count = min(PACK_ROWS, kc - term)
             a_rows, b_rows = a + (k_start + term) * a_stride, b + (k_start + term) * b_stride
             _pack_row_major(a_rows, a_stride, count, m, a_panels + _A_TERM_BYTES * term, ROWS, a_panel_bytes)
             if sums:
-                slice_sums = partial_sums + 4 * m * ((k_start + term) // _PACK_TERMS)
+                slice_sums = partial_sums + 4 * m * ((k_start + term) // PACK_ROWS)
                 column_sums(0, a_rows, a_stride, count, m, slice_sums)
-            _pack_row_major(
-                b_rows, b_stride, count, n, b_panels + _B_TERM_BYTES * term, COLUMNS, b_panel_bytes
-            )
-            term = _PACK_TERMS * fetch_and_increment(counter)
+            target = b_panels + _B_TERM_BYTES * term
+            _pack_row_major(b_rows, b_stride, count, n, target, COLUMNS, b_panel_bytes)
+            term = PACK_ROWS * atomic_increment(counter)
         barrier()
-        init = INIT_ACCUMULATE if k_start else INIT_ZERO
-        row = claim_rows * fetch_and_increment(counter + 8)
+        init = INIT_OUT if k_start else INIT_ZERO
+        row = claim_rows * atomic_increment(counter + 8)
         while row < m:
             row_end = min(row + claim_rows, m)
             for panel in range(ceil_div(n, COLUMNS)):
@@ -285,9 +227,8 @@ def gemm_transposed_left(args):
                     _compute_tile(
                         init, 0, a_panel, 4, _A_TERM_BYTES, b_panel, out_tile, out_stride, kc, region
                     )
-            row = claim_rows * fetch_and_increment(counter + 8)
+            row = claim_rows * atomic_increment(counter + 8)
     if sums:
         first, last = thread_range(m)
-        column_sums(
-            0, partial_sums + 4 * first, 4 * m, ceil_div(k, _PACK_TERMS), last - first, sums + 4 * first
-        )
+        slices = ceil_div(k, PACK_ROWS)
+        column_sums(0, partial_sums + 4 * first, 4 * m, slices, last - first, sums + 4 * first)

@@ -6,17 +6,10 @@ The kernel quantizes the inputs, multiplies, and dequantizes the sums. Values ar
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import (
-    JIT_OPTIONS,
-    float_from_bits,
-    kernel,
-    load_slots,
-    num_threads,
-    thread_index,
-)
+from bertsmith.kernels.cpu.arrays import float_from_bits
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, kernel
 from bertsmith.kernels.cpu.quantize import (
     BLOCK_ROWS,
     ROW_PARAM_BYTES,
@@ -24,8 +17,9 @@ from bertsmith.kernels.cpu.quantize import (
     make_row_quantizer,
     output_param_pointers,
 )
-from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_as_dtype, store_int16
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_int16, store_vector
 from bertsmith.kernels.cpu.simd_pairs import broadcast_int, dot_int16, load_ints, zero_ints
+from bertsmith.kernels.cpu.threads import num_threads, thread_index
 
 _TILE_ROWS = 4
 
@@ -41,11 +35,11 @@ _quantize_rows = make_row_quantizer(store_int16, 2)
 @njit(inline="always", **JIT_OPTIONS)
 def _store_row(is_bf16, sums, row, rows, row_params, out, unused_row, output_params):
     values = dequantize_row(row, sums, row_params, output_params)
-    store_as_dtype(is_bf16, out if row < rows else unused_row, values)
+    store_vector(is_bf16, out if row < rows else unused_row, values)
 
 
 @kernel
-def int8_linear_kernel(args):
+def int8_linear_kernel(s):
     """Compute a linear layer in int8.
 
     Slots: 0 whether x is bf16; 1 x [rows, inputs]; 2 scale of each input; 3 weights int16
@@ -54,18 +48,17 @@ def int8_linear_kernel(args):
     thread; 14 whether the result is bf16; 17 index of the input that is not quantized; 18 its weight for each
     output.
     """
-    s = load_slots(args)
     x_is_bf16, x, num_rows, inputs, outputs, min_step = s[0], s[1], s[8], s[9], s[10], float_from_bits(s[11])
-    out_is_bf16, value_bytes, out_value_bytes = s[14], 2 if s[0] else 4, 2 if s[14] else 4
-    out_stride, quantized_stride = out_value_bytes * outputs, 2 * inputs
-    quantized = s[12] + s[13] * np.int64(thread_index())
+    out_is_bf16, itemsize, out_itemsize = s[14], 2 if s[0] else 4, 2 if s[14] else 4
+    out_stride, quantized_stride = out_itemsize * outputs, 2 * inputs
+    quantized = s[12] + s[13] * thread_index()
     row_params = quantized + BLOCK_ROWS * quantized_stride
     buffer = row_params + ROW_PARAM_BYTES
     target = quantized, quantized_stride, row_params, buffer
     unused_row, blocks = buffer + 4 * inputs, (num_rows + BLOCK_ROWS - 1) // BLOCK_ROWS
-    for block in range(np.int64(thread_index()), blocks, np.int64(num_threads())):
+    for block in range(thread_index(), blocks, num_threads()):
         first_row = block * BLOCK_ROWS
-        block_x, rows = x + value_bytes * first_row * inputs, min(BLOCK_ROWS, num_rows - first_row)
+        block_x, rows = x + itemsize * first_row * inputs, min(BLOCK_ROWS, num_rows - first_row)
         _quantize_rows(x_is_bf16, block_x, rows, s[2], inputs, s[17], min_step, target)
         for column in range(0, outputs, VECTOR_WIDTH):
             output_params = output_param_pointers(s, column)
@@ -80,7 +73,7 @@ def int8_linear_kernel(args):
                     sums_3 = dot_int16(sums_3, broadcast_int(integers + 3 * quantized_stride), pairs)
                     weights += 4 * VECTOR_WIDTH
                     integers += 4
-                out = s[4] + (first_row + i) * out_stride + out_value_bytes * column
+                out = s[4] + (first_row + i) * out_stride + out_itemsize * column
                 for row, sums in ((i, sums_0), (i + 1, sums_1), (i + 2, sums_2), (i + 3, sums_3)):
                     _store_row(out_is_bf16, sums, row, rows, row_params, out, unused_row, output_params)
                     out += out_stride

@@ -7,18 +7,10 @@ instruction vpdpbusd multiplies uint8 by int8 and adds four products to a sum. T
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import (
-    JIT_OPTIONS,
-    float32,
-    float_from_bits,
-    kernel,
-    load_slots,
-    num_threads,
-    thread_index,
-)
+from bertsmith.kernels.cpu.arrays import float_from_bits
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, kernel
 from bertsmith.kernels.cpu.quantize import (
     BLOCK_ROWS,
     ROW_PARAM_BYTES,
@@ -30,7 +22,7 @@ from bertsmith.kernels.cpu.quantize import (
     output_param_pointers,
     store_output,
 )
-from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, broadcast_scalar, store_uint8
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, store_uint8
 from bertsmith.kernels.cpu.simd_pairs import (
     broadcast_int,
     dot_uint8_int8,
@@ -38,6 +30,7 @@ from bertsmith.kernels.cpu.simd_pairs import (
     int_to_float,
     load_ints,
 )
+from bertsmith.kernels.cpu.threads import num_threads, thread_index
 
 OUTPUT_MULTIPLE = 2 * VECTOR_WIDTH  # The number of outputs must be a multiple of it.
 INPUT_MULTIPLE = 4  # Weights are padded with zeros to a multiple of it.
@@ -68,30 +61,29 @@ def _store_row(is_bf16, gelu, left_sums, right_sums, row, out, block_params):
 
 
 @kernel
-def int8_linear_kernel(args):
+def int8_linear_kernel(s):
     """Compute a linear layer in int8, and optionally its GELU.
 
     Slots: as in gemm_int8_avx2.py, but 3 weights int8 [outputs / 32, inputs / 4, 32, 4]; 15 whether to apply GELU.
     """
-    s = load_slots(args)
     x_is_bf16, x, num_rows, inputs, outputs, min_step = s[0], s[1], s[8], s[9], s[10], float_from_bits(s[11])
-    out_is_bf16, gelu, value_bytes, out_value_bytes = s[14], s[15], 2 if s[0] else 4, 2 if s[14] else 4
-    quantized = s[12] + s[13] * np.int64(thread_index())
+    out_is_bf16, gelu, itemsize, out_itemsize = s[14], s[15], 2 if s[0] else 4, 2 if s[14] else 4
+    quantized = s[12] + s[13] * thread_index()
     row_params = quantized + BLOCK_ROWS * inputs
     buffer = row_params + ROW_PARAM_BYTES
     target = quantized, inputs, row_params, buffer
-    unused_row, out_stride = buffer + 4 * inputs, out_value_bytes * outputs
-    threads = np.int64(num_threads())
+    unused_row, out_stride = buffer + 4 * inputs, out_itemsize * outputs
+    threads = num_threads()
     max_rows = block_rows(num_rows, threads, _TILE_ROWS)
-    for first_row in range(max_rows * np.int64(thread_index()), num_rows, max_rows * threads):
-        block_x, rows = x + value_bytes * first_row * inputs, min(max_rows, num_rows - first_row)
+    for first_row in range(max_rows * thread_index(), num_rows, max_rows * threads):
+        block_x, rows = x + itemsize * first_row * inputs, min(max_rows, num_rows - first_row)
         _quantize_rows(x_is_bf16, block_x, rows, s[2], inputs, s[17], min_step, target)
         for column in range(0, outputs, OUTPUT_MULTIPLE):
             left_params = load_output_params(output_param_pointers(s, column))
             right_params = load_output_params(output_param_pointers(s, column + VECTOR_WIDTH))
             block_params = rows, row_params, unused_row, left_params, right_params
-            left_init = float_to_int(left_params[0] * broadcast_scalar(float32(-128)))
-            right_init = float_to_int(right_params[0] * broadcast_scalar(float32(-128)))
+            left_init = float_to_int(left_params[0] * -128.0)
+            right_init = float_to_int(right_params[0] * -128.0)
             for i in range(0, rows, _TILE_ROWS):
                 integers, weights = quantized + i * inputs, s[3] + column * inputs
                 left_0 = left_1 = left_2 = left_3 = left_init
@@ -112,7 +104,7 @@ def int8_linear_kernel(args):
                     right_3 = dot_uint8_int8(right_3, values, w_right)
                     weights += 2 * _VECTOR_BYTES
                     integers += 4
-                out = s[4] + (first_row + i) * out_stride + out_value_bytes * column
+                out = s[4] + (first_row + i) * out_stride + out_itemsize * column
                 for row, left_sums, right_sums in (
                     (i, left_0, right_0),
                     (i + 1, left_1, right_1),

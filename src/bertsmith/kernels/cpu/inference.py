@@ -11,15 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.kernels.cpu import matmul_int8, quantize
-from bertsmith.kernels.cpu.compilation import Launcher, float_bits, launch
 from bertsmith.kernels.cpu.encoder_layer import (
     FloatLayerMatmuls,
     LayerMatmuls,
-    LayerNormParams,
     LayerWeights,
     layer_forward,
     layer_weights,
 )
+from bertsmith.kernels.cpu.launcher import Launcher, float_bits, launch
 from bertsmith.kernels.cpu.layer_functions import is_bf16
 from bertsmith.kernels.cpu.matmul import PANEL_COLUMNS
 from bertsmith.kernels.cpu.matmul_int8 import int8_linear
@@ -35,6 +34,7 @@ from bertsmith.kernels.reference import (
     MIN_QUANT_STEP,
     DequantParams,
     EncoderLayerModules,
+    LayerNormParams,
     QuantizedLinear,
     SequenceLayout,
     WeightVersions,
@@ -63,11 +63,7 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
         return is_supported(x) and x.numel() > 0
 
     def encoder_layer(
-        self,
-        x: Tensor,
-        layout: SequenceLayout,
-        modules: EncoderLayerModules,
-        rows: Tensor | None = None,
+        self, x: Tensor, layout: SequenceLayout, modules: EncoderLayerModules, rows: Tensor | None = None
     ) -> Tensor | None:
         """Run the kernels of a layer, in int8 or not, as one sequence; equal to its parts bit for bit."""
         if torch.is_grad_enabled():
@@ -152,7 +148,7 @@ class NumbaInferenceBackend(NumbaTrainingBackend):
         if not _is_packed(linear):
             return super().int8_linear(x, linear, dtype, gelu=gelu)
         x = (x if x.dtype in SUPPORTED_DTYPES else x.float()).contiguous()
-        return int8_linear(linear, x, dtype, launch, activated=gelu)
+        return int8_linear(linear, x, dtype, launch, gelu=gelu)
 
     def dequantize(
         self,
@@ -198,7 +194,7 @@ class _Int8LayerMatmuls(NamedTuple):
         return int8_linear(self.projection, x, self.dtype, run)
 
     def feed_forward(self, x: Tensor, run: Launcher) -> tuple[Tensor, Tensor, Tensor]:
-        activation = int8_linear(self.inner, x, self.dtype, run, activated=True)
+        activation = int8_linear(self.inner, x, self.dtype, run, gelu=True)
         # The preactivation is not stored; nothing reads it in inference.
         return int8_linear(self.output, activation, self.dtype, run), activation, activation
 
@@ -220,7 +216,7 @@ def _layer_norm_params(modules: EncoderLayerModules) -> list[LayerNormParams] | 
     for norm in modules.norms:
         if not has_layer_norm_params(norm):
             return None
-        params.append((norm.weight, norm.bias, norm.eps))
+        params.append(LayerNormParams(norm.weight, norm.bias, norm.eps))
     return params
 
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from bertsmith.kernels.cpu import amx, layer_norm, row_kernels
 from bertsmith.kernels.cpu import gather_rows as row_selection
-from bertsmith.kernels.cpu.compilation import Launcher, float_bits
+from bertsmith.kernels.cpu.launcher import Launcher, float_bits
 from bertsmith.kernels.cpu.matmul import PackedMatrix, matmul, matmul_transposed_left
+from bertsmith.kernels.reference import LayerNormParams
 
 DropoutSeeds = tuple[int, int, int, int]
 """Two 32-bit seeds, the number of elements of 65,536 that are dropped, and the bits of the others' scale."""
@@ -168,20 +169,14 @@ def _row_workspace(x: Tensor, num_rows: int, run: Launcher) -> Tensor:
 
 
 def add_layer_norm_forward(
-    residual: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    epsilon: float,
-    seeds: DropoutSeeds,
-    run: Launcher,
+    residual: Tensor, x: Tensor, norm: LayerNormParams, seeds: DropoutSeeds, run: Launcher
 ) -> tuple[Tensor, Tensor]:
     """Return LN(residual + dropout(x)), and the mean and the reciprocal standard deviation of each row, [N, 2]."""
-    output, stats = torch.empty_like(x), torch.empty(len(x), 2)
+    (weight, bias, eps), output, stats = norm, torch.empty_like(x), torch.empty(len(x), 2)
     run(
         layer_norm.add_layer_norm_kernel,
         *(is_bf16(x), x, residual, output, *x.shape),
-        *(weight, bias, stats, float_bits(epsilon), *seeds, 0, 0, 0, _row_workspace(x, 1, run)),
+        *(weight, bias, stats, float_bits(eps), *seeds, 0, 0, 0, _row_workspace(x, 1, run)),
     )
     return output, stats
 

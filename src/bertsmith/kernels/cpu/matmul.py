@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from bertsmith.kernels.cpu import amx
-from bertsmith.kernels.cpu.compilation import Launcher, has_avx512_bf16, has_cpu_feature, launch, target_cpu
+from bertsmith.kernels.cpu.compilation import has_avx512_bf16, has_cpu_feature, target_cpu
+from bertsmith.kernels.cpu.gemm_common import ceil_div
+from bertsmith.kernels.cpu.launcher import Launcher, launch
 
 _DTYPES = {torch.float32, torch.bfloat16}
 _SLOW_ONEDNN_CPUS = ("znver1", "znver2", "znver3", "znver4")  # AMD's; on Zen 5 oneDNN is fast.
@@ -88,7 +90,7 @@ class PackedMatrix(NamedTuple):
 
     def slice_columns(self, first: int, last: int) -> PackedMatrix:
         """Return the columns [first, last); `first` is a multiple of PANEL_COLUMNS."""
-        panels = self.data[first // PANEL_COLUMNS : _num_panels(last)]
+        panels = self.data[first // PANEL_COLUMNS : ceil_div(last, PANEL_COLUMNS)]
         return PackedMatrix(panels, self.num_rows, last - first)
 
 
@@ -100,14 +102,10 @@ def slice_columns(y: Tensor | PackedMatrix, first: int, last: int) -> Tensor | P
 def pack(y: Tensor) -> PackedMatrix:
     """Pack a matrix in fp32 or bf16."""
     (k, n), empty = y.shape, y.new_empty(0, max(y.shape))
-    data = torch.empty(_num_panels(n), GEMM_BF16.panel_size(k), dtype=torch.uint8)
+    data = torch.empty(ceil_div(n, PANEL_COLUMNS), GEMM_BF16.panel_size(k), dtype=torch.uint8)
     packed = PackedMatrix(data, k, n)
     _launch_bf16(empty, as_row_or_column_major(y), packed, empty, launch)
     return packed
-
-
-def _num_panels(n: int) -> int:
-    return -(-n // PANEL_COLUMNS)
 
 
 def as_row_or_column_major(x: Tensor) -> Tensor:
@@ -143,7 +141,7 @@ def matmul(
         return
     y = as_row_or_column_major(y)
     if torch.bfloat16 in (x.dtype, y.dtype):
-        packed = PackedMatrix(run.workspace(_num_panels(n) * GEMM_BF16.panel_size(k)), k, n)
+        packed = PackedMatrix(run.workspace(ceil_div(n, PANEL_COLUMNS) * GEMM_BF16.panel_size(k)), k, n)
         _launch_bf16(x, y, packed, out, run, bias_argument, *epilogue)
         return
     workspace = run.workspace(GEMM_FP32.workspace_size(torch.get_num_threads(), n, k))
@@ -198,8 +196,8 @@ def matmul_transposed_left(
     is_bf16 = torch.bfloat16 in (x.dtype, y.dtype)
     gemm = GEMM_BF16 if is_bf16 else GEMM_FP32
     size, *block_sizes = gemm.workspace_size_transposed(torch.get_num_threads(), m, n)
-    workspace, counters = run.workspace(size), torch.zeros(gemm.num_counters(k), dtype=torch.int64)
-    partial_sums = torch.empty(0 if sums is None else gemm.num_slices(k) * m)
+    workspace, counters = run.workspace(size), torch.zeros(2 * ceil_div(k, gemm.KC), dtype=torch.int64)
+    partial_sums = torch.empty(0 if sums is None else ceil_div(k, gemm.PACK_ROWS) * m)
     num_arguments = 3 if is_bf16 else 2  # The fp32 kernel takes no dtypes.
     run(
         gemm.gemm_transposed_left,

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from bertsmith.kernels.cpu import amx, row_kernels
-from bertsmith.kernels.cpu.compilation import Launcher, float_bits, has_cpu_feature
+from bertsmith.kernels.cpu.compilation import has_cpu_feature
+from bertsmith.kernels.cpu.launcher import Launcher, float_bits
 from bertsmith.kernels.cpu.layer_functions import is_bf16
 from bertsmith.kernels.reference import MIN_QUANT_STEP, QuantizedLinear
 
@@ -29,7 +30,7 @@ GEMM_INT8: Any = (
 
 
 def int8_linear(
-    linear: QuantizedLinear, x: Tensor, dtype: torch.dtype, run: Launcher, *, activated: bool = False
+    linear: QuantizedLinear, x: Tensor, dtype: torch.dtype, run: Launcher, *, gelu: bool = False
 ) -> Tensor:
     """Return a linear layer, or its GELU, of x [N, in] in fp32 or bf16, computed in int8.
 
@@ -38,7 +39,7 @@ def int8_linear(
         x: Contiguous matrix.
         dtype: Dtype of the result: fp32 or bf16.
         run: Launcher.
-        activated: Apply GELU.
+        gelu: Apply GELU.
     """
     rows, inputs, outputs = *x.shape, len(linear.dequant.weight_sums)
     out = x.new_empty((rows, outputs), dtype=dtype)
@@ -52,8 +53,8 @@ def int8_linear(
         *(is_bf16(x), x, linear.input_scale, linear.weight, out),
         *(linear.dequant.weight_sums, linear.dequant.scale, linear.dequant.bias),
         *(rows, inputs, outputs, float_bits(MIN_QUANT_STEP), workspace, thread_bytes, is_bf16(out)),
-        *(activated, amx.TILE_CONFIG, linear.outlier_channel, linear.dequant.outlier_weight),
+        *(gelu, amx.TILE_CONFIG, linear.outlier_channel, linear.dequant.outlier_weight),
     )
-    if activated and gemm is GEMM_INT8_FALLBACK:
+    if gelu and gemm is GEMM_INT8_FALLBACK:
         run(row_kernels.gelu, is_bf16(out), out, out, out.numel())
     return out

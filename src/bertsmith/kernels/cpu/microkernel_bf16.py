@@ -8,15 +8,9 @@ from __future__ import annotations
 
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32
-from bertsmith.kernels.cpu.microkernel_fp32 import INIT_ACCUMULATE, INIT_BIAS, INIT_ZERO
-from bertsmith.kernels.cpu.simd import (
-    VECTOR_WIDTH,
-    broadcast_scalar,
-    load,
-    store_as_dtype,
-    store_non_temporal,
-)
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS
+from bertsmith.kernels.cpu.microkernel_fp32 import INIT_BIAS, INIT_OUT, INIT_ZERO
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, splat, store_non_temporal, store_vector
 from bertsmith.kernels.cpu.simd_pairs import broadcast_int, dot_bf16, load_ints
 
 ROWS = 8
@@ -30,7 +24,7 @@ def _store_output(output, address, x):
     if output == NON_TEMPORAL:
         store_non_temporal(address, x)
     else:
-        store_as_dtype(output, address, x)
+        store_vector(output, address, x)
 
 
 @njit(**JIT_OPTIONS)
@@ -40,14 +34,14 @@ def microkernel_8x32(
     """Compute out [8, 32] = init + a [8, k] · b [k, 32], where k = 2 * num_pairs.
 
     init is a constant of microkernel_fp32.py. Strides are in bytes; columns of out are contiguous, and those of b
-    as pairs. output: 0 if out is fp32, 1 if it is bf16 (not with INIT_ACCUMULATE), or NON_TEMPORAL.
+    as pairs. output: 0 if out is fp32, 1 if it is bf16 (not with INIT_OUT), or NON_TEMPORAL.
     """
     # The left and right 16 columns of row i are summed in li and ri.
     a4, out4 = a + 4 * a_row_stride, out + 4 * out_stride
     right = 2 * VECTOR_WIDTH if output == 1 else 4 * VECTOR_WIDTH
     out1, out2, out3 = out + out_stride, out + 2 * out_stride, out + 3 * out_stride
     out5, out6, out7 = out4 + out_stride, out4 + 2 * out_stride, out4 + 3 * out_stride
-    if init == INIT_ACCUMULATE:
+    if init == INIT_OUT:
         l0, l1, l2, l3 = load(out), load(out1), load(out2), load(out3)
         r0, r1, r2, r3 = load(out + right), load(out1 + right), load(out2 + right), load(out3 + right)
         l4, l5, l6, l7 = load(out4), load(out5), load(out6), load(out7)
@@ -56,7 +50,7 @@ def microkernel_8x32(
         l0 = l1 = l2 = l3 = l4 = l5 = l6 = l7 = load(bias)
         r0 = r1 = r2 = r3 = r4 = r5 = r6 = r7 = load(bias + _VECTOR_BYTES)
     else:
-        l0 = l1 = l2 = l3 = l4 = l5 = l6 = l7 = broadcast_scalar(float32(0))
+        l0 = l1 = l2 = l3 = l4 = l5 = l6 = l7 = splat(0.0)
         r0 = r1 = r2 = r3 = r4 = r5 = r6 = r7 = l0
     for _ in range(num_pairs):
         b_left, b_right, a_pair = load_ints(b), load_ints(b + _VECTOR_BYTES), broadcast_int(a)
@@ -103,7 +97,7 @@ def multiply_block(accumulate, a, a_stride, b, out, num_columns, k, num_rows):
     a and b are bf16, the rows of b interleaved in pairs; out is fp32. a_stride is in bytes. k is even, and
     num_columns is a multiple of 32; num_rows is rounded up to a multiple of 8.
     """
-    stride, init = 4 * num_columns, INIT_ACCUMULATE if accumulate else INIT_ZERO
+    stride, init = 4 * num_columns, INIT_OUT if accumulate else INIT_ZERO
     for row in range(0, num_rows, ROWS):
         for column in range(0, stride, 4 * COLUMNS):
             tile = out + row * stride + column

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32
-from bertsmith.kernels.cpu.simd import broadcast_load, broadcast_scalar, load, store
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS
+from bertsmith.kernels.cpu.simd import broadcast_load, load, splat, store
 
 ROWS = 6
-INIT_ZERO, INIT_BIAS, INIT_ACCUMULATE = 0, 1, 2  # initial values of the sums: 0, the bias, or out
+INIT_ZERO, INIT_BIAS, INIT_OUT = 0, 1, 2  # initial values of the sums: 0, the bias, or out
 
 
 @njit(**JIT_OPTIONS)
@@ -22,12 +22,12 @@ def microkernel_6x16(init, bias, a, a_row_stride, a_k_stride, b, b_k_stride, out
     """
     out1, out2 = out + out_stride, out + 2 * out_stride
     out3, out4, out5 = out + 3 * out_stride, out + 4 * out_stride, out + 5 * out_stride
-    if init == INIT_ACCUMULATE:
+    if init == INIT_OUT:
         s0, s1, s2, s3, s4, s5 = load(out), load(out1), load(out2), load(out3), load(out4), load(out5)
     elif init == INIT_BIAS:
         s0 = s1 = s2 = s3 = s4 = s5 = load(bias)
     else:
-        s0 = s1 = s2 = s3 = s4 = s5 = broadcast_scalar(float32(0))
+        s0 = s1 = s2 = s3 = s4 = s5 = splat(0.0)
     a3 = a + 3 * a_row_stride
     for _ in range(k):
         b_row = load(b)

@@ -8,38 +8,37 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numba.extending import register_jitable
 
-from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, bf16_array, bf16_bits, float32, float_array, uint32
-from bertsmith.kernels.cpu.row_kernels import gelu_backward_into, gelu_into
-from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, broadcast_scalar, load, load_as_float, store, store_bf16
+from bertsmith.kernels.cpu.arrays import bf16_bits, bf16s, floats
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, uint32
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH, load, splat, store, store_bf16
 from bertsmith.kernels.cpu.simd_pairs import interleave_bf16, interleave_to_bf16, transpose_16x16
 
 COLUMNS = 2 * VECTOR_WIDTH  # of a panel
 PAIR_BYTES = 4 * COLUMNS  # bytes of a pair of rows in a panel
 PANEL_PADDING_BYTES = 64  # panels at a stride of a power of two would share cache sets
 PACK_ROWS = 32  # rows that a thread packs at a time
+KC = 512  # terms that `gemm_transposed_left` packs before it multiplies
+KC_PANEL_BYTES = PAIR_BYTES * KC // 2 + PANEL_PADDING_BYTES
 _TRANSPOSE_ROWS = 2 * VECTOR_WIDTH  # rows of 16 columns that are transposed at a time
 TRANSPOSE_BYTES = 2 * VECTOR_WIDTH * _TRANSPOSE_ROWS  # workspace of `pack_column_major`
-
-
-@register_jitable(inline="always", **JIT_OPTIONS)
-def ceil_div(count, size):
-    """Return the integer count / size, rounded up; callable from Python and from kernels."""
-    return (count + size - 1) // size
 
 
 @njit(inline="always", **JIT_OPTIONS)
 def _load_bf16_bits(is_bf16, address):
     """Load a value of bf16 or fp32 as the bits of bf16."""
-    return uint32(bf16_array(address, 1)[0]) if is_bf16 else uint32(bf16_bits(float_array(address, 1)[0]))
+    return uint32(bf16s(address, 1)[0] if is_bf16 else bf16_bits(floats(address, 1)[0]))
 
 
 @njit(**JIT_OPTIONS)
-def _pack_remainder(is_bf16, x, row_stride, column_stride, k, n, panel_columns, panel, pair_stride):
-    """Pack x [k, n] into part of a panel, one value at a time; a missing last row and missing columns become 0."""
+def _pack_remainder(is_bf16, x, row_stride, column_stride, sizes, panel, pair_stride):
+    """Pack x [k, n] into part of a panel, one value at a time; a missing last row and missing columns become 0.
+
+    sizes: k, n, and the columns of that part.
+    """
+    k, n, panel_columns = sizes
     for row in range(0, k, 2):
-        pairs = float_array(panel + row // 2 * pair_stride, panel_columns).view(np.uint32)
+        pairs = floats(panel + row // 2 * pair_stride, panel_columns).view(np.uint32)
         for column in range(panel_columns):
             pair = uint32(0)
             if column < n:
@@ -54,37 +53,35 @@ def _pack_remainder(is_bf16, x, row_stride, column_stride, k, n, panel_columns, 
 @njit(**JIT_OPTIONS)
 def pack_row_major(is_bf16, x, row_stride, k, n, panels, panel_columns, panel_stride):
     """Pack x [k, n], whose rows are contiguous, into panels of `panel_columns` columns."""
-    size, pair_stride = 2 if is_bf16 else 4, 4 * panel_columns
+    itemsize, pair_stride = 2 if is_bf16 else 4, 4 * panel_columns
     full_columns, even_rows = n // panel_columns * panel_columns, k // 2 * 2
     for row in range(0, even_rows, 2):
         source, panel = x + row * row_stride, panels + row // 2 * pair_stride
         for _ in range(0, full_columns, panel_columns):
             for column in range(0, panel_columns, VECTOR_WIDTH):
-                upper = source + size * column
+                upper = source + itemsize * column
                 if is_bf16:
                     interleave_bf16(upper, upper + row_stride, panel + 4 * column)
                 else:
                     interleave_to_bf16(load(upper), load(upper + row_stride), panel + 4 * column)
-            source += size * panel_columns
+            source += itemsize * panel_columns
             panel += panel_stride
     if even_rows < k:
         last_row, last_pairs = x + even_rows * row_stride, panels + even_rows // 2 * pair_stride
         for i in range(full_columns // panel_columns):
-            source, target = last_row + size * panel_columns * i, last_pairs + i * panel_stride
-            _pack_remainder(
-                is_bf16, source, row_stride, size, 1, panel_columns, panel_columns, target, pair_stride
-            )
+            source, target = last_row + itemsize * panel_columns * i, last_pairs + i * panel_stride
+            sizes = 1, panel_columns, panel_columns
+            _pack_remainder(is_bf16, source, row_stride, itemsize, sizes, target, pair_stride)
     if full_columns < n:
-        source, panel = x + size * full_columns, panels + full_columns // panel_columns * panel_stride
-        _pack_remainder(
-            is_bf16, source, row_stride, size, k, n - full_columns, panel_columns, panel, pair_stride
-        )
+        source, panel = x + itemsize * full_columns, panels + full_columns // panel_columns * panel_stride
+        sizes = k, n - full_columns, panel_columns
+        _pack_remainder(is_bf16, source, row_stride, itemsize, sizes, panel, pair_stride)
 
 
 @njit(**JIT_OPTIONS)
 def pack_column_major(is_bf16, x, column_stride, k, n, panels, panel_stride, workspace):
     """Pack x [k, n], whose columns are contiguous, into panels of 32 columns; see TRANSPOSE_BYTES."""
-    size, full_rows = 2 if is_bf16 else 4, k // _TRANSPOSE_ROWS * _TRANSPOSE_ROWS
+    itemsize, full_rows = 2 if is_bf16 else 4, k // _TRANSPOSE_ROWS * _TRANSPOSE_ROWS
     for column in range(0, n, VECTOR_WIDTH):
         source, num_columns = x + column * column_stride, min(VECTOR_WIDTH, n - column)
         panel = panels + column // COLUMNS * panel_stride + column % COLUMNS * 4
@@ -101,55 +98,10 @@ def pack_column_major(is_bf16, x, column_stride, k, n, panels, panel_stride, wor
                     store_bf16(rounded + 2 * VECTOR_WIDTH, load(values + 4 * VECTOR_WIDTH))
                 transpose_16x16(workspace, 2 * _TRANSPOSE_ROWS, pairs, PAIR_BYTES)
         if packed_rows < k:
-            _pack_remainder(
-                is_bf16,
-                source + size * packed_rows,
-                size,
-                column_stride,
-                k - packed_rows,
-                num_columns,
-                VECTOR_WIDTH,
-                panel + packed_rows // 2 * PAIR_BYTES,
-                PAIR_BYTES,
-            )
+            x_rest, panel_rest = source + itemsize * packed_rows, panel + packed_rows // 2 * PAIR_BYTES
+            sizes = k - packed_rows, num_columns, VECTOR_WIDTH
+            _pack_remainder(is_bf16, x_rest, itemsize, column_stride, sizes, panel_rest, PAIR_BYTES)
     if 0 < n % COLUMNS <= VECTOR_WIDTH:  # the right half of the last panel
         panel = panels + n // COLUMNS * panel_stride + PAIR_BYTES // 2
         for pair in range((k + 1) // 2):
-            store(panel + pair * PAIR_BYTES, broadcast_scalar(float32(0)))
-
-
-@njit(**JIT_OPTIONS)
-def column_sums(is_bf16, x, row_stride, num_rows, num_columns, sums):
-    """Compute the fp32 sum of each column of x [num_rows, num_columns], whose rows are contiguous."""
-    size, vector_columns = 2 if is_bf16 else 4, num_columns // VECTOR_WIDTH * VECTOR_WIDTH
-    for column in range(0, vector_columns, VECTOR_WIDTH):
-        total = load_as_float(is_bf16, x + size * column)
-        for row in range(1, num_rows):
-            total = total + load_as_float(is_bf16, x + row * row_stride + size * column)
-        store(sums + 4 * column, total)
-    for column in range(vector_columns, num_columns):
-        scalar_total = float32(0)
-        for row in range(num_rows):
-            address = x + row * row_stride + size * column
-            scalar_total += (
-                uint32(_load_bf16_bits(is_bf16, address) << uint32(16)).view(np.float32)
-                if is_bf16
-                else float_array(address, 1)[0]
-            )
-        float_array(sums + 4 * column, 1)[0] = scalar_total
-
-
-@njit(**JIT_OPTIONS)
-def apply_epilogue(out, gelu_out, gelu_input, offset, stride, num_columns, num_rows):
-    """Apply an epilogue to bf16 rows of a product at `out`, while they are in the cache.
-
-    With gelu_out, write GELU of the rows there; with gelu_input, multiply them by the gradient of GELU at it. Each
-    is the address of a bf16 matrix in the layout of the full product, or 0. `offset` is the distance in bytes from
-    the start of the product to `out`.
-    """
-    for position in range(0, num_rows * stride, stride):
-        row = bf16_array(out + position, num_columns)
-        if gelu_out:
-            gelu_into(row, bf16_array(gelu_out + offset + position, num_columns))
-        elif gelu_input:
-            gelu_backward_into(bf16_array(gelu_input + offset + position, num_columns), row, row)
+            store(panel + pair * PAIR_BYTES, splat(0.0))

@@ -15,15 +15,10 @@ from numba import types
 from numba.extending import intrinsic
 from torch import Tensor
 
-from bertsmith.kernels.cpu.compilation import (
-    NUM_SLOTS,
-    barrier,
-    int64_array,
-    kernel,
-    launch,
-    load_slots,
-    slot_values,
-)
+from bertsmith.kernels.cpu.arrays import int64s
+from bertsmith.kernels.cpu.compilation import kernel
+from bertsmith.kernels.cpu.launcher import NUM_SLOTS, launch, slot_values
+from bertsmith.kernels.cpu.threads import barrier
 
 
 @intrinsic
@@ -42,9 +37,8 @@ def _call(typing_context: Any, kernel: Any, slots: Any) -> Any:
 
 # Slots: 0 number of kernels, 1 their addresses, 2 the slots of all kernels.
 @kernel
-def run_sequence(pointer):
-    s = load_slots(pointer)
-    kernels = int64_array(s[1], s[0])
+def run_sequence(s):
+    kernels = int64s(s[1], s[0])
     for i in range(s[0]):
         _call(kernels[i], s[2] + 8 * NUM_SLOTS * i)
         barrier()

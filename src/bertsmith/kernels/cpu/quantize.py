@@ -9,36 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import (
-    JIT_OPTIONS,
-    float32,
-    float_array,
-    float_from_bits,
-    kernel,
-    load_scalar,
-    load_slots,
-    store_scalar,
-    thread_index,
-    thread_range,
-)
+from bertsmith.kernels.cpu import simd
+from bertsmith.kernels.cpu.arrays import float_from_bits, floats, load_scalar, store_scalar
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel
 from bertsmith.kernels.cpu.row_kernels import gelu_simd
-from bertsmith.kernels.cpu.simd import (
-    VECTOR_WIDTH,
-    broadcast_load,
-    broadcast_scalar,
-    load,
-    load_as_float,
-    load_int32_as_float,
-    maximum,
-    minimum,
-    reduce_max,
-    reduce_min,
-    reduce_sum,
-    store,
-    store_as_dtype,
-    store_int8,
-)
+from bertsmith.kernels.cpu.simd import VECTOR_WIDTH
 from bertsmith.kernels.cpu.simd_pairs import int_to_float
+from bertsmith.kernels.cpu.threads import thread_index, thread_range
 
 COLUMNS = VECTOR_WIDTH  # The number of columns must be a multiple of it.
 BLOCK_ROWS = 64  # rows that a thread quantizes and multiplies at a time, at most
@@ -49,20 +26,16 @@ ROW_PARAM_BYTES = 12 * BLOCK_ROWS
 @njit(inline="always", **JIT_OPTIONS)
 def _scale_row(is_bf16, x, input_scale, columns, min_step, scaled):
     """Store a row times `input_scale` as fp32 in `scaled`, and return its quantization step and offset."""
-    row_min, row_max, nan_check = (
-        broadcast_scalar(float32(np.inf)),
-        broadcast_scalar(float32(-np.inf)),
-        broadcast_scalar(float32(0)),
-    )
+    row_min, row_max, nan_check = simd.splat(np.inf), simd.splat(-np.inf), simd.splat(0.0)
     for j in range(0, columns, VECTOR_WIDTH):
-        values = load_as_float(is_bf16, x + (2 if is_bf16 else 4) * j)
-        values = values * load(input_scale + 4 * j)
-        store(scaled + 4 * j, values)
-        row_min, row_max = minimum(row_min, values), maximum(row_max, values)
+        values = simd.load_vector(is_bf16, x + (2 if is_bf16 else 4) * j)
+        values = values * simd.load(input_scale + 4 * j)
+        simd.store(scaled + 4 * j, values)
+        row_min, row_max = simd.minimum(row_min, values), simd.maximum(row_max, values)
         # NaN if any value is NaN or infinite: minimum and maximum skip NaN.
-        nan_check = nan_check + values * broadcast_scalar(float32(0))
-    smallest = reduce_min(row_min)
-    step = max((reduce_max(row_max) - smallest) / float32(255), min_step) + reduce_sum(nan_check)
+        nan_check = nan_check + values * 0.0
+    smallest = simd.reduce_min(row_min)
+    step = max((simd.reduce_max(row_max) - smallest) / float32(255), min_step) + simd.reduce_sum(nan_check)
     return step, smallest + float32(128) * step
 
 
@@ -84,34 +57,33 @@ def make_row_quantizer(store_integers, value_bytes):
         parameters (ROW_PARAM_BYTES) and of a buffer for a row in fp32.
         """
         quantized, quantized_stride, row_params, scaled = target
-        x_bytes = 2 if is_bf16 else 4
+        itemsize = 2 if is_bf16 else 4
         for i in range(rows):
-            row = x + x_bytes * i * columns
+            row = x + itemsize * i * columns
             step, offset = _scale_row(is_bf16, row, input_scale, columns, min_step, scaled)
-            outlier = load_scalar(is_bf16, row + x_bytes * outlier_channel)
+            outlier = load_scalar(is_bf16, row + itemsize * outlier_channel)
             store_scalar(0, row_params + 4 * i, step)
             store_scalar(0, row_params + 4 * (BLOCK_ROWS + i), offset)
             store_scalar(0, row_params + 4 * (2 * BLOCK_ROWS + i), outlier)
             for j in range(0, columns, VECTOR_WIDTH):
                 store_integers(
                     quantized + i * quantized_stride + value_bytes * j,
-                    (load(scaled + 4 * j) - broadcast_scalar(offset)) / broadcast_scalar(step),
+                    (simd.load(scaled + 4 * j) - offset) / step,
                 )
 
     return quantize_rows
 
 
 @kernel
-def quantize_rows_kernel(args):
+def quantize_rows_kernel(s):
     """Quantize the rows of a matrix to int8.
 
     Slots: 0 whether x is bf16; 1 x; 2 scale of each input; 3 result int8; 4 step and 5 offset of each row; 6 rows;
     7 columns; 8 bits of the smallest step; 9 a row in fp32 per thread as workspace.
     """
-    s = load_slots(args)
     is_bf16, columns = s[0], s[7]
-    steps, offsets, min_step = float_array(s[4], s[6]), float_array(s[5], s[6]), float_from_bits(s[8])
-    scaled = s[9] + 4 * columns * np.int64(thread_index())
+    steps, offsets, min_step = floats(s[4], s[6]), floats(s[5], s[6]), float_from_bits(s[8])
+    scaled = s[9] + 4 * columns * thread_index()
     first, last = thread_range(s[6])
     for row in range(first, last):
         start = row * columns
@@ -119,10 +91,7 @@ def quantize_rows_kernel(args):
         step, offset = _scale_row(is_bf16, x_row, s[2], columns, min_step, scaled)
         steps[row], offsets[row] = step, offset
         for j in range(0, columns, VECTOR_WIDTH):
-            store_int8(
-                s[3] + start + j,
-                (load(scaled + 4 * j) - broadcast_scalar(offset)) / broadcast_scalar(step),
-            )
+            simd.store_int8(s[3] + start + j, (simd.load(scaled + 4 * j) - offset) / step)
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -142,7 +111,7 @@ def output_param_pointers(s, column):
 def load_output_params(pointers):
     """Return the sums of the weights, scales, biases, and outlier weights of 16 outputs."""
     weight_sums, scale, bias, outlier_weights = pointers
-    return load(weight_sums), load(scale), load(bias), load(outlier_weights)
+    return simd.load(weight_sums), simd.load(scale), simd.load(bias), simd.load(outlier_weights)
 
 
 @njit(inline="always", **JIT_OPTIONS)
@@ -150,9 +119,9 @@ def load_row_params(row, row_params):
     """Return the step, offset, and outlier input of a row as vectors; row_params: address, see ROW_PARAM_BYTES."""
     address = row_params + 4 * row
     return (
-        broadcast_load(address),
-        broadcast_load(address + 4 * BLOCK_ROWS),
-        broadcast_load(address + 8 * BLOCK_ROWS),
+        simd.broadcast_load(address),
+        simd.broadcast_load(address + 4 * BLOCK_ROWS),
+        simd.broadcast_load(address + 8 * BLOCK_ROWS),
     )
 
 
@@ -167,29 +136,24 @@ def dequantize_row(row, sums, row_params, output_pointers):
 @njit(inline="always", **JIT_OPTIONS)
 def store_output(is_bf16, gelu, values, address):
     """Store 16 outputs or their GELU."""
-    store_as_dtype(is_bf16, address, gelu_simd(values) if gelu else values)
+    simd.store_vector(is_bf16, address, gelu_simd(values) if gelu else values)
 
 
 @kernel
-def dequantize_kernel(args):
+def dequantize_kernel(s):
     """Dequantize the sums of a product of int8 matrices.
 
     Slots: 0 whether the result is bf16; 1 sums int32; 2 result; 3 step, 4 offset, and 5 outlier input of each row;
     6 to 9 sum of the weights, scale, bias, and outlier weight of each column; 10 rows; 11 columns.
     """
-    s = load_slots(args)
     is_bf16, columns = s[0], s[11]
-    steps, offsets, outliers = float_array(s[3], s[10]), float_array(s[4], s[10]), float_array(s[5], s[10])
+    steps, offsets, outliers = floats(s[3], s[10]), floats(s[4], s[10]), floats(s[5], s[10])
     first, last = thread_range(s[10])
     for row in range(first, last):
         start = row * columns
-        row_params = (
-            broadcast_scalar(steps[row]),
-            broadcast_scalar(offsets[row]),
-            broadcast_scalar(outliers[row]),
-        )
+        row_params = steps[row], offsets[row], outliers[row]
         for j in range(0, columns, VECTOR_WIDTH):
-            sums, offset = load_int32_as_float(s[1] + 4 * (start + j)), 4 * j
+            sums, offset = simd.load_int32_as_float(s[1] + 4 * (start + j)), 4 * j
             output_params = load_output_params((s[6] + offset, s[7] + offset, s[8] + offset, s[9] + offset))
             values = dequantize(sums, row_params, output_params)
-            store_as_dtype(is_bf16, s[2] + (2 if is_bf16 else 4) * (start + j), values)
+            simd.store_vector(is_bf16, s[2] + (2 if is_bf16 else 4) * (start + j), values)

@@ -12,35 +12,22 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from bertsmith.kernels.cpu.compilation import (
-    JIT_OPTIONS,
-    bf16_array,
-    float32,
-    float_array,
+from bertsmith.kernels.cpu import simd
+from bertsmith.kernels.cpu.arrays import (
+    bf16s,
     float_from_bits,
-    int64_array,
-    kernel,
+    floats,
+    int64s,
+    load_element,
     load_scalar,
-    load_slots,
-    num_threads,
+    store_element,
     store_scalar,
-    thread_index,
-    thread_range,
-    uint32,
 )
-from bertsmith.kernels.cpu.element_access import dropout_scale, load_element, store_element
+from bertsmith.kernels.cpu.compilation import JIT_OPTIONS, float32, kernel, uint32
+from bertsmith.kernels.cpu.dropout import dropout_scale, load_dropout
 from bertsmith.kernels.cpu.exponential import exp_nonpositive
 from bertsmith.kernels.cpu.gelu import gelu_grad, normal_cdf
-from bertsmith.kernels.cpu.simd import (
-    VECTOR_WIDTH,
-    broadcast_scalar,
-    load,
-    load_as_float,
-    maximum,
-    reduce_sum,
-    store,
-    store_as_dtype,
-)
+from bertsmith.kernels.cpu.threads import thread_index, thread_range
 
 _NUM_MAXIMA = 64
 
@@ -90,83 +77,77 @@ def gelu_simd(x):
 
 
 @njit(**JIT_OPTIONS)
-def gelu_into(x, y):
-    """Write GELU of an array x to y."""
-    is_bf16, itemsize, end = x.itemsize == 2, x.itemsize, len(x) // VECTOR_WIDTH * VECTOR_WIDTH
-    for offset in range(0, itemsize * end, itemsize * VECTOR_WIDTH):
-        value = gelu_simd(load_as_float(is_bf16, x.ctypes.data + offset))
-        store_as_dtype(is_bf16, y.ctypes.data + offset, value)
-    if end < len(x):
-        tail = np.zeros(VECTOR_WIDTH, np.float32)
-        for j in range(len(x) - end):
-            tail[j] = load_element(x, end + j)
-        store(tail.ctypes.data, gelu_simd(load(tail.ctypes.data)))
-        for j in range(len(x) - end):
-            store_element(y, end + j, tail[j])
+def _gelu_of_tail(is_bf16, is_grad, x, size):
+    """Return GELU, or its gradient, of the last elements of an array, fewer than 16."""
+    tail, itemsize = np.zeros(simd.VECTOR_WIDTH, np.float32), 2 if is_bf16 else 4
+    for j in range(size):
+        tail[j] = load_scalar(is_bf16, x + itemsize * j)
+    values = simd.load(tail.ctypes.data)
+    simd.store(tail.ctypes.data, gelu_grad(values) if is_grad else gelu_simd(values))
+    return tail
 
 
 @njit(**JIT_OPTIONS)
-def gelu_backward_into(x, grad, out):
-    """Write the gradient of x to an array `out`, which may be the gradient of GELU(x), `grad`."""
-    is_bf16, itemsize, end = x.itemsize == 2, x.itemsize, len(x) // VECTOR_WIDTH * VECTOR_WIDTH
-    for offset in range(0, itemsize * end, itemsize * VECTOR_WIDTH):
-        upstream = load_as_float(is_bf16, grad.ctypes.data + offset)
-        value = upstream * gelu_grad(load_as_float(is_bf16, x.ctypes.data + offset))
-        store_as_dtype(is_bf16, out.ctypes.data + offset, value)
-    if end < len(x):
-        tail = np.zeros(VECTOR_WIDTH, np.float32)
-        for j in range(len(x) - end):
-            tail[j] = load_element(x, end + j)
-        store(tail.ctypes.data, gelu_grad(load(tail.ctypes.data)))
-        for j in range(len(x) - end):
-            store_element(out, end + j, load_element(grad, end + j) * tail[j])
+def gelu_into(is_bf16, x, y, size):
+    """Write GELU of an array x to y; both are addresses."""
+    itemsize, tail_size = 2 if is_bf16 else 4, size % simd.VECTOR_WIDTH
+    end = itemsize * (size - tail_size)
+    for offset in range(0, end, itemsize * simd.VECTOR_WIDTH):
+        simd.store_vector(is_bf16, y + offset, gelu_simd(simd.load_vector(is_bf16, x + offset)))
+    if tail_size:
+        tail = _gelu_of_tail(is_bf16, False, x + end, tail_size)
+        for j in range(tail_size):
+            store_scalar(is_bf16, y + end + itemsize * j, tail[j])
+
+
+@njit(**JIT_OPTIONS)
+def gelu_backward_into(is_bf16, x, grad, out, size):
+    """Write the gradient of x to `out`, which may be the gradient of GELU(x), `grad`; all are addresses."""
+    itemsize, tail_size = 2 if is_bf16 else 4, size % simd.VECTOR_WIDTH
+    end = itemsize * (size - tail_size)
+    for offset in range(0, end, itemsize * simd.VECTOR_WIDTH):
+        value = simd.load_vector(is_bf16, grad + offset) * gelu_grad(simd.load_vector(is_bf16, x + offset))
+        simd.store_vector(is_bf16, out + offset, value)
+    if tail_size:
+        tail = _gelu_of_tail(is_bf16, True, x + end, tail_size)
+        for j in range(tail_size):
+            element = load_scalar(is_bf16, grad + end + itemsize * j) * tail[j]
+            store_scalar(is_bf16, out + end + itemsize * j, element)
 
 
 @kernel
-def gelu(slots):
-    s = load_slots(slots)
-    n = s[3]
-    first, last = thread_range(n)
-    if s[0]:
-        gelu_into(bf16_array(s[1], n)[first:last], bf16_array(s[2], n)[first:last])
-    else:
-        gelu_into(float_array(s[1], n)[first:last], float_array(s[2], n)[first:last])
+def gelu(s):
+    first, last = thread_range(s[3])
+    offset = (2 if s[0] else 4) * first
+    gelu_into(s[0], s[1] + offset, s[2] + offset, last - first)
 
 
 @kernel
-def gelu_backward(slots):
-    s = load_slots(slots)
-    n = s[3]
-    first, last = thread_range(n)
-    if s[0]:
-        x, grad, out = bf16_array(s[1], n), bf16_array(s[4], n), bf16_array(s[2], n)
-        gelu_backward_into(x[first:last], grad[first:last], out[first:last])
-    else:
-        x32, grad32, out32 = float_array(s[1], n), float_array(s[4], n), float_array(s[2], n)
-        gelu_backward_into(x32[first:last], grad32[first:last], out32[first:last])
+def gelu_backward(s):
+    first, last = thread_range(s[3])
+    offset = (2 if s[0] else 4) * first
+    gelu_backward_into(s[0], s[1] + offset, s[4] + offset, s[2] + offset, last - first)
 
 
 # x += y. Slots: 0 True for bf16, 1 x, 2 y, 3 number of elements, a multiple of COLUMN_MULTIPLE.
 
 
 @kernel
-def add(slots):
-    s = load_slots(slots)
-    is_bf16, step = s[0] != 0, (2 if s[0] else 4) * VECTOR_WIDTH
-    first, last = thread_range(s[3] // VECTOR_WIDTH)
+def add(s):
+    is_bf16, step = s[0] != 0, (2 if s[0] else 4) * simd.VECTOR_WIDTH
+    first, last = thread_range(s[3] // simd.VECTOR_WIDTH)
     for offset in range(step * first, step * last, step):
-        value = load_as_float(is_bf16, s[1] + offset) + load_as_float(is_bf16, s[2] + offset)
-        store_as_dtype(is_bf16, s[1] + offset, value)
+        value = simd.load_vector(is_bf16, s[1] + offset) + simd.load_vector(is_bf16, s[2] + offset)
+        simd.store_vector(is_bf16, s[1] + offset, value)
 
 
 # Slots: 0 partial sums [threads, n], 1 their sum [n], 2 threads, 3 n.
 
 
 @kernel
-def sum_over_threads(slots):
-    s = load_slots(slots)
+def sum_over_threads(s):
     n = s[3]
-    partial_sums, sums = float_array(s[0], s[2] * n), float_array(s[1], n)
+    partial_sums, sums = floats(s[0], s[2] * n), floats(s[1], n)
     first, last = thread_range(n)
     for j in range(first, last):
         sums[j] = partial_sums[j]
@@ -181,28 +162,16 @@ def sum_over_threads(slots):
 
 
 @njit(**JIT_OPTIONS)
-def _softmax_rows(
-    scores,
-    weights,
-    dropped_weights,
-    columns,
-    bias,
-    sequence_rows,
-    bias_sequence_stride,
-    bias_row_stride,
-    low,
-    high,
-    num_dropped,
-    scale,
-    first,
-    last,
-):
+def _softmax_rows(scores, weights, dropped_weights, num_rows, columns, bias, bias_layout, dropout):
+    """Compute this thread's rows. bias_layout: rows of a sequence, and strides between sequences and rows."""
+    sequence_rows, sequence_stride, row_stride = bias_layout
+    first, last = thread_range(num_rows)
     values, maxima = np.empty(columns, np.float32), np.empty(_NUM_MAXIMA, np.float32)
     for row in range(first, last):
         start, end = row * columns, row * columns + columns
         score_row, weight_row, dropped_row = scores[start:end], weights[start:end], dropped_weights[start:end]
         if len(bias):
-            offset = row // sequence_rows * bias_sequence_stride + row % columns * bias_row_stride
+            offset = row // sequence_rows * sequence_stride + row % columns * row_stride
             bias_row = bias[offset : offset + columns]
             for j in range(columns):
                 values[j] = load_element(score_row, j) + bias_row[j]
@@ -216,10 +185,10 @@ def _softmax_rows(
             values[j] = value
             total += value
         inverse_sum = float32(1) / total
-        if num_dropped:
+        if dropout.threshold:
             for j in range(columns):
                 store_element(weight_row, j, values[j] * inverse_sum)
-                factor = dropout_scale(start + j, low, high, num_dropped, scale)
+                factor = dropout_scale(start + j, dropout)
                 store_element(dropped_row, j, load_element(weight_row, j) * factor)
         else:
             for j in range(columns):
@@ -227,16 +196,15 @@ def _softmax_rows(
 
 
 @njit(**JIT_OPTIONS)
-def _softmax_rows_backward(
-    grads, weights, dropped_weights, columns, low, high, num_dropped, scale, first, last
-):
+def _softmax_rows_backward(grads, weights, dropped_weights, num_rows, columns, dropout):
+    first, last = thread_range(num_rows)
     weight_grads = np.empty(columns, np.float32)
     for row in range(first, last):
         start, end = row * columns, row * columns + columns
         grad_row, weight_row, dropped_row = grads[start:end], weights[start:end], dropped_weights[start:end]
-        if num_dropped:
+        if dropout.threshold:
             for j in range(columns):
-                factor = dropout_scale(start + j, low, high, num_dropped, scale)
+                factor = dropout_scale(start + j, dropout)
                 store_element(dropped_row, j, load_element(weight_row, j) * factor)
                 weight_grads[j] = load_element(grad_row, j) * factor
         else:
@@ -250,32 +218,27 @@ def _softmax_rows_backward(
 
 
 @kernel
-def attention_softmax(slots):
-    s = load_slots(slots)
-    n, columns = s[4] * s[5], s[5]
-    first, last = thread_range(s[4])
-    bias = float_array(s[6], s[4] // s[7] * s[8] + columns * s[9] + columns if s[6] else 0)
-    low, high, num_dropped, scale = uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])
+def attention_softmax(s):
+    num_rows, columns, size = s[4], s[5], s[4] * s[5]
+    bias = floats(s[6], num_rows // s[7] * s[8] + columns * s[9] + columns if s[6] else 0)
+    bias_layout, dropout = (s[7], s[8], s[9]), load_dropout(s, 10)
     if s[0]:
-        a, b, c = bf16_array(s[1], n), bf16_array(s[2], n), bf16_array(s[3], n)
-        _softmax_rows(a, b, c, columns, bias, s[7], s[8], s[9], low, high, num_dropped, scale, first, last)
+        x, y, z = bf16s(s[1], size), bf16s(s[2], size), bf16s(s[3], size)
+        _softmax_rows(x, y, z, num_rows, columns, bias, bias_layout, dropout)
     else:
-        x, y, z = float_array(s[1], n), float_array(s[2], n), float_array(s[3], n)
-        _softmax_rows(x, y, z, columns, bias, s[7], s[8], s[9], low, high, num_dropped, scale, first, last)
+        x32, y32, z32 = floats(s[1], size), floats(s[2], size), floats(s[3], size)
+        _softmax_rows(x32, y32, z32, num_rows, columns, bias, bias_layout, dropout)
 
 
 @kernel
-def softmax_backward(slots):
-    s = load_slots(slots)
-    n, columns = s[4] * s[5], s[5]
-    first, last = thread_range(s[4])
-    low, high, num_dropped, scale = uint32(s[10]), uint32(s[11]), uint32(s[12]), float_from_bits(s[13])
+def softmax_backward(s):
+    num_rows, columns, size, dropout = s[4], s[5], s[4] * s[5], load_dropout(s, 10)
     if s[0]:
-        a, b, c = bf16_array(s[1], n), bf16_array(s[2], n), bf16_array(s[3], n)
-        _softmax_rows_backward(a, b, c, columns, low, high, num_dropped, scale, first, last)
+        x, y, z = bf16s(s[1], size), bf16s(s[2], size), bf16s(s[3], size)
+        _softmax_rows_backward(x, y, z, num_rows, columns, dropout)
     else:
-        x, y, z = float_array(s[1], n), float_array(s[2], n), float_array(s[3], n)
-        _softmax_rows_backward(x, y, z, columns, low, high, num_dropped, scale, first, last)
+        x32, y32, z32 = floats(s[1], size), floats(s[2], size), floats(s[3], size)
+        _softmax_rows_backward(x32, y32, z32, num_rows, columns, dropout)
 
 
 # Cross-entropy over the vocabulary. Slots: 0 True for bf16, 1 logits [rows, columns], which become their
@@ -284,7 +247,8 @@ def softmax_backward(slots):
 
 
 @njit(**JIT_OPTIONS)
-def _cross_entropy_rows(logits, columns, bias, labels, losses, is_correct, grad_sums, first, last):
+def _cross_entropy_rows(logits, bias, labels, losses, is_correct, grad_sums):
+    columns, (first, last) = len(bias), thread_range(len(labels))
     values, maxima = np.empty(columns, np.float32), np.empty(_NUM_MAXIMA, np.float32)
     for row in range(first, last):
         logit_row, label = logits[row * columns : row * columns + columns], labels[row]
@@ -307,20 +271,17 @@ def _cross_entropy_rows(logits, columns, bias, labels, losses, is_correct, grad_
 
 
 @kernel
-def fused_cross_entropy(slots):
-    s = load_slots(slots)
-    rows, columns = s[2], s[3]
-    first, last = thread_range(rows)
-    bias, labels = float_array(s[4], columns), int64_array(s[5], rows)
-    losses, is_correct = float_array(s[6], rows), int64_array(s[7], rows)
-    start = np.int64(thread_index()) * columns
-    sums = float_array(s[8], columns * np.int64(num_threads()))[start : start + columns]
+def fused_cross_entropy(s):
+    num_rows, columns = s[2], s[3]
+    bias, labels = floats(s[4], columns), int64s(s[5], num_rows)
+    losses, is_correct = floats(s[6], num_rows), int64s(s[7], num_rows)
+    grad_sums = floats(s[8] + 4 * columns * thread_index(), columns)
     if s[0]:
-        logits = bf16_array(s[1], rows * columns)
-        _cross_entropy_rows(logits, columns, bias, labels, losses, is_correct, sums, first, last)
+        logits = bf16s(s[1], num_rows * columns)
+        _cross_entropy_rows(logits, bias, labels, losses, is_correct, grad_sums)
     else:
-        logits32 = float_array(s[1], rows * columns)
-        _cross_entropy_rows(logits32, columns, bias, labels, losses, is_correct, sums, first, last)
+        logits32 = floats(s[1], num_rows * columns)
+        _cross_entropy_rows(logits32, bias, labels, losses, is_correct, grad_sums)
 
 
 # Cross-entropy by chunks of the vocabulary: logits [rows, columns] have a row for each entry of a chunk and a
@@ -329,67 +290,61 @@ def fused_cross_entropy(slots):
 # [columns], 7 sum of exp(logit - maximum) [columns], 8 label's logit [columns], 10 True for bf16. In the backward
 # pass logits become their gradients, 7 is the factor of exp(logit - maximum) [columns], 8 the gradient of the
 # loss, by its bits, 9 gradients of the bias.
-COLUMN_MULTIPLE = VECTOR_WIDTH
+COLUMN_MULTIPLE = simd.VECTOR_WIDTH
 _BLOCK_ROWS = 32  # A block of a chunk stays in the cache between the maximum and the sum.
 
 
 @kernel
-def update_online_softmax(slots):
-    s = load_slots(slots)
-    rows, columns, is_bf16, itemsize = s[0], s[1], s[10], 2 if s[10] else 4
+def update_online_softmax(s):
+    num_rows, columns, is_bf16, itemsize = s[0], s[1], s[10], 2 if s[10] else 4
     first, last = thread_range(columns // COLUMN_MULTIPLE)
-    bias, labels, label_logits = (
-        float_array(s[4], rows),
-        int64_array(s[5], columns),
-        float_array(s[8], columns),
-    )
-    for start in range(0, rows, _BLOCK_ROWS):
-        end = min(start + _BLOCK_ROWS, rows)
+    bias, labels, label_logits = floats(s[4], num_rows), int64s(s[5], columns), floats(s[8], columns)
+    for start in range(0, num_rows, _BLOCK_ROWS):
+        end = min(start + _BLOCK_ROWS, num_rows)
         for j in range(first * COLUMN_MULTIPLE, last * COLUMN_MULTIPLE, COLUMN_MULTIPLE):
             logits, column_max, column_sum = s[3] + itemsize * j, s[6] + 4 * j, s[7] + 4 * j
-            old_max = load(column_max)
+            old_max = simd.load(column_max)
             new_max = old_max
             for row in range(start, end):
-                value = load_as_float(is_bf16, logits + itemsize * row * columns)
-                new_max = maximum(new_max, value + broadcast_scalar(bias[row]))
-            total = load(column_sum) * exp_nonpositive(old_max - new_max)
+                value = simd.load_vector(is_bf16, logits + itemsize * row * columns)
+                new_max = simd.maximum(new_max, value + bias[row])
+            total = simd.load(column_sum) * exp_nonpositive(old_max - new_max)
             for row in range(start, end):
-                value = load_as_float(is_bf16, logits + itemsize * row * columns)
-                total = total + exp_nonpositive(value + broadcast_scalar(bias[row]) - new_max)
-            store(column_max, new_max)
-            store(column_sum, total)
+                value = simd.load_vector(is_bf16, logits + itemsize * row * columns)
+                total = total + exp_nonpositive(value + bias[row] - new_max)
+            simd.store(column_max, new_max)
+            simd.store(column_sum, total)
     for j in range(first * COLUMN_MULTIPLE, last * COLUMN_MULTIPLE):
         row = labels[j] - s[2]
-        if 0 <= row < rows:
+        if 0 <= row < num_rows:
             label_logits[j] = load_scalar(is_bf16, s[3] + itemsize * (row * columns + j)) + bias[row]
 
 
 @kernel
-def chunk_backward(slots):
-    s = load_slots(slots)
-    rows, columns, is_bf16, itemsize = s[0], s[1], s[10], 2 if s[10] else 4
-    first, last = thread_range(rows)
-    bias, labels = float_array(s[4], rows), int64_array(s[5], columns)
-    maxima, factors = float_array(s[6], columns), float_array(s[7], columns)
-    grad_loss, grad_bias = float_from_bits(s[8]), float_array(s[9], rows)
+def chunk_backward(s):
+    num_rows, columns, is_bf16, itemsize = s[0], s[1], s[10], 2 if s[10] else 4
+    first, last = thread_range(num_rows)
+    bias, labels = floats(s[4], num_rows), int64s(s[5], columns)
+    max_logits, factors = floats(s[6], columns), floats(s[7], columns)
+    loss_grad, bias_grads = float_from_bits(s[8]), floats(s[9], num_rows)
     # The gradient of a label's logit, a small difference, is computed in fp32 and rounded to bf16 only once.
     label_grads = np.zeros(columns, np.float32)
     for j in range(columns):
         row = labels[j] - s[2]
         if first <= row < last:
             logit = load_scalar(is_bf16, s[3] + itemsize * (row * columns + j)) + bias[row]
-            label_grads[j] = _exp(logit - maxima[j]) * factors[j] - grad_loss
+            label_grads[j] = _exp(logit - max_logits[j]) * factors[j] - loss_grad
     for row in range(first, last):
-        logits, row_bias = s[3] + itemsize * row * columns, broadcast_scalar(bias[row])
-        total = broadcast_scalar(float32(0))
+        logits, row_bias = s[3] + itemsize * row * columns, simd.splat(bias[row])
+        total = simd.splat(0.0)
         for j in range(0, columns, COLUMN_MULTIPLE):
-            value = load_as_float(is_bf16, logits + itemsize * j) + row_bias - load(s[6] + 4 * j)
-            value = exp_nonpositive(value) * load(s[7] + 4 * j)
-            store_as_dtype(is_bf16, logits + itemsize * j, value)
+            value = simd.load_vector(is_bf16, logits + itemsize * j) + row_bias - simd.load(s[6] + 4 * j)
+            value = exp_nonpositive(value) * simd.load(s[7] + 4 * j)
+            simd.store_vector(is_bf16, logits + itemsize * j, value)
             total = total + value
-        grad_bias[row] = reduce_sum(total)
+        bias_grads[row] = simd.reduce_sum(total)
     for j in range(columns):
         row = labels[j] - s[2]
         if first <= row < last:
             store_scalar(is_bf16, s[3] + itemsize * (row * columns + j), label_grads[j])
-            grad_bias[row] -= grad_loss
+            bias_grads[row] -= loss_grad

@@ -211,7 +211,7 @@ def store_int16(builder, address, x):
 
 
 @typed_intrinsic(FLOAT_VECTOR(types.float32))
-def broadcast_scalar(builder, x):
+def splat(builder, x):
     """Return a vector of 16 equal values."""
     return broadcast(builder, x, F32X16)
 
@@ -222,44 +222,23 @@ def broadcast_load(builder, address):
     return broadcast(builder, builder.load(typed_pointer(builder, address, F32)), F32X16)
 
 
-@typed_intrinsic(_BINARY)
-def _add(builder, x, y):
-    return builder.fadd(x, y, flags=FAST_MATH_FLAGS)
+def _overload_operator(function: Any, emit: Any) -> None:
+    """Define an operator of two vectors, or of a vector and a number, as in NumPy's broadcasting."""
+    intrinsic_function = typed_intrinsic(_BINARY)(emit)
+
+    @overload(function, inline="always")
+    def select(x, y):
+        if x is FLOAT_VECTOR and y is FLOAT_VECTOR:
+            return lambda x, y: intrinsic_function(x, y)
+        if x is FLOAT_VECTOR and isinstance(y, types.Float):
+            return lambda x, y: intrinsic_function(x, splat(y))
+        return (lambda x, y: intrinsic_function(splat(x), y)) if y is FLOAT_VECTOR else None
 
 
-@typed_intrinsic(_BINARY)
-def _subtract(builder, x, y):
-    return builder.fsub(x, y, flags=FAST_MATH_FLAGS)
-
-
-@typed_intrinsic(_BINARY)
-def _multiply(builder, x, y):
-    return builder.fmul(x, y, flags=FAST_MATH_FLAGS)
-
-
-@typed_intrinsic(_BINARY)
-def _divide(builder, x, y):
-    return builder.fdiv(x, y)
-
-
-@overload(operator.add, inline="always")
-def _overload_add(x, y):
-    return (lambda x, y: _add(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
-
-
-@overload(operator.sub, inline="always")
-def _overload_sub(x, y):
-    return (lambda x, y: _subtract(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
-
-
-@overload(operator.mul, inline="always")
-def _overload_mul(x, y):
-    return (lambda x, y: _multiply(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
-
-
-@overload(operator.truediv, inline="always")
-def _overload_truediv(x, y):
-    return (lambda x, y: _divide(x, y)) if x is FLOAT_VECTOR and y is FLOAT_VECTOR else None
+_overload_operator(operator.add, lambda builder, x, y: builder.fadd(x, y, flags=FAST_MATH_FLAGS))
+_overload_operator(operator.sub, lambda builder, x, y: builder.fsub(x, y, flags=FAST_MATH_FLAGS))
+_overload_operator(operator.mul, lambda builder, x, y: builder.fmul(x, y, flags=FAST_MATH_FLAGS))
+_overload_operator(operator.truediv, lambda builder, x, y: builder.fdiv(x, y))
 
 
 @typed_intrinsic(_BINARY)
@@ -336,26 +315,6 @@ def exp2_int(builder, x):
     return builder.bitcast(builder.shl(exponent, int_constant(23)), F32X16)
 
 
-@typed_intrinsic(FLOAT_VECTOR(types.int64, types.uint32, types.uint32, types.uint32, types.float32))
-def dropout_mask(builder, index, seed_low, seed_high, threshold, scale):
-    """Return the dropout factors of 16 elements from `index` on: `element_access.dropout_scale` of each."""
-
-    def splat(value: Any) -> Any:
-        return broadcast(builder, value, I32X16)
-
-    def xor_shift(x: Any, bits: int) -> Any:
-        return builder.xor(x, builder.lshr(x, int_constant(bits)))
-
-    x = builder.add(splat(builder.trunc(index, I32)), ir.Constant(I32X16, list(range(VECTOR_WIDTH))))
-    x = builder.xor(builder.mul(x, int_constant(0x9E3779B9)), splat(seed_low))
-    x = builder.mul(xor_shift(x, 16), int_constant(0x7FEB352D))
-    x = builder.xor(x, splat(seed_high))
-    x = builder.mul(xor_shift(x, 15), int_constant(0x846CA68B))
-    x = builder.lshr(xor_shift(x, 16), int_constant(16))
-    is_kept = builder.icmp_unsigned(">=", x, splat(threshold))
-    return builder.select(is_kept, broadcast(builder, scale, F32X16), vector_constant(0.0))
-
-
 @typed_intrinsic(types.void(types.int64, types.int64))
 def copy_8(builder, source, target):
     """Copy 8 fp32 values."""
@@ -388,13 +347,13 @@ def transpose_8x8(builder, source, source_stride, target, target_stride):
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def load_as_float(is_bf16, address):
+def load_vector(is_bf16, address):
     """Load 16 values of bf16 or fp32 as fp32."""
     return _load_bf16(address) if is_bf16 else load(address)
 
 
 @njit(inline="always", **JIT_OPTIONS)
-def store_as_dtype(is_bf16, address, x):
+def store_vector(is_bf16, address, x):
     """Store 16 values as bf16 or fp32."""
     if is_bf16:
         store_bf16(address, x)

@@ -26,8 +26,9 @@ from bertsmith.kernels.cpu.autograd import (
     GeluFunction,
     apply,
 )
-from bertsmith.kernels.cpu.compilation import float_bits, has_avx512_bf16, launch
+from bertsmith.kernels.cpu.compilation import has_avx512_bf16
 from bertsmith.kernels.cpu.encoder_layer import LayerConfig, layer_weights
+from bertsmith.kernels.cpu.launcher import float_bits, launch
 from bertsmith.kernels.cpu.layer_functions import AttentionConfig, DropoutSeeds, is_bf16
 from bertsmith.kernels.cpu.matmul import (
     as_row_or_column_major,
@@ -45,6 +46,7 @@ from bertsmith.kernels.reference import (
     DropoutState,
     EncoderLayerModules,
     KernelBackend,
+    Lookups,
     OnlineSoftmaxState,
     SequenceLayout,
     VocabChunk,
@@ -98,15 +100,8 @@ class NumbaTrainingBackend(KernelBackend):
         """Compute norm(residual + dropout(x)) in fp32; the result has the dtype of x."""
         if not has_layer_norm_params(norm) or not self._supports(x):
             return super().add_layer_norm(residual, x, dropout, norm)
-        return apply(
-            AddLayerNormFunction,
-            residual.to(x.dtype),
-            x,
-            norm.weight,
-            norm.bias,
-            norm.eps,
-            draw_dropout_seeds(dropout),
-        )
+        seeds = draw_dropout_seeds(dropout)
+        return apply(AddLayerNormFunction, residual.to(x.dtype), x, norm.weight, norm.bias, norm.eps, seeds)
 
     def has_fast_matmul(self, x: Tensor) -> bool:
         """Return True on processors on which the libraries are slow."""
@@ -146,12 +141,7 @@ class NumbaTrainingBackend(KernelBackend):
         )
 
     def embed(
-        self,
-        x: Tensor,
-        embeddings: Sequence[tuple[nn.Embedding, Tensor]],
-        norm: nn.Module,
-        dropout: DropoutLike,
-        dtype: torch.dtype,
+        self, x: Tensor, embeddings: Lookups, norm: nn.Module, dropout: DropoutLike, dtype: torch.dtype
     ) -> Tensor | None:
         """Compute the sum, LayerNorm, and dropout by one kernel, for at most two embeddings."""
         if not self._supports(x) or dtype not in SUPPORTED_DTYPES or not has_layer_norm_params(norm):
@@ -173,11 +163,7 @@ class NumbaTrainingBackend(KernelBackend):
         )
 
     def encoder_layer(
-        self,
-        x: Tensor,
-        layout: SequenceLayout,
-        modules: EncoderLayerModules,
-        rows: Tensor | None = None,
+        self, x: Tensor, layout: SequenceLayout, modules: EncoderLayerModules, rows: Tensor | None = None
     ) -> Tensor | None:
         """Run forward and backward pass as one sequence of kernels each, if all weights are trained.
 
@@ -213,12 +199,7 @@ class NumbaTrainingBackend(KernelBackend):
         return apply(AttentionFunction, config._replace(dropout_seeds=draw_dropout_seeds(dropout)), qkv)
 
     def attention_of_queries(
-        self,
-        x: Tensor,
-        rows: Tensor,
-        layout: SequenceLayout,
-        num_heads: int,
-        dropout: DropoutLike | None,
+        self, x: Tensor, rows: Tensor, layout: SequenceLayout, num_heads: int, dropout: DropoutLike | None
     ) -> AttentionFn | None:
         """Return the same kernels for some queries."""
         if not self._supports(x):

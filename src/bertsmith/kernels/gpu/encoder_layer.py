@@ -24,11 +24,11 @@ from bertsmith.kernels.gpu.attention import (
 from bertsmith.kernels.gpu.column_sums import column_sums
 from bertsmith.kernels.gpu.layer_norm import (
     LayerNormOutput,
-    LayerNormParams,
     SeededDropout,
     add_layer_norm,
     add_layer_norm_backward,
 )
+from bertsmith.kernels.reference import EncoderLayerWeights
 
 _MM_HAS_OUT_DTYPE = "dtype" in torch.ops.aten.mm.overloads()  # type: ignore[no-untyped-call]
 
@@ -40,14 +40,14 @@ class TritonLayerConfig(NamedTuple):
         attention: Configuration of attention.
         dropouts: Dropout before each of the two residual sums.
         activation: One of `SUPPORTED_ACTIVATIONS`.
-        epsilons: Epsilon of each LayerNorm.
+        eps: Epsilon of each LayerNorm.
         dtype: The dtype of activations and matrix products.
     """
 
     attention: TritonAttentionConfig
     dropouts: tuple[SeededDropout, SeededDropout]
     activation: Callable[[Tensor], Tensor]
-    epsilons: tuple[float, float]
+    eps: tuple[float, float]
     dtype: torch.dtype
 
 
@@ -69,29 +69,6 @@ def encoder_layer(
     return out
 
 
-class _Parameters(NamedTuple):
-    """Parameters of a layer."""
-
-    qkv: Tensor
-    qkv_bias: Tensor
-    projection: Tensor
-    projection_bias: Tensor
-    attention_norm: Tensor
-    attention_norm_bias: Tensor
-    inner: Tensor
-    inner_bias: Tensor
-    output: Tensor
-    output_bias: Tensor
-    output_norm: Tensor
-    output_norm_bias: Tensor
-
-    def norms(self, epsilons: tuple[float, float]) -> tuple[LayerNormParams, LayerNormParams]:
-        return (
-            LayerNormParams(self.attention_norm, self.attention_norm_bias, epsilons[0]),
-            LayerNormParams(self.output_norm, self.output_norm_bias, epsilons[1]),
-        )
-
-
 class _SavedActivations(NamedTuple):
     """Activations that the backward pass reads. All from context on are of the selected rows only."""
 
@@ -99,10 +76,10 @@ class _SavedActivations(NamedTuple):
     attention: AttentionActivations
     context: Tensor
     residual: Tensor
-    projected: Tensor
+    projection: Tensor
     attention_norm: LayerNormOutput
     inner: Tensor
-    activated: Tensor
+    activation: Tensor
     output: Tensor
     output_norm_stats: Tensor
 
@@ -112,8 +89,8 @@ class _EncoderLayer(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, config: TritonLayerConfig, rows: Tensor | None, *parameters: Tensor
     ) -> Tensor:
-        params = _Parameters(*parameters)
-        attention_norm, output_norm = params.norms(config.epsilons)
+        params = EncoderLayerWeights(*parameters)
+        attention_norm_params, output_norm_params = params.norms(config.eps)
         qkv_weight, qkv_bias, projection_weight, inner_weight, output_weight = _cast_like(
             x, [params.qkv, params.qkv_bias, params.projection, params.inner, params.output]
         )
@@ -123,21 +100,21 @@ class _EncoderLayer(torch.autograd.Function):
             context, residual = (
                 tensor if rows is None else tensor.index_select(0, rows) for tensor in (attention.out, x)
             )
-            projected = context @ projection_weight.T
-            attended = add_layer_norm(
-                residual, projected, params.projection_bias, attention_norm, config.dropouts[0]
+            projection = context @ projection_weight.T
+            attention_norm = add_layer_norm(
+                residual, projection, params.projection_bias, attention_norm_params, config.dropouts[0]
             )
-            inner = attended.out @ inner_weight.T
-            activated = bias_activation(inner, params.inner_bias, config.activation)
-            output = activated @ output_weight.T
+            inner = attention_norm.out @ inner_weight.T
+            activation = bias_activation(inner, params.inner_bias, config.activation)
+            output = activation @ output_weight.T
             normalized = add_layer_norm(
-                attended.out, output, params.output_bias, output_norm, config.dropouts[1]
+                attention_norm.out, output, params.output_bias, output_norm_params, config.dropouts[1]
             )
         ctx.save_for_backward(x, rows, *parameters)
         ctx.config = config
         ctx.activations = _SavedActivations(
-            *(qkv, attention, context, residual, projected, attended),
-            *(inner, activated, output, normalized.row_stats),
+            *(qkv, attention, context, residual, projection, attention_norm),
+            *(inner, activation, output, normalized.row_stats),
         )
         return normalized.out
 
@@ -146,40 +123,41 @@ class _EncoderLayer(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Compute the gradients. Activations are freed after their last use; sums of gradients are in place."""
         x, rows, *parameters = ctx.saved_tensors
-        params, config = _Parameters(*parameters), ctx.config
+        params, config = EncoderLayerWeights(*parameters), ctx.config
         if ctx.activations is None:
             raise RuntimeError(
                 "an encoder layer's backward pass runs only once, since it frees its activations"
             )
         saved: _SavedActivations = ctx.activations
         ctx.activations = None
-        qkv, attention, context, residual, projected, attended, inner, activated, output, output_stats = saved
+        qkv, attention, context, residual, projection = saved[:5]
+        attention_norm, inner, activation, output, output_stats = saved[5:]
         del saved
         qkv_weight, projection_weight, inner_weight, output_weight = _cast_like(
             x, [params.qkv, params.projection, params.inner, params.output]
         )
-        attention_norm, output_norm = params.norms(config.epsilons)
+        attention_norm_params, output_norm_params = params.norms(config.eps)
         with torch.autocast(x.device.type, enabled=False):
             grads = add_layer_norm_backward(
-                *(grad, attended.out, output, params.output_bias),
-                *(output_norm, config.dropouts[1], output_stats),
+                *(grad, attention_norm.out, output, params.output_bias),
+                *(output_norm_params, config.dropouts[1], output_stats),
             )
-            output_grad = _weight_grad(grads.x_grad, activated, params.output)
+            output_grad = _weight_grad(grads.x_grad, activation, params.output)
             output_norm_grads = grads.param_grads
-            del output, activated
+            del output, activation
             inner_x_grad, inner_bias_grad = bias_activation_backward(
                 grads.x_grad @ output_weight, inner, params.inner_bias, config.activation
             )
-            inner_grad = _weight_grad(inner_x_grad, attended.out, params.inner)
-            attended_grad = grads.sum_grad.addmm_(inner_x_grad, inner_weight)
+            inner_grad = _weight_grad(inner_x_grad, attention_norm.out, params.inner)
+            middle_grad = grads.sum_grad.addmm_(inner_x_grad, inner_weight)
             del inner, inner_x_grad
             grads = add_layer_norm_backward(
-                *(attended_grad, residual, projected, params.projection_bias),
-                *(attention_norm, config.dropouts[0], attended.row_stats),
+                *(middle_grad, residual, projection, params.projection_bias),
+                *(attention_norm_params, config.dropouts[0], attention_norm.row_stats),
             )
             projection_grad = _weight_grad(grads.x_grad, context, params.projection)
             attention_norm_grads = grads.param_grads
-            del attended_grad, attended, projected
+            del middle_grad, attention_norm, projection
             context_grad = _scatter_rows(grads.x_grad @ projection_weight, rows, len(x))
             x_grad = _scatter_rows(grads.sum_grad, rows, len(x))
             qkv_out_grad = attention_backward(context_grad, qkv, attention, config.attention)

@@ -16,18 +16,11 @@ import triton.language as tl
 from torch import Tensor
 
 from bertsmith.kernels.gpu.column_sums import num_multiprocessors
+from bertsmith.kernels.reference import LayerNormParams
 
 MAX_LOOKUPS = 2  # embeddings that a kernel adds
 _BLOCK_ELEMENTS, _NUM_WARPS = 2048, 4
 _BACKWARD_PROGRAMS_PER_MULTIPROCESSOR, _BACKWARD_STAGES = 2, 4
-
-
-class LayerNormParams(NamedTuple):
-    """Parameters of a LayerNorm: weight and bias, fp32 [H], and epsilon, which is added to the variance."""
-
-    weight: Tensor
-    bias: Tensor
-    epsilon: float
 
 
 class SeededDropout(NamedTuple):
@@ -150,7 +143,7 @@ def _forward(
     with torch.cuda.device_of(x):
         _layer_norm_kernel[(-(-num_rows // block_rows),)](
             *(*inputs.kernel_args, norm.weight, norm.bias, dropout.seeds, *output, num_rows),
-            *(norm.epsilon, dropout.threshold, dropout_last, num_columns, block_columns, block_rows),
+            *(norm.eps, dropout.threshold, dropout_last, num_columns, block_columns, block_rows),
             num_warps=_NUM_WARPS,
         )
     return output
@@ -255,7 +248,7 @@ def _layer_norm_kernel(
     out,
     row_stats,
     num_rows,
-    EPSILON: tl.constexpr,
+    EPS: tl.constexpr,
     DROPOUT_THRESHOLD: tl.constexpr,
     DROPOUT_LAST: tl.constexpr,
     NUM_COLUMNS: tl.constexpr,
@@ -289,7 +282,7 @@ def _layer_norm_kernel(
     )
     mean = tl.sum(tl.where(column_mask[None, :], total, 0.0), 1) / NUM_COLUMNS
     centered = tl.where(column_mask[None, :], total - mean[:, None], 0.0)
-    rstd = tl.rsqrt(tl.sum(centered * centered, 1) / NUM_COLUMNS + EPSILON)
+    rstd = tl.rsqrt(tl.sum(centered * centered, 1) / NUM_COLUMNS + EPS)
     tl.store(row_stats + rows, mean, mask=rows < num_rows)
     tl.store(row_stats + num_rows + rows, rstd, mask=rows < num_rows)
     w = tl.load(weight + columns, mask=column_mask, other=0.0)[None, :]

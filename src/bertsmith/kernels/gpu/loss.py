@@ -75,7 +75,5 @@ def _cross_entropy_kernel(
         x += tl.load(bias + columns, mask=columns < VOCAB_SIZE, other=float("-inf"))
         grads = tl.exp(x - max_score[:, None]) * scale[:, None] - (columns == label[:, None]).to(tl.float32)
         tl.store(
-            logits + columns,
-            grads.to(logits.dtype.element_ty),
-            mask=(columns < VOCAB_SIZE) & mask[:, None],
+            logits + columns, grads.to(logits.dtype.element_ty), mask=(columns < VOCAB_SIZE) & mask[:, None]
         )

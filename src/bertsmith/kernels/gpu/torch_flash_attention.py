@@ -40,12 +40,7 @@ class FlashBackend(KernelBackend):
 
 
 def flash_attention(
-    qkv: Tensor,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    num_heads: int,
-    causal: bool,
-    dropout_p: float | None,
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, num_heads: int, causal: bool, dropout_p: float | None
 ) -> Tensor:
     """Compute attention by PyTorch's flash attention kernel, [N, 3H] → [N, H].
 

@@ -21,7 +21,6 @@ from bertsmith.kernels.gpu.encoder_layer import TritonLayerConfig, encoder_layer
 from bertsmith.kernels.gpu.layer_norm import (
     MAX_LOOKUPS,
     EmbeddingLookup,
-    LayerNormParams,
     SeededDropout,
     embed_layer_norm,
     embed_layer_norm_backward,
@@ -37,6 +36,8 @@ from bertsmith.kernels.reference import (
     BackendName,
     DropoutLike,
     EncoderLayerModules,
+    LayerNormParams,
+    Lookups,
     SequenceLayout,
     compute_dtype,
 )
@@ -61,12 +62,7 @@ class TritonBackend(FlashBackend):
         return attention(qkv, _attention_config(layout, num_heads, p, seeds[0]))
 
     def embed(
-        self,
-        x: Tensor,
-        embeddings: Sequence[tuple[nn.Embedding, Tensor]],
-        norm: nn.Module,
-        dropout: DropoutLike,
-        dtype: torch.dtype,
+        self, x: Tensor, embeddings: Lookups, norm: nn.Module, dropout: DropoutLike, dtype: torch.dtype
     ) -> Tensor | None:
         """Compute dropout(norm(x + embeddings)) by Triton; return None for an unsupported dtype or norm."""
         is_supported = compute_dtype(x) in torch_flash_attention.SUPPORTED_DTYPES and _is_affine_layer_norm(
@@ -129,7 +125,7 @@ class _EmbedLayerNorm(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor,
-        epsilon: float,
+        eps: float,
         dropout: SeededDropout,
         dtype: torch.dtype,
         indices: list[Tensor],
@@ -137,18 +133,18 @@ class _EmbedLayerNorm(torch.autograd.Function):
         *embeddings: Tensor,
     ) -> Tensor:
         lookups = [EmbeddingLookup(*pair) for pair in zip(embeddings, indices, strict=True)]
-        output = embed_layer_norm(x, lookups, LayerNormParams(weight, bias, epsilon), dropout, dtype)
+        output = embed_layer_norm(x, lookups, LayerNormParams(weight, bias, eps), dropout, dtype)
         ctx.save_for_backward(x, weight, bias, output.row_stats, *embeddings)
-        ctx.config = epsilon, dropout, indices, padding_indices
+        ctx.config = eps, dropout, indices, padding_indices
         return output.out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, row_stats, *embeddings = ctx.saved_tensors
-        epsilon, dropout, indices, padding_indices = ctx.config
+        eps, dropout, indices, padding_indices = ctx.config
         lookups = [EmbeddingLookup(*pair) for pair in zip(embeddings, indices, strict=True)]
-        norm = LayerNormParams(weight, bias, epsilon)
+        norm = LayerNormParams(weight, bias, eps)
         grads = embed_layer_norm_backward(grad, x, lookups, norm, dropout, row_stats)
         embedding_grads = (
             _embedding_grad(grads.sum_grad, lookup, padding_idx) if needs_grad else None
