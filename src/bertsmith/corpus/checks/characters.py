@@ -99,7 +99,7 @@ _NUM_SCRIPT_GROUPS = 8
 _MIN_STOP_WORD_RATIO = 0.08  # of the words of a document: fewer identify no language
 
 
-class CharacterCounts:
+class CodePointCounts:
     """Counts of all characters of a text."""
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class CharacterCheck:
     """
 
     def __init__(self, limit: int, file_errors: FileErrors) -> None:
-        self.counts = CharacterCounts()
+        self.counts = CodePointCounts()
         self._file_errors = file_errors
         self.by_class = {name: Occurrences(limit) for name in CHARACTER_CLASSES[1:]}
         self.mojibake = Occurrences(limit)

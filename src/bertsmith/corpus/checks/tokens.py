@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import decoders
 
-from bertsmith.corpus.checks.characters import CharacterCounts, most_common
+from bertsmith.corpus.checks.characters import CodePointCounts, most_common
 from bertsmith.corpus.tokenized_corpus import IntArray
 from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
 from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
@@ -66,7 +66,7 @@ class WordCounter:
     """
 
     def __init__(self) -> None:
-        self._character_counts = CharacterCounts()
+        self._character_counts = CodePointCounts()
         self.waiting: Counter[str] = Counter()
         self._max_size = 0  # an upper bound on the characters of the waiting words
         self.bytes = self.words = 0
