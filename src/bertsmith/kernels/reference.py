@@ -15,14 +15,19 @@ from torch import Tensor, nn
 
 BackendName = Literal["torch", "numba", "flash", "triton"]
 DropoutState = Tensor | tuple[int, int, int, int] | None
-"""A dropout mask, or the seeds of one (`DropoutSeeds` of cpu/layer_functions.py); None without dropout."""
+"""A dropout mask, or what a CPU kernel recomputes it from; None without dropout.
+
+The four integers (`DropoutSeeds` of cpu/layer_functions.py) are the low and the high word of the seed, the dropout
+probability in units of 1/65,536, and the bits of the fp32 scale of the elements that are kept.
+"""
 
 NO_GRAD, NEVER_UPDATED = -1, -2
 """Marks of an embedding row without a gradient in this update, or in any update so far."""
 
-_INT8_OFFSET = 128  # of unsigned 8-bit integers from signed ones
-_INT8_STEPS = 255  # between the lowest and the highest 8-bit integer
-_EXACT_TERMS = 2**10  # fp32 adds up so many products of 8-bit integers exactly: their sum is below 2**24
+_INT8_OFFSET = 128  # Signed 8-bit integers range from -128 to 127; adding 128 makes them unsigned.
+_INT8_STEPS = 255  # There are 255 steps between the lowest and the highest 8-bit integer.
+# A sum of 1,024 products of an integer up to 128 and one up to 127 is below 2**24, so fp32 computes it exactly.
+_EXACT_TERMS = 2**10
 MIN_QUANT_STEP = 1e-12
 
 
@@ -53,15 +58,20 @@ class DropoutLike(Protocol):
 class DequantParams(NamedTuple):
     """Parameters that turn the integer products of a linear layer into its outputs.
 
+    With inputs x · input_scale ≈ offset + scale · q_x (see `KernelBackend.quantize_rows`) and weights
+    w / input_scale ≈ weight_scale · q_w, the outputs are
+
+        y = weight_scale · (scale · (q_x @ q_w) + offset · weight_sums + x_outlier · outlier_weight) + bias
+
     Attributes:
         weight_sums: Sums of the quantized weights per output, [out].
-        scale: Scale of the weights per output, [out].
+        weight_scale: Scale of the weights per output, [out].
         bias: [out].
-        outlier_weight: Weights of the outlier channel over `scale`, [out].
+        outlier_weight: Weights of the outlier channel divided by `weight_scale`, [out].
     """
 
     weight_sums: Tensor
-    scale: Tensor
+    weight_scale: Tensor
     bias: Tensor
     outlier_weight: Tensor
 
@@ -70,7 +80,8 @@ class QuantizedLinear(NamedTuple):
     """A linear layer in int8 with one input channel, the outlier, in floating point.
 
     Attributes:
-        input_scale: Factors of the input channels, [in]; 0 for the outlier.
+        input_scale: Factor of each input channel before quantization, [in], which makes the channels similarly
+            large (SmoothQuant, Xiao et al. 2023); the weights are divided by it. 0 for the outlier.
         weight: Quantized weights in the format of `KernelBackend.pack_int8_weight`; 0 for the outlier.
         dequant: Parameters of the outputs.
         outlier_channel: Index of the outlier.
@@ -104,17 +115,17 @@ class VocabChunk(NamedTuple):
         return tokens, self.labels[tokens] - self.start
 
 
-class VocabPrediction(NamedTuple):
+class VocabLossInputs(NamedTuple):
     """Inputs of a loss over the vocabulary.
 
     Attributes:
-        x: Hidden states of M tokens, [M, E].
+        hidden: Hidden states of M tokens, [M, E].
         embedding: Output embeddings, [V, E].
         bias: [V].
         labels: Long [M].
     """
 
-    x: Tensor
+    hidden: Tensor
     embedding: Tensor
     bias: Tensor
     labels: Tensor
@@ -144,7 +155,7 @@ class AdamWStep(NamedTuple):
     Attributes:
         betas: Decay rates of the moment estimates.
         decay_factor: Factor of the parameters due to weight decay, 1 - lr·weight_decay.
-        step_size: The learning rate over the bias correction of the first moment.
+        step_size: The learning rate divided by the bias correction of the first moment.
         sqrt_bias_correction2: The square root of the bias correction of the second moment.
         epsilon: Added to the denominator.
     """
@@ -170,7 +181,8 @@ class SequenceLayout(NamedTuple):
 
     Attributes:
         cu_seqlens: Start of each sequence and the end of the last, long [B + 1].
-        attention_direction: The tokens of its sequence that a token attends to: "all", "before", or "behind".
+        attention_direction: The tokens of its sequence that a token attends to: "all"; "before", itself and
+            earlier ones (causal); or "behind", itself and later ones.
         max_seqlen: Tokens of the longest sequence, 0 without sequences.
         num_tokens: Tokens of all sequences.
     """
@@ -267,7 +279,9 @@ class MatmulBackend:
 class KernelBackend(MatmulBackend):
     """Operations of an encoder, the loss, and the optimizer by PyTorch; the base of the faster backends.
 
-    Operations that return None here are optional fusions: on None the caller computes their parts one by one.
+    An operation whose result may be None returns it if it is not supported or not faster here; the caller then
+    uses the unfused path. The unfused path of attention pads sequences of similar length to one length and
+    computes them together, as a bucket (`attention_layout.Bucket`).
 
     Attributes:
         name: The name in settings.
@@ -276,8 +290,8 @@ class KernelBackend(MatmulBackend):
             cache of a core.
         logits_column_multiple: The number of logits per row is padded to a multiple of this.
         ignores_negative_labels: True if `fused_cross_entropy` ignores rows whose label is below 0.
-        seqlen_multiple: Computation depends on the longest sequence only through its length rounded up to a
-            multiple of this.
+        seqlen_multiple: max_seqlen is rounded up to a multiple of this before kernels see it, so that few shapes
+            occur.
     """
 
     name: ClassVar[BackendName] = "torch"
@@ -314,8 +328,8 @@ class KernelBackend(MatmulBackend):
             x: Hidden states, [N, H].
             layout: The sequences.
             modules: The layer's modules.
-            rows: Tokens whose output is needed, long [M], for an output [M, H]: on a CPU in ascending order, on a
-                GPU in any order, in padded batches with repetitions.
+            rows: Tokens whose output is needed, long [M], for an output [M, H]; repetitions are allowed. On a CPU
+                they must be in ascending order (see `AttentionLayout.sort_rows`); on a GPU any order will do.
         """
         return None
 
@@ -350,7 +364,7 @@ class KernelBackend(MatmulBackend):
 
         Args:
             x: Hidden states, [N, H], from which queries, keys, and values are computed.
-            rows: The tokens with a query, long [M] in ascending order.
+            rows: The tokens with a query, as in `encoder_layer`.
             layout: The sequences.
             num_heads: Number of attention heads.
             dropout: The dropout of the attention weights.
@@ -394,8 +408,9 @@ class KernelBackend(MatmulBackend):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the summed cross-entropy, the number of correct predictions, and the gradient of the bias.
 
-        The logits [M, V] are overwritten by their gradient, a few rows at a time while these are in the cache, in
-        fp32 even if the buffer is bf16. PyTorch's own loss makes four buffers of this size.
+        The logits [M, V], which come without the bias, are overwritten by their gradient, a few rows at a time
+        while these are in the cache. The arithmetic is in fp32 even if the logits are bf16. PyTorch's own loss
+        makes four buffers of this size.
         """
         dtype = torch.promote_types(logits.dtype, torch.float32)
         loss, num_correct = logits.new_zeros((), dtype=dtype), labels.new_zeros(())
@@ -407,7 +422,8 @@ class KernelBackend(MatmulBackend):
             label_logits = rows.gather(1, block_labels[:, None])[:, 0]
             max_logits = rows.amax(1)
             torch.softmax(rows, 1, out=rows)
-            # The most likely token has probability 1 / sum(exp(logit - max)), which is never 0.
+            # The most likely token has probability p_max = 1 / sum(exp(logit - max)), which is never 0. So the
+            # log-sum-exp of the logits is max - log(p_max).
             loss += (max_logits - rows.amax(1).log() - label_logits).sum()
             num_correct += (label_logits == max_logits).sum()
             rows.scatter_add_(1, block_labels[:, None], rows.new_full((len(block_labels), 1), -1.0))
@@ -422,31 +438,34 @@ class KernelBackend(MatmulBackend):
 
     def chunked_loss_forward(
         self,
-        prediction: VocabPrediction,
+        inputs: VocabLossInputs,
         ranges: Sequence[tuple[int, int]],
         matmul_backend: MatmulBackend,
         saved_logits: list[Tensor] | None,
     ) -> OnlineSoftmaxState:
-        """Compute softmax statistics over the vocabulary, chunk by chunk.
+        """Compute softmax statistics over the vocabulary, chunk by chunk; for tensors on a CPU only.
+
+        The logits of a chunk are transposed, [v, M], since matrix products are fast if the result has a multiple
+        of 16 columns: the caller pads the tokens to such a multiple, which the size of a vocabulary seldom is.
 
         Args:
-            prediction: Inputs of the loss.
+            inputs: Inputs of the loss.
             ranges: Start and end of each chunk.
             matmul_backend: Computes the matrix products.
             saved_logits: Receives the logits of each chunk; None if there is no backward pass.
         """
-        max_logits = torch.full(prediction.labels.shape, -torch.inf)
+        max_logits = torch.full(inputs.labels.shape, -torch.inf)
         state = OnlineSoftmaxState(max_logits, torch.zeros_like(max_logits), torch.zeros_like(max_logits))
         for start, end in ranges:
-            logits = matmul_backend.matmul(prediction.embedding[start:end], prediction.x.T)
-            self.update_online_softmax(prediction.chunk(start, end, logits), state)
+            logits = matmul_backend.matmul(inputs.embedding[start:end], inputs.hidden.T)
+            self.update_online_softmax(inputs.chunk(start, end, logits), state)
             if saved_logits is not None:
                 saved_logits.append(logits)
         return state
 
     def chunked_loss_backward(
         self,
-        prediction: VocabPrediction,
+        inputs: VocabLossInputs,
         ranges: Sequence[tuple[int, int]],
         matmul_backend: MatmulBackend,
         saved_logits: Sequence[Tensor],
@@ -455,26 +474,26 @@ class KernelBackend(MatmulBackend):
         loss_grad: Tensor,
         embedding_grad: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of x, fp32 [M, E], and of the bias, [V].
+        """Return the gradients of the hidden states, fp32 [M, E], and of the bias, [V].
 
         Args:
-            prediction: Inputs of the loss.
+            inputs: Inputs of the loss.
             ranges: Start and end of each chunk.
             matmul_backend: Computes the matrix products.
             saved_logits: The logits of each chunk, which are overwritten.
             max_logits: The highest logit of each token, [M].
-            scale: `loss_grad` over the sum of exp(logit - max), [M].
+            scale: `loss_grad` divided by the sum of exp(logit - max), [M]; 0 for padding.
             loss_grad: Gradient of the loss, [].
             embedding_grad: Receives the gradient of the embeddings, [V, E]; None if it is not needed.
         """
-        x_grad, bias_grads = torch.zeros(prediction.x.shape), []
+        hidden_grad, bias_grads = torch.zeros(inputs.hidden.shape), []
         for (start, end), logits in zip(ranges, saved_logits, strict=True):
-            chunk = prediction.chunk(start, end, logits)
+            chunk = inputs.chunk(start, end, logits)
             bias_grads.append(self.chunk_backward(chunk, max_logits, scale, loss_grad))
-            x_grad += matmul_backend.matmul(logits.T, prediction.embedding[start:end])
+            hidden_grad += matmul_backend.matmul(logits.T, inputs.embedding[start:end])
             if embedding_grad is not None:
-                matmul_backend.matmul(logits, prediction.x, out=embedding_grad[start:end])
-        return x_grad, torch.cat(bias_grads)
+                matmul_backend.matmul(logits, inputs.hidden, out=embedding_grad[start:end])
+        return hidden_grad, torch.cat(bias_grads)
 
     def update_online_softmax(self, chunk: VocabChunk, state: OnlineSoftmaxState) -> None:
         """Update the softmax statistics in place with the logits of a chunk."""
@@ -518,7 +537,8 @@ class KernelBackend(MatmulBackend):
 
         Args:
             weight: The weights.
-            is_native: True if PyTorch multiplies int8 by instructions of the processor; else the format is fp32.
+            is_native: True if the CPU has int8 dot-product instructions that PyTorch uses; else the format
+                is fp32.
         """
         return weight if is_native else weight.float()
 
@@ -570,7 +590,7 @@ class KernelBackend(MatmulBackend):
         unscaled = torch.addcmul(
             offset * params.weight_sums + outlier * params.outlier_weight, products, scale
         )
-        return torch.addcmul(params.bias, unscaled, params.scale).to(dtype)
+        return torch.addcmul(params.bias, unscaled, params.weight_scale).to(dtype)
 
     def has_fused_adamw(self, grad: Tensor) -> bool:
         """Return True if `adamw_step` is faster than PyTorch's AdamW for parameters with such a gradient."""
@@ -599,6 +619,9 @@ class KernelBackend(MatmulBackend):
         step: AdamWStep,
     ) -> None:
         """Update an embedding in place by AdamW, where only some rows have a gradient.
+
+        The result is that of dense AdamW, unlike that of torch.optim.SparseAdam: the gradient of the other rows is
+        0, but their moment estimates still decay, and weight decay and the update still apply.
 
         Args:
             weight: The embedding, [V, E].

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertsmith.kernels.reference import KernelBackend, MatmulBackend, VocabPrediction, compute_dtype
+from bertsmith.kernels.reference import KernelBackend, MatmulBackend, VocabLossInputs, compute_dtype
 from bertsmith.models.layers import matmul, matmul_backend
 
 _CHUNK_SIZE = 4096  # vocabulary entries per chunk
@@ -105,7 +105,7 @@ class _ChunkedLogits(torch.autograd.Function):
         x, labels = F.pad(x, (0, 0, 0, padding)), F.pad(labels, (0, padding), value=_NO_LABEL)
         logits: list[Tensor] = []
         max_logits, sums, label_logits = kernels.chunked_loss_forward(
-            VocabPrediction(x, table, bias, labels),
+            VocabLossInputs(x, table, bias, labels),
             vocabulary_chunks(len(table)),
             backend,
             logits if needs_grad else None,
@@ -124,7 +124,7 @@ class _ChunkedLogits(torch.autograd.Function):
         scale[ctx.count :] = 0  # padding rows have no gradient
         table_grad = torch.empty_like(table) if ctx.needs_input_grad[1] else None
         x_grad, bias_grad = ctx.kernels.chunked_loss_backward(
-            VocabPrediction(x, table, bias, labels),
+            VocabLossInputs(x, table, bias, labels),
             vocabulary_chunks(len(table)),
             ctx.backend,
             logits,

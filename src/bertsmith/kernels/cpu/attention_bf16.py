@@ -1,9 +1,10 @@
 """Attention over packed sequences in bf16, forward and backward, by the processor's own bf16 products.
 
 These are AMX tiles, or the dot products of AVX512-BF16. As in attention_fp32.py, a thread computes a head of a
-sequence, one block of 32 queries at a time, independently of all other sequences. Sums and intermediate results
-are in fp32; weights and gradients are rounded to bf16 before they are multiplied. The forward pass divides the
-products of weights and values, rather than the weights, by the sums of the weights.
+sequence, one block of 32 queries at a time, and without dropout the result for a sequence does not depend on
+other sequences. Sums and intermediate results are in fp32; weights and gradients are rounded to bf16 before they
+are multiplied. The forward pass divides the products of weights and values, rather than the weights, by the sums
+of the weights.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from numba import njit
 
 from bertsmith.kernels.cpu.arrays import floats, int64s
 from bertsmith.kernels.cpu.attention_fp32 import (
-    mask_scores,
+    load_masked_scores,
     masked_row_max,
     query_token,
     round_up,
-    unpack_rows,
+    store_rows,
     visible_range,
     zero_floats,
 )
@@ -92,43 +93,49 @@ def _zero_padding(out, columns, padded_columns, rows):
 
 
 # Slots: see attention_fp32.py.
+#
+# Transposed and interleaved matrices have the suffixes _t and _p (pairs); fp32 matrices take twice as much.
 
 
 @kernel
 def forward(s):
-    num_heads, head_size, hidden_size, direction = s[6], s[7], s[6] * s[7], s[8]
-    q_stride, kv_stride = 2 * s[20], 2 * s[21]
-    stats, cu_seqlens = floats(s[3], 2 * s[13] * num_heads), int64s(s[4], s[5] + 1)
-    query_cu_seqlens, query_indices = int64s(s[22], s[5] + 1), s[23]
-    dropout = load_dropout(s, 9)
-    max_columns, max_padded = round_up(s[14]), _round_up_to_block(s[14])
+    """Compute the same as `attention_fp32.forward`."""
+    q_base, out_base, k_base, tile_config = s[1], s[2], s[19], s[18]
+    num_sequences, num_heads, head_size, direction = s[5], s[6], s[7], s[8]
+    num_queries, max_seqlen, workspace_stride = s[13], s[14], s[16]
+    q_stride, kv_stride, query_indices = 2 * s[20], 2 * s[21], s[23]  # strides in bytes
+    workspace = s[15] + 4 * thread_index() * workspace_stride
+    stats, cu_seqlens = floats(s[3], 2 * num_queries * num_heads), int64s(s[4], num_sequences + 1)
+    query_cu_seqlens, dropout = int64s(s[22], num_sequences + 1), load_dropout(s, 9)
+    hidden_size, max_columns = num_heads * head_size, round_up(max_seqlen)
+    max_padded = _round_up_to_block(max_seqlen)
     head_bytes, block_bytes = 2 * max_padded * head_size, 2 * _BLOCK * max_padded
     rows_bytes = 2 * _BLOCK * head_size
-    buffer = s[15] + 4 * thread_index() * s[16]
-    keys = buffer + head_bytes
-    values = keys + head_bytes
-    weights = values + head_bytes
+    buffer = workspace
+    keys_t = buffer + head_bytes
+    values_p = keys_t + head_bytes
+    weights = values_p + head_bytes
     queries = weights + block_bytes
     products = queries + rows_bytes  # fp32
     scores = products + 2 * rows_bytes  # fp32
     softmax_scale = float32(1) / np.sqrt(float32(head_size))
-    configure(s[18])
-    for index in range(thread_index(), s[5] * num_heads, num_threads()):
+    configure(tile_config)
+    for index in range(thread_index(), num_sequences * num_heads, num_threads()):
         sequence, head = index // num_heads, index % num_heads
         first_token, num_keys = cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence]
         first_query, end_query = query_cu_seqlens[sequence], query_cu_seqlens[sequence + 1]
         columns, padded = round_up(num_keys), _round_up_to_block(num_keys)
         head_start = 2 * head * head_size
         if first_query < end_query:
-            k = s[19] + first_token * kv_stride + head_start
+            k = k_base + first_token * kv_stride + head_start
             _copy_rows(k, kv_stride, num_keys, head_size, buffer, padded)
-            _transpose_pairs(buffer, padded, head_size // 2, keys)
+            _transpose_pairs(buffer, padded, head_size // 2, keys_t)
             _copy_rows(k + 2 * hidden_size, kv_stride, num_keys, head_size, buffer, padded)
-            _interleave_rows(buffer, padded, head_size, values)
+            _interleave_rows(buffer, padded, head_size, values_p)
         for start in range(first_query, end_query, _BLOCK):
             rows = min(_BLOCK, end_query - start)
-            _copy_rows(s[1] + start * q_stride + head_start, q_stride, rows, head_size, queries, _BLOCK)
-            multiply_block(False, queries, 2 * head_size, keys, scores, padded, head_size, rows)
+            _copy_rows(q_base + start * q_stride + head_start, q_stride, rows, head_size, queries, _BLOCK)
+            multiply_block(False, queries, 2 * head_size, keys_t, scores, padded, head_size, rows)
             for i in range(rows):
                 row, token = scores + 4 * i * padded, query_token(query_indices, start + i)
                 first_key, end_key = visible_range(token - first_token, num_keys, direction)
@@ -144,26 +151,30 @@ def forward(s):
                 stat = 2 * ((start + i) * num_heads + head)
                 stats[stat], stats[stat + 1] = row_max, float32(1) / reduce_sum(total)
             _zero_padding(weights, columns, padded, rows)
-            multiply_block(False, weights, 2 * padded, values, products, head_size, padded, rows)
+            multiply_block(False, weights, 2 * padded, values_p, products, head_size, padded, rows)
             for i in range(rows):  # A row of products has fewer elements to divide than a row of weights.
                 inverse_sum = stats[2 * ((start + i) * num_heads + head) + 1]
-                out = s[2] + 2 * (start + i) * hidden_size + head_start
-                unpack_rows(1, products + 4 * i * head_size, 1, head_size, inverse_sum, out, hidden_size)
+                out = out_base + 2 * (start + i) * hidden_size + head_start
+                store_rows(1, products + 4 * i * head_size, 1, head_size, inverse_sum, out, hidden_size)
     release()
 
 
 @kernel
 def backward(s):
-    num_heads, head_size, hidden_size, direction = s[6], s[7], s[6] * s[7], s[8]
-    q_stride, kv_stride = s[20], s[21]
-    stats, cu_seqlens = floats(s[3], 2 * s[13] * num_heads), int64s(s[4], s[5] + 1)
-    query_cu_seqlens, query_indices = int64s(s[22], s[5] + 1), s[23]
-    dropout = load_dropout(s, 9)
-    max_columns, max_padded = round_up(s[14]), _round_up_to_block(s[14])
+    """Compute the same as `attention_fp32.backward`."""
+    q_base, q_grad_base, k_base, tile_config = s[1], s[2], s[19], s[18]
+    num_sequences, num_heads, head_size, direction = s[5], s[6], s[7], s[8]
+    num_queries, max_seqlen, workspace_stride = s[13], s[14], s[16]
+    q_stride, kv_stride, query_indices = s[20], s[21], s[23]
+    out_grad_base, k_grad_base = s[17], s[24]
+    workspace = s[15] + 4 * thread_index() * workspace_stride
+    stats, cu_seqlens = floats(s[3], 2 * num_queries * num_heads), int64s(s[4], num_sequences + 1)
+    query_cu_seqlens, dropout = int64s(s[22], num_sequences + 1), load_dropout(s, 9)
+    hidden_size, max_columns = num_heads * head_size, round_up(max_seqlen)
+    max_padded = _round_up_to_block(max_seqlen)
     head_bytes, block_bytes = 2 * max_padded * head_size, 2 * _BLOCK * max_padded
     rows_bytes = 2 * _BLOCK * head_size
-    # Transposed and interleaved matrices have the suffixes _t and _p (pairs); fp32 matrices take twice as much.
-    keys = s[15] + 4 * thread_index() * s[16]
+    keys = workspace
     keys_t = keys + head_bytes
     keys_p = keys_t + head_bytes
     values = keys_p + head_bytes
@@ -183,8 +194,8 @@ def backward(s):
     out_grad_p = queries_p + rows_bytes
     query_grads = out_grad_p + rows_bytes  # fp32
     one, softmax_scale = float32(1), float32(1) / np.sqrt(float32(head_size))
-    configure(s[18])
-    for index in range(thread_index(), s[5] * num_heads, num_threads()):
+    configure(tile_config)
+    for index in range(thread_index(), num_sequences * num_heads, num_threads()):
         sequence, head = index // num_heads, index % num_heads
         first_token, num_keys = cu_seqlens[sequence], cu_seqlens[sequence + 1] - cu_seqlens[sequence]
         first_query, end_query = query_cu_seqlens[sequence], query_cu_seqlens[sequence + 1]
@@ -192,7 +203,7 @@ def backward(s):
         head_start, v_offset = 2 * head * head_size, 2 * hidden_size
         kv_start = 2 * first_token * kv_stride + head_start
         if first_query < end_query:
-            k = s[19] + kv_start
+            k = k_base + kv_start
             _copy_rows(k, 2 * kv_stride, num_keys, head_size, keys, padded)
             _transpose_pairs(keys, padded, head_size // 2, keys_t)
             _interleave_rows(keys, padded, head_size, keys_p)
@@ -203,8 +214,8 @@ def backward(s):
         for start in range(first_query, end_query, _BLOCK):
             rows, q_start = min(_BLOCK, end_query - start), 2 * start * q_stride + head_start
             out_start = 2 * start * hidden_size + head_start
-            _copy_rows(s[1] + q_start, 2 * q_stride, rows, head_size, queries, _BLOCK)
-            _copy_rows(s[17] + out_start, 2 * hidden_size, rows, head_size, out_grad, _BLOCK)
+            _copy_rows(q_base + q_start, 2 * q_stride, rows, head_size, queries, _BLOCK)
+            _copy_rows(out_grad_base + out_start, 2 * hidden_size, rows, head_size, out_grad, _BLOCK)
             multiply_block(False, queries, 2 * head_size, keys_t, scores, padded, head_size, rows)
             multiply_block(False, out_grad, 2 * head_size, values_t, weight_grads, padded, head_size, rows)
             for i in range(rows):
@@ -216,7 +227,7 @@ def backward(s):
                 total = splat(0.0)
                 weight_row, score_grad_row = weights + 2 * i * padded, score_grads + 2 * i * padded
                 for j in range(0, columns, VECTOR_WIDTH):
-                    score = mask_scores(row, j, first_key, end_key) * softmax_scale
+                    score = load_masked_scores(row, j, first_key, end_key) * softmax_scale
                     weight = exp_nonpositive(score - row_max) * inverse_sum
                     grad = load(grad_row + 4 * j)
                     dropped_weight = weight
@@ -227,14 +238,15 @@ def backward(s):
                     store_bf16(weight_row + 2 * j, dropped_weight)
                     store(grad_row + 4 * j, grad)
                     total = total + grad
-                grad_sum = splat(reduce_sum(total))
+                delta = splat(reduce_sum(total))
                 for j in range(0, columns, VECTOR_WIDTH):
-                    grad = load(grad_row + 4 * j) - load(row + 4 * j) * grad_sum
+                    grad = load(grad_row + 4 * j) - load(row + 4 * j) * delta
+                    # The queries are not scaled here, so this passes the scale to the gradients of both factors.
                     store_bf16(score_grad_row + 2 * j, grad * softmax_scale)
             _zero_padding(weights, columns, padded, rows)
             _zero_padding(score_grads, columns, padded, rows)
             multiply_block(False, score_grads, 2 * padded, keys_p, query_grads, head_size, padded, rows)
-            unpack_rows(1, query_grads, rows, head_size, one, s[2] + q_start, q_stride)
+            store_rows(1, query_grads, rows, head_size, one, q_grad_base + q_start, q_stride)
             _interleave_rows(weights, _BLOCK, padded, pairs)
             _transpose_pairs(pairs, _BLOCK // 2, padded, weights_t)
             _interleave_rows(score_grads, _BLOCK, padded, pairs)
@@ -247,7 +259,7 @@ def backward(s):
                 values_out, keys_out = value_grads + out, key_grads + out
                 multiply_block(True, weights_a, a_stride, out_grad_p, values_out, head_size, _BLOCK, _BLOCK)
                 multiply_block(True, scores_a, a_stride, queries_p, keys_out, head_size, _BLOCK, _BLOCK)
-        kv_grad = s[24] + kv_start
-        unpack_rows(1, key_grads, num_keys, head_size, one, kv_grad, kv_stride)
-        unpack_rows(1, value_grads, num_keys, head_size, one, kv_grad + v_offset, kv_stride)
+        kv_grad = k_grad_base + kv_start
+        store_rows(1, key_grads, num_keys, head_size, one, kv_grad, kv_stride)
+        store_rows(1, value_grads, num_keys, head_size, one, kv_grad + v_offset, kv_stride)
     release()

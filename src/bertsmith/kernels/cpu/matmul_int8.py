@@ -51,7 +51,7 @@ def int8_linear(
     run(
         gemm.int8_linear_kernel,
         *(is_bf16(x), x, linear.input_scale, linear.weight, out),
-        *(linear.dequant.weight_sums, linear.dequant.scale, linear.dequant.bias),
+        *(linear.dequant.weight_sums, linear.dequant.weight_scale, linear.dequant.bias),
         *(rows, inputs, outputs, float_bits(MIN_QUANT_STEP), workspace, thread_bytes, is_bf16(out)),
         *(gelu, amx.TILE_CONFIG, linear.outlier_channel, linear.dequant.outlier_weight),
     )
