@@ -287,8 +287,8 @@ class KernelBackend(MatmulBackend):
             x: Hidden states, [N, H].
             layout: The sequences.
             modules: The layer's modules.
-            rows: Tokens whose output is needed, long [M], for an output [M, H]: on a CPU in ascending order, on a
-                GPU in any order, in padded batches with repetitions.
+            rows: Tokens whose output is needed, long [M], for an output [M, H]; see `models.encoder` for their
+                order. None: all.
         """
         return None
 
@@ -328,7 +328,7 @@ class KernelBackend(MatmulBackend):
 
         Args:
             x: Hidden states, [N, H], from which queries, keys, and values are computed.
-            rows: The tokens with a query, long [M] in ascending order.
+            rows: The tokens with a query, long [M]; see `models.encoder` for their order.
             layout: The sequences.
             num_heads: Number of attention heads.
             dropout: The dropout of the attention weights.
