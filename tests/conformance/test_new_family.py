@@ -74,7 +74,7 @@ TOY = Family(
     structure={"embedding_size": None, "share": "none", "first_position": "zero"},
     keys={"hidden_size": "d_model", "num_hidden_layers": "depth"},
     fixed={"flavour": "plain"},
-    encoder=partial(Encoder, layer=_toy_block),
+    encoder=partial(Encoder, build_layer=_toy_block),
 )
 
 

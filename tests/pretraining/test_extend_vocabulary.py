@@ -115,9 +115,9 @@ def test_proposals_are_ranked_by_what_they_save() -> None:
 
 def test_a_comparison_leaves_out_what_is_common_everywhere() -> None:
     here, there = counted("cardio " * 4 + "gram " * 4 + "the " * 92), counted("gram " * 40 + "the " * 60)
-    rows = propose_words(here, small(), reference_words=there)
+    rows = propose_words(here, small(), reference_counts=there)
     assert [r.word for r in rows] == []
-    rows = propose_words(here, small(), min_frequency=1, reference_words=there)
+    rows = propose_words(here, small(), min_frequency=1, reference_counts=there)
     assert [r.word for r in rows] == ["cardio"]
     assert rows[0].commoner == pytest.approx((4 / 100) / (1 / 101))
 

@@ -3,11 +3,18 @@
 Model families may build it from other embeddings and layers, and layers may share modules.
 
 Shapes: N tokens in a packed batch, M of them selected, H hidden size, A attention heads, L layers, B sequences, t
-tokens of one sequence, T tokens of a padded one. "Rows" are indices of tokens in the packed batch.
+tokens of one sequence, T tokens of a padded one.
+
+The row of a token is its index in the packed batch. An argument `rows`, long [M], selects the tokens whose output
+is needed. Callers of `Encoder` may pass rows in any order, and some repeatedly. On a CPU, whose kernels need
+ascending rows, the encoder first pads them with row 0 if the layout pads (`AttentionLayout.pads_rows`), and sorts
+them; on a GPU it passes them on unchanged. So layers and kernels accept repeated rows. Padding rows are rows of a
+matrix after the last token that belong to no token; only a CPU has them, and no result depends on them.
 
 Modules compute by their attribute `kernels`, which `ComputeContext.prepare_modules` sets. An optional fused
-kernel returns None for inputs that it does not support; the module then computes the parts one by one. A module
-with hooks is always called itself, so that its hooks run.
+kernel returns None for inputs that it does not support; the module then computes the parts one by one. No kernel
+replaces a layer, a sublayer (`Attention`, `FeedForward`), or a linear layer of these that has hooks, so its hooks
+run. Hooks of a layer's dropout and LayerNorms, and of a `SharedModule` itself, may not run.
 """
 
 from __future__ import annotations
@@ -36,12 +43,12 @@ from bertsmith.models.weight_init import init_weights
 from bertsmith.packed import Packed
 
 
-class Queries(NamedTuple):
+class QueryTokens(NamedTuple):
     """The M tokens whose output a layer computes, if not all are needed.
 
     Attributes:
-        rows: Indices of the tokens in the packed batch, sorted long [M].
-        inputs: Inputs of attention at these tokens, [M, H].
+        rows: The rows of the tokens, long [M] (see the module docstring).
+        inputs: Inputs of the query projection at these tokens, [M, H].
     """
 
     rows: Tensor
@@ -49,7 +56,11 @@ class Queries(NamedTuple):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with its output projection; query, key, and value are one matrix product."""
+    """Multi-head self-attention with its output projection; query, key, and value are one matrix product.
+
+    Quantization replaces the linear layers by `Int8Linear`, whose weights cannot be split into those of queries,
+    keys, and values.
+    """
 
     kernels: KernelBackend = REFERENCE
 
@@ -60,25 +71,25 @@ class Attention(nn.Module):
         self.output = Linear(config.hidden_size, config.hidden_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob, generator)
 
-    def forward(self, x: Tensor, layout: AttentionLayout, queries: Queries | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout, query_tokens: QueryTokens | None = None) -> Tensor:
         """Compute [N, H] → [N, H], or [M, H] for some tokens.
 
         Args:
             x: The input, [N, H].
             layout: The layout of the batch.
-            queries: The tokens whose output is needed; None: all.
+            query_tokens: The tokens whose output is needed; None: all.
         """
         dropout = self.dropout if self.dropout.is_active else None
         attend = None
-        if queries is not None and isinstance(self.qkv, Linear) and not has_hooks(self.qkv):
+        if query_tokens is not None and isinstance(self.qkv, Linear) and not has_hooks(self.qkv):
             attend = self.kernels.attention_of_queries(
-                x, queries.rows, layout.sequence_layout, self.num_heads, dropout
+                x, query_tokens.rows, layout.sequence_layout, self.num_heads, dropout
             )
-        if queries is not None and attend is not None:
-            context = attend(*self._project_separately(queries.inputs, x))
+        if query_tokens is not None and attend is not None:
+            context = attend(*self._project_separately(query_tokens.inputs, x))
         else:
             context = attention(self.qkv(x), layout, self.num_heads, dropout, self.kernels)
-            context = _select_rows(context, None if queries is None else queries.rows)
+            context = _select_rows(context, None if query_tokens is None else query_tokens.rows)
         return self.output(context)  # type: ignore[no-any-return]
 
     def _project_separately(self, query_inputs: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -93,7 +104,10 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """The feed-forward sublayer, W2·act(W1·x + b1) + b2: [N, H] → [N, H]."""
+    """The feed-forward sublayer, W2·act(W1·x + b1) + b2: [N, H] → [N, H].
+
+    Quantization replaces the linear layers by `Int8Linear`, which can apply GELU to its output (`supports_gelu`).
+    """
 
     kernels: KernelBackend = REFERENCE
 
@@ -154,9 +168,10 @@ class TransformerLayer(nn.Module):
         self._norm_first = norm_first
 
     def forward(self, x: Tensor, layout: AttentionLayout, rows: Tensor | None = None) -> Tensor:
-        """Compute [N, H] → [N, H], or [M, H] for the tokens `rows`, sorted long [M].
+        """Compute [N, H] → [N, H], or [M, H] for the tokens `rows` (see the module docstring).
 
-        Of other tokens only the keys and values are computed.
+        The output projection and the feed-forward sublayer are computed for these tokens only, and so are queries
+        and attention where the kernels support it.
         """
         modules = self.fusable_modules()
         output = (
@@ -196,8 +211,8 @@ class TransformerLayer(nn.Module):
         if self._norm_first:
             attention_input = self.attention_norm(x)
             query_inputs = _select_rows(attention_input, rows)
-        queries = None if rows is None else Queries(rows, query_inputs)
-        attention_output = self.attention(attention_input, layout, queries)
+        query_tokens = None if rows is None else QueryTokens(rows, query_inputs)
+        attention_output = self.attention(attention_input, layout, query_tokens)
         x = self._add_residual(residual, attention_output, self.attention_norm)
         feed_forward_output = self.feed_forward(self.output_norm(x) if self._norm_first else x)
         return self._add_residual(x, feed_forward_output, self.output_norm)
@@ -210,7 +225,7 @@ class TransformerLayer(nn.Module):
 
 
 def build_layer(config: ModelConfig, generator: torch.Generator) -> TransformerLayer:
-    """Build BERT's layer."""
+    """Build a layer with BERT's sublayers; LayerNorm is before or after them as `config.norm` says."""
     return TransformerLayer(
         Attention(config, generator),
         FeedForward(config),
@@ -260,7 +275,7 @@ _SHARED_SUBMODULES = {
 def _build_blocks(
     config: ModelConfig, generator: torch.Generator, build: LayerBuilder
 ) -> list[TransformerLayer]:
-    """Build the distinct layers: one per group if layers share all parameters, else L."""
+    """Build `Encoder.blocks`: one layer per group if layers share all parameters, else L."""
     if config.share == "all":
         return [build(config, generator) for _ in range(config.share_groups)]
     blocks = [build(config, generator) for _ in range(config.num_hidden_layers)]
@@ -276,9 +291,11 @@ class Encoder(nn.Module):
     """Embeddings and layers, with fp32 weights.
 
     Attributes:
-        blocks: The distinct layers; see `layers`.
+        blocks: The layers as registered modules: L of them, or one per group of layers that share all parameters
+            (`config.share_groups`, ALBERT's num_hidden_groups). `layers` has L modules in either case.
         forward_context: Makes the context manager of a forward pass (`ComputeContext.autocast_encoder`).
-        is_int8: True if torch computes the layers' matrix products in int8.
+        is_int8: True if torch, not our kernels, computes the layers' matrix products in int8; rows are then
+            padded (see `_layout`).
     """
 
     kernels: KernelBackend = REFERENCE
@@ -290,8 +307,8 @@ class Encoder(nn.Module):
         config: ModelConfig,
         generator: torch.Generator | None = None,
         *,
-        embeddings: Callable[[ModelConfig, torch.Generator], Embeddings] = Embeddings,
-        layer: LayerBuilder = build_layer,
+        build_embeddings: Callable[[ModelConfig, torch.Generator], Embeddings] = Embeddings,
+        build_layer: LayerBuilder = build_layer,
     ) -> None:
         """Build an encoder with random weights.
 
@@ -299,14 +316,14 @@ class Encoder(nn.Module):
             config: The model's sizes and switches.
             generator: Draws the initial weights and all dropout masks; the encoder is on its device. None: a new
                 generator on the CPU with seed 0.
-            embeddings: Builds the embeddings.
-            layer: Builds a layer.
+            build_embeddings: Builds the embeddings.
+            build_layer: Builds a layer.
         """
         super().__init__()
         self.config = config
         self._generator = torch.Generator().manual_seed(0) if generator is None else generator
-        self.embeddings: Embeddings = embeddings(config, self._generator)
-        self.blocks = nn.ModuleList(_build_blocks(config, self._generator, layer))
+        self.embeddings: Embeddings = build_embeddings(config, self._generator)
+        self.blocks = nn.ModuleList(_build_blocks(config, self._generator, build_layer))
         eps = config.layer_norm_eps
         self.norm = nn.LayerNorm(config.hidden_size, eps) if config.norm == "pre" else None
         init_weights(self, config.initializer_range, self._generator)
@@ -343,8 +360,8 @@ class Encoder(nn.Module):
             inputs: A packed batch, or padded token ids, long [B, T] (see `padded`).
             attention_mask: See `padded`.
             token_type_ids: See `padded`.
-            rows: Indices of tokens in a packed batch, long [M]; the last layer computes queries, attention, and
-                feed-forward for these only.
+            rows: The tokens of a packed batch whose output is needed, long [M], in any order; the last layer
+                computes its feed-forward sublayer for these only. None: all.
 
         Returns:
             fp32 [N, H] for a packed batch, [M, H] with `rows`, [B, T, H] for padded ids.
@@ -359,7 +376,10 @@ class Encoder(nn.Module):
             return (x if self.norm is None else self.norm(x)).float()
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
-        """Return the outputs of the embeddings and of each layer, L + 1 tensors [N, H], fp32."""
+        """Return the outputs of the embeddings and of each layer, L + 1 tensors [N, H], fp32.
+
+        With pre-norm the last one is the output of the final LayerNorm, so it equals the output of `forward`.
+        """
         self._check_length(packed.max_seqlen)
         with self.forward_context():
             states = list(self._layer_outputs(packed))
@@ -394,7 +414,7 @@ class Encoder(nn.Module):
             return output[:num_tokens]
         sorted_rows, inverse = layout.sort_rows(rows)
         output = last_layer(x, layout, sorted_rows)
-        # without an inverse the order is unchanged, and only padding follows
+        # Without an inverse the rows have kept their order, and any padding is at their end.
         return output[: len(rows)] if inverse is None else output.index_select(0, inverse)
 
     def _layout(self, packed: Packed, x: Tensor) -> AttentionLayout:
@@ -403,6 +423,8 @@ class Encoder(nn.Module):
         Without gradients only sequences of equal length are batched into one matrix product, so that a sequence's
         output does not depend, even in rounding, on the rest of its batch.
         """
+        # On a CPU, int8 and bf16 matrix products of torch, and those in fp32 on some processors, are oneDNN's. It
+        # prepares each new shape at some cost, so the number of rows is padded to a multiple (`_ROW_MULTIPLE`).
         uses_torch_matmul = x.is_cpu and not self.kernels.has_fast_matmul(x)
         uses_onednn = uses_torch_matmul and (
             torch.is_autocast_enabled(x.device.type) or hardware.onednn_is_faster()
@@ -411,7 +433,6 @@ class Encoder(nn.Module):
             packed,
             self.config.attention_direction,
             equal_lengths_only=not torch.is_grad_enabled(),
-            # oneDNN, which int8 layers use, too, prepares each new shape at some cost: pad to few shapes
             pads_rows=self.is_int8 or uses_onednn,
         )
 
@@ -452,8 +473,8 @@ class Encoder(nn.Module):
         Returns:
             fp32 [B, T, H], zeros on padding.
 
-        As in transformers, a token's position is its column. RoBERTa instead numbers only the tokens that are not
-        the padding id.
+        Positions are column indices (BERT) or, for RoBERTa, counts of the preceding ids that are not the padding
+        id, both as in transformers.
         """
         packed = Packed.from_padded(input_ids, attention_mask, token_type_ids)
         self._check_ids(packed)
@@ -463,8 +484,10 @@ class Encoder(nn.Module):
             # Without RoBERTa's offset, which the embeddings add; -1 is the position of padding ids.
             positions = is_token.cumsum(1) * is_token - 1
             packed = replace(packed, positions=positions[mask])
+        # Positions are checked, not lengths: padding on the left takes positions, and on the right it does not.
         if input_ids.shape[1] > self.config.max_length and len(packed.positions):
-            self._check_length(int(packed.positions.max()) + 1)
+            counts_padding = self.config.first_position == "zero"
+            self._check_length(int(packed.positions.max()) + 1, counts_padding=counts_padding)
         hidden = self(packed)
         padded: Tensor = hidden.new_zeros(*input_ids.shape, hidden.shape[1])
         return padded.masked_scatter(mask[..., None], hidden)
@@ -488,10 +511,12 @@ class Encoder(nn.Module):
                 hint="encode the text with the model's tokenizer",
             )
 
-    def _check_length(self, length: int) -> None:
+    def _check_length(self, length: int, *, counts_padding: bool = False) -> None:
         if length > self.config.max_length:
+            padding = " including padding on its left" if counts_padding else ""
             raise ValueError(
-                f"a sequence has {pluralize(length, 'token')}, and the model's limit is {self.config.max_length} "
+                f"a sequence has {pluralize(length, 'token')}{padding}, and the model's limit is "
+                f"{self.config.max_length} "
                 f"(max_position_embeddings {self.config.max_position_embeddings}): truncate it or split it into "
                 "windows"
             )
@@ -505,9 +530,9 @@ def _find_invalid_id(ids: Tensor, count: int) -> int | None:
 
 
 def copy_without_hooks(encoder: Encoder) -> Encoder:
-    """Return a copy of an encoder, in evaluation mode, with the same weights and without hooks."""
-    # deepcopy does not copy an object whose id is in its memo, but takes the memo's value: here the weights
-    # themselves, and empty dictionaries of hooks.
+    """Return a copy without hooks, in evaluation mode, that shares the parameters and the generator."""
+    # deepcopy does not copy an object whose id is in its memo, but takes the memo's value: here the
+    # parameters and the generator themselves, and empty dictionaries of hooks.
     memo: dict[int, Any] = {id(shared): shared for shared in (*encoder.parameters(), encoder.generator)}
     for module in encoder.modules():
         for hooks in (

@@ -47,8 +47,8 @@ _OF_TOKENS = (
 
 @dataclass(frozen=True)
 class Choice:
-    """Which words are proposed: see `vocabulary.extend.propose`. against: files whose words are too common to be
-    the domain's."""
+    """Which words are proposed: see `tokenizer_training.extend.propose_words`. against: files whose words are too
+    common to be the domain's."""
 
     words: int = 1000
     min_frequency: int = 5
@@ -79,8 +79,9 @@ def extend_tokenizer(
     name, such as words=500 or text_column="title". overwrite: replace what an earlier call wrote; any other
     folder is refused. word_list: a file with one word a line to add instead of proposed ones; `files` may then
     be empty. out None: only propose. Returns the report, which also stands in extension.json beside the
-    tokenizer: `words` (word, count, pieces, saved), `effect` on the files (see `vocabulary.extend.effect`),
-    sizes before and after. With byte-level BPE what words are joined from takes entries, too (`kinds.py`).
+    tokenizer: `words` (word, count, pieces, saved), `effect` on the files (see
+    `tokenizer_training.extend.compare_tokenizations`), sizes before and after. With byte-level BPE the
+    intermediate pieces of words take entries, too (`tokenizer_training/added_words.py`).
 
     The new rows of the token table (of both, where a model has another beside it), of the masked-LM bias, and of a
     masked-LM decoder that is not the token table, are the mean of their pieces' rows (init "mean") or the first
@@ -197,7 +198,7 @@ def _words(
         max_words=choice.words,
         min_frequency=choice.min_frequency,
         min_pieces=choice.min_pieces,
-        reference_words=against,
+        reference_counts=against,
         keep_others=choice.keep_others,
     )
     if not words:

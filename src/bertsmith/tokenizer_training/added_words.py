@@ -6,9 +6,18 @@
 * Unigram takes the pieces with the highest sum of scores (log probabilities). A new word's score is slightly
   higher than the sum of its pieces' scores, so that it replaces them and little else.
 
-A word has three forms: as written ("cardio"); as a pretoken, which is what the model receives after normalization
-and pre-tokenization ("Ġcardio" in byte-level BPE, "▁cardio," with its punctuation in Unigram); and as a token, the
-entry of the vocabulary ("Ġcardio", "▁cardio").
+A word has these forms, here in the text "the cardio, then":
+
+* The word as written is "cardio".
+* Its text has only this word and can be encoded as the word's token: "cardio", in byte-level BPE " cardio".
+* Its pretoken is what the model receives after normalization and pre-tokenization: "cardio" in WordPiece,
+  "Ġcardio" in byte-level BPE, and with its punctuation "▁cardio," in Unigram.
+* Its token is the entry of the vocabulary: "cardio", "Ġcardio", and "▁cardio". It is the candidate token of the
+  pretoken, that is, the token that the pretoken can become; "▁(cardio)" in Unigram and a pretoken without "Ġ" in
+  byte-level BPE have none.
+
+An entry is a token of the vocabulary with its id. The pieces of a word are the tokens into which a vocabulary
+splits it. A run is a part of a text that has the same pretokens when it is pre-tokenized alone.
 """
 
 from __future__ import annotations
@@ -35,7 +44,7 @@ _LEADING_WORD = re.compile(rf"{unigram.WORD_PREFIX}[^\W_]+")  # letters and digi
 class VocabularyKind:
     """The forms of a word in a kind of vocabulary, and the entries that it needs.
 
-    This base class is for WordPiece, in which all three forms are equal.
+    This base class is for WordPiece, in which all forms of a word are equal.
 
     Attributes:
         max_word_length: Maximum number of characters; a longer word is unknown whatever the vocabulary contains.

@@ -2,9 +2,9 @@
 
 Words that the vocabulary splits into several tokens are proposed, ranked by the number of tokens that an entry of
 their own saves. New words are appended to the vocabulary, so existing ids do not change; `added_words.py` has the
-rules for each kind of vocabulary, and defines pretokens. A new word may also start longer ones ("cardio" in
-"cardiogram"), which are then split differently. The report counts and shows the other words of the corpus that
-change; with WordPiece, new words that cause such changes can be excluded.
+rules for each kind of vocabulary, and defines run, text, pretoken, token, entry, and piece. A new word may also
+start longer ones ("cardio" in "cardiogram"), which are then split differently. The report counts and shows the
+other words of the corpus that change; with WordPiece, new words that cause such changes can be excluded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS, Vocabular
 # Runs (see `VocabularyKind.split_runs`) are counted, and pre-tokenized when either limit is reached.
 _MAX_PENDING_RUNS = 500_000
 _MAX_PENDING_CHARACTERS = 1 << 25
-_MAX_DISTINCT_WORDS = 2_000_000  # some 250 MB; if there are more, the rarer half is evicted
+# Some 250 MB. If there are more, only half as many, the most frequent ones, are kept. A word that was evicted and
+# occurs again is counted from 0, so counts are lower bounds.
+_MAX_DISTINCT_WORDS = 2_000_000
 _MAX_EXAMPLES = 20  # number of changed words in a report
 
 
@@ -45,7 +47,8 @@ class NewWord:
         count: Number of occurrences in the corpus; 0 without a corpus.
         pieces: Its tokens in the old vocabulary.
         saved: Number of tokens of the corpus that the new entry saves.
-        commoner: Its relative frequency in the corpus divided by that in the reference corpus; None without one.
+        commoner: Its frequency ratio: the relative frequency in the corpus divided by that in the reference
+            corpus, as `propose_words` computes it; None without a reference corpus.
     """
 
     word: str
@@ -60,8 +63,8 @@ class WordCounts:
     """The counted words of a corpus, as pretokens.
 
     Attributes:
-        counts: Number of occurrences of each pretoken.
-        total: Number of all pretokens.
+        counts: Number of occurrences of each pretoken; a lower bound if any were evicted.
+        total: Number of all pretokens, those that are too long or evicted included.
         too_long: Number of pretokens that exceed `VocabularyKind.max_word_length`, which are always unknown.
         num_evicted: Number of occurrences of rare pretokens that were removed from `counts` to limit memory.
     """
@@ -104,7 +107,7 @@ class _WordCounter:
         self._kind = VOCABULARY_KINDS[tokenizer.kind]
         self._pending: Counter[str] = Counter()
         self._num_characters = 0
-        self._words = WordCounts(Counter())
+        self._word_counts = WordCounts(Counter())
 
     def add(self, text: str) -> None:
         self._pending.update(self._kind.split_runs(text))
@@ -114,23 +117,23 @@ class _WordCounter:
 
     def finish(self) -> WordCounts:
         self._count_pending()
-        return self._words
+        return self._word_counts
 
     def _count_pending(self) -> None:
-        words, max_length = self._words, self._kind.max_word_length
+        word_counts, max_length = self._word_counts, self._kind.max_word_length
         for run, count in self._pending.items():
             for pretoken in pre_tokenize(self._backend, run):
-                words.total += count
+                word_counts.total += count
                 if max_length is not None and len(pretoken) > max_length:
-                    words.too_long += count
+                    word_counts.too_long += count
                 else:
-                    words.counts[pretoken] += count
+                    word_counts.counts[pretoken] += count
         self._pending.clear()
         self._num_characters = 0
-        if len(words.counts) > _MAX_DISTINCT_WORDS:
-            frequent = Counter(dict(words.counts.most_common(_MAX_DISTINCT_WORDS // 2)))
-            words.num_evicted += words.counts.total() - frequent.total()
-            words.counts = frequent
+        if len(word_counts.counts) > _MAX_DISTINCT_WORDS:
+            frequent = Counter(dict(word_counts.counts.most_common(_MAX_DISTINCT_WORDS // 2)))
+            word_counts.num_evicted += word_counts.counts.total() - frequent.total()
+            word_counts.counts = frequent
 
 
 def pre_tokenize(backend: tokenizers.Tokenizer, text: str) -> list[str]:
@@ -142,30 +145,33 @@ def pre_tokenize(backend: tokenizers.Tokenizer, text: str) -> list[str]:
 
 
 def propose_words(
-    words: WordCounts,
+    word_counts: WordCounts,
     tokenizer: Tokenizer,
     *,
     max_words: int = 1000,
     min_frequency: int = 5,
     min_pieces: int = 2,
-    reference_words: WordCounts | None = None,
+    reference_counts: WordCounts | None = None,
     keep_others: bool = False,
 ) -> list[NewWord]:
     """Return the words of a corpus that save the most tokens if each gets an entry, the best first.
 
-    A word saves count · (pieces - 1) tokens. With `reference_words`, this is multiplied by log2 of the ratio of
-    the word's relative frequencies in the corpus and in the reference corpus (where 1 is added to its count, so
-    that none is 0). Ties are in alphabetical order.
+    A word saves count * (pieces - 1) tokens, which is its score. With a reference corpus, the score is
+
+        count * (pieces - 1) * log2((count / total) / ((reference count + 1) / (reference total + 1))).
+
+    The argument of the logarithm is the word's frequency ratio (`NewWord.commoner`). Ties are in alphabetical
+    order.
 
     Args:
-        words: The words of the corpus. Those with a letter and without unknown pieces are considered.
+        word_counts: The words of the corpus. Those with a letter and without unknown pieces are considered.
         tokenizer: The tokenizer to extend.
         max_words: Maximum number of words to return.
         min_frequency: Minimum number of occurrences.
-        min_pieces: Minimum number of tokens into which a word is split.
-        reference_words: The words of a reference corpus, such as general text; words that are not relatively more
-            frequent in the corpus than there are excluded.
-        keep_others: Exclude words that would change the tokens of another word of the corpus.
+        min_pieces: Minimum number of tokens into which a word is split; at least 2 are required in any case.
+        reference_counts: The words of a reference corpus, such as general text; words whose frequency ratio is not
+            above 1 are excluded.
+        keep_others: Keep the tokens of all other words of the corpus: exclude words that would change any.
 
     Raises:
         InputError: `keep_others` is set for a kind of tokenizer that cannot determine such changes.
@@ -178,11 +184,13 @@ def propose_words(
             argument="keep_others",
             hint="omit it: the report shows the words that change",
         )
-    counts = kind.candidate_tokens(words.counts)
-    reference_counts = None if reference_words is None else kind.candidate_tokens(reference_words.counts)
+    token_counts = kind.candidate_tokens(word_counts.counts)
+    reference_token_counts = None
+    if reference_counts is not None:
+        reference_token_counts = kind.candidate_tokens(reference_counts.counts)
     vocabulary, unk_token = set(tokenizer.tokens), _unk_token(tokenizer)
     scored_words: list[tuple[float, NewWord]] = []
-    for token, count in counts.items():
+    for token, count in token_counts.items():
         if count < min_frequency or token in vocabulary:
             continue
         word = kind.to_word(token)
@@ -193,16 +201,16 @@ def propose_words(
             continue
         num_saved = count * (len(pieces) - 1)
         frequency_ratio, weight = None, 1.0
-        if reference_words is not None and reference_counts is not None:
-            frequency = count / max(1, words.total)
-            frequency_ratio = frequency * (reference_words.total + 1) / (reference_counts[token] + 1)
+        if reference_counts is not None and reference_token_counts is not None:
+            frequency = count / max(1, word_counts.total)
+            frequency_ratio = frequency * (reference_counts.total + 1) / (reference_token_counts[token] + 1)
             weight = math.log2(frequency_ratio)
         if weight > 0:
             new_word = NewWord(word, count, pieces, num_saved, frequency_ratio)
             scored_words.append((num_saved * weight, new_word))
     scored_words.sort(key=lambda item: (-item[0], item[1].word))
     backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
-    sorted_words = sorted(words.counts) if keep_others else []
+    sorted_words = sorted(word_counts.counts) if keep_others else []
     best_words: list[NewWord] = []
     for _, new_word in scored_words:
         if len(best_words) == max_words:
@@ -280,7 +288,7 @@ def read_word_list(file: str | Path, tokenizer: Tokenizer) -> tuple[list[str], l
 
 
 def _unk_token(tokenizer: Tokenizer) -> str | None:
-    """Return the unknown token; None for byte-level BPE, in which every text has pieces."""
+    """Return the unknown token; None for byte-level BPE, which has a token for each byte."""
     return None if tokenizer.kind == "byte_level_bpe" else tokenizer.tokens[tokenizer.unk_token_id]
 
 
@@ -319,7 +327,7 @@ def _check_word(
     if kind.candidate_token(kind.to_token(word)) != kind.to_token(word):
         raise InputError(
             "word_has_other_characters",
-            f"'{word[:60]}' contains more than letters and digits, which this kind of vocabulary does not join",
+            f"a new Unigram token has letters and digits only, and '{word[:60]}' has other characters",
             location=location,
             hint="list words of letters and digits only",
         )
@@ -377,6 +385,8 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
     model = definition["model"]
     added_token_ids = _added_tokens_outside_vocabulary(tokenizer, definition)
     if tokenizer.kind == "unigram":
+        # The log probability 0, the highest one, is that of SentencePiece's user-defined symbols: the model does
+        # not split them.
         model["vocab"].extend([token, 0.0] for token in added_token_ids)
     else:
         model["vocab"].update(added_token_ids)
@@ -387,7 +397,9 @@ def add_words(tokenizer: Tokenizer, words: Sequence[str]) -> Tokenizer:
         tokenizer.save(folder)
         atomic.write_text(folder / "tokenizer.json", json.dumps(definition, ensure_ascii=False))
         if (model_file := folder / "spiece.model").exists():
-            if added_token_ids:  # SentencePiece has no equivalent of such tokens.
+            # In a spiece.model, added tokens would become ordinary pieces: alone, it would define another
+            # tokenizer than tokenizer.json does.
+            if added_token_ids:
                 model_file.unlink()
             else:
                 atomic.write_bytes(model_file, unigram.append_pieces(model_file.read_bytes(), model["vocab"]))
@@ -403,8 +415,11 @@ def piece_ids_of_new_tokens(old: Tokenizer, extended: Tokenizer) -> list[list[in
 def _added_tokens_outside_vocabulary(tokenizer: Tokenizer, definition: Mapping[str, Any]) -> dict[str, int]:
     """Return the ids of added tokens that are not in the model's vocabulary, in the order of their ids.
 
-    `add_words` makes them part of it: otherwise the backend would give them new ids after the new words. That
-    would change how a word that is such a token is split, which is an `InputError`.
+    They have ids after the vocabulary, so appended words would shift them; `add_words` therefore moves them into
+    the vocabulary. A token that is also a pretoken would then be a piece of words that the model reads.
+
+    Raises:
+        InputError: An added token is also a pretoken.
     """
     backend = tokenizers.Tokenizer.from_str(tokenizer.definition)
     added_tokens = sorted((int(token["id"]), token["content"]) for token in definition["added_tokens"])
@@ -420,21 +435,21 @@ def _added_tokens_outside_vocabulary(tokenizer: Tokenizer, definition: Mapping[s
 
 
 class _ChangedWord(NamedTuple):
-    """A pretoken with its number of occurrences and its tokens in the old and in the extended vocabulary."""
+    """A pretoken with its number of occurrences and its tokens before and after the extension."""
 
     num_occurrences: int
     pretoken: str
-    old_tokens: list[str]
-    new_tokens: list[str]
+    tokens_before: list[str]
+    tokens_after: list[str]
 
 
 def compare_tokenizations(
-    words: WordCounts, before: Tokenizer, after: Tokenizer, new_words: Sequence[str]
+    word_counts: WordCounts, before: Tokenizer, after: Tokenizer, new_words: Sequence[str]
 ) -> dict[str, Any]:
     """Compare the tokens of a corpus before and after the extension of a vocabulary.
 
     Args:
-        words: The words of the corpus.
+        word_counts: The words of the corpus.
         before: The old tokenizer.
         after: The extended tokenizer.
         new_words: The new words, as written.
@@ -444,45 +459,45 @@ def compare_tokenizations(
         tokens that are saved; `unknown_before` and `unknown_after`, occurrences of words with unknown pieces;
         `words_forgotten`, see `WordCounts.num_evicted`; and `other_words`, words that are not new but are split
         differently: the number of distinct ones and of occurrences, how many of the distinct ones have more tokens
-            or become unknown, and the most frequent ones with both tokenizations.
+        or become unknown, and the most frequent ones with both tokenizations.
     """
-    old_splitter, new_splitter = _WordSplitter(before), _WordSplitter(after)
+    splitter_before, splitter_after = _WordSplitter(before), _WordSplitter(after)
     kind, unk_token = VOCABULARY_KINDS[before.kind], _unk_token(before)
-    added_tokens = {kind.to_token(word) for word in new_words}
+    new_tokens = {kind.to_token(word) for word in new_words}
     # Words that are too long are one unknown token, and words that were evicted count as one token.
-    tokens_before = tokens_after = words.too_long + words.num_evicted
-    unknown_before = unknown_after = words.too_long
+    num_tokens_before = num_tokens_after = word_counts.too_long + word_counts.num_evicted
+    unknown_before = unknown_after = word_counts.too_long
     changed: list[_ChangedWord] = []
-    for pretoken, count in words.counts.items():
-        old_tokens, new_tokens = old_splitter.tokens(pretoken), new_splitter.tokens(pretoken)
-        tokens_before += count * len(old_tokens)
-        tokens_after += count * len(new_tokens)
-        unknown_before += count * (unk_token in old_tokens)
-        unknown_after += count * (unk_token in new_tokens)
-        if old_tokens != new_tokens and kind.candidate_token(pretoken) not in added_tokens:
-            changed.append(_ChangedWord(count, pretoken, old_tokens, new_tokens))
+    for pretoken, count in word_counts.counts.items():
+        tokens_before, tokens_after = splitter_before.tokens(pretoken), splitter_after.tokens(pretoken)
+        num_tokens_before += count * len(tokens_before)
+        num_tokens_after += count * len(tokens_after)
+        unknown_before += count * (unk_token in tokens_before)
+        unknown_after += count * (unk_token in tokens_after)
+        if tokens_before != tokens_after and kind.candidate_token(pretoken) not in new_tokens:
+            changed.append(_ChangedWord(count, pretoken, tokens_before, tokens_after))
     changed.sort(key=lambda word: (-word.num_occurrences, word.pretoken))
     return {
-        "words": words.total,
-        "tokens_before": tokens_before,
-        "tokens_after": tokens_after,
-        "saved_share": round(1 - tokens_after / max(1, tokens_before), 6),
+        "words": word_counts.total,
+        "tokens_before": num_tokens_before,
+        "tokens_after": num_tokens_after,
+        "saved_share": round(1 - num_tokens_after / max(1, num_tokens_before), 6),
         "unknown_before": unknown_before,
         "unknown_after": unknown_after,
-        "words_forgotten": words.num_evicted,
+        "words_forgotten": word_counts.num_evicted,
         "other_words": {
             "distinct": len(changed),
             "times": sum(word.num_occurrences for word in changed),
-            "longer": sum(len(word.new_tokens) > len(word.old_tokens) for word in changed),
+            "longer": sum(len(word.tokens_after) > len(word.tokens_before) for word in changed),
             "become_unknown": sum(
-                unk_token in word.new_tokens and unk_token not in word.old_tokens for word in changed
+                unk_token in word.tokens_after and unk_token not in word.tokens_before for word in changed
             ),
             "examples": [
                 {
                     "word": kind.to_word(word.pretoken),
                     "times": word.num_occurrences,
-                    "before": word.old_tokens,
-                    "after": word.new_tokens,
+                    "before": word.tokens_before,
+                    "after": word.tokens_after,
                 }
                 for word in changed[:_MAX_EXAMPLES]
             ],
