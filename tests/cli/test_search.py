@@ -281,7 +281,7 @@ def test_approximate_search_says_what_it_finds(call: Call, tmp_path: Path) -> No
         (["embed", "near", "--file", "texts.jsonl", "--id-column", "x"], ":1: the field 'x' is missing"),
         (["embed", "near", "--file", "nowhere.txt"], "nowhere.txt"),
         (["search", "nowhere", "kaba"], "nowhere: this folder does not exist"),
-        (["search", "bert", "kaba"], "bert: this is no index"),
+        (["search", "bert", "kaba"], "bert: this folder is not an index"),
         (["search", "index"], "there is no query"),
         (["search", "index", " "], "the query is empty"),
         (["search", "index", "kaba", "--file", "texts.txt"], "both queries and a file are given"),
