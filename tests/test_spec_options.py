@@ -34,7 +34,7 @@ OPTIONS: list[tuple[str, type[Settings], str, Any, Any]] = [
     ("E21", PretrainSettings, "data.corruption", "none", "insertion"),
     ("E21", PretrainSettings, "data.corruption", "none", "deletion"),
     ("E22", PretrainSettings, "objective.reduction", "mean", "sum"),
-    ("E23", PretrainSettings, "data.nsp_negatives", "other_document", "same_document"),
+    ("E23", PretrainSettings, "data.nsp_sampling", "other_document", "same_document"),
     ("E24", PretrainSettings, "data.is_next_label", 0, 1),
     ("E25", PretrainSettings, "data.sentence_task", "nsp", "none"),
     ("E26", PretrainSettings, "train.bias_correction", True, False),
@@ -89,7 +89,7 @@ NOT_OFFERED: list[tuple[str, type[Settings], str, str]] = [
     ("E27", PretrainSettings, "train.schedule=per_epoch", "train.schedule is 'per_epoch', not 'linear'"),
     ("E22", PretrainSettings, "objective.reduction=none", "objective.reduction is None, not 'mean' or 'sum'"),
     ("E22", PretrainSettings, "objective.loss=binary", "no setting 'objective.loss'"),
-    ("E23", PretrainSettings, "data.nsp_negatives=same_doc", "not 'other_document' or 'same_document'"),
+    ("E23", PretrainSettings, "data.nsp_sampling=same_doc", "not 'other_document' or 'same_document'"),
     ("E24", PretrainSettings, "data.is_next_label=2", "data.is_next_label is 2, not 0 or 1"),
     ("E21", PretrainSettings, "data.corruption=shuffle", "not 'none', 'insertion' or 'deletion'"),
 ]

@@ -202,7 +202,7 @@ def test_where_all_documents_are_twins_it_is_said() -> None:
     assert (
         len(
             DocumentSplit.from_settings(
-                near, DataSettings.of({"twin_overlap": 1.0, "validation_split": 0.2}, "test")
+                near, DataSettings.of({"near_duplicate_threshold": 1.0, "validation_split": 0.2}, "test")
             ).validation
         )
         >= 2

@@ -1,4 +1,4 @@
-"""`data.nsp_negatives=same_document`: NotNext's B is from A's own document and not adjacent to A."""
+"""`data.nsp_sampling=same_document`: NotNext's B is from A's own document and not adjacent to A."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ def test_one_document_is_enough(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         tiny_run.run(shards, tmp_path / "no", *settings)
     assert caught.value.code == "too_few_documents"
-    options = [*settings, "data.nsp_negatives=same_document"]
+    options = [*settings, "data.nsp_sampling=same_document"]
     counts = tiny_run.run(shards, tmp_path / "run", *options).report["first_epoch"]
     assert 0.3 < counts["is_next"] / counts["instances"] < 0.7
     instances = [
-        bs.show_instance(shards, i, nsp_negatives="same_document", sequence_length=32, validation_split=0)
+        bs.show_instance(shards, i, nsp_sampling="same_document", sequence_length=32, validation_split=0)
         for i in range(8)
     ]
     assert {instance["label_means"] for instance in instances if instance["label_name"] == "NotNext"} == {
@@ -101,6 +101,6 @@ def test_one_document_is_enough(tmp_path: Path) -> None:
 
 def test_another_sentence_task_has_no_negatives() -> None:
     with pytest.raises(InputError) as caught:
-        DataSettings.of({"sentence_task": "sop", "nsp_negatives": "same_document"}, "settings")
+        DataSettings.of({"sentence_task": "sop", "nsp_sampling": "same_document"}, "settings")
     assert caught.value.code == "invalid_setting"
-    assert "nsp_negatives" in caught.value.message
+    assert "nsp_sampling" in caught.value.message

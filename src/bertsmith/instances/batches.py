@@ -282,7 +282,9 @@ class InstanceStream:
         if settings.instances == "single":
             return plan_single_documents(self._corpus, self._documents, max_length=length)
         if self._duplicate_groups is None and settings.uses_other_documents:
-            self._duplicate_groups = near_duplicates.duplicate_groups(self._corpus, settings.twin_overlap)
+            self._duplicate_groups = near_duplicates.duplicate_groups(
+                self._corpus, settings.near_duplicate_threshold
+            )
         return plan_pairs(
             self._corpus,
             self._documents,
@@ -293,7 +295,7 @@ class InstanceStream:
             task=settings.sentence_task,
             single_sentences=settings.instances == "sentence_pair",
             num_separators=self._special_token_ids.num_separators,
-            negatives=settings.nsp_negatives,
+            negatives=settings.nsp_sampling,
             duplicate_groups=self._duplicate_groups,
         )
 

@@ -57,7 +57,7 @@ class DocumentSplit:
             InputError: There are too few documents.
         """
         needs_groups = settings.validation_split > 0 or settings.uses_other_documents
-        groups = duplicate_groups(corpus, settings.twin_overlap if needs_groups else 1)
+        groups = duplicate_groups(corpus, settings.near_duplicate_threshold if needs_groups else 1)
         min_documents, fraction = settings.min_documents, settings.validation_split
         if allow_empty_validation and len(np.unique(groups)) < 2 * min_documents:
             fraction = 0
@@ -88,8 +88,8 @@ class DocumentSplit:
         if num_duplicates := int(sizes[sizes > 1].sum()):
             nsp = " and give each other no NotNext" if settings.uses_other_documents else ""
             yield (
-                f"{num_duplicates:,} documents have exact or near-duplicates "
-                f"(data.twin_overlap={settings.twin_overlap:g}): these stay on one side of the split{nsp}"
+                f"{num_duplicates:,} documents have exact or near-duplicates (data.near_duplicate_threshold="
+                f"{settings.near_duplicate_threshold:g}): these stay on one side of the split{nsp}"
             )
         if num_train < _MIN_TRAIN_RATIO * num_tokens:
             yield (

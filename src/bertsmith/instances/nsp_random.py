@@ -6,7 +6,7 @@ rest, but consecutive sentences from a random position of a random document, up 
 read again in the next chunk. A pair that is too long is trimmed: one token at a time from the longer segment, at a
 random end.
 
-With `data.nsp_negatives=same_document` the random position is in A's own document.
+With `data.nsp_sampling=same_document` the random position is in A's own document.
 
 Differences: near-duplicates of A's document are never drawn (the release draws up to ten times to avoid A's
 document, and does not know near-duplicates). Random numbers are functions of the position in the text, so that all

@@ -129,7 +129,7 @@ def check_enough_nsp_documents(duplicate_groups: NDArray[Any]) -> None:
         "only_duplicates",
         "next-sentence pairs need at least two documents that are not duplicates, and all "
         f"{len(duplicate_groups):,} are near-duplicates or parts of one too long document",
-        hint=f"use other documents, or raise {option('data.twin_overlap')}; "
+        hint=f"use other documents, or raise {option('data.near_duplicate_threshold')}; "
         f"or set {option('data.sentence_task', 'none')}",
     )
 

@@ -101,11 +101,11 @@ class DataSettings(Settings):
         description="label of a pair whose B follows A, in nsp; other tools assume 0, and a model with 1 says so "
         "in bertsmith.json",
     )
-    nsp_negatives: Literal["other_document", "same_document"] = Field(
+    nsp_sampling: Literal["other_document", "same_document"] = Field(
         "other_document",
         description="source of NotNext's B: other_document, or same_document (A's own, but not adjacent to A)",
     )
-    twin_overlap: float = Field(
+    near_duplicate_threshold: float = Field(
         0.5,
         gt=0,
         le=1,
@@ -146,10 +146,10 @@ class DataSettings(Settings):
                 f"sentence_task {self.sentence_task} needs pairs, and instances {self.instances} are no pairs: "
                 "set data.sentence_task=none, or data.instances to segment_pair or sentence_pair"
             )
-        if self.nsp_negatives != "other_document" and self.sentence_task != "nsp":
+        if self.nsp_sampling != "other_document" and self.sentence_task != "nsp":
             raise ValueError(
-                f"nsp_negatives {self.nsp_negatives} selects NotNext's B, and sentence_task {self.sentence_task} "
-                "has no NotNext: omit data.nsp_negatives"
+                f"nsp_sampling {self.nsp_sampling} selects NotNext's B, and sentence_task {self.sentence_task} "
+                "has no NotNext: omit data.nsp_sampling"
             )
         if self.is_next_label and self.sentence_task != "nsp":
             raise ValueError(
@@ -171,4 +171,4 @@ class DataSettings(Settings):
     @property
     def uses_other_documents(self) -> bool:
         """True if NotNext segments come from other documents."""
-        return self.sentence_task == "nsp" and self.nsp_negatives == "other_document"
+        return self.sentence_task == "nsp" and self.nsp_sampling == "other_document"

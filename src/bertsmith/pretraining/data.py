@@ -198,7 +198,7 @@ def _log_labels(counts: dict[str, int], lends: bool) -> None:
     if abs(share - 0.5) > _UNEVEN and not lends:
         logger.warning(
             "%s of the pairs are IsNext: many documents are too short to have a B elsewhere; "
-            "data.nsp_negatives=other_document finds enough",
+            "data.nsp_sampling=other_document finds enough",
             f"{share:.0%}",
         )
     elif abs(share - 0.5) > _UNEVEN:
