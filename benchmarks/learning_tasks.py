@@ -3,10 +3,11 @@
     python benchmarks/learning_tasks.py RUN [--tasks sst2 cola rte ...] [--seeds 0 1 2] [--threads 2]
 
 RUN is a pre-training run, such as that of learning_hour.py. Both models have the same architecture, tokenizer,
-training rows, epochs, and seeds. The learning rate of each model is chosen with a seed that is not reported, on a
-tenth of the training rows that is held out then. Training rows of sst2 are phrases of one another: there, the rate
-is chosen on 2,000 other rows of at least ten words that share no phrase with the rows that are trained on. The
-last four tasks are Chinese. Each score is recorded: an interrupted script resumes.
+training rows, epochs, and seeds. The learning rate of each model is chosen in separate runs with another seed,
+whose scores are not reported, on a tenth of the training rows. Training rows of sst2 are phrases of one another:
+there, the rate is chosen on 2,000 other rows of at least ten words, none of which contains, or is part of, a
+training row of three words or more. The last four tasks are Chinese. Each score is recorded: an interrupted
+script resumes.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def finetune_score(
 
 
 def write_tuning_rows(task: str) -> Path:
-    """Write training rows that neither contain nor are a phrase of a row that is trained on."""
+    """Write rows outside the sample that neither contain, nor are part of, a longer sampled row."""
     path = record.WORK / "learning" / f"{task}-tuning.tsv"
     if not path.exists():
         with gzip.open(record.DATA / "tasks" / task / TASKS[task].train, "rt", encoding="utf-8") as lines:

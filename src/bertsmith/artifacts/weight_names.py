@@ -40,7 +40,7 @@ _BASE_MODEL_MODULES = frozenset(
 def select_checkpoint_parts(
     table: NameTable, model_family: Family, architecture: str | None, names: Collection[str]
 ) -> NameTable:
-    """Remove from a table the classifiers that a checkpoint does not contain.
+    """Keep, of the classifiers that share Hugging Face's names, the one that a checkpoint contains.
 
     Hugging Face gives the tensors of sequence, token, and multiple-choice classifiers the same names; the
     architecture tells them apart. Without one, a pooler indicates sequence classification.

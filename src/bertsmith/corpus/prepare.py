@@ -88,14 +88,14 @@ def prepare(
             pyarrow), a dataset, a dict of columns, or a list of dicts.
         tokenizer: A tokenizer or its folder.
         out: The data folder to write.
-        language: ISO 639-1 code, which determines the sentence ends; None looks at the first portion: Chinese if
-            every fifth character is an ideograph, else English.
+        language: ISO 639-1 code, which determines the sentence ends; None: Chinese if at least a fifth of the
+            characters of the first portion are ideographs, else English.
         reading: The rules by which files become documents.
-        on_error: "stop" at the first error, or "skip" what cannot be read into `rejects.jsonl`.
+        on_error: "stop" at the first error, or "skip" unreadable lines and rows, and list them in `rejects.jsonl`.
         max_rejects: The most lines and rows to skip.
         deduplicate: Drop documents that repeat an earlier one, exactly or nearly (MinHash).
-        workers: Portions to encode at a time; None: one per core, at most eight.
-        max_ram: Bytes of memory to stay below; fewer workers run if necessary.
+        workers: Portions to encode at a time; None: one per core, at most eight ("local").
+        max_ram: Bytes of memory to stay below; fewer workers run if necessary ("local").
         engine: "local" processes, or a "ray" cluster.
         address: The address of the Ray cluster; None: one on this machine.
         overwrite: Replace an earlier data folder when the new one is complete; any other folder is refused.
@@ -133,13 +133,14 @@ def prepare(
 
 
 def _load_tokenizer(tokenizer: Tokenizer | str | Path) -> Tokenizer:
-    """Load the tokenizer; raise an error now, not after hours of work, if it adds no special tokens."""
+    """Load the tokenizer; raise an error now, not after hours of work, if its template is unsupported."""
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     if not tokenizer.num_separators:
         raise InputError(
             "tokenizer_without_separators",
-            "this tokenizer does not add the special tokens of BERT: [CLS] A [SEP], [CLS] A [SEP] B [SEP]",
+            "this tokenizer does not add special tokens as BERT or RoBERTa does: [CLS] A [SEP], "
+            "[CLS] A [SEP] B [SEP]",
             argument="tokenizer",
             hint=f"use a tokenizer of BERT, RoBERTa, or ALBERT, or train one: {command('tokenizer train')}",
         )
@@ -150,7 +151,7 @@ class _Preparation:
     """Read, encode, and write one corpus.
 
     Attributes:
-        first_characters: Counts of each character in the first portion.
+        first_characters: How often each character occurs in the first portion.
     """
 
     def __init__(

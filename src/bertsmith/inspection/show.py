@@ -169,7 +169,7 @@ def _describe_label(batch: MaskedBatch, data: DataSettings) -> dict[str, Any]:
     if task == "none":
         return {"sentence_task": task, "label": None, "label_name": None, "label_means": None}
     label = int(batch.pair_labels[0])
-    # is_next_label = 1 swaps the labels of nsp.
+    # is_next_label is 1 only for nsp, and swaps its labels.
     name, meaning = _LABELS[task][label ^ data.is_next_label]
     if name == "NotNext" and not data.uses_other_documents:
         meaning = "B is from elsewhere in A's document"

@@ -1,12 +1,14 @@
 """Masked tokens: tokens to predict and their replacements, drawn for each (seed, epoch, instance).
 
-Devlin et al. 2019, section 3.1: exactly round(mlm_probability · n) of the n tokens that are not special, and at
-least one, are predicted. Of those 80 % become [MASK], 10 % become a random token, and 10 % stay. With whole words
-and spans (`span_masking.py`) as many tokens are predicted or, if the next word does not fit, fewer. Which of the
-three happens is drawn for each token, as in the original, or for each span (Joshi et al. 2020, section 3.1).
+Devlin et al. 2019, section 3.1: of the n tokens that are not special, max(1, round(mlm_probability · n)) are
+predicted, but no more than can be masked or than `max_predictions_per_seq`. Of those 80 % become [MASK], 10 %
+become a random token, and 10 % stay. With whole words and spans (`span_masking.py`) as many tokens are predicted
+or, if the next word does not fit, fewer. Which of the three happens is drawn for each token, as in the original,
+or for each span (Joshi et al. 2020, section 3.1).
 
-BERT's release (`create_masked_lm_predictions`) differs in three points, each a setting: n includes [CLS] and
-[SEP], any other token may be predicted, and a random token may be any of the vocabulary.
+BERT's release (`create_masked_lm_predictions`) differs in three points, each the value "all" of a setting: n
+includes [CLS] and [SEP] (`mlm_probability_of`), any other token may be predicted (`maskable_tokens`), and a random
+token may be any of the vocabulary (`random_tokens`).
 
 Shapes: B sequences with N tokens, M tokens to predict, W words, a vocabulary of V tokens. The index of a token is
 its index in [N]; its position is relative to the start of its sequence.
@@ -141,7 +143,7 @@ class Masker:
         Args:
             ids: int64 [N].
             lengths: int64 [B].
-            instance_ids: int64 [B], the counters of each sequence's random numbers.
+            instance_ids: int64 [B]; with seed and epoch, they determine each sequence's random numbers.
             epoch: The epoch.
             positions: int64 [N], each token's position in its sequence; None: computed here.
             is_excluded: bool [N], True for tokens that are never predicted and not counted, such as inserted ones.
@@ -173,7 +175,7 @@ class Masker:
     def _count_predictions(
         self, ids: IntArray, starts: IntArray, lengths: IntArray, is_excluded: BoolArray | None
     ) -> tuple[BoolArray, IntArray]:
-        """Return a mask of the tokens that are never predicted, [N], and the number of tokens to predict, [B]."""
+        """Return which tokens are never predicted, [N], and the number of tokens to predict, [B]."""
         try:
             special = self.is_special[ids]
         except IndexError:

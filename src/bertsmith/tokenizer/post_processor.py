@@ -1,7 +1,8 @@
 """Add special tokens to tokenized texts by the template of a tokenizer.json's post-processor, and truncate.
 
-BERT's template is `[CLS] A [SEP] B [SEP]`, RoBERTa's `<s> A </s></s> B </s>`, and GPT-2 has none; other templates
-are followed exactly.
+BERT's template is `[CLS] A [SEP] B [SEP]`, RoBERTa's `<s> A </s></s> B </s>`, and GPT-2 has none. Other templates
+are followed, with these limits: each text occurs once, type ids are 0 or 1, and a template without special tokens
+becomes A B with type id 0.
 """
 
 from __future__ import annotations
