@@ -167,7 +167,7 @@ def finetune_score(
 
 
 def write_tuning_rows(task: str) -> Path:
-    """Write rows outside the sample that neither contain, nor are part of, a longer sampled row."""
+    """Write rows outside the sample that neither contain nor are part of a sampled row of three words or more."""
     path = record.WORK / "learning" / f"{task}-tuning.tsv"
     if not path.exists():
         with gzip.open(record.DATA / "tasks" / task / TASKS[task].train, "rt", encoding="utf-8") as lines:

@@ -203,6 +203,16 @@ def test_unsupported_templates(change: Callable[[dict[str, Any]], None], code: s
     assert (caught.value.code, caught.value.location) == (code, str(folder / "tokenizer.json"))
 
 
+def test_a_template_in_a_nested_sequence(tmp_path: Path) -> None:
+    def nest(content: dict[str, Any]) -> None:
+        inner = {"type": "Sequence", "processors": [content["post_processor"]]}
+        content["post_processor"] = {"type": "Sequence", "processors": [inner]}
+
+    tokenizer = Tokenizer.load(write_tokenizer(tmp_path / "in", nest))
+    ids = tokenizer.encode("the", "cat").ids
+    assert [tokenizer.tokens[i] for i in ids] == ["[CLS]", "the", "[SEP]", "cat", "[SEP]"]
+
+
 def test_word_starts_with_another_prefix(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(write_tokenizer(tmp_path / "in", other_prefix))
     ids = np.array(tokenizer.encode_ids(["the cats unable"])[0])

@@ -7,7 +7,7 @@ becomes A B with type id 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -98,7 +98,7 @@ class PostProcessor:
     def from_definition(
         cls, definition: Mapping[str, Any], vocab_size: int, location: object
     ) -> PostProcessor:
-        """Read the post-processor of a tokenizer.json as the library writes it.
+        """Read the post-processor of a tokenizer.json of Hugging Face's tokenizers.
 
         Args:
             definition: The content of the tokenizer.json.
@@ -109,13 +109,13 @@ class PostProcessor:
             InputError: The post-processor adds special tokens in more than one step, does not contain each text
                 once, uses a segment id above 1, or uses an invalid token id.
         """
-        root = definition.get("post_processor") or {}
-        steps = [root, *root.get("processors", [])]  # "processors" are the steps of a Sequence.
         # Other steps, such as ByteLevel, only change offsets.
-        steps = [step for step in steps if step.get("type") in _READERS]
+        steps = [
+            step for step in _steps(definition.get("post_processor") or {}) if step.get("type") in _READERS
+        ]
         if len(steps) > 1:
             raise InputError(
-                "nested_post_processors",
+                "repeated_post_processors",
                 "the post-processor adds special tokens more than once",
                 location=location,
                 hint=_UNSUPPORTED_HINT,
@@ -124,7 +124,7 @@ class PostProcessor:
             return cls()
         try:
             processor = _READERS[steps[0]["type"]](steps[0])
-        except KeyError as error:  # The library writes all other keys that are read here.
+        except KeyError as error:  # tokenizers writes all other keys that are read here
             raise InputError(
                 "post_processor_token_without_id",
                 f"the post-processor does not define the id of {error}",
@@ -234,6 +234,15 @@ class PostProcessor:
             num_truncated=sum(lengths) - sum(truncated_lengths),
             vocabulary=vocabulary,
         )
+
+
+def _steps(processor: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield a post-processor, or in place of a Sequence its steps."""
+    if processor.get("type") == "Sequence":
+        for step in processor["processors"]:
+            yield from _steps(step)
+    else:
+        yield processor
 
 
 def _read_template(step: Mapping[str, Any]) -> PostProcessor:
