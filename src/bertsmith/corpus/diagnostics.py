@@ -25,7 +25,8 @@ FULL_SENTENCE_SETTINGS = {"data.sentence_task": "none", "data.instances": "full_
 """The settings for documents of one sentence."""
 # With more documents of one sentence, next-sentence pairs are too few to learn from.
 _MAX_ONE_SENTENCE_RATIO = 0.5
-_MIN_BOOK_SENTENCES = 50  # A single document of so many sentences is taken for a book with chapters.
+# A single document with at least this many sentences is taken for a book with chapters.
+_MIN_BOOK_SENTENCES = 50
 
 
 def required_settings(shards: Shards) -> dict[str, str]:

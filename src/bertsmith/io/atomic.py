@@ -60,7 +60,7 @@ def atomic_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
         replace: Replace an existing folder.
 
     Raises:
-        InputError: As `refuse_filled` does, before anything is written.
+        InputError: As `check_output_folder` does, before anything is written.
     """
     if replace:
         with atomic_replacement(target) as folder:
@@ -127,7 +127,7 @@ class FolderLayout:
         """Return True if `out` contains a folder of this layout to replace; False if it is missing or empty.
 
         Raises:
-            InputError: As `refuse_filled` does, or if `out` contains anything else, which is never removed.
+            InputError: As `check_output_folder` does, or if `out` contains anything else, which is never removed.
         """
         target = _resolve(out)
         if not overwrite or not target.is_dir() or not any(target.iterdir()):

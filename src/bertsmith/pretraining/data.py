@@ -119,7 +119,7 @@ class Source:
                 self.split.validation,
                 self._as_written,
                 length,
-                kin=self.split.duplicate_groups,
+                duplicate_groups=self.split.duplicate_groups,
                 seed=VALIDATION_SEED,
             )
             last = min(stream.size(0), self.chosen.data.max_validation_instances)
@@ -135,7 +135,7 @@ def instances_of(
     chosen: PretrainSettings,
     length: int,
     batch_tokens: int | None = None,
-    kin: IntArray | None = None,
+    duplicate_groups: IntArray | None = None,
     seed: int | None = None,
 ) -> InstanceStream:
     """The instances of some documents as a run with these settings sees them; seed: in place of train.seed."""
@@ -149,7 +149,7 @@ def instances_of(
         seed=chosen.train.seed if seed is None else seed,
         word_starts=word_start_function(tokenizer, chosen.data),
         batch_tokens=batch_tokens,
-        duplicate_groups=kin,
+        duplicate_groups=duplicate_groups,
     )
 
 

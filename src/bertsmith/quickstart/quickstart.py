@@ -52,7 +52,7 @@ _PREPARE_TIME_RATIO = (
     2.0  # time to train the tokenizer and write shards, relative to the time to read the text
 )
 _PROBE_SECONDS = 3.0  # to measure the time of an update
-_FINETUNING_UPDATES = 150  # fine-tuning twice and scoring take as long as so many updates of pre-training
+_FINETUNING_UPDATES = 150  # updates of pre-training that take as long as fine-tuning twice and scoring
 _MIN_USEFUL_STEPS = 100  # with fewer, a model learns little more than word frequencies
 # In addition to the recipe of a model of this size (pretraining/recipe.py): short sequences with more
 # masked tokens. benchmarks/tried.md lists alternatives.

@@ -324,7 +324,7 @@ class Task(Objective):
         """How far answers are from a teacher's, summed over what the task's loss counts. own, wanted: of
         `outputs`.
 
-        Where outputs are rows of logits: `loss.far_apart`.
+        Where outputs are rows of logits: `loss.distillation_kl`.
         """
         return distillation_kl(torch.cat(list(own)), torch.cat(list(wanted)), temperature)
 

@@ -25,7 +25,7 @@ _MOST = 16  # shapes that are recorded: others are computed as usual
 
 
 class Fillable(Protocol):
-    """A batch that can be filled up, as `PairBatch` can."""
+    """A batch that can be padded to fixed sizes, as `MaskedBatch` can."""
 
     @property
     def sizes(self) -> Any:
@@ -37,8 +37,8 @@ class Fillable(Protocol):
         """All of it that computing reads."""
         ...
 
-    def filled(self, sizes: Any) -> Self:
-        """The same as large as that; what is added counts for nothing."""
+    def padded_to(self, sizes: Any) -> Self:
+        """Return the batch padded to these sizes; padding adds nothing to losses and counts."""
         ...
 
     def unmeasured(self, longest: int) -> Self:

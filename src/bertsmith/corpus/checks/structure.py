@@ -22,7 +22,7 @@ _BATCH_DOCUMENTS = 4096  # counted at once
 _JOIN_COMMAND = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{separator}");print}}' FILE > JOINED"""
 _JOIN_LINES = "join the lines of each paragraph first"
 MAX_CHARACTERS = 1_000_000  # Longer documents are reported.
-_MIN_LINES = 50  # A file of so many lines that is one document probably lacks blank lines.
+_MIN_LINES = 50  # A file with at least this many lines that is one document probably lacks blank lines.
 _MIN_LINE_CHARACTERS = 300  # the median from which on lines are texts of several sentences
 _MIN_SENTENCES_PER_LINE = 2.5  # the mean from which on lines are paragraphs
 _MIN_WRAPPED_RATIO = 0.3  # of line ends inside documents; prose with one paragraph per line has almost none

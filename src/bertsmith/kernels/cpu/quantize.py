@@ -47,7 +47,7 @@ def block_rows(rows, threads, multiple):
 
 
 def make_row_quantizer(store_integers, value_bytes):
-    """Return a function that quantizes rows and stores 16 integers of so many bytes by `store_integers`."""
+    """Return a function that quantizes rows; `store_integers` stores 16 values of `value_bytes` bytes."""
 
     @njit(**JIT_OPTIONS)
     def quantize_rows(is_bf16, x, rows, input_scale, columns, outlier_channel, min_step, target):
