@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bertsmith.errors import InputError as InputError
     from bertsmith.errors import MachineError as MachineError
     from bertsmith.errors import Stopped as Stopped
-    from bertsmith.experiments.ablate import ablate as ablate
+    from bertsmith.experiments.ablation import ablate as ablate
     from bertsmith.experiments.adaptation import adapt as adapt
     from bertsmith.experiments.distillation import distill as distill
     from bertsmith.experiments.distillation import distill_task as distill_task
@@ -87,7 +87,7 @@ _MODULES = {
     "ensemble": "inference.ensemble",
     "extend_tokenizer": "pretraining.extend_vocabulary",
     "find_rate": "finetuning.lr_finder",
-    "ablate": "experiments.ablate",
+    "ablate": "experiments.ablation",
     "adapt": "experiments.adaptation",
     "distill": "experiments.distillation",
     "distill_task": "experiments.distillation",

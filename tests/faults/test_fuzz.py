@@ -33,7 +33,7 @@ from bertsmith.inspection.show import show_instance
 from bertsmith.io import atomic
 from bertsmith.io.files import read_documents
 from bertsmith.pretraining.resolve_settings import asked_for, resolved, settings_of
-from bertsmith.runs.run_folder import settings_of_run
+from bertsmith.runs.settings import settings_of_run
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training import checkpoint
 

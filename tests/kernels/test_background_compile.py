@@ -18,7 +18,7 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.device import ComputeContext
-from bertsmith.experiments.ablate import _await_kernels
+from bertsmith.experiments.ablation import _wait_for_kernels
 from bertsmith.kernels import backend_selection, background_compile, kernel_cache
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.family import preset
@@ -204,7 +204,7 @@ def test_an_ablation_waits(loads: list[str]) -> None:
         PretrainSettings(model=preset(name), train=PretrainTrainSettings(device="cpu", max_steps=3))
         for name in ("bert-tiny-uncased", "bert-mini-uncased")
     ]
-    _await_kernels(rows)
+    _wait_for_kernels(rows)
     assert loads == ["numba", "numba"]
 
 

@@ -162,7 +162,7 @@ def test_models_on_the_way_take_a_hundredth_of_the_time(monkeypatch: pytest.Monk
         written.append(progress.step)
 
     monkeypatch.setattr(run_folder.time, "monotonic", lambda: clock[0])
-    on_the_way = run_folder.OnTheWay(write)
+    on_the_way = run_folder.IntermediateSaver(write)
     for step in range(1, 41):
         clock[0] += 10
         on_the_way(Progress(step=step), False)

@@ -100,24 +100,23 @@ def adapt(
         resume=resume,
     )
     if as_json:
-        console.print_json({"out": out, **report})
+        console.print_json({"out": out, **report.to_dict()})
         return
     rows = [
-        (str(row["seed"]), *(f"{row[name]:.4f}" for name in ("before", "after")), _apart(row))
-        for row in report["runs"]
+        (str(run.seed), f"{run.before:.4f}", f"{run.after:.4f}", _format_gain(run.comparison))
+        for run in report.runs
     ]
-    if len(rows) > 1:
-        gain = f"{report['gain']:+.4f} ± {report['deviation']:.4f}"
-        rows.append(("mean", f"{report['before']:.4f}", f"{report['after']:.4f}", gain))
+    if report.deviation is not None:
+        gain = f"{report.gain:+.4f} ± {report.deviation:.4f}"
+        rows.append(("mean", f"{report.before:.4f}", f"{report.after:.4f}", gain))
     console.print_table(
-        f"{out}: {report['score']} on dev", ["seed", "before", "after", "gain, 95 % interval"], rows
+        f"{out}: {report.metric} on dev", ["seed", "before", "after", "gain, 95 % interval"], rows
     )
-    beside = report["runs"][0]["baseline"]
-    if beside is not None:
-        console.print_note(f"{report['baseline_name']}: {beside:.4f}")
+    if report.baseline is not None:
+        console.print_note(f"{report.baseline_name}: {report.baseline:.4f}")
 
 
-def _apart(row: dict[str, Any]) -> str:
-    """The gain of a seed, with its interval and p."""
-    found = row["comparison"]
-    return f"{found['difference']:+.4f} ({found['low']:+.4f} to {found['high']:+.4f}, p = {found['p']:.2g})"
+def _format_gain(comparison: dict[str, Any]) -> str:
+    """Return the gain of a seed with its interval and p."""
+    gain, low, high = (comparison[name] for name in ("difference", "low", "high"))
+    return f"{gain:+.4f} ({low:+.4f} to {high:+.4f}, p = {comparison['p']:.2g})"

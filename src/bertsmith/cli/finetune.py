@@ -220,7 +220,7 @@ def _finetune(
         from bertsmith.experiments.multirun import finetune_repeatedly
 
         given |= {"restarts": restarts, "folds": folds, "grid": grid or None}
-        report: dict[str, Any] = finetune_repeatedly(task, model, out, **given)
+        report: dict[str, Any] = finetune_repeatedly(task, model, out, **given).to_dict()
         show = show_repeats
     else:
         from bertsmith.finetuning.run import finetune as run

@@ -37,14 +37,8 @@ from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.step_times import StepTimer
 from bertsmith.runs.compute_setup import budget_of
-from bertsmith.runs.run_folder import (
-    CHECKPOINTS,
-    OnTheWay,
-    check_accumulation,
-    numbers,
-    settled,
-    with_kernels,
-)
+from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver, with_kernels
+from bertsmith.runs.settings import check_accumulation, fingerprint_settings, with_context
 from bertsmith.tasks.classification.texts import IN_WINDOWS
 from bertsmith.tasks.error_analysis import Answers, judged
 from bertsmith.tasks.items import Item, ItemStream
@@ -211,7 +205,7 @@ class FineTuning:
 
     def settled(self, place: ComputeContext) -> FineTuning:
         """At a place, whose device, precision and threads are the run's from now on."""
-        return replace(self._training(settled(self.chosen.train, place)), place=place)
+        return replace(self._training(with_context(self.chosen.train, place)), place=place)
 
     def _training(self, train: FinetuneTrainSettings) -> FineTuning:
         return replace(self, chosen=self.chosen.model_copy(update={"train": train}))
@@ -236,7 +230,7 @@ class FineTuning:
             out,
             title=f"finetune {self.head.name}",
             fingerprint=fingerprint(
-                numbers(self.chosen),
+                fingerprint_settings(self.chosen),
                 _content(self.items),
                 _content(self.dev_items),
                 weights,
@@ -249,7 +243,7 @@ class FineTuning:
                 patience=train.patience,
                 drop_after=train.drop_after if train.schedule == "plateau" else None,
             ),
-            unfinished=OnTheWay(write_so_far),
+            unfinished=IntermediateSaver(write_so_far),
             thaws=thaws(self.encoder, self.head, train, self.updates_per_epoch),
         )
 

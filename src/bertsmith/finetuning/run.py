@@ -22,15 +22,14 @@ from bertsmith.runs.run_folder import (
     SETTINGS,
     bare_place,
     check_folders,
-    goes_on,
+    check_resume,
     is_written,
     log_finished,
     run_alone,
-    settings_of_run,
     start_over,
-    with_recipe,
     write_whole,
 )
+from bertsmith.runs.settings import settings_of_run, with_recipe
 from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tasks.label_names import as_listed, names_of
 from bertsmith.tasks.labels import Names
@@ -76,7 +75,7 @@ def finetune(
     out, kind, begun = Path(out), task_type(task), hardware.clock()
     base = model if isinstance(model, Model) else load(model)
     changes = resolve(settings_type(kind), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
-    resuming = goes_on(out, resume=resume, overwrite=overwrite)
+    resuming = check_resume(out, resume=resume, overwrite=overwrite)
     given = {
         "train": name_of(train, "train"),
         "dev": None if dev is None else name_of(dev, "dev"),
