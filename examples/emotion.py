@@ -47,7 +47,7 @@ def main() -> None:
         "classify",
         bert,
         run,
-        dev=options.dev,
+        validation=options.dev,
         epochs=3,
         schedule="one_cycle",
         warmup=0.3,
