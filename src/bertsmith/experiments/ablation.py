@@ -100,7 +100,7 @@ class Ablation:
                 model,
                 run,
                 train=task.train,
-                dev=task.dev,
+                validation=task.validation,
                 settings=settings,
                 resume=holds_run(run),
             )
@@ -153,7 +153,7 @@ def ablate(
         recipe: YAML as in recipes/ablations/.
         out: The folder for all runs and the report; plots are in out/figures.
         data: Token shards. The default of this and the next two is the recipe's.
-        tasks: The tasks of fine-tuning: a YAML file or a mapping of names to {verb, train, dev, settings}.
+        tasks: The tasks of fine-tuning: a YAML file or a mapping of names to {verb, train, validation, settings}.
         pairs: Minimal pairs to score each model on.
         rows: Only these rows, and the first.
         seeds: The number of seeds 0, 1, …, which draw initial weights, data, and heads.
@@ -232,7 +232,7 @@ def _check_changes(recipe: AblationRecipe, changes: Mapping[str, Any], location:
     """Raise InputError for settings of all runs that would undo the difference of a row, or set the seed."""
     check_no_seed(changes, argument="settings")
     for name, value in changes.items():
-        if rows := [row for row, own in recipe.rows.items() if name in PretrainSettings.dotted(own)]:
+        if rows := [row for row, values in recipe.rows.items() if name in PretrainSettings.dotted(values)]:
             raise InputError(
                 "setting_of_row",
                 f"{option('settings', f'{name}={value}')} would override {name} of the row '{rows[0]}' in "

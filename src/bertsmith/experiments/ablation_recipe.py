@@ -38,7 +38,7 @@ class TaskRecipe(Settings):
 
     verb: str = Field("classify", description="a verb of finetune")
     train: str = Field(description="the training data")
-    dev: str = Field(description="the validation data")
+    validation: str = Field(description="the validation data")
     settings: dict[str, Any] = Field(default_factory=dict, description="settings of fine-tuning")
 
 
@@ -51,8 +51,8 @@ class AblationRecipe(Settings):
     data: str | None = Field(None, description="token shards, unless named next to the recipe")
     tasks: str | dict[str, dict[str, Any] | None] | None = Field(
         None,
-        description="tasks, unless named next to the recipe: names with verb, train, dev, and settings below, or "
-        "a file of these",
+        description="tasks, unless named next to the recipe: names with verb, train, validation, and settings "
+        "below, or a file of these",
     )
     pairs: str | None = Field(None, description="minimal pairs, unless named next to the recipe")
     settings: dict[str, Any] = Field(default_factory=dict, description="settings of all pre-training runs")
@@ -151,7 +151,7 @@ def read_tasks(
                 "task_invalid",
                 f"'{name}' is {values!r}, not a task",
                 location=location,
-                hint="write verb, train, and dev below it, indented",
+                hint="write verb, train, and validation below it, indented",
             )
         if folder_name(name) == PRETRAIN or name in (*recipe.losses, PAIRS):
             raise InputError(
@@ -161,7 +161,7 @@ def read_tasks(
                 hint="give the task another name",
             )
         task = recipes[name] = TaskRecipe.of(values, f"{location}: {name}")
-        for part, file in (("train", task.train), ("dev", task.dev)):
+        for part, file in (("train", task.train), ("validation", task.validation)):
             if not Path(file).is_file():
                 raise InputError(
                     "file_not_found",
@@ -243,7 +243,9 @@ def check_tasks(
         with errors_located_in(f"{location}: '{name}'"):
             check_no_seed(task.settings, location="settings")
             settings_class = settings_type(task_type(task.verb))
-            base = settings_class.of({"files": {"train": task.train, "dev": task.dev}}, "settings")
+            base = settings_class.of(
+                {"files": {"train": task.train, "validation": task.validation}}, "settings"
+            )
         for row in rows:
             with errors_located_in(f"{location}: '{name}' of the row '{row}': finetune {task.verb}"):
                 settings = base.changed(recipe.finetuning(row, task))

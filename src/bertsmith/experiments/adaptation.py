@@ -44,13 +44,13 @@ _STEP_ARGUMENTS = {
     "extended": ("model", "corpus", "words"),
     "shards": ("model", "corpus", "words"),
     "model": ("model", "corpus", "words", "settings"),
-    "before-0": ("model", "task", "train", "dev", "task_settings"),
+    "before-0": ("model", "task", "train", "validation", "task_settings"),
 }
 
 
 @dataclass(frozen=True)
 class SeedResult(Result):
-    """The primary metric on dev of the fine-tuned models before and after, and their comparison (`compare`)."""
+    """The validation score of the models before and after, and their comparison (`compare`)."""
 
     seed: int
     before: float
@@ -96,7 +96,7 @@ def adapt(
     *,
     task: str,
     train: str | Path,
-    dev: str | Path,
+    validation: str | Path,
     words: int = 0,
     seeds: int = 1,
     minutes: float | None = None,
@@ -112,7 +112,7 @@ def adapt(
         out: The folder for all steps; out/model is the run of further pre-training.
         task: The task, as in `finetune`.
         train: The training data, as in `finetune`.
-        dev: The validation data, as in `finetune`.
+        validation: The validation data, as in `finetune`.
         words: The number of words of the corpus to add to the vocabulary.
         seeds: The number of seeds 0, 1, … of fine-tuning.
         minutes: The time of pre-training.
@@ -140,7 +140,7 @@ def adapt(
         "corpus": [str(file) for file in ([corpus] if isinstance(corpus, str | Path) else corpus)],
         "task": task,
         "train": str(train),
-        "dev": str(dev),
+        "validation": str(validation),
         "words": words,
         "settings": changes,
         "task_settings": task_changes,
@@ -199,7 +199,7 @@ def _check_inputs(base: Model, corpus: Sources, arguments: Mapping[str, Any]) ->
     settings_from(base, {}, {}, None, arguments["settings"], base.tokenizer)
     check_no_seed(arguments["task_settings"], argument="task_settings")
     find_files(as_files(corpus), Notes())
-    files = {"train": arguments["train"], "dev": arguments["dev"]}
+    files = {"train": arguments["train"], "validation": arguments["validation"]}
     task_class = task_type(arguments["task"])
     settings = new_settings(task_class, base, files, None, {}, arguments["task_settings"])
     check_task_files(arguments["task"], settings)
@@ -212,7 +212,7 @@ def _fine_tune(run: Path, model: Model, arguments: Mapping[str, Any], seed: int)
         model,
         run,
         train=arguments["train"],
-        dev=arguments["dev"],
+        validation=arguments["validation"],
         settings={**arguments["task_settings"], "train.seed": seed},
         resume=holds_run(run),
     )
@@ -237,7 +237,7 @@ def _make_report(
         baseline=first.report["baseline"].get(metric),
         baseline_name=first.report["baseline_name"],
         runs=[
-            SeedResult(seed, a, b, compare(*models, arguments["dev"])["scores"][metric])
+            SeedResult(seed, a, b, compare(*models, arguments["validation"])["scores"][metric])
             for seed, ((a, b), models) in enumerate(zip(scores.tolist(), pairs, strict=True))
         ],
         pretraining={

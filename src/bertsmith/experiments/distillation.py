@@ -86,7 +86,7 @@ def distill_task(
     out: str | Path,
     *,
     train: Any,
-    dev: Any,
+    validation: Any,
     settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -99,7 +99,7 @@ def distill_task(
         model: The student before fine-tuning, with the teacher's vocabulary, such as a run of `distill`.
         out: The run folder.
         train: The training data, as in `finetune`; read with the teacher's settings.
-        dev: The validation data, as in `finetune`.
+        validation: The validation data, as in `finetune`.
         settings: Changed settings; the group `teacher` has the temperature and the weights of both losses.
         resume: As in `finetune`.
         overwrite: As in `finetune`.
@@ -126,7 +126,7 @@ def distill_task(
         model,
         out,
         train=train,
-        dev=dev,
+        validation=validation,
         settings={**FinetuneSettings.dotted(student), **changes},
         resume=resume,
         overwrite=overwrite,

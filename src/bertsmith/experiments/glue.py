@@ -1,6 +1,6 @@
 """Fine-tune a model for GLUE's nine tasks (Wang et al. 2019), each an ordinary run in a folder of its own.
 
-The metrics are those of the benchmark, on dev; if a task has several, the average takes their mean.
+The metrics are those of the benchmark, on the validation data; the average is that of each task's mean.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Files:
     """The files of a task: training and validation data, MNLI's mismatched validation data, and the columns."""
 
     train: Path
-    dev: Path
+    validation: Path
     mismatched: Path | None
     columns: Mapping[str, Any]
 
@@ -83,7 +83,7 @@ class GlueResult(Result):
         task: Its name.
         train_examples: The number of training examples.
         dev_examples: The number of validation examples.
-        metrics: The benchmark's metrics on dev, times 100.
+        metrics: The benchmark's metrics on the validation data, times 100.
         baseline: The last metric of always predicting the most frequent label, times 100.
         seconds: The duration.
     """
@@ -158,7 +158,7 @@ def finetune_glue(
                 base,
                 run,
                 train=files.train,
-                dev=files.dev,
+                validation=files.validation,
                 sample=sample,
                 recipe=recipe,
                 settings=settings,
@@ -216,8 +216,8 @@ def _find_tasks(folder: Path, names: Sequence[str] | None) -> dict[GlueTask, _Fi
             argument="data",
             hint="name the folder that contains a folder for each task: CoLA, SST-2, …",
         )
-    known = {_normalize(task.name): task for task in GLUE}
-    if unknown := [name for name in names or () if _normalize(name) not in known]:
+    tasks = {_normalize(task.name): task for task in GLUE}
+    if unknown := [name for name in names or () if _normalize(name) not in tasks]:
         raise InputError(
             "task_unknown",
             f"'{unknown[0]}' is not a task of GLUE",
@@ -225,8 +225,8 @@ def _find_tasks(folder: Path, names: Sequence[str] | None) -> dict[GlueTask, _Fi
             hint=f"the tasks are {', '.join(task.name for task in GLUE)}",
         )
     folders = {_normalize(path.name): path for path in sorted(folder.iterdir()) if path.is_dir()}
-    keys = [key for key in known if key in folders] if names is None else [_normalize(name) for name in names]
-    if missing := [known[key].name for key in keys if key not in folders]:
+    keys = [key for key in tasks if key in folders] if names is None else [_normalize(name) for name in names]
+    if missing := [tasks[key].name for key in keys if key not in folders]:
         raise InputError(
             "task_folder_missing",
             f"there is no folder for {missing[0]}",
@@ -242,7 +242,7 @@ def _find_tasks(folder: Path, names: Sequence[str] | None) -> dict[GlueTask, _Fi
             argument="data",
             hint="name a folder that contains folders such as CoLA, SST-2, and MRPC",
         )
-    return {known[key]: _find_files(known[key], folders[key]) for key in keys}
+    return {tasks[key]: _find_files(tasks[key], folders[key]) for key in keys}
 
 
 def _normalize(name: str) -> str:

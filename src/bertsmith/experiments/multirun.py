@@ -158,7 +158,7 @@ def finetune_repeatedly(
     out: str | Path,
     *,
     train: Source,
-    dev: Source | None = None,
+    validation: Source | None = None,
     restarts: int | None = None,
     folds: int | None = None,
     grid: Grid | None = None,
@@ -178,7 +178,7 @@ def finetune_repeatedly(
         model: The pre-trained model, as in `finetune`.
         out: The folder for all runs and the report.
         train: The training data, as in `finetune`.
-        dev: The validation data, as in `finetune`.
+        validation: The validation data, as in `finetune`.
         restarts: The number of runs with different seeds, from train.seed on. The data stay the same; the initial
             weights of the head and the order of examples vary.
         folds: The number of cross-validation folds of `train`: each is the validation data of one run. Folds are
@@ -189,7 +189,7 @@ def finetune_repeatedly(
         settings: Changed settings of all runs.
         resume: Keep finished runs, resume unfinished ones, and make the rest; there may be more runs than before.
         overwrite: Replace a folder of runs.
-        **keywords: As in `finetune` (dev_share, sample, label_names, epochs=3, …).
+        **keywords: As in `finetune` (validation_split, sample, label_names, num_train_epochs=3, …).
 
     Returns:
         The report, which is also in out/report.json.
@@ -198,15 +198,17 @@ def finetune_repeatedly(
         InputError: As in `finetune`; or the folder contains other runs.
     """
     out, task_class = Path(out), task_type(task)
-    data = {name: keywords.pop(name) for name in ("dev_share", "sample", "label_names") if name in keywords}
+    data = {
+        name: keywords.pop(name) for name in ("validation_split", "sample", "label_names") if name in keywords
+    }
     changes = resolve(
         settings_type(task_class), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS
     )
-    if folds is not None and (dev is not None or data.get("dev_share") is not None):
-        argument = option("dev" if dev is not None else "dev_share")
+    if folds is not None and (validation is not None or data.get("validation_split") is not None):
+        argument = option("validation" if validation is not None else "validation_split")
         raise InputError(
-            "folds_with_dev",
-            f"{option('folds')} and {argument} exclude each other, because each fold is the dev data once",
+            "folds_with_validation",
+            f"{option('folds')} and {argument} exclude each other, because each fold is the validation data once",
             hint=f"omit {argument}",
         )
     runs = plan_runs(
@@ -219,7 +221,9 @@ def finetune_repeatedly(
         function=finetune_repeatedly,
     )
     with atomic.folder_lock(out, "run"), keeping_runs(out), drop_repeated_logs() as repeat_filter:
-        _prepare_folder(out, [run.name for run in runs], [train, dev], resume=resume, overwrite=overwrite)
+        _prepare_folder(
+            out, [run.name for run in runs], [train, validation], resume=resume, overwrite=overwrite
+        )
         base = model if isinstance(model, Model) else load(model)
         results: list[RunResult] = []
         first_report: Mapping[str, Any] = {}
@@ -233,7 +237,7 @@ def finetune_repeatedly(
                     base,
                     folder,
                     train=train,
-                    dev=dev,
+                    validation=validation,
                     recipe=recipe,
                     settings={
                         **changes,
@@ -250,7 +254,9 @@ def finetune_repeatedly(
                 continue
             results.append(RunResult.from_report(run, tuned.report))
             first_report = first_report or tuned.report
-            logger.info("%s: %s %.4f on dev", folder, tuned.report["decided_by"], results[-1].score)
+            logger.info(
+                "%s: %s %.4f on the validation data", folder, tuned.report["decided_by"], results[-1].score
+            )
         report = summarize_runs(results, first_report)
         if folds is not None:
             report = _add_pooled_scores(report, out, train)

@@ -63,8 +63,8 @@ PRETRAINING_SETTINGS = {
     "data.mlm_probability": 0.35,
     "data.validation_split": 0.02,
     "train.batch_size": 32,
-    "train.checkpoint_every": 1000,
-    "train.tensorboard": False,
+    "train.save_steps": 1000,
+    "train.report_to": "none",
 }
 # The same for the pre-trained and the untrained BERT. After pre-training at a high learning rate, fine-tuning can
 # use a high one, too.
@@ -74,8 +74,8 @@ FINETUNING_SETTINGS = {
     "train.max_steps": 60,
     "train.batch_size": 16,
     "train.learning_rate": 0.0005,
-    "train.checkpoint_every": 1000,
-    "train.tensorboard": False,
+    "train.save_steps": 1000,
+    "train.report_to": "none",
 }
 MASKED_SENTENCES = (
     "Returns a new [MASK] with the same shape as the input.",
@@ -288,7 +288,7 @@ def _score_models(
             base,
             run,
             train=files["train"],
-            dev=files["dev"],
+            validation=files["dev"],
             settings={
                 **FINETUNING_SETTINGS,
                 "train.seed": seed,
@@ -451,7 +451,7 @@ def _show_next_commands(report: dict[str, Any]) -> None:
         "bertsmith data prepare *.txt --tokenizer tokenizer --out shards",
         "bertsmith pretrain --data shards --out bert --minutes 60",
         "bertsmith finetune classify --model bert --train train.csv \\",
-        "    --dev dev.csv --out mine",
+        "    --validation dev.csv --out mine",
         "bertsmith evaluate mine --data test.csv",
     ):
         console.print_result(f"  {command}")

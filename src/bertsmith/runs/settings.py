@@ -21,7 +21,7 @@ _CHOSEN_AT_START = {  # settings that the run chooses when it starts, with the v
     "train.precision": "auto",
     "train.device": "auto",
     "train.kernels": "auto",
-    "train.evaluate_every": None,
+    "train.eval_steps": None,
 }
 _CHANGES_ROUNDING = ("train.kernels",)
 
@@ -96,11 +96,13 @@ def fingerprint_settings(settings: Settings) -> str:
 
 def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
     """Raise InputError if one update takes more passes over the data than the run has."""
-    if train.accumulate > 1 and train.epochs * updates_per_epoch < 0.5:
+    if train.gradient_accumulation_steps > 1 and train.num_train_epochs * updates_per_epoch < 0.5:
         raise InputError(
             "update_longer_than_run",
-            f"with train.accumulate={train.accumulate}, one update takes {1 / updates_per_epoch:,.0f} passes over "
-            f"the data, and train.epochs is {train.epochs:g}",
-            argument="train.accumulate",
-            hint=f"lower train.accumulate, or set the number of updates with {option('train.max_steps')}",
+            f"with train.gradient_accumulation_steps={train.gradient_accumulation_steps}, one update takes "
+            f"{1 / updates_per_epoch:,.0f} passes over the data, and train.num_train_epochs is "
+            f"{train.num_train_epochs:g}",
+            argument="train.gradient_accumulation_steps",
+            hint="lower train.gradient_accumulation_steps, or set the number of updates with "
+            f"{option('train.max_steps')}",
         )
