@@ -348,7 +348,7 @@ def test_suggestions_include_arguments_of_the_function(moods: bs.Model) -> None:
         (lambda: bs.extend_tokenizer(bs.Texts(["a"]), None, text_colum="t"), "text_column"),
         (lambda: bs.check_corpus(bs.Texts(["a"]), preset_nam="x"), "preset_name"),
         (lambda: bs.inspect_tokenizers([], bs.Texts(["a"]), limits=3), "limit"),
-        (lambda: bs.finetune("classify", moods, "run", train=ROWS, devshare=0.2), "validation_split"),
+        (lambda: bs.finetune("classify", moods, "run", train=ROWS, validationsplit=0.2), "validation_split"),
         (lambda: moods.predict(["a"], max_lenght=3), "max_length"),
         (lambda: moods.predict_file(ROWS, max_lenght=3), "max_length"),
         (lambda: moods.evaluate(ROWS, text_colum="a"), "text_column"),

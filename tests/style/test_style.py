@@ -46,14 +46,12 @@ BAD_OPENING = re.compile(r"(What|Where|Whether|Of|How|As|Those|That|Both|Who)\b"
 ERRORS = ("InputError", "MachineError", "Diverged")
 
 REMAINING: dict[str, int] = {
-    "cli": 76,
-    "experiments": 112,
+    "cli": 73,
     "explain": 7,
     "finetuning": 69,
     "inference": 204,
     "io": 120,
     "pretraining": 98,
-    "runs": 27,
     "tasks": 469,
     "training": 149,
 }

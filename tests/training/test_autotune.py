@@ -15,7 +15,7 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
 from bertsmith.hardware import Precision
-from bertsmith.runs.compute_setup import _told, ways_of
+from bertsmith.runs.compute_setup import _describe_timings, ways_of
 from bertsmith.training import checkpoint, execution_benchmark, trainer
 from bertsmith.training.autotune import Watch
 from bertsmith.training.execution_benchmark import Way, best_way, numbers_of_threads, of_whole, tried, ways
@@ -521,12 +521,12 @@ def test_what_an_update_takes_whatever_its_size_is_counted_once(
 def test_the_measured_speeds_say_why_one_is_taken() -> None:
     here = ComputeContext.create("cpu", "fp32")
     found = {Way(2, "fp32"): 0.122, Way(1, "fp32"): 0.113, Way(2, "bf16"): 4.07}
-    assert _told(found, Way(2, "fp32"), 0.122, here) == (
+    assert _describe_timings(found, Way(2, "fp32"), 0.122, here) == (
         "an update takes about 0.122 s in fp32 on 2 threads (fp32 on 1 thread: 0.113 s, not enough faster to "
         "leave threads idle; bf16 on 2 threads: 4.07 s)"
     )
     found = {Way(2, "fp32"): 0.133, Way(1, "fp32"): 0.124, Way(2, "bf16"): 0.07}
-    assert _told(found, Way(2, "bf16"), 0.07, here) == (
+    assert _describe_timings(found, Way(2, "bf16"), 0.07, here) == (
         "an update takes about 0.07 s in bf16 on 2 threads (fp32 on 2 threads: 0.133 s; fp32 on 1 thread: 0.124 "
         "s)"
     )

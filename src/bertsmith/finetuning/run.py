@@ -65,13 +65,10 @@ def finetune(
     proportion and equal texts on one side, and both parts are written into out/split. sample: use that many
     examples of train. Sample and split depend on files.seed; train.seed draws the head and the order. label_names:
     names for labels that are numbers, in their order, or the name of each code, or a file of either. settings and
-    keywords: as in `pretrain` (num_train_epochs=3, text_column="title"); `bertsmith finetune TASK --help` lists them.
-    states: with
-    freeze_encoder=True a folder for the hidden states, where further runs on the same data find them;
-    without it
-    they are in `out` until the run has finished. resume, overwrite: as in `pretrain`; what was in
-    memory must be
-    given again, and is compared. Returns the finished model, with its report.
+    keywords: as in `pretrain` (num_train_epochs=3, text_column="title"); `bertsmith finetune TASK --help` lists
+    them. states: with freeze_encoder=True a folder for the hidden states, where further runs on the same data find
+    them; without it they are in `out` until the run has finished. resume, overwrite: as in `pretrain`; what was in
+    memory must be given again, and is compared. Returns the finished model, with its report.
 
     Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
     """
