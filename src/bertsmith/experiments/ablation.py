@@ -10,11 +10,11 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 from scipy.sparse.csgraph import connected_components
 
 from bertsmith import hardware
@@ -36,7 +36,7 @@ from bertsmith.experiments.ablation_recipe import (
     read_tasks,
 )
 from bertsmith.experiments.ablation_report import AblationReport, make_report
-from bertsmith.experiments.process_pool import Call, run_processes
+from bertsmith.experiments.process_pool import Call, answer_call, run_processes
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.inference.model import Model
@@ -54,9 +54,8 @@ _ARGUMENTS = "ablation.json"
 _PRECISION = "train.precision"
 
 
-@dataclass(frozen=True)
-class Ablation:
-    """The arguments of an ablation, with which each process measures rows.
+class Ablation(BaseModel, frozen=True):
+    """The arguments of an ablation, which each process receives as JSON.
 
     Attributes:
         recipe: The recipe.
@@ -71,20 +70,16 @@ class Ablation:
     recipe: AblationRecipe
     out: Path
     data: Path
-    tasks: Mapping[str, TaskRecipe]
+    tasks: dict[str, TaskRecipe]
     pairs: str | None
-    changes: Mapping[str, Any]
+    changes: dict[str, Any]
     precision: str
-
-    def measure(self, rows: Sequence[str], seed: int) -> dict[str, dict[str, float]]:
-        """Make or resume the runs of rows with one seed, and return their metrics."""
-        return {row: self._measure_row(row, seed) for row in rows}
 
     def folder(self, row: str, seed: int) -> Path:
         """Return the folder of a row's runs with one seed."""
         return self.out / folder_name(row) / str(seed)
 
-    def _measure_row(self, row: str, seed: int) -> dict[str, float]:
+    def measure_row(self, row: str, seed: int) -> dict[str, float]:
         model = self._pretrain(row, seed)
         held_out = model.report["held_out"]
         metrics = {name: float(held_out[name]) for name in self.recipe.losses if name in held_out}
@@ -119,6 +114,12 @@ class Ablation:
             settings={**settings, SEED: seed},
             resume=holds_run(run),
         )
+
+
+def measure_rows(ablation: dict[str, Any], rows: Sequence[str], seed: int) -> dict[str, dict[str, float]]:
+    """Make or resume the runs of rows with one seed, and return their metrics."""
+    parsed = Ablation.model_validate(ablation)
+    return {row: parsed.measure_row(row, seed) for row in rows}
 
 
 def _score_pairs(model: Model, pairs: str) -> float:
@@ -195,7 +196,15 @@ def ablate(
     if precision != "auto" and all(settings.train.precision == "auto" for settings in row_settings):
         changes = {_PRECISION: precision, **changes}
     _wait_for_kernels(row_settings)
-    ablation = Ablation(table, out, shards.folder, named_tasks, pairs, changes, precision)
+    ablation = Ablation(
+        recipe=table,
+        out=out,
+        data=shards.folder,
+        tasks=named_tasks,
+        pairs=pairs,
+        changes=changes,
+        precision=precision,
+    )
     with atomic.folder_lock(out, "ablation"), keeping_runs(out):
         write_json(out / _ARGUMENTS, {**arguments, "precision": precision})
         report = _measure_all(ablation, chosen_rows, seeds, jobs or _default_jobs(row_settings))
@@ -302,9 +311,10 @@ def _default_jobs(row_settings: Sequence[PretrainSettings]) -> int:
 
 def _measure_all(ablation: Ablation, rows: Sequence[str], seeds: int, jobs: int) -> AblationReport:
     """Measure all rows with all seeds; write the report after each model."""
+    values = ablation.model_dump(mode="json")
     calls = [
         Call(
-            (ablation, group, seed),
+            {"ablation": values, "rows": group, "seed": seed},
             f"{' and '.join(group)}, seed {seed}",
             ablation.folder(group[0], seed) / "output.txt",
         )
@@ -314,7 +324,7 @@ def _measure_all(ablation: Ablation, rows: Sequence[str], seeds: int, jobs: int)
     measurements: dict[str, dict[int, dict[str, float]]] = {row: {} for row in rows}
     for index, metrics_by_row in _make_calls(calls, min(jobs, len(calls))):
         for row, metrics in metrics_by_row.items():
-            measurements[row][calls[index].arguments[2]] = metrics
+            measurements[row][calls[index].arguments["seed"]] = metrics
         if measurements[rows[0]]:
             report = make_report(ablation.recipe, measurements)
             write_report(ablation.out, report.to_dict())
@@ -327,11 +337,11 @@ def _measure_all(ablation: Ablation, rows: Sequence[str], seeds: int, jobs: int)
 def _make_calls(calls: Sequence[Call], jobs: int) -> Iterator[tuple[int, dict[str, dict[str, float]]]]:
     """Yield the index and the result of each call."""
     if jobs > 1:
-        yield from run_processes(Ablation.measure, calls, jobs)
+        yield from run_processes("bertsmith.experiments.ablation", calls, jobs)
         return
     for index, call in enumerate(calls):
         logger.info("model %d of %d: %s", index + 1, len(calls), call.title)
-        yield index, Ablation.measure(*call.arguments)
+        yield index, measure_rows(**call.arguments)
 
 
 def _group_rows(recipe: AblationRecipe, rows: Sequence[str]) -> list[list[str]]:
@@ -359,3 +369,7 @@ def _plot(folder: Path, report: AblationReport) -> None:
     }
     for name, png in plots.items():
         atomic.write_bytes(folder / f"{folder_name(name)}.png", png)
+
+
+if __name__ == "__main__":
+    answer_call(measure_rows)

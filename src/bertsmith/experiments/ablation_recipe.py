@@ -37,8 +37,8 @@ class TaskRecipe(Settings):
     """A task for which each model is fine-tuned."""
 
     verb: str = Field("classify", description="a verb of finetune")
-    train: str = Field(description="the training data")
-    validation: str = Field(description="the validation data")
+    train: str = Field("", description="the training data")
+    validation: str = Field("", description="the validation data")
     settings: dict[str, Any] = Field(default_factory=dict, description="settings of fine-tuning")
 
 
@@ -167,7 +167,7 @@ def read_tasks(
                     "file_not_found",
                     f"there is no file '{file}'",
                     location=f"{location}: {name}: {part}",
-                    hint="correct the path",
+                    hint=f"write the path below {name}, as {part}:",
                 )
     _check_folders_differ(recipes, location)
     return recipes

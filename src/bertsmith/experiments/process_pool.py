@@ -1,15 +1,13 @@
-"""Call a function in several processes, each with its share of the cores and its own log file.
+"""Make calls in several processes, each with its share of the cores and its own log file.
 
-    python -P -m bertsmith.experiments.process_pool
-
-makes one call, which it reads from stdin as a pickle. Unlike `concurrent.futures`, the pool stops its processes by
-SIGTERM, after which they save their checkpoints, and works in a script without a main guard.
+Unlike `concurrent.futures`, the pool stops its processes by SIGTERM, so that they save checkpoints, and it works in
+scripts without a main guard.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import pickle
 import signal
 import subprocess
 import sys
@@ -23,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import hardware, log_handlers
-from bertsmith.errors import BertsmithError, MachineError, Stopped, option
+from bertsmith.errors import BertsmithError, MachineError, Stopped, error_from_dict, option
 from bertsmith.training.signals import stop_signals
 
 logger = logging.getLogger(__name__)
@@ -36,19 +34,19 @@ class Call:
     """A call to make in a process of its own.
 
     Attributes:
-        arguments: The arguments of the function, which can be pickled.
+        arguments: The arguments by name, as JSON values.
         title: A name of the call, for messages.
         log: The file for the output of the process.
     """
 
-    arguments: tuple[Any, ...]
+    arguments: dict[str, Any]
     title: str
     log: Path
 
 
 @dataclass(frozen=True)
 class _Process:
-    """A process that makes a call, and the file to which it writes the pickled result."""
+    """A process that makes a call, and the file to which it writes the result."""
 
     call: Call
     process: subprocess.Popen[bytes]
@@ -57,7 +55,7 @@ class _Process:
     def result(self) -> Any:
         """Return the result of a process that has ended, or raise its error."""
         try:
-            result = pickle.loads(self.result_file.read_bytes())
+            answer = json.loads(self.result_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             code, log = self.process.returncode, self.call.log
             reason = "it was killed, perhaps for lack of memory" if code < 0 else f"its error is in {log}"
@@ -67,22 +65,21 @@ class _Process:
                 location=self.call.title,
                 hint=f"{option('resume', True)} continues with what is finished",
             ) from None
-        if isinstance(result, BertsmithError):
-            title, location = self.call.title, result.location
-            result.location = title if location is None else f"{title}: {location}"
-            raise result
-        return result
+        if "error" in answer:
+            error = error_from_dict(answer["error"])
+            title, location = self.call.title, error.location
+            error.location = title if location is None else f"{title}: {location}"
+            raise error
+        return answer["result"]
 
 
-def run_processes(
-    function: Callable[..., Any], calls: Sequence[Call], num_processes: int
-) -> Iterator[tuple[int, Any]]:
+def run_processes(module: str, calls: Sequence[Call], num_processes: int) -> Iterator[tuple[int, Any]]:
     """Make calls in several processes at a time; yield the index and the result of each when it ends.
 
     If a call fails or a signal arrives, all processes are asked to stop, and may save their state before.
 
     Args:
-        function: A function at the top level of a module.
+        module: A module whose main program is `answer_call`.
         calls: The calls.
         num_processes: The number of processes at a time.
 
@@ -99,7 +96,7 @@ def run_processes(
                     index, call = waiting.popleft()
                     logger.info("model %d of %d: %s (%s)", index + 1, len(calls), call.title, call.log)
                     result_file = Path(folder) / str(index)
-                    process = _start(function, call, result_file, num_processes)
+                    process = _start(module, call, result_file, num_processes)
                     running[index] = _Process(call, process, result_file)
                 if signals:
                     num_finished = len(calls) - len(waiting) - len(running)
@@ -116,14 +113,13 @@ def run_processes(
             _terminate(running.values())
 
 
-def _start(
-    function: Callable[..., Any], call: Call, result_file: Path, num_processes: int
-) -> subprocess.Popen[bytes]:
+def _start(module: str, call: Call, result_file: Path, num_processes: int) -> subprocess.Popen[bytes]:
+    request = {"arguments": call.arguments, "result_file": str(result_file)}
     threads = max(1, (hardware.omp_num_threads() or hardware.available_cores()) // num_processes)
     call.log.parent.mkdir(parents=True, exist_ok=True)
     with call.log.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bertsmith.experiments.process_pool"],
+            [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
@@ -133,7 +129,7 @@ def _start(
         )
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it has ended already: `result` reports the missing result
-        process.stdin.write(pickle.dumps((function, call.arguments, result_file)))
+        process.stdin.write(json.dumps(request).encode())
         process.stdin.close()
     return process
 
@@ -147,17 +143,13 @@ def _terminate(processes: Collection[_Process]) -> None:
         process.process.wait()
 
 
-def main() -> None:
+def answer_call(function: Callable[..., Any]) -> None:
     """Make the call that stdin describes, and write its result or error to the file that it names."""
-    function, arguments, result_file = pickle.load(sys.stdin.buffer)
+    request = json.load(sys.stdin)
     log_handlers.install(log_handlers.ConsoleHandler())
     hardware.configure_process()
     try:
-        result = function(*arguments)
+        answer = {"result": function(**request["arguments"])}
     except BertsmithError as error:
-        result = error
-    result_file.write_bytes(pickle.dumps(result))
-
-
-if __name__ == "__main__":
-    main()
+        answer = {"error": error.to_dict()}
+    Path(request["result_file"]).write_text(json.dumps(answer), encoding="utf-8")
