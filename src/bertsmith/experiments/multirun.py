@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
@@ -96,7 +96,7 @@ class RunResult(Result):
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class ScoreSummary(Result):
     """Statistics of the scores of several runs; None if there are too few.
 
@@ -259,7 +259,8 @@ def finetune_repeatedly(
             )
         report = summarize_runs(results, first_report)
         if folds is not None:
-            report = _add_pooled_scores(report, out, train)
+            for summary in report.cells or [report.summary]:
+                summary.pooled = _score_pooled_folds(out, summary, train)
         write_report(out, report.to_dict())
         forget_states(out / FEATURES)
     for warning in report.warnings:
@@ -371,16 +372,6 @@ def summarize_scores(results: Sequence[RunResult]) -> ScoreSummary:
         deviation=float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
         degenerate=degenerate,
         mean_without_degenerate=float(np.mean(sound)) if degenerate and sound else None,
-    )
-
-
-def _add_pooled_scores(report: MultirunReport, out: Path, train: Source) -> MultirunReport:
-    """Add the metrics of the predictions of all folds taken as one set, for each cell of the grid."""
-    if report.cells:
-        cells = [replace(cell, pooled=_score_pooled_folds(out, cell, train)) for cell in report.cells]
-        return replace(report, cells=cells)
-    return replace(
-        report, summary=replace(report.summary, pooled=_score_pooled_folds(out, report.summary, train))
     )
 
 

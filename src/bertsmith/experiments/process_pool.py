@@ -1,6 +1,6 @@
 """Make calls in several processes, each with its share of the cores and its own log file.
 
-Unlike `concurrent.futures`, the pool stops its processes by SIGTERM, so that they save checkpoints, and it works in
+Unlike `concurrent.futures`, the pool stops its processes by SIGTERM, so that they save checkpoints, and works in
 scripts without a main guard.
 """
 
