@@ -213,6 +213,8 @@ def ablate(
 
 
 def _open_shards(data: Shards | str | Path | None, location: str | Path) -> Shards:
+    if isinstance(data, Shards):
+        return data
     if not data:
         raise InputError(
             "data_missing",
@@ -221,7 +223,7 @@ def _open_shards(data: Shards | str | Path | None, location: str | Path) -> Shar
             argument="data",
             hint=f"create token shards with {command('data prepare')} and give them with {option('data')}",
         )
-    return data if isinstance(data, Shards) else Shards.open(data)
+    return Shards.open(data)
 
 
 def _choose_rows(recipe: AblationRecipe, rows: Sequence[str] | None, location: str | Path) -> list[str]:

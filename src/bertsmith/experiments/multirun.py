@@ -8,8 +8,9 @@ restarts on small data).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
@@ -198,66 +199,30 @@ def finetune_repeatedly(
         InputError: As in `finetune`; or the folder contains other runs.
     """
     out, task_class = Path(out), task_type(task)
-    data = {
+    data: dict[str, Any] = {
         name: keywords.pop(name) for name in ("validation_split", "sample", "label_names") if name in keywords
     }
     changes = resolve(
         settings_type(task_class), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS
     )
-    if folds is not None and (validation is not None or data.get("validation_split") is not None):
-        argument = option("validation" if validation is not None else "validation_split")
-        raise InputError(
-            "folds_with_validation",
-            f"{option('folds')} and {argument} exclude each other, because each fold is the validation data once",
-            hint=f"omit {argument}",
-        )
-    runs = plan_runs(
-        task_class,
-        recipe,
-        changes,
-        restarts=restarts,
-        folds=folds,
-        grid=grid,
-        function=finetune_repeatedly,
-    )
+    if folds is not None:
+        _check_no_validation(validation, data.get("validation_split"))
+    axes: dict[str, Any] = {"restarts": restarts, "folds": folds, "grid": grid}
+    runs = plan_runs(task_class, recipe, changes, **axes, function=finetune_repeatedly)
     with atomic.folder_lock(out, "run"), keeping_runs(out), drop_repeated_logs() as repeat_filter:
-        _prepare_folder(
-            out, [run.name for run in runs], [train, validation], resume=resume, overwrite=overwrite
-        )
+        _prepare_folder(out, runs, [train, validation], resume=resume, overwrite=overwrite)
         base = model if isinstance(model, Model) else load(model)
-        results: list[RunResult] = []
-        first_report: Mapping[str, Any] = {}
+        data |= {"train": train, "validation": validation, "recipe": recipe, "states": out / FEATURES}
+        fine_tune = partial(finetune, task, base, **data)
+        results, run_reports = [], []
         for number, run in enumerate(runs, start=1):
-            folder = out / run.name
-            logger.info("run %d of %d: %s", number, len(runs), folder)
+            logger.info("run %d of %d: %s", number, len(runs), out / run.name)
             repeat_filter.is_first_run = number == 1
-            try:
-                tuned = finetune(
-                    task,
-                    base,
-                    folder,
-                    train=train,
-                    validation=validation,
-                    recipe=recipe,
-                    settings={
-                        **changes,
-                        **_resolved_by_first_run(out / runs[0].name, changes),
-                        **run.changes,
-                    },
-                    states=out / FEATURES,
-                    resume=holds_run(folder),
-                    **data,
-                )
-            except Diverged as error:
-                results.append(RunResult(run.name, run.changes, run.cell, failure=error.message))
-                logger.warning("%s: %s", folder, error.message)
-                continue
-            results.append(RunResult.from_report(run, tuned.report))
-            first_report = first_report or tuned.report
-            logger.info(
-                "%s: %s %.4f on the validation data", folder, tuned.report["decided_by"], results[-1].score
-            )
-        report = summarize_runs(results, first_report)
+            resolved = _resolved_by_first_run(out / runs[0].name, changes)
+            result, run_report = _make_run(fine_tune, out / run.name, run, {**changes, **resolved})
+            results.append(result)
+            run_reports.append(run_report)
+        report = summarize_runs(results, next(filter(None, run_reports), {}))
         if folds is not None:
             for summary in report.cells or [report.summary]:
                 summary.pooled = _score_pooled_folds(out, summary, train)
@@ -268,11 +233,36 @@ def finetune_repeatedly(
     return report
 
 
+def _check_no_validation(validation: Source | None, validation_split: float | None) -> None:
+    """Raise InputError for validation data in addition to folds."""
+    if validation is not None or validation_split is not None:
+        argument = option("validation" if validation is not None else "validation_split")
+        raise InputError(
+            "folds_with_validation",
+            f"{option('folds')} and {argument} exclude each other, because each fold is the validation data once",
+            hint=f"omit {argument}",
+        )
+
+
+def _make_run(
+    fine_tune: Callable[..., Model], folder: Path, run: PlannedRun, settings: Mapping[str, Any]
+) -> tuple[RunResult, Mapping[str, Any]]:
+    """Make or resume a run; return its result, and its report, which is empty if it diverged."""
+    try:
+        report = fine_tune(folder, settings={**settings, **run.changes}, resume=holds_run(folder)).report
+    except Diverged as error:
+        logger.warning("%s: %s", folder, error.message)
+        return RunResult(run.name, run.changes, run.cell, failure=error.message), {}
+    result = RunResult.from_report(run, report)
+    logger.info("%s: %s %.4f on the validation data", folder, report["decided_by"], result.score)
+    return result, report
+
+
 def _prepare_folder(
-    out: Path, names: Sequence[str], inputs: Sequence[Any], *, resume: bool, overwrite: bool
+    out: Path, runs: Sequence[PlannedRun], inputs: Sequence[Any], *, resume: bool, overwrite: bool
 ) -> None:
     """Write the names of the runs to the folder. Raise InputError if it holds something else or other runs."""
-    previous_names = run_names(out)
+    names, previous_names = [run.name for run in runs], run_names(out)
     check_resume_or_overwrite(out, resume=resume, overwrite=overwrite)
     if holds_run(out):
         raise InputError(
