@@ -150,19 +150,7 @@ def adapt(
     _check_inputs(base, corpus, arguments)
     with atomic.folder_lock(out, "adaptation"), keeping_runs(out):
         write_json(out / _ARGUMENTS, arguments)
-        if words and not (out / "extended" / RECORD).exists():
-            logger.info("adding %s of the corpus to the vocabulary", pluralize(words, "word"))
-            extend_tokenizer(corpus, out / "extended", model=model, choice=Choice(words=words))
-        initial = load(out / "extended") if words else base
-        has_shards = (out / "shards" / "manifest.json").exists()
-        shards = (
-            Shards.open(out / "shards") if has_shards else prepare(corpus, initial.tokenizer, out / "shards")
-        )
-        run = out / "model"
-        logger.info("pre-training: %s", run)
-        adapted = pretrain(
-            shards, run, model=initial, minutes=minutes, settings=changes, resume=holds_run(run)
-        )
+        adapted = _pretrain_further(out, base, corpus, arguments, minutes)
         pairs = [
             (
                 _fine_tune(out / f"before-{seed}", base, arguments, seed),
@@ -203,6 +191,24 @@ def _check_inputs(base: Model, corpus: Sources, arguments: Mapping[str, Any]) ->
     task_class = task_type(arguments["task"])
     settings = new_settings(task_class, base, files, None, {}, arguments["task_settings"])
     check_task_files(arguments["task"], settings)
+
+
+def _pretrain_further(
+    out: Path, base: Model, corpus: Sources, arguments: Mapping[str, Any], minutes: float | None
+) -> Model:
+    """Extend the vocabulary, prepare the corpus, and pre-train; steps that are finished are kept."""
+    words, extended, shards_folder, run = arguments["words"], out / "extended", out / "shards", out / "model"
+    if words and not (extended / RECORD).exists():
+        logger.info("adding %s of the corpus to the vocabulary", pluralize(words, "word"))
+        extend_tokenizer(corpus, extended, model=arguments["model"], choice=Choice(words=words))
+    initial = load(extended) if words else base
+    if (shards_folder / "manifest.json").exists():
+        shards = Shards.open(shards_folder)
+    else:
+        shards = prepare(corpus, initial.tokenizer, shards_folder)
+    logger.info("pre-training: %s", run)
+    changes = arguments["settings"]
+    return pretrain(shards, run, model=initial, minutes=minutes, settings=changes, resume=holds_run(run))
 
 
 def _fine_tune(run: Path, model: Model, arguments: Mapping[str, Any], seed: int) -> Model:

@@ -84,12 +84,7 @@ def plan_runs(
             argument="grid",
             hint="omit one of them",
         )
-    variants: dict[str, dict[str, Any]] = {"": {}}
-    if restarts is not None:
-        seeds = range(settings.train.seed, settings.train.seed + restarts)
-        variants = {f"seed-{seed}": {"train.seed": seed} for seed in seeds}
-    elif folds is not None:
-        variants = {f"fold-{i}": {"files.folds": folds, "files.fold": i} for i in range(1, folds + 1)}
+    variants = _variants(settings.train.seed, restarts, folds)
     cells = [dict(zip(axes, cell, strict=True)) for cell in product(*axes.values())]
     runs = [
         PlannedRun(_run_name(cell, variant), cell, {**cell, **variant_changes})
@@ -109,6 +104,15 @@ def plan_runs(
     if len(set(names)) < len(names) or max(map(len, names)) > _MAX_NAME_LENGTH:
         names = [f"run-{number}" for number in range(1, len(runs) + 1)]
     return [PlannedRun(name, run.cell, run.changes) for name, run in zip(names, runs, strict=True)]
+
+
+def _variants(first_seed: int, restarts: int | None, folds: int | None) -> dict[str, dict[str, Any]]:
+    """Return the settings of each seed or fold by name; a single variant without settings if there is neither."""
+    if restarts is not None:
+        return {f"seed-{seed}": {"train.seed": seed} for seed in range(first_seed, first_seed + restarts)}
+    if folds is not None:
+        return {f"fold-{i}": {"files.folds": folds, "files.fold": i} for i in range(1, folds + 1)}
+    return {"": {}}
 
 
 def _check_counts(restarts: int | None, folds: int | None) -> None:
