@@ -35,7 +35,7 @@ from bertsmith.hardware import Precision
 from bertsmith.inference.significance import compared
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import Layers
-from bertsmith.tasks.items import Item, ItemStream
+from bertsmith.tasks.batching import Item, ItemStream
 from bertsmith.tasks.tagging.words import TagItem
 from bertsmith.training.settings import TrainSettings
 from ours import OurTrainer

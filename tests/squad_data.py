@@ -15,7 +15,7 @@ from torch import Tensor
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.tasks.items import Encoded, Item
+from bertsmith.tasks.batching import Item, TokenSequence
 from bertsmith.tasks.question_answering.answer import Answer
 from bertsmith.tasks.question_answering.passages import PassageExample
 from bertsmith.tasks.settings import AnswerSettings
@@ -62,7 +62,7 @@ def item_of(spans: Sequence[tuple[int, int]], index: int = 0, first: int = 0) ->
     offsets = np.array([(0, 0), (0, 1), (0, 0), *spans, (0, 0)], dtype=np.int32)
     sources = np.array([-1, 0, -1, *[1] * len(spans), -1], dtype=np.int8)
     size = len(sources)
-    encoded = Encoded(
+    encoded = TokenSequence(
         np.zeros(size, np.int32), np.zeros(size, np.uint8), size - 3, size - 3, offsets, sources
     )
     return Item(index, (encoded,), None, first)

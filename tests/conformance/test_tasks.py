@@ -25,9 +25,9 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.loss import Loss
 from bertsmith.models.heads import LinearHead, Pooler
 from bertsmith.settings import Settings
-from bertsmith.tasks.items import Encoded, Item, TaskBatch
+from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence
 from bertsmith.tasks.registry import TASKS
-from bertsmith.tasks.scores import Scores, ScoreTable
+from bertsmith.tasks.results import Metrics, MetricTable
 from bertsmith.tasks.task import Prediction, Task
 
 
@@ -87,7 +87,9 @@ class Toy(Task):
             for at in range(0, len(example.words), self.settings.part_words):
                 some = slice(at, at + self.settings.part_words)
                 words = example.words[some]
-                both = [Encoded.of(tokenizer.encode(" ".join(w))) for w in (words, words[::-1])]
+                both = [
+                    TokenSequence.from_encoding(tokenizer.encode(" ".join(w))) for w in (words, words[::-1])
+                ]
                 items.append(Item(number, tuple(both), example.lengths[some] if example.lengths else None))
         return items
 
@@ -124,17 +126,17 @@ class Toy(Task):
     def decides(self) -> str:
         return "close"
 
-    def score(self, predictions: Any, examples: Any) -> Scores:
+    def score(self, predictions: Any, examples: Any) -> Metrics:
         pairs = [
             (guess, truth)
             for p, e in zip(predictions, examples, strict=True)
             for guess, truth in zip(p["lengths"], e.lengths, strict=True)
         ]
         close = sum(abs(g - t) < 0.5 for g, t in pairs) / len(pairs)
-        table = ScoreTable("by hand", ["what", "number"], [["words", str(len(pairs))]])
-        return Scores({"close": close, "examples": len(examples)}, {"words": len(pairs)}, [table])
+        table = MetricTable("by hand", ["what", "number"], [["words", str(len(pairs))]])
+        return Metrics({"close": close, "examples": len(examples)}, {"words": len(pairs)}, [table])
 
-    def baseline(self, training: Sequence[Line], dev: Sequence[Line]) -> Scores:
+    def baseline(self, training: Sequence[Line], dev: Sequence[Line]) -> Metrics:
         return self.score([{"lengths": [4.0] * len(e.words)} for e in dev], dev)
 
 

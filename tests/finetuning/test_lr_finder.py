@@ -22,7 +22,7 @@ from bertsmith.finetuning.job import build_model
 from bertsmith.finetuning.settings import settings_type
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.tasks.items import ItemStream
+from bertsmith.tasks.batching import ItemStream
 from bertsmith.tasks.registry import TASKS
 from bertsmith.tasks.task import task_type
 from bertsmith.training.data_loader import Phase

@@ -116,7 +116,7 @@ def test_relations_are_numbered_lines() -> None:
 def test_a_task_declares_its_form_and_every_form_has_a_writer() -> None:
     names = list(FORMATS.values())
     for task in map(task_type, TASKS):
-        if (form := task.answer_form) is not None:
+        if (form := task.output_format) is not None:
             assert form.name not in names
             assert form.suffix not in FORMATS
             assert list(task.answer_file([])) in ([], ["{}\n"])
@@ -128,9 +128,9 @@ def test_forms_are_offered_by_the_task_of_the_run(tagger: bs.Model, tmp_path: Pa
     assert isinstance(wrong.exception, InputError)
     assert (wrong.exception.code, wrong.exception.argument) == ("unknown_format", "format")
     assert wrong.exception.hint == "use one of csv, json, table, conll"
-    assert format_of("a.conll", None, Tag.answer_form) == "conll"
+    assert format_of("a.conll", None, Tag.output_format) == "conll"
     with pytest.raises(InputError) as caught:
-        format_of("a.conll", None, Answer.answer_form)
+        format_of("a.conll", None, Answer.output_format)
     assert (caught.value.code, caught.value.argument) == ("suffix_unsupported", "out")
     assert (caught.value.code, caught.value.location) == ("suffix_unsupported", "a.conll")
     with pytest.raises(InputError) as caught:

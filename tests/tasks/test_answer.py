@@ -181,7 +181,7 @@ def test_an_answer_within_words_is_all_tokens_that_it_touches(answer: str, token
 
 
 def test_a_long_question_is_cut_and_that_is_counted() -> None:
-    model = head(max_length=12, question_length=2)
+    model = head(max_length=12, max_query_length=2)
     whole = PassageExample("kaba lode migi nufo", PASSAGE, (), "here")
     items = model.encode([whole], tiny_run.tokenizer())
     outputs = [torch.zeros(len(item.sequences[0].ids), 2) for item in items]
@@ -335,8 +335,8 @@ def test_an_answer_is_no_longer_than_allowed_and_never_outside_of_the_passage() 
     logits = logits_of([0.9, 0.06, 0.04], [0.01, 0.01, 0.98])
     logits[:3] = 50.0  # [CLS], question, [SEP]
     units, asked_in = [(0, 1), (2, 3), (4, 5)], [PassageExample("q", "a b c", (), "here")]
-    assert head(longest_answer=3).decode([logits], [item_of(units)], asked_in)[0]["answer"] == "a b c"
-    assert head(longest_answer=2).decode([logits], [item_of(units)], asked_in)[0]["answer"] == "b c"
+    assert head(max_answer_length=3).decode([logits], [item_of(units)], asked_in)[0]["answer"] == "a b c"
+    assert head(max_answer_length=2).decode([logits], [item_of(units)], asked_in)[0]["answer"] == "b c"
 
 
 def test_blanks_that_tokens_hold_are_no_part_of_answers_and_words_are_listed_once() -> None:
@@ -394,7 +394,7 @@ def test_spans_over_windows_are_ranked_as_by_the_release(seed: int) -> None:
     items = [item_of(spans[f : f + n], 0, f) for f, n in zip(firsts, sizes, strict=True)]
     logits = [torch.randn(n + 4, 2, generator=draw) for n in sizes]
     wanted = as_the_release(logits, firsts, sizes, 4)
-    (answer,) = head(stride=4, longest_answer=4).decode(
+    (answer,) = head(stride=4, max_answer_length=4).decode(
         logits, items, [PassageExample("q", context, (), "here")]
     )
     assert [(row["start"], row["end"]) for row in answer["n_best"]] == [
@@ -503,7 +503,7 @@ def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> Non
 
 def test_settings_of_the_call_reach_windows_and_answers(trained: bs.Model) -> None:
     context = " ".join(tiny_run.WORDS[3:40])
-    (answer,) = trained.predict(["kade"], [context], n_best=2, longest_answer=1)
+    (answer,) = trained.predict(["kade"], [context], n_best=2, max_answer_length=1)
     assert len(answer["n_best"]) == 2
     assert all(" " not in row["answer"] for row in answer["n_best"])
 

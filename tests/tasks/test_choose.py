@@ -18,7 +18,7 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.items import Item
+from bertsmith.tasks.batching import Item
 from bertsmith.tasks.multiple_choice.choose import ChoiceExample, Choose
 from bertsmith.tasks.settings import ChooseSettings
 
@@ -70,7 +70,7 @@ def test_the_end_of_the_context_is_cut_and_choices_stay_whole() -> None:
         "[CLS] kaba lode migi [SEP] pezu riba [SEP]",
         "[CLS] kaba lode [SEP] pezu sode tugi [SEP]",
     ]
-    assert [(s.tokens, s.kept) for s in item.sequences] == [(6, 5), (7, 5)]
+    assert [(s.tokens, s.tokens_read) for s in item.sequences] == [(6, 5), (7, 5)]
     (answer,) = model.decode([torch.zeros(2)], [item], [example(context, "pezu", "riba", "sode tugi")])
     assert (answer["tokens"], answer["tokens_read"]) == (7, 5)
     scores = model.score([answer], [example(context, "pezu", "riba", "sode tugi", right=0)])
@@ -84,7 +84,7 @@ def test_a_question_longer_than_the_model_is_cut_at_both_ends() -> None:
     assert said(item) == [
         "[CLS] kaba lode migi [SEP] pezu riba sode [SEP]", "[CLS] kaba lode migi [SEP] pezu riba kafo [SEP]",
     ]  # fmt: skip
-    assert [sequence.tokens - sequence.kept for sequence in item.sequences] == [4, 1]
+    assert [sequence.tokens - sequence.tokens_read for sequence in item.sequences] == [4, 1]
 
 
 # Loss

@@ -9,21 +9,23 @@ from bertsmith.formatting import join_names
 from bertsmith.tasks.classification.classify import Classify, label_names
 from bertsmith.tasks.classification.regress import Regress
 from bertsmith.tasks.classification.texts import TextExample
-from bertsmith.tasks.data_checks import Labels, excerpt, of_labels
-from bertsmith.tasks.labels import Naming, facts_of_names
-from bertsmith.tasks.scores import Overview
+from bertsmith.tasks.data_checks import LabelCounts, excerpt, summarize_labels
+from bertsmith.tasks.labels import LabelMap, label_metadata
+from bertsmith.tasks.results import DataSummary
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.tag import Tag
 from bertsmith.tasks.tagging.tagged import TagExample
 
 
-def labels(file: str, **times: int) -> Labels:
+def labels(file: str, **times: int) -> LabelCounts:
     found = [label for label, number in times.items() for _ in range(number)]
-    return Labels.of((label, f"{file}:{line}") for line, label in enumerate(found, 2))
+    return LabelCounts.from_pairs((label, f"{file}:{line}") for line, label in enumerate(found, 2))
 
 
-def overview(train: Labels, dev: Labels | None = None) -> Overview:
-    return of_labels(train, labels("dev.csv", **train.times) if dev is None else dev, list(train.times))
+def overview(train: LabelCounts, dev: LabelCounts | None = None) -> DataSummary:
+    return summarize_labels(
+        train, labels("dev.csv", **train.times) if dev is None else dev, list(train.times)
+    )
 
 
 def texts(rows: list[tuple[str, str]], file: str = "train.csv") -> list[TextExample]:
@@ -102,12 +104,12 @@ def test_spaces_and_unseen_characters_are_noticed() -> None:
 
 def test_what_dev_does_not_have_and_train_does_not_have() -> None:
     train, dev = labels("a.csv", joy=5, fear=5, awe=5), labels("b.csv", joy=2, anger=1)
-    assert of_labels(train, dev, ["joy", "fear", "awe", "hope"]).warnings == [
+    assert summarize_labels(train, dev, ["joy", "fear", "awe", "hope"]).warnings == [
         "1 label of dev does not occur in training, so the model cannot learn it: 'anger' (b.csv:4)",
         "1 label has no training example: 'hope'",
         "2 labels of train are missing in dev, so its scores say nothing of them: 'fear', 'awe'",
     ]
-    (one,) = of_labels(train, labels("b.csv", joy=9), list(train.times)).warnings
+    (one,) = summarize_labels(train, labels("b.csv", joy=9), list(train.times)).warnings
     assert one.startswith("everything in dev has the label 'joy', so its scores say nothing of the others")
 
 
@@ -162,20 +164,20 @@ def test_tags_are_counted_word_by_word() -> None:
 
 
 def test_codes_have_names() -> None:
-    facts = facts_of_names({"10": "joy", "2": "fear", "7": "joy"})
+    facts = label_metadata({"10": "joy", "2": "fear", "7": "joy"})
     assert facts == {
         "labels": ["fear", "joy"],
         "numbered": False,
         "codes": {"2": "fear", "7": "joy", "10": "joy"},
     }
-    naming = Naming.of(facts)
+    naming = LabelMap.from_metadata(facts)
     assert [naming.id(label) for label in ("2", "7", "10", "10.0", "joy", "3")] == [0, 1, 1, 1, 1, None]
-    assert facts_of_names({"1": "b", "0": "a"}) == {"labels": ["a", "b"], "numbered": True}
-    assert Naming(["a", "b"], numbered=True).id("1.0") == 1
+    assert label_metadata({"1": "b", "0": "a"}) == {"labels": ["a", "b"], "numbered": True}
+    assert LabelMap(["a", "b"], numbered=True).id("1.0") == 1
 
 
 def test_an_unknown_label_is_compared_with_the_known_ones() -> None:
-    naming = Naming(["joy", "Sadness", "fear"])
+    naming = LabelMap(["joy", "Sadness", "fear"])
     error = naming.unknown("sadnes", "dev.csv:7", "label_column")
     assert (error.code, error.location, error.argument) == ("unknown_label", "dev.csv:7", "label_column")
     assert "'Sadness'?" in str(error)

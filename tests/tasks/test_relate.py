@@ -18,7 +18,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.io.related import of_tagged
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.items import Item
+from bertsmith.tasks.batching import Item
 from bertsmith.tasks.relation_extraction.relate import Relate, RelationItem
 from bertsmith.tasks.relation_extraction.relations import RelationExample, with_markers
 from bertsmith.tasks.settings import RelateSettings
@@ -94,9 +94,9 @@ def test_of_a_long_text_the_window_around_both_entities_is_read() -> None:
     (item,) = relater(max_length=13).encode([text], read_by())
     assert said(item) == "[CLS] kazu loba @ lode @ logi # lofo # lozu miba [SEP]"
     assert at_rows(item) == ["@", "#"]
-    assert (item.sequences[0].tokens, item.sequences[0].kept) == (19, 11)
+    assert (item.sequences[0].tokens, item.sequences[0].tokens_read) == (19, 11)
     (whole,) = relater().encode([text], read_by())
-    assert (whole.sequences[0].tokens, whole.sequences[0].kept) == (19, 19)
+    assert (whole.sequences[0].tokens, whole.sequences[0].tokens_read) == (19, 19)
 
 
 @pytest.mark.parametrize(

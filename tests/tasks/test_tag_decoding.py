@@ -19,7 +19,7 @@ from bertsmith.metrics.entities import extract_entities
 from bertsmith.metrics.tagging_schemes import find_violations
 from bertsmith.models.crf import viterbi_decode
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.scores import Overview
+from bertsmith.tasks.results import DataSummary
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.tag import Tag
 from bertsmith.tasks.tagging.tagged import TagExample
@@ -167,7 +167,7 @@ def test_tags_that_break_their_scheme_are_reported_with_their_lines_and_repaired
     some = Tag.read(file, TagSettings())
     facts = Tag.learnt(some, TagSettings(scheme="as_written"), None)
     assert (facts["scheme"], facts["labels"]) == ("iob2", ["B-LOC", "B-PER", "I-PER", "O"])
-    seen: Overview = Tag.overview(some, [], facts)
+    seen: DataSummary = Tag.overview(some, [], facts)
     (said,) = [warning for warning in seen.warnings if "scheme" in warning]
     assert said.startswith("2 tags break the scheme IOB2: 'I-LOC' behind 'O' (")
     assert f"{file}:17), 'I-PER' behind 'I-LOC' ({file}:18)" in said

@@ -14,9 +14,9 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.loss import distillation_kl
+from bertsmith.tasks.batching import TaskBatch
 from bertsmith.tasks.classification.multilabel import ManyLabels
 from bertsmith.tasks.classification.regress import Regress
-from bertsmith.tasks.items import TaskBatch
 from bertsmith.tasks.question_answering.answer import Answer
 from bertsmith.tasks.tagging.tag import Tag
 from bertsmith.tasks.task import Task

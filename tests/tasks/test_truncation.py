@@ -17,7 +17,7 @@ from bertsmith.tasks.relation_extraction.relations import RelationExample
 from bertsmith.tasks.settings import ClassSettings, RelateSettings, TagSettings
 from bertsmith.tasks.tagging.tag import Tag
 from bertsmith.tasks.tagging.tagged import TagExample
-from bertsmith.tasks.truncation import Account, Coverage, by_example
+from bertsmith.tasks.truncation import Coverage, TruncationStats, group_by_example
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from squad_data import PASSAGE, head
 
@@ -43,7 +43,7 @@ def test_a_text_is_cut_or_read_in_windows(stride: int | None, read: Coverage, wi
     task = Classify(config(), torch.Generator(), {"labels": ["a", "b"], "pairs": False}, settings)
     items = task.encode([TextExample(" ".join(WORDS[:15]), None, "a", "here")], tiny_run.tokenizer())
     assert len(items) == windows
-    assert task.account(items).covered == [read]
+    assert task.account(items).coverages == [read]
 
 
 def test_tags_behind_the_first_window_would_be_lost() -> None:
@@ -51,10 +51,10 @@ def test_tags_behind_the_first_window_would_be_lost() -> None:
     task = Tag(config(), torch.Generator(), facts, TagSettings(max_length=8))
     items = task.encode([tagged(15), tagged(2)], tiny_run.tokenizer())
     account = task.account(items)
-    long = len(next(by_example(items)))
-    assert account.covered == [Coverage(15, 15, 6, long, 15, 15, 6), Coverage(2, 2, 2, 1, 2, 2, 2)]
-    assert account.told_of_cuts() == []
-    assert account.told_of_windows() == [
+    long = len(next(group_by_example(items)))
+    assert account.coverages == [Coverage(15, 15, 6, long, 15, 15, 6), Coverage(2, 2, 2, 1, 2, 2, 2)]
+    assert account.truncation_messages() == []
+    assert account.window_messages() == [
         "1 of 2 texts is read in windows of 8 tokens; without them 9 tokens (52.9 %) and 9 tags would be cut"
     ]
     assert account.document() == {
@@ -81,8 +81,8 @@ def test_an_answer_counts_where_a_window_has_all_of_it(
     example = PassageExample("kaba lode", PASSAGE, gold, "here", unanswerable=answer is None)
     model = head(max_length=12, stride=stride)
     account = model.account(model.encode([example], tiny_run.tokenizer()))
-    assert account.covered == [read]
-    said = account.told_of_cuts()
+    assert account.coverages == [read]
+    said = account.truncation_messages()
     assert said == (
         ["1 answer is whole in no window, and not learnt"] if read.given > read.given_read else []
     )
@@ -97,18 +97,18 @@ def test_a_relation_far_from_the_beginning_is_read_all_the_same() -> None:
     spans = [(text.index(word), text.index(word) + len(word)) for word in words[7:]]
     known = Tokenizer.from_vocabulary(tokens, lowercase=True, max_length=64)
     account = task.account(task.encode([RelationExample(text, *spans, "a", "here")], known))
-    assert account.covered == [Coverage(13, 10, 10, 1, 1, 1, 0)]
-    assert account.told_of_windows() == [
+    assert account.coverages == [Coverage(13, 10, 10, 1, 1, 1, 0)]
+    assert account.window_messages() == [
         "1 relation beyond the first 12 tokens of a text is read all the same"
     ]
 
 
 def test_accounts_add_up() -> None:
-    one, other = Account("", 8), Account("", 8, 2, [Coverage(9, 6, 6), Coverage(1, 1, 1)])
+    one, other = TruncationStats("", 8), TruncationStats("", 8, 2, [Coverage(9, 6, 6), Coverage(1, 1, 1)])
     one.add(other)
-    one.add(Account("", 8, 2, [Coverage(10, 6, 6)]))
+    one.add(TruncationStats("", 8, 2, [Coverage(10, 6, 6)]))
     assert one.document()["cut"] == {"texts": 2, "tokens": 7}
     assert one.document()["special_tokens"] == 2
-    assert one.told_of_cuts(" (a remedy)") == [
+    assert one.truncation_messages(" (a remedy)") == [
         "2 of 3 texts are longer than the model reads; 7 tokens (35.0 %) are not seen (a remedy)"
     ]

@@ -141,7 +141,7 @@ def _command(name: str, kind: Kind) -> click.Command:
             help="Use N examples of --train, drawn by files.seed.",
         ),
         *reversed(_REPEATS),
-        *((LABEL_NAMES,) if kind.may_name_labels else ()),
+        *((LABEL_NAMES,) if kind.accepts_label_names else ()),
         click.option("--out", required=True, metavar="RUN", help="The run folder to write."),
         click.option(
             "--dev-share", type=options.Share(), metavar="SHARE", help="Without --dev: hold out this share."

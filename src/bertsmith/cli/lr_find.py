@@ -66,7 +66,7 @@ def _command(name: str, kind: Kind) -> click.Command:
             metavar="N",
             help="Use N examples of --train, drawn by files.seed.",
         ),
-        *((LABEL_NAMES,) if kind.may_name_labels else ()),
+        *((LABEL_NAMES,) if kind.accepts_label_names else ()),
         click.option("--high", type=rate, default=1.0, metavar="RATE", help="The last rate [1]."),
         click.option("--low", type=rate, default=1e-7, metavar="RATE", help="The first rate [1e-7]."),
         click.option(

@@ -19,7 +19,7 @@ from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
     from bertsmith.inference.output import Answered
-    from bertsmith.tasks.scores import Scores
+    from bertsmith.tasks.results import Metrics
     from bertsmith.tasks.task import Task
 
 
@@ -69,7 +69,7 @@ def evaluate(
     model = load(runs[0], **on)
     scores = evaluated(model.answering, data, changes, report, runs[0])
     if as_json:
-        console.print_json(scores.document())
+        console.print_json(scores.to_dict())
     else:
         _show_scores(runs[0], data, scores)
 
@@ -85,27 +85,27 @@ def _evaluate_together(
     together = Ensemble([load(run, **on) for run in runs])
     scores = together.scores(data, **changes)
     if as_json:
-        alone = [{"run": run, **own.document()} for run, own in zip(runs, scores.alone, strict=True)]
-        console.print_json({**scores.together.document(), "runs": alone})
+        alone = [{"run": run, **own.to_dict()} for run, own in zip(runs, scores.alone, strict=True)]
+        console.print_json({**scores.together.to_dict(), "runs": alone})
         return
     names = list(dict.fromkeys((together.task.decides, *together.task.logged)))
-    numbers = [own.numbers for own in scores.alone]
+    numbers = [own.values for own in scores.alone]
     rows = [
         *((run, *(f"{own[name]:.4f}" for name in names)) for run, own in zip(runs, numbers, strict=True)),
         ("mean", *(f"{sum(own[name] for own in numbers) / len(numbers):.4f}" for name in names)),
-        ("ensemble", *(f"{scores.together.numbers[name]:.4f}" for name in names)),
+        ("ensemble", *(f"{scores.together.values[name]:.4f}" for name in names)),
     ]
     console.print_table("each run, and all together", ["run", *names], rows)
     _show_scores(f"ensemble of {len(runs)}", data, scores.together)
 
 
-def _show_scores(what: str, data: str, scores: Scores) -> None:
+def _show_scores(what: str, data: str, scores: Metrics) -> None:
     from bertsmith import console
 
     console.print_table(
-        f"{what} on {data} ({pluralize(int(scores.numbers['examples']), 'example')})",
+        f"{what} on {data} ({pluralize(int(scores.values['examples']), 'example')})",
         ["score", "value"],
-        [(name, f"{value:.4f}") for name, value in scores.numbers.items() if isinstance(value, float)],
+        [(name, f"{value:.4f}") for name, value in scores.values.items() if isinstance(value, float)],
     )
     for table in scores.tables:
         console.print_table(table.title, table.columns, [tuple(row) for row in table.rows])
@@ -177,7 +177,7 @@ def predict(
         )
     hardware.configure_process()
     model = load(run, **on)
-    form = output.format_of(out, chosen, model.task.answer_form)
+    form = output.format_of(out, chosen, model.task.output_format)
     changes = task_options.task_changes(own, changes)
     if file:
         answered = model.answering.of_file(file, changes)

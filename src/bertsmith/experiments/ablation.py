@@ -202,7 +202,7 @@ class Measurement:
         beside: Model | None,
         task: TaskRecipe,
     ) -> float:
-        joined = {} if beside is None else {"task.beside": str(beside.path)}
+        joined = {} if beside is None else {"task.second_encoder": str(beside.path)}
         own = task_settings(self.recipe, row, task)
         settings = {**own, **joined, SEED: self.seed}
         if PRECISION not in own:

@@ -226,7 +226,7 @@ def _pooled(
             examples += held
             predictions += model.answering.answers(model.task.settings)(held)
         assert first is not None
-        found[some[0].name] = first.score(predictions, examples).document()
+        found[some[0].name] = first.score(predictions, examples).to_dict()
     return found
 
 

@@ -17,8 +17,8 @@ from bertsmith.finetuning.settings import FileSettings
 from bertsmith.formatting import pluralize
 from bertsmith.io.memory import Source, as_file, is_path, name_of
 from bertsmith.runs.run_folder import write_whole
-from bertsmith.tasks.data_checks import on_both_sides
-from bertsmith.tasks.scores import Finding, Overview
+from bertsmith.tasks.data_checks import find_overlap
+from bertsmith.tasks.results import DataSummary, Diagnostic
 from bertsmith.tasks.task import Facts, Task
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Examples:
     train: list[Any]
     dev: list[Any]
     facts: Facts
-    overview: Overview
+    overview: DataSummary
 
 
 def gather(
@@ -42,7 +42,7 @@ def gather(
     given: what `files` names where it is in memory, by train and dev.
     """
     training, dev, facts = parts_of(kind, files, settings, given)
-    sides = Overview(findings=list(_of_both_sides(kind, files, training, dev)))
+    sides = DataSummary(diagnostics=list(_of_both_sides(kind, files, training, dev)))
     return Examples(training, dev, facts, kind.overview(training, dev, facts) | sides)
 
 
@@ -137,14 +137,13 @@ def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mappin
 
 def _of_both_sides(
     kind: type[Task], files: FileSettings, train: Sequence[Any], dev: Sequence[Any]
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """Where training and dev share examples: scores on dev are then of what was learnt by heart."""
     if files.dev is not None and Path(files.dev).resolve() == Path(files.train).resolve():
         said = f"{files.dev}: training and dev are the same file, so the scores on dev say nothing of other texts"
-        yield Finding("one file for both", said)
+        yield Diagnostic("one file for both", said)
         return
-    known = {kind.content(example): example.place for example in reversed(train)}
-    if found := on_both_sides(known, ((kind.content(example), example.place) for example in dev)):
+    if found := find_overlap(train, dev):
         yield found
 
 

@@ -26,7 +26,7 @@ from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.tasks.items import Encoded, within_budget
+from bertsmith.tasks.batching import TokenSequence, batches_within_budget
 
 FEATURES = "features"  # of a run folder
 _SUFFIX = ".f32"
@@ -47,7 +47,7 @@ class Frozen(nn.Module):
         self._encoder = (encoder,)  # in a tuple, so that torch does not count it among this module's own
         self._layers, self._place, self._folder = list(layers), place, folder
         self._starts: dict[bytes, int] = {}
-        self._wanted: tuple[list[Encoded], str] | None = None
+        self._wanted: tuple[list[TokenSequence], str] | None = None
         self._one_at_a_time = Lock()  # several threads may ask first
         self._states: NDArray[np.float32] = np.empty((0, len(layers), encoder.config.hidden_size), np.float32)
 
@@ -61,11 +61,11 @@ class Frozen(nn.Module):
         """The encoder's."""
         return self._encoder[0].generator
 
-    def remember_when_asked(self, sequences: Iterable[Encoded], weights: str) -> None:
+    def remember_when_asked(self, sequences: Iterable[TokenSequence], weights: str) -> None:
         """The same as `remember`, when the first state is asked for: of a run that has finished, none is."""
         self._wanted = (list(sequences), weights)
 
-    def remember(self, sequences: Iterable[Encoded], weights: str) -> None:
+    def remember(self, sequences: Iterable[TokenSequence], weights: str) -> None:
         """Compute the states of these sequences, of equal ones once; or find them on disk, where another run on
         them, or an earlier part of this one, computed them. weights: a digest of the encoder's. MachineError
         where the disk is full."""
@@ -110,7 +110,7 @@ class Frozen(nn.Module):
             found[here] = self._states[start : start + length]
         return torch.from_numpy(found).to(packed.tokens.device)
 
-    def _computed(self, some: Sequence[Encoded]) -> NDArray[np.float32]:
+    def _computed(self, some: Sequence[TokenSequence]) -> NDArray[np.float32]:
         lengths = np.array([len(one.ids) for one in some], dtype=np.int64)
         ids, segments = (
             np.concatenate([getattr(one, name) for one in some]).astype(np.int64)
@@ -124,12 +124,14 @@ class Frozen(nn.Module):
         found: NDArray[np.float32] = rows.numpy()
         return found
 
-    def _write(self, states: np.memmap[Any, np.dtype[np.float32]], different: Sequence[Encoded]) -> None:
+    def _write(
+        self, states: np.memmap[Any, np.dtype[np.float32]], different: Sequence[TokenSequence]
+    ) -> None:
         """The states of all sequences, one after the other. states: [tokens, layers, H]."""
         row = done = 0
         with console.ProgressBar("hidden states", len(different), unit="texts") as bar:
             passes = list(
-                within_budget(range(len(different)), [len(one.ids) for one in different], self._place)
+                batches_within_budget(range(len(different)), [len(one.ids) for one in different], self._place)
             )
             computed = self._place.parallel_map(
                 lambda some: self._computed([different[i] for i in some]), passes

@@ -45,14 +45,13 @@ from bertsmith.runs.run_folder import (
     settled,
     with_kernels,
 )
+from bertsmith.tasks.batching import Answers, Item, ItemStream
 from bertsmith.tasks.classification.texts import IN_WINDOWS
-from bertsmith.tasks.error_analysis import Answers, judged
-from bertsmith.tasks.items import Item, ItemStream
-from bertsmith.tasks.scores import Finding, Scores
+from bertsmith.tasks.results import Diagnostic, Metrics
 from bertsmith.tasks.settings import TextSettings
 from bertsmith.tasks.task import Facts, Task
 from bertsmith.tasks.task_distillation import Taught, check_teacher
-from bertsmith.tasks.truncation import Account
+from bertsmith.tasks.truncation import TruncationStats
 from bertsmith.training.checkpoint import load_weights
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.train_state import Evaluation, Progress
@@ -77,8 +76,8 @@ class FineTuning:
     examples: Examples
     items: list[Item]
     dev_items: list[Item]
-    account: Account
-    remarks: list[Finding]
+    account: TruncationStats
+    remarks: list[Diagnostic]
     place: ComputeContext
     steps: StepTimer = field(default_factory=StepTimer)
     frozen: Frozen | None = None
@@ -165,7 +164,7 @@ class FineTuning:
             remember(sequences, self.base.folder.weights_digest())
         return replace(self, frozen=frozen)
 
-    def scores(self) -> tuple[Scores, Answers]:
+    def scores(self) -> tuple[Metrics, Answers]:
         """On dev, once what is chosen on it is; and the answers that have them."""
         head, items, examples = self.head, self.dev_items, self.examples.dev
         with self.steps.step("evaluations"):
@@ -176,7 +175,7 @@ class FineTuning:
 
     def logged(self) -> dict[str, float]:
         """The scores that the log keeps."""
-        found = self.scores()[0].numbers
+        found = self.scores()[0].values
         return {name: found[name] for name in self.head.logged}
 
     def with_kernels(self) -> FineTuning:
@@ -258,7 +257,7 @@ class FineTuning:
         steps = self.steps
         steps.reattribute("training", "checkpoints", progress.saving)
         dev, answers = self.scores()
-        of_dev = {name: dev.numbers[name] for name in (*self.head.logged, "examples")}
+        of_dev = {name: dev.values[name] for name in (*self.head.logged, "examples")}
         with steps.step("writing the model"):
             self._write(out, self._record(progress) | {"dev": of_dev})
         with steps.step("the report"):
@@ -268,21 +267,21 @@ class FineTuning:
             logger.warning("%s", warning)
         write_report(out, report | {"wall_time": steps.to_list()}, drawn)
 
-    def _details(self, dev: Scores, answers: Answers, out: Path) -> dict[str, Any]:
+    def _details(self, dev: Metrics, answers: Answers, out: Path) -> dict[str, Any]:
         """What the report shows besides: of what people may look for when they ask why."""
         head, examples = self.head, self.examples
         accounts = {"train": self.account, "dev": head.account(self.dev_items)}
-        found = [*examples.overview.findings, *self.remarks]
+        found = [*examples.overview.diagnostics, *self.remarks]
         return {
             "answers": judged(head, dev, answers),
             "curve": curve_of(out),
             "lengths": {part: account.lengths() for part, account in accounts.items()},
-            "truncation": {part: account.document() for part, account in accounts.items()},
-            "findings": [finding.document() for finding in found],
+            "truncation": {part: account.to_dict() for part, account in accounts.items()},
+            "findings": [finding.to_dict() for finding in found],
             "settings": self.chosen.model_dump(mode="json"),
         }
 
-    def _report(self, progress: Progress, dev: Scores, out: Path) -> dict[str, Any]:
+    def _report(self, progress: Progress, dev: Metrics, out: Path) -> dict[str, Any]:
         chosen, head, examples = self.chosen, self.head, self.examples
         baseline = head.baseline(examples.train, examples.dev)
         answers = {answer for gold in head.gold(examples.dev, examples.facts) for answer in gold}
@@ -314,10 +313,10 @@ class FineTuning:
             "best_step": progress.best_step,
             "stopped_early": progress.early,
             "chosen_on_dev": chosen_on_dev(head),
-            "baseline": dict(baseline.numbers),
+            "baseline": dict(baseline.values),
             "baseline_name": head.baseline_name,
             "baseline_reads": head.baseline_reads,
-            "dev": dev.document(),
+            "dev": dev.to_dict(),
             "evaluations": evaluations(out, self.updates_per_epoch, progress.best_step),
             "examples": dict(examples.overview.details),
             "warnings": [*examples.overview.warnings, *learning],
@@ -391,7 +390,7 @@ def build_model(
             logger.info("%s: the %s, so a new one is trained", base.path, why)
     for part, of_base in head.begins_as.items():
         _begin_as(base, of_base, head, part)
-    if beside := getattr(chosen.task, "beside", ""):
+    if beside := getattr(chosen.task, "second_encoder", ""):
         fill_other_direction(head.features.beside, base, beside, chosen.train)
     place.prepare_modules(encoder, head)
     settle_layers(encoder, head, chosen.train)

@@ -27,9 +27,9 @@ from bertsmith.io.memory import Source, name_of
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.lr_range_plot import plot_lr_range_test
 from bertsmith.settings import Changes, read_yaml, resolve
-from bertsmith.tasks.items import Item, ItemStream
-from bertsmith.tasks.label_names import as_listed, names_of
-from bertsmith.tasks.labels import Names
+from bertsmith.tasks.batching import Item, ItemStream
+from bertsmith.tasks.label_names import label_names_to_list, read_label_names
+from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.task import refuse_too_long, task_type
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.lr_range_test import CurveReading, range_test, rates_between, suggestion
@@ -97,7 +97,7 @@ def find_rate(
     out: str | Path | None = None,
     overwrite: bool = False,
     sample: int | None = None,
-    label_names: str | Path | Names | None = None,
+    label_names: str | Path | LabelNames | None = None,
     recipe: str | Path | None = None,
     settings: Changes = (),
     **keywords: Any,
@@ -122,7 +122,7 @@ def find_rate(
     given = {
         "train": name_of(train, "train"),
         "sample": sample,
-        "label_names": None if label_names is None else as_listed(names_of(label_names)),
+        "label_names": None if label_names is None else label_names_to_list(read_label_names(label_names)),
     }
     values = read_yaml(recipe) if recipe is not None else {}
     chosen = new_settings(kind, base, given, recipe, values, changes)

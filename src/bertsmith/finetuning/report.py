@@ -13,10 +13,10 @@ from typing import Any
 from bertsmith import console
 from bertsmith.formatting import pluralize
 from bertsmith.models.config import ModelConfig
-from bertsmith.tasks.items import Item
-from bertsmith.tasks.scores import Finding, Overview, Scores
+from bertsmith.tasks.batching import Item
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
 from bertsmith.tasks.task import Task
-from bertsmith.tasks.truncation import Account
+from bertsmith.tasks.truncation import TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.metric_logger import LOG
 
@@ -29,7 +29,7 @@ _LONGER = 3  # times the budget that was too small
 _FEW_UPDATES = 100  # a new head hardly learns anything in fewer
 
 
-def log_examples(overview: Overview, remarks: Sequence[Finding], files: Sequence[str]) -> None:
+def log_examples(overview: DataSummary, remarks: Sequence[Diagnostic], files: Sequence[str]) -> None:
     """Log the overview's tables, then a table of all findings with their first locations.
 
     Args:
@@ -39,7 +39,7 @@ def log_examples(overview: Overview, remarks: Sequence[Finding], files: Sequence
     """
     for table in overview.tables:
         logger.info("%s", console.format_table(table.title, table.columns, table.rows))
-    if not (found := [*overview.findings, *remarks]):
+    if not (found := [*overview.diagnostics, *remarks]):
         return
     names = {file: Path(file).name for file in files}
     short = names if len(set(names.values())) == len(names) else {}
@@ -51,9 +51,9 @@ def log_examples(overview: Overview, remarks: Sequence[Finding], files: Sequence
 
     rows: list[Sequence[object]] = []
     for finding in found:
-        where = list(finding.where)
+        where = list(finding.displayed)
         more = [f"and {len(where) - _PLACES:,} more"] if len(where) > _PLACES else []
-        said = ": ".join(filter(None, [finding.what, finding.so]))
+        said = ": ".join(filter(None, [finding.message, finding.consequence]))
         rows.append([shortened(said), tuple(map(shortened, [*where[:_PLACES], *more])) or "–"])
     logger.info(
         "%s",
@@ -70,13 +70,13 @@ def log_dropout(config: ModelConfig, base: ModelConfig) -> None:
     logger.info("dropout is %s in fine-tuning; the base has %s (model.hidden_dropout_prob)", now, then)
 
 
-def log_texts(account: Account, items: Sequence[Item], tokenizer: Tokenizer, remedy: str) -> None:
+def log_texts(account: TruncationStats, items: Sequence[Item], tokenizer: Tokenizer, remedy: str) -> None:
     """Log the losses by truncation, with `remedy`, and warn if the vocabulary does not fit the texts."""
-    for sentence in (*account.told_of_cuts(remedy), *account.told_of_windows()):
+    for sentence in (*account.truncation_messages(remedy), *account.window_messages()):
         logger.info("%s", sentence)
     sequences = [sequence for item in items for sequence in item.sequences]
     unknown = sum(int((s.ids == tokenizer.unk_token_id).sum()) for s in sequences)
-    if (share := unknown / max(1, sum(s.kept for s in sequences))) > _UNKNOWN_SHARE:
+    if (share := unknown / max(1, sum(s.tokens_read for s in sequences))) > _UNKNOWN_SHARE:
         logger.warning(
             "%.1f%% of the tokens are not in the vocabulary: check that this model fits these texts",
             100 * share,
@@ -132,8 +132,8 @@ def curve_of(run: Path) -> dict[str, Any]:
 
 def told_of_learning(
     decides: str,
-    dev: Scores,
-    baseline: Scores,
+    dev: Metrics,
+    baseline: Metrics,
     updates: int,
     budget: Mapping[str, float],
     answers: Collection[str] = (),
@@ -147,7 +147,7 @@ def told_of_learning(
     budget: of the run, by its setting's name (`budget_of`). answers: the different ones that people gave in dev,
     where they are labels or numbers; with a single one no score is informative.
     """
-    score, beside = dev.numbers[decides], baseline.numbers[decides]
+    score, beside = dev.values[decides], baseline.values[decides]
     if score > beside:
         return []
     if len(answers) == 1:

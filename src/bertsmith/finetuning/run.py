@@ -32,8 +32,8 @@ from bertsmith.runs.run_folder import (
     write_whole,
 )
 from bertsmith.settings import Changes, read_yaml, resolve
-from bertsmith.tasks.label_names import as_listed, names_of
-from bertsmith.tasks.labels import Names
+from bertsmith.tasks.label_names import label_names_to_list, read_label_names
+from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.task import Task, refuse_too_long, task_type
 from bertsmith.training.trainer import train
 
@@ -50,7 +50,7 @@ def finetune(
     dev: Source | None = None,
     dev_share: float | None = None,
     sample: int | None = None,
-    label_names: str | Path | Names | None = None,
+    label_names: str | Path | LabelNames | None = None,
     recipe: str | Path | None = None,
     settings: Changes = (),
     states: str | Path | None = None,
@@ -82,7 +82,7 @@ def finetune(
         "dev": None if dev is None else name_of(dev, "dev"),
         "dev_share": dev_share,
         "sample": sample,
-        "label_names": None if label_names is None else as_listed(names_of(label_names)),
+        "label_names": None if label_names is None else label_names_to_list(read_label_names(label_names)),
     }
     chosen = _settings(kind, base, out, given, recipe, changes, resuming=resuming)
     kind = kind.variant(chosen.task)

@@ -29,15 +29,15 @@ def fill_other_direction(
         )
         raise InputError(
             "second_encoder_differs",
-            f"task.beside={name} does not match the base: {why}",
-            argument="task.beside",
+            f"task.second_encoder={name} does not match the base: {why}",
+            argument="task.second_encoder",
             hint="choose a run that differs from the base only in model.backwards",
         )
     if other.tokenizer().digest != base.tokenizer().digest:
         raise InputError(
             "second_encoder_tokenizer_differs",
-            f"task.beside={name} has another tokenizer than the base",
-            argument="task.beside",
+            f"task.second_encoder={name} has another tokenizer than the base",
+            argument="task.second_encoder",
             hint="choose a run with the base's tokenizer",
         )
     asked = {
@@ -50,7 +50,7 @@ def fill_other_direction(
     if apart := [key for key, is_asked in asked.items() if is_asked]:
         raise InputError(
             "layers_of_two_encoders",
-            f"train.{apart[0]} treats layers differently, which is not supported with task.beside",
+            f"train.{apart[0]} treats layers differently, which is not supported with task.second_encoder",
             argument=f"train.{apart[0]}",
             hint="omit one of the two settings",
         )

@@ -15,7 +15,7 @@ from bertsmith.training.settings import TrainSettings
 
 if TYPE_CHECKING:
     from bertsmith.inference.model import Model
-    from bertsmith.tasks.labels import Names
+    from bertsmith.tasks.labels import LabelNames
     from bertsmith.tasks.registry import TaskEntry
     from bertsmith.tasks.task import Task
 
@@ -51,7 +51,7 @@ class FileSettings(Settings):
         None, description="the labels' names in the order of their ids, or pairs of a code and its name"
     )
 
-    def known_names(self) -> Names | None:
+    def known_names(self) -> LabelNames | None:
         """As tasks take them."""
         if self.label_names is None:
             return None

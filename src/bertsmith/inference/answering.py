@@ -21,12 +21,11 @@ from bertsmith.io.prefetch import growing_batches, prefetch
 from bertsmith.io.tables import table_delimiter
 from bertsmith.models.encoder import Encoder
 from bertsmith.settings import Settings
-from bertsmith.tasks.data_checks import empty_texts
-from bertsmith.tasks.error_analysis import Answers
-from bertsmith.tasks.items import Item
-from bertsmith.tasks.scores import Scores
+from bertsmith.tasks.batching import Answers, Item
+from bertsmith.tasks.data_checks import empty_text_diagnostic
+from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.task import Task, refuse_too_long
-from bertsmith.tasks.truncation import Account
+from bertsmith.tasks.truncation import TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
 
 _OF_LOADING = ("device", "precision")  # what people give to a verb, and `load` takes
@@ -76,7 +75,7 @@ class Answering:
         settings = self._settings(changes, "predict", file)
         examples = self.task.read(self._source(file, settings), settings, labelled=False)
         for remark in self.task.remarks(examples):
-            logger.warning("%s", remark.said)
+            logger.warning("%s", remark.text)
         return self._answered([examples], settings)
 
     def of_lines(self, lines: Iterable[bytes], place: str, changes: Changes) -> Iterator[Answered]:
@@ -93,7 +92,7 @@ class Answering:
         """Each example with its answer; logs at the end how much was truncated, and what windows have saved."""
         account = self.task.under(settings).account([])
         yield from answered_of(self.task, parts, self.answers(settings, account))
-        for sentence in account.told_of_windows():
+        for sentence in account.window_messages():
             logger.info("%s", sentence)
 
     def delimiter_of(self, file: Source, changes: Changes) -> str:
@@ -103,7 +102,7 @@ class Answering:
         given = getattr(self._settings(changes, "predict", file), "delimiter", None)
         return table_delimiter(file, given) or "," if bare_suffix(file) == ".csv" else ","
 
-    def scores(self, file: Source, changes: Changes) -> Scores:
+    def scores(self, file: Source, changes: Changes) -> Metrics:
         """The task's scores on a labelled file or data in memory."""
         settings, examples = self.labelled(file, changes)
         return self.scored(list(self.answers(settings)(examples)), examples)
@@ -114,11 +113,11 @@ class Answering:
         settings = self._settings(changes, verb, file)
         return settings, self.task.read(self._source(file, settings), settings)
 
-    def scored(self, predictions: Sequence[dict[str, Any]], examples: Sequence[Any]) -> Scores:
+    def scored(self, predictions: Sequence[dict[str, Any]], examples: Sequence[Any]) -> Metrics:
         """The scores of answers, with a note on examples where there was nothing to read."""
         scores = self.task.score(predictions, examples)
         empty = [example.place for example in examples if self.task.is_empty(example)]
-        return replace(scores, notes=[*scores.notes, empty_texts(empty).said]) if empty else scores
+        return replace(scores, notes=[*scores.notes, empty_text_diagnostic(empty).text]) if empty else scores
 
     def _aligned(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
         """An answer for each example; an empty one has an answer that says so, and a warning is logged."""
@@ -180,7 +179,7 @@ class Answering:
         return settings
 
     def answers(
-        self, settings: Settings, account: Account | None = None
+        self, settings: Settings, account: TruncationStats | None = None
     ) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
         """What answers examples under some settings: one answer each, in their order. account: counts how much
         of them is read."""
@@ -200,7 +199,7 @@ class Answering:
         return self._made(examples, self.read(examples, settings), settings)
 
     def in_turn(
-        self, examples: Sequence[Any], settings: Settings, account: Account | None = None
+        self, examples: Sequence[Any], settings: Settings, account: TruncationStats | None = None
     ) -> Iterator[Answers]:
         """The same of many examples, some at a time; the next are encoded while these are answered. account:
         counts how much of them is read."""

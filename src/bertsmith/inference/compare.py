@@ -148,7 +148,7 @@ def _slowly(
     """The score that decides, computed for each resample."""
 
     def score(answers: Sequence[Prediction], some: Sequence[Any]) -> float:
-        return task.score(answers, some).numbers[task.decides]
+        return task.score(answers, some).values[task.decides]
 
     def of(answers: Sequence[Prediction], numbers: NDArray[np.int64]) -> float:
         return score([answers[i] for i in numbers], [examples[i] for i in numbers])

@@ -23,9 +23,8 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.io.memory import Source
 from bertsmith.io.prefetch import prefetch
 from bertsmith.settings import Settings
-from bertsmith.tasks.error_analysis import Answers
-from bertsmith.tasks.items import Item
-from bertsmith.tasks.scores import Scores
+from bertsmith.tasks.batching import Answers, Item
+from bertsmith.tasks.results import Metrics
 from bertsmith.tasks.task import Task
 
 _SHOWN = 5  # labels in a message
@@ -34,8 +33,8 @@ _SHOWN = 5  # labels in a message
 class EnsembleScores(NamedTuple):
     """Of all together, and of each alone, on the same examples."""
 
-    together: Scores
-    alone: list[Scores]
+    together: Metrics
+    alone: list[Metrics]
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def check_answers(exact: Answering, quick: Answering, run: Path) -> None:
     some = examples[:: -(-len(examples) // _MOST)]
     task = exact.task
     before, after = (
-        task.score(one.answers_of(some, settings), some).numbers[task.decides] for one in (exact, quick)
+        task.score(one.answers_of(some, settings), some).values[task.decides] for one in (exact, quick)
     )
     comparison = (
         f"on {pluralize(len(some), 'example')} of {file}, {task.decides} is "

@@ -15,7 +15,7 @@ from bertsmith import console
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import atomic
-from bertsmith.tasks.registry import AnswerForm
+from bertsmith.tasks.registry import OutputFormat
 from bertsmith.tasks.task import Prediction, Task
 
 FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
@@ -66,7 +66,7 @@ def told_of_unanswered(places: Sequence[str]) -> str:
     return f"{pluralize(len(places), 'text is', 'texts are')} empty and not predicted: {join_names(places)}"
 
 
-def format_of(out: str | Path | None, chosen: str | None, own: AnswerForm | None = None) -> str:
+def format_of(out: str | Path | None, chosen: str | None, own: OutputFormat | None = None) -> str:
     """json, csv, table or the task's `own` form: what was chosen, or what the file's name says. InputError where
     it says nothing, and for a form that the task does not have."""
     forms, suffixes = list(dict.fromkeys(FORMATS.values())), dict(FORMATS)

@@ -75,7 +75,7 @@ class Predictor:
         them all. An answer has its line in the file and what was asked; an empty text has none. With `out` the
         answers are written there, and its path is returned: .csv (each row of the file with its answer behind
         it), .jsonl, .json, or .txt, a table for reading. format: csv, json, table, or the form of the task's own
-        field (`task.answer_form`), whatever the name ends in. overwrite: replace a file that is there.
+        field (`task.output_format`), whatever the name ends in. overwrite: replace a file that is there.
 
         columns: settings of the task to change, such as text_column, delimiter or max_length.
         """
@@ -88,7 +88,7 @@ class Predictor:
                     hint=f"name the file with {option('out')}",
                 )
             return as_json(self.task, self.answering.of_file(file, columns))
-        form, out = format_of(out, format, self.task.answer_form), Path(out)
+        form, out = format_of(out, format, self.task.output_format), Path(out)
         if not overwrite:
             refuse_existing(out)
         answered = self.answering.of_file(file, columns)
@@ -106,7 +106,7 @@ class Predictor:
         from bertsmith.inference.evaluation import evaluate  # it loads what writes pages
 
         found = evaluate(self.answering, file, columns, report, str(getattr(self, "path", "")))
-        return Report(found.document())
+        return Report(found.to_dict())
 
 
 def wants_list(verb: str, text: str) -> InputError:

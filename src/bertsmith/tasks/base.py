@@ -7,7 +7,7 @@
     Prediction -> Metrics   metrics.py  `TaskMetrics`
     Metrics -> report       report.py   `TaskReport` (optional)
 
-The folder's `__init__.py` declares the parts as a `Task`, and `registry.py` lists the folder. Workflows, the
+The folder's `__init__.py` declares the parts as a `registry.Task`, and `registry.TASKS` lists it. Workflows, the
 command line, and pages know tasks only by this contract. Evaluation, prediction, and serving share one `decode`.
 """
 
@@ -18,15 +18,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
-from bertsmith.io.tables import Source
+from bertsmith.io.memory import Source
 from bertsmith.loss import distillation_kl
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import ModelConfig
@@ -34,9 +35,39 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import FeatureExtractor
 from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, ModelParts, Objective
+from bertsmith.tasks.batching import Answers, Item, Outputs, TaskBatch, pack, run_batched
+from bertsmith.tasks.data_checks import LabelCounts, example_diagnostics, summarize_labels
+from bertsmith.tasks.error_analysis import ErrorAnalysis
+from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
+from bertsmith.tasks.truncation import Coverage
+from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Metadata = Mapping[str, Any]
 """What a task takes from its training examples besides weights (labels, a tag scheme): plain JSON."""
+
+
+class NoMetadata(BaseModel):
+    """The metadata of a task that has none."""
+
+
+class HFCheckpoint(Protocol):
+    """The heads of a model folder that another tool wrote."""
+
+    @property
+    def architecture(self) -> str:
+        """The class of the model in config.json."""
+        ...
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The names of the classes by id."""
+        ...
+
+    @property
+    def problem_type(self) -> str | None:
+        """The `problem_type` of config.json."""
+        ...
 
 
 class Example(ABC):
@@ -81,38 +112,55 @@ class Example(ABC):
 
 OMIT_IF_NONE: Mapping[str, Any] = {"omit_if_none": True}
 """Metadata of a prediction's field that `to_dict` leaves out if it is None."""
+INTERNAL: Mapping[str, Any] = {"internal": True}
+"""Metadata of a prediction's field that `to_dict` always leaves out."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Prediction:
-    """One example's answer. Subclasses add fields before these; field names are the keys of JSON output.
+    """One example's answer. The names of a subclass's fields are the keys of its JSON output, in order.
 
     Attributes:
-        tokens: The number of tokens of the example's texts, special tokens excluded.
+        tokens: The number of tokens of the example's texts, special tokens excluded; None if it is not counted.
         tokens_read: The number of these that the model read.
-        empty: True if the example was empty and was not predicted; other fields are None then.
+        empty: True if the example is empty, so that there is no answer; None otherwise.
     """
 
-    tokens: int = field(default=0, kw_only=True)
-    tokens_read: int = field(default=0, kw_only=True)
-    empty: bool | None = field(default=None, kw_only=True, metadata=OMIT_IF_NONE)
+    tokens: int | None = field(default=None, metadata=OMIT_IF_NONE)
+    tokens_read: int | None = field(default=None, metadata=OMIT_IF_NONE)
+    empty: bool | None = field(default=None, metadata=OMIT_IF_NONE)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the prediction as plain JSON."""
-        fields = [f for f in dataclasses.fields(self) if not f.metadata.get("internal")]
-        values = {f.name: getattr(self, f.name) for f in fields}
+        """Return the prediction as plain JSON; the counts of tokens come last."""
+        num_base_fields = len(dataclasses.fields(Prediction))
+        all_fields = dataclasses.fields(self)
+        fields = [*all_fields[num_base_fields:], *all_fields[:num_base_fields]]
         return {
-            f.name: values[f.name]
+            f.name: value
             for f in fields
-            if not (f.metadata.get("omit_if_none") and values[f.name] is None)
+            if not f.metadata.get("internal")
+            and ((value := getattr(self, f.name)) is not None or not f.metadata.get("omit_if_none"))
         }
+
+    def as_empty(self) -> Self:
+        """Return the prediction of an empty example: None for all fields but lists and the counts of tokens."""
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        lists = {name: value for name, value in values.items() if isinstance(value, list)}
+        counts = {"tokens": self.tokens, "tokens_read": self.tokens_read, "empty": True}
+        values = dict.fromkeys(values) | lists | counts
+        return type(self)(**values)
 
 
 class TaskData(ABC):
-    """Read examples and derive the metadata of a task."""
+    """Read examples and derive the metadata of a task.
 
-    def __init__(self, settings: Any) -> None:
-        self.settings = settings
+    Attributes:
+        settings: The task's settings.
+        metadata: The metadata; empty before `fit_metadata`.
+    """
+
+    def __init__(self, settings: Any, metadata: Metadata) -> None:
+        self.settings, self.metadata = settings, metadata
 
     @abstractmethod
     def read(self, source: Source, *, labeled: bool = True) -> list[Any]:
@@ -162,7 +210,7 @@ class TaskData(ABC):
             )
         return {}
 
-    def check_validation(self, examples: Sequence[Any], metadata: Metadata) -> None:
+    def check_validation(self, examples: Sequence[Any], metadata: Metadata) -> None:  # noqa: B027
         """Raise InputError for a validation example whose answer the training examples rule out."""
 
     def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
@@ -180,7 +228,13 @@ class TaskData(ABC):
 
 
 class TaskEncoder(ABC):
-    """Turn examples into items: token sequences that the model can read."""
+    """Turn examples into items: token sequences that the model can read.
+
+    Attributes:
+        truncation_hint: The end of a message that texts are truncated, such as a setting to change.
+    """
+
+    truncation_hint: ClassVar[str] = ""
 
     def __init__(self, config: ModelConfig, metadata: Metadata, settings: Any) -> None:
         self.config, self.metadata, self.settings = config, metadata, settings
@@ -188,7 +242,9 @@ class TaskEncoder(ABC):
     @property
     def max_length(self) -> int:
         """The largest number of tokens of a sequence, special tokens included."""
-        return min(self.config.max_length, getattr(self.settings, "max_length", None) or self.config.max_length)
+        return min(
+            self.config.max_length, getattr(self.settings, "max_length", None) or self.config.max_length
+        )
 
     @abstractmethod
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
@@ -201,7 +257,7 @@ class TaskEncoder(ABC):
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Return how much of an example the model reads, from all of the example's items."""
         sequences = [sequence for item in items for sequence in item.sequences]
-        read = sum(sequence.kept for sequence in sequences)
+        read = sum(sequence.tokens_read for sequence in sequences)
         return Coverage(sum(sequence.tokens for sequence in sequences), read, read)
 
 
@@ -210,6 +266,8 @@ class TaskModel(Objective):
 
     Attributes:
         inherited_heads: Heads that are copied from the base model if it has them; all others are drawn anew.
+        labels: The names of the classes by id; None if there are none.
+        problem_type: The `problem_type` of Hugging Face's config.json.
         outputs_per_token: True if outputs depend on the tokenization, so that an ensemble needs one tokenizer.
         supports_distillation: True if `distillation_loss` is defined.
     """
@@ -217,12 +275,14 @@ class TaskModel(Objective):
     inherited_heads: ClassVar[tuple[str, ...]] = ("pooler",)
     outputs_per_token: ClassVar[bool] = False
     supports_distillation: ClassVar[bool] = True
+    problem_type: ProblemType | None = None
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: Any
     ) -> None:
         super().__init__()
         self.config, self.metadata, self.settings = config, metadata, settings
+        self.labels: list[str] | None = metadata.get("labels")
         self.features = FeatureExtractor(
             config,
             generator,
@@ -240,16 +300,6 @@ class TaskModel(Objective):
     def head_init(self) -> Mapping[str, str]:
         """Heads that start as a head of the base model with another name: the name here to the name there."""
         return {}
-
-    @property
-    def labels(self) -> list[str] | None:
-        """The names of the classes by id; None if there are none."""
-        return self.metadata.get("labels")
-
-    @property
-    def problem_type(self) -> ProblemType | None:
-        """The `problem_type` of Hugging Face's config.json."""
-        return None
 
     @abstractmethod
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
@@ -272,7 +322,7 @@ class TaskModel(Objective):
         """Return the divergence from a teacher's outputs, summed over what the loss counts."""
         return distillation_kl(torch.cat(list(outputs)), torch.cat(list(targets)), temperature)
 
-    # What follows is not overridden, except `collate` and `run` by tasks whose batches differ by epoch.
+    # Few tasks override the methods below.
 
     @property
     def parts(self) -> Mapping[str, nn.Module]:
@@ -293,8 +343,10 @@ class TaskModel(Objective):
 
     def run(self, encoder: Encoder, items: Sequence[Item], context: ComputeContext) -> Outputs:
         """Return the outputs of all items in order, on the CPU, computed in batches of similar lengths."""
-        reader = context.autocast_encoder(encoder)
-        per_item = run_batched(items, self.collate, lambda batch: self.outputs(reader, batch), context)
+        autocast_encoder = context.autocast_encoder(encoder)
+        per_item = run_batched(
+            items, self.collate, lambda batch: self.outputs(autocast_encoder, batch), context
+        )
         return Outputs(per_item, {name: t.detach().cpu() for name, t in self.shared_outputs().items()})
 
     def export(self, encoder: Encoder) -> dict[str, ModelParts]:
@@ -303,41 +355,30 @@ class TaskModel(Objective):
         return {MODEL: ModelParts(self.config, modules, self.labels, self.problem_type)}
 
 
+def mean_of_values(values: Sequence[Any]) -> Any:
+    """Return the mean of numbers, or the element-wise mean of lists of numbers."""
+    return np.mean(np.array(values, dtype=np.float64), axis=0).tolist()
+
+
 class Decoder(ABC):
     """Turn outputs into predictions. It has no weights: what it needs of the model is in the outputs.
 
     Attributes:
-        state: Values calibrated on validation data, such as a threshold: plain JSON, saved apart from the metadata.
+        state: Values calibrated on validation data, such as a threshold, as plain JSON. Models save it besides the
+            metadata.
     """
 
     def __init__(self, metadata: Metadata, settings: Any, state: Mapping[str, Any]) -> None:
         self.metadata, self.settings, self.state = metadata, settings, dict(state)
 
-    def calibrate(self, outputs: Outputs, items: Sequence[Item], examples: Sequence[Any]) -> None:
+    def calibrate(  # noqa: B027
+        self, outputs: Outputs, items: Sequence[Item], examples: Sequence[Any]
+    ) -> None:
         """Choose `state` on validation data. It is called before each evaluation of a training run."""
 
     @abstractmethod
-    def decode(
-        self, outputs: Outputs, items: Sequence[Item], examples: Sequence[Any]
-    ) -> list[Any]:
+    def decode(self, outputs: Outputs, items: Sequence[Item], examples: Sequence[Any]) -> list[Any]:
         """Return one `Prediction` per example. There is no other way from outputs to answers."""
-
-    def decode_empty(self, prediction: Any) -> Any:
-        """Return the prediction of an empty example.
-
-        Args:
-            prediction: The decoded prediction of the empty example.
-
-        Returns:
-            The same fields, marked `empty`: None for all but lists and the counts of tokens.
-        """
-        values = {
-            f.name: value
-            if isinstance(value := getattr(prediction, f.name), list) or f.name in ("tokens", "tokens_read")
-            else None
-            for f in dataclasses.fields(prediction)
-        }
-        return type(prediction)(**values | {"empty": True})
 
     def ensemble_output(self, output: Tensor) -> Tensor:
         """Return one model's contribution to an ensemble: probabilities if decoding uses them."""
@@ -349,16 +390,15 @@ class Decoder(ABC):
 
     def combine_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the mean of several decoders' states."""
-        return {
-            name: np.mean(np.array([state[name] for state in states], dtype=np.float64), axis=0).tolist()
-            for name in (states[0] if states else ())
-        }
+        names = states[0] if states else ()
+        return {name: mean_of_values([state[name] for state in states]) for name in names}
 
 
 class TaskMetrics(ABC):
     """Score predictions, and a baseline that ignores the model.
 
     Attributes:
+        decoder: The decoder of the predictions.
         baseline_name: The heading of the baseline's scores.
         baseline_reads_text: True if the baseline is a rival model that reads the texts.
         comparable_across_models: True if predictions of several models, such as those of cross-validation folds,
@@ -371,8 +411,8 @@ class TaskMetrics(ABC):
     comparable_across_models: ClassVar[bool] = True
     loss_name: str = ""
 
-    def __init__(self, metadata: Metadata, settings: Any) -> None:
-        self.metadata, self.settings = metadata, settings
+    def __init__(self, metadata: Metadata, settings: Any, decoder: Any) -> None:
+        self.metadata, self.settings, self.decoder = metadata, settings, decoder
 
     @property
     @abstractmethod
@@ -392,7 +432,7 @@ class TaskMetrics(ABC):
         return [()] * len(examples)
 
     @abstractmethod
-    def compute(self, predictions: Sequence[Any], examples: Sequence[Any], state: Mapping[str, Any] = {}) -> Metrics:
+    def compute(self, predictions: Sequence[Any], examples: Sequence[Any]) -> Metrics:
         """Return the metrics of predictions on labeled examples."""
 
     @abstractmethod
@@ -406,7 +446,7 @@ class TaskMetrics(ABC):
     def sufficient_statistics(
         self, predictions: Sequence[Any], examples: Sequence[Any]
     ) -> SufficientStatistics | None:
-        """Return per-example sums from which resampled metrics follow; None if the metrics are no such functions."""
+        """Return per-example sums from which the metrics of any resample follow; None if there are none."""
         return None
 
 
@@ -418,7 +458,23 @@ class TaskReport:
 
     def data_summary(self, train: Sequence[Any], validation: Sequence[Any]) -> DataSummary:
         """Return tables of the answers in the data, and suspected mistakes with their locations."""
-        return label_summary(self.metrics, train, validation, self.metadata)
+        examples = [*train, *validation]
+        diagnostics = example_diagnostics(examples, self.metrics.labels(examples))
+        return self.answer_summary(train, validation) | DataSummary(diagnostics=diagnostics)
+
+    def answer_summary(self, train: Sequence[Any], validation: Sequence[Any]) -> DataSummary:
+        """Return the part of `data_summary` that depends on the form of answers: for labels, their frequencies."""
+        train_counts, validation_counts = (
+            LabelCounts.from_pairs(
+                (label, example.location)
+                for example, labels in zip(part, self.metrics.labels(part), strict=True)
+                for label in labels
+            )
+            for part in (train, validation)
+        )
+        if not train_counts.counts:
+            return DataSummary()
+        return summarize_labels(train_counts, validation_counts, self.metadata.get("labels", ()))
 
     def error_analysis(self, predictions: Sequence[Any], examples: Sequence[Any]) -> ErrorAnalysis:
         """Return what a report shows besides the metrics: a confusion matrix, a reliability diagram, tables."""
@@ -449,46 +505,3 @@ class TaskReport:
             InputError: An example lacks what the format needs, such as an id.
         """
         raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Task:
-    """The declaration of a task. Parts are named as "module:Class" relative to the task's folder, so that listing
-    the tasks imports neither torch nor the parts. A part may also be named by a function that returns it, if
-    settings or metadata decide between two classes.
-
-    Attributes:
-        name: The verb of `finetune`.
-        summary: One line for help.
-        folder: The package of the task, `__name__` of its `__init__.py`.
-        settings_type: The settings of the task.
-        metadata_type: The pydantic model that validates the metadata of a saved model.
-        inputs: The names of an example's inputs, as `predict` takes them.
-        optional_inputs: Those of them that may be missing.
-        accepts_label_names: True if users may name the labels.
-        annotation_unit: What is lost where text is truncated, such as "tag"; "" if labels concern the whole text.
-        fixed_settings: Settings that a finished model keeps.
-        averaged_metadata: Metadata that may differ between the models of an ensemble and are averaged.
-        output_format: The official file format of predictions.
-        example_file: A typical name of a training file, for help.
-    """
-
-    name: str
-    summary: str
-    folder: str
-    settings_type: type[Settings]
-    data: str
-    encoder: str
-    model: str
-    decoder: str
-    metrics: str
-    report: str = "bertsmith.tasks.base:TaskReport"
-    metadata_type: str = "bertsmith.tasks.base:NoMetadata"
-    inputs: tuple[str, ...] = ("text",)
-    optional_inputs: tuple[str, ...] = ()
-    accepts_label_names: bool = False
-    annotation_unit: str = ""
-    fixed_settings: tuple[str, ...] = ("head", "second_encoder")
-    averaged_metadata: tuple[str, ...] = ()
-    output_format: OutputFormat | None = None
-    example_file: str = "train.csv"

@@ -29,13 +29,16 @@ from bertsmith.models.heads import ProblemType
 from bertsmith.objectives.objective import MODEL, ModelParts, Objective
 from bertsmith.registry import load_attribute, lookup
 from bertsmith.settings import Settings
-from bertsmith.tasks.data_checks import GoldAnswer, Labels, contradictions, empty_texts, of_labels
-from bertsmith.tasks.error_analysis import Answers, Details
-from bertsmith.tasks.items import Item, TaskBatch, pack, run_over
-from bertsmith.tasks.labels import Names
-from bertsmith.tasks.registry import TASKS, AnswerForm, TaskEntry
-from bertsmith.tasks.scores import Finding, Overview, Scores
-from bertsmith.tasks.truncation import Account, Coverage, by_example
+from bertsmith.tasks.batching import Item, TaskBatch, pack, run_batched
+from bertsmith.tasks.data_checks import (
+    LabelCounts,
+    summarize_labels,
+)
+from bertsmith.tasks.error_analysis import ErrorAnalysis
+from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.registry import TASKS, OutputFormat, TaskEntry
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
+from bertsmith.tasks.truncation import Coverage, TruncationStats, group_by_example
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Facts = Mapping[str, Any]
@@ -48,7 +51,7 @@ Prediction = dict[str, Any]
 _COUNTS = ("tokens", "tokens_read")  # of a prediction
 
 
-class Foreign(Protocol):
+class HFCheckpoint(Protocol):
     """What a model folder of another tool says of its heads."""
 
     @property
@@ -76,9 +79,9 @@ class Task(Objective):
 
     name: as `finetune` takes it. summary: what it does, in a line; example_file: a name that its files usually
     have. inputs: what an example is made of, by the names that `predict` takes; those in `optional` may be
-    missing. may_name_labels: whether `learnt` takes names for the labels. inherits: parts that are taken over from
+    missing. accepts_label_names: whether `learnt` takes names. inherits: parts that are taken over from
     the base model where it has them; all others start anew. facts_type: the kinds of what a folder's facts hold,
-    checked before they are used. answer_form: the field's own form of a file of answers, which `answer_file`
+    checked before they are used. output_format: the field's own form of a file of answers, which `answer_file`
     writes. baseline_name: what the column of the baseline's scores is called. baseline_reads: whether that looks
     at the texts: it is a rival then, and to score less is not to have learnt nothing. pooled: whether answers of
     several models, of each fold's, may be scored together: not where they are on scales of their own. by_token:
@@ -93,10 +96,10 @@ class Task(Objective):
     example_file: ClassVar[str] = "train.csv"
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     optional: ClassVar[tuple[str, ...]] = ()
-    may_name_labels: ClassVar[bool] = False
+    accepts_label_names: ClassVar[bool] = False
     inherits: ClassVar[tuple[str, ...]] = ("pooler",)
     facts_type: ClassVar[type[BaseModel]] = NoFacts
-    answer_form: ClassVar[AnswerForm | None] = None
+    output_format: ClassVar[OutputFormat | None] = None
     baseline_name: ClassVar[str] = "without looking at the text"
     baseline_reads: ClassVar[bool] = False
     hangs_on: ClassVar[str] = ""
@@ -104,7 +107,7 @@ class Task(Objective):
     pooled: ClassVar[bool] = True
     by_token: ClassVar[bool] = False
     own_facts: ClassVar[tuple[str, ...]] = ()
-    lasting: ClassVar[tuple[str, ...]] = ("head", "beside")
+    lasting: ClassVar[tuple[str, ...]] = ("head", "second_encoder")
 
     def __init__(self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: Any) -> None:
         """facts: of `learnt`, or of a folder; settings: of `settings_type`."""
@@ -116,7 +119,7 @@ class Task(Objective):
             generator,
             getattr(settings, "layers", "last"),
             recurrent=recurrent,
-            second_encoder=bool(getattr(settings, "beside", "")),
+            second_encoder=bool(getattr(settings, "second_encoder", "")),
         )
 
     @classmethod
@@ -180,12 +183,12 @@ class Task(Objective):
         raise NotImplementedError
 
     @classmethod
-    def remarks(cls, examples: Sequence[Any]) -> list[Finding]:
+    def remarks(cls, examples: Sequence[Any]) -> list[Diagnostic]:
         """What people should know of how some examples were read (what was corrected or left out)."""
         return []
 
     @classmethod
-    def learnt(cls, examples: Sequence[Any], settings: Any, names: Names | None) -> Facts:
+    def learnt(cls, examples: Sequence[Any], settings: Any, names: LabelNames | None) -> Facts:
         """What there is to know of the training examples. names: of the labels, if the user gave them.
         InputError where the examples cannot be learnt from."""
         if names is not None:
@@ -203,7 +206,7 @@ class Task(Objective):
         anything is told or trained."""
 
     @classmethod
-    def facts_of(cls, folder: Foreign) -> Facts | None:
+    def facts_of(cls, folder: HFCheckpoint) -> Facts | None:
         """What is known of a model that another tool wrote; None where its heads are not this task's."""
         return None
 
@@ -241,7 +244,7 @@ class Task(Objective):
 
     @classmethod
     def answer_file(cls, answered: Iterable[tuple[Any, Prediction | None]]) -> Iterator[str]:
-        """The whole file in `answer_form`, in pieces. answered: each example with its answer, None where there was
+        """The whole file in `output_format`, in pieces. answered: each example with its answer, None if there was
         nothing to read. InputError where an example lacks what the form needs, such as an id."""
         raise NotImplementedError
 
@@ -264,32 +267,28 @@ class Task(Objective):
         return [()] * len(examples)
 
     @classmethod
-    def overview(cls, train: Sequence[Any], dev: Sequence[Any], facts: Facts) -> Overview:
+    def overview(cls, train: Sequence[Any], dev: Sequence[Any], facts: Facts) -> DataSummary:
         """What the examples are like before anything is learnt: tables of their answers, and what may be a
         mistake, with its places."""
-        every = [*train, *dev]
-        answered = (
-            GoldAnswer(cls.question(example), " / ".join(cls.asked(example).values()), gold, example.place)
-            for example, gold in zip(every, cls.gold(every, facts), strict=True)
-            if not cls.is_empty(example)
+        found: list[Diagnostic] = []
+        return cls.overview_of_answers(train, dev, facts) | DataSummary(
+            diagnostics=[one for one in found if one]
         )
-        found = [contradictions(answered)]
-        if empty := [example.place for example in every if cls.is_empty(example)]:
-            found.append(empty_texts(empty))
-        return cls.overview_of_answers(train, dev, facts) | Overview(findings=[one for one in found if one])
 
     @classmethod
-    def overview_of_answers(cls, train: Sequence[Any], dev: Sequence[Any], facts: Facts) -> Overview:
+    def overview_of_answers(cls, train: Sequence[Any], dev: Sequence[Any], facts: Facts) -> DataSummary:
         """The part of `overview` that depends on what an answer is; of labels, a table of them."""
         of_train, of_dev = (
-            Labels.of(
+            LabelCounts.from_pairs(
                 (label, example.place)
                 for example, gold in zip(part, cls.gold(part, facts), strict=True)
                 for label in gold
             )
             for part in (train, dev)
         )
-        return of_labels(of_train, of_dev, facts.get("labels", ())) if of_train.times else Overview()
+        return (
+            summarize_labels(of_train, of_dev, facts.get("labels", ())) if of_train.counts else DataSummary()
+        )
 
     @classmethod
     def stratum(cls, example: Any) -> Hashable | None:
@@ -338,14 +337,14 @@ class Task(Objective):
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """How much of an example is read. items: all of its own, which are parts of it unless a task says more."""
         sequences = [sequence for item in items for sequence in item.sequences]
-        read = sum(sequence.kept for sequence in sequences)
+        read = sum(sequence.tokens_read for sequence in sequences)
         return Coverage(sum(sequence.tokens for sequence in sequences), read, read)
 
-    def account(self, items: Sequence[Item]) -> Account:
+    def account(self, items: Sequence[Item]) -> TruncationStats:
         """What truncation costs of the examples that these items were made of."""
-        special = len(items[0].sequences[0].ids) - items[0].sequences[0].kept if items else 0
-        return Account(
-            self.hangs_on, self.reads, special, [self.coverage(some) for some in by_example(items)]
+        special = len(items[0].sequences[0].ids) - items[0].sequences[0].tokens_read if items else 0
+        return TruncationStats(
+            self.hangs_on, self.reads, special, [self.coverage(some) for some in group_by_example(items)]
         )
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
@@ -405,7 +404,7 @@ class Task(Objective):
     def outputs_of(self, encoder: Encoder, items: Sequence[Item], place: ComputeContext) -> list[Tensor]:
         """`outputs` of all items, in their order, on the host."""
         reader = place.autocast_encoder(encoder)
-        return run_over(items, self.collate, lambda batch: self.outputs(reader, batch), place)
+        return run_batched(items, self.collate, lambda batch: self.outputs(reader, batch), place)
 
     # Several models that answer together
 
@@ -451,7 +450,7 @@ class Task(Objective):
         """The scores of an evaluation on the way that are written into the log; `decides` is one."""
         return (self.decides,)
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Scores:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Metrics:
         """The task's scores, as the field's scripts have them; the examples hold the gold answers."""
         raise NotImplementedError
 
@@ -462,11 +461,11 @@ class Task(Objective):
         """What `losses` are, in words."""
         return ""
 
-    def losses(self, answers: Answers) -> list[float | None]:
+    def losses(self, answers: Any) -> list[float | None]:
         """How wrong each answer is; None where that is not known."""
         return [None] * len(answers.examples)
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> Details:
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> ErrorAnalysis:
         """What a report shows beside the scores."""
         return {}
 
@@ -483,7 +482,7 @@ class Task(Objective):
         resamples they are had in no time. None where there are none."""
         return None
 
-    def baseline(self, training: Sequence[Any], dev: Sequence[Any]) -> Scores:
+    def baseline(self, training: Sequence[Any], dev: Sequence[Any]) -> Metrics:
         """What an answer that never looks at the text would score on dev."""
         raise NotImplementedError
 
@@ -512,7 +511,7 @@ def task_type(name: str) -> type[Task]:
     return task_class
 
 
-def task_of(folder: Foreign, place: str) -> tuple[type[Task], Facts]:
+def task_of(folder: HFCheckpoint, place: str) -> tuple[type[Task], Facts]:
     """The task that a model of another tool was trained for, by its class, its labels and its problem type.
     InputError that names its heads where it is none of ours."""
     for name in TASKS:

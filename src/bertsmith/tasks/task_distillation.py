@@ -14,7 +14,7 @@ from bertsmith.loss import Loss
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import ModelParts, Objective
 from bertsmith.packed import Packed
-from bertsmith.tasks.items import TaskBatch
+from bertsmith.tasks.batching import TaskBatch
 from bertsmith.tasks.task import Task
 
 

@@ -30,15 +30,22 @@ from bertsmith.metrics.sufficient_statistics import (
 )
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.batching import Item, TaskBatch, logits_from_probabilities
 from bertsmith.tasks.classification.multilabel import ManyLabels
 from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextFacts, TextTask, weights_of
-from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_labels
-from bertsmith.tasks.items import Item, TaskBatch, log_of
-from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order, whole_number
+from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis
+from bertsmith.tasks.labels import (
+    LabelMap,
+    LabelMetadata,
+    LabelNames,
+    is_integer,
+    label_metadata,
+    sorted_labels,
+)
 from bertsmith.tasks.registry import CLASSIFY
-from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, MetricTable, truncation_metrics
 from bertsmith.tasks.settings import ClassSettings
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.task import Facts, HFCheckpoint, Prediction, Task
 
 _MANY = 200  # labels above which a confusion matrix is told by its cells that are not empty
 _MANY_NUMBERS = 20  # whole numbers above which labels are hardly classes
@@ -46,7 +53,7 @@ _FEW = 10  # examples of which nobody can say what their numbers are
 _SHOWN = 8  # labels of which a confusion matrix fits a terminal
 
 
-class ClassFacts(TextFacts, LabelFacts):
+class ClassFacts(TextFacts, LabelMetadata):
     """Whether the examples were pairs; the labels, the weight of each in the loss; what logits are divided by."""
 
     weights: list[float] | None = None
@@ -58,7 +65,7 @@ class Classify(TextTask):
 
     name = "classify"
     summary = CLASSIFY.summary
-    may_name_labels = CLASSIFY.may_name_labels
+    accepts_label_names = CLASSIFY.accepts_label_names
     settings_type = ClassSettings
     facts_type = ClassFacts
     own_facts = ("temperature", "weights")
@@ -71,7 +78,7 @@ class Classify(TextTask):
         """facts: of `ClassFacts`. `numbered`: the data may give ids in place of labels, or `codes`."""
         super().__init__(config, generator, facts, settings, len(facts["labels"]))
         known = ClassFacts(**facts)
-        self._naming = Naming.of(facts)
+        self._naming = LabelMap.from_metadata(facts)
         self.register_buffer("temperature", torch.tensor(known.temperature, dtype=torch.float64))
         weights = None if known.weights is None else torch.tensor(known.weights)
         self.register_buffer("weights_of_labels", weights, persistent=False)
@@ -82,13 +89,15 @@ class Classify(TextTask):
         return ManyLabels if settings.multi_label or (facts or {}).get("separator") else cls
 
     @classmethod
-    def learnt(cls, examples: Sequence[TextExample], settings: ClassSettings, names: Names | None) -> Facts:
+    def learnt(
+        cls, examples: Sequence[TextExample], settings: ClassSettings, names: LabelNames | None
+    ) -> Facts:
         """The labels: those named, or those of the data, as `label_names` orders them; each example must have one
         of them."""
         found: dict[str, Any] = (
-            {"labels": label_names(examples), "numbered": False} if names is None else facts_of_names(names)
+            {"labels": label_names(examples), "numbered": False} if names is None else label_metadata(names)
         )
-        naming = Naming.of(found)
+        naming = LabelMap.from_metadata(found)
         times = Counter(found["labels"][label_id(example, naming)] for example in examples)
         even = len(examples) / len(found["labels"])
         weights = weights_of(
@@ -103,10 +112,10 @@ class Classify(TextTask):
     def check_dev(cls, examples: Sequence[TextExample], facts: Facts) -> None:
         """Each label is one of the model's."""
         labels = ((str(example.label), example.place) for example in examples)
-        Naming.of(facts).check_dev(labels, "label_column")
+        LabelMap.from_metadata(facts).check_validation(labels, "label_column")
 
     @classmethod
-    def facts_of(cls, folder: Foreign) -> Facts | None:
+    def facts_of(cls, folder: HFCheckpoint) -> Facts | None:
         """Two labels or more, of which one is right, or any number."""
         if (many := ManyLabels.facts_of(folder)) is not None:
             return many
@@ -120,17 +129,17 @@ class Classify(TextTask):
     @classmethod
     def gold(cls, examples: Sequence[TextExample], facts: Facts) -> list[tuple[str, ...]]:
         """The label, by its name."""
-        naming = Naming.of(facts)
+        naming = LabelMap.from_metadata(facts)
         return [() if e.label is None else (naming.name(e.label),) for e in examples]
 
     @classmethod
     def overview_of_answers(
         cls, train: Sequence[TextExample], dev: Sequence[TextExample], facts: Facts
-    ) -> Overview:
+    ) -> DataSummary:
         """The table of labels, and what to do about numbers."""
         said = _told_of_numbers(facts["labels"])
-        found = [Finding("labels that are numbers", said)] if said else []
-        return super().overview_of_answers(train, dev, facts) | Overview(findings=found)
+        found = [Diagnostic("labels that are numbers", said)] if said else []
+        return super().overview_of_answers(train, dev, facts) | DataSummary(diagnostics=found)
 
     @classmethod
     def stratum(cls, example: TextExample) -> Hashable:
@@ -199,7 +208,7 @@ class Classify(TextTask):
 
     def outcome(self, votes: Sequence[Tensor]) -> Tensor:
         """Their mean, as logits."""
-        return log_of(super().outcome(votes)) * float(self.temperature)
+        return logits_from_probabilities(super().outcome(votes)) * float(self.temperature)
 
     @classmethod
     def rows(cls, example: TextExample, prediction: Prediction) -> list[dict[str, Any]]:
@@ -229,7 +238,7 @@ class Classify(TextTask):
         """With the temperature, where there is one."""
         return {**self.facts, **({"temperature": float(self.temperature)} if self.settings.calibrate else {})}
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Scores:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """Accuracy, macro and weighted F1, Matthews' correlation, the expected calibration error, each class's
         figures, the confusion matrix.
 
@@ -254,7 +263,7 @@ class Classify(TextTask):
             }
             for i, label in enumerate(labels)
         }
-        cuts, notes = told_of_cuts(predictions, IN_WINDOWS)
+        cuts, notes = truncation_metrics(predictions, IN_WINDOWS)
         details: dict[str, Any] = {**cuts, "classes": of_each}
         confusion = _confusion(truth, guess, labels)
         numbers = {
@@ -273,26 +282,26 @@ class Classify(TextTask):
         tables = [_of_each_table(of_each)]
         if len(labels) <= _SHOWN:
             rows = [[label, *map(str, row)] for label, row in zip(labels, confusion, strict=True)]
-            tables.append(ScoreTable("", ["truth, down; prediction, across", *labels], rows))
-        return Scores(numbers, {**details, "confusion": confusion}, tables, notes)
+            tables.append(MetricTable("", ["truth, down; prediction, across", *labels], rows))
+        return Metrics(numbers, {**details, "confusion": confusion}, tables, notes)
 
     @property
     def measure(self) -> str:
         """Of the right label."""
         return "minus the logarithm of the right label's probability"
 
-    def losses(self, answers: Answers) -> list[float | None]:
+    def losses(self, answers: Any) -> list[float | None]:
         """Of the probabilities that are answered."""
         gold = self.gold(answers.examples, self.facts)
         return [
             cross_entropy(p["scores"][label]) for p, (label,) in zip(answers.predictions, gold, strict=True)
         ]
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> ErrorAnalysis:
         """Which labels are taken for which, and how sure the model may be."""
         truth = [gold for (gold,) in self.gold(examples, self.facts)]
         guess, sure = [p["label"] for p in predictions], [p["score"] for p in predictions]
-        return of_labels("texts", truth, guess, sure, self.facts["labels"])
+        return label_error_analysis("texts", truth, guess, sure, self.facts["labels"])
 
     def tallies(
         self, predictions: Sequence[Prediction], examples: Sequence[TextExample]
@@ -316,7 +325,7 @@ class Classify(TextTask):
 
         return count_statistics(gold * found, gold, found, np.empty((len(truth), 0)), figures)
 
-    def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
+    def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Metrics:
         """Always the most frequent label of the training examples."""
         most = Counter(self.target(example) for example in training).most_common(1)[0][0] or 0
         answer = {"label": self.facts["labels"][most], "tokens": 0, "tokens_read": 0}
@@ -334,16 +343,16 @@ def _confusion(truth: Sequence[Any], guess: Sequence[int], labels: Sequence[str]
     return [{"truth": labels[t], "prediction": labels[g], "times": n} for (t, g), n in cells]
 
 
-def _of_each_table(of_each: dict[str, dict[str, Any]]) -> ScoreTable:
+def _of_each_table(of_each: dict[str, dict[str, Any]]) -> MetricTable:
     rows = [
         [label, *(f"{row[k]:.4f}" for k in ("precision", "recall", "f1")), f"{row['support']:,}"]
         for label, row in of_each.items()
     ]
-    return ScoreTable("", ["label", "precision", "recall", "F1", "support"], rows)
+    return MetricTable("", ["label", "precision", "recall", "F1", "support"], rows)
 
 
 def label_names(examples: Sequence[TextExample]) -> list[str]:
-    """The labels of the data in the order of their ids (`in_order`). InputError where there is only one."""
+    """The labels of the data in the order of their ids (`sorted_labels`). InputError where there is only one."""
     found = {example.label for example in examples if example.label is not None}
     if len(found) < 2:
         raise InputError(
@@ -355,31 +364,31 @@ def label_names(examples: Sequence[TextExample]) -> list[str]:
         )
     numbers = all(map(_is_number, found))
     many = len(found) > _MANY_NUMBERS or 2 * len(found) > len(examples)
-    if numbers and not all(map(whole_number, found)) and many and len(examples) >= _FEW:
+    if numbers and not all(map(is_integer, found)) and many and len(examples) >= _FEW:
         raise InputError(
             "labels_are_numbers",
             f"the labels are {len(found):,} different numbers in {len(examples):,} examples "
-            f"({join_names(in_order(found), 3)})",
+            f"({join_names(sorted_labels(found), 3)})",
             location=examples[0].place,
             argument="label_column",
             hint=f"to predict a number, use {command('finetune', 'regress')}; or name another column with "
             f"{option('label_column')}",
         )
-    return in_order(found)
+    return sorted_labels(found)
 
 
-def label_id(example: TextExample, naming: Naming) -> int:
+def label_id(example: TextExample, naming: LabelMap) -> int:
     """The id of an example's label. InputError for a label that the model does not have."""
     label = str(example.label)
     if (found := naming.id(label)) is None:
-        raise naming.unknown(label, example.place, "label_column")
+        raise naming.unknown_label_error(label, example.place, "label_column")
     return found
 
 
 def _told_of_numbers(labels: Sequence[str]) -> str | None:
     """What to do about labels that are numbers: name them, or learn them as numbers."""
     some = join_names(labels, 3)
-    if all(map(whole_number, labels)) and len(labels) <= _MANY_NUMBERS:
+    if all(map(is_integer, labels)) and len(labels) <= _MANY_NUMBERS:
         measure = "; if they measure something (stars, grades), try bertsmith finetune regress"
         return (
             f"the labels are numbers ({some}), and so are the predictions; name them with label_names: A,B,C or a "

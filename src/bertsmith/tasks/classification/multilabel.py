@@ -32,20 +32,20 @@ from bertsmith.metrics.sufficient_statistics import (
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
+from bertsmith.tasks.batching import Item, TaskBatch
 from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextFacts, TextTask, weights_of
-from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, reliability
-from bertsmith.tasks.items import Item, TaskBatch
-from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
-from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, reliability
+from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
+from bertsmith.tasks.results import Metrics, MetricTable, truncation_metrics
 from bertsmith.tasks.settings import ClassSettings
-from bertsmith.tasks.task import Facts, Foreign, Prediction
+from bertsmith.tasks.task import Facts, HFCheckpoint, Prediction
 
 _HALF = 0.5
 _LEAST = 1e-3  # weight that is reckoned with: balanced, one that all examples have weighs nothing
 _STEPS = 99  # thresholds that are tried: 0.01 to 0.99
 
 
-class ManyLabelFacts(TextFacts, LabelFacts):
+class ManyLabelFacts(TextFacts, LabelMetadata):
     """The labels, what separates them in a file, their thresholds, what weighs the loss of each, and the share of
     the training examples that have it."""
 
@@ -60,7 +60,7 @@ class ManyLabels(TextTask):
 
     name = "classify"
     summary = "any number of labels for a text, or for a pair of texts"
-    may_name_labels = True
+    accepts_label_names = True
     settings_type = ClassSettings
     facts_type = ManyLabelFacts
     own_facts = ("thresholds", "weights", "shares")
@@ -74,7 +74,7 @@ class ManyLabels(TextTask):
         """facts: of `ManyLabelFacts`."""
         known = ManyLabelFacts(**facts)
         super().__init__(config, generator, facts, settings, len(known.labels))
-        self._naming, self._separator = Naming.of(facts), known.separator
+        self._naming, self._separator = LabelMap.from_metadata(facts), known.separator
         thresholds = known.thresholds or [_HALF] * len(known.labels)
         self.register_buffer("thresholds", torch.tensor(thresholds, dtype=torch.float64))
         weights = None if known.weights is None else torch.tensor(known.weights)
@@ -83,7 +83,9 @@ class ManyLabels(TextTask):
             self._expect(torch.tensor(known.shares), weights)
 
     @classmethod
-    def learnt(cls, examples: Sequence[TextExample], settings: ClassSettings, names: Names | None) -> Facts:
+    def learnt(
+        cls, examples: Sequence[TextExample], settings: ClassSettings, names: LabelNames | None
+    ) -> Facts:
         """The labels: those named, or those of the data; each example must have some of them, or none."""
         separator = settings.label_separator
         every = [label for example in examples for label in parted(example, separator)]
@@ -97,11 +99,11 @@ class ManyLabels(TextTask):
                     hint=f"a classifier needs at least two labels; check {option('label_column')} and "
                     f"{option('label_separator')}, which is {separator!r}",
                 )
-            found: dict[str, Any] = {"labels": in_order(every), "numbered": False}
+            found: dict[str, Any] = {"labels": sorted_labels(every), "numbered": False}
         else:
-            found = facts_of_names(names)
+            found = label_metadata(names)
         cls.check_dev(examples, {**found, "separator": separator})
-        naming = Naming.of(found)
+        naming = LabelMap.from_metadata(found)
         times = Counter(
             name for example in examples for name in {naming.name(one) for one in parted(example, separator)}
         )
@@ -121,10 +123,10 @@ class ManyLabels(TextTask):
         labels = (
             (label, example.place) for example in examples for label in parted(example, facts["separator"])
         )
-        Naming.of(facts).check_dev(labels, "label_column")
+        LabelMap.from_metadata(facts).check_validation(labels, "label_column")
 
     @classmethod
-    def facts_of(cls, folder: Foreign) -> Facts | None:
+    def facts_of(cls, folder: HFCheckpoint) -> Facts | None:
         """Two labels or more, of which any number is right."""
         found = super().facts_of(folder)
         if found is None or folder.problem_type != "multi_label_classification":
@@ -136,7 +138,7 @@ class ManyLabels(TextTask):
     @classmethod
     def gold(cls, examples: Sequence[TextExample], facts: Facts) -> list[tuple[str, ...]]:
         """The labels by their names, in the model's order."""
-        naming, separator = Naming.of(facts), facts.get("separator", ",")
+        naming, separator = LabelMap.from_metadata(facts), facts.get("separator", ",")
         order = {label: i for i, label in enumerate(facts["labels"])}
         return [
             tuple(
@@ -192,7 +194,7 @@ class ManyLabels(TextTask):
         found = np.zeros(len(self.facts["labels"]), dtype=np.float32)
         for label in parted(example, self._separator):
             if (number := self._naming.id(label)) is None:
-                raise self._naming.unknown(label, example.place, "label_column")
+                raise self._naming.unknown_label_error(label, example.place, "label_column")
             found[number] = 1
         return found
 
@@ -283,7 +285,7 @@ class ManyLabels(TextTask):
         """With the thresholds."""
         return {**self.facts, "thresholds": self.thresholds.tolist()}
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Scores:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """F1, macro (over all the model's labels) and micro; the share of examples whose labels are all right; the
         mean average precision, which no threshold decides; each label's figures.
 
@@ -311,7 +313,7 @@ class ManyLabels(TextTask):
             }
             for i, label in enumerate(labels)
         }
-        cuts, notes = told_of_cuts(predictions, IN_WINDOWS)
+        cuts, notes = truncation_metrics(predictions, IN_WINDOWS)
         numbers = {
             "macro_f1": float(f1.mean()),
             "micro_f1": float(micro),
@@ -319,20 +321,20 @@ class ManyLabels(TextTask):
             "average_precision": float(ranked),
             "examples": len(examples),
         }
-        return Scores(numbers, {**cuts, "classes": of_each}, [_table(of_each)], notes)
+        return Metrics(numbers, {**cuts, "classes": of_each}, [_table(of_each)], notes)
 
     @property
     def measure(self) -> str:
         """As in training, without weights."""
         return "the mean over the labels of their binary cross-entropies"
 
-    def losses(self, answers: Answers) -> list[float | None]:
+    def losses(self, answers: Any) -> list[float | None]:
         """Of the probabilities that are answered."""
         truth, shares = self._truth(answers.examples), self._shares(answers.predictions)
         right = np.where(truth, shares, 1 - shares)
         return [float(np.mean([cross_entropy(share) for share in row])) for row in right.tolist()]
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> ErrorAnalysis:
         """How often a label is there whose probability is so high."""
         shares, truth = self._shares(predictions).ravel(), self._truth(examples).ravel()
         return {"reliability": reliability("pairs of a text and a label", shares.tolist(), truth.tolist())}
@@ -362,7 +364,7 @@ class ManyLabels(TextTask):
 
         return count_statistics(truth & guess, truth, guess, more, figures)
 
-    def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
+    def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Metrics:
         """Of each score the better one of two answers that look at no text: the labels of at least half of the
         training examples, or the most frequent one if none is; and all labels, since no other answer that is the
         same for every text has a better macro F1."""
@@ -376,7 +378,7 @@ class ManyLabels(TextTask):
             for found in (often, labels)
         )
         return replace(
-            few, numbers={name: max(value, every.numbers[name]) for name, value in few.numbers.items()}
+            few, values={name: max(value, every.values[name]) for name, value in few.values.items()}
         )
 
     def _truth(self, examples: Sequence[TextExample]) -> NDArray[np.bool_]:
@@ -425,10 +427,10 @@ def _middle_of_best(scores: NDArray[np.float64]) -> int:
     return int(best[len(best) // 2])
 
 
-def _table(of_each: dict[str, dict[str, Any]]) -> ScoreTable:
+def _table(of_each: dict[str, dict[str, Any]]) -> MetricTable:
     keys = ("precision", "recall", "f1")
     rows = [
         [label, *(f"{row[k]:.4f}" for k in keys), f"{row['support']:,}", f"{row['threshold']:.2f}"]
         for label, row in of_each.items()
     ]
-    return ScoreTable("", ["label", "precision", "recall", "F1", "support", "threshold"], rows)
+    return MetricTable("", ["label", "precision", "recall", "F1", "support", "threshold"], rows)

@@ -18,15 +18,15 @@ from bertsmith.metrics.sufficient_statistics import SufficientStatistics, regres
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import ProblemType
+from bertsmith.tasks.batching import Item, TaskBatch
 from bertsmith.tasks.classification.texts import IN_WINDOWS, TextExample, TextTask
-from bertsmith.tasks.data_checks import of_numbers
-from bertsmith.tasks.error_analysis import Answers, Details, numbers
-from bertsmith.tasks.items import Item, TaskBatch
-from bertsmith.tasks.labels import Names
+from bertsmith.tasks.data_checks import summarize_numbers
+from bertsmith.tasks.error_analysis import ErrorAnalysis, number_scatter
+from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import REGRESS
-from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
+from bertsmith.tasks.results import DataSummary, Metrics, truncation_metrics
 from bertsmith.tasks.settings import TextSettings
-from bertsmith.tasks.task import Facts, Foreign, Prediction
+from bertsmith.tasks.task import Facts, HFCheckpoint, Prediction
 
 _COMMA = re.compile(r"[+-]?\d*,\d+")  # as half of the world's spreadsheets write a half
 
@@ -44,7 +44,9 @@ class Regress(TextTask):
         super().__init__(config, generator, facts, settings, 1)
 
     @classmethod
-    def learnt(cls, examples: Sequence[TextExample], settings: TextSettings, names: Names | None) -> Facts:
+    def learnt(
+        cls, examples: Sequence[TextExample], settings: TextSettings, names: LabelNames | None
+    ) -> Facts:
         """That each label is a number, and that they are not all the same."""
         values = {number_of(example) for example in examples}
         if len(values) < 2:
@@ -58,7 +60,7 @@ class Regress(TextTask):
         return super().learnt(examples, settings, names)
 
     @classmethod
-    def facts_of(cls, folder: Foreign) -> Facts | None:
+    def facts_of(cls, folder: HFCheckpoint) -> Facts | None:
         """One output, or what says that it is a regression."""
         found = super().facts_of(folder)
         one = folder.labels is not None and len(folder.labels) == 1
@@ -67,10 +69,10 @@ class Regress(TextTask):
     @classmethod
     def overview_of_answers(
         cls, train: Sequence[TextExample], dev: Sequence[TextExample], facts: Facts
-    ) -> Overview:
-        """How the numbers spread."""
+    ) -> DataSummary:
+        """How the number_scatter spread."""
         parts = [[number_of(example) for example in part] for part in (train, dev)]
-        return of_numbers(*parts)
+        return summarize_numbers(*parts)
 
     @classmethod
     def gold(cls, examples: Sequence[TextExample], facts: Facts) -> list[tuple[str, ...]]:
@@ -105,7 +107,7 @@ class Regress(TextTask):
     def apart(
         self, own: Sequence[Tensor], wanted: Sequence[Tensor], batch: TaskBatch, temperature: float
     ) -> Tensor:
-        """Squared differences of the numbers: there is nothing to soften."""
+        """Squared differences of the number_scatter: there is nothing to soften."""
         return F.mse_loss(torch.cat(list(own)), torch.cat(list(wanted)), reduction="sum")
 
     def decode(
@@ -129,7 +131,7 @@ class Regress(TextTask):
         """Both correlations."""
         return ("pearson", "spearman")
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Scores:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Metrics:
         """Pearson's and Spearman's correlations (0 where one side is constant), mean squared and absolute
         error."""
         truth = np.array([number_of(example) for example in examples])
@@ -140,11 +142,11 @@ class Regress(TextTask):
             from scipy.stats import pearsonr, spearmanr
 
             pearson, spearman = float(pearsonr(truth, guess)[0]), float(spearmanr(truth, guess)[0])
-        cuts, notes = told_of_cuts(predictions, IN_WINDOWS)
+        cuts, notes = truncation_metrics(predictions, IN_WINDOWS)
         if not varied:
             notes = [
                 *notes,
-                "the numbers do not vary, so there is nothing to correlate: both correlations are 0",
+                "the number_scatter do not vary, so there is nothing to correlate: both correlations are 0",
             ]
         error = guess - truth
         figures = {
@@ -154,24 +156,26 @@ class Regress(TextTask):
             "mean_absolute_error": float(np.abs(error).mean()),
             "examples": len(examples),
         }
-        return Scores(figures, cuts, (), notes)
+        return Metrics(figures, cuts, (), notes)
 
     @property
     def measure(self) -> str:
         """As in training."""
         return "the squared error"
 
-    def losses(self, answers: Answers) -> list[float | None]:
-        """Of the numbers that are answered."""
+    def losses(self, answers: Any) -> list[float | None]:
+        """Of the number_scatter that are answered."""
         pairs = zip(answers.predictions, answers.examples, strict=True)
         return [(p["number"] - number_of(e)) ** 2 for p, e in pairs]
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> Details:
-        """The numbers beside the true ones."""
-        return {"numbers": numbers([number_of(e) for e in examples], [p["number"] for p in predictions])}
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TextExample]) -> ErrorAnalysis:
+        """The number_scatter beside the true ones."""
+        return {
+            "numbers": number_scatter([number_of(e) for e in examples], [p["number"] for p in predictions])
+        }
 
     def compared(self, example: TextExample, prediction: Prediction) -> tuple[str, str]:
-        """Both numbers."""
+        """Both number_scatter."""
         return f"{number_of(example):g}", f"{prediction['number']:.4g}"
 
     def tallies(
@@ -181,7 +185,7 @@ class Regress(TextTask):
         truth = [number_of(example) for example in examples]
         return regression_statistics(truth, [prediction["number"] for prediction in predictions])
 
-    def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Scores:
+    def baseline(self, training: Sequence[TextExample], dev: Sequence[TextExample]) -> Metrics:
         """Always the mean of the training examples."""
         mean = float(np.mean([number_of(example) for example in training]))
         return self.score([{"number": mean, "tokens": 0, "tokens_read": 0}] * len(dev), dev)

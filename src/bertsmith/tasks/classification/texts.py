@@ -21,13 +21,13 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
 from bertsmith.models.heads import SequenceClassificationHead
-from bertsmith.tasks.items import Encoded, Item, TaskBatch
-from bertsmith.tasks.labels import Names
-from bertsmith.tasks.scores import Finding
+from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence
+from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.settings import ClassWeights, TextSettings
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.task import Facts, HFCheckpoint, Prediction, Task
 from bertsmith.tasks.truncation import Coverage
-from bertsmith.tasks.windows import UNCUT, windows
+from bertsmith.tasks.windows import NO_LIMIT, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 _PAIRS_OR_NO_HEADER = (  # Follows the option in a hint.
@@ -192,14 +192,14 @@ class TextTask(Task):
         return example.row
 
     @classmethod
-    def remarks(cls, examples: Sequence[TextExample]) -> list[Finding]:
+    def remarks(cls, examples: Sequence[TextExample]) -> list[Diagnostic]:
         """Which column was read, where it was not the one that the settings name; which labels lost spaces."""
         if spaced := [example for example in examples if example.spaced]:
             labels = pluralize(len(spaced), "label has", "labels have")
             places = [example.place for example in spaced]
             shown = [f"'{example.label}' ({example.place})" for example in spaced]
             what = f"{labels} spaces around, which are left out"
-            return [Finding("spaces around labels", what, places, shown)]
+            return [Diagnostic("spaces around labels", what, places, shown)]
         first = next(iter(examples), None)
         if first is None or not first.unnamed:
             return []
@@ -208,7 +208,7 @@ class TextTask(Task):
             said = f"{file}: its one column has no header, so the first line is read as a text"
         else:
             said = f"{file}: its one column, '{next(iter(first.row))}', is read"
-        return [Finding("the column that is read", said)]
+        return [Diagnostic("the column that is read", said)]
 
     @classmethod
     def is_empty(cls, example: TextExample) -> bool:
@@ -216,12 +216,12 @@ class TextTask(Task):
         return not example.text.strip() and not (example.second or "").strip()
 
     @classmethod
-    def learnt(cls, examples: Sequence[TextExample], settings: Any, names: Names | None) -> Facts:
+    def learnt(cls, examples: Sequence[TextExample], settings: Any, names: LabelNames | None) -> Facts:
         """Whether the examples are pairs."""
         return {**super().learnt(examples, settings, names), "pairs": settings.second_column is not None}
 
     @classmethod
-    def facts_of(cls, folder: Foreign) -> Facts | None:
+    def facts_of(cls, folder: HFCheckpoint) -> Facts | None:
         """Of a class for whole sequences, whether it was trained on pairs is not known."""
         return {"pairs": None} if folder.architecture.endswith("ForSequenceClassification") else None
 
@@ -243,7 +243,7 @@ class TextTask(Task):
         encodings = tokenizer.encode_batch(
             [example.text for example in examples],
             [example.second or "" for example in examples] if paired else None,
-            max_length=limit if self.settings.stride is None else UNCUT,
+            max_length=limit if self.settings.stride is None else NO_LIMIT,
             special_strings=self.settings.specials_in_text,
             warn=False,  # `finetune` warns once, about all texts
             with_offsets=self.settings.stride is not None,
@@ -258,25 +258,25 @@ class TextTask(Task):
         """The example's one item, or one for each window of its longer text."""
         target = self.target(example)
         if self.settings.stride is None or len(encoding.ids) <= limit:
-            yield Item(number, (Encoded.of(encoding),), target)
+            yield Item(number, (TokenSequence.from_encoding(encoding),), target)
             return
         sizes = [encoding.sequence_ids.count(source) for source in (0, 1)]
         tokens, longer = sum(sizes), int(sizes[1] > sizes[0])
-        cut = windows(
+        cut = split_windows(
             encoding,
             limit,
             source=longer,
             stride=self.settings.stride,
-            others=limit // 2,
-            place=example.place,
+            max_other_tokens=limit // 2,
+            location=example.place,
         )
-        read = tokens - (cut[0].encoded.tokens - cut[0].encoded.kept)
+        read = tokens - (cut[0].sequence.tokens - cut[0].sequence.tokens_read)
         for window in cut:
-            yield WindowItem(number, (window.encoded,), target, window.first, tokens, read)
+            yield WindowItem(number, (window.sequence,), target, window.first, tokens, read)
 
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """The windows of one text, which hold the same tokens more than once."""
-        read, at_once = self.read_of(items[0]), items[0].sequences[0].kept
+        read, at_once = self.read_of(items[0]), items[0].sequences[0].tokens_read
         return Coverage(read["tokens"], read["tokens_read"], at_once, len(items))
 
     def target(self, example: TextExample) -> Any:
@@ -304,7 +304,7 @@ class TextTask(Task):
         """How many tokens the text has, and how many were read."""
         if isinstance(item, WindowItem):
             return {"tokens": item.tokens, "tokens_read": item.read}
-        return {"tokens": item.sequences[0].tokens, "tokens_read": item.sequences[0].kept}
+        return {"tokens": item.sequences[0].tokens, "tokens_read": item.sequences[0].tokens_read}
 
 
 def _has_one_column(table: TabularFile, settings: TextSettings) -> bool:

@@ -38,6 +38,7 @@ from bertsmith.models.pooling import pool
 from bertsmith.objectives.objective import MODEL, ModelParts
 from bertsmith.packed import Packed
 from bertsmith.retrieval.exact import normalize_vectors, search_vectors
+from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, run_batched
 from bertsmith.tasks.classification.regress import number_of
 from bertsmith.tasks.embedding.contrastive_losses import contrastive, cosent, cosine_errors, in_batch
 from bertsmith.tasks.embedding.items import EmbedItem, alone, also_right, compared, key_of
@@ -54,11 +55,10 @@ from bertsmith.tasks.embedding.scores import (
     retrieval_figures,
     tfidf_figures,
 )
-from bertsmith.tasks.error_analysis import Answers, Details, confusion, numbers
-from bertsmith.tasks.items import Encoded, Item, TaskBatch, run_over
-from bertsmith.tasks.labels import Names
+from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, number_scatter
+from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import EMBED
-from bertsmith.tasks.scores import Overview, Scores, told_of_cuts
+from bertsmith.tasks.results import DataSummary, Metrics, truncation_metrics
 from bertsmith.tasks.settings import EmbedSettings
 from bertsmith.tasks.task import Facts, Prediction, Task
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -199,7 +199,7 @@ class Embed(Task):
         return any(not text.strip() for text in example.texts)
 
     @classmethod
-    def learnt(cls, examples: Sequence[Match], settings: EmbedSettings, names: Names | None) -> Facts:
+    def learnt(cls, examples: Sequence[Match], settings: EmbedSettings, names: LabelNames | None) -> Facts:
         """What the examples are, and what their labels mean."""
         super().learnt(examples, settings, names)
         return learnt_of(examples, settings)
@@ -216,7 +216,7 @@ class Embed(Task):
         return [() if e.label is None else (f"{number_of(e):g}" if graded else e.label,) for e in examples]
 
     @classmethod
-    def overview_of_answers(cls, train: Sequence[Match], dev: Sequence[Match], facts: Facts) -> Overview:
+    def overview_of_answers(cls, train: Sequence[Match], dev: Sequence[Match], facts: Facts) -> DataSummary:
         """How scores spread, how often each label occurs, or how many queries and passages there are."""
         if facts["kind"] == "labelled":
             return super().overview_of_answers(train, dev, facts)
@@ -234,7 +234,10 @@ class Embed(Task):
         limit = self.reads
         texts = list(dict.fromkeys(text for example in examples for text in example.texts))
         encodings = tokenizer.encode_batch(texts, max_length=limit, with_offsets=False)
-        known = {text: Encoded.of(encoding) for text, encoding in zip(texts, encodings, strict=True)}
+        known = {
+            text: TokenSequence.from_encoding(encoding)
+            for text, encoding in zip(texts, encodings, strict=True)
+        }
         return [
             EmbedItem(
                 number,
@@ -310,19 +313,21 @@ class Embed(Task):
 
     def outputs_of(self, encoder: Encoder, items: Sequence[Item], place: ComputeContext) -> list[Tensor]:
         """Each sequence is read once, however many items have it."""
-        numbers: dict[bytes, int] = {}
+        number_scatter: dict[bytes, int] = {}
         singles: list[Item] = []
         rows = []
         for item in items:
             row = []
             for sequence in item.sequences:
-                if (number := numbers.setdefault(key_of(sequence), len(numbers))) == len(singles):
+                if (number := number_scatter.setdefault(key_of(sequence), len(number_scatter))) == len(
+                    singles
+                ):
                     singles.append(Item(number, (sequence,)))
                 row.append(number)
             rows.append(row)
 
         reader = place.autocast_encoder(encoder)
-        found = run_over(singles, alone, lambda batch: self.outputs(reader, batch), place)
+        found = run_batched(singles, alone, lambda batch: self.outputs(reader, batch), place)
         vectors = torch.cat(found) if found else torch.empty(0, self.config.hidden_size)
         return [vectors[row] for row in rows]
 
@@ -341,7 +346,7 @@ class Embed(Task):
                 said["same"] = cosines[0] > float(self.threshold)
             read = {
                 "tokens": sum(sequence.tokens for sequence in item.sequences),
-                "tokens_read": sum(sequence.kept for sequence in item.sequences),
+                "tokens_read": sum(sequence.tokens_read for sequence in item.sequences),
             }
             answer = Compared({**(said if cosines else {"vector": vectors[0].tolist()}), **read})
             answer.vectors = vectors
@@ -377,7 +382,7 @@ class Embed(Task):
         """Of labelled pairs: with the threshold."""
         return self.facts | ({"threshold": float(self.threshold)} if self._kind == "labelled" else {})
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[Match]) -> Scores:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[Match]) -> Metrics:
         """Of graded pairs correlations; of labelled ones average precision, AUC, accuracy; of queries recall, MRR
         and nDCG among all passages of the file (see `match_scores`)."""
         kind = self._kind_of(examples)
@@ -385,8 +390,8 @@ class Embed(Task):
             found = self._of_retrieval(predictions, examples)
         else:
             found = self._of_cosines(kind, examples, np.array([p["cosine"] for p in predictions], np.float64))
-        cuts, notes = told_of_cuts(predictions)
-        return Scores(found.numbers, {**found.details, **cuts}, (), [*found.notes, *notes])
+        cuts, notes = truncation_metrics(predictions)
+        return Metrics(found.numbers, {**found.details, **cuts}, (), [*found.notes, *notes])
 
     def _kind_of(self, examples: Sequence[Match]) -> Kind:
         """Of what is scored, which may be another kind than what was trained on."""
@@ -458,7 +463,7 @@ class Embed(Task):
             "retrieval": "1 minus the cosine with the first passage that answers it",
         }[self._kind]
 
-    def losses(self, answers: Answers) -> list[float | None]:
+    def losses(self, answers: Any) -> list[float | None]:
         """How far each pair's cosine, or a query's with its first passage, is from what it should be."""
         examples, predictions = answers.examples, answers.predictions
         if self._kind_of(examples) != self._kind:
@@ -470,12 +475,12 @@ class Embed(Task):
         wanted = [float(self._target(example) or 0) for example in examples]
         return misses([float(p["cosine"]) for p in predictions], wanted, threshold)
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[Match]) -> Details:
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[Match]) -> ErrorAnalysis:
         """Of graded pairs the cosines beside the scores; of labelled ones which are called the same."""
         kind = self._kind_of(examples)
         if kind == "graded":
             truth = [number_of(example) for example in examples]
-            return {"numbers": numbers(truth, [p["cosine"] for p in predictions], "score", "cosine")}
+            return {"numbers": number_scatter(truth, [p["cosine"] for p in predictions], "score", "cosine")}
         if kind == "labelled" and all("same" in p for p in predictions):
             sides = (self._same(examples).tolist(), [p["same"] for p in predictions])
             same, called = (["the same" if one else "others" for one in side] for side in sides)
@@ -488,7 +493,7 @@ class Embed(Task):
             0
         ] if example.label is None else example.label, f"{_first_cosine(prediction):.4f}"
 
-    def baseline(self, training: Sequence[Match], dev: Sequence[Match]) -> Scores:
+    def baseline(self, training: Sequence[Match], dev: Sequence[Match]) -> Metrics:
         """The cosines of TF-IDF vectors."""
         figures = tfidf_figures(
             self._kind,
@@ -496,7 +501,7 @@ class Embed(Task):
             dev,
             lambda cosines: self._of_cosines(self._kind, dev, cosines, baseline=True),
         )
-        return Scores(figures.numbers)
+        return Metrics(figures.numbers)
 
     def export(self, encoder: Encoder) -> dict[str, ModelParts]:
         """The encoder, and what sentence-transformers wants to know of its vectors."""

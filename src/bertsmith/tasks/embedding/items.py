@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.tasks.items import Encoded, Item, TaskBatch, pack
+from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, pack
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class EmbedItem(Item):
         return replace(self, sequences=(query, *chosen), positives=min(1, self.positives))
 
 
-def key_of(sequence: Encoded) -> bytes:
+def key_of(sequence: TokenSequence) -> bytes:
     """Return a key of a sequence; equal sequences have equal vectors."""
     return sequence.ids.tobytes()
 

@@ -16,7 +16,7 @@ from bertsmith.formatting import join_names
 from bertsmith.io.memory import InMemory
 from bertsmith.io.tables import TabularFile, read_table
 from bertsmith.tasks.classification.regress import number_of
-from bertsmith.tasks.retrieval_queries import Sought, holds_queries, read_queries
+from bertsmith.tasks.retrieval_queries import RetrievalQuery, is_query_file, read_queries
 from bertsmith.tasks.settings import EmbedSettings
 
 Kind = Literal["graded", "labelled", "retrieval"]
@@ -66,8 +66,8 @@ class _Names(NamedTuple):
 def read_matches(file: str | Path, settings: EmbedSettings, *, labelled: bool) -> list[Match]:
     """The pairs, triples or queries of a file in its order; without labels also single texts. InputError with its
     place for what is amiss."""
-    if settings.text_column is None and holds_queries(file, settings.encoding):
-        found = [Match(*one[:3], None, one.place) for one in _queries(file, settings, labelled=labelled)]
+    if settings.text_column is None and is_query_file(file, settings.encoding):
+        found = [Match(*one[:3], None, one.location) for one in _queries(file, settings, labelled=labelled)]
     else:
         table = read_table(
             file,
@@ -87,8 +87,8 @@ def read_matches(file: str | Path, settings: EmbedSettings, *, labelled: bool) -
     return found
 
 
-def _queries(file: str | Path, settings: EmbedSettings, *, labelled: bool) -> list[Sought]:
-    return list(read_queries(file, settings.encoding, labelled=labelled))
+def _queries(file: str | Path, settings: EmbedSettings, *, labelled: bool) -> list[RetrievalQuery]:
+    return list(read_queries(file, settings.encoding, labeled=labelled))
 
 
 def _rows(table: TabularFile, names: _Names, file: str | Path) -> list[Match]:

@@ -9,9 +9,9 @@ from pydantic import BaseModel
 
 from bertsmith.errors import InputError, option
 from bertsmith.tasks.classification.regress import number_of
-from bertsmith.tasks.data_checks import of_numbers
+from bertsmith.tasks.data_checks import summarize_numbers
 from bertsmith.tasks.embedding.matches import Kind, Match, kind_of, same_label
-from bertsmith.tasks.scores import Overview, ScoreTable
+from bertsmith.tasks.results import DataSummary, MetricTable
 from bertsmith.tasks.settings import EmbedSettings
 
 
@@ -62,10 +62,10 @@ def check_kind(matches: Sequence[Match], kind: Kind) -> None:
             number_of(match)
 
 
-def overview_of(train: Sequence[Match], dev: Sequence[Match], kind: Kind) -> Overview:
+def overview_of(train: Sequence[Match], dev: Sequence[Match], kind: Kind) -> DataSummary:
     """How scores spread, or how many queries and passages there are."""
     if kind == "graded":
-        return of_numbers(*([number_of(match) for match in part] for part in (train, dev)))
+        return summarize_numbers(*([number_of(match) for match in part] for part in (train, dev)))
     figures = {
         part: {
             "queries": len({match.query for match in some}),
@@ -76,4 +76,4 @@ def overview_of(train: Sequence[Match], dev: Sequence[Match], kind: Kind) -> Ove
     }
     rows = [[part, *(f"{value:,}" for value in found.values())] for part, found in figures.items()]
     columns = ["part", "queries", "positive passages", "negative passages"]
-    return Overview({"queries": figures}, [ScoreTable("queries", columns, rows)])
+    return DataSummary({"queries": figures}, [MetricTable("queries", columns, rows)])

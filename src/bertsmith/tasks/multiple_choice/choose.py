@@ -28,15 +28,15 @@ from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_s
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MultipleChoiceHead
-from bertsmith.tasks.data_checks import refuse_repeated_ids, repeats
-from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_labels
-from bertsmith.tasks.items import Encoded, Item, TaskBatch, log_of
+from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, logits_from_probabilities
+from bertsmith.tasks.data_checks import check_unique_ids, find_repeats
+from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis
 from bertsmith.tasks.registry import CHOOSE
-from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, MetricTable, truncation_metrics
 from bertsmith.tasks.settings import ChooseSettings
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.task import Facts, HFCheckpoint, Prediction, Task
 from bertsmith.tasks.truncation import Coverage
-from bertsmith.tasks.windows import UNCUT, part_of
+from bertsmith.tasks.windows import NO_LIMIT, single_window
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 _AT_ONCE = 512  # examples that are encoded together: uncut encodings are large
@@ -110,7 +110,7 @@ class Choose(Task):
                 location=file,
                 hint="give a file with at least one question",
             )
-        refuse_repeated_ids((example.number, example.place) for example in examples)
+        check_unique_ids((example.number, example.place) for example in examples)
         return examples
 
     @classmethod
@@ -154,16 +154,16 @@ class Choose(Task):
         return {**number, **texts, settings.label_column or "label": right}
 
     @classmethod
-    def remarks(cls, examples: Sequence[ChoiceExample]) -> list[Finding]:
+    def remarks(cls, examples: Sequence[ChoiceExample]) -> list[Diagnostic]:
         """How many choices have no text."""
         blank = [e.place for e in examples for choice in e.choices if not choice.strip()]
         if not blank:
             return []
         what = f"{pluralize(len(blank), 'choice has', 'choices have')} no text"
-        return [Finding("choices without any text", what, blank)]
+        return [Diagnostic("choices without any text", what, blank)]
 
     @classmethod
-    def facts_of(cls, folder: Foreign) -> Facts | None:
+    def facts_of(cls, folder: HFCheckpoint) -> Facts | None:
         """The field's class says it all."""
         return {} if folder.architecture.endswith("ForMultipleChoice") else None
 
@@ -207,7 +207,7 @@ class Choose(Task):
     @classmethod
     def overview_of_answers(
         cls, train: Sequence[ChoiceExample], dev: Sequence[ChoiceExample], facts: Facts
-    ) -> Overview:
+    ) -> DataSummary:
         """How often each position is the right one, how many choices there are, which examples are repeated."""
         parts = {"train": train, "dev": dev}
         times = {name: Counter(str(e.right) for e in part) for name, part in parts.items()}
@@ -223,17 +223,17 @@ class Choose(Task):
             rows.append([position, *cells])
         low = min((n for counts in sizes.values() for n in counts), default=0)
         title = f"position of the right choice ({low if low == most else f'{low} to {most}'} choices)"
-        table = ScoreTable(title, ["position", "train", "share", "dev", "share"], rows)
+        table = MetricTable(title, ["position", "train", "share", "dev", "share"], rows)
         findings = [
-            Finding(
+            Diagnostic(
                 "one position for all",
                 f"the right choice of all {name} examples is at position {next(iter(times[name]))}",
-                so="is the label read from the right column?",
+                consequence="is the label read from the right column?",
             )
             for name, part in parts.items()
             if len(part) > 1 and len(times[name]) == 1
         ]
-        if found := repeats(((cls.question(e), cls.gold([e], facts)[0]), e.place) for e in train):
+        if found := find_repeats(((cls.question(e), cls.gold([e], facts)[0]), e.place) for e in train):
             findings.append(found)
         details = {
             "positions": {name: dict(sorted(counts.items())) for name, counts in times.items()},
@@ -241,7 +241,7 @@ class Choose(Task):
                 name: {str(n): k for n, k in sorted(counts.items())} for name, counts in sizes.items()
             },
         }
-        return Overview(details, [table], findings)
+        return DataSummary(details, [table], findings)
 
     # From examples to a batch
 
@@ -254,7 +254,7 @@ class Choose(Task):
             some = [(number, example) for number, example in some if example.choices]
             pairs = [pair for _, example in some for pair in example.pairs()]
             firsts, seconds = [first for first, _ in pairs], [second for _, second in pairs]
-            encodings = tokenizer.encode_batch(firsts, seconds, max_length=UNCUT)
+            encodings = tokenizer.encode_batch(firsts, seconds, max_length=NO_LIMIT)
             cut = (
                 _within(encoding, limit, pair, tokenizer)
                 for encoding, pair in zip(encodings, pairs, strict=True)
@@ -268,7 +268,7 @@ class Choose(Task):
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """Of the sequence that is cut most, as `decode` has it."""
         worst = _most_cut(items[0])
-        return Coverage(worst.tokens, worst.kept, worst.kept)
+        return Coverage(worst.tokens, worst.tokens_read, worst.tokens_read)
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """`right`: long [B], indices among each item's own choices."""
@@ -324,7 +324,7 @@ class Choose(Task):
                 "score": shares[best],
                 "scores": shares,
                 "tokens": worst.tokens,
-                "tokens_read": worst.kept,
+                "tokens_read": worst.tokens_read,
             }
         return found
 
@@ -334,17 +334,17 @@ class Choose(Task):
 
     def outcome(self, votes: Sequence[Tensor]) -> Tensor:
         """Their mean, as logits."""
-        return log_of(super().outcome(votes))
+        return logits_from_probabilities(super().outcome(votes))
 
     @property
     def decides(self) -> str:
         """Accuracy."""
         return "accuracy"
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]) -> Scores:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]) -> Metrics:
         """Accuracy, by numbers of choices where these differ, and what choosing by chance would have."""
         right = [p["choice"] == e.right for p, e in zip(predictions, examples, strict=True)]
-        cuts, notes = told_of_cuts(predictions)
+        cuts, notes = truncation_metrics(predictions)
         of_size: dict[int, list[bool]] = {}
         for hit, example in zip(right, examples, strict=True):
             of_size.setdefault(len(example.choices), []).append(hit)
@@ -355,30 +355,30 @@ class Choose(Task):
         tables = []
         if len(of_size) > 1:
             rows = [[n, f"{row['accuracy']:.4f}", f"{row['examples']:,}"] for n, row in by_choices.items()]
-            tables.append(ScoreTable("", ["choices", "accuracy", "examples"], rows))
+            tables.append(MetricTable("", ["choices", "accuracy", "examples"], rows))
         number = max(1, len(examples))
         chance = sum(1 / max(1, len(example.choices)) for example in examples) / number
         numbers = {"accuracy": sum(right) / number, "examples": len(examples)}
-        return Scores(numbers, {**cuts, "chance": chance, "choices": by_choices}, tables, notes)
+        return Metrics(numbers, {**cuts, "chance": chance, "choices": by_choices}, tables, notes)
 
     @property
     def measure(self) -> str:
         """Of the right choice."""
         return "minus the logarithm of the right choice's probability"
 
-    def losses(self, answers: Answers) -> list[float | None]:
+    def losses(self, answers: Any) -> list[float | None]:
         """Of the probabilities that are answered."""
         return [
             cross_entropy(p["scores"][e.right]) if p["scores"] and e.right is not None else None
             for p, e in zip(answers.predictions, answers.examples, strict=True)
         ]
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]) -> Details:
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]) -> ErrorAnalysis:
         """Which positions are taken for which, and how sure the model may be."""
         pairs = [(p, e) for p, e in zip(predictions, examples, strict=True) if p["choice"] is not None]
         truth, guess = [str(e.right) for _, e in pairs], [str(p["choice"]) for p, _ in pairs]
         positions = [str(i) for i in range(max((len(e.choices) for _, e in pairs), default=0))]
-        return of_labels("positions", truth, guess, [p["score"] for p, _ in pairs], positions)
+        return label_error_analysis("positions", truth, guess, [p["score"] for p, _ in pairs], positions)
 
     def tallies(
         self, predictions: Sequence[Prediction], examples: Sequence[ChoiceExample]
@@ -387,7 +387,7 @@ class Choose(Task):
         right = [p["choice"] == e.right for p, e in zip(predictions, examples, strict=True)]
         return mean_statistics({"accuracy": right})
 
-    def baseline(self, training: Sequence[ChoiceExample], dev: Sequence[ChoiceExample]) -> Scores:
+    def baseline(self, training: Sequence[ChoiceExample], dev: Sequence[ChoiceExample]) -> Metrics:
         """Always the position that is the right one most often in training; the last one where there are fewer."""
         times = Counter(example.right for example in training)
         most = min((p for p in times if p is not None), key=lambda position: (-times[position], position))
@@ -396,9 +396,9 @@ class Choose(Task):
         )
 
 
-def _most_cut(item: Item) -> Encoded:
+def _most_cut(item: Item) -> TokenSequence:
     """The sequence of an item that lost the most tokens; of equal ones the longest."""
-    return max(item.sequences, key=lambda sequence: (sequence.tokens - sequence.kept, sequence.tokens))
+    return max(item.sequences, key=lambda sequence: (sequence.tokens - sequence.tokens_read, sequence.tokens))
 
 
 def _id(example: ChoiceExample) -> dict[str, str]:
@@ -455,12 +455,12 @@ def _of_values(context: Any, question: Any, choices: Any, place: str) -> ChoiceE
     return ChoiceExample(context, question, check_choices(choices, place), None, place)
 
 
-def _within(encoding: Encoding, limit: int, pair: tuple[str, str], tokenizer: Tokenizer) -> Encoded:
+def _within(encoding: Encoding, limit: int, pair: tuple[str, str], tokenizer: Tokenizer) -> TokenSequence:
     """A sequence of at most `limit` tokens: without the end of the first text, of which a token stays; where the
     second alone is too long, the longer one gives until both fit. encoding: of the pair, uncut."""
     excess, first = len(encoding.ids) - limit, encoding.sequence_ids.count(0)
     if excess <= 0:
-        return Encoded.of(encoding)
+        return TokenSequence.from_encoding(encoding)
     if excess < first:
-        return part_of(encoding, 0, first - excess).encoded
-    return Encoded.of(tokenizer.encode(*pair, max_length=limit))
+        return single_window(encoding, 0, first - excess).sequence
+    return TokenSequence.from_encoding(tokenizer.encode(*pair, max_length=limit))

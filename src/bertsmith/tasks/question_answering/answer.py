@@ -32,9 +32,9 @@ from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import SpanHead
-from bertsmith.tasks.error_analysis import Answers, Details
-from bertsmith.tasks.items import Item, TaskBatch
-from bertsmith.tasks.labels import Names
+from bertsmith.tasks.batching import Item, TaskBatch
+from bertsmith.tasks.error_analysis import ErrorAnalysis
+from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.question_answering.answer_scores import details_of, scored, tallied, threshold_of
 from bertsmith.tasks.question_answering.passages import PassageExample, check_texts, read_passages
 from bertsmith.tasks.question_answering.spans import (
@@ -46,11 +46,11 @@ from bertsmith.tasks.question_answering.spans import (
     worded,
 )
 from bertsmith.tasks.registry import ANSWER
-from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics, MetricTable
 from bertsmith.tasks.settings import AnswerSettings
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.task import Facts, HFCheckpoint, Prediction, Task
 from bertsmith.tasks.truncation import Coverage
-from bertsmith.tasks.windows import UNCUT, Window, deciding, windows
+from bertsmith.tasks.windows import NO_LIMIT, Window, best_windows, split_windows
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
@@ -82,7 +82,7 @@ class Answer(Task):
     own_facts = ("null_threshold",)
     lasting = (*Task.lasting, "transform")
     settings: AnswerSettings
-    answer_form = ANSWER.answer_form
+    output_format = ANSWER.output_format
     null_threshold: Tensor
     loss_weights: Mapping[str, float] = {"start": 0.5, "end": 0.5}
 
@@ -152,7 +152,7 @@ class Answer(Task):
         return {**row, **texts, "answers": answers, **none}
 
     @classmethod
-    def remarks(cls, examples: Sequence[PassageExample]) -> list[Finding]:
+    def remarks(cls, examples: Sequence[PassageExample]) -> list[Diagnostic]:
         """How many answers were not where the file says."""
         moved = [example.place for example in examples for gold in example.answers if gold.moved]
         if not moved:
@@ -160,18 +160,18 @@ class Answer(Task):
         were = pluralize(len(moved), "answer was", "answers were")
         text = "its text" if len(moved) == 1 else "their texts"
         what = f"{were} found by {text}, at another start than the file gives, or where it gives none"
-        return [Finding("answers not at their offset", what, moved)]
+        return [Diagnostic("answers not at their offset", what, moved)]
 
     @classmethod
     def learnt(
-        cls, examples: Sequence[PassageExample], settings: AnswerSettings, names: Names | None
+        cls, examples: Sequence[PassageExample], settings: AnswerSettings, names: LabelNames | None
     ) -> Facts:
         """Whether a question may have no answer."""
         found = super().learnt(examples, settings, names)
         return {**found, "unanswerable": any(example.unanswerable for example in examples)}
 
     @classmethod
-    def facts_of(cls, folder: Foreign) -> Facts | None:
+    def facts_of(cls, folder: HFCheckpoint) -> Facts | None:
         """The field's class says it all, but whether a question may have no answer."""
         return {} if folder.architecture.endswith("ForQuestionAnswering") else None
 
@@ -211,7 +211,7 @@ class Answer(Task):
     @classmethod
     def overview_of_answers(
         cls, train: Sequence[PassageExample], dev: Sequence[PassageExample], facts: Facts
-    ) -> Overview:
+    ) -> DataSummary:
         """How many questions and passages, and how long answers are."""
         parts = {"train": train, "dev": dev}
         figures = {
@@ -234,8 +234,8 @@ class Answer(Task):
                 f"{pluralize(len(of_dev), 'question of dev has', 'questions of dev have')} no answer, and all of "
                 "train have one: the model will never say that there is none"
             )
-            findings.append(Finding("questions without an answer", said, of_dev))
-        return Overview({"questions": figures}, [ScoreTable("questions", columns, rows)], findings)
+            findings.append(Diagnostic("questions without an answer", said, of_dev))
+        return DataSummary({"questions": figures}, [MetricTable("questions", columns, rows)], findings)
 
     # From examples to a batch
 
@@ -245,17 +245,17 @@ class Answer(Task):
         encodings = tokenizer.encode_batch(
             [example.question for example in examples],
             [example.context for example in examples],
-            max_length=UNCUT,
+            max_length=NO_LIMIT,
         )
         items: list[Item] = []
         for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True)):
-            cut = windows(
+            cut = split_windows(
                 encoding,
                 limit,
                 source=1,
                 stride=self.settings.stride,
-                others=self.settings.question_length,
-                place=example.place,
+                max_other_tokens=self.settings.max_query_length,
+                location=example.place,
             )
             if not any(worded(example, window).any() for window in cut):
                 raise InputError(
@@ -268,7 +268,7 @@ class Answer(Task):
             items += [
                 PassageItem(
                     number,
-                    (window.encoded,),
+                    (window.sequence,),
                     target_of(example, span, window),
                     window.first,
                     span is not None,
@@ -284,7 +284,7 @@ class Answer(Task):
         tokens, read = _read_in(cut)
         targets = [item.target not in (None, (0, 0)) for item in items]
         given = int(items[0].given) if isinstance(items[0], PassageItem) else 0
-        at_once = cut[0].encoded.kept
+        at_once = cut[0].sequence.tokens_read
         return Coverage(
             tokens, read, at_once, len(items), given, min(given, sum(targets)), min(given, targets[0])
         )
@@ -343,7 +343,7 @@ class Answer(Task):
         return [self._prediction(example, found) for example, found in zip(examples, of_example, strict=True)]
 
     def _prediction(self, example: PassageExample, found: Sequence[tuple[Tensor, Window]]) -> Prediction:
-        decides = deciding([window for _, window in found])
+        decides = best_windows([window for _, window in found])
         spans: list[Span] = []
         for number, (logits, window) in enumerate(found):
             mine = decides[window.first : window.first + window.size] == number
@@ -384,13 +384,13 @@ class Answer(Task):
 
         logits: [T, 2]; mine: bool [tokens of the passage in the window]."""
         rows = slice(window.row, window.row + window.size)
-        longest = min(self.settings.longest_answer, window.size)
+        longest = min(self.settings.max_answer_length, window.size)
         starts = logits[rows, 0].masked_fill(~torch.from_numpy(mine), -torch.inf)
         ends = F.pad(logits[rows, 1], (0, longest - 1), value=-torch.inf).unfold(0, longest, 1)
         sums = starts[:, None] + ends  # [first token, tokens more]
         best = sums.flatten().topk(min(self.settings.n_best, sums.numel()))
         shares = logits.log_softmax(0)
-        offsets = window.encoded.offsets
+        offsets = window.sequence.offsets
         assert offsets is not None  # windows are located
         found = []
         for logit, cell in zip(best.values.tolist(), best.indices.tolist(), strict=True):
@@ -424,9 +424,9 @@ class Answer(Task):
         """With the threshold, where a question may have no answer."""
         return self.facts | ({"null_threshold": float(self.null_threshold)} if self._may_be_none else {})
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Scores:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Metrics:
         """As SQuAD 1.1's script has it; SQuAD 2.0's, where a question has no answer; or CMRC 2018's."""
-        details, notes = {"moved_answers": _moved(examples)}, [one.said for one in self.remarks(examples)]
+        details, notes = {"moved_answers": _moved(examples)}, [one.text for one in self.remarks(examples)]
         return scored(predictions, examples, self.settings.rules, details, notes)
 
     @property
@@ -434,7 +434,7 @@ class Answer(Task):
         """As in training."""
         return "the mean over its windows of the cross-entropies of the answer's start and end"
 
-    def losses(self, answers: Answers) -> list[float | None]:
+    def losses(self, answers: Any) -> list[float | None]:
         """The loss of each question's windows."""
         found: list[list[float]] = [[] for _ in answers.examples]
         for logits, item in zip(answers.outputs, answers.items, strict=True):
@@ -444,7 +444,7 @@ class Answer(Task):
                 found[item.example].append(-float(shares[start, 0] + shares[end, 1]) / 2)
         return [mean(parts) if parts else None for parts in found]
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> Details:
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[PassageExample]) -> ErrorAnalysis:
         """How sure the model may be; where questions may have no answer, which were taken for which."""
         return details_of(predictions, examples, self.settings.rules)
 
@@ -459,7 +459,7 @@ class Answer(Task):
         """F1 and exact match over all questions."""
         return tallied(predictions, examples, self.settings.rules)
 
-    def baseline(self, training: Sequence[PassageExample], dev: Sequence[PassageExample]) -> Scores:
+    def baseline(self, training: Sequence[PassageExample], dev: Sequence[PassageExample]) -> Metrics:
         """Always the most frequent answer of the training examples, which may be none."""
         most = Counter(squad.normalize_answer(example.gold[0]) for example in training).most_common(1)[0][0]
         return self.score([{"answer": most, "tokens": 0, "tokens_read": 0}] * len(dev), dev)
@@ -477,7 +477,7 @@ def _read_in(cut: Sequence[Window]) -> tuple[int, int]:
     much as the settings read."""
     last = cut[-1]
     passage = last.first + last.size
-    return passage + last.encoded.tokens - last.size, passage + last.encoded.kept - last.size
+    return passage + last.sequence.tokens - last.size, passage + last.sequence.tokens_read - last.size
 
 
 def _letters(examples: Sequence[PassageExample]) -> float:

@@ -11,7 +11,7 @@ from bertsmith.metrics import cmrc, squad
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
 from bertsmith.tasks.error_analysis import confusion, reliability
 from bertsmith.tasks.question_answering.passages import PassageExample
-from bertsmith.tasks.scores import Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.results import Metrics, MetricTable, truncation_metrics
 from bertsmith.tasks.settings import Rules
 
 Prediction = Mapping[str, Any]
@@ -30,7 +30,7 @@ def scored(
     rules: Rules,
     details: Mapping[str, Any],
     notes: Sequence[str],
-) -> Scores:
+) -> Metrics:
     """Means of F1 and exact match with the nearest gold answer, 0 to 1; the scripts print per cent.
 
     Where a question has no answer, also both means over the questions with one, the share of those without that
@@ -40,7 +40,7 @@ def scored(
     chosen = _chosen(examples, rules)
     how = _how(chosen, examples)
     f1, exact = _of_each(predictions, examples, how)
-    cuts, told = told_of_cuts(predictions)
+    cuts, told = truncation_metrics(predictions)
     numbers = {"f1": fmean(f1), "exact_match": fmean(exact), "examples": len(examples)}
     details = {**cuts, **details, **({"rules": chosen} if chosen != "squad" else {})}
     if any(example.unanswerable for example in examples):
@@ -51,7 +51,7 @@ def scored(
             *notes,
             "scores are by the rules of CMRC 2018: of characters, not words (task.rules=squad: words)",
         ]
-    return Scores(numbers, details, (), [*told, *notes])
+    return Metrics(numbers, details, (), [*told, *notes])
 
 
 def details_of(
@@ -71,7 +71,7 @@ def details_of(
         held = [i for i, own in enumerate(kinds) if own == kind]
         means = (f"{fmean(values[i] for i in held):.4f}" for values in (exact, f1))
         rows.append([f"with {kind}", *means, f"{len(held):,}"])
-    table = ScoreTable("", ["questions", "exact match", "F1", "number"], rows)
+    table = MetricTable("", ["questions", "exact match", "F1", "number"], rows)
     return {"tables": [table], "confusion": confusion("questions", kinds, said), **found}
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
 from bertsmith.io.squad import Asked, PassageNames, read_questions
-from bertsmith.tasks.data_checks import refuse_repeated_ids
+from bertsmith.tasks.data_checks import check_unique_ids
 
 
 class Gold(NamedTuple):
@@ -72,7 +72,7 @@ def read_passages(
             hint="give the answers as SQuAD does, or in rows as 'answer' and 'start' (for other names, "
             f"{option('answer_column')} and {option('start_column')})",
         )
-    refuse_repeated_ids((example.number, example.place) for example in examples)
+    check_unique_ids((example.number, example.place) for example in examples)
     return examples
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith.errors import InputError
-from bertsmith.tasks.items import Item
+from bertsmith.tasks.batching import Item
 from bertsmith.tasks.question_answering.passages import PassageExample
 from bertsmith.tasks.windows import Window
 from bertsmith.tokenizer.tokenizer import Encoding
@@ -62,7 +62,7 @@ def window_of(item: Item) -> Window:
 
 def worded(example: PassageExample, window: Window) -> NDArray[np.bool_]:
     """bool [tokens of the passage in the window]: which hold more than white space, as some tokenizers' do not."""
-    offsets = window.encoded.offsets
+    offsets = window.sequence.offsets
     assert offsets is not None  # windows are located
     rows = offsets[window.row : window.row + window.size].tolist()
     return np.array([not example.context[start:end].isspace() and start < end for start, end in rows], bool)

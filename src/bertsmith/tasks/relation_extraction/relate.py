@@ -35,10 +35,10 @@ from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import RelationHead
-from bertsmith.tasks.data_checks import repeats
-from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_labels
-from bertsmith.tasks.items import Item, TaskBatch, log_of
-from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
+from bertsmith.tasks.batching import Item, TaskBatch, logits_from_probabilities
+from bertsmith.tasks.data_checks import find_repeats
+from bertsmith.tasks.error_analysis import ErrorAnalysis, cross_entropy, label_error_analysis
+from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.registry import RELATE
 from bertsmith.tasks.relation_extraction.relations import (
     RelationExample,
@@ -47,11 +47,11 @@ from bertsmith.tasks.relation_extraction.relations import (
     read_examples,
     with_markers,
 )
-from bertsmith.tasks.scores import Overview, Scores, ScoreTable, told_of_cuts
+from bertsmith.tasks.results import DataSummary, Metrics, MetricTable, truncation_metrics
 from bertsmith.tasks.settings import RelateSettings
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.task import Facts, HFCheckpoint, Prediction, Task
 from bertsmith.tasks.truncation import Coverage
-from bertsmith.tasks.windows import UNCUT, part_of
+from bertsmith.tasks.windows import NO_LIMIT, single_window
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 _NONE = ("other", "no_relation", "na")  # what "no relation" is called in published data, whatever its case
@@ -64,7 +64,7 @@ class RelationItem(Item):
     rows: tuple[int, int] = (0, 0)
 
 
-class RelationFacts(LabelFacts):
+class RelationFacts(LabelMetadata):
     """The labels, and which of them means that there is no relation."""
 
     none: str | None = None
@@ -84,9 +84,9 @@ class Relate(Task):
     inputs = ("text", "head", "tail")
     optional = ("head", "tail")
     inherits = ()
-    may_name_labels = RELATE.may_name_labels
+    accepts_label_names = RELATE.accepts_label_names
     settings_type = RELATE.settings_type
-    answer_form = RELATE.answer_form
+    output_format = RELATE.output_format
     settings: RelateSettings
     facts_type = RelationFacts
 
@@ -95,7 +95,7 @@ class Relate(Task):
     ) -> None:
         super().__init__(config, generator, facts, settings)
         self._names: list[str] = facts["labels"]
-        self._naming = Naming.of(facts)
+        self._naming = LabelMap.from_metadata(facts)
         self.head = RelationHead(config, generator, len(self._names))
 
     @property
@@ -153,14 +153,14 @@ class Relate(Task):
 
     @classmethod
     def learnt(
-        cls, examples: Sequence[RelationExample], settings: RelateSettings, names: Names | None
+        cls, examples: Sequence[RelationExample], settings: RelateSettings, names: LabelNames | None
     ) -> Facts:
         """The labels, sorted, or the names given for their numbers or codes; which of them means no relation."""
         given = {str(example.relation): example.place for example in reversed(examples)}
         found: dict[str, Any] = (
-            {"labels": in_order(given), "numbered": False} if names is None else facts_of_names(names)
+            {"labels": sorted_labels(given), "numbered": False} if names is None else label_metadata(names)
         )
-        labels, naming = found["labels"], Naming.of(found)
+        labels, naming = found["labels"], LabelMap.from_metadata(found)
         for label, place in given.items():
             if naming.id(label) is None:
                 raise InputError(
@@ -181,7 +181,7 @@ class Relate(Task):
         return {**found, "none": _none_of(labels, settings.none_label)}
 
     @classmethod
-    def facts_of(cls, folder: Foreign) -> Facts | None:
+    def facts_of(cls, folder: HFCheckpoint) -> Facts | None:
         """Of a folder of ours whose record is lost."""
         labels = folder.labels
         if not folder.architecture.endswith("ForEntityPairClassification") or not labels or len(labels) < 2:
@@ -231,16 +231,18 @@ class Relate(Task):
     @classmethod
     def gold(cls, examples: Sequence[RelationExample], facts: Facts) -> list[tuple[str, ...]]:
         """The relation, by its name."""
-        naming = Naming.of(facts)
+        naming = LabelMap.from_metadata(facts)
         return [() if e.relation is None else (naming.name(e.relation),) for e in examples]
 
     @classmethod
     def overview_of_answers(
         cls, train: Sequence[RelationExample], dev: Sequence[RelationExample], facts: Facts
-    ) -> Overview:
+    ) -> DataSummary:
         """The table of labels, and which examples are repeated."""
-        found = repeats(((cls.question(e), e.relation), e.place) for e in train)
-        return super().overview_of_answers(train, dev, facts) | Overview(findings=[found] if found else [])
+        found = find_repeats(((cls.question(e), e.relation), e.place) for e in train)
+        return super().overview_of_answers(train, dev, facts) | DataSummary(
+            diagnostics=[found] if found else []
+        )
 
     @classmethod
     def stratum(cls, example: RelationExample) -> Hashable:
@@ -256,7 +258,7 @@ class Relate(Task):
         limit = self.reads
         some = [(number, example) for number, example in enumerate(examples) if example.text]
         texts = [with_markers(example) for _, example in some]
-        encodings = tokenizer.encode_batch([text for text, _ in texts], max_length=UNCUT)
+        encodings = tokenizer.encode_batch([text for text, _ in texts], max_length=NO_LIMIT)
         return [
             self._item(number, example, encoding, places, limit)
             for (number, example), encoding, (_, places) in zip(some, encodings, texts, strict=True)
@@ -293,9 +295,9 @@ class Relate(Task):
             )
         spare = room - (last + 1 - first)
         begin = max(0, min(first - spare // 2, len(own) - room))
-        window = part_of(encoding, begin, min(room, len(own)))
+        window = single_window(encoding, begin, min(room, len(own)))
         rows = tuple(window.row + row - begin for row in (head, tail))
-        return RelationItem(number, (window.encoded,), self._target(example), begin, rows=(rows[0], rows[1]))
+        return RelationItem(number, (window.sequence,), self._target(example), begin, rows=(rows[0], rows[1]))
 
     def coverage(self, items: Sequence[Item]) -> Coverage:
         """The window around both entities, which would be lost where a marker is behind the first tokens."""
@@ -304,7 +306,9 @@ class Relate(Task):
         (read,) = item.sequences
         assert read.sources is not None
         last = item.first + max(item.rows) - int(np.argmax(read.sources == 0))
-        return Coverage(read.tokens, read.kept, read.kept, 1, 1, 1, int(last < read.kept))
+        return Coverage(
+            read.tokens, read.tokens_read, read.tokens_read, 1, 1, 1, int(last < read.tokens_read)
+        )
 
     def _target(self, example: RelationExample) -> int | None:
         """-1 for a relation that training did not have: whatever the model says is wrong there."""
@@ -317,7 +321,7 @@ class Relate(Task):
         """A rare relation may be new; where all are, they are another model's."""
         found = {example.relation for example in examples if example.relation is not None}
         if found and all(self._naming.id(relation) is None for relation in found):
-            raise self._naming.unknown(min(found), examples[0].place, "label_column")
+            raise self._naming.unknown_label_error(min(found), examples[0].place, "label_column")
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         """`rows`: long [B, 2], of the opening markers among all tokens of the batch; `label`: long [B]."""
@@ -366,7 +370,7 @@ class Relate(Task):
                 "score": shares[best],
                 "scores": dict(zip(self._names, shares, strict=True)),
                 "tokens": item.sequences[0].tokens,
-                "tokens_read": item.sequences[0].kept,
+                "tokens_read": item.sequences[0].tokens_read,
             }
         return found
 
@@ -383,7 +387,7 @@ class Relate(Task):
 
     def outcome(self, votes: Sequence[Tensor]) -> Tensor:
         """Their mean, as logits."""
-        return log_of(super().outcome(votes))
+        return logits_from_probabilities(super().outcome(votes))
 
     @property
     def decides(self) -> str:
@@ -395,13 +399,13 @@ class Relate(Task):
         """All three."""
         return ("macro_f1", "micro_f1", "accuracy")
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[RelationExample]) -> Scores:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[RelationExample]) -> Metrics:
         """Macro F1 over the relations of the truth, both directions pooled (SemEval-2010 task 8's official score),
         micro F1 over all but "no relation" (TACRED's), accuracy; each relation's figures."""
         truth = [self._naming.name(str(example.relation)) for example in examples]
         guess = [str(prediction["label"]) for prediction in predictions]
         relations = count_relations(truth, guess, self._none)
-        cuts, notes = told_of_cuts(predictions)
+        cuts, notes = truncation_metrics(predictions)
         if turned := sum(counts.num_reversed for counts in relations.values()):
             notes = [
                 *notes,
@@ -422,14 +426,14 @@ class Relate(Task):
         }
         of_each = {name: _figures(counts) for name, counts in relations.items()}
         details = {**cuts, "none_label": self._none, "relations": of_each}
-        return Scores(numbers, details, (_table(of_each),), notes)
+        return Metrics(numbers, details, (_table(of_each),), notes)
 
     @property
     def measure(self) -> str:
         """Of the right relation."""
         return "minus the logarithm of the right relation's probability"
 
-    def losses(self, answers: Answers) -> list[float | None]:
+    def losses(self, answers: Any) -> list[float | None]:
         """Of the probabilities that are answered; a relation that the model never saw has none."""
         wanted = [self._naming.name(str(example.relation)) for example in answers.examples]
         return [
@@ -437,12 +441,14 @@ class Relate(Task):
             for p, label in zip(answers.predictions, wanted, strict=True)
         ]
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[RelationExample]) -> Details:
+    def details(
+        self, predictions: Sequence[Prediction], examples: Sequence[RelationExample]
+    ) -> ErrorAnalysis:
         """Which relations are taken for which, and how sure the model may be."""
         pairs = [(p, e) for p, e in zip(predictions, examples, strict=True) if p["label"] is not None]
         truth = [self._naming.name(str(e.relation)) for _, e in pairs]
         guess, sure = [p["label"] for p, _ in pairs], [p["score"] for p, _ in pairs]
-        return of_labels("texts", truth, guess, sure, self._names)
+        return label_error_analysis("texts", truth, guess, sure, self._names)
 
     def tallies(
         self, predictions: Sequence[Prediction], examples: Sequence[RelationExample]
@@ -452,7 +458,7 @@ class Relate(Task):
         guess = [str(prediction["label"]) for prediction in predictions]
         return relation_statistics(truth, guess, self._names, self._none)
 
-    def baseline(self, training: Sequence[RelationExample], dev: Sequence[RelationExample]) -> Scores:
+    def baseline(self, training: Sequence[RelationExample], dev: Sequence[RelationExample]) -> Metrics:
         """Always the most frequent relation of the training examples but "no relation", which F1 leaves out."""
         times = Counter(label for (label,) in self.gold(training, self.facts) if label != self._none)
         most = min(times, key=lambda label: (-times[label], label), default=self._names[0])
@@ -470,7 +476,7 @@ def _figures(counts: RelationCounts) -> dict[str, float]:
     }
 
 
-def _table(of_each: Mapping[str, Mapping[str, float]]) -> ScoreTable:
+def _table(of_each: Mapping[str, Mapping[str, float]]) -> MetricTable:
     rows = [
         [
             name,
@@ -480,7 +486,7 @@ def _table(of_each: Mapping[str, Mapping[str, float]]) -> ScoreTable:
         for name, row in of_each.items()
     ]
     columns = ["relation", "precision", "recall", "F1", "support", "found"]
-    return ScoreTable("", columns, rows)
+    return MetricTable("", columns, rows)
 
 
 def _none_of(labels: Sequence[str], chosen: str | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.io.related import RelatedNames, Span, checked_spans, marked, of_tagged, of_words, read_related
-from bertsmith.tasks.data_checks import refuse_repeated_ids
+from bertsmith.tasks.data_checks import check_unique_ids
 from bertsmith.tasks.settings import RelateSettings
 
 _HEAD, _TAIL = "@", "#"
@@ -47,7 +47,7 @@ def read_examples(file: str | Path, settings: RelateSettings, *, labelled: bool)
             location=file,
             hint="give a file with at least one text",
         )
-    refuse_repeated_ids((example.number, example.place) for example in examples)
+    check_unique_ids((example.number, example.place) for example in examples)
     return examples
 
 

@@ -30,12 +30,12 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.crf import ChainScores, Crf, log_partitions, path_scores
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import TokenClassificationHead
-from bertsmith.tasks.data_checks import Labels, of_labels
-from bertsmith.tasks.error_analysis import Answers, Details
-from bertsmith.tasks.items import Item, TaskBatch, log_of
-from bertsmith.tasks.labels import Names
+from bertsmith.tasks.batching import Item, TaskBatch, logits_from_probabilities
+from bertsmith.tasks.data_checks import LabelCounts, summarize_labels
+from bertsmith.tasks.error_analysis import ErrorAnalysis
+from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import TAG
-from bertsmith.tasks.scores import Overview, Scores
+from bertsmith.tasks.results import DataSummary, Metrics
 from bertsmith.tasks.settings import TagSettings
 from bertsmith.tasks.tagging.roles import has_roles, read_roles
 from bertsmith.tasks.tagging.tag_scores import details_of, scored, tallied, wrong_words
@@ -60,9 +60,9 @@ from bertsmith.tasks.tagging.tagging import (
     prediction_of,
 )
 from bertsmith.tasks.tagging.words import TagItem, first_tokens, runs_of
-from bertsmith.tasks.task import Facts, Foreign, Prediction, Task
+from bertsmith.tasks.task import Facts, HFCheckpoint, Prediction, Task
 from bertsmith.tasks.truncation import Coverage
-from bertsmith.tasks.windows import UNCUT, deciding, windows
+from bertsmith.tasks.windows import NO_LIMIT, best_windows, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
 _UNREAD = -1e4  # emission of all tags but the usual one where a word has no token
@@ -83,15 +83,15 @@ class Tag(Task):
     inputs = ("words", "predicate")
     optional = ("predicate",)
     inherits = ()
-    may_name_labels = TAG.may_name_labels
+    accepts_label_names = TAG.accepts_label_names
     settings_type = TAG.settings_type
     legal_start: Tensor
     legal_transitions: Tensor
     legal_end: Tensor
     facts_type = TagFacts
     by_token = True
-    lasting = ("scheme", "decoder", "layers", "head", "beside")
-    answer_form = TAG.answer_form
+    lasting = ("scheme", "decoder", "layers", "head", "second_encoder")
+    output_format = TAG.output_format
 
     def __init__(
         self, config: ModelConfig, generator: torch.Generator, facts: Facts, settings: TagSettings
@@ -146,7 +146,7 @@ class Tag(Task):
         return row if example.predicate is None else {**row, predicate_key(settings): example.predicate}
 
     @classmethod
-    def learnt(cls, examples: Sequence[TagExample], settings: TagSettings, names: Names | None) -> Facts:
+    def learnt(cls, examples: Sequence[TagExample], settings: TagSettings, names: LabelNames | None) -> Facts:
         """The tags, their scheme, and the labels that are learnt in their place."""
         rows = [example.tags or () for example in examples]
         roles = any(example.predicate is not None for example in examples)
@@ -154,13 +154,13 @@ class Tag(Task):
         return {**facts, "decoder": settings.decoder, "characters": by_characters(examples)}
 
     @classmethod
-    def facts_of(cls, folder: Foreign) -> Facts | None:
+    def facts_of(cls, folder: HFCheckpoint) -> Facts | None:
         """Of a class for tokens, with names for its classes."""
         labels = folder.labels
         if not folder.architecture.endswith("ForTokenClassification") or not labels:
             return None
         usual = OUTSIDE if OUTSIDE in labels else labels[0]
-        # Labels alone identify IOBES; they do not show whether B begins each entity, so nothing is forbidden.
+        # LabelCounts alone identify IOBES; they do not show whether B begins each entity, so nothing is forbidden.
         scheme = infer_scheme([[label] for label in labels])
         trained = scheme if scheme == "iobes" else None
         return {"labels": labels, "numbered": True, "scheme": scheme, "trained": trained, "usual": usual}
@@ -221,7 +221,7 @@ class Tag(Task):
     @classmethod
     def overview_of_answers(
         cls, train: Sequence[TagExample], dev: Sequence[TagExample], facts: Facts
-    ) -> Overview:
+    ) -> DataSummary:
         """The table of the file's tags, and those that break their scheme. Where entities are learnt in another
         scheme than the file's, their types may be rare or missing, as B is in IOB1."""
         scheme = facts.get("scheme")
@@ -229,10 +229,10 @@ class Tag(Task):
             train, dev, {**facts, "labels": facts.get("written") or facts["labels"]}
         )
         if scheme is not None and facts.get("trained") not in (None, scheme):
-            of_types = of_labels(_types_of(train, facts), _types_of(dev, facts), ())
-            found = replace(found, findings=of_types.findings)
+            of_types = summarize_labels(_types_of(train, facts), _types_of(dev, facts), ())
+            found = replace(found, diagnostics=of_types.diagnostics)
         breaks = breaks_in([*train, *dev], cls.gold([*train, *dev], facts), scheme)
-        return found | Overview(findings=[breaks] if breaks else [])
+        return found | DataSummary(diagnostics=[breaks] if breaks else [])
 
     # From examples to a batch
 
@@ -244,7 +244,7 @@ class Tag(Task):
         self._check_predicates(examples)
         texts = [" ".join(e.words) for e in examples]
         seconds = [e.words[e.predicate] for e in examples if e.predicate is not None] or None
-        encodings = tokenizer.encode_batch(texts, seconds, max_length=UNCUT)
+        encodings = tokenizer.encode_batch(texts, seconds, max_length=NO_LIMIT)
         return [
             item
             for number, (example, encoding) in enumerate(zip(examples, encodings, strict=True))
@@ -282,8 +282,8 @@ class Tag(Task):
             return
         ids = None if example.tags is None else self._ids_of(example.tags)
         limit = self.reads
-        cut = windows(encoding, limit, place=example.place)
-        decided_by = deciding(cut)[tokens]
+        cut = split_windows(encoding, limit, location=example.place)
+        decided_by = best_windows(cut)[tokens]
         for i, window in enumerate(cut):
             here = decided_by == i
             if not here.any():
@@ -292,7 +292,7 @@ class Tag(Task):
             own = tuple(words[here].tolist())
             yield TagItem(
                 number,
-                (window.encoded,),
+                (window.sequence,),
                 None if ids is None else tuple(ids[word] for word in own),
                 first=window.first,
                 words=own,
@@ -449,7 +449,7 @@ class Tag(Task):
     def outcome(self, votes: Sequence[Tensor]) -> Tensor:
         """Their mean, as logits."""
         mean = super().outcome(votes)
-        return log_of(mean).float() if self.crf is None else mean
+        return logits_from_probabilities(mean).float() if self.crf is None else mean
 
     @property
     def decides(self) -> str:
@@ -461,7 +461,7 @@ class Tag(Task):
         """Both."""
         return ("f1", "accuracy") if self.facts["scheme"] else ("accuracy",)
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> Scores:
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> Metrics:
         """Precision, recall and F1 of entities (type, start and end right) as conlleval counts them, and each
         type's; the F1 of those whose tags are whole in the scheme; the share of words whose tag is right."""
         truth = self.gold(examples, self.facts)
@@ -470,7 +470,7 @@ class Tag(Task):
             none = pluralize(unread, "word has no token", "words have no token")
             notes.append(f"{none} in this vocabulary; the tag there is '{self.facts['usual']}'")
         if found := breaks_in(examples, truth, self.facts["scheme"]):
-            notes.append(found.said)
+            notes.append(found.text)
         return scored(truth, [prediction["tags"] for prediction in predictions], self._tagging, notes)
 
     @property
@@ -480,7 +480,7 @@ class Tag(Task):
             return "minus the log-likelihood of its tags"
         return "the cross-entropy, summed over its words"
 
-    def losses(self, answers: Answers) -> list[float | None]:
+    def losses(self, answers: Any) -> list[float | None]:
         """Of each sentence; none where it has a tag that the model never saw, or under a CRF a word without a
         token."""
         examples = self._as_trained(answers.examples)
@@ -495,7 +495,7 @@ class Tag(Task):
             for rows, path, held in zip(emissions, known, read, strict=True)
         ]
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> Details:
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[TagExample]) -> ErrorAnalysis:
         """Which types (tags, where they have no scheme) are taken for which, and how sure the model may be."""
         return details_of(self.gold(examples, self.facts), predictions, self._tagging)
 
@@ -511,17 +511,17 @@ class Tag(Task):
         truth = self.gold(examples, self.facts)
         return tallied(truth, [prediction["tags"] for prediction in predictions], self._tagging)
 
-    def baseline(self, training: Sequence[TagExample], dev: Sequence[TagExample]) -> Scores:
+    def baseline(self, training: Sequence[TagExample], dev: Sequence[TagExample]) -> Metrics:
         """Always the most frequent tag of the training words."""
         times = Counter(tag for tags in self.gold(training, self.facts) for tag in tags)
         most = min(times, key=lambda tag: (-times[tag], tag))
         return self.score([{"tags": [most] * len(e.words), "scores": [1.0] * len(e.words)} for e in dev], dev)
 
 
-def _types_of(examples: Sequence[TagExample], facts: Facts) -> Labels:
+def _types_of(examples: Sequence[TagExample], facts: Facts) -> LabelCounts:
     """How often each type of entity occurs, and where it does first."""
     tagging = Tagging.of(facts)
-    return Labels.of(
+    return LabelCounts.from_pairs(
         (entity.type, example.place_of(entity.start))
         for example in examples
         for entity in extract_entities(tagging.named(example.tags))

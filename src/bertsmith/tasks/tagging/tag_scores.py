@@ -17,8 +17,8 @@ from bertsmith.metrics.sufficient_statistics import (
     safe_divide,
 )
 from bertsmith.metrics.tagging_schemes import OUTSIDE, split_tag
-from bertsmith.tasks.error_analysis import Details, confusion, reliability
-from bertsmith.tasks.scores import Scores, ScoreTable
+from bertsmith.tasks.error_analysis import ErrorAnalysis, confusion, reliability
+from bertsmith.tasks.results import Metrics, MetricTable
 from bertsmith.tasks.tagging.tagging import Tagging
 
 
@@ -27,7 +27,7 @@ def scored(
     guess: Sequence[Sequence[str]],
     tagging: Tagging,
     notes: Sequence[str] = (),
-) -> Scores:
+) -> Metrics:
     """truth, guess: the tags of each sentence, by the file's names. Entities are scored where the tags have a
     scheme. notes: sentences to add to what is said of new tags."""
     pairs = [pair for a, b in zip(truth, guess, strict=True) for pair in zip(a, b, strict=True)]
@@ -37,7 +37,7 @@ def scored(
         said = f"{pluralize(new.total(), 'word has a tag', 'words have a tag')} that the model never saw"
         notes = [f"{said} ({', '.join(sorted(new)[:5])}); each counts as wrong", *notes]
     if tagging.scheme is None:
-        return Scores({"accuracy": accuracy, **sizes}, {}, (), notes)
+        return Metrics({"accuracy": accuracy, **sizes}, {}, (), notes)
     types = count_entities(truth, guess)
     whole, strict = sum_counts(types), sum_counts(count_entities(truth, guess, tagging.scheme))
     of_each = {kind: _figures(found) for kind, found in types.items()}
@@ -49,7 +49,7 @@ def scored(
         ]
         for kind, row in of_each.items()
     ]
-    table = ScoreTable("", ["entity", "precision", "recall", "F1", "support", "found"], rows)
+    table = MetricTable("", ["entity", "precision", "recall", "F1", "support", "found"], rows)
     numbers = {
         "precision": whole.precision,
         "recall": whole.recall,
@@ -57,12 +57,12 @@ def scored(
         "strict_f1": strict.f1,
         "accuracy": accuracy,
     }
-    return Scores({**numbers, **sizes}, {"types": of_each}, (table,), notes)
+    return Metrics({**numbers, **sizes}, {"types": of_each}, (table,), notes)
 
 
 def details_of(
     gold: Sequence[Sequence[str]], predictions: Sequence[Mapping[str, Any]], tagging: Tagging
-) -> Details:
+) -> ErrorAnalysis:
     """What a report shows: which types (tags, where they have no scheme) words are taken for, and how often a tag
     of some probability is right. gold: the tags of each sentence, by the file's names."""
     words = [

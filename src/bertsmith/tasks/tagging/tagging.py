@@ -40,14 +40,14 @@ from bertsmith.models.crf import (
     path_scores,
     viterbi_decode,
 )
-from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names
-from bertsmith.tasks.scores import Finding
+from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata
+from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.tagging.tagged import TagExample
 
 _CELLS = 4_000_000  # of what is held at a time when tags are chosen: sentences, words and tags multiplied
 
 
-class TagFacts(LabelFacts):
+class TagFacts(LabelMetadata):
     """What `Tag` says of its facts, by kind.
 
     written: the file's tags, where the labels are others. scheme: of the file; trained: of the labels; letters:
@@ -72,7 +72,7 @@ class Tagging:
     the labels'; None where nothing is known of which may follow which. letters: the file's for those of IOBES.
     """
 
-    naming: Naming
+    naming: LabelMap
     labels: list[str]
     scheme: Scheme | None
     trained: Scheme | None
@@ -82,7 +82,7 @@ class Tagging:
     def of(cls, facts: Mapping[str, Any]) -> Tagging:
         """Return the tagging that a model folder's metadata describe."""
         tags = facts.get("written") or facts["labels"]
-        naming = Naming.of({**facts, "labels": tags})
+        naming = LabelMap.from_metadata({**facts, "labels": tags})
         scheme, trained = facts.get("scheme"), facts.get("trained")
         return cls(naming, facts["labels"], scheme, trained, facts.get("letters") or {})
 
@@ -125,13 +125,13 @@ class Tagging:
 
 
 def facts_of_tags(
-    rows: Sequence[Sequence[str]], scheme: str, names: Names | None, place: str, *, roles: bool = False
+    rows: Sequence[Sequence[str]], scheme: str, names: LabelNames | None, place: str, *, roles: bool = False
 ) -> dict[str, Any]:
     """The facts of the tags of all training sentences. scheme: of the settings. names: of the tags, if the user
     gave them; place: of the first sentence; roles: the tags are roles, which may be of heads alone."""
-    found: dict[str, Any] = {"numbered": False} if names is None else facts_of_names(names)
+    found: dict[str, Any] = {"numbered": False} if names is None else label_metadata(names)
     if names is not None:
-        naming = Naming.of(found)
+        naming = LabelMap.from_metadata(found)
         rows = [tuple(map(naming.name, row)) for row in rows]
     times = Counter(tag for row in rows for tag in row)
     tags = found.pop("labels", None) or sorted(times)
@@ -230,7 +230,7 @@ def _together(
 
 def breaks_in(
     examples: Sequence[TagExample], rows: Sequence[Sequence[str]], scheme: Scheme | None
-) -> Finding | None:
+) -> Diagnostic | None:
     """Tags that break their scheme. rows: each example's tags, by their names."""
     if scheme is None:
         return None
@@ -251,7 +251,7 @@ def breaks_in(
         return f"{what} {before} ({place(example, one)})"
 
     breaks = "breaks" if len(found) == 1 else "break"
-    return Finding(
+    return Diagnostic(
         "tags that break the scheme",
         f"{pluralize(len(found), 'tag')} {breaks} the scheme {scheme.upper()}",
         list(starmap(place, found)),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from bertsmith.tasks.items import Item
+from bertsmith.tasks.batching import Item
 from bertsmith.tokenizer.tokenizer import Encoding
 
 
