@@ -154,6 +154,24 @@ def find_repeats(keys: Iterable[tuple[Hashable, str]]) -> Diagnostic | None:
     )
 
 
+def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
+    """Raise InputError if a source has no examples, or if their ids repeat.
+
+    Args:
+        examples: Examples with an `id`, which may be None.
+        source: The source of the examples.
+        noun: The plural name of the examples.
+    """
+    if not examples:
+        raise InputError(
+            "no_examples",
+            f"this file has no {noun}",
+            location=source,
+            hint=f"give a file with at least one {noun.removesuffix('s')}",
+        )
+    check_unique_ids((example.id, example.location) for example in examples)
+
+
 def check_unique_ids(ids: Iterable[tuple[str | None, str]]) -> None:
     """Raise InputError if ids occur twice; each id (None if an example has none) comes with its location."""
     first: dict[str, str] = {}

@@ -79,7 +79,9 @@ class MultipleChoiceData(TaskData):
             header=settings.header,
             encoding=settings.encoding,
         )
-        return check_examples([ChoiceExample(*row) for row in rows], source, "questions")
+        examples = [ChoiceExample(*row) for row in rows]
+        check_examples(examples, source, "questions")
+        return examples
 
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]

@@ -12,8 +12,9 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.io.memory import Source
 from bertsmith.io.squad import Asked, PassageNames, read_questions
-from bertsmith.tasks.base import Example, HFCheckpoint, LabelNames, Metadata, TaskData
+from bertsmith.tasks.base import Example, HFCheckpoint, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples
+from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.settings import AnswerSettings
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, mean
+from typing import Any
 
 from bertsmith.metrics import squad
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
@@ -31,11 +32,16 @@ class QuestionAnsweringMetrics(TaskMetrics):
         """Return the metrics of SQuAD 1.1's, SQuAD 2.0's, or CMRC 2018's script."""
         scorer = AnswerScorer(examples, self.settings.rules)
         f1, exact_match = _scores(scorer, predictions)
-        details, notes = truncation_metrics(predictions)
+        truncation, notes = truncation_metrics(predictions)
         moved = moved_answers(examples)
         notes += [diagnostic.text for diagnostic in moved]
-        values = {"f1": fmean(f1), "exact_match": fmean(exact_match), "examples": len(examples)}
-        details["moved_answers"] = sum(len(diagnostic.locations) for diagnostic in moved)
+        values: dict[str, float] = {
+            "f1": fmean(f1),
+            "exact_match": fmean(exact_match),
+            "examples": len(examples),
+        }
+        num_moved = sum(len(diagnostic.locations) for diagnostic in moved)
+        details: dict[str, Any] = {**truncation, "moved_answers": num_moved}
         if scorer.rules == "cmrc":
             details["rules"] = "cmrc"
             notes.append(
@@ -68,7 +74,7 @@ class QuestionAnsweringMetrics(TaskMetrics):
     def baseline(self, training: Sequence[QuestionExample], validation: Sequence[QuestionExample]) -> Metrics:
         """Return the metrics of the most frequent training answer, which may be none."""
         answers = Counter(squad.normalize_answer(example.references[0]) for example in training)
-        prediction = AnswerPrediction(answer=answers.most_common(1)[0][0])
+        prediction = AnswerPrediction(answer=answers.most_common(1)[0][0], tokens=0, tokens_read=0)
         return self.compute([prediction] * len(validation), validation)
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from bertsmith.io.unicode_scripts import HAN
 from bertsmith.metrics import cmrc, squad
 from bertsmith.tasks.question_answering.data import QuestionExample
-from bertsmith.tasks.settings import AnswerRules
+from bertsmith.tasks.settings import Rules
 
 Metric = Literal["f1", "exact_match"]
 
@@ -21,7 +21,7 @@ class AnswerScorer:
         has_unanswerable: True if an example is unanswerable, so that the rules are SQuAD 2.0's.
     """
 
-    def __init__(self, examples: Sequence[QuestionExample], rules: AnswerRules) -> None:
+    def __init__(self, examples: Sequence[QuestionExample], rules: Rules) -> None:
         self.examples = examples
         self.rules = _infer_rules(examples) if rules == "auto" else rules
         self.has_unanswerable = any(example.unanswerable for example in examples)

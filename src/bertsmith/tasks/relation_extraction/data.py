@@ -85,7 +85,9 @@ class RelationData(TaskData):
             delimiter=settings.delimiter,
             encoding=settings.encoding,
         )
-        return check_examples([RelationExample(*row) for row in rows], source, "texts")
+        examples = [RelationExample(*row) for row in rows]
+        check_examples(examples, source, "texts")
+        return examples
 
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
@@ -99,7 +101,8 @@ class RelationData(TaskData):
                 argument="tail" if "head" in columns else "head",
                 hint="give both, or mark both entities by tags in the texts",
             )
-        texts, spans = columns["text"], [None] * len(columns["text"])
+        texts = columns["text"]
+        spans: list[Any] = [None] * len(texts)
         if "head" in columns:
             spans = list(zip(columns["head"], columns["tail"], strict=True))
         return [_unlabeled(*row) for row in zip(texts, spans, locations, strict=True)]

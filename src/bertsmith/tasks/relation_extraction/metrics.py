@@ -111,7 +111,8 @@ class RelationMetrics(TaskMetrics):
         counts = Counter(label for (label,) in self.labels(training) if label != self.no_relation)
         default = self.metadata["labels"][0]
         label = min(counts, key=lambda label: (-counts[label], label), default=default)
-        return self.compute([RelationPrediction(label=label)] * len(validation), validation)
+        prediction = RelationPrediction(label=label, tokens=0, tokens_read=0)
+        return self.compute([prediction] * len(validation), validation)
 
     def _pairs(
         self, predictions: Sequence[RelationPrediction], examples: Sequence[RelationExample]
