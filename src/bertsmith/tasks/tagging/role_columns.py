@@ -1,8 +1,8 @@
-"""Semantic roles in columns: a sentence with what each of its predicates calls its words; one example a predicate.
+"""Semantic roles in columns: one example for each predicate of a sentence.
 
-One column marks the predicates by their senses (go.01, _ elsewhere), and each column behind it has the roles of
-one of them, in their order. A role is of one word (its head), or spelt as IOB or IOBES. The predicate's own V
-is no role: it is given, and official scores leave it out.
+One column marks predicates by their senses (go.01, _ elsewhere), and each column after it has the roles of one of
+them, in order. A role belongs to one word (its head), or is written as IOB or IOBES. The predicate's V is not a
+role: it is an input, and official scores leave it out.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from bertsmith.io.conll import UNIVERSAL, Column, Sentence, fields_of, read_conl
 from bertsmith.io.files import bare_suffix, read_lines
 from bertsmith.metrics.tagging_schemes import OUTSIDE
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.tagged import TagExample
+from bertsmith.tasks.tagging.sentences import TagExample
 
-_NONE = ("_", "-", "")
-_PREDICATE = re.compile(r"([BIES]-)?V")
-_SPAN = re.compile(r"O|[BIES]-.+")
+_NO_ROLE = ("_", "-", "")
+_PREDICATE_TAG = re.compile(r"([BIES]-)?V")
+_SPAN_TAG = re.compile(r"O|[BIES]-.+")
 
 
 def has_roles(file: str | Path, settings: TagSettings) -> bool:
-    """Whether a file's columns are to be read as roles: a column of predicates is named, or a .conllu file has
-    columns behind the ten of the format and none is named for tags."""
+    """Return whether a file's columns are roles.
+
+    They are if the settings name a column of predicates, or a .conllu file has more than the ten columns of the
+    format and the settings name no column of tags.
+    """
     if bare_suffix(file) == ".jsonl":
         return False
     if settings.predicate_column is not None:
@@ -42,18 +45,18 @@ def has_roles(file: str | Path, settings: TagSettings) -> bool:
     return False
 
 
-def read_roles(file: str | Path, settings: TagSettings, *, labelled: bool) -> list[TagExample]:
-    """An example a predicate, in the file's order. InputError with file and line for what is amiss."""
+def read_roles(file: str | Path, settings: TagSettings, *, labeled: bool) -> list[TagExample]:
+    """Return an example for each predicate of a file."""
     columns = [
         Column(settings.word_column, "1", "FORM", "word_column"),
         Column(settings.predicate_column, "", str(len(UNIVERSAL) + 1), "predicate_column", filled=False),
     ]
-    found = [
+    examples = [
         example
         for sentence in read_conll(file, columns, settings.encoding)
-        for example in _of_sentence(str(file), sentence, labelled)
+        for example in _sentence_examples(str(file), sentence, labeled)
     ]
-    if not found:
+    if not examples:
         raise InputError(
             "no_predicates",
             "no word of this file is a predicate",
@@ -61,15 +64,15 @@ def read_roles(file: str | Path, settings: TagSettings, *, labelled: bool) -> li
             argument="predicate_column",
             hint=f"name the column that marks predicates with {option('predicate_column')}",
         )
-    return found
+    return examples
 
 
-def _of_sentence(file: str, sentence: Sentence, labelled: bool) -> Iterator[TagExample]:
+def _sentence_examples(file: str, sentence: Sentence, labeled: bool) -> Iterator[TagExample]:
     words = tuple(row[0] for row in sentence.rows)
-    predicates = [i for i, row in enumerate(sentence.rows) if row[1] not in _NONE]
+    predicates = [i for i, row in enumerate(sentence.rows) if row[1] not in _NO_ROLE]
     widths = [max((n for n, cell in enumerate(cells, 1) if cell), default=0) for cells in sentence.behind]
     for i, width in enumerate(widths):
-        if (labelled or width) and width != len(predicates):
+        if (labeled or width) and width != len(predicates):
             raise InputError(
                 "role_column_count",
                 f"the sentence has {pluralize(len(predicates), 'predicate')}, and the row "
@@ -77,37 +80,37 @@ def _of_sentence(file: str, sentence: Sentence, labelled: bool) -> Iterator[TagE
                 location=f"{file}:{sentence.lines[i]}",
                 hint="give each predicate a column of roles, with _ for words without a role",
             )
-    for number, predicate in enumerate(predicates):
+    for index, predicate in enumerate(predicates):
         tags = None
         if all(widths):
-            places = (f"{file}:{line}" for line in sentence.lines)
-            tags = tuple(_tag(c[number], p) for c, p in zip(sentence.behind, places, strict=True))
+            locations = (f"{file}:{line}" for line in sentence.lines)
+            tags = tuple(_tag(c[index], p) for c, p in zip(sentence.behind, locations, strict=True))
         yield TagExample(
             words,
-            tags if labelled else None,
+            tags if labeled else None,
             f"{file}:{sentence.lines[0]}",
-            None if labelled else _rows(sentence, tags),
+            None if labeled else _rows(sentence, tags),
             predicate=predicate,
-            lines=sentence.numbers if labelled else None,
+            lines=sentence.numbers if labeled else None,
         )
 
 
 def _rows(sentence: Sentence, tags: Sequence[str] | None) -> tuple[str, ...]:
-    """What is written in front of the predicted tag: the row, and the gold one."""
-    golds = tags or [""] * len(sentence.texts)
-    blank = sentence.texts[0][-1]
-    pairs = zip(sentence.texts, golds, strict=True)
-    return tuple(f"{text}{gold}{blank}" if gold else text for text, gold in pairs)
+    """Return each word's row with its reference tag, if there are tags."""
+    references = tags or [""] * len(sentence.texts)
+    separator = sentence.texts[0][-1]
+    pairs = zip(sentence.texts, references, strict=True)
+    return tuple(f"{text}{tag}{separator}" if tag else text for text, tag in pairs)
 
 
-def _tag(role: str, place: str) -> str:
+def _tag(role: str, location: str) -> str:
     if "*" in role:
         raise InputError(
             "role_in_brackets",
             f"the role '{role}' is written with brackets",
-            location=place,
+            location=location,
             hint="write roles as IOB tags, or at their heads only",
         )
-    if role in _NONE or _PREDICATE.fullmatch(role):
+    if role in _NO_ROLE or _PREDICATE_TAG.fullmatch(role):
         return OUTSIDE
-    return role if _SPAN.fullmatch(role) else f"B-{role}"
+    return role if _SPAN_TAG.fullmatch(role) else f"B-{role}"
