@@ -154,6 +154,13 @@ def find_repeats(keys: Iterable[tuple[Hashable, str]]) -> Diagnostic | None:
     )
 
 
+def check_string(value: Any, name: str, location: str) -> None:
+    """Raise InputError if an input of an example is not a string."""
+    if not isinstance(value, str):
+        message, hint = f"{value!r:.60} is not a string", f"give each {name} as a string"
+        raise InputError("text_not_a_string", message, location=location, argument=name, hint=hint)
+
+
 def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
     """Raise InputError if a source has no examples, or if their ids repeat.
 
@@ -163,12 +170,8 @@ def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
         noun: The plural name of the examples.
     """
     if not examples:
-        raise InputError(
-            "no_examples",
-            f"this file has no {noun}",
-            location=source,
-            hint=f"give a file with at least one {noun.removesuffix('s')}",
-        )
+        hint = f"give a file with at least one {noun.removesuffix('s')}"
+        raise InputError("no_examples", f"this file has no {noun}", location=source, hint=hint)
     check_unique_ids((example.id, example.location) for example in examples)
 
 

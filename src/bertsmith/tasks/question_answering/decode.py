@@ -66,9 +66,7 @@ class QuestionAnsweringDecoder(Decoder):
         if self.metadata.get("unanswerable"):
             predictions = self.decode(outputs, items, examples)
             scorer = AnswerScorer(examples, self.settings.rules)
-            null_scores = [p.null_score for p in predictions if p.null_score is not None]  # all have one
-            best_spans = [p.n_best[0]["answer"] for p in predictions]
-            self.state["null_threshold"] = -scorer.best_threshold("f1", null_scores, best_spans)[1]
+            self.state["null_threshold"] = scorer.best_threshold("f1", predictions)[1]
 
     def decode(
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[QuestionExample]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from itertools import starmap
+from typing import Any, Literal
 
 from bertsmith.io.unicode_scripts import HAN
 from bertsmith.metrics import cmrc, squad
@@ -38,19 +39,14 @@ class AnswerScorer:
         pairs = zip(answers, self.examples, strict=True)
         return [float(score(answer, example.references)) for answer, example in pairs]
 
-    def best_threshold(
-        self, metric: Metric, null_scores: Sequence[float], answers: Sequence[str]
-    ) -> tuple[float, float]:
-        """Return the best mean score over all thresholds of no answer, and the null score of that threshold.
-
-        Args:
-            metric: The score.
-            null_scores: The score of no answer minus that of the best span, of each example.
-            answers: The best span of each example.
-        """
+    def best_threshold(self, metric: Metric, predictions: Sequence[Any]) -> tuple[float, float]:
+        """Return the best mean score over all values of `null_threshold`, and the value that reaches it."""
+        spans = [prediction.n_best[0]["answer"] for prediction in predictions]
+        null_scores = [prediction.null_score for prediction in predictions]
         unanswerable = [float(example.unanswerable) for example in self.examples]
-        questions = zip(null_scores, self.scores(metric, answers), unanswerable, strict=True)
-        return squad.find_best_threshold(squad.QuestionScores(*question) for question in questions)
+        questions = zip(null_scores, self.scores(metric, spans), unanswerable, strict=True)
+        score, null_score = squad.find_best_threshold(starmap(squad.QuestionScores, questions))
+        return score, -null_score
 
 
 def _infer_rules(examples: Sequence[QuestionExample]) -> Literal["squad", "cmrc"]:
