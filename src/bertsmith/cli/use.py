@@ -19,8 +19,8 @@ from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
     from bertsmith.inference.output import Answered
+    from bertsmith.tasks.base import TaskReport
     from bertsmith.tasks.results import Metrics
-    from bertsmith.tasks.task import Task
 
 
 @click.command(cls=task_options.RunCommand)
@@ -88,7 +88,7 @@ def _evaluate_together(
         alone = [{"run": run, **own.to_dict()} for run, own in zip(runs, scores.alone, strict=True)]
         console.print_json({**scores.together.to_dict(), "runs": alone})
         return
-    names = list(dict.fromkeys((together.task.decides, *together.task.logged)))
+    names = list(dict.fromkeys((together.task.primary_metric, *together.task.metrics.logged_metrics)))
     numbers = [own.values for own in scores.alone]
     rows = [
         *((run, *(f"{own[name]:.4f}" for name in names)) for run, own in zip(runs, numbers, strict=True)),
@@ -177,7 +177,7 @@ def predict(
         )
     hardware.configure_process()
     model = load(run, **on)
-    form = output.format_of(out, chosen, model.task.output_format)
+    form = output.format_of(out, chosen, model.task.declaration.output_format)
     changes = task_options.task_changes(own, changes)
     if file:
         answered = model.answering.of_file(file, changes)
@@ -186,15 +186,15 @@ def predict(
     else:
         answered = model.answering.of_lines(sys.stdin.buffer, "standard input", changes)
     if as_json:
-        console.print_json(list(output.as_json(model.task, answered)))
+        console.print_json(list(output.as_json(answered)))
         return
     delimiter = model.answering.delimiter_of(file, changes) if file else ","
     if out is None:
         _show_answers(
-            model.task, answered, form, delimiter, marked=bool(file) and _is_marked(Path(str(file)))
+            model.task.report, answered, form, delimiter, marked=bool(file) and _is_marked(Path(str(file)))
         )
     else:
-        number = output.write_answers(model.task, answered, form, delimiter, Path(out))
+        number = output.write_answers(model.task.report, answered, form, delimiter, Path(out))
         console.print_note(f"{out}: {pluralize(number, 'prediction')}")
 
 
@@ -205,7 +205,7 @@ def _is_marked(file: Path) -> bool:
 
 
 def _show_answers(
-    task: Task, answered: Iterable[Answered], form: str, delimiter: str, *, marked: bool
+    report: TaskReport, answered: Iterable[Answered], form: str, delimiter: str, *, marked: bool
 ) -> None:
     """On standard output: JSON and csv line by line, the form of the task's field as it is. marked: the file that
     was read begins with a byte order mark, and so do its rows with their answers."""
@@ -214,19 +214,19 @@ def _show_answers(
 
     if form == "table":
         width = shutil.get_terminal_size((100, 24)).columns
-        console.print_table("", *output.as_table(task, answered, width))
+        console.print_table("", *output.as_table(report, answered, width))
     elif form == "json":
-        for answer in output.as_json(task, answered):
+        for answer in output.as_json(answered):
             console.print_json(answer)
     elif form != "csv":  # for the field's scripts: as it is
-        sys.stdout.buffer.writelines(piece.encode("utf-8") for piece in task.answer_file(answered))
+        sys.stdout.buffer.writelines(piece.encode("utf-8") for piece in report.write_output(answered))
         sys.stdout.buffer.flush()
     elif sys.stdout.isatty():
-        for line in output.as_csv(task, answered, delimiter):
+        for line in output.as_csv(report, answered, delimiter):
             console.print_result(line.removesuffix("\n"))
     else:  # for a file or another program: as it is
         sys.stdout.buffer.write(codecs.BOM_UTF8 if marked else b"")
-        for line in output.as_csv(task, answered, delimiter):
+        for line in output.as_csv(report, answered, delimiter):
             sys.stdout.buffer.write(line.encode("utf-8"))
         sys.stdout.buffer.flush()
 

@@ -14,7 +14,7 @@ from bertsmith.notebook import Report
 
 if TYPE_CHECKING:
     from bertsmith.inference.answering import Answering
-    from bertsmith.tasks.task import Task
+    from bertsmith.tasks.fitted import FittedTask
 
 _SHOWN = 40  # characters of a text in a message
 
@@ -25,7 +25,7 @@ class Predictor:
     if TYPE_CHECKING:
 
         @property
-        def task(self) -> Task:
+        def task(self) -> FittedTask:
             """The task that is answered."""
 
         @property
@@ -87,17 +87,17 @@ class Predictor:
                     argument="format",
                     hint=f"name the file with {option('out')}",
                 )
-            return as_json(self.task, self.answering.of_file(file, columns))
-        form, out = format_of(out, format, self.task.output_format), Path(out)
+            return as_json(self.answering.of_file(file, columns))
+        form, out = format_of(out, format, self.task.declaration.output_format), Path(out)
         if not overwrite:
             refuse_existing(out)
         answered = self.answering.of_file(file, columns)
-        write_answers(self.task, answered, form, self.answering.delimiter_of(file, columns), out)
+        write_answers(self.task.report, answered, form, self.answering.delimiter_of(file, columns), out)
         return out
 
     def predict_lines(self, lines: Iterable[bytes], place: str, **changes: Any) -> Iterator[dict[str, Any]]:
         """`predict` for each line of a stream of UTF-8 bytes but the blank ones, some at a time."""
-        return as_json(self.task, self.answering.of_lines(lines, place, changes))
+        return as_json(self.answering.of_lines(lines, place, changes))
 
     def evaluate(self, file: Source, *, report: str | Path | None = None, **columns: Any) -> dict[str, Any]:
         """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object.

@@ -20,7 +20,7 @@ class Reranker:
     def __init__(self, model: Model, label: str | None = None) -> None:
         """InputError where the model is none of pairs, or its labels do not say which one fits."""
         self._model, self._label = model, label
-        if "second" not in model.task.inputs or model.task.facts.get("pairs") is False:
+        if "second" not in model.task.declaration.inputs or model.task.metadata.get("pairs") is False:
             raise InputError(
                 "not_a_pair_model",
                 "this model was not trained on pairs of texts, so it cannot rerank",

@@ -14,6 +14,7 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.base import (
     Decoder,
+    HFCheckpoint,
     Metadata,
     TaskData,
     TaskEncoder,
@@ -23,7 +24,7 @@ from bertsmith.tasks.base import (
     mean_of_values,
 )
 from bertsmith.tasks.batching import Answers, Item
-from bertsmith.tasks.registry import Task
+from bertsmith.tasks.registry import TASKS, Task, get_task
 from bertsmith.tasks.truncation import TruncationStats, group_by_example
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -33,7 +34,7 @@ class FittedTask:
     """The six parts of a task with one model's configuration, metadata, and settings.
 
     Attributes:
-        task: The declaration of the task.
+        declaration: The declaration of the task.
         config: The configuration of the model's encoder.
         metadata: The metadata of the training examples.
         settings: The task's settings.
@@ -45,7 +46,7 @@ class FittedTask:
         report: Presents examples and predictions.
     """
 
-    task: Task
+    declaration: Task
     config: ModelConfig
     metadata: Metadata
     settings: Any
@@ -104,13 +105,28 @@ class FittedTask:
             report=task.part("report")(metadata, settings, metrics),
         )
 
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return self.declaration.name
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The names of the classes by id; None if there are none."""
+        return self.model.labels
+
+    @property
+    def primary_metric(self) -> str:
+        """The metric that chooses the best checkpoint."""
+        return self.metrics.primary_metric
+
     def with_settings(self, settings: Any) -> FittedTask:
         """Return the task with other settings and the same model.
 
         Raises:
             InputError: One of `Task.fixed_settings` differs.
         """
-        for name in self.task.fixed_settings:
+        for name in self.declaration.fixed_settings:
             value, new_value = getattr(self.settings, name, None), getattr(settings, name, None)
             if new_value != value:
                 raise InputError(
@@ -120,7 +136,7 @@ class FittedTask:
                     hint=f"remove {option(name)}, or fine-tune another model",
                 )
         return self._with_model(
-            self.task, self.config, self.metadata, settings, self.model, self.decoder.state
+            self.declaration, self.config, self.metadata, settings, self.model, self.decoder.state
         )
 
     def for_ensemble(self, others: Sequence[FittedTask]) -> FittedTask:
@@ -130,12 +146,12 @@ class FittedTask:
         """
         members = [self, *others]
         metadata = dict(self.metadata)
-        for name in self.task.averaged_metadata:
+        for name in self.declaration.averaged_metadata:
             values = [member.metadata.get(name) for member in members]
             if all(isinstance(value, int | float | list) for value in values):
                 metadata[name] = mean_of_values(values)
         state = self.decoder.combine_states([member.decoder.state for member in members])
-        return self._with_model(self.task, self.config, metadata, self.settings, self.model, state)
+        return self._with_model(self.declaration, self.config, metadata, self.settings, self.model, state)
 
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
         """Return the items of examples.
@@ -159,7 +175,7 @@ class FittedTask:
         """Return what truncation loses of the examples of these items."""
         special = len(items[0].sequences[0].ids) - items[0].sequences[0].tokens_read if items else 0
         coverages = [self.encoder.coverage(group) for group in group_by_example(items)]
-        return TruncationStats(self.task.annotation_unit, self.encoder.max_length, special, coverages)
+        return TruncationStats(self.declaration.annotation_unit, self.encoder.max_length, special, coverages)
 
     def predict(
         self, encoder: Encoder, items: Sequence[Item], examples: Sequence[Any], context: ComputeContext
@@ -167,3 +183,38 @@ class FittedTask:
         """Return the predictions for examples, with the outputs that they were decoded from."""
         outputs = self.model.run(encoder, items, context)
         return Answers(outputs, items, examples, self.decoder.decode(outputs, items, examples))
+
+
+def infer_task(checkpoint: HFCheckpoint, location: str) -> tuple[Task, Metadata]:
+    """Return the task of a model that another tool trained, and its metadata.
+
+    Args:
+        checkpoint: The model's heads.
+        location: The model's folder, for the error.
+
+    Raises:
+        InputError: No task has such heads.
+    """
+    for task in map(get_task, TASKS):
+        metadata = task.part("data")(task.settings_type(), {}).metadata_from_hf(checkpoint)
+        if metadata is not None:
+            return task, metadata
+    problem_type = f" ({checkpoint.problem_type})" if checkpoint.problem_type else ""
+    raise InputError(
+        "unsupported_architecture",
+        f"bertsmith has no task for the heads of {checkpoint.architecture}{problem_type}",
+        location=location,
+        hint=f"use a model for one of the tasks {', '.join(TASKS)}",
+    )
+
+
+def check_max_length(settings: Any, limit: int) -> None:
+    """Raise InputError if the setting `max_length` exceeds the number of tokens that a model can read."""
+    max_length = getattr(settings, "max_length", None)
+    if max_length is not None and max_length > limit:
+        raise InputError(
+            "max_length_too_large",
+            f"this model reads at most {limit:,} tokens, not {max_length:,}",
+            argument="max_length",
+            hint=f"use {option('max_length', limit)} or less",
+        )

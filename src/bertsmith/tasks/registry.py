@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from bertsmith.registry import lookup
 from bertsmith.settings import Settings
-from bertsmith.tasks.settings import (
-    AnswerSettings,
-    ChooseSettings,
-    ClassSettings,
-    EmbedSettings,
-    RelateSettings,
-    TagSettings,
-    TextSettings,
-)
-
-if TYPE_CHECKING:
-    from bertsmith.tasks.task import Task as OldTask
 
 
 class OutputFormat(NamedTuple):
@@ -91,77 +80,18 @@ class Task:
         return getattr(importlib.import_module(module, self.folder), attribute)
 
 
-@dataclass(frozen=True)
-class TaskEntry:
-    """A task that is imported when it is used.
-
-    home: "module:Class". summary: what it does, in a line. example_file: a name that its files usually have.
-    accepts_label_names: whether it takes names for the labels. output_format: the field's own form of a file.
-    """
-
-    home: str
-    summary: str
-    settings_type: type[Settings]
-    example_file: str = "train.csv"
-    accepts_label_names: bool = False
-    output_format: OutputFormat | None = None
-
-
-CLASSIFY = TaskEntry(
-    "bertsmith.tasks.classification.classify:Classify",
-    "one label for a text, or for a pair of texts; or any number of labels",
-    ClassSettings,
-    accepts_label_names=True,
-)
-REGRESS = TaskEntry(
-    "bertsmith.tasks.classification.regress:Regress",
-    "a number for a text, or for a pair of texts",
-    TextSettings,
-)
-TAG = TaskEntry(
-    "bertsmith.tasks.tagging.tag:Tag",
-    "a tag for each word of a sentence: entities, chunks, parts of speech",
-    TagSettings,
-    "train.conll",
-    accepts_label_names=True,
-    output_format=OutputFormat("conll", "the file's columns, the predicted tag behind them", ".conll"),
-)
-ANSWER = TaskEntry(
-    "bertsmith.tasks.question_answering.answer:Answer",
-    "the span of a passage that answers a question",
-    AnswerSettings,
-    "train.json",
-    output_format=OutputFormat("squad", "one object of each question's id with its answer: SQuAD's"),
-)
-CHOOSE = TaskEntry(
-    "bertsmith.tasks.multiple_choice.choose:Choose",
-    "the right one of several choices for a context or a question",
-    ChooseSettings,
-    "train.jsonl",
-)
-RELATE = TaskEntry(
-    "bertsmith.tasks.relation_extraction.relate:Relate",
-    "the relation of two entities that are marked in a text",
-    RelateSettings,
-    "train.txt",
-    accepts_label_names=True,
-    output_format=OutputFormat(
-        "semeval", "each example's number, a tab, its relation: SemEval-2010 task 8's"
-    ),
-)
-EMBED = TaskEntry(
-    "bertsmith.tasks.embedding.embed:Embed",
-    "a vector for a text: similarity, search, duplicates",
-    EmbedSettings,
-)
-
-TASKS: dict[str, TaskEntry | type[OldTask]] = {
-    "classify": CLASSIFY,
-    "regress": REGRESS,
-    "tag": TAG,
-    "answer": ANSWER,
-    "choose": CHOOSE,
-    "relate": RELATE,
-    "embed": EMBED,
+TASKS: dict[str, str | Task] = {
+    "classify": "bertsmith.tasks.classification:TASK",
+    "regress": "bertsmith.tasks.regression:TASK",
+    "tag": "bertsmith.tasks.tagging:TASK",
+    "answer": "bertsmith.tasks.question_answering:TASK",
+    "choose": "bertsmith.tasks.multiple_choice:TASK",
+    "relate": "bertsmith.tasks.relation_extraction:TASK",
+    "embed": "bertsmith.tasks.embedding:TASK",
 }
-"""Each task's entry by its name; or the class itself."""
+"""The declarations of tasks, or their import paths, by name."""
+
+
+def get_task(name: str) -> Task:
+    """Return the declaration of a task; raise InputError if there is none of this name."""
+    return lookup(TASKS, name, f"there is no task {name!r}", "task")
