@@ -172,13 +172,12 @@ def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
     if not examples:
         hint = f"give a file with at least one {noun.removesuffix('s')}"
         raise InputError("no_examples", f"this file has no {noun}", location=source, hint=hint)
-    check_unique_ids((example.id, example.location) for example in examples)
-
-
-def check_unique_ids(ids: Iterable[tuple[str | None, str]]) -> None:
-    """Raise InputError if ids occur twice; each id (None if an example has none) comes with its location."""
     first: dict[str, str] = {}
-    repeats = [(i, at) for i, at in ids if i is not None and first.setdefault(i, at) != at]
+    repeats = [
+        (example.id, example.location)
+        for example in examples
+        if example.id is not None and first.setdefault(example.id, example.location) != example.location
+    ]
     if not repeats:
         return
     (repeated_id, location), *others = repeats
