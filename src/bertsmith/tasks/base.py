@@ -143,12 +143,12 @@ class Prediction:
         }
 
     def as_empty(self) -> Self:
-        """Return the prediction of an empty example: None for all fields but lists and the counts of tokens."""
+        """Return the prediction of an empty example: None for all but the id, lists, and the counts of tokens."""
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        lists = {name: value for name, value in values.items() if isinstance(value, list)}
-        counts = {"tokens": self.tokens, "tokens_read": self.tokens_read, "empty": True}
-        values = dict.fromkeys(values) | lists | counts
-        return type(self)(**values)
+        for name, value in values.items():
+            if not isinstance(value, list) and name not in ("id", "tokens", "tokens_read"):
+                values[name] = None
+        return type(self)(**values | {"empty": True})
 
 
 class TaskData(ABC):

@@ -154,10 +154,30 @@ def find_repeats(keys: Iterable[tuple[Hashable, str]]) -> Diagnostic | None:
     )
 
 
-def check_unique_ids(ids: Iterable[tuple[str | None, str]]) -> None:
-    """Raise InputError if ids occur twice; each id (None if an example has none) comes with its location."""
+def check_string(value: Any, name: str, location: str) -> None:
+    """Raise InputError if an input of an example is not a string."""
+    if not isinstance(value, str):
+        message, hint = f"{value!r:.60} is not a string", f"give each {name} as a string"
+        raise InputError("text_not_a_string", message, location=location, argument=name, hint=hint)
+
+
+def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
+    """Raise InputError if a source has no examples, or if their ids repeat.
+
+    Args:
+        examples: Examples with an `id`, which may be None.
+        source: The source of the examples.
+        noun: The plural name of the examples.
+    """
+    if not examples:
+        hint = f"give a file with at least one {noun.removesuffix('s')}"
+        raise InputError("no_examples", f"this file has no {noun}", location=source, hint=hint)
     first: dict[str, str] = {}
-    repeats = [(i, at) for i, at in ids if i is not None and first.setdefault(i, at) != at]
+    repeats = [
+        (example.id, example.location)
+        for example in examples
+        if example.id is not None and first.setdefault(example.id, example.location) != example.location
+    ]
     if not repeats:
         return
     (repeated_id, location), *others = repeats

@@ -12,7 +12,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.io.choices import check_choices, read_choices
 from bertsmith.io.memory import Source
 from bertsmith.tasks.base import Example, HFCheckpoint, Metadata, TaskData
-from bertsmith.tasks.data_checks import check_examples
+from bertsmith.tasks.data_checks import check_examples, check_string
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.settings import ChooseSettings
 
@@ -79,7 +79,9 @@ class MultipleChoiceData(TaskData):
             header=settings.header,
             encoding=settings.encoding,
         )
-        return check_examples([ChoiceExample(*row) for row in rows], source, "questions")
+        examples = [ChoiceExample(*row) for row in rows]
+        check_examples(examples, source, "questions")
+        return examples
 
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
@@ -90,12 +92,8 @@ class MultipleChoiceData(TaskData):
         """
         contexts = columns["context"]
         questions = columns.get("question") or [""] * len(contexts)
-        choices: Sequence[Any] = columns.get("choices") or []
-        if "choices" not in columns:
-            lines = [_split_line(text, place) for text, place in zip(contexts, locations, strict=True)]
-            contexts, choices = [line[0] for line in lines], [line[1:] for line in lines]
-        rows = zip(contexts, questions, choices, locations, strict=True)
-        return [_unlabeled(*row) for row in rows]
+        choices = columns.get("choices") or [None] * len(contexts)
+        return [_unlabeled(*row) for row in zip(contexts, questions, choices, locations, strict=True)]
 
     def to_row(self, example: ChoiceExample) -> dict[str, Any]:
         """Return the context, the question, the choices, and the index of the correct one."""
@@ -129,48 +127,26 @@ class MultipleChoiceData(TaskData):
         return {} if checkpoint.architecture.endswith("ForMultipleChoice") else None
 
 
-def _split_line(line: Any, location: str) -> list[str]:
-    """Return a context and its choices, which tabs separate; one empty text if the line is blank."""
-    _check_string(line, "context", location)
-    if not line.strip():
-        return [""]
-    parts: list[str] = line.split("\t")
-    if len(parts) < 3:
-        raise InputError(
-            "choices_missing",
-            "there are no choices",
-            location=location,
-            argument="choices",
-            hint="give them: in Python as a list of texts for each context, in a file as a column, or on the line "
-            "of the context with tabs between them",
-        )
-    return parts
-
-
 def _unlabeled(context: Any, question: Any, choices: Any, location: str) -> ChoiceExample:
-    """Return an example without a label."""
-    _check_string(context, "context", location)
-    _check_string(question, "question", location)
+    """Return an example without a label; if `choices` is None, they follow the context behind tabs."""
+    check_string(context, "context", location)
+    check_string(question, "question", location)
     if isinstance(choices, str) and choices:
-        raise InputError(
-            "choices_not_a_list",
-            f"the choices {choices!r:.60} are a single text",
-            location=location,
-            argument="choices",
-            hint="give a list of texts",
-        )
+        message = f"the choices {choices!r:.60} are a single text"
+        hint = "give a list of texts"
+        raise InputError("choices_not_a_list", message, location=location, argument="choices", hint=hint)
+    if choices is None:
+        context, *choices = context.split("\t") if context.strip() else [""]
+        if (context or choices) and len(choices) < 2:
+            raise InputError(
+                "choices_missing",
+                "there are no choices",
+                location=location,
+                argument="choices",
+                hint="give them: in Python as a list of texts for each context, in a file as a column, or on the "
+                "line of the context with tabs between them",
+            )
     choices = list(choices)
     if not choices and not context.strip() and not question.strip():
         return ChoiceExample("", "", (), None, location)
     return ChoiceExample(context, question, check_choices(choices, location), None, location)
-
-
-def _check_string(text: Any, name: str, location: str) -> None:
-    if not isinstance(text, str):
-        raise InputError(
-            "text_not_a_string",
-            f"{text!r:.60} is not a string",
-            location=location,
-            argument=name,
-            hint=f"give each {name} as a string",
-        )

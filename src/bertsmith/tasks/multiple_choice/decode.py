@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Outputs, Prediction
-from bertsmith.tasks.batching import Item, logits_from_probabilities
+from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction
+from bertsmith.tasks.batching import Item, Outputs, logits_from_probabilities
 from bertsmith.tasks.multiple_choice.data import ChoiceExample
 from bertsmith.tasks.multiple_choice.encode import most_truncated
 
@@ -39,7 +39,7 @@ class MultipleChoiceDecoder(Decoder):
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[ChoiceExample]
     ) -> list[ChoicePrediction]:
         """Return the choice of each example."""
-        predictions = [ChoicePrediction(example.id) for example in examples]
+        predictions = [ChoicePrediction(example.id, tokens=0, tokens_read=0) for example in examples]
         for logits, item in zip(outputs.per_item, items, strict=True):
             example, scores, sequence = (
                 examples[item.example],

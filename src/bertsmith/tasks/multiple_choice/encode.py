@@ -1,4 +1,4 @@
-"""From examples to sequences: `[CLS] context [SEP] question choice [SEP]` for each choice, as published for RACE."""
+"""From examples to sequences: `[CLS] context [SEP] question choice [SEP]` for each choice, as for RACE."""
 
 from __future__ import annotations
 

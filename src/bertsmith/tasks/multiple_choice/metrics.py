@@ -59,7 +59,10 @@ class MultipleChoiceMetrics(TaskMetrics):
         """Return the metrics of the position that is correct most often, or the last one of fewer choices."""
         counts = Counter(example.label for example in training if example.label is not None)
         position = min(counts, key=lambda position: (-counts[position], position))
-        predictions = [ChoicePrediction(choice=min(position, len(e.choices) - 1)) for e in validation]
+        predictions = [
+            ChoicePrediction(choice=min(position, len(e.choices) - 1), tokens=0, tokens_read=0)
+            for e in validation
+        ]
         return self.compute(predictions, validation)
 
 

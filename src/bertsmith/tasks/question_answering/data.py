@@ -12,8 +12,9 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.io.memory import Source
 from bertsmith.io.squad import Asked, PassageNames, read_questions
-from bertsmith.tasks.base import Example, HFCheckpoint, LabelNames, Metadata, TaskData
-from bertsmith.tasks.data_checks import check_examples
+from bertsmith.tasks.base import Example, HFCheckpoint, Metadata, TaskData
+from bertsmith.tasks.data_checks import check_examples, check_string
+from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.settings import AnswerSettings
 
@@ -161,14 +162,11 @@ def _check_answers_in_passages(rows: Sequence[tuple[str, Asked, str]]) -> None:
     if not missing:
         return
     (location, text), *others = missing
-    more = join_names(f"{other!r:.40} ({at})" for at, other in others)
-    raise InputError(
-        "answer_not_in_passage",
-        f"the answer {text!r} is not in the passage"
-        + (f", and neither are {len(others):,} more: {more}" if others else ""),
-        location=location,
-        hint="fix it, or remove this question",
-    )
+    message, hint = f"the answer {text!r} is not in the passage", "fix it, or remove this question"
+    if others:
+        more = join_names(f"{other!r:.40} ({at})" for at, other in others)
+        message += f", and neither are {len(others):,} more: {more}"
+    raise InputError("answer_not_in_passage", message, location=location, hint=hint)
 
 
 def _make_example(context: str, row: Asked, location: str, *, labeled: bool) -> QuestionExample:
@@ -177,12 +175,11 @@ def _make_example(context: str, row: Asked, location: str, *, labeled: bool) -> 
     if not labeled:
         return example
     if row.is_impossible and row.answers:
-        raise InputError(
-            "impossible_with_answer",
-            "this question is marked as impossible, and has an answer",
-            location=location,
-            hint="remove 'is_impossible' or the answer",
+        message, hint = (
+            "the question is impossible, and has an answer",
+            "remove 'is_impossible' or the answer",
         )
+        raise InputError("impossible_with_answer", message, location=location, hint=hint)
     answers = tuple(_locate(context, answer.text, answer.answer_start) for answer in row.answers)
     return replace(example, answers=answers, unanswerable=not answers)
 
@@ -193,21 +190,11 @@ def _unlabeled(question: Any, context: Any, location: str, id: str | None = None
     Raises:
         InputError: The question or the passage is empty or not a string.
     """
-    for name, text in (("question", question), ("passage", context)):
-        if not isinstance(text, str):
-            raise InputError(
-                "text_not_a_string",
-                f"the {name} is not a string, but {text!r:.60}",
-                location=location,
-                hint="give it as one string",
-            )
+    for name, text in (("question", question), ("context", context)):
+        check_string(text, name, location)
         if not text.strip():
-            raise InputError(
-                "empty_text",
-                f"the {name} is empty",
-                location=location,
-                hint="fill it in, or remove this question",
-            )
+            hint = "fill it in, or remove this question"
+            raise InputError("empty_text", f"the {name} is empty", location=location, hint=hint)
     return QuestionExample(question, context, (), location, id)
 
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Outputs, Prediction
-from bertsmith.tasks.batching import Item
+from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction
+from bertsmith.tasks.batching import Item, Outputs
 from bertsmith.tasks.question_answering.data import QuestionExample
 from bertsmith.tasks.question_answering.encode import count_tokens, has_text, passage_offsets, window_of
 from bertsmith.tasks.question_answering.scoring import AnswerScorer
@@ -66,9 +66,7 @@ class QuestionAnsweringDecoder(Decoder):
         if self.metadata.get("unanswerable"):
             predictions = self.decode(outputs, items, examples)
             scorer = AnswerScorer(examples, self.settings.rules)
-            self.state["null_threshold"] = -scorer.best_threshold(
-                "f1", [p.null_score for p in predictions], [p.n_best[0]["answer"] for p in predictions]
-            )[1]
+            self.state["null_threshold"] = scorer.best_threshold("f1", predictions)[1]
 
     def decode(
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[QuestionExample]

@@ -54,12 +54,8 @@ class QuestionAnsweringEncoder(TaskEncoder):
             location=example.location,
         )
         if not any(has_text(example, window).any() for window in windows):
-            raise InputError(
-                "passage_without_tokens",
-                "the passage has no tokens",
-                location=example.location,
-                hint="give a passage with words in it",
-            )
+            message, hint = "the passage has no tokens", "give a passage with words in it"
+            raise InputError("passage_without_tokens", message, location=example.location, hint=hint)
         span = _answer_tokens(example, encoding)
         return [
             PassageItem(index, (w.sequence,), _target(example, span, w), w.first, has_answer=span is not None)
@@ -117,12 +113,9 @@ def _answer_tokens(example: QuestionExample, encoding: Encoding) -> tuple[int, i
     offsets = np.array([o for o, s in zip(encoding.offsets, encoding.sequence_ids, strict=True) if s == 1])
     tokens = np.flatnonzero((offsets[:, 1] > start) & (offsets[:, 0] < start + len(text)))
     if not len(tokens):
-        raise InputError(
-            "answer_without_tokens",
-            f"the tokenizer has no token for the answer {text!r}",
-            location=example.location,
-            hint="remove this question",
-        )
+        message = f"the tokenizer has no token for the answer {text!r}"
+        hint = "remove this question"
+        raise InputError("answer_without_tokens", message, location=example.location, hint=hint)
     return int(tokens[0]), int(tokens[-1])
 
 

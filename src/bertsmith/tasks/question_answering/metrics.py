@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, mean
+from typing import Any
 
 from bertsmith.metrics import squad
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
@@ -31,18 +32,28 @@ class QuestionAnsweringMetrics(TaskMetrics):
         """Return the metrics of SQuAD 1.1's, SQuAD 2.0's, or CMRC 2018's script."""
         scorer = AnswerScorer(examples, self.settings.rules)
         f1, exact_match = _scores(scorer, predictions)
-        details, notes = truncation_metrics(predictions)
+        truncation, notes = truncation_metrics(predictions)
         moved = moved_answers(examples)
         notes += [diagnostic.text for diagnostic in moved]
-        values = {"f1": fmean(f1), "exact_match": fmean(exact_match), "examples": len(examples)}
-        details["moved_answers"] = sum(len(diagnostic.locations) for diagnostic in moved)
+        values: dict[str, float] = {
+            "f1": fmean(f1),
+            "exact_match": fmean(exact_match),
+            "examples": len(examples),
+        }
+        num_moved = sum(len(diagnostic.locations) for diagnostic in moved)
+        details: dict[str, Any] = {**truncation, "moved_answers": num_moved}
         if scorer.rules == "cmrc":
             details["rules"] = "cmrc"
             notes.append(
                 "scores are by the rules of CMRC 2018: of characters, not words (task.rules=squad: words)"
             )
         if scorer.has_unanswerable:
-            values |= _by_answerability(f1, exact_match, examples)
+            answerable = [i for i, example in enumerate(examples) if not example.unanswerable]
+            if answerable:
+                values["answerable_f1"] = fmean(f1[i] for i in answerable)
+                values["answerable_exact_match"] = fmean(exact_match[i] for i in answerable)
+            unanswerable = [i for i, example in enumerate(examples) if example.unanswerable]
+            values["unanswerable_accuracy"] = fmean(exact_match[i] for i in unanswerable)
             details |= _best_scores(scorer, predictions)
         return Metrics(values, details, (), notes)
 
@@ -68,7 +79,7 @@ class QuestionAnsweringMetrics(TaskMetrics):
     def baseline(self, training: Sequence[QuestionExample], validation: Sequence[QuestionExample]) -> Metrics:
         """Return the metrics of the most frequent training answer, which may be none."""
         answers = Counter(squad.normalize_answer(example.references[0]) for example in training)
-        prediction = AnswerPrediction(answer=answers.most_common(1)[0][0])
+        prediction = AnswerPrediction(answer=answers.most_common(1)[0][0], tokens=0, tokens_read=0)
         return self.compute([prediction] * len(validation), validation)
 
 
@@ -78,30 +89,12 @@ def _scores(scorer: AnswerScorer, predictions: Sequence[AnswerPrediction]) -> tu
     return scorer.scores("f1", answers), scorer.scores("exact_match", answers)
 
 
-def _by_answerability(
-    f1: Sequence[float], exact_match: Sequence[float], examples: Sequence[QuestionExample]
-) -> dict[str, float]:
-    """Return the means over the questions with an answer, if there are any, and over those without."""
-    none = [example.unanswerable for example in examples]
-    accuracy = {"unanswerable_accuracy": fmean(s for s, n in zip(exact_match, none, strict=True) if n)}
-    if all(none):
-        return accuracy
-    return {
-        "answerable_f1": fmean(s for s, n in zip(f1, none, strict=True) if not n),
-        "answerable_exact_match": fmean(s for s, n in zip(exact_match, none, strict=True) if not n),
-        **accuracy,
-    }
-
-
 def _best_scores(scorer: AnswerScorer, predictions: Sequence[AnswerPrediction]) -> dict[str, float]:
-    """Return the best means over all thresholds, with these as `null_threshold`; nothing if there always is an
-    answer."""
-    null_scores = [p.null_score for p in predictions if p.null_score is not None]
-    if len(null_scores) < len(predictions):
-        return {}
-    answers = [p.n_best[0]["answer"] for p in predictions]
+    """Return the best means over all values of `null_threshold`; nothing if there always is an answer."""
     best: dict[str, float] = {}
-    for metric in ("f1", "exact_match"):
-        score, threshold = scorer.best_threshold(metric, null_scores, answers)
-        best |= {f"best_{metric}": score, f"best_{metric}_threshold": -threshold}
+    if all(prediction.null_score is not None for prediction in predictions):
+        for metric in ("f1", "exact_match"):
+            best[f"best_{metric}"], best[f"best_{metric}_threshold"] = scorer.best_threshold(
+                metric, predictions
+            )
     return best

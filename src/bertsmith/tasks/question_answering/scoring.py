@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from itertools import starmap
+from typing import Any, Literal
 
 from bertsmith.io.unicode_scripts import HAN
 from bertsmith.metrics import cmrc, squad
 from bertsmith.tasks.question_answering.data import QuestionExample
-from bertsmith.tasks.settings import AnswerRules
+from bertsmith.tasks.settings import Rules
 
 Metric = Literal["f1", "exact_match"]
 
@@ -21,7 +22,7 @@ class AnswerScorer:
         has_unanswerable: True if an example is unanswerable, so that the rules are SQuAD 2.0's.
     """
 
-    def __init__(self, examples: Sequence[QuestionExample], rules: AnswerRules) -> None:
+    def __init__(self, examples: Sequence[QuestionExample], rules: Rules) -> None:
         self.examples = examples
         self.rules = _infer_rules(examples) if rules == "auto" else rules
         self.has_unanswerable = any(example.unanswerable for example in examples)
@@ -38,19 +39,14 @@ class AnswerScorer:
         pairs = zip(answers, self.examples, strict=True)
         return [float(score(answer, example.references)) for answer, example in pairs]
 
-    def best_threshold(
-        self, metric: Metric, null_scores: Sequence[float], answers: Sequence[str]
-    ) -> tuple[float, float]:
-        """Return the best mean score over all thresholds of no answer, and the null score of that threshold.
-
-        Args:
-            metric: The score.
-            null_scores: The score of no answer minus that of the best span, of each example.
-            answers: The best span of each example.
-        """
+    def best_threshold(self, metric: Metric, predictions: Sequence[Any]) -> tuple[float, float]:
+        """Return the best mean score over all values of `null_threshold`, and the value that reaches it."""
+        spans = [prediction.n_best[0]["answer"] for prediction in predictions]
+        null_scores = [prediction.null_score for prediction in predictions]
         unanswerable = [float(example.unanswerable) for example in self.examples]
-        questions = zip(null_scores, self.scores(metric, answers), unanswerable, strict=True)
-        return squad.find_best_threshold(squad.QuestionScores(*question) for question in questions)
+        questions = zip(null_scores, self.scores(metric, spans), unanswerable, strict=True)
+        score, null_score = squad.find_best_threshold(starmap(squad.QuestionScores, questions))
+        return score, -null_score
 
 
 def _infer_rules(examples: Sequence[QuestionExample]) -> Literal["squad", "cmrc"]:

@@ -11,7 +11,7 @@ from bertsmith.io.memory import Source
 from bertsmith.io.related import RelatedNames, Span, checked_spans, of_tagged, of_words, read_related, tagged
 from bertsmith.metrics.relations import has_direction
 from bertsmith.tasks.base import Example, HFCheckpoint, Metadata, TaskData
-from bertsmith.tasks.data_checks import check_examples
+from bertsmith.tasks.data_checks import check_examples, check_string
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
 from bertsmith.tasks.settings import RelateSettings
 
@@ -85,7 +85,9 @@ class RelationData(TaskData):
             delimiter=settings.delimiter,
             encoding=settings.encoding,
         )
-        return check_examples([RelationExample(*row) for row in rows], source, "texts")
+        examples = [RelationExample(*row) for row in rows]
+        check_examples(examples, source, "texts")
+        return examples
 
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
@@ -93,13 +95,11 @@ class RelationData(TaskData):
         """Return examples of texts with tags; of texts and [start, end) in characters; or of lists of words and
         [start, end) in words."""
         if ("head" in columns) != ("tail" in columns):
-            raise InputError(
-                "head_without_tail",
-                "only one of head and tail is given",
-                argument="tail" if "head" in columns else "head",
-                hint="give both, or mark both entities by tags in the texts",
-            )
-        texts, spans = columns["text"], [None] * len(columns["text"])
+            missing = "tail" if "head" in columns else "head"
+            hint = "give both, or mark both entities by tags in the texts"
+            raise InputError("head_without_tail", f"the {missing} is missing", argument=missing, hint=hint)
+        texts = columns["text"]
+        spans: list[Any] = [None] * len(texts)
         if "head" in columns:
             spans = list(zip(columns["head"], columns["tail"], strict=True))
         return [_unlabeled(*row) for row in zip(texts, spans, locations, strict=True)]
@@ -163,19 +163,12 @@ def no_relation_label(labels: Sequence[str], none_label: str | None) -> str | No
     if none_label is None:
         return next((label for label in labels if label.casefold() in _NO_RELATION), None)
     if none_label not in labels:
-        raise InputError(
-            "unknown_label",
-            f"there is no label '{none_label}'",
-            argument="none_label",
-            hint=f"the labels are: {', '.join(labels[:20])}",
-        )
+        message, hint = f"there is no label '{none_label}'", f"the labels are: {', '.join(labels[:20])}"
+        raise InputError("unknown_label", message, argument="none_label", hint=hint)
     if has_direction(none_label):
-        raise InputError(
-            "none_label_has_direction",
-            f"'{none_label}' has a direction, so it is a relation",
-            argument="none_label",
-            hint=f"name another label, or remove {option('none_label')}",
-        )
+        message = f"'{none_label}' has a direction, so it is a relation"
+        hint = f"name another label, or remove {option('none_label')}"
+        raise InputError("none_label_has_direction", message, argument="none_label", hint=hint)
     return none_label
 
 
@@ -186,14 +179,7 @@ def _unlabeled(text: Any, spans: Any, location: str) -> RelationExample:
     if spans is not None and not isinstance(text, str):
         words_text, (head, tail) = of_words(text, [tuple(span) for span in spans], location)
         return RelationExample(words_text, head, tail, None, location)
-    if not isinstance(text, str):
-        raise InputError(
-            "text_not_a_string",
-            f"{text!r:.60} is not a string",
-            location=location,
-            argument="text",
-            hint="give each text as a string with its tags",
-        )
+    check_string(text, "text", location)
     if spans is None:
         return RelationExample(*of_tagged(text, location), None, location)
     return RelationExample(text, *checked_spans(text, spans, location), None, location)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Outputs, Prediction
-from bertsmith.tasks.batching import Item, logits_from_probabilities
+from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction
+from bertsmith.tasks.batching import Item, Outputs, logits_from_probabilities
 from bertsmith.tasks.relation_extraction.data import RelationExample
 
 
@@ -36,7 +36,7 @@ class RelationDecoder(Decoder):
         self, outputs: Outputs, items: Sequence[Item], examples: Sequence[RelationExample]
     ) -> list[RelationPrediction]:
         """Return the relation of each example."""
-        predictions = [RelationPrediction(example.id) for example in examples]
+        predictions = [RelationPrediction(example.id, tokens=0, tokens_read=0) for example in examples]
         for logits, item in zip(outputs.per_item, items, strict=True):
             scores = dict(zip(self.metadata["labels"], logits[0].softmax(-1).tolist(), strict=True))
             label, (sequence,) = max(scores, key=scores.__getitem__), item.sequences

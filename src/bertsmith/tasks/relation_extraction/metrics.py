@@ -38,10 +38,8 @@ class RelationMetrics(TaskMetrics):
     @property
     def no_relation(self) -> str | None:
         """The label that means no relation, as the settings have it, or else the metadata."""
-        if self.settings.none_label is None:
-            label: str | None = self.metadata.get("none")
-            return label
-        return no_relation_label(self.metadata["labels"], self.settings.none_label)
+        none_label = self.settings.none_label or self.metadata.get("none")
+        return None if none_label is None else no_relation_label(self.metadata["labels"], none_label)
 
     def labels(self, examples: Sequence[RelationExample]) -> list[tuple[str, ...]]:
         """Return the relations by name."""
@@ -111,14 +109,14 @@ class RelationMetrics(TaskMetrics):
         counts = Counter(label for (label,) in self.labels(training) if label != self.no_relation)
         default = self.metadata["labels"][0]
         label = min(counts, key=lambda label: (-counts[label], label), default=default)
-        return self.compute([RelationPrediction(label=label)] * len(validation), validation)
+        prediction = RelationPrediction(label=label, tokens=0, tokens_read=0)
+        return self.compute([prediction] * len(validation), validation)
 
     def _pairs(
         self, predictions: Sequence[RelationPrediction], examples: Sequence[RelationExample]
     ) -> tuple[list[str], list[str]]:
         """Return the names of the reference and the predicted relations."""
-        label_map = LabelMap.from_metadata(self.metadata)
-        references = [label_map.name(str(example.relation)) for example in examples]
+        references = [label for (label,) in self.labels(examples)]
         return references, [str(prediction.label) for prediction in predictions]
 
 
