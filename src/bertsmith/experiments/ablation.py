@@ -27,7 +27,7 @@ from bertsmith.artifacts.locate import locate
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import BertsmithError, InputError, option, render
 from bertsmith.experiments.distillation import student_settings
-from bertsmith.finetuning.data import gather
+from bertsmith.finetuning.data import load_examples
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.inference.model import Model
@@ -39,7 +39,7 @@ from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.run_folder import holds_run, write_whole
 from bertsmith.settings import Settings, read_yaml
-from bertsmith.tasks.task import task_type
+from bertsmith.tasks.registry import get_task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ class Measurement:
             settings=settings,
             resume=holds_run(run),
         )
-        return float(made.report["dev"][made.task.decides])
+        return float(made.report["dev"][made.task.primary_metric])
 
 
 def folder_of(row: str) -> str:
@@ -272,7 +272,7 @@ def begun_with(
 
 def task_settings(recipe: AblationRecipe, row: str, task: TaskRecipe) -> dict[str, Any]:
     """Those of the task, over them those of the row."""
-    kind = settings_type(task_type(task.verb))
+    kind = settings_type(get_task(task.verb))
     return {**kind.dotted(task.settings), **kind.dotted(recipe.task_settings.get(row, {}))}
 
 
@@ -295,7 +295,7 @@ def check_tasks(
     for name, task in tasks.items():
         with _in_place(f"{place}: '{name}'"):
             refuse_seed(task.settings, "settings")
-            chosen = settings_type(task_type(task.verb)).of(
+            chosen = settings_type(get_task(task.verb)).of(
                 {"files": {"train": task.train, "dev": task.dev}}, "settings"
             )
         for row in rows:
@@ -307,13 +307,13 @@ def check_tasks(
             _in_place(f"{place}: '{name}': finetune {verb}"),
             options_as_settings(verb),
         ):
-            gather(task_type(verb).variant(own.task), own.files, own.task)
+            load_examples(get_task(verb), own.files, own.task)
 
 
 @contextmanager
 def options_as_settings(verb: str) -> Iterator[None]:
     """Name settings of the task in place of options of `finetune` in the hint of an InputError."""
-    fields = task_type(verb).settings_type.model_fields
+    fields = get_task(verb).settings_type.model_fields
 
     def setting(match: re.Match[str]) -> str:
         name = match[1].replace("-", "_")

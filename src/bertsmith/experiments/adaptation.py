@@ -18,9 +18,10 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, option
 from bertsmith.experiments.ablation import options_as_settings, refuse_seed
-from bertsmith.finetuning.data import gather
+from bertsmith.finetuning.data import load_examples
+from bertsmith.finetuning.resolve_settings import new_settings
 from bertsmith.finetuning.run import finetune
-from bertsmith.finetuning.settings import new_settings, settings_type
+from bertsmith.finetuning.settings import settings_type
 from bertsmith.formatting import pluralize
 from bertsmith.inference.compare import compare
 from bertsmith.inference.model import Model, load
@@ -35,7 +36,7 @@ from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.run_folder import holds_run, keeping_runs, write_report, write_whole
 from bertsmith.settings import Changes
-from bertsmith.tasks.task import task_type
+from bertsmith.tasks.registry import get_task
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ def adapt(
     InputError for what a user can fix.
     """
     out, changes = Path(out), PretrainSettings.dotted(settings)
-    task_changes = settings_type(task_type(task)).dotted(task_settings)
+    task_changes = settings_type(get_task(task)).dotted(task_settings)
     if seeds < 1:
         raise InputError(
             "seeds_too_few",
@@ -165,11 +166,11 @@ def _read_all(
 ) -> None:
     """InputError for files that cannot be read, before an hour is spent on the first of them."""
     find_files(as_files(corpus), Notes())
-    kind = task_type(task)
+    declaration = get_task(task)
     files = {"train": str(train), "dev": str(dev)}
-    chosen = new_settings(kind, base, files, None, {}, settings)
+    chosen = new_settings(declaration, base, files, None, settings)
     with options_as_settings(task):
-        gather(kind.variant(chosen.task), chosen.files, chosen.task)
+        load_examples(declaration, chosen.files, chosen.task)
 
 
 def _prepared(corpus: Sources, model: Model, out: Path) -> Shards:
@@ -196,7 +197,7 @@ def _scored(
         own = {**settings, "train.seed": seed}
         runs.append(finetune(task, model, run, train=train, dev=dev, settings=own, resume=holds_run(run)))
     before, after = runs
-    score = before.task.decides
+    score = before.task.primary_metric
     return {
         "seed": seed,
         "score": score,

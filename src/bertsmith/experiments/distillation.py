@@ -23,7 +23,7 @@ from bertsmith.pretraining.resolve_settings import settings_type
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Changes, resolve
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.fitted import FittedTask
 from bertsmith.training.distributed import rank_group
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def distill_task(
     known = teacher if isinstance(teacher, Model) else load(teacher)
     task = known.task
     own = {"teacher": {"model": str(known.path)}, "task": _as_the_teacher_reads(task)}
-    changes = resolve(finetune_settings(type(task)), settings, keywords, distill_task)
+    changes = resolve(finetune_settings(task.declaration), settings, keywords, distill_task)
     return finetune(
         task.name,
         model,
@@ -108,7 +108,7 @@ def distill_task(
     )
 
 
-def _as_the_teacher_reads(task: Task) -> dict[str, Any]:
+def _as_the_teacher_reads(task: FittedTask) -> dict[str, Any]:
     """The settings of its task that are not the defaults."""
     usual = type(task.settings)().model_dump(mode="json")
     return {

@@ -17,18 +17,19 @@ from bertsmith.artifacts.run_collection import RUNS_FILE, RUNS_REPORT_FILE, run_
 from bertsmith.errors import Diverged, InputError, option
 from bertsmith.experiments.multirun_plan import Grid, Planned, planned
 from bertsmith.experiments.multirun_report import report_of
-from bertsmith.finetuning.data import parts_of
-from bertsmith.finetuning.feature_cache import FEATURES, forget_states
-from bertsmith.finetuning.repeated_logs import drop_repeated_logs
+from bertsmith.finetuning.data import split_examples
+from bertsmith.finetuning.feature_cache import FEATURES, remove_features
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source
+from bertsmith.log_handlers import without_repeats
 from bertsmith.notebook import Report
 from bertsmith.runs.run_folder import SETTINGS, holds_run, keeping_runs, write_report, write_whole
 from bertsmith.settings import Changes, read_yaml, resolve
-from bertsmith.tasks.task import Task, task_type
+from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.registry import get_task
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +75,11 @@ def finetune_repeatedly(
     held-out answers together, where the task supports it. Raises as `finetune`; a run whose loss is no longer
     finite is reported, and the others follow.
     """
-    out, kind = Path(out), task_type(task)
+    out, declaration = Path(out), get_task(task)
     own = {name: keywords.pop(name) for name in ("dev_share", "sample", "label_names") if name in keywords}
-    changes = resolve(settings_type(kind), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS)
+    changes = resolve(
+        settings_type(declaration), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS
+    )
     if folds is not None and (dev is not None or own.get("dev_share") is not None):
         given = option("dev" if dev is not None else "dev_share")
         raise InputError(
@@ -85,7 +88,7 @@ def finetune_repeatedly(
             hint=f"omit {given}",
         )
     runs = planned(
-        kind,
+        declaration,
         recipe,
         changes,
         restarts=restarts,
@@ -93,7 +96,7 @@ def finetune_repeatedly(
         grid=grid,
         function=finetune_repeatedly,
     )
-    with atomic.folder_lock(out, "run"), keeping_runs(out), drop_repeated_logs() as repeat_filter:
+    with atomic.folder_lock(out, "run"), keeping_runs(out), without_repeats() as repeat_filter:
         _begin(out, runs, [train, dev], resume=resume, overwrite=overwrite)
         base = model if isinstance(model, Model) else load(model)
         reports: dict[str, dict[str, Any] | str] = {}
@@ -124,7 +127,7 @@ def finetune_repeatedly(
         pooled = None if folds is None else _pooled(out, runs, reports, train)
         found = report_of(runs, reports, pooled)
         write_report(out, found)
-        forget_states(out / FEATURES)
+        remove_features(out / FEATURES)
         for warning in found["warnings"]:
             logger.warning("%s", warning)
     return Report(found, ("runs", "summary", "best"))
@@ -214,23 +217,23 @@ def _pooled(
     for some in cells.values():
         if any(isinstance(reports[run.name], str) for run in some):
             continue
-        first: Task | None = None
+        first: FittedTask | None = None
         examples: list[Any] = []
         predictions: list[Any] = []
         for run in some:
             model = load(out / run.name)
             first = first or model.task
-            if not first.pooled:
+            if not first.metrics.comparable_across_models:
                 return None
-            held = _held_out(type(model.task), out / run.name, train)
+            held = _held_out(model.task, out / run.name, train)
             examples += held
             predictions += model.answering.answers(model.task.settings)(held)
         assert first is not None
-        found[some[0].name] = first.score(predictions, examples).to_dict()
+        found[some[0].name] = first.metrics.compute(predictions, examples).to_dict()
     return found
 
 
-def _held_out(kind: type[Task], run: Path, train: Source) -> list[Any]:
-    """The part of the training examples that a run did not train on."""
-    chosen = settings_type(task_type(kind.name)).from_file(run / SETTINGS)
-    return parts_of(kind, chosen.files, chosen.task, {"train": train})[1]
+def _held_out(task: FittedTask, run: Path, train: Source) -> list[Any]:
+    """Return the training examples that a run held out."""
+    settings = settings_type(task.declaration).from_file(run / SETTINGS)
+    return split_examples(task.declaration, settings.files, settings.task, {"train": train})[1]

@@ -13,7 +13,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.settings import Function, full_name, parse_assignment, read_yaml
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.registry import Task
 
 Grid = Mapping[str, Sequence[Any]] | Sequence[str]
 """Settings with the values to try: {"learning_rate": [5e-5, 3e-5]}, or as text: ["learning_rate=5e-5,3e-5"]."""
@@ -33,7 +33,7 @@ class Planned(NamedTuple):
 
 
 def planned(
-    kind: type[Task],
+    task: Task,
     recipe: str | Path | None,
     changes: Mapping[str, Any],
     *,
@@ -63,7 +63,7 @@ def planned(
                 hint="give the number of runs",
             )
     values = {} if recipe is None else read_yaml(recipe)
-    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
+    chosen = settings_type(task).of(values, str(recipe or "settings")).changed(without_other_budgets(changes))
     axes = _axes(chosen, grid, function)
     if twice := sorted(changes.keys() & axes.keys()):
         raise InputError(

@@ -90,8 +90,7 @@ class FittedTask:
         model: TaskModel,
         state: Mapping[str, Any],
     ) -> FittedTask:
-        decoder = task.part("decoder")(metadata, settings, state)
-        metrics = task.part("metrics")(metadata, settings, decoder)
+        report = create_report(task, metadata, settings, state)
         return cls(
             task,
             config,
@@ -100,9 +99,9 @@ class FittedTask:
             data=task.part("data")(settings, metadata),
             encoder=task.part("encoder")(config, metadata, settings),
             model=model,
-            decoder=decoder,
-            metrics=metrics,
-            report=task.part("report")(metadata, settings, metrics),
+            decoder=report.metrics.decoder,
+            metrics=report.metrics,
+            report=report,
         )
 
     @property
@@ -183,6 +182,16 @@ class FittedTask:
         """Return the predictions for examples, with the outputs that they were decoded from."""
         outputs = self.model.run(encoder, items, context)
         return Answers(outputs, items, examples, self.decoder.decode(outputs, items, examples))
+
+
+def create_report(
+    task: Task, metadata: Metadata, settings: Any, state: Mapping[str, Any] | None = None
+) -> TaskReport:
+    """Make the parts of a task that need no model: the report, its metrics, and their decoder."""
+    decoder = task.part("decoder")(metadata, settings, state or {})
+    metrics = task.part("metrics")(metadata, settings, decoder)
+    report: TaskReport = task.part("report")(metadata, settings, metrics)
+    return report
 
 
 def infer_task(checkpoint: HFCheckpoint, location: str) -> tuple[Task, Metadata]:
