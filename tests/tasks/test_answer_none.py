@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from torch import Tensor
 
 import bertsmith as bs
 import tiny_run
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError, Stopped
+from bertsmith.tasks.batching import Outputs
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
 from bertsmith.tasks.question_answering.decode import AnswerPrediction, QuestionAnsweringDecoder
 from bertsmith.training.metric_logger import Recorder
@@ -288,21 +290,21 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
     trained: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is chosen anew at each evaluation; the one after the best must not change it."""
-    stepped, calibrate, calls = Recorder.stepped, QuestionAnsweringDecoder.calibrate, [0]
+    stepped, calibrate, first = Recorder.stepped, QuestionAnsweringDecoder.calibrate, list[Tensor]()
 
     def signal_then_step(self: Recorder, number: int, *rest: Any) -> None:
         if number == 8:
             os.kill(os.getpid(), signal.SIGINT)
         stepped(self, number, *rest)
 
-    def worse_and_worse(self: QuestionAnsweringDecoder, *rest: Any) -> None:
-        calibrate(self, *rest)
-        calls[0] += 1
-        if calls[0] > 1:
+    def worse_after_the_first(self: QuestionAnsweringDecoder, outputs: Outputs, *rest: Any) -> None:
+        calibrate(self, outputs, *rest)
+        first.append(outputs.per_item[0])
+        if not torch.equal(outputs.per_item[0], first[0]):
             self.state["null_threshold"] = 1e6
 
     monkeypatch.setattr(Recorder, "stepped", signal_then_step)
-    monkeypatch.setattr(QuestionAnsweringDecoder, "calibrate", worse_and_worse)
+    monkeypatch.setattr(QuestionAnsweringDecoder, "calibrate", worse_after_the_first)
     settings = ["train.max_steps=60", "train.batch_size=4", "train.learning_rate=1e-6", "train.threads=1"]
     more = ["train.evaluate_every=1", "train.tensorboard=false"]
     files = {name: trained.path.parent / f"{name}.json" for name in ("train", "dev")}
