@@ -9,15 +9,15 @@ import torch
 
 import bertsmith as bs
 import tiny_run
+from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
+from bertsmith.tasks.registry import get_task
 from bertsmith.tasks.relation_extraction.data import RelationExample
-from bertsmith.tasks.settings import ClassSettings, RelateSettings, TagSettings
 from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tasks.texts import TextExample
 from bertsmith.tasks.truncation import Coverage, TruncationStats, group_by_example
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from squad_data import PASSAGE, head
-from task_files import fitted_task
+from squad_data import PASSAGE, answerer
 
 WORDS = tiny_run.WORDS
 
@@ -29,6 +29,15 @@ def config(tokens: int = len(tiny_run.TOKENS)) -> bs.ModelConfig:
     )  # fmt: skip
 
 
+def fitted(
+    task: str, metadata: dict[str, Any], tokens: int = len(tiny_run.TOKENS), **settings: Any
+) -> FittedTask:
+    declaration = get_task(task)
+    return FittedTask.create(
+        declaration, config(tokens), torch.Generator(), metadata, declaration.settings_type(**settings)
+    )
+
+
 def tagged(words: int) -> TagExample:
     return TagExample(tuple(WORDS[:words]), ("O",) * words, "here")
 
@@ -37,10 +46,7 @@ def tagged(words: int) -> TagExample:
     ("stride", "read", "windows"), [(None, Coverage(15, 6, 6), 1), (4, Coverage(15, 15, 6, 4), 4)]
 )
 def test_a_text_is_cut_or_read_in_windows(stride: int | None, read: Coverage, windows: int) -> None:
-    settings = ClassSettings(max_length=8, stride=stride)
-    task = fitted_task(
-        "classify", config(), torch.Generator(), {"labels": ["a", "b"], "pairs": False}, settings
-    )
+    task = fitted("classify", {"labels": ["a", "b"], "pairs": False}, max_length=8, stride=stride)
     items = task.encode([TextExample(" ".join(WORDS[:15]), None, "a", "here")], tiny_run.tokenizer())
     assert len(items) == windows
     assert task.truncation(items).coverages == [read]
@@ -48,7 +54,7 @@ def test_a_text_is_cut_or_read_in_windows(stride: int | None, read: Coverage, wi
 
 def test_tags_behind_the_first_window_would_be_lost() -> None:
     facts = {"labels": ["B-X", "O"], "scheme": "iob2", "usual": "O"}
-    task = fitted_task("tag", config(), torch.Generator(), facts, TagSettings(max_length=8))
+    task = fitted("tag", facts, max_length=8)
     items = task.encode([tagged(15), tagged(2)], tiny_run.tokenizer())
     account = task.truncation(items)
     long = len(next(group_by_example(items)))
@@ -79,7 +85,7 @@ def test_an_answer_counts_where_a_window_has_all_of_it(
 ) -> None:
     gold = () if answer is None else (ReferenceAnswer(answer, PASSAGE.index(answer)),)
     example = QuestionExample("kaba lode", PASSAGE, gold, "here", unanswerable=answer is None)
-    model = head(max_length=12, stride=stride)
+    model = answerer(max_length=12, stride=stride)
     account = model.truncation(model.encode([example], tiny_run.tokenizer()))
     assert account.coverages == [read]
     said = account.truncation_messages()
@@ -91,9 +97,7 @@ def test_an_answer_counts_where_a_window_has_all_of_it(
 def test_a_relation_far_from_the_beginning_is_read_all_the_same() -> None:
     tokens = [*tiny_run.TOKENS, "@", "#"]
     labels: dict[str, Any] = {"labels": ["a", "b"], "numbered": False, "none": None}
-    task = fitted_task(
-        "relate", config(len(tokens)), torch.Generator(), labels, RelateSettings(max_length=12)
-    )
+    task = fitted("relate", labels, len(tokens), max_length=12)
     words = WORDS[:9]
     text = " ".join(words)
     spans = [(text.index(word), text.index(word) + len(word)) for word in words[7:]]
