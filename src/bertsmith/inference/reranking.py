@@ -8,7 +8,7 @@ from typing import Any
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names
 from bertsmith.inference.model import Model
-from bertsmith.tasks.embedding.matches import SAME
+from bertsmith.tasks.embedding.data import MATCH_LABELS
 
 
 class Reranker:
@@ -38,7 +38,7 @@ class Reranker:
                 )
             return
         if label is None:
-            fit = [name for name in labels if name.casefold() in SAME]
+            fit = [name for name in labels if name.casefold() in MATCH_LABELS]
             self._label = fit[0] if len(fit) == 1 else None
         if self._label not in labels:
             raise InputError(
