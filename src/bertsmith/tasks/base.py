@@ -403,11 +403,13 @@ class TaskMetrics(ABC):
         baseline_reads_text: True if the baseline is a rival model that reads the texts.
         comparable_across_models: True if predictions of several models, such as those of cross-validation folds,
             can be scored as one set; False if their scores are on different scales.
+        loss_name: The name of `example_losses`, for display.
     """
 
     baseline_name: ClassVar[str] = "without looking at the text"
     baseline_reads_text: ClassVar[bool] = False
     comparable_across_models: ClassVar[bool] = True
+    loss_name: str = ""
 
     def __init__(self, metadata: Metadata, settings: Any, decoder: Any) -> None:
         self.metadata, self.settings, self.decoder = metadata, settings, decoder
@@ -421,11 +423,6 @@ class TaskMetrics(ABC):
     def logged_metrics(self) -> tuple[str, ...]:
         """The metrics that evaluations during training log, `primary_metric` among them."""
         return (self.primary_metric,)
-
-    @property
-    def loss_name(self) -> str:
-        """Return the name of `example_losses`, for display."""
-        return ""
 
     def labels(self, examples: Sequence[Any]) -> Sequence[tuple[str, ...]]:
         """Return the reference labels of each example by name; empty tuples if answers are not labels.

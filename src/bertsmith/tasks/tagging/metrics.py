@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from bertsmith.metrics.sufficient_statistics import (
 )
 from bertsmith.metrics.tagging_schemes import Scheme, SchemeViolation, find_violations
 from bertsmith.models.crf import ChainScores, log_partitions, path_scores
-from bertsmith.tasks.base import TaskMetrics
+from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.results import Diagnostic, Metrics, MetricTable
 from bertsmith.tasks.tagging.decode import TagDecoder, TagPrediction, padded_batches
@@ -34,6 +35,14 @@ class TagMetrics(TaskMetrics):
 
     decoder: TagDecoder
 
+    def __init__(self, metadata: Metadata, settings: Any, decoder: TagDecoder) -> None:
+        super().__init__(metadata, settings, decoder)
+        self.loss_name = (
+            "minus the log-likelihood of its tags"
+            if decoder.has_crf
+            else "the cross-entropy, summed over its words"
+        )
+
     @property
     def primary_metric(self) -> str:
         """Return the F1 of entities, or accuracy if tags have no scheme."""
@@ -43,13 +52,6 @@ class TagMetrics(TaskMetrics):
     def logged_metrics(self) -> tuple[str, ...]:
         """Return F1 and accuracy."""
         return ("f1", "accuracy") if self.metadata["scheme"] else ("accuracy",)
-
-    @property
-    def loss_name(self) -> str:
-        """Return the name of the loss, which is that of training."""
-        if self.decoder.has_crf:
-            return "minus the log-likelihood of its tags"
-        return "the cross-entropy, summed over its words"
 
     def labels(self, examples: Sequence[TagExample]) -> list[tuple[str, ...]]:
         """Return the names of the tags."""
