@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
 from bertsmith.finetuning.folds import folds_of
-from bertsmith.tasks.classification.classify import Classify
-from bertsmith.tasks.classification.regress import Regress
-from bertsmith.tasks.classification.texts import TextExample
+from bertsmith.tasks.classification.data import SingleLabelExample
+from bertsmith.tasks.texts import TextExample
 
 
 def example(text: int, label: int) -> TextExample:

@@ -25,6 +25,7 @@ from bertsmith.models.family import get_family
 from bertsmith.models.heads import SequenceClassificationHead
 from bertsmith.tasks.base import Decoder, Example, HFCheckpoint, TaskData, TaskEncoder, TaskModel
 from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
+from bertsmith.tasks.data_checks import check_string
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.settings import TextSettings
@@ -44,7 +45,7 @@ class TextExample(Example):
         second: The second text of a pair.
         label: The label as the file has it; None if it is unknown.
         location: The file and line.
-        row: The row of the table that the example was read from.
+        table_row: The row of the table that the example was read from.
         only_column: True if the text is of a table's only column, whose name the settings do not say.
         label_stripped: True if the label had white space around it.
     """
@@ -53,7 +54,7 @@ class TextExample(Example):
     second: str | None
     label: str | None
     location: str
-    row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+    table_row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
     only_column: bool = field(default=False, compare=False, repr=False)
     label_stripped: bool = field(default=False, compare=False, repr=False)
 
@@ -71,11 +72,6 @@ class TextExample(Example):
     def display_inputs(self) -> dict[str, str]:
         """Return the text, or both texts."""
         return {"text": self.text} | ({} if self.second is None else {"second": self.second})
-
-    @property
-    def table_row(self) -> Mapping[str, str] | None:
-        """Return the row of the table."""
-        return self.row
 
     @property
     def number(self) -> float:
@@ -102,46 +98,44 @@ class TextData(TaskData):
     def read(self, source: Source, *, labeled: bool = True) -> list[TextExample]:
         """Return the rows of a table; a .txt file without columns has one text per line."""
         settings = self.settings
-        table = read_table(
-            source,
-            delimiter=settings.delimiter,
-            header=settings.header,
-            encoding=settings.encoding,
-            keep_blank=not labeled,
-        )
-        if not labeled and not isinstance(source, InMemory) and _has_one_column(table, settings):
-            return _read_one_column(table, settings)
-        lines = table.plain and not labeled
-        option_note = f" {option('label_column', 2)})" if labeled else ")"
+        table = self._read_table(source, header=settings.header, keep_blank=not labeled)
+        text_column, has_rows = settings.text_column, True
+        only_column = not labeled and not isinstance(source, InMemory) and _has_one_column(table, settings)
+        if only_column:
+            has_rows = not settings.header or _names_a_column(table)
+            if not has_rows:
+                table = self._read_table(source, header=False, keep_blank=True)
+            (text_column,) = table.columns
+        elif table.plain and not labeled:
+            text_column, has_rows = "1", False
+        note = f" {option('label_column', 2)})" if labeled else ")"
         texts = table.column(
-            "1" if lines else settings.text_column,
+            text_column,
             "text_column",
             f" (of pairs the second one with {option('second_column')}; without a header: "
-            f"{option('header', False)} {option('text_column', 1)}{option_note}",
+            f"{option('header', False)} {option('text_column', 1)}{note}",
         )
-        has_pairs = settings.second_column is not None and not lines
+        has_pairs = has_rows and settings.second_column is not None
         seconds = table.column(settings.second_column, "second_column") if has_pairs else [None] * len(table)
         labels = table.column(settings.label_column, "label_column") if labeled else [None] * len(table)
-        examples = [
-            self.example_type(
-                text,
-                second,
-                None if label is None else label.strip(),
-                f"{source}:{row.line}",
-                None if lines else row.values,
-                label_stripped=label is not None and label != label.strip(),
+        examples = []
+        for row, text, second, label in zip(table, texts, seconds, labels, strict=True):
+            location, stripped = f"{source}:{row.line}", None if label is None else label.strip()
+            if stripped == "" and not self.allow_empty_label:
+                hint = "give each row a label, or remove the row"
+                raise InputError("empty_label", "the label is empty", location=location, hint=hint)
+            values = row.values if has_rows else None
+            is_changed = stripped != label
+            examples.append(
+                self.example_type(text, second, stripped, location, values, only_column, is_changed)
             )
-            for row, text, second, label in zip(table, texts, seconds, labels, strict=True)
-        ]
-        for example in examples:
-            if example.label == "" and not self.allow_empty_label:
-                raise InputError(
-                    "empty_label",
-                    "the label is empty",
-                    location=example.location,
-                    hint="give each row a label, or remove the row",
-                )
         return examples
+
+    def _read_table(self, source: Source, *, header: bool, keep_blank: bool) -> TabularFile:
+        delimiter, encoding = self.settings.delimiter, self.settings.encoding
+        return read_table(
+            source, delimiter=delimiter, header=header, encoding=encoding, keep_blank=keep_blank
+        )
 
     def from_inputs(
         self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
@@ -177,7 +171,7 @@ class TextData(TaskData):
             return [Diagnostic("spaces around labels", message, locations, shown)]
         if not examples or not examples[0].only_column:
             return []
-        file, row = examples[0].location.rpartition(":")[0], examples[0].row
+        file, row = examples[0].location.rpartition(":")[0], examples[0].table_row
         if row is None:
             message = f"{file}: its one column has no header, so the first line is read as a text"
         else:
@@ -284,12 +278,9 @@ class TextModel(TaskModel):
         self.labels = metadata.get("labels") or ["LABEL_0"]  # Hugging Face's name of a single output
         self.head = SequenceClassificationHead(config, generator, len(self.labels), pooled=settings.pooler)
         if not settings.pooler and get_family(config.model_type).heads.dense_act is not None:
-            raise InputError(
-                "pooler_not_applicable",
-                f"the head of {config.model_type} has no pooler, but a layer of its own",
-                argument="pooler",
-                hint=f"remove {option('pooler', False)}, or use a BERT or ALBERT model",
-            )
+            message = f"the head of {config.model_type} has no pooler, but a layer of its own"
+            hint = f"remove {option('pooler', False)}, or use a BERT or ALBERT model"
+            raise InputError("pooler_not_applicable", message, argument="pooler", hint=hint)
 
     @property
     def heads(self) -> Mapping[str, nn.Module]:
@@ -344,33 +335,18 @@ def parse_number(label: str | None, location: str) -> float:
         value = math.nan
     if math.isfinite(value):
         return value
-    hint = (
-        f"fix the row, or name another column with {option('label_column')}; for labels that are words, "
-        f"use {command('finetune', 'classify')}"
-    )
+    message, classify = f"'{label}' is not a number", command("finetune", "classify")
+    hint = f"fix the row, or name another column with {option('label_column')}; for words, use {classify}"
     if _DECIMAL_COMMA.fullmatch(label):
         hint = f"write it with a decimal point: {label.replace(',', '.')}"
-    raise InputError(
-        "not_a_number",
-        f"'{label}' is not a number",
-        location=location,
-        argument="label_column",
-        hint=hint,
-    )
+    raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
 
 
 def check_strings(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> None:
     """Raise InputError for an input that is not a string."""
     for name, values in columns.items():
         for value, location in zip(values, locations, strict=True):
-            if not isinstance(value, str):
-                raise InputError(
-                    "text_not_a_string",
-                    f"{value!r:.60} is not a string",
-                    location=location,
-                    argument=name,
-                    hint=f"give each {name} as a string",
-                )
+            check_string(value, name, location)
 
 
 def pairs_expected(location: str, settings: TextSettings) -> InputError:
@@ -392,29 +368,11 @@ def _has_one_column(table: TabularFile, settings: TextSettings) -> bool:
     return is_single and settings.text_column not in table.columns and not table.plain
 
 
-def _read_one_column(table: TabularFile, settings: TextSettings) -> list[TextExample]:
-    """Return the texts of a table of one column.
+def _names_a_column(table: TabularFile) -> bool:
+    """Return True if the first line of a table of one column is its name, not a text.
 
-    The first line is a text too, unless it is a single word above rows of which most have several words.
+    It is a name if it is a single word, and most rows have several words.
     """
     (name,) = table.columns
-    texts = table.column(name)
-    num_sentences = sum(len(text.split()) > 1 for text in texts)
-    has_keys = bare_suffix(table.path) == ".jsonl"
-    has_header = (
-        has_keys or not settings.header or (len(name.split()) == 1 and 2 * num_sentences > len(table))
-    )
-    examples = [
-        TextExample(
-            text,
-            None,
-            None,
-            f"{table.path}:{row.line}",
-            row.values if has_header else None,
-            only_column=True,
-        )
-        for text, row in zip(texts, table, strict=True)
-    ]
-    if not has_header:
-        examples.insert(0, TextExample(name, None, None, f"{table.path}:1", only_column=True))
-    return examples
+    num_sentences = sum(len(row.values.get(name, "").split()) > 1 for row in table)
+    return bare_suffix(table.path) == ".jsonl" or (len(name.split()) == 1 and 2 * num_sentences > len(table))

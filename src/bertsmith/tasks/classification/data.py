@@ -133,12 +133,8 @@ def split_labels(example: TextExample, separator: str | None) -> list[str]:
             return [str(label) for label in labels]
     parts = [label.strip() for label in text.split(separator)] if text else []
     if not all(parts):
-        raise InputError(
-            "empty_label",
-            f"a label in '{text}' is empty",
-            location=example.location,
-            hint=f"separate labels by {separator!r}, or set {option('label_separator')}",
-        )
+        hint = f"separate labels by {separator!r}, or set {option('label_separator')}"
+        raise InputError("empty_label", f"a label in '{text}' is empty", location=example.location, hint=hint)
     return parts
 
 
@@ -209,10 +205,7 @@ def class_weights(settings: ClassSettings, labels: Sequence[str], balanced: Sequ
     if weights == "balanced":
         return list(balanced)
     if unknown := [name for name in weights if name not in labels]:
-        raise InputError(
-            "unknown_label",
-            f"there is no label '{unknown[0]}'",
-            argument="class_weights",
-            hint=f"the labels are {', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}",
-        )
+        message = f"there is no label '{unknown[0]}'"
+        hint = f"the labels are {', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}"
+        raise InputError("unknown_label", message, argument="class_weights", hint=hint)
     return [weights.get(label, 1.0) for label in labels]

@@ -76,28 +76,27 @@ class ClassificationMetrics(LabelMetrics):
         f1, support = (np.array([row[name] for row in by_label.values()]) for name in ("f1", "support"))
         truncation, notes = truncation_metrics(predictions, TextEncoder.truncation_hint)
         details: dict[str, Any] = {**truncation, "classes": by_label}
-        numbers = {
+        values = {
             "accuracy": float(accuracy_score(targets, predicted)),
             "macro_f1": float(f1.mean()),
             "weighted_f1": float((f1 * support).sum() / max(1, support.sum())),
-            # The correlation of a single label is not defined.
-            "matthews": float(matthews_corrcoef(targets, predicted))
-            if len({*targets, *predicted}) > 1
-            else 0.0,
+            "matthews": 0.0,  # not defined for a single label
         }
+        if len({*targets, *predicted}) > 1:
+            values["matthews"] = float(matthews_corrcoef(targets, predicted))
         scores = [p.score for p in predictions if p.score is not None]
         if scores:
             bins = reliability_bins(scores, [t == p for t, p in zip(targets, predicted, strict=True)])
-            numbers["calibration_error"] = expected_calibration_error(bins)
+            values["calibration_error"] = expected_calibration_error(bins)
             details["calibration"] = [reliability_bin._asdict() for reliability_bin in bins]
-        numbers["examples"] = len(examples)
+        values["examples"] = len(examples)
         tables = [_table_by_label(by_label)]
         details["confusion"] = _confusion(targets, predicted, self._labels)
         if len(self._labels) <= _MAX_TABLE_LABELS:
             rows = zip(self._labels, details["confusion"], strict=True)
             columns = ["truth, down; prediction, across", *self._labels]
             tables.append(MetricTable("", columns, [[label, *map(str, row)] for label, row in rows]))
-        return Metrics(numbers, details, tables, notes)
+        return Metrics(values, details, tables, notes)
 
     def baseline(self, training: Sequence[TextExample], validation: Sequence[TextExample]) -> Metrics:
         """Return the metrics of the most frequent label."""
@@ -153,21 +152,16 @@ class MultilabelMetrics(LabelMetrics):
         Macro F1 is the mean over all of the model's labels. A label that neither occurs nor is predicted has an F1
         of 0, as in scikit-learn, and no average precision. Average precision does not depend on thresholds.
         """
-        from sklearn.metrics import average_precision_score, f1_score
+        from sklearn.metrics import average_precision_score
 
         targets, predicted = self.target_matrix(examples), self._prediction_matrix(predictions)
         by_label = _metrics_by_label(targets, predicted, self._labels, self.decoder.thresholds)
         occurs, scores = targets.any(0), self.score_matrix(predictions)
         ranked = average_precision_score(targets[:, occurs], scores[:, occurs]) if occurs.any() else 0.0
-        numbers = {
-            "macro_f1": float(np.mean([row["f1"] for row in by_label.values()])),
-            "micro_f1": float(f1_score(targets, predicted, average="micro", zero_division=0)),
-            "all_right": float((targets == predicted).all(1).mean()),
-            "average_precision": float(ranked),
-            "examples": len(examples),
-        }
+        values = self.sufficient_statistics(predictions, examples).scores()
+        values |= {"average_precision": float(ranked), "examples": len(examples)}
         truncation, notes = truncation_metrics(predictions, TextEncoder.truncation_hint)
-        return Metrics(numbers, {**truncation, "classes": by_label}, [_table_by_label(by_label)], notes)
+        return Metrics(values, {**truncation, "classes": by_label}, [_table_by_label(by_label)], notes)
 
     def baseline(self, training: Sequence[TextExample], validation: Sequence[TextExample]) -> Metrics:
         """Return, for each metric, the better of two constant predictions.

@@ -40,12 +40,9 @@ class ClassificationModel(TextModel):
         if self.settings.init_head_from == "none":
             return {}
         if (num_labels := len(self.metadata["labels"])) != 2:
-            raise InputError(
-                "init_head_label_count",
-                f"the head for the next sentence has two outputs, and there are {num_labels} labels",
-                argument="init_head_from",
-                hint=f"remove {option('init_head_from')}",
-            )
+            message = f"the head for the next sentence has two outputs, and there are {num_labels} labels"
+            hint = f"remove {option('init_head_from')}"
+            raise InputError("init_head_label_count", message, argument="init_head_from", hint=hint)
         if self.head.pooler is None or self.features.parts:
             raise InputError(
                 "init_head_without_pooler",

@@ -70,7 +70,7 @@ class EmbeddingExample(Example):
         negatives: Texts that do not match.
         label: The label or score of a pair.
         location: The file and line.
-        row: The row of the table that the example was read from.
+        table_row: The row of the table that the example was read from.
     """
 
     query: str
@@ -78,7 +78,7 @@ class EmbeddingExample(Example):
     negatives: tuple[str, ...]
     label: str | None
     location: str
-    row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+    table_row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -105,11 +105,6 @@ class EmbeddingExample(Example):
         """The text, and the other text if there is a single one."""
         others = self.texts[1:]
         return {"text": self.query} | ({"second": others[0]} if len(others) == 1 else {})
-
-    @property
-    def table_row(self) -> Mapping[str, str] | None:
-        """The row of the table."""
-        return self.row
 
 
 class EmbeddingMetadata(BaseModel):
@@ -169,12 +164,8 @@ class EmbeddingData(TaskData):
             )
             examples = _read_rows(table, find_columns(table, settings, labeled=labeled))
         if not examples:
-            raise InputError(
-                "no_examples",
-                "this file has no examples",
-                location=source,
-                hint="give a file with at least one example",
-            )
+            hint = "give a file with at least one example"
+            raise InputError("no_examples", "this file has no examples", location=source, hint=hint)
         return examples
 
     def from_inputs(
@@ -188,12 +179,9 @@ class EmbeddingData(TaskData):
             texts = [text.split("\t") for text in columns["text"]]
         for (_, *others), location in zip(texts, locations, strict=True):
             if len(others) > 1:
-                raise InputError(
-                    "too_many_tabs",
-                    f"this line has {len(others)} tabs",
-                    location=location,
-                    hint="separate the two texts of a pair by one tab",
-                )
+                message = f"this line has {len(others)} tabs"
+                hint = "separate the two texts of a pair by one tab"
+                raise InputError("too_many_tabs", message, location=location, hint=hint)
         return [
             EmbeddingExample(query, tuple(others), (), None, location)
             for (query, *others), location in zip(texts, locations, strict=True)
@@ -209,8 +197,8 @@ class EmbeddingData(TaskData):
 
     def to_row(self, example: EmbeddingExample) -> dict[str, Any]:
         """Return the row of the table, or a query with its passages."""
-        if example.row is not None:
-            return dict(example.row)
+        if example.table_row is not None:
+            return dict(example.table_row)
         return {"query": example.query, "positives": example.positives, "negatives": example.negatives}
 
     def fit_metadata(self, examples: Sequence[EmbeddingExample], label_names: LabelNames | None) -> Metadata:
@@ -227,12 +215,9 @@ class EmbeddingData(TaskData):
         highest = max(scores) if settings.highest_score is None else settings.highest_score
         for score, example in zip(scores, examples, strict=True):
             if not lowest <= score <= highest:
-                raise InputError(
-                    "score_out_of_range",
-                    f"the score {score:g} is not between {lowest:g} and {highest:g}",
-                    location=example.location,
-                    hint=f"fix the row, or set {option('lowest_score')} and {option('highest_score')}",
-                )
+                message = f"the score {score:g} is not between {lowest:g} and {highest:g}"
+                hint = f"fix the row, or set {option('lowest_score')} and {option('highest_score')}"
+                raise InputError("score_out_of_range", message, location=example.location, hint=hint)
         return metadata | {"lowest_score": lowest, "highest_score": highest}
 
     def check_validation(self, examples: Sequence[EmbeddingExample], metadata: Metadata) -> None:
@@ -312,12 +297,9 @@ def detect_same_label(examples: Sequence[EmbeddingExample], settings: EmbedSetti
     labels = sorted({str(example.label) for example in examples if example.label is not None})
     if settings.same_label is not None:
         if settings.same_label not in labels:
-            raise InputError(
-                "unknown_label",
-                f"no pair has the label '{settings.same_label}'",
-                argument="same_label",
-                hint=f"the labels are {join_names(labels)}",
-            )
+            message = f"no pair has the label '{settings.same_label}'"
+            hint = f"the labels are {join_names(labels)}"
+            raise InputError("unknown_label", message, argument="same_label", hint=hint)
         return settings.same_label
     matching = [label for label in labels if label.casefold() in MATCH_LABELS]
     if len(matching) != 1:
@@ -340,12 +322,8 @@ def _read_rows(table: TabularFile, names: Columns) -> list[EmbeddingExample]:
     for row, text, second, label, negative in zip(table, *columns, strict=True):
         location = f"{table.path}:{row.line}"
         if label is not None and not label.strip():
-            raise InputError(
-                "empty_label",
-                "the label is empty",
-                location=location,
-                hint="give each row a label, or remove the row",
-            )
+            hint = "give each row a label, or remove the row"
+            raise InputError("empty_label", "the label is empty", location=location, hint=hint)
         positives, negatives = (() if value is None else (value,) for value in (second, negative))
         label = None if label is None else label.strip()
         values = None if table.plain else row.values

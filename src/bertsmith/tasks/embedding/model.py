@@ -146,18 +146,12 @@ def excluded_passages(items: Sequence[Item]) -> NDArray[np.bool_]:
         Booleans [B, C] with columns as in `EmbeddingModel.tensors`; False for a query's own positive.
     """
     keys = [[sequence_key(sequence) for sequence in item.sequences] for item in items]
-    columns: dict[bytes, list[int]] = defaultdict(list)
     passages = [row[1] for row in keys] + [row[2] for row in keys if len(row) > 2]
-    for column, passage in enumerate(passages):
-        columns[passage].append(column)
     positives: dict[bytes, set[bytes]] = defaultdict(set)
     for (query, *_), item in zip(keys, items, strict=True):
         positives[query] |= item.positive_keys if isinstance(item, EmbeddingItem) else frozenset()
-    excluded = np.zeros((len(items), len(passages)), dtype=np.bool_)
-    for row, (query, *_) in enumerate(keys):
-        for positive in positives[query]:
-            excluded[row, columns.get(positive, [])] = True
-        excluded[row, row] = False
+    excluded = np.array([[passage in positives[query] for passage in passages] for query, *_ in keys])
+    np.fill_diagonal(excluded, False)
     return excluded
 
 
