@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from bertsmith.tasks.task import Prediction, Task, task_type
 from sklearn.feature_extraction import FeatureHasher
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, SGDClassifier
@@ -25,8 +26,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from bertsmith import rng
 from bertsmith.models.config import ModelConfig
-from bertsmith.tasks.scores import Scores
-from bertsmith.tasks.task import Prediction, Task, task_type
+from bertsmith.tasks.results import Metrics
 
 INVERSE_REGULARIZATION = (0.1, 1, 10, 100)
 TOKEN_COUNTS = {"tokens": 0, "tokens_read": 0}  # which the task's scores require
@@ -91,7 +91,7 @@ def read_task(
     return task_class, settings, task_class.read(train, settings), task_class.read(dev, settings)
 
 
-def score_of(scores: Scores, metric: str) -> float:
+def score_of(scores: Metrics, metric: str) -> float:
     """Return a score by its name; F1 of two classes is that of class "1", as in GLUE."""
     is_of_class = metric == "f1" and "classes" in scores.details
     return float(scores.details["classes"]["1"]["f1"] if is_of_class else scores.numbers[metric])

@@ -24,6 +24,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
+from bertsmith.tasks.tagging.words import TagItem
 from torch import Tensor, nn
 
 import bertsmith as bs
@@ -35,8 +36,7 @@ from bertsmith.hardware import Precision
 from bertsmith.inference.significance import compared
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import Layers
-from bertsmith.tasks.items import Item, ItemStream
-from bertsmith.tasks.tagging.words import TagItem
+from bertsmith.tasks.batching import Item, ItemStream
 from bertsmith.training.settings import TrainSettings
 from ours import OurTrainer
 from reference import make_adamw, set_learning_rate, time_interleaved

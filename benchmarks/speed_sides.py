@@ -18,6 +18,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+from bertsmith.tasks.task import task_type
 from torch import Tensor, nn
 
 import bertsmith as bs
@@ -32,8 +33,7 @@ from bertsmith.models.fused_cross_entropy import vocabulary_chunks
 from bertsmith.models.layers import ONEDNN
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.tasks.items import ItemStream
-from bertsmith.tasks.task import task_type
+from bertsmith.tasks.batching import ItemStream
 from bertsmith.training.data_loader import Position, batches
 from bertsmith.training.settings import TrainSettings
 from corpus import prepare_corpus

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bertsmith.tasks.task import task_type
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
@@ -14,7 +15,6 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import presets
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings, may_change
-from bertsmith.tasks.task import task_type
 from reference_table import table
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from bertsmith.tasks.task import task_type
 
 import bertsmith as bs
 import tiny_run
@@ -29,7 +30,6 @@ from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.reports.loss_curve import plot_loss_curve
 from bertsmith.settings import resolve
 from bertsmith.tasks.registry import TASKS
-from bertsmith.tasks.task import task_type
 
 SHORT: dict[str, Any] = {
     "max_steps": 3,

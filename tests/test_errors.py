@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bertsmith.tasks.task import task_type
 
 import bertsmith as bs
 from bertsmith.corpus.checks.check import CheckOptions
@@ -20,7 +21,6 @@ from bertsmith.objectives.objective import OBJECTIVES, objective_type
 from bertsmith.pretraining.extend_vocabulary import Choice
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.registry import TASKS
-from bertsmith.tasks.task import task_type
 
 SOURCE = Path(bs.__file__).parent
 COMMAND_LINE_ONLY = {"json", "format", "help"}

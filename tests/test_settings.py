@@ -187,9 +187,10 @@ def test_a_recipe_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -> None:
+    from bertsmith.tasks.task import task_type
+
     from bertsmith.finetuning.settings import settings_type
     from bertsmith.pretraining.settings import PretrainSettings
-    from bertsmith.tasks.task import task_type
 
     names = ("dataloader_num_workers", "save_steps", "save_total_limit", "report_to", "threads", "fsdp")
     computing = ("kernels", "cuda_graphs", "deterministic")

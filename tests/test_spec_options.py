@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from bertsmith.tasks.task import task_type
 
 from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
@@ -18,7 +19,6 @@ from bertsmith.models.parameter_count import count_parameters, omitted_terms
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings
 from bertsmith.tasks.settings import AnswerSettings, ClassSettings, TagSettings
-from bertsmith.tasks.task import task_type
 
 # row, settings, name, default, another value that may be chosen
 OPTIONS: list[tuple[str, type[Settings], str, Any, Any]] = [

@@ -41,28 +41,43 @@ class _Formatter(logging.Formatter):
         return f"{record.levelname.lower()}: {message}" if record.levelno >= logging.WARNING else message
 
 
-class _RepeatFilter(logging.Filter):
-    """Drop records whose message was logged before."""
+class RepeatFilter(logging.Filter):
+    """Drop records whose text was logged before; after the first run also tables, which differ in details.
+
+    Attributes:
+        is_first_run: True as long as tables are logged.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._messages: set[str] = set()
+        self.is_first_run = True
+        self._texts: set[str] = set()
+        self._record: logging.LogRecord | None = None
+        self._is_new = True
 
     def filter(self, record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        is_new = message not in self._messages
-        self._messages.add(message)
-        return is_new
+        """Return whether the record is new; all handlers of one record get the same answer."""
+        if record is not self._record:
+            text = record.getMessage()
+            is_table = "\n" in text
+            self._is_new = text not in self._texts and (self.is_first_run or not is_table)
+            self._record = record
+            self._texts.add(text)
+        return self._is_new
 
 
 @contextmanager
-def without_repeats() -> Iterator[None]:
-    """Return a context manager that prints each message once, since several models may log the same."""
-    handlers, repeat_filter = [*logger.handlers], _RepeatFilter()
+def without_repeats() -> Iterator[RepeatFilter]:
+    """Return a context manager that logs each text once, since several models or runs may log the same."""
+    # A filter of a logger does not see the records of its children, so the handlers have it.
+    handlers = [*logger.handlers, *logging.getLogger().handlers]
+    if logging.lastResort is not None:
+        handlers.append(logging.lastResort)
+    repeat_filter = RepeatFilter()
     for handler in handlers:
         handler.addFilter(repeat_filter)
     try:
-        yield
+        yield repeat_filter
     finally:
         for handler in handlers:
             handler.removeFilter(repeat_filter)

@@ -159,9 +159,10 @@ def test_every_help_has_an_example_or_names_its_verbs(
 
 
 def test_help_lists_each_setting_once(capsys: pytest.CaptureFixture[str]) -> None:
+    from bertsmith.tasks.task import task_type
+
     from bertsmith.finetuning.settings import settings_type
     from bertsmith.pretraining.settings import PretrainSettings
-    from bertsmith.tasks.task import task_type
 
     verbs: list[tuple[list[str], type[Settings]]] = [(["pretrain"], PretrainSettings)]
     verbs += [(["finetune", task], settings_type(task_type(task))) for task in TASKS]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from bertsmith.tasks.task import Task
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -22,7 +23,6 @@ from bertsmith.errors import InputError
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
 from bertsmith.tasks import items as task_items
-from bertsmith.tasks.task import Task
 from bertsmith.tasks.task_distillation import Taught
 from family_harness import transformers
 from run_equality import killed_in

@@ -35,7 +35,7 @@ class Made(NamedTuple):
 
     def again(self, out: Path, *settings: str, **more: Any) -> bs.Model:
         train, dev, _ = self.files
-        own = [f"task.beside={self.right.path}", *STEPS, *OWN.get(self.kind, []), *settings]
+        own = [f"task.second_encoder={self.right.path}", *STEPS, *OWN.get(self.kind, []), *settings]
         with tiny_run.logged(self.messages):
             return bs.finetune(
                 self.kind.split()[0], self.left, out, train=train, validation=dev, settings=own, **more
@@ -122,7 +122,7 @@ def test_the_states_are_those_of_both_side_by_side(bases: tuple[bs.Model, bs.Mod
     """Of a text the last token's of the one and the first token's of the other, each having seen all of it."""
     left, right = bases
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
-    few = [f"task.beside={right.path}", *STEPS, "train.learning_rate=1e-10"]
+    few = [f"task.second_encoder={right.path}", *STEPS, "train.learning_rate=1e-10"]
     model = bs.finetune("classify", left, tmp_path / "run", train=rows, validation=rows, settings=few)
     features = model.task.features
     packed = Packed.from_lists([[2, 9, 12, 3], [2, 20, 3]], [[0] * 4, [0] * 3])
@@ -140,7 +140,7 @@ def test_the_states_are_those_of_both_side_by_side(bases: tuple[bs.Model, bs.Mod
 def test_a_vocabulary_is_extended_in_both_models(bases: tuple[bs.Model, bs.Model], tmp_path: Path) -> None:
     left, right = bases
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
-    settings = [f"task.beside={right.path}", *STEPS]
+    settings = [f"task.second_encoder={right.path}", *STEPS]
     model = bs.finetune("classify", left, tmp_path / "run", train=rows, validation=rows, settings=settings)
     words = tmp_path / "words.txt"
     words.write_text("kabalode\n", encoding="utf-8")
@@ -157,7 +157,7 @@ def test_no_other_direction_is_what_the_help_calls_none(
     bases: tuple[bs.Model, bs.Model], tmp_path: Path
 ) -> None:
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
-    for number, none in enumerate(("task.beside=", "task.beside=none")):
+    for number, none in enumerate(("task.second_encoder=", "task.second_encoder=none")):
         model = bs.finetune(
             "classify",
             bases[0],
@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_refused(bases: tuple[bs.Model, bs.Model], tmp_path
         ),
         (left, right, ("task.head=bilstm",), "excludes a BiLSTM"),
     ):
-        settings = [f"task.beside={beside.path}", *STEPS, *more]
+        settings = [f"task.second_encoder={beside.path}", *STEPS, *more]
         with pytest.raises(InputError) as caught:
             bs.finetune("classify", base, tmp_path / "run", train=rows, validation=rows, settings=settings)
         assert said in str(caught.value)

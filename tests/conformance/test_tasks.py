@@ -1,8 +1,8 @@
-"""The price of a task: one that is written here alone is trained, saved, loaded, evaluated and predicted with.
+"""The price of a task: one that is declared here alone is trained, saved, loaded, evaluated and predicted with.
 
-It has what classification has not: several sequences an item (a text and its halves, which stay together), several
-items an example, a target that is a list of numbers, outputs of as many rows as there are tokens, a loss of two
-parts, no labels, a split without strata.
+It has what classification has not: several sequences an item (a text and its reversed copy), several items an
+example, a target that is a list of numbers, outputs of as many rows as there are tokens, a loss of two parts, no
+labels, a split without strata.
 """
 
 from __future__ import annotations
@@ -25,10 +25,19 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.loss import Loss
 from bertsmith.models.heads import LinearHead, Pooler
 from bertsmith.settings import Settings
-from bertsmith.tasks.items import Encoded, Item, TaskBatch
-from bertsmith.tasks.registry import TASKS
-from bertsmith.tasks.scores import Scores, ScoreTable
-from bertsmith.tasks.task import Prediction, Task
+from bertsmith.tasks.base import (
+    Decoder,
+    Example,
+    Prediction,
+    TaskData,
+    TaskEncoder,
+    TaskMetrics,
+    TaskModel,
+    TaskReport,
+)
+from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence
+from bertsmith.tasks.registry import TASKS, Task
+from bertsmith.tasks.results import Metrics, MetricTable
 
 
 class ToySettings(Settings):
@@ -39,57 +48,61 @@ class ToySettings(Settings):
 
 
 @dataclass(frozen=True)
-class Line:
+class Line(Example):
     words: list[str]
     lengths: list[float] | None
-    place: str
+    location: str
+
+    @property
+    def group_key(self) -> tuple[str, ...]:
+        return tuple(self.words)
 
 
-class Toy(Task):
-    """Each word's number of letters, from the model's rows; one item for every few words, each with a copy of it
-    turned round."""
+class ToyData(TaskData):
+    def read(self, source: Any, *, labeled: bool = True) -> list[Line]:
+        rows = [json.loads(line) for line in Path(source).read_text().splitlines()]
+        words_of_rows = [row[self.settings.words_key] for row in rows]
+        return [
+            Line(words, [float(len(w)) for w in words] if labeled else None, f"{source}:{i}")
+            for i, words in enumerate(words_of_rows, 1)
+        ]
 
-    name = "toy"
-    summary = "letters of each word"
-    inputs = ("words",)
-    settings_type = ToySettings
-    loss_weights = {"rows": 1.0, "sums": 0.5}  # noqa: RUF012
+    def from_inputs(self, columns: Mapping[str, Any], locations: Sequence[str]) -> list[Line]:
+        return [Line(text.split(), None, at) for text, at in zip(columns["words"], locations, strict=True)]
 
-    def __init__(self, config: Any, generator: torch.Generator, facts: Any, settings: ToySettings) -> None:
-        super().__init__(config, generator, facts, settings)
-        self.pooler = Pooler(config, generator)
-        self.head = LinearHead(config, generator, 1)
+    def to_row(self, example: Line) -> dict[str, Any]:
+        return {self.settings.words_key: example.words}
 
-    @classmethod
-    def read(cls, file: Any, settings: ToySettings, *, labelled: bool = True) -> list[Line]:
-        rows = [json.loads(line) for line in Path(file).read_text().splitlines()]
-        found = []
-        for i, row in enumerate(rows, 1):
-            words = row[settings.words_key]
-            found.append(Line(words, [float(len(w)) for w in words] if labelled else None, f"{file}:{i}"))
-        return found
 
-    @classmethod
-    def of_inputs(cls, columns: Mapping[str, Any], settings: Any, places: Sequence[str]) -> list[Line]:
-        return [Line(text.split(), None, place) for text, place in zip(columns["words"], places, strict=True)]
-
-    @classmethod
-    def as_row(cls, example: Line, settings: ToySettings) -> dict[str, Any]:
-        return {settings.words_key: example.words}
-
-    @classmethod
-    def content(cls, example: Line) -> tuple[str, ...]:
-        return tuple(example.words)
+class ToyEncoder(TaskEncoder):
+    """An item for every few words: the words, and the words reversed."""
 
     def encode(self, examples: Sequence[Line], tokenizer: bs.Tokenizer) -> list[Item]:
         items = []
         for number, example in enumerate(examples):
             for at in range(0, len(example.words), self.settings.part_words):
-                some = slice(at, at + self.settings.part_words)
-                words = example.words[some]
-                both = [Encoded.of(tokenizer.encode(" ".join(w))) for w in (words, words[::-1])]
-                items.append(Item(number, tuple(both), example.lengths[some] if example.lengths else None))
+                part = slice(at, at + self.settings.part_words)
+                words = example.words[part]
+                both = [
+                    TokenSequence.from_encoding(tokenizer.encode(" ".join(w))) for w in (words, words[::-1])
+                ]
+                items.append(Item(number, tuple(both), example.lengths[part] if example.lengths else None))
         return items
+
+
+class ToyModel(TaskModel):
+    """Each word's number of letters, from the model's rows."""
+
+    loss_weights = {"rows": 1.0, "sums": 0.5}  # noqa: RUF012
+
+    def __init__(self, config: Any, generator: torch.Generator, metadata: Any, settings: ToySettings) -> None:
+        super().__init__(config, generator, metadata, settings)
+        self.pooler = Pooler(config, generator)
+        self.head = LinearHead(config, generator, 1)
+
+    @property
+    def heads(self) -> dict[str, nn.Module]:
+        return {"pooler": self.pooler, "classifier": self.head}
 
     def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
         tensors, counts = {}, {}
@@ -97,10 +110,6 @@ class Toy(Task):
             tensors["lengths"] = torch.tensor([n for item in items for n in item.target])
             counts = {"rows": len(tensors["lengths"]), "sums": len(items)}
         return tensors, counts
-
-    @property
-    def heads(self) -> dict[str, nn.Module]:
-        return {"pooler": self.pooler, "classifier": self.head}
 
     def outputs(self, encoder: Any, batch: TaskBatch) -> list[Tensor]:
         assert set(batch.sizes) == {2}
@@ -110,32 +119,54 @@ class Toy(Task):
         return [(a[1:-1] + b[1:-1].flip(0)) / 2 for a, b in zip(parts[::2], parts[1::2], strict=True)]
 
     def loss(self, encoder: Any, batch: TaskBatch) -> Loss:
-        found, wanted = torch.cat(self.outputs(encoder, batch)), batch.tensors["lengths"]
-        miss = (found - wanted).square().sum()
-        return Loss({"rows": miss, "sums": (found.sum() - wanted.sum()).abs()}, batch.counts)
+        predicted, lengths = torch.cat(self.outputs(encoder, batch)), batch.tensors["lengths"]
+        errors = (predicted - lengths).square().sum()
+        return Loss({"rows": errors, "sums": (predicted.sum() - lengths.sum()).abs()}, batch.counts)
 
-    def decode(self, outputs: Any, items: Any, examples: Any) -> list[Prediction]:
+
+@dataclass
+class ToyPrediction(Prediction):
+    words: list[str]
+    lengths: list[float]
+
+
+class ToyDecoder(Decoder):
+    def decode(self, outputs: Any, items: Any, examples: Any) -> list[ToyPrediction]:
         lengths: list[list[float]] = [[] for _ in examples]
-        for output, item in zip(outputs, items, strict=True):
+        for output, item in zip(outputs.per_item, items, strict=True):
             lengths[item.example] += output.tolist()
-        return [{"words": e.words, "lengths": n} for e, n in zip(examples, lengths, strict=True)]
+        return [ToyPrediction(e.words, n) for e, n in zip(examples, lengths, strict=True)]
 
-    @property
-    def decides(self) -> str:
-        return "close"
 
-    def score(self, predictions: Any, examples: Any) -> Scores:
+class ToyMetrics(TaskMetrics):
+    primary_metric = "close"
+
+    def compute(self, predictions: Any, examples: Any) -> Metrics:
         pairs = [
             (guess, truth)
             for p, e in zip(predictions, examples, strict=True)
-            for guess, truth in zip(p["lengths"], e.lengths, strict=True)
+            for guess, truth in zip(p.lengths, e.lengths, strict=True)
         ]
         close = sum(abs(g - t) < 0.5 for g, t in pairs) / len(pairs)
-        table = ScoreTable("by hand", ["what", "number"], [["words", str(len(pairs))]])
-        return Scores({"close": close, "examples": len(examples)}, {"words": len(pairs)}, [table])
+        table = MetricTable("by hand", ["what", "number"], [["words", str(len(pairs))]])
+        return Metrics({"close": close, "examples": len(examples)}, {"words": len(pairs)}, [table])
 
-    def baseline(self, training: Sequence[Line], dev: Sequence[Line]) -> Scores:
-        return self.score([{"lengths": [4.0] * len(e.words)} for e in dev], dev)
+    def baseline(self, training: Sequence[Line], validation: Sequence[Line]) -> Metrics:
+        return self.compute([ToyPrediction(e.words, [4.0] * len(e.words)) for e in validation], validation)
+
+
+TOY = Task(
+    name="toy",
+    summary="letters of each word",
+    folder=__name__,
+    settings_type=ToySettings,
+    data=f"{__name__}:ToyData",
+    encoder=f"{__name__}:ToyEncoder",
+    model=f"{__name__}:ToyModel",
+    decoder=f"{__name__}:ToyDecoder",
+    metrics=f"{__name__}:ToyMetrics",
+    inputs=("words",),
+)
 
 
 def lines(path: Path, number: int, seed: int) -> Path:
@@ -152,7 +183,7 @@ def base(tmp_path: Path) -> bs.Model:
 def test_it_is_trained_saved_loaded_and_served(
     base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(TASKS, "toy", Toy)
+    monkeypatch.setitem(TASKS, "toy", TOY)
     short = ["train.max_steps=4", "train.learning_rate=1e-3", "train.threads=1", "train.report_to=none"]
     run = bs.finetune(
         "toy",
@@ -182,7 +213,7 @@ def test_it_is_trained_saved_loaded_and_served(
 def test_the_verbs_have_its_options_and_print_its_scores(
     base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(TASKS, "toy", Toy)
+    monkeypatch.setitem(TASKS, "toy", TOY)
     help_text = CliRunner().invoke(bertsmith, ["finetune", "toy", "--help"]).output
     assert "--words-key" in help_text
     assert "--label-column" not in help_text
@@ -204,3 +235,15 @@ def test_the_verbs_have_its_options_and_print_its_scores(
     assert rows.stdout.splitlines()[0] == "line,words,lengths"
     assert [line.split(",")[0] for line in rows.stdout.splitlines()[1:]] == ["1", "2", "3", "4", "5", "6"]
     assert json.loads(told.stdout)["examples"] == 6
+
+
+@pytest.mark.parametrize(
+    "part", [Example, TaskData, TaskEncoder, TaskModel, Decoder, TaskMetrics, TaskReport]
+)
+def test_no_part_has_more_than_ten_methods_to_override(part: type) -> None:
+    methods = [
+        name
+        for name, value in vars(part).items()
+        if not name.startswith("_") and (callable(value) or isinstance(value, property))
+    ]
+    assert len(methods) <= 10, methods

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from bertsmith.tasks.classification.classify import Classify
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -27,8 +28,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.tasks.classification.classify import Classify
-from bertsmith.tasks.items import Encoded, Item
+from bertsmith.tasks.batching import Item, TokenSequence
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.training import trainer
 from bertsmith.training.data_loader import Position, Update, updates
@@ -105,7 +105,7 @@ def classified() -> tuple[Encoder, Classify, Update]:
     encoder = Encoder(CONFIG, generator)
     task = Classify(CONFIG, generator, {"labels": ["a", "b", "c"], "pairs": False}, ClassSettings())
     encodings = tiny_run.tokenizer().encode_batch([text for text, _ in tiny_run.examples(9)])
-    items = [Item(i, (Encoded.of(e),), i % 3) for i, e in enumerate(encodings)]
+    items = [Item(i, (TokenSequence.from_encoding(e),), i % 3) for i, e in enumerate(encodings)]
     batch = task.collate(items)
     return encoder, task, Update(batch.counts, batch.tokens, 0, [batch], Position())
 

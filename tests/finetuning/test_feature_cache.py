@@ -19,7 +19,7 @@ from bertsmith.finetuning.feature_cache import Frozen, forget_states
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.tasks.items import Encoded
+from bertsmith.tasks.batching import TokenSequence
 
 WORDS = tiny_run.WORDS
 CONFIG = ModelConfig(
@@ -34,15 +34,15 @@ CONFIG = ModelConfig(
 PLACE = ComputeContext.create("cpu", "fp32")
 
 
-def sequence(*ids: int, second: int = 0) -> Encoded:
+def sequence(*ids: int, second: int = 0) -> TokenSequence:
     segments = np.array([0] * (len(ids) - second) + [1] * second, dtype=np.uint8)
-    return Encoded(np.array(ids, dtype=np.int32), segments, len(ids) - 2, len(ids) - 2)
+    return TokenSequence(np.array(ids, dtype=np.int32), segments, len(ids) - 2, len(ids) - 2)
 
 
 TEXTS = [sequence(2, 7, 8, 3), sequence(2, 9, 3), sequence(2, 9, 3, second=1), sequence(2, 7, 8, 3)]
 
 
-def packed(*some: Encoded) -> Packed:
+def packed(*some: TokenSequence) -> Packed:
     return Packed.from_lists([one.ids.tolist() for one in some], [one.segments.tolist() for one in some])
 
 

@@ -6,14 +6,12 @@ import dataclasses
 from collections import Counter
 
 import pytest
+from bertsmith.finetuning.folds import folds_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.finetuning.folds import folds_of
-from bertsmith.tasks.classification.classify import Classify
-from bertsmith.tasks.classification.regress import Regress
-from bertsmith.tasks.classification.texts import TextExample
+from bertsmith.tasks.texts import TextExample
 
 
 def example(text: int, label: int) -> TextExample:

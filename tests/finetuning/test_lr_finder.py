@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from bertsmith.tasks.task import task_type
 from click.testing import CliRunner
 
 import bertsmith as bs
@@ -22,9 +23,8 @@ from bertsmith.finetuning.job import build_model
 from bertsmith.finetuning.settings import settings_type
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.tasks.items import ItemStream
+from bertsmith.tasks.batching import ItemStream
 from bertsmith.tasks.registry import TASKS
-from bertsmith.tasks.task import task_type
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.lr_range_test import range_test, rates_between
 from bertsmith.training.optim.optimizer import optimizer_of, set_rate

@@ -17,7 +17,7 @@ import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import Stopped
 from bertsmith.finetuning.report import evaluations, log_examples, told_of_learning
-from bertsmith.tasks.scores import Finding, Overview, Scores
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
 from bertsmith.training.metric_logger import Recorder
 
 SETTINGS = ["train.batch_size=6", "train.threads=1", "train.report_to=none", "train.precision=fp32"]
@@ -110,14 +110,14 @@ def test_all_findings_stand_in_one_table_of_80_columns(
     caplog.set_level(logging.INFO, "bertsmith")
     monkeypatch.setenv("COLUMNS", "80")
     files = [str(tmp_path / name / "some_examples.csv") for name in ("train", "dev")]
-    overview = Overview(
-        findings=[
-            Finding("a", "7 things are odd", [f"{files[0]}:{i}" for i in range(2, 9)], so="mend them"),
-            Finding("b", "2 dev texts are trained on", shown=[f"{files[1]}:3 is {files[0]}:9"] * 2),
-            Finding("c", "all is one"),
+    overview = DataSummary(
+        diagnostics=[
+            Diagnostic("a", "7 things are odd", [f"{files[0]}:{i}" for i in range(2, 9)], so="mend them"),
+            Diagnostic("b", "2 dev texts are trained on", shown=[f"{files[1]}:3 is {files[0]}:9"] * 2),
+            Diagnostic("c", "all is one"),
         ]
     )
-    (of_remarks,) = [Finding("d", "1 label has spaces around", ["x:1"], ["' joy' (x:1)"])]
+    (of_remarks,) = [Diagnostic("d", "1 label has spaces around", ["x:1"], ["' joy' (x:1)"])]
     log_examples(overview, [of_remarks], [files[0], "dev.csv"])
     (table,) = caplog.messages
     assert all(len(line) <= 80 for line in table.splitlines())
@@ -128,9 +128,9 @@ def test_all_findings_stand_in_one_table_of_80_columns(
     log_examples(overview, [], files)  # equal names are shown with their folders
     assert files[0] in "".join(caplog.messages[1].replace("│", "").split())
     places = ", ".join(f"{files[0]}:{i}" for i in range(2, 7))
-    assert overview.findings[0].said == f"7 things are odd: {places} and 2 more: mend them"
+    assert overview.diagnostics[0].said == f"7 things are odd: {places} and 2 more: mend them"
     caplog.clear()
-    log_examples(Overview(), [], files)
+    log_examples(DataSummary(), [], files)
     assert not caplog.messages
 
 
@@ -144,7 +144,7 @@ def test_no_better_than_the_most_frequent_label_is_a_warning(
     assert said in [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "only 1 update was made" in said
     assert "train.max_steps=3" in said
-    better, worse = Scores({"f1": 0.5}), Scores({"f1": 0.4})
+    better, worse = Metrics({"f1": 0.5}), Metrics({"f1": 0.4})
     epochs = {"num_train_epochs": 10.0}
     assert told_of_learning("f1", better, worse, 500, epochs) == []
     (rival,) = told_of_learning("f1", worse, better, 500, epochs, beside_name="TF-IDF", reads=True)
@@ -170,7 +170,7 @@ def test_a_dev_of_one_label_gets_a_warning(
     said = any("all dev examples have the answer" in line for line in caplog.messages)
     assert said == (score <= beside)
     one = told_of_learning(
-        "accuracy", Scores({"accuracy": 1.0}), Scores({"accuracy": 1.0}), 9, {"num_train_epochs": 3}, {"a"}
+        "accuracy", Metrics({"accuracy": 1.0}), Metrics({"accuracy": 1.0}), 9, {"num_train_epochs": 3}, {"a"}
     )
     assert len(one) == 1
     assert "'a'" in one[0]

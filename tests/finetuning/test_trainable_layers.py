@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from bertsmith.finetuning.trainable_layers import settle_layers, thaws
+from bertsmith.tasks.task import Task, task_type
 from safetensors.torch import load_file
 from torch import nn
 
@@ -16,10 +18,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneTrainSettings
-from bertsmith.finetuning.trainable_layers import settle_layers, thaws
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
-from bertsmith.tasks.task import Task, task_type
 from bertsmith.training.optim.optimizer import make_optimizer, optimizer_of
 from bertsmith.training.train_step import Trained
 

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from bertsmith.tasks.tagging.tagged import read_sentences
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from bertsmith.io.files import Document, Reading, Reject, read_documents, read_l
 from bertsmith.io.squad import read_questions
 from bertsmith.io.tables import read_table
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.tagged import read_sentences
 
 SMART = "He said “don’t go” — it’s fine…\n"
 CHINESE = "红楼梦是中国古典小说。贾宝玉和林黛玉的故事，人人都知道。\n"

@@ -1,4 +1,4 @@
-"""Test the page of a run: numbers, escaping, and size."""
+"""Test the page of a run: number_scatter, escaping, and size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertsmith.reports.page import score_name
 from bertsmith.reports.run import render_run_page, write_figures, write_report
 from bertsmith.reports.run_figures import report_figures
 from bertsmith.reports.step_times import StepTimer
-from bertsmith.tasks.error_analysis import confusion, numbers, reliability, shortened
+from bertsmith.tasks.error_analysis import confusion, number_scatter, reliability, shortened
 
 NASTY = "<script>alert(1)</script> & \u202eevil\u202c \x1b[31m"
 
@@ -66,7 +66,7 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
             ],
             "confusion": confusion("texts", labels_by_row, predictions, names),
             "reliability": reliability("texts", confidences, is_correct),
-            "numbers": numbers([float(i) for i in range(labels * 10)], confidences),
+            "numbers": number_scatter([float(i) for i in range(labels * 10)], confidences),
             "hardest": {
                 "measure": "the squared error",
                 "number": examples,
@@ -214,7 +214,7 @@ def test_reliability_has_the_bins_of_the_calibration_error() -> None:
 
 
 def test_a_scatter_plot_is_evenly_sampled() -> None:
-    result = numbers([float(i) for i in range(2500)], [0.123456789] * 2500)
+    result = number_scatter([float(i) for i in range(2500)], [0.123456789] * 2500)
     assert result["number"] == 2500
     assert [pair[0] for pair in result["pairs"]] == [float(i) for i in range(0, 2500, 3)]
     assert result["pairs"][0][1] == 0.12346

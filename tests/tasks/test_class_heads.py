@@ -13,7 +13,8 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder, preset
-from bertsmith.tasks.classification.classify import Classify
+from bertsmith.tasks.classification import TASK
+from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.settings import ClassSettings
 
 FEW = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
@@ -84,7 +85,9 @@ def test_a_family_without_a_pooler_has_none_to_leave_out(name: str) -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     config = build_encoder(preset(name, **sizes, vocab_size=60), torch.Generator()).config
     with pytest.raises(InputError) as caught:
-        Classify(config, torch.Generator(), {"labels": ["a", "b"]}, ClassSettings(pooler=False))
+        FittedTask.create(
+            TASK, config, torch.Generator(), {"labels": ["a", "b"]}, ClassSettings(pooler=False)
+        )
     assert (caught.value.code, caught.value.argument) == ("pooler_not_applicable", "pooler")
 
 

@@ -13,10 +13,13 @@ import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.inference.output import as_csv
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.classification.classify import Classify, label_id, label_names
-from bertsmith.tasks.classification.texts import TextExample
-from bertsmith.tasks.labels import Naming
+from bertsmith.tasks.classification import TASK
+from bertsmith.tasks.classification.data import ClassificationData, collect_labels, label_ids
+from bertsmith.tasks.classification.decode import ClassPrediction
+from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.labels import LabelMap
 from bertsmith.tasks.settings import ClassSettings
+from bertsmith.tasks.texts import TextExample
 
 NAMES = ["no", "yes"]
 
@@ -25,7 +28,7 @@ def example(label: str, text: str = "kaba") -> TextExample:
     return TextExample(text, None, label, f"file.csv:{label}")
 
 
-def classifier(labels: list[str], settings: ClassSettings, *, pairs: bool) -> Classify:
+def classifier(labels: list[str], settings: ClassSettings, *, pairs: bool) -> FittedTask:
     config = bs.ModelConfig(
         vocab_size=tiny_run.tokenizer().vocab_size,
         hidden_size=8,
@@ -34,7 +37,13 @@ def classifier(labels: list[str], settings: ClassSettings, *, pairs: bool) -> Cl
         intermediate_size=8,
         max_position_embeddings=64,
     )
-    return Classify(config, torch.Generator(), {"labels": labels, "pairs": pairs}, settings)
+    metadata = {"labels": labels, "pairs": pairs}
+    return FittedTask.create(TASK, config, torch.Generator(), metadata, settings)
+
+
+def label_id(example: TextExample, label_map: LabelMap) -> int:
+    (only,) = label_ids(example, label_map, None)
+    return only
 
 
 @pytest.fixture(scope="module")
@@ -58,27 +67,27 @@ def moods(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 
 
 def test_labels_are_sorted_and_numbers_by_value() -> None:
-    assert label_names([example(label) for label in ("b", "a", "b")]) == ["a", "b"]
-    assert label_names([example(label) for label in ("10", "9", "-1")]) == ["-1", "9", "10"]
+    assert collect_labels([example(label) for label in ("b", "a", "b")]) == ["a", "b"]
+    assert collect_labels([example(label) for label in ("10", "9", "-1")]) == ["-1", "9", "10"]
 
 
 def test_one_label_is_no_task() -> None:
     with pytest.raises(InputError) as caught:
-        label_names([example("a")])
+        collect_labels([example("a")])
     assert (caught.value.code, caught.value.location) == ("single_label", "file.csv:a")
 
 
 def test_numbers_stand_for_names_only_where_names_were_given() -> None:
-    assert label_id(example("1"), Naming(NAMES, numbered=True)) == 1
-    assert label_id(example("yes"), Naming(NAMES)) == 1
+    assert label_id(example("1"), LabelMap(NAMES, numbered=True)) == 1
+    assert label_id(example("yes"), LabelMap(NAMES)) == 1
     for label, numbered in (("1", False), ("2", True), ("-1", True), ("maybe", True)):
         with pytest.raises(InputError) as caught:
-            label_id(example(label), Naming(NAMES, numbered=numbered))
+            label_id(example(label), LabelMap(NAMES, numbered=numbered))
         assert (caught.value.code, caught.value.location) == ("unknown_label", f"file.csv:{label}")
 
 
 def test_a_number_that_is_a_label_is_that_label() -> None:
-    assert label_id(example("3"), Naming(["3", "5"], numbered=True)) == 0
+    assert label_id(example("3"), LabelMap(["3", "5"], numbered=True)) == 0
 
 
 def test_pairs_become_two_segments(tmp_path: Path) -> None:
@@ -87,7 +96,7 @@ def test_pairs_become_two_segments(tmp_path: Path) -> None:
     settings = ClassSettings(text_column="a", second_column="b")
     tokenizer = tiny_run.tokenizer()
     head = classifier(["x", "y"], settings, pairs=True)
-    items = head.encode(head.read(file, settings), tokenizer)
+    items = head.encode(head.data.read(file), tokenizer)
     ((first,), _) = (item.sequences for item in items)
     assert [tokenizer.tokens[i] for i in first.ids] == ["[CLS]", "kaba", "lode", "[SEP]", "migi", "[SEP]"]
     assert first.segments.tolist() == [0, 0, 0, 0, 1, 1]
@@ -153,20 +162,20 @@ def test_the_reference_library_gives_the_same_answers(moods: bs.Model) -> None:
 
 
 def test_names_that_are_numbers_are_names_only() -> None:
-    assert label_id(example("2"), Naming(["1", "2"], numbered=True)) == 1
+    assert label_id(example("2"), LabelMap(["1", "2"], numbered=True)) == 1
     with pytest.raises(InputError) as caught:
-        label_id(example("0"), Naming(["1", "2"], numbered=True))
+        label_id(example("0"), LabelMap(["1", "2"], numbered=True))
     assert caught.value.code == "unknown_label"
 
 
 def test_labels_equal_as_numbers_have_one_order() -> None:
-    assert label_names([example(label) for label in ("1", "01", "0")]) == ["0", "01", "1"]
+    assert collect_labels([example(label) for label in ("1", "01", "0")]) == ["0", "01", "1"]
 
 
 def test_any_label_and_a_single_one_can_be_scored() -> None:
     head = classifier(["accuracy", "macro avg"], ClassSettings(), pairs=False)
-    answer = {"label": "accuracy", "tokens": 2, "tokens_read": 1}
-    scores = head.score([answer] * 3, [example("accuracy")] * 3).document()
+    answer = ClassPrediction("accuracy", None, {}, tokens=2, tokens_read=1)
+    scores = head.metrics.compute([answer] * 3, [example("accuracy")] * 3).to_dict()
     assert (scores["cut_texts"], scores["cut_tokens"]) == (3, 3)
     assert scores["classes"]["accuracy"]["support"] == 3
     assert (scores["accuracy"], scores["matthews"]) == (1.0, 0.0)
@@ -192,14 +201,14 @@ def test_pairs_are_refused_where_single_texts_were_learnt(moods: bs.Model, tmp_p
 def test_many_labels_have_a_sparse_confusion_matrix() -> None:
     labels = [f"l{i}" for i in range(5_000)]
     head = classifier(labels, ClassSettings(), pairs=False)
-    answers = [{"label": label, "tokens": 1, "tokens_read": 1} for label in ("l7", "l7", "l4999")]
-    scores = head.score(answers, [example(label) for label in ("l7", "l8", "l4999")])
+    answers = [ClassPrediction(label, None, {}, tokens=1, tokens_read=1) for label in ("l7", "l7", "l4999")]
+    scores = head.metrics.compute(answers, [example(label) for label in ("l7", "l8", "l4999")])
     assert scores.details["confusion"] == [
         {"truth": "l7", "prediction": "l7", "times": 1},
         {"truth": "l8", "prediction": "l7", "times": 1},
         {"truth": "l4999", "prediction": "l4999", "times": 1},
     ]
-    assert scores.numbers["accuracy"] == pytest.approx(2 / 3)
+    assert scores.values["accuracy"] == pytest.approx(2 / 3)
 
 
 def test_a_file_without_lines_is_refused(moods: bs.Model, tmp_path: Path) -> None:
@@ -223,15 +232,17 @@ def test_settings_of_the_call_hold_for_reading_and_for_encoding(moods: bs.Model,
 def test_many_fractions_are_no_labels() -> None:
     scores = [example(f"{i % 31 / 5:.3f}", f"text {i}") for i in range(500)]  # as STS-B has them
     with pytest.raises(InputError) as caught:
-        label_names(scores)
+        collect_labels(scores)
     assert (caught.value.code, caught.value.argument) == ("labels_are_numbers", "label_column")
     stars = [example(f"{i % 5}.0") for i in range(500)]
-    assert label_names(stars) == ["0.0", "1.0", "2.0", "3.0", "4.0"]
+    assert collect_labels(stars) == ["0.0", "1.0", "2.0", "3.0", "4.0"]
 
 
 def test_empty_texts_contradict_nothing() -> None:
     train = [example("joy", ""), example("fear", ""), example("joy", "so"), example("fear", "so")]
-    warnings = Classify.overview(train, [], {"labels": ["fear", "joy"]}).warnings
+    warnings = (
+        classifier(["fear", "joy"], ClassSettings(), pairs=False).report.data_summary(train, []).warnings
+    )
     (said,) = (text for text in warnings if "different labels" in text)
     assert said.startswith("1 text occurs with different labels: 'so' has")
 
@@ -241,7 +252,7 @@ def test_empty_lines_of_a_sheet_keep_their_rows(
 ) -> None:
     file = tmp_path / "all.csv"
     file.write_text("id,text\n1,kaba lo\n\n\n2,mine so\n")
-    lines = "".join(as_csv(moods.task, moods.answering.of_file(file, {}))).splitlines()
+    lines = "".join(as_csv(moods.task.report, moods.answering.of_file(file, {}))).splitlines()
     assert [line.split(",")[:2] for line in lines] == [
         ["id", "text"],
         ["1", "kaba lo"],
@@ -255,23 +266,25 @@ def test_empty_lines_of_a_sheet_keep_their_rows(
 def test_a_model_of_pairs_refuses_a_single_text() -> None:
     settings = ClassSettings(second_column="second")
     with pytest.raises(InputError) as caught:
-        Classify.of_inputs({"text": ["a", "b"]}, settings, ["text 1", "text 2"])
+        ClassificationData(settings, {}).from_inputs({"text": ["a", "b"]}, ["text 1", "text 2"])
     assert (caught.value.code, caught.value.location) == ("pairs_expected", "text 1")
     assert "'text' and 'second'" in (caught.value.hint or "")
 
 
 def test_balanced_weights_make_labels_count_alike() -> None:
     examples = [example(label) for label in ("a", "a", "a", "b")]
-    found = Classify.learnt(examples, ClassSettings(class_weights="balanced"), None)
+    balanced = ClassSettings(class_weights="balanced")
+    found = ClassificationData(balanced, {}).fit_metadata(examples, None)
     assert found["weights"] == [pytest.approx(4 / 6), 2.0]
-    assert "weights" not in Classify.learnt(examples, ClassSettings(), None)
+    assert "weights" not in ClassificationData(ClassSettings(), {}).fit_metadata(examples, None)
     config = classifier(["a", "b"], ClassSettings(), pairs=False).config
-    head = Classify(config, torch.Generator(), found, ClassSettings())
-    encoder = build_encoder(head.config, torch.Generator().manual_seed(0)).eval()
-    batch = head.collate(head.encode(examples, tiny_run.tokenizer()))
-    logits, wanted = head.eval().logits(encoder, batch), torch.tensor([0, 0, 0, 1])
+    head = FittedTask.create(TASK, config, torch.Generator(), found, ClassSettings())
+    encoder = build_encoder(config, torch.Generator().manual_seed(0)).eval()
+    batch = head.model.collate(head.encode(examples, tiny_run.tokenizer()))
+    logits = torch.cat(list(head.model.eval().outputs(encoder, batch)))
+    wanted = torch.tensor([0, 0, 0, 1])
     theirs = torch.nn.CrossEntropyLoss(torch.tensor(found["weights"]))(logits, wanted)
-    loss = head.loss(encoder, batch)
+    loss = head.model.loss(encoder, batch)
     torch.testing.assert_close(
         loss.sums["task"] / 4, theirs
     )  # the weights of all examples sum to their number
@@ -291,14 +304,14 @@ def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model
         "classify", moods.path, tmp_path / "kept", train=file, validation=file, settings=kept
     )
     plain, better = (model.report["dev"]["calibration_error"] for model in (run, calibrated))
-    temperature = calibrated.folder.record["facts"]["temperature"]
+    temperature = calibrated.folder.record["decoder_state"]["temperature"]
     assert temperature != 1.0
     assert calibrated.report["chosen_on_dev"] == {"temperature": temperature}
     assert f"{temperature:.4g}, chosen on dev" in (calibrated.path / "report.html").read_text(
         encoding="utf-8"
     )
     again = bs.load(tmp_path / "kept")
-    assert float(again.task.temperature) == temperature
+    assert again.task.decoder.state == {"temperature": temperature}
     assert again.evaluate(file)["calibration_error"] == pytest.approx(better)
     assert better < plain
     texts = [text for text, _ in rows[:20]]

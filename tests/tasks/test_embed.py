@@ -17,11 +17,15 @@ import tiny_run
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.embedding.contrastive_losses import contrastive, cosent, cosine_errors, in_batch
-from bertsmith.tasks.embedding.embed import Embed
-from bertsmith.tasks.embedding.items import EmbedItem, also_right
-from bertsmith.tasks.embedding.matches import Match, kind_of, read_matches, same_label
-from bertsmith.tasks.embedding.scores import Search, TfIdf, best_threshold, labelled_figures
+from bertsmith.tasks.embedding import TASK
+from bertsmith.tasks.embedding.data import EmbeddingData, EmbeddingExample, detect_format, detect_same_label
+from bertsmith.tasks.embedding.decode import PairSimilarity, best_threshold
+from bertsmith.tasks.embedding.encode import EmbeddingItem
+from bertsmith.tasks.embedding.losses import contrastive, cosent, cosine_errors, in_batch
+from bertsmith.tasks.embedding.metrics import Corpus, labeled_metrics
+from bertsmith.tasks.embedding.model import excluded_passages
+from bertsmith.tasks.embedding.tfidf import TfIdf
+from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.settings import EmbedSettings
 
 GRADED = "sentence1,sentence2,score\nkaba lode,kaba migi,4.5\nnude,pe,0\nso,tu,5\n"
@@ -36,11 +40,15 @@ def rows(path: Path, *found: dict[str, Any]) -> Path:
     return write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
 
 
-def read(path: Path, *, labelled: bool = True, **settings: Any) -> list[Match]:
-    return read_matches(path, EmbedSettings(**settings), labelled=labelled)
+def data(**settings: Any) -> EmbeddingData:
+    return EmbeddingData(EmbedSettings(**settings), {})
 
 
-def task(matches: list[Match], **settings: Any) -> Embed:
+def read(path: Path, *, labeled: bool = True, **settings: Any) -> list[EmbeddingExample]:
+    return data(**settings).read(path, labeled=labeled)
+
+
+def task(matches: list[EmbeddingExample], **settings: Any) -> FittedTask:
     chosen = EmbedSettings(**settings)
     config = bs.ModelConfig(
         vocab_size=tiny_run.tokenizer().vocab_size,
@@ -50,11 +58,14 @@ def task(matches: list[Match], **settings: Any) -> Embed:
         intermediate_size=16,
         max_position_embeddings=64,
     )
-    return Embed(config, torch.Generator().manual_seed(0), Embed.learnt(matches, chosen, None), chosen)
+    metadata = data(**settings).fit_metadata(matches, None)
+    return FittedTask.create(TASK, config, torch.Generator().manual_seed(0), metadata, chosen)
 
 
-def pair(query: str, *positives: str, negatives: tuple[str, ...] = (), label: str | None = None) -> Match:
-    return Match(query, positives, negatives, label, "f.csv:2")
+def pair(
+    query: str, *positives: str, negatives: tuple[str, ...] = (), label: str | None = None
+) -> EmbeddingExample:
+    return EmbeddingExample(query, positives, negatives, label, "f.csv:2")
 
 
 # What files hold
@@ -62,41 +73,41 @@ def pair(query: str, *positives: str, negatives: tuple[str, ...] = (), label: st
 
 def test_a_table_of_pairs_with_scores(tmp_path: Path) -> None:
     found = read(write(tmp_path / "sts.csv", GRADED))
-    assert found[0] == Match("kaba lode", ("kaba migi",), (), "4.5", f"{tmp_path}/sts.csv:2")
-    assert kind_of(found, EmbedSettings()) == "graded"
-    facts = Embed.learnt(found, EmbedSettings(), None)
-    assert facts == {"kind": "graded", "lowest": 0, "highest": 5}
+    assert found[0] == EmbeddingExample("kaba lode", ("kaba migi",), (), "4.5", f"{tmp_path}/sts.csv:2")
+    assert detect_format(found, EmbedSettings()) == "graded"
+    metadata = data().fit_metadata(found, None)
+    assert metadata == {"data_format": "graded", "lowest_score": 0, "highest_score": 5}
 
 
 def test_two_labels_are_same_and_different(tmp_path: Path) -> None:
     file = write(tmp_path / "p.tsv", "text\tsecond\tlabel\na\tb\t1\nc\td\t0\n")
-    assert Embed.learnt(read(file), EmbedSettings(), None) == {"kind": "labelled", "same": "1"}
+    assert data().fit_metadata(read(file), None) == {"data_format": "labeled", "same_label": "1"}
     words = [pair("a", "b", label="match"), pair("c", "d", label="other")]
     with pytest.raises(InputError) as caught:
-        same_label(words, EmbedSettings())
+        detect_same_label(words, EmbedSettings())
     assert (caught.value.code, caught.value.argument) == ("same_label_missing", "same_label")
-    assert same_label(words, EmbedSettings(same_label="match")) == "match"
+    assert detect_same_label(words, EmbedSettings(same_label="match")) == "match"
     with pytest.raises(InputError) as caught:
-        same_label(words, EmbedSettings(same_label="mach"))
+        detect_same_label(words, EmbedSettings(same_label="mach"))
     assert (caught.value.code, caught.value.argument) == ("unknown_label", "same_label")
 
 
 def test_one_label_of_several_may_be_that_of_the_same() -> None:
     found = [pair("a", "b", label=label) for label in ("entailment", "neutral", "contradiction")]
     with pytest.raises(InputError) as caught:
-        kind_of(found, EmbedSettings())
+        detect_format(found, EmbedSettings())
     assert caught.value.code == "not_a_number"
     assert "more than two labels" in caught.value.message
-    assert kind_of(found, EmbedSettings(same_label="entailment")) == "labelled"
+    assert detect_format(found, EmbedSettings(same_label="entailment")) == "labeled"
 
 
 def test_pairs_without_labels_triples_and_queries(tmp_path: Path) -> None:
     found = read(write(tmp_path / "p.csv", "anchor,positive,negative\na,b,c\n"))
-    assert found == [Match("a", ("b",), ("c",), None, f"{tmp_path}/p.csv:2")]
+    assert found == [EmbeddingExample("a", ("b",), ("c",), None, f"{tmp_path}/p.csv:2")]
     found = read(write(tmp_path / "q.csv", "query,passage,other\na,b,c\n"))
-    assert found == [Match("a", ("b",), (), None, f"{tmp_path}/q.csv:2")]
+    assert found == [EmbeddingExample("a", ("b",), (), None, f"{tmp_path}/q.csv:2")]
     file = rows(tmp_path / "q.jsonl", {"query": "q", "positives": ["a", "b", "a"], "negatives": "c"})
-    assert read(file) == [Match("q", ("a", "b"), ("c",), None, f"{file}:1")]
+    assert read(file) == [EmbeddingExample("q", ("a", "b"), ("c",), None, f"{file}:1")]
 
 
 def test_questions_of_squad_are_queries(tmp_path: Path) -> None:
@@ -126,13 +137,13 @@ def test_columns_of_other_names_and_no_header(tmp_path: Path) -> None:
 
 
 def test_texts_to_predict_need_no_pair(tmp_path: Path) -> None:
-    found = read(write(tmp_path / "t.txt", "a b\n\nc\n"), labelled=False)
+    found = read(write(tmp_path / "t.txt", "a b\n\nc\n"), labeled=False)
     assert [one.texts for one in found] == [("a b",), ("",), ("c",)]
-    assert Embed.is_empty(found[1])
-    found = Embed.of_inputs({"text": ["a\tb", "c"]}, EmbedSettings(), ["text 1", "text 2"])
+    assert found[1].is_empty
+    found = data().from_inputs({"text": ["a\tb", "c"]}, ["text 1", "text 2"])
     assert [one.texts for one in found] == [("a", "b"), ("c",)]
     with pytest.raises(InputError) as caught:
-        Embed.of_inputs({"text": ["a\tb\tc"]}, EmbedSettings(), ["text 1"])
+        data().from_inputs({"text": ["a\tb\tc"]}, ["text 1"])
     assert (caught.value.code, caught.value.location) == ("too_many_tabs", "text 1")
 
 
@@ -168,26 +179,26 @@ def test_bad_rows_have_a_code_and_a_location(tmp_path: Path, row: dict[str, Any]
 def test_what_cannot_be_learnt_from(tmp_path: Path, text: str, settings: dict[str, Any], code: str) -> None:
     file = write(tmp_path / "p.csv", text)
     with pytest.raises(InputError) as caught:
-        Embed.learnt(read(file, **settings), EmbedSettings(**settings), None)
+        data(**settings).fit_metadata(read(file, **settings), None)
     assert (caught.value.code, caught.value.location) == (code, f"{file}:2")
 
 
 def test_dev_is_of_the_same_kind() -> None:
     with pytest.raises(InputError) as caught:
-        Embed.check_dev([pair("a", "b")], {"kind": "graded"})
+        data().check_validation([pair("a", "b")], {"data_format": "graded"})
     assert caught.value.code == "examples_differ_from_training"
     with pytest.raises(InputError) as caught:
-        Embed.check_dev([pair("a", "b", label="x")], {"kind": "graded"})
+        data().check_validation([pair("a", "b", label="x")], {"data_format": "graded"})
     assert caught.value.code == "not_a_number"
 
 
 def test_a_split_is_read_as_it_was_written(tmp_path: Path) -> None:
     file = write(tmp_path / "p.csv", GRADED)
     found = read(file)
-    again = read(rows(tmp_path / "again.jsonl", *(Embed.as_row(one, EmbedSettings()) for one in found)))
+    again = read(rows(tmp_path / "again.jsonl", *(data().to_row(one) for one in found)))
     assert [(m.texts, m.label) for m in again] == [(m.texts, m.label) for m in found]
     found = read(rows(tmp_path / "q.jsonl", {"query": "q", "positive": "a", "neg": ["b", "c"]}))
-    again = read(rows(tmp_path / "again.jsonl", *(Embed.as_row(one, EmbedSettings()) for one in found)))
+    again = read(rows(tmp_path / "again.jsonl", *(data().to_row(one) for one in found)))
     assert [m.texts for m in again] == [("q", "a", "b", "c")]
 
 
@@ -199,9 +210,9 @@ def test_an_epoch_takes_the_next_positive_and_negative() -> None:
     (item,) = embed.encode(
         [pair("kaba", "lode", "migi", negatives=("pe", "nude", "so"))], tiny_run.tokenizer()
     )
-    assert isinstance(item, EmbedItem)
+    assert isinstance(item, EmbeddingItem)
     ids = [sequence.ids.tolist() for sequence in item.sequences]
-    taken = [[s.ids.tolist() for s in item.of_epoch(epoch).sequences] for epoch in range(6)]
+    taken = [[s.ids.tolist() for s in item.in_epoch(epoch).sequences] for epoch in range(6)]
     assert taken == [[ids[0], ids[1 + epoch % 2], ids[3 + epoch % 3]] for epoch in range(6)]
 
 
@@ -216,9 +227,9 @@ def test_what_would_be_right_as_well_is_no_wrong_answer() -> None:
     ]
     embed = task(found)
     items = [
-        one.of_epoch(0) for one in embed.encode(found, tiny_run.tokenizer()) if isinstance(one, EmbedItem)
+        one.in_epoch(0) for one in embed.encode(found, tiny_run.tokenizer()) if isinstance(one, EmbeddingItem)
     ]
-    assert also_right(items).tolist() == [  # lode, lode, pede, tuba; nude
+    assert excluded_passages(items).tolist() == [  # lode, lode, pede, tuba; nude
         [False, True, True, False, False],
         [True, False, False, False, True],
         [True, True, False, False, False],
@@ -264,10 +275,10 @@ def test_the_loss_of_a_batch_is_that_of_its_vectors(settings: dict[str, Any]) ->
     encoder = build_encoder(embed.config, torch.Generator().manual_seed(1)).eval()
     items = embed.encode(found, tiny_run.tokenizer())
     with torch.no_grad():
-        loss = embed.loss(encoder, embed.collate(items))
+        loss = embed.model.loss(encoder, embed.model.collate(items))
     vectors = [
-        torch.from_numpy(answer.vectors)
-        for answer in embed.answers(encoder, items, found, ComputeContext.create("cpu", "fp32"))
+        torch.from_numpy(answer.embeddings)
+        for answer in embed.predict(encoder, items, found, ComputeContext.create("cpu", "fp32")).predictions
     ]
     queries = F.normalize(torch.stack([v[0] for v in vectors]), dim=1)
     others = F.normalize(torch.stack([*(v[1] for v in vectors), vectors[1][2]]), dim=1)
@@ -278,7 +289,7 @@ def test_the_loss_of_a_batch_is_that_of_its_vectors(settings: dict[str, Any]) ->
     if settings.get("symmetric"):
         back = F.cross_entropy(products[:, :3].T, torch.arange(3), reduction="sum")
         assert float(loss.sums["back"]) == pytest.approx(float(back), rel=1e-4)
-        assert float(loss.reduce({"task": 3, "back": 3}, embed.loss_weights)) == pytest.approx(
+        assert float(loss.reduce({"task": 3, "back": 3}, embed.model.loss_weights)) == pytest.approx(
             float(wanted + back) / 6, rel=1e-4
         )
 
@@ -289,10 +300,12 @@ def test_a_vector_does_not_depend_on_what_else_is_read() -> None:
     encoder = build_encoder(embed.config, torch.Generator().manual_seed(1)).eval()
     place = ComputeContext.create("cpu", "fp32")
 
-    def vectors(some: list[Match]) -> list[Any]:
+    def vectors(some: list[EmbeddingExample]) -> list[Any]:
         return [
-            answer["vector"]
-            for answer in embed.answers(encoder, embed.encode(some, tiny_run.tokenizer()), some, place)
+            answer.vector
+            for answer in embed.predict(
+                encoder, embed.encode(some, tiny_run.tokenizer()), some, place
+            ).predictions
         ]
 
     together = vectors(found)
@@ -305,43 +318,44 @@ def test_a_vector_does_not_depend_on_what_else_is_read() -> None:
 
 def test_the_best_threshold_is_between_cosines() -> None:
     cosines = np.array([0.1, 0.4, 0.6, 0.9])
-    assert best_threshold(cosines, np.array([False, False, True, True])) == (1.0, pytest.approx(0.5))
-    assert best_threshold(cosines, np.array([False, True, False, True]))[0] == 0.75
-    assert best_threshold(cosines, np.array([True] * 4)) == (1.0, -1.0)
-    assert best_threshold(cosines, np.array([False] * 4)) == (1.0, 1.0)
+    same = np.array([False, True, False, True])
+    assert best_threshold(cosines, np.array([False, False, True, True])) == pytest.approx(0.5)
+    assert ((cosines > best_threshold(cosines, same)) == same).mean() == 0.75
+    assert best_threshold(cosines, np.array([True] * 4)) == -1.0
+    assert best_threshold(cosines, np.array([False] * 4)) == 1.0
     # no threshold parts equal cosines
-    assert best_threshold(np.array([0.5, 0.5]), np.array([True, False]))[0] == 0.5
+    assert best_threshold(np.array([0.5, 0.5]), np.array([True, False])) in (-1.0, 1.0)
 
 
 def test_scores_of_pairs_of_one_label_have_a_note() -> None:
-    found = labelled_figures(np.array([0.1, 0.2]), np.array([True, True]))
-    assert (found.numbers["auc"], found.numbers["accuracy"]) == (0.0, 1.0)
+    found = labeled_metrics(np.array([0.1, 0.2]), np.array([True, True]))
+    assert (found.values["auc"], found.values["accuracy"]) == (0.0, 1.0)
     assert any("AUC say nothing" in note for note in found.notes)
 
 
 def test_a_threshold_that_was_chosen_before_is_kept() -> None:
     cosines, same = np.array([0.1, 0.4, 0.6]), np.array([False, True, True])
-    assert labelled_figures(cosines, same).numbers["accuracy"] == 1
-    found = labelled_figures(cosines, same, 0.5)
-    assert found.numbers["accuracy"] == pytest.approx(2 / 3)
+    assert labeled_metrics(cosines, same).values["accuracy"] == 1
+    found = labeled_metrics(cosines, same, 0.5)
+    assert found.values["accuracy"] == pytest.approx(2 / 3)
     assert found.details["threshold"] == 0.5
     assert found.notes == []
 
 
 def test_equal_queries_share_their_passages() -> None:
-    search = Search.of([pair("q", "a"), pair("p", "b", negatives=("n", "a")), pair("q", "c")])
+    search = Corpus.from_examples([pair("q", "a"), pair("p", "b", negatives=("n", "a")), pair("q", "c")])
     assert search.queries == ["q", "p"]
     assert search.passages == ["a", "b", "c", "n"]
-    assert search.gold == [{0, 2}, {1}]
+    assert search.relevant == [{0, 2}, {1}]
 
 
 def test_tfidf_finds_what_shares_words() -> None:
-    search = Search.of(
+    search = Corpus.from_examples(
         [pair("the red house", "a red house"), pair("巴黎是首都", "首都在巴黎"), pair("x", "green")]
     )
     known = TfIdf([*search.queries, *search.passages])
-    assert [ranking[0] for ranking in known.rankings(search)[:2]] == [0, 1]
-    assert known.rankings(search)[2] == [0, 1, 2]  # nothing shared: their order
+    assert [ranking[0] for ranking in known.rankings(search.queries, search.passages, 10)[:2]] == [0, 1]
+    assert known.rankings(search.queries, search.passages, 10)[2] == [0, 1, 2]  # nothing shared: their order
     assert known.cosines(["a red house"], ["a red house"])[0] == pytest.approx(1)
     assert TfIdf(["!!", ""]).cosines(["!!"], [""]).tolist() == [0]
 
@@ -350,15 +364,12 @@ def test_rankings_are_of_cosines_whatever_the_lengths() -> None:
     """A long vector is not nearer for its length."""
     found = [pair("kaba", "lode"), pair("migi", "nude")]
     embed = task(found, normalize=False)
-    from bertsmith.tasks.embedding.embed import Compared
-
-    answers = []
-    for vectors in ([[1, 0], [1, 0]], [[0, 1], [9, 10]]):
-        answer = Compared({"cosine": 0.0, "tokens": 1, "tokens_read": 1})
-        answer.vectors = np.array(vectors, dtype=np.float32)
-        answers.append(answer)
-    scores = embed.score(answers, found)
-    assert scores.numbers["recall@1"] == 1
+    answers = [
+        PairSimilarity(0.0, tokens=1, tokens_read=1, embeddings=np.array(vectors, dtype=np.float32))
+        for vectors in ([[1, 0], [1, 0]], [[0, 1], [9, 10]])
+    ]
+    scores = embed.metrics.compute(answers, found)
+    assert scores.values["recall@1"] == 1
     assert scores.details["passages"] == 2
 
 
@@ -400,7 +411,7 @@ def test_each_kind_is_trained_evaluated_and_predicted_with(
     (answer,) = run.predict(["kaba lode"])
     np.testing.assert_allclose(answer["vector"], run.embed(["kaba lode"])[0], atol=1e-6)
     if decided == "average_precision":
-        threshold = run.folder.record["facts"]["threshold"]
+        threshold = run.folder.record["decoder_state"]["threshold"]
         assert threshold == run.report["dev"]["threshold"]
         assert [one["same"] for one in run.predict_file(file)] == [
             one["cosine"] > threshold for one in run.predict_file(file)

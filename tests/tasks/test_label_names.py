@@ -9,7 +9,7 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.tasks.label_names import names_of
+from bertsmith.tasks.label_names import read_label_names
 
 CODES = {"0": "joy", "1": "fear"}
 
@@ -32,14 +32,14 @@ CODES = {"0": "joy", "1": "fear"}
 )
 def test_files_of_names_and_of_codes(tmp_path: Path, name: str, text: str, wanted: object) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8", newline="")
-    assert names_of(tmp_path / name) == wanted
-    assert names_of(str(tmp_path / name)) == wanted
+    assert read_label_names(tmp_path / name) == wanted
+    assert read_label_names(str(tmp_path / name)) == wanted
 
 
 def test_names_themselves() -> None:
-    assert names_of("a, b,c") == ["a", "b", "c"]
-    assert names_of(("a", "b")) == ["a", "b"]
-    assert names_of({"x": "a"}) == {"x": "a"}
+    assert read_label_names("a, b,c") == ["a", "b", "c"]
+    assert read_label_names(("a", "b")) == ["a", "b"]
+    assert read_label_names({"x": "a"}) == {"x": "a"}
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_names_themselves() -> None:
 def test_other_files_are_refused(tmp_path: Path, text: str, code: str) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(InputError) as caught:
-        names_of(tmp_path / "a.csv")
+        read_label_names(tmp_path / "a.csv")
     assert (caught.value.code, caught.value.location) == (code, str(tmp_path / "a.csv"))
     assert caught.value.argument == "label_names"
     with pytest.raises(InputError) as caught:
-        names_of("none.csv")
+        read_label_names("none.csv")
     assert str(caught.value).startswith("none.csv: ")
 
 

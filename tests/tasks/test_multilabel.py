@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,13 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.classification.classify import Classify
-from bertsmith.tasks.classification.multilabel import ManyLabels, parted
-from bertsmith.tasks.classification.texts import TextExample
+from bertsmith.tasks.batching import Outputs
+from bertsmith.tasks.classification import TASK
+from bertsmith.tasks.classification.data import ClassificationData, MultilabelData, make_data, split_labels
+from bertsmith.tasks.classification.decode import MultilabelDecoder, MultilabelPrediction
+from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.settings import ClassSettings
+from bertsmith.tasks.texts import TextExample
 
 SETTINGS = ClassSettings(multi_label=True)
 LABELS = ["anger", "fear", "joy"]
@@ -32,7 +36,7 @@ def example(label: str | None, text: str = "kaba") -> TextExample:
     return TextExample(text, None, label, "file.csv:2")
 
 
-def head(**settings: object) -> ManyLabels:
+def head(**settings: object) -> FittedTask:
     config = bs.ModelConfig(
         vocab_size=tiny_run.tokenizer().vocab_size,
         hidden_size=8,
@@ -42,7 +46,11 @@ def head(**settings: object) -> ManyLabels:
         max_position_embeddings=64,
     )
     facts = {"labels": LABELS, "pairs": False, "separator": ","}
-    return ManyLabels(config, torch.Generator(), facts, SETTINGS.model_copy(update=settings))
+    return FittedTask.create(TASK, config, torch.Generator(), facts, SETTINGS.model_copy(update=settings))
+
+
+def learned(examples: list[TextExample], settings: ClassSettings, names: list[str] | None = None) -> Any:
+    return MultilabelData(settings, {}).fit_metadata(examples, names)
 
 
 def rows(number: int, seed: int = 0) -> list[tuple[str, str]]:
@@ -58,13 +66,18 @@ def rows(number: int, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def test_labels_are_a_list_or_have_a_separator_between_them_or_there_are_none() -> None:
-    assert parted(example("joy, fear"), ",") == ["joy", "fear"]
-    assert parted(example('["joy", 3]'), ",") == ["joy", "3"]
-    assert parted(example("[joy]"), ",") == ["[joy]"]
-    assert parted(example("joy, mostly|fear"), "|") == ["joy, mostly", "fear"]
-    assert parted(example(""), ",") == parted(example(None), ",") == parted(example("[]"), ",") == []
+    assert split_labels(example("joy, fear"), ",") == ["joy", "fear"]
+    assert split_labels(example('["joy", 3]'), ",") == ["joy", "3"]
+    assert split_labels(example("[joy]"), ",") == ["[joy]"]
+    assert split_labels(example("joy, mostly|fear"), "|") == ["joy, mostly", "fear"]
+    assert (
+        split_labels(example(""), ",")
+        == split_labels(example(None), ",")
+        == split_labels(example("[]"), ",")
+        == []
+    )
     with pytest.raises(InputError) as caught:
-        parted(example("joy,,fear"), ",")
+        split_labels(example("joy,,fear"), ",")
     assert (caught.value.code, caught.value.location) == ("empty_label", "file.csv:2")
 
 
@@ -76,21 +89,22 @@ def test_files_of_every_form_hold_them(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_text("kaba\t2,1\tx\nlode\t\ty\n")
     tabs = ClassSettings(multi_label=True, header=False, text_column="1", label_column="2")
     for name, settings in (("a.csv", SETTINGS), ("b.jsonl", SETTINGS), ("c.tsv", tabs)):
-        found = ManyLabels.read(tmp_path / name, settings)
+        found = MultilabelData(settings, {}).read(tmp_path / name)
         facts = {"labels": LABELS, "numbered": True, "separator": ","}
-        assert ManyLabels.gold(found, facts) == [("fear", "joy"), ()]
+        task = FittedTask.create(TASK, head().config, torch.Generator(), facts, settings)
+        assert task.metrics.labels(found) == [("fear", "joy"), ()]
 
 
 def test_what_cannot_be_learnt_is_refused() -> None:
     with pytest.raises(InputError) as caught:
-        ManyLabels.learnt([example("joy"), example("")], SETTINGS, None)
+        learned([example("joy"), example("")], SETTINGS)
     assert (caught.value.code, caught.value.argument) == ("single_label", "label_column")
     with pytest.raises(InputError) as caught:
-        ManyLabels.learnt([example("joy,hope")], SETTINGS, LABELS)
+        learned([example("joy,hope")], SETTINGS, LABELS)
     assert (caught.value.code, caught.value.argument) == ("unknown_label", "label_column")
     settings = SETTINGS.model_copy(update={"class_weights": {"hope": 2.0}})
     with pytest.raises(InputError) as caught:
-        ManyLabels.learnt([example("joy,fear")], settings, None)
+        learned([example("joy,fear")], settings)
     assert (caught.value.code, caught.value.argument) == ("unknown_label", "class_weights")
 
 
@@ -101,11 +115,11 @@ def test_the_loss_is_the_references(tmp_path: Path) -> None:
     texts = [example("joy,fear", "kaba lode"), example("", "migi"), example("anger", "nufo pezu riba")]
     facts = {"labels": LABELS, "pairs": False, "separator": ",", "weights": [2.0, 0.5, 3.0]}
     for known in ({**facts, "weights": None}, facts):
-        task = ManyLabels(encoder.config, torch.Generator().manual_seed(1), known, SETTINGS).eval()
-        items = task.encode(texts, tiny_run.tokenizer())
-        loss = task.loss(encoder, task.collate(items))
+        task = FittedTask.create(TASK, encoder.config, torch.Generator().manual_seed(1), known, SETTINGS)
+        batch = task.model.eval().collate(task.encode(texts, tiny_run.tokenizer()))
+        loss = task.model.loss(encoder, batch)
         assert loss.counts == {"task": 3}
-        logits = task.logits(encoder, task.collate(items))
+        logits = torch.cat(list(task.model.outputs(encoder, batch)))
         wanted = torch.tensor([[0.0, 1, 1], [0, 0, 0], [1, 0, 0]])
         weights = None if known["weights"] is None else torch.tensor(known["weights"])
         theirs = torch.nn.BCEWithLogitsLoss(pos_weight=weights)(logits, wanted)
@@ -113,16 +127,16 @@ def test_the_loss_is_the_references(tmp_path: Path) -> None:
     model = transformers.BertForSequenceClassification.config_class(
         problem_type="multi_label_classification", num_labels=3
     )
-    assert model.problem_type == head().problem_type
+    assert model.problem_type == head().model.problem_type
 
 
 def test_balanced_weights_are_how_many_times_rarer_a_label_is_than_its_absence() -> None:
     examples = [example(label) for label in ("joy", "joy,fear", "joy", "")]
     settings = SETTINGS.model_copy(update={"class_weights": "balanced"})
-    found = ManyLabels.learnt(examples, settings, None)
+    found = learned(examples, settings)
     assert (found["labels"], found["weights"]) == (["fear", "joy"], [3.0, pytest.approx(1 / 3)])
     settings = SETTINGS.model_copy(update={"class_weights": {"joy": 5.0}})
-    assert ManyLabels.learnt(examples, settings, None)["weights"] == [1.0, 5.0]
+    assert learned(examples, settings)["weights"] == [1.0, 5.0]
 
 
 TRUTHS = st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=2, max_size=8)
@@ -137,20 +151,21 @@ def test_it_begins_with_each_labels_share(family: str) -> None:
         (SETTINGS, [1.5 / 8, 1.5 / 8, 4.5 / 8]),
         (SETTINGS.model_copy(update={"class_weights": "balanced"}), [0.5, 0.5, 0.5]),
     ):
-        facts = ManyLabels.learnt(examples, settings, None)
-        task = ManyLabels(config, torch.Generator().manual_seed(0), facts, settings).eval()
-        shares = task.head.classifier(torch.zeros(2, config.hidden_size)).sigmoid()  # type: ignore[operator]
+        facts = learned(examples, settings)
+        task = FittedTask.create(TASK, config, torch.Generator().manual_seed(0), facts, settings)
+        shares = task.model.eval().heads["classifier"](torch.zeros(2, config.hidden_size)).sigmoid()
         near = {"abs": 0.1} if settings.class_weights == "balanced" else {"rel": 1e-5}
         for row in shares.tolist():
             assert row == pytest.approx(expected, **near)
-    assert "shares" not in head().facts
+    assert "label_frequencies" not in head().metadata
 
 
 def test_a_label_that_all_examples_have_leaves_all_finite() -> None:
     examples = [example("joy"), example("joy,fear")]
     settings = SETTINGS.model_copy(update={"class_weights": "balanced"})
-    task = ManyLabels(head().config, torch.Generator(), ManyLabels.learnt(examples, settings, None), settings)
-    assert all(parameter.isfinite().all() for parameter in task.parameters())
+    metadata = learned(examples, settings)
+    task = FittedTask.create(TASK, head().config, torch.Generator(), metadata, settings)
+    assert all(parameter.isfinite().all() for parameter in task.model.parameters())
 
 
 @given(TRUTHS, st.data())
@@ -162,15 +177,15 @@ def test_scores_are_scikit_learns(truths: list[list[bool]], data: st.DataObject)
         example(",".join(label for label, held in zip(LABELS, row, strict=True) if held)) for row in truths
     ]
     predictions = [
-        {
-            "labels": [label for label, held in zip(LABELS, row, strict=True) if held],
-            "scores": dict(zip(LABELS, map(float, row), strict=True)),
-            "tokens": 1,
-            "tokens_read": 1,
-        }
+        MultilabelPrediction(
+            [label for label, held in zip(LABELS, row, strict=True) if held],
+            dict(zip(LABELS, map(float, row), strict=True)),
+            tokens=1,
+            tokens_read=1,
+        )
         for row in guesses
     ]
-    numbers = head().score(predictions, examples).numbers
+    numbers = head().metrics.compute(predictions, examples).values
     for name in ("macro", "micro"):
         expected = f1_score(np.array(truths), np.array(guesses), average=name, zero_division=0)
         assert numbers[f"{name}_f1"] == pytest.approx(expected)
@@ -186,19 +201,21 @@ def logits_of(*shares: float) -> torch.Tensor:
 )
 def test_thresholds_are_in_the_middle_of_the_best_on_dev(how: str, expected: list[float]) -> None:
     task = head(thresholds=how)
-    outputs = [logits_of(0.3, 0.9, 0.15), logits_of(0.1, 0.5, 0.05)]
+    outputs = Outputs([logits_of(0.3, 0.9, 0.15), logits_of(0.1, 0.5, 0.05)])
     examples = [example("anger,fear,joy"), example("")]
     items = task.encode(examples, tiny_run.tokenizer())
-    task.fit(outputs, items, examples)
-    found = task.decode(outputs, items, examples)
+    decoder = task.decoder
+    assert isinstance(decoder, MultilabelDecoder)
+    decoder.calibrate(outputs, items, examples)
+    found = decoder.decode(outputs, items, examples)
     if how == "each":
-        assert task.kept_facts["thresholds"] == pytest.approx(expected, abs=0.011)
-        assert [answer["labels"] for answer in found] == [LABELS, []]
+        assert decoder.state["thresholds"] == pytest.approx(expected, abs=0.011)
+        assert [answer.labels for answer in found] == [LABELS, []]
     elif how == "half":
-        assert task.kept_facts["thresholds"] == expected
+        assert decoder.thresholds == expected
     else:
-        assert len(set(task.kept_facts["thresholds"])) == 1
-        assert task.score(found, examples).numbers["macro_f1"] > 0.7
+        assert len(set(decoder.state["thresholds"])) == 1
+        assert task.metrics.compute(found, examples).values["macro_f1"] > 0.7
 
 
 @pytest.fixture(scope="module")
@@ -224,17 +241,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 
 def test_it_is_learnt_saved_and_scored(trained: bs.Model, tmp_path: Path) -> None:
     again = bs.load(trained.path)
-    assert type(again.task) is ManyLabels
+    assert type(again.task.decoder) is MultilabelDecoder
     assert again.labels == LABELS
-    facts = read_folder(trained.model_folder).record["facts"]
-    assert len(set(facts["thresholds"])) == 1
+    state = read_folder(trained.model_folder).record["decoder_state"]
+    assert len(set(state["thresholds"])) == 1
     file = tiny_run.table(tmp_path / "test.csv", rows(60, seed=2))
     scores = again.evaluate(file)
     assert scores["macro_f1"] > 0.9 > trained.report["baseline"]["macro_f1"]
     assert trained.report["decided_by"] == "macro_f1"
     answers = list(again.predict_file(file))
     for answer in answers:
-        expected = [label for label in LABELS if answer["scores"][label] > facts["thresholds"][0]]
+        expected = [label for label in LABELS if answer["scores"][label] > state["thresholds"][0]]
         assert answer["labels"] == expected
     alone = again.predict([answers[3]["text"]])
     assert alone[0]["labels"] == answers[3]["labels"]
@@ -254,14 +271,15 @@ def test_no_answer_that_is_the_same_for_every_text_beats_the_baseline(
     draw = random.Random(0)
     drawn = [[label for label in LABELS if draw.random() < share] or LABELS[:1] for _ in range(40)]
     file = tiny_run.table(tmp_path / "some.csv", [("kaba lode", "|".join(some)) for some in drawn])
-    examples = trained.task.read(file, trained.task.settings)
-    beside = trained.task.baseline(examples, examples)
+    examples = trained.task.data.read(file)
+    metrics = trained.task.metrics
+    baseline = metrics.baseline(examples, examples)
     for number in range(2 ** len(LABELS)):
         same = [label for i, label in enumerate(LABELS) if number >> i & 1]
         scores = dict.fromkeys(LABELS, 0.5)
-        answers = [{"labels": same, "scores": scores, "tokens": 0, "tokens_read": 0}] * len(examples)
-        found = trained.task.score(answers, examples)
-        assert found.numbers["macro_f1"] <= beside.numbers["macro_f1"]
+        answers = [MultilabelPrediction(same, scores, tokens=0, tokens_read=0)] * len(examples)
+        found = metrics.compute(answers, examples)
+        assert found.values["macro_f1"] <= baseline.values["macro_f1"]
 
 
 def test_the_reference_opens_it_and_its_own_is_answered_with(trained: bs.Model, tmp_path: Path) -> None:
@@ -271,7 +289,7 @@ def test_the_reference_opens_it_and_its_own_is_answered_with(trained: bs.Model, 
     theirs.save_pretrained(tmp_path / "theirs")
     trained.tokenizer.save(tmp_path / "theirs")
     foreign = bs.load(tmp_path / "theirs", precision="fp32")
-    assert type(foreign.task) is ManyLabels
+    assert type(foreign.task.decoder) is MultilabelDecoder
     texts = [text for text, _ in rows(8, seed=4)]
     own = bs.load(trained.path, precision="fp32")  # whichever it was trained in
     for one, other in zip(own.predict(texts), foreign.predict(texts), strict=True):
@@ -304,10 +322,11 @@ def test_the_command_line_takes_it(trained: bs.Model, tmp_path: Path) -> None:
     result = CliRunner().invoke(bertsmith, words, catch_exceptions=False)
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["decided_by"] == "macro_f1"
-    facts = read_folder(tmp_path / "run" / "model").record["facts"]
-    assert len(facts["weights"]) == len(facts["thresholds"]) == 3
+    record = read_folder(tmp_path / "run" / "model").record
+    assert len(record["metadata"]["weights"]) == len(record["decoder_state"]["thresholds"]) == 3
 
 
 def test_one_label_and_any_number_are_one_verb() -> None:
-    assert Classify.variant(ClassSettings()) is Classify
-    assert Classify.variant(SETTINGS) is ManyLabels
+    assert type(make_data(ClassSettings(), {})) is ClassificationData
+    assert type(make_data(SETTINGS, {})) is MultilabelData
+    assert type(make_data(ClassSettings(), {"separator": ","})) is MultilabelData

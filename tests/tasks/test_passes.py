@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import bertsmith as bs
 import tiny_run
 from bertsmith.device import ComputeContext
-from bertsmith.tasks.items import within_budget
+from bertsmith.tasks.batching import batches_within_budget
 
 MOST = 1024  # tokens of a pass on a processor
 
@@ -23,7 +23,7 @@ def cut(sizes: Sequence[int], threads: int, monkeypatch: pytest.MonkeyPatch) -> 
     with monkeypatch.context() as patch:
         patch.setattr(ComputeContext, "num_parallel_passes", property(lambda _: threads))
         order = sorted(range(len(sizes)), key=sizes.__getitem__)
-        passes = list(within_budget(order, sizes, ComputeContext.create("cpu", "fp32")))
+        passes = list(batches_within_budget(order, sizes, ComputeContext.create("cpu", "fp32")))
     assert [i for some in passes for i in some] == order
     return passes
 

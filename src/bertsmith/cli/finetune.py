@@ -14,10 +14,7 @@ from bertsmith.cli.repeats_table import show_repeats
 from bertsmith.cli.verbs import Verbs
 
 if TYPE_CHECKING:
-    from bertsmith.tasks.registry import TaskEntry
-    from bertsmith.tasks.task import Task
-
-    Kind = type[Task] | TaskEntry
+    from bertsmith.tasks.registry import Task
 
 LABEL_NAMES = click.option(
     "--label-names",
@@ -68,18 +65,18 @@ class OfTasks(Verbs):
         return list(TASKS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        from bertsmith.tasks.registry import TASKS
+        from bertsmith.tasks.registry import TASKS, get_task
 
-        return self.command_of(cmd_name, TASKS[cmd_name]) if cmd_name in TASKS else None
+        return self.command_of(cmd_name, get_task(cmd_name)) if cmd_name in TASKS else None
 
-    def command_of(self, name: str, kind: Kind) -> click.Command:
+    def command_of(self, name: str, task: Task) -> click.Command:
         """The command of a task."""
-        return _command(name, kind)
+        return _command(name, task)
 
     def summary(self, ctx: click.Context, verb: str) -> str:
-        from bertsmith.tasks.registry import TASKS
+        from bertsmith.tasks.registry import get_task
 
-        return TASKS[verb].summary
+        return get_task(verb).summary
 
 
 class _OrGlue(OfTasks):
@@ -107,19 +104,19 @@ def finetune() -> None:
     """
 
 
-def _command(name: str, kind: Kind) -> click.Command:
+def _command(name: str, task: Task) -> click.Command:
     """The command of a task: what all tasks take, and the task's settings as options."""
     from bertsmith.finetuning.settings import settings_type
 
     def run(**arguments: Any) -> None:
         _finetune(name, **arguments)
 
-    run.__doc__ = f"""Fine-tune a model for `{name}`, {kind.summary}.
+    run.__doc__ = f"""Fine-tune a model for `{name}`, {task.summary}.
 
     \b
     Example:
-      bertsmith finetune {name} --model bert --train {kind.example_file} --validation-split 10% --out run
-      bertsmith finetune {name} --model bert --train {kind.example_file} --folds 5 --out runs
+      bertsmith finetune {name} --model bert --train {task.example_file} --validation-split 10% --out run
+      bertsmith finetune {name} --model bert --train {task.example_file} --folds 5 --out runs
     """
     for option in (
         options.as_json,
@@ -141,7 +138,7 @@ def _command(name: str, kind: Kind) -> click.Command:
             help="Use N examples of --train, drawn by files.seed.",
         ),
         *reversed(_REPEATS),
-        *((LABEL_NAMES,) if kind.may_name_labels else ()),
+        *((LABEL_NAMES,) if task.accepts_label_names else ()),
         click.option("--out", required=True, metavar="RUN", help="The run folder to write."),
         click.option(
             "--validation-split",
@@ -161,9 +158,9 @@ def _command(name: str, kind: Kind) -> click.Command:
         ),
     ):
         option(run)
-    with_settings = options.command_with_settings(lambda: settings_type(kind))
+    with_settings = options.command_with_settings(lambda: settings_type(task))
     command = click.command(name, cls=_with_grid(with_settings))(run)
-    command.params += task_options.options_of(kind.settings_type)
+    command.params += task_options.options_of(task.settings_type)
     return command
 
 

@@ -10,8 +10,8 @@ from bertsmith.cli import options, task_options
 from bertsmith.cli.finetune import DEVICE, LABEL_NAMES, OfTasks
 
 if TYPE_CHECKING:
-    from bertsmith.cli.finetune import Kind
     from bertsmith.finetuning.lr_finder import RateTest
+    from bertsmith.tasks.registry import Task
 
 _ROWS = 22  # that a terminal shows of the rates
 
@@ -19,8 +19,8 @@ _ROWS = 22  # that a terminal shows of the rates
 class _Tasks(OfTasks):
     """The tasks, each imported when it runs."""
 
-    def command_of(self, name: str, kind: Kind) -> click.Command:
-        return _command(name, kind)
+    def command_of(self, name: str, task: Task) -> click.Command:
+        return _command(name, task)
 
 
 @click.group(name="lr-find", cls=_Tasks)
@@ -34,18 +34,18 @@ def lr_find() -> None:
     """
 
 
-def _command(name: str, kind: Kind) -> click.Command:
+def _command(name: str, task: Task) -> click.Command:
     """The command of a task: what all tasks take, and the task's settings as options."""
     from bertsmith.finetuning.settings import settings_type
 
     def run(**arguments: Any) -> None:
         _find(name, **arguments)
 
-    run.__doc__ = f"""Find a learning rate for `{name}`, {kind.summary}.
+    run.__doc__ = f"""Find a learning rate for `{name}`, {task.summary}.
 
     \b
     Example:
-      bertsmith lr-find {name} --model bert --train {kind.example_file} --out rates.png
+      bertsmith lr-find {name} --model bert --train {task.example_file} --out rates.png
 
     The rate rises from --low to --high, a little each update, on batches of --train (Smith 2017). The model
     stays as it is. A rate is suggested only where the loss of every seed falls clearly and then diverges, and
@@ -66,7 +66,7 @@ def _command(name: str, kind: Kind) -> click.Command:
             metavar="N",
             help="Use N examples of --train, drawn by files.seed.",
         ),
-        *((LABEL_NAMES,) if kind.may_name_labels else ()),
+        *((LABEL_NAMES,) if task.accepts_label_names else ()),
         click.option("--high", type=rate, default=1.0, metavar="RATE", help="The last rate [1]."),
         click.option("--low", type=rate, default=1e-7, metavar="RATE", help="The first rate [1e-7]."),
         click.option(
@@ -91,8 +91,8 @@ def _command(name: str, kind: Kind) -> click.Command:
         ),
     ):
         option(run)
-    command = click.command(name, cls=options.command_with_settings(lambda: settings_type(kind)))(run)
-    command.params += task_options.options_of(kind.settings_type)
+    command = click.command(name, cls=options.command_with_settings(lambda: settings_type(task)))(run)
+    command.params += task_options.options_of(task.settings_type)
     return command
 
 
@@ -141,7 +141,7 @@ def _find(
         settings=options.changes_of(given, changes),
     )
     if as_json:
-        console.print_json({**found.document(), "plot": out})
+        console.print_json({**found.to_dict(), "plot": out})
         return
     _show(found)
     if out is not None:
@@ -162,4 +162,4 @@ def _show(found: RateTest) -> None:
     ]
     columns = ["rate", *(f"seed {seed}" for seed in found.readings)]
     console.print_table("training loss by learning rate, smoothed", columns, rows)
-    console.print_result(found.said)
+    console.print_result(found.message)

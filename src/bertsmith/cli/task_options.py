@@ -38,9 +38,9 @@ class RunCommand(Verb):
 
 def _of_all_tasks() -> list[click.Option]:
     """The options of all tasks, each once."""
-    from bertsmith.tasks.registry import TASKS
+    from bertsmith.tasks.registry import TASKS, get_task
 
-    every = [option for task in TASKS.values() for option in options_of(task.settings_type)]
+    every = [option for name in TASKS for option in options_of(get_task(name).settings_type)]
     for option in every:
         option.hidden = True
     return list({option.name: option for option in every}.values())

@@ -19,8 +19,8 @@ from bertsmith.formatting import pluralize
 
 if TYPE_CHECKING:
     from bertsmith.inference.output import Answered
-    from bertsmith.tasks.scores import Scores
-    from bertsmith.tasks.task import Task
+    from bertsmith.tasks.base import TaskReport
+    from bertsmith.tasks.results import Metrics
 
 
 @click.command(cls=task_options.RunCommand)
@@ -69,7 +69,7 @@ def evaluate(
     model = load(runs[0], **on)
     scores = evaluated(model.answering, data, changes, report, runs[0])
     if as_json:
-        console.print_json(scores.document())
+        console.print_json(scores.to_dict())
     else:
         _show_scores(runs[0], data, scores)
 
@@ -85,27 +85,27 @@ def _evaluate_together(
     together = Ensemble([load(run, **on) for run in runs])
     scores = together.scores(data, **changes)
     if as_json:
-        alone = [{"run": run, **own.document()} for run, own in zip(runs, scores.alone, strict=True)]
-        console.print_json({**scores.together.document(), "runs": alone})
+        alone = [{"run": run, **own.to_dict()} for run, own in zip(runs, scores.alone, strict=True)]
+        console.print_json({**scores.together.to_dict(), "runs": alone})
         return
-    names = list(dict.fromkeys((together.task.decides, *together.task.logged)))
-    numbers = [own.numbers for own in scores.alone]
+    names = list(dict.fromkeys((together.task.primary_metric, *together.task.metrics.logged_metrics)))
+    numbers = [own.values for own in scores.alone]
     rows = [
         *((run, *(f"{own[name]:.4f}" for name in names)) for run, own in zip(runs, numbers, strict=True)),
         ("mean", *(f"{sum(own[name] for own in numbers) / len(numbers):.4f}" for name in names)),
-        ("ensemble", *(f"{scores.together.numbers[name]:.4f}" for name in names)),
+        ("ensemble", *(f"{scores.together.values[name]:.4f}" for name in names)),
     ]
     console.print_table("each run, and all together", ["run", *names], rows)
     _show_scores(f"ensemble of {len(runs)}", data, scores.together)
 
 
-def _show_scores(what: str, data: str, scores: Scores) -> None:
+def _show_scores(what: str, data: str, scores: Metrics) -> None:
     from bertsmith import console
 
     console.print_table(
-        f"{what} on {data} ({pluralize(int(scores.numbers['examples']), 'example')})",
+        f"{what} on {data} ({pluralize(int(scores.values['examples']), 'example')})",
         ["score", "value"],
-        [(name, f"{value:.4f}") for name, value in scores.numbers.items() if isinstance(value, float)],
+        [(name, f"{value:.4f}") for name, value in scores.values.items() if isinstance(value, float)],
     )
     for table in scores.tables:
         console.print_table(table.title, table.columns, [tuple(row) for row in table.rows])
@@ -177,7 +177,7 @@ def predict(
         )
     hardware.configure_process()
     model = load(run, **on)
-    form = output.format_of(out, chosen, model.task.answer_form)
+    form = output.format_of(out, chosen, model.task.declaration.output_format)
     changes = task_options.task_changes(own, changes)
     if file:
         answered = model.answering.of_file(file, changes)
@@ -186,15 +186,15 @@ def predict(
     else:
         answered = model.answering.of_lines(sys.stdin.buffer, "standard input", changes)
     if as_json:
-        console.print_json(list(output.as_json(model.task, answered)))
+        console.print_json(list(output.as_json(answered)))
         return
     delimiter = model.answering.delimiter_of(file, changes) if file else ","
     if out is None:
         _show_answers(
-            model.task, answered, form, delimiter, marked=bool(file) and _is_marked(Path(str(file)))
+            model.task.report, answered, form, delimiter, marked=bool(file) and _is_marked(Path(str(file)))
         )
     else:
-        number = output.write_answers(model.task, answered, form, delimiter, Path(out))
+        number = output.write_answers(model.task.report, answered, form, delimiter, Path(out))
         console.print_note(f"{out}: {pluralize(number, 'prediction')}")
 
 
@@ -205,7 +205,7 @@ def _is_marked(file: Path) -> bool:
 
 
 def _show_answers(
-    task: Task, answered: Iterable[Answered], form: str, delimiter: str, *, marked: bool
+    report: TaskReport, answered: Iterable[Answered], form: str, delimiter: str, *, marked: bool
 ) -> None:
     """On standard output: JSON and csv line by line, the form of the task's field as it is. marked: the file that
     was read begins with a byte order mark, and so do its rows with their answers."""
@@ -214,19 +214,19 @@ def _show_answers(
 
     if form == "table":
         width = shutil.get_terminal_size((100, 24)).columns
-        console.print_table("", *output.as_table(task, answered, width))
+        console.print_table("", *output.as_table(report, answered, width))
     elif form == "json":
-        for answer in output.as_json(task, answered):
+        for answer in output.as_json(answered):
             console.print_json(answer)
     elif form != "csv":  # for the field's scripts: as it is
-        sys.stdout.buffer.writelines(piece.encode("utf-8") for piece in task.answer_file(answered))
+        sys.stdout.buffer.writelines(piece.encode("utf-8") for piece in report.write_output(answered))
         sys.stdout.buffer.flush()
     elif sys.stdout.isatty():
-        for line in output.as_csv(task, answered, delimiter):
+        for line in output.as_csv(report, answered, delimiter):
             console.print_result(line.removesuffix("\n"))
     else:  # for a file or another program: as it is
         sys.stdout.buffer.write(codecs.BOM_UTF8 if marked else b"")
-        for line in output.as_csv(task, answered, delimiter):
+        for line in output.as_csv(report, answered, delimiter):
             sys.stdout.buffer.write(line.encode("utf-8"))
         sys.stdout.buffer.flush()
 

@@ -88,7 +88,7 @@ class Ablation(BaseModel, frozen=True):
         for name, task in self.tasks.items():
             settings = {_PRECISION: self.precision, **self.recipe.finetuning(row, task), SEED: seed}
             if second_encoder is not None:
-                settings["task.beside"] = str(second_encoder.path)
+                settings["task.second_encoder"] = str(second_encoder.path)
             run = self.folder(row, seed) / folder_name(name)
             tuned = finetune(
                 task.verb,
@@ -99,7 +99,7 @@ class Ablation(BaseModel, frozen=True):
                 settings=settings,
                 resume=holds_run(run),
             )
-            metrics[name] = float(tuned.report["dev"][tuned.task.decides])
+            metrics[name] = float(tuned.report["dev"][tuned.task.primary_metric])
         if self.pairs is not None:
             metrics[PAIRS] = _score_pairs(model, self.pairs)
         return metrics

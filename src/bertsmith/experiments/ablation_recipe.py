@@ -14,7 +14,7 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.artifacts.locate import locate
 from bertsmith.errors import InputError, option
 from bertsmith.experiments.distillation import student_settings
-from bertsmith.finetuning.data import gather
+from bertsmith.finetuning.data import load_examples
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.models.config import ModelConfig, encoder_parameter_terms
 from bertsmith.pretraining.job import check_length
@@ -22,7 +22,7 @@ from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.resolve_settings import asked_for, resolved
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings, read_yaml
-from bertsmith.tasks.task import task_type
+from bertsmith.tasks.registry import get_task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 PAIRS = "minimal pairs"
@@ -95,7 +95,7 @@ class AblationRecipe(Settings):
 
     def finetuning(self, row: str, task: TaskRecipe) -> dict[str, Any]:
         """Return the settings of a row's fine-tuning: those of the task, changed by those of the row."""
-        settings_class = settings_type(task_type(task.verb))
+        settings_class = settings_type(get_task(task.verb))
         changes = self.task_settings.get(row, {})
         return {**settings_class.dotted(task.settings), **settings_class.dotted(changes)}
 
@@ -242,7 +242,7 @@ def check_tasks(
     for name, task in tasks.items():
         with errors_located_in(f"{location}: '{name}'"):
             check_no_seed(task.settings, location="settings")
-            settings_class = settings_type(task_type(task.verb))
+            settings_class = settings_type(get_task(task.verb))
             base = settings_class.of(
                 {"files": {"train": task.train, "validation": task.validation}}, "settings"
             )
@@ -257,11 +257,11 @@ def check_tasks(
 
 def check_task_files(verb: str, settings: FinetuneSettings) -> None:
     """Raise InputError if a task cannot read its files; hints name settings instead of options of `finetune`."""
-    task_class = task_type(verb)
+    task = get_task(verb)
     try:
-        gather(task_class.variant(settings.task), settings.files, settings.task)
+        load_examples(task, settings.files, settings.task)
     except InputError as error:
-        for name in task_class.settings_type.model_fields if error.hint else ():
+        for name in task.settings_type.model_fields if error.hint else ():
             error.hint = str(error.hint).replace(option(name), f"the setting task.{name}")
         raise
 

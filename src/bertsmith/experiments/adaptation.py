@@ -19,8 +19,9 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, option
 from bertsmith.experiments.ablation_recipe import check_no_seed, check_task_files
+from bertsmith.finetuning.resolve_settings import new_settings
 from bertsmith.finetuning.run import finetune
-from bertsmith.finetuning.settings import new_settings, settings_type
+from bertsmith.finetuning.settings import settings_type
 from bertsmith.formatting import pluralize
 from bertsmith.inference.compare import compare
 from bertsmith.inference.model import Model, load
@@ -34,7 +35,7 @@ from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.run_folder import holds_run, keeping_runs, read_arguments, write_json, write_report
 from bertsmith.settings import Changes
-from bertsmith.tasks.task import task_type
+from bertsmith.tasks.registry import get_task
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def adapt(
         InputError: An argument or a file is invalid; raised before anything is trained.
     """
     out, changes = Path(out), PretrainSettings.dotted(settings)
-    task_changes = settings_type(task_type(task)).dotted(task_settings)
+    task_changes = settings_type(get_task(task)).dotted(task_settings)
     if seeds < 1:
         raise InputError(
             "seeds_too_few",
@@ -188,8 +189,8 @@ def _check_inputs(base: Model, corpus: Sources, arguments: Mapping[str, Any]) ->
     check_no_seed(arguments["task_settings"], argument="task_settings")
     find_files(as_files(corpus), Notes())
     files = {"train": arguments["train"], "validation": arguments["validation"]}
-    task_class = task_type(arguments["task"])
-    settings = new_settings(task_class, base, files, None, {}, arguments["task_settings"])
+    task = get_task(arguments["task"])
+    settings = new_settings(task, base, files, None, arguments["task_settings"])
     check_task_files(arguments["task"], settings)
 
 
@@ -229,7 +230,7 @@ def _make_report(
 ) -> AdaptationReport:
     """Return the report of the fine-tuned models before and after, by seed."""
     first = pairs[0][0]
-    metric = first.task.decides
+    metric = first.task.primary_metric
     scores = np.array([[model.report["dev"][metric] for model in pair] for pair in pairs])
     gains = scores[:, 1] - scores[:, 0]
     before, after = scores.mean(axis=0).tolist()

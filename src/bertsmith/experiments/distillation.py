@@ -120,7 +120,7 @@ def distill_task(
         if value != defaults.get(name)
     }
     student = {"teacher": {"model": str(teacher_model.path)}, "task": changed_by_teacher}
-    changes = resolve(finetune_settings(type(task)), settings, keywords, distill_task)
+    changes = resolve(finetune_settings(task.declaration), settings, keywords, distill_task)
     return finetune(
         task.name,
         model,

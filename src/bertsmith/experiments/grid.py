@@ -14,7 +14,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.settings import Function, full_name, parse_assignment, read_yaml
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.registry import Task
 
 Grid = Mapping[str, Sequence[Any]] | Sequence[str]
 """Settings with the values to try: {"learning_rate": [5e-5, 3e-5]}, or as text: ["learning_rate=5e-5,3e-5"]."""
@@ -42,7 +42,7 @@ class PlannedRun:
 
 
 def plan_runs(
-    task_class: type[Task],
+    task: Task,
     recipe: str | Path | None,
     changes: Mapping[str, Any],
     *,
@@ -54,7 +54,7 @@ def plan_runs(
     """Return the runs in order: for each cell of the grid, one per seed or per fold.
 
     Args:
-        task_class: The task.
+        task: The task.
         recipe: The recipe of all runs.
         changes: Changed settings of all runs, by dotted names.
         restarts: The number of seeds, which start at train.seed.
@@ -67,7 +67,7 @@ def plan_runs(
     """
     _check_counts(restarts, folds)
     values = {} if recipe is None else read_yaml(recipe)
-    settings = settings_type(task_class).of(values, str(recipe or "settings"))
+    settings = settings_type(task).of(values, str(recipe or "settings"))
     settings = settings.changed(without_other_budgets(changes))
     axes = _grid_axes(settings, grid, function)
     if repeated := sorted(changes.keys() & axes.keys()):

@@ -20,15 +20,15 @@ import numpy as np
 from bertsmith.artifacts.run_collection import RUNS_FILE, RUNS_REPORT_FILE, run_names
 from bertsmith.errors import Diverged, InputError, option
 from bertsmith.experiments.grid import Grid, PlannedRun, plan_runs
-from bertsmith.finetuning.data import parts_of
-from bertsmith.finetuning.feature_cache import FEATURES, forget_states
-from bertsmith.finetuning.repeated_logs import drop_repeated_logs
+from bertsmith.finetuning.data import split_examples
+from bertsmith.finetuning.feature_cache import FEATURES, remove_features
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.memory import Source
+from bertsmith.log_handlers import without_repeats
 from bertsmith.notebook import Result
 from bertsmith.runs.run_folder import (
     SETTINGS,
@@ -40,7 +40,7 @@ from bertsmith.runs.run_folder import (
     write_report,
 )
 from bertsmith.settings import Changes, read_yaml, resolve
-from bertsmith.tasks.task import task_type
+from bertsmith.tasks.registry import get_task
 
 logger = logging.getLogger(__name__)
 
@@ -198,18 +198,18 @@ def finetune_repeatedly(
     Raises:
         InputError: As in `finetune`; or the folder contains other runs.
     """
-    out, task_class = Path(out), task_type(task)
+    out, declaration = Path(out), get_task(task)
     data: dict[str, Any] = {
         name: keywords.pop(name) for name in ("validation_split", "sample", "label_names") if name in keywords
     }
     changes = resolve(
-        settings_type(task_class), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS
+        settings_type(declaration), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS
     )
     if folds is not None:
         _check_no_validation(validation, data.get("validation_split"))
     axes: dict[str, Any] = {"restarts": restarts, "folds": folds, "grid": grid}
-    runs = plan_runs(task_class, recipe, changes, **axes, function=finetune_repeatedly)
-    with atomic.folder_lock(out, "run"), keeping_runs(out), drop_repeated_logs() as repeat_filter:
+    runs = plan_runs(declaration, recipe, changes, **axes, function=finetune_repeatedly)
+    with atomic.folder_lock(out, "run"), keeping_runs(out), without_repeats() as repeat_filter:
         _prepare_folder(out, runs, [train, validation], resume=resume, overwrite=overwrite)
         base = model if isinstance(model, Model) else load(model)
         data |= {"train": train, "validation": validation, "recipe": recipe, "states": out / FEATURES}
@@ -227,7 +227,7 @@ def finetune_repeatedly(
             for summary in report.cells or [report.summary]:
                 summary.pooled = _score_pooled_folds(out, summary, train)
         write_report(out, report.to_dict())
-        forget_states(out / FEATURES)
+        remove_features(out / FEATURES)
     for warning in report.warnings:
         logger.warning("%s", warning)
     return report
@@ -377,11 +377,11 @@ def _score_pooled_folds(out: Path, summary: ScoreSummary, train: Source) -> dict
     examples: list[Any] = []
     predictions: list[Any] = []
     for model in models:
-        if not model.task.pooled:
+        if not model.task.metrics.comparable_across_models:
             return None
-        task_class = type(model.task)
-        settings = settings_type(task_type(task_class.name)).from_file(model.path / SETTINGS)
-        held_out = parts_of(task_class, settings.files, settings.task, {"train": train})[1]
+        task = model.task.declaration
+        settings = settings_type(task).from_file(model.path / SETTINGS)
+        held_out = split_examples(task, settings.files, settings.task, {"train": train})[1]
         examples += held_out
         predictions += model.answering.answers(model.task.settings)(held_out)
-    return models[0].task.score(predictions, examples).document()
+    return models[0].task.metrics.compute(predictions, examples).to_dict()

@@ -1,79 +1,196 @@
-"""Which examples a task is learnt from: read, sampled, and held out where there is no validation file."""
+"""The examples of a fine-tuning run: read, sampled, and split into training and validation examples."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertsmith import rng
 from bertsmith.errors import InputError, option
-from bertsmith.finetuning.folds import folds_of
 from bertsmith.finetuning.settings import FileSettings
 from bertsmith.formatting import pluralize
 from bertsmith.io.memory import Source, as_file, is_path, name_of
 from bertsmith.runs.run_folder import write_whole
-from bertsmith.tasks.data_checks import on_both_sides
-from bertsmith.tasks.scores import Finding, Overview
-from bertsmith.tasks.task import Facts, Task
+from bertsmith.tasks.base import Metadata, TaskData
+from bertsmith.tasks.data_checks import find_overlap
+from bertsmith.tasks.fitted import create_report
+from bertsmith.tasks.registry import Task
+from bertsmith.tasks.results import DataSummary, Diagnostic
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Examples:
-    """What is learnt from, what decides, what there is to know of all training examples; what they are like."""
+    """The examples of a run.
+
+    Attributes:
+        train: The training examples.
+        validation: The validation examples.
+        metadata: The metadata of all training examples.
+        summary: Tables and possible mistakes.
+        read_warnings: What reading the files corrected or left out.
+    """
 
     train: list[Any]
-    dev: list[Any]
-    facts: Facts
-    overview: Overview
+    validation: list[Any]
+    metadata: Metadata
+    summary: DataSummary
+    read_warnings: list[Diagnostic]
 
 
-def gather(
-    kind: type[Task], files: FileSettings, settings: Any, given: Mapping[str, Source] | None = None
+def load_examples(
+    task: Task, files: FileSettings, settings: Any, sources: Mapping[str, Source] | None = None
 ) -> Examples:
-    """The task's examples from one file or from two. A sample and a split depend on `files.seed` alone.
+    """Read and check the examples of a run.
 
-    given: what `files` names where it is in memory, by train and validation.
+    Args:
+        task: The task.
+        files: The settings of the files. Sample and split depend only on `files.seed`.
+        settings: The task's settings.
+        sources: The data named in `files` that is in memory, by "train" and "validation".
     """
-    training, dev, facts = parts_of(kind, files, settings, given)
-    sides = Overview(findings=list(_of_both_sides(kind, files, training, dev)))
-    return Examples(training, dev, facts, kind.overview(training, dev, facts) | sides)
+    train, validation, metadata = split_examples(task, files, settings, sources)
+    summary = create_report(task, metadata, settings).data_summary(train, validation)
+    summary |= DataSummary(diagnostics=_overlap(files, train, validation))
+    warnings = task.part("data")(settings, metadata).read_warnings([*train, *validation])
+    return Examples(train, validation, metadata, summary, warnings)
 
 
-def parts_of(
-    kind: type[Task], files: FileSettings, settings: Any, given: Mapping[str, Source] | None = None
-) -> tuple[list[Any], list[Any], Facts]:
-    """The examples to train on, those of dev, and what there is to know of all training examples."""
-    _check_parts(files)
-    training, facts = read_training(kind, files, settings, given)
+def split_examples(
+    task: Task, files: FileSettings, settings: Any, sources: Mapping[str, Source] | None = None
+) -> tuple[list[Any], list[Any], Metadata]:
+    """Return the training and validation examples, and the metadata of all training examples."""
+    _check_split(files)
+    examples, metadata = read_training(task, files, settings, sources)
     if files.validation is not None:
-        dev = kind.read(_source(kind, "validation", files.validation, settings, given or {}), settings)
-        kind.check_dev(dev, facts)
-        return training, dev, facts
+        data: TaskData = task.part("data")(settings, metadata)
+        validation = data.read(_source(data, "validation", files.validation, sources or {}))
+        data.check_validation(validation, metadata)
+        return examples, validation, metadata
     if files.folds is not None:
-        fold_of = folds_of(kind, training, files.folds, files.seed)
-        held = [fold + 1 == files.fold for fold in fold_of]
-        dev = [example for example, out in zip(training, held, strict=True) if out]
-        return [example for example, out in zip(training, held, strict=True) if not out], dev, facts
-    assert files.validation_split is not None
-    return *_split(kind, training, files.validation_split, files.seed), facts
+        is_validation = [fold + 1 == files.fold for fold in assign_folds(examples, files.folds, files.seed)]
+    else:
+        assert files.validation_split is not None
+        is_validation = _hold_out(examples, files.validation_split, files.seed)
+    pairs = list(zip(examples, is_validation, strict=True))
+    return [e for e, held_out in pairs if not held_out], [e for e, held_out in pairs if held_out], metadata
 
 
-def _check_parts(files: FileSettings) -> None:
-    """InputError where it is not clear what dev is."""
+def read_training(
+    task: Task, files: FileSettings, settings: Any, sources: Mapping[str, Source] | None = None
+) -> tuple[list[Any], Metadata]:
+    """Return the training examples, or a sample of them, and the metadata of all."""
+    data: TaskData = task.part("data")(settings, {})
+    examples = data.read(_source(data, "train", files.train, sources or {}))
+    metadata = data.fit_metadata(
+        examples, files.parsed_label_names
+    )  # of all, since a sample may lack a rare label
+    if files.sample is not None and files.sample < len(examples):
+        indices = rng.permutation(files.seed, "sample", len(examples))[: files.sample]
+        examples = [examples[i] for i in sorted(indices)]
+    return examples, metadata
+
+
+def write_split(examples: Examples, data: TaskData, folder: Path) -> None:
+    """Write training and validation examples as .jsonl files that the task reads again."""
+    for name, part in (("train", examples.train), ("dev", examples.validation)):
+        lines = [json.dumps(data.to_row(example), ensure_ascii=False) + "\n" for example in part]
+        write_whole(folder / f"{name}.jsonl", "".join(lines))
+    num_train, num_validation = pluralize(len(examples.train), "example"), f"{len(examples.validation):,}"
+    logger.info("%s for training and %s for validation, both in %s", num_train, num_validation, folder)
+
+
+def assign_folds(examples: Sequence[Any], folds: int, seed: int) -> list[int]:
+    """Return the fold of each example, 0 to folds - 1, for cross-validation.
+
+    Examples with the same group key are in the same fold. If all keys differ, two folds differ by at most one in
+    size and in the number of examples of each label; scikit-learn's StratifiedGroupKFold does not ensure that.
+    Otherwise a group is added to the fold with the fewest examples of its label, the largest groups first.
+
+    Raises:
+        InputError: There are fewer groups than folds.
+    """
+    groups = _groups(examples)
+    if len(groups) < folds:
+        different = "" if len(groups) == len(examples) else f" ({len(groups):,} different)"
+        raise InputError(
+            "folds_too_many",
+            f"{pluralize(len(examples), 'example')}{different} cannot be split with {option('folds', folds)}",
+            argument="folds",
+            hint="use fewer folds, or add examples",
+        )
+    stratum_ids: dict[Any, int] = {}
+    strata = [stratum_ids.setdefault(examples[group[0]].stratify_key, len(stratum_ids)) for group in groups]
+    shuffled = rng.permutation(seed, "folds", len(groups)).tolist()
+    fold_of, sizes = [0] * len(examples), [0] * folds
+    sizes_by_stratum = [[0] * folds for _ in stratum_ids]
+    for g in sorted(shuffled, key=lambda g: (strata[g], -len(groups[g]))):
+        stratum_sizes = sizes_by_stratum[strata[g]]
+        fold = min(range(folds), key=lambda f: (stratum_sizes[f], sizes[f], f))
+        stratum_sizes[fold] += len(groups[g])
+        sizes[fold] += len(groups[g])
+        for i in groups[g]:
+            fold_of[i] = fold
+    return fold_of
+
+
+def _groups(examples: Sequence[Any]) -> list[list[int]]:
+    """Return the indices of the examples of each group key."""
+    groups: dict[Any, list[int]] = {}
+    for i, example in enumerate(examples):
+        groups.setdefault(example.group_key, []).append(i)
+    return list(groups.values())
+
+
+def _hold_out(examples: Sequence[Any], ratio: float, seed: int) -> list[bool]:
+    """Return True for each validation example of a random, stratified split.
+
+    Examples with the same group key stay together. If all keys differ, the sizes are exact. A label with a single
+    group stays among the training examples.
+    """
+    from sklearn.model_selection import train_test_split
+
+    groups = _groups(examples)
+    strata = [examples[group[0]].stratify_key for group in groups]
+    counts = Counter(strata)
+    candidates = [g for g in range(len(groups)) if counts[strata[g]] > 1]
+    try:
+        _, held_out = train_test_split(
+            candidates,
+            test_size=round(ratio * len(groups)),
+            random_state=seed % 2**32,
+            stratify=None if strata[0] is None else [strata[g] for g in candidates],
+        )
+    except ValueError:
+        num_examples = (
+            "one example" if len(examples) == 1 else f"{len(examples):,} examples ({len(groups):,} different)"
+        )
+        raise InputError(
+            "split_impossible",
+            f"{num_examples} cannot be split with {option('validation_split', f'{ratio:g}')}: "
+            f"each part needs {'an example' if strata[0] is None else 'all labels'}",
+            argument="validation_split",
+            hint="choose another share, or add examples",
+        ) from None
+    indices = {i for g in held_out for i in groups[g]}
+    return [i in indices for i in range(len(examples))]
+
+
+def _check_split(files: FileSettings) -> None:
+    """Raise InputError unless the settings name exactly one way to get validation examples."""
     if files.folds is not None:
         if files.validation is not None or files.validation_split is not None:
-            given = option("validation" if files.validation is not None else "validation_split")
+            other = option("validation" if files.validation is not None else "validation_split")
             raise InputError(
                 "folds_with_validation",
-                f"{option('folds')} and {given} exclude each other, because each fold is the validation data once",
-                hint=f"omit {given}",
+                f"{option('folds')} and {other} exclude each other, because each fold is the validation data once",
+                hint=f"omit {other}",
             )
         if files.fold is None or files.fold > files.folds:
             raise InputError(
@@ -102,96 +219,29 @@ def _check_parts(files: FileSettings) -> None:
             "there is no validation file",
             location=files.train,
             argument="validation",
-            hint=f"give a file with {option('validation')}, hold out a part with "
-            f"{option('validation_split', 0.2)}, or cross-validate with {option('folds', 5)}",
+            hint=f"give a file with {option('validation')}, hold out a part with {option('validation_split', 0.2)}, or "
+            f"cross-validate with {option('folds', 5)}",
         )
 
 
-def read_training(
-    kind: type[Task], files: FileSettings, settings: Any, given: Mapping[str, Source] | None = None
-) -> tuple[list[Any], Facts]:
-    """The examples of the training file, or a sample of them, and what there is to know of all. given: as for
-    `gather`."""
-    training = kind.read(_source(kind, "train", files.train, settings, given or {}), settings)
-    facts = kind.learnt(training, settings, files.known_names())  # of all: a sample may miss a rare label
-    if files.sample is not None and files.sample < len(training):
-        order = rng.permutation(files.seed, "sample", len(training))[: files.sample]
-        training = [training[i] for i in sorted(order)]
-    return training, facts
-
-
-def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mapping[str, Source]) -> str | Path:
-    """A file by its name, or the data in memory that has it."""
-    data = given.get(name)
-    if data is None and file == name_of(None, name):
+def _source(data: TaskData, name: str, file: str, sources: Mapping[str, Source]) -> Source:
+    """Return a file, or the data in memory that has its name."""
+    source = sources.get(name)
+    if source is None and file == name_of(None, name):
         raise InputError(
             "data_missing",
             f"the {name} examples of this run were in memory and are not saved",
             argument=name,
             hint="pass the same data again",
         )
-    if data is None or is_path(data):
-        return as_file(file, name)
-    return as_file(data, name, lambda width: kind.columns_of_tuples(settings, width))
+    return as_file(file if source is None or is_path(source) else source, name, data.tuple_columns)
 
 
-def _of_both_sides(
-    kind: type[Task], files: FileSettings, train: Sequence[Any], dev: Sequence[Any]
-) -> Iterator[Finding]:
-    """Where training and dev share examples: scores on dev are then of what was learnt by heart."""
+def _overlap(files: FileSettings, train: Sequence[Any], validation: Sequence[Any]) -> list[Diagnostic]:
+    """Return the diagnostic for validation examples that are also trained on, if there are any."""
     if files.validation is not None and Path(files.validation).resolve() == Path(files.train).resolve():
-        said = f"{files.validation}: the validation file is the training file, so its scores say little"
-        yield Finding("one file for both", said)
-        return
-    known = {kind.content(example): example.place for example in reversed(train)}
-    if found := on_both_sides(known, ((kind.content(example), example.place) for example in dev)):
-        yield found
-
-
-def write_split(examples: Examples, kind: type[Task], settings: Any, folder: Path) -> None:
-    """Both parts of a split, as jsonl files that the task reads again."""
-    for name, part in (("train", examples.train), ("dev", examples.dev)):
-        lines = [json.dumps(kind.as_row(example, settings), ensure_ascii=False) + "\n" for example in part]
-        write_whole(folder / f"{name}.jsonl", "".join(lines))
-    train = pluralize(len(examples.train), "example")
-    logger.info("%s for training and %s for validation, both in %s", train, f"{len(examples.dev):,}", folder)
-
-
-def _split(kind: type[Task], examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
-    """Hold out a share of the examples, by the seed, and of each stratum where the task has any; the order stays.
-
-    What has the same content (equal texts, questions about one passage) stays together, on one side; where all
-    contents differ, the sizes are exact. A stratum with one member keeps it on the training side.
-    """
-    from sklearn.model_selection import train_test_split
-
-    groups: dict[Any, list[int]] = {}
-    for i, example in enumerate(examples):
-        groups.setdefault(kind.content(example), []).append(i)
-    members = list(groups.values())
-    strata = [kind.stratum(examples[group[0]]) for group in members]
-    times = Counter(strata)
-    several = [g for g in range(len(members)) if times[strata[g]] > 1]
-    try:
-        _, held = train_test_split(
-            several,
-            test_size=round(share * len(members)),
-            random_state=seed % 2**32,
-            stratify=None if strata[0] is None else [strata[g] for g in several],
-        )
-    except ValueError:
-        given = (
-            "one example"
-            if len(examples) == 1
-            else f"{len(examples):,} examples ({len(members):,} different)"
-        )
-        raise InputError(
-            "split_impossible",
-            f"{given} cannot be split with {option('validation_split', f'{share:g}')}: "
-            f"each part needs {'an example' if strata[0] is None else 'all labels'}",
-            argument="validation_split",
-            hint="choose another share, or add examples",
-        ) from None
-    out = {i for g in held for i in members[g]}
-    kept = [example for i, example in enumerate(examples) if i not in out]
-    return kept, [examples[i] for i in sorted(out)]
+        consequence = "so its scores say little of other texts"
+        message = f"{files.validation}: the validation file is the training file, {consequence}"
+        return [Diagnostic("one file for both", message)]
+    overlap = find_overlap(train, validation)
+    return [overlap] if overlap else []

@@ -1,14 +1,14 @@
-"""An encoder that is not trained: its hidden states are computed once, kept on disk, and read from there.
+"""The hidden states of an encoder that is not trained, computed once and read from disk.
 
-That is the feature-based way (Devlin et al. 2019, section 5.3). It answers as the encoder in evaluation does,
-without dropout, and a head on it is trained many times faster.
+This is the feature-based approach (Devlin et al. 2019, section 5.3). The states are those of the encoder in
+evaluation mode, without dropout, and a head on them trains many times faster.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -26,137 +26,153 @@ from bertsmith.io import atomic
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.packed import Packed
-from bertsmith.tasks.items import Encoded, within_budget
+from bertsmith.tasks.batching import TokenSequence, batches_within_budget
 
-FEATURES = "features"  # of a run folder
+FEATURES = "features"
+"""The folder of the states in a run folder."""
 _SUFFIX = ".f32"
-_BYTES = 4  # of a number
-_BLOCK = 2**20  # bytes written at a time
+_BYTES_PER_NUMBER = 4
+_BLOCK_BYTES = 2**20
 
 
-class Frozen(nn.Module):
-    """An encoder's hidden states, looked up by the sequence that they are of.
+class CachedEncoder(nn.Module):
+    """The hidden states of an encoder, looked up by sequence.
 
-    It has no weights of its own, so that checkpoints hold the heads alone. layers: those that are asked for, by
-    number; 0 is the embeddings' output. folder: where the states lie, in a file named by a digest of their inputs,
-    float32 [tokens, layers, H].
+    The module has no weights, so that checkpoints hold only the heads. The states are in a file named by a digest
+    of their inputs, float32 [tokens, layers, H].
     """
 
-    def __init__(self, encoder: Encoder, layers: Sequence[int], place: ComputeContext, folder: Path) -> None:
+    def __init__(
+        self, encoder: Encoder, layers: Sequence[int], context: ComputeContext, folder: Path
+    ) -> None:
+        """Create an empty cache.
+
+        Args:
+            encoder: The encoder.
+            layers: The layers whose states are read; 0 is the output of the embeddings.
+            context: The device of the encoder.
+            folder: The folder of the file.
+        """
         super().__init__()
-        self._encoder = (encoder,)  # in a tuple, so that torch does not count it among this module's own
-        self._layers, self._place, self._folder = list(layers), place, folder
+        self._encoder = (encoder,)  # a tuple, so that the encoder is no submodule
+        self._layers, self._context, self._folder = list(layers), context, folder
         self._starts: dict[bytes, int] = {}
-        self._wanted: tuple[list[Encoded], str] | None = None
-        self._one_at_a_time = Lock()  # several threads may ask first
+        self._pending: tuple[Sequence[TokenSequence], str] | None = None
+        self._lock = Lock()  # several threads may read first
         self._states: NDArray[np.float32] = np.empty((0, len(layers), encoder.config.hidden_size), np.float32)
 
     @property
     def config(self) -> ModelConfig:
-        """The encoder's."""
+        """The encoder's configuration."""
         return self._encoder[0].config
 
     @property
     def generator(self) -> torch.Generator:
-        """The encoder's."""
+        """The encoder's random number generator."""
         return self._encoder[0].generator
 
-    def remember_when_asked(self, sequences: Iterable[Encoded], weights: str) -> None:
-        """The same as `remember`, when the first state is asked for: of a run that has finished, none is."""
-        self._wanted = (list(sequences), weights)
+    def fill(self, sequences: Sequence[TokenSequence], weights_digest: str, *, lazily: bool = False) -> None:
+        """Compute the states of these sequences, unless an earlier run on the same data wrote them.
 
-    def remember(self, sequences: Iterable[Encoded], weights: str) -> None:
-        """Compute the states of these sequences, of equal ones once; or find them on disk, where another run on
-        them, or an earlier part of this one, computed them. weights: a digest of the encoder's. MachineError
-        where the disk is full."""
-        self._wanted = None
-        different = {_key(one.ids, one.segments): one for one in sequences}
+        Args:
+            sequences: The sequences; the states of equal ones are computed once.
+            weights_digest: A digest of the encoder's weights.
+            lazily: True to wait until states are read.
+
+        Raises:
+            MachineError: The disk is full.
+        """
+        self._pending = (sequences, weights_digest) if lazily else None
+        if lazily:
+            return
+        different = {_key(sequence.ids, sequence.segments): sequence for sequence in sequences}
         keys = sorted(different, key=lambda key: (len(different[key].ids), key))
         lengths = [len(different[key].ids) for key in keys]
         self._starts = dict(zip(keys, np.cumsum([0, *lengths])[:-1].tolist(), strict=True))
         shape = (sum(lengths), len(self._layers), self.config.hidden_size)
-        whole = hashlib.sha256("\n".join([weights, *map(str, (self._layers, shape))]).encode("ascii"))
+        digest = hashlib.sha256("\n".join([weights_digest, *map(str, (self._layers, shape))]).encode("ascii"))
         for key in keys:
-            whole.update(key)
-        file = self._folder / f"{whole.hexdigest()[:32]}{_SUFFIX}"
-        if not file.is_file() or file.stat().st_size != _BYTES * math.prod(shape):
-            with atomic.atomic_file(file) as beside:
-                self._write(_allocated(beside, shape), [different[key] for key in keys])
+            digest.update(key)
+        file = self._folder / f"{digest.hexdigest()[:32]}{_SUFFIX}"
+        if not file.is_file() or file.stat().st_size != _BYTES_PER_NUMBER * math.prod(shape):
+            with atomic.atomic_file(file) as temporary:
+                self._write(_allocate(temporary, shape), [different[key] for key in keys])
         self._states = np.memmap(file, np.float32, "r", shape=shape)
 
     def forward(self, packed: Packed, *, rows: Tensor | None = None) -> Tensor:
-        """The last layer's states [N, H], or those of these rows."""
-        found = self._read(packed)[:, -1]
-        return found if rows is None else found[rows]
+        """Return the last layer's states [N, H], or those of these rows."""
+        states = self._read(packed)[:, -1]
+        return states if rows is None else states[rows]
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
-        """The embeddings' output and each layer's, [N, H] each; zeros for a layer that was not asked for."""
+        """Return the states of the embeddings and of each layer, [N, H]; zeros for layers that are not cached."""
         rows = self._read(packed)
-        nothing = rows.new_zeros(()).expand(len(rows), rows.shape[2])
-        known = dict(zip(self._layers, rows.unbind(1), strict=True))
-        return [known.get(layer, nothing) for layer in range(self.config.num_hidden_layers + 1)]
+        zeros = rows.new_zeros(()).expand(len(rows), rows.shape[2])
+        states_of = dict(zip(self._layers, rows.unbind(1), strict=True))
+        return [states_of.get(layer, zeros) for layer in range(self.config.num_hidden_layers + 1)]
 
     def _read(self, packed: Packed) -> Tensor:
-        """[N, layers, H] of a batch, from the file."""
-        with self._one_at_a_time:
-            if self._wanted is not None:
-                self.remember(*self._wanted)
+        """Return the states [N, layers, H] of a batch."""
+        with self._lock:
+            if self._pending is not None:
+                self.fill(*self._pending)
         ids, segments = packed.tokens.cpu().numpy(), packed.segments.cpu().numpy()
         ends = np.cumsum(packed.lengths)
-        found = np.empty((len(ids), *self._states.shape[1:]), np.float32)
+        states = np.empty((len(ids), *self._states.shape[1:]), np.float32)
         for end, length in zip(ends.tolist(), packed.lengths.tolist(), strict=True):
-            here = slice(end - length, end)
-            start = self._starts[_key(ids[here], segments[here])]
-            found[here] = self._states[start : start + length]
-        return torch.from_numpy(found).to(packed.tokens.device)
+            rows = slice(end - length, end)
+            start = self._starts[_key(ids[rows], segments[rows])]
+            states[rows] = self._states[start : start + length]
+        return torch.from_numpy(states).to(packed.tokens.device)
 
-    def _computed(self, some: Sequence[Encoded]) -> NDArray[np.float32]:
-        lengths = np.array([len(one.ids) for one in some], dtype=np.int64)
+    def _compute(self, batch: Sequence[TokenSequence]) -> NDArray[np.float32]:
+        lengths = np.array([len(sequence.ids) for sequence in batch], dtype=np.int64)
         ids, segments = (
-            np.concatenate([getattr(one, name) for one in some]).astype(np.int64)
+            np.concatenate([getattr(sequence, name) for sequence in batch]).astype(np.int64)
             for name in ("ids", "segments")
         )
-        packed = self._place.to_device(Packed.from_arrays(ids, segments, lengths))
-        encoder = self._place.autocast_encoder(self._encoder[0].eval())
+        packed = self._context.to_device(Packed.from_arrays(ids, segments, lengths))
+        encoder = self._context.autocast_encoder(self._encoder[0].eval())
         with torch.inference_mode():
             states = encoder.hidden_states(packed)
             rows = torch.stack([states[layer] for layer in self._layers], 1).float().cpu()
-        found: NDArray[np.float32] = rows.numpy()
-        return found
+        result: NDArray[np.float32] = rows.numpy()
+        return result
 
-    def _write(self, states: np.memmap[Any, np.dtype[np.float32]], different: Sequence[Encoded]) -> None:
-        """The states of all sequences, one after the other. states: [tokens, layers, H]."""
-        row = done = 0
-        with console.ProgressBar("hidden states", len(different), unit="texts") as bar:
-            passes = list(
-                within_budget(range(len(different)), [len(one.ids) for one in different], self._place)
+    def _write(
+        self, states: np.memmap[Any, np.dtype[np.float32]], sequences: Sequence[TokenSequence]
+    ) -> None:
+        """Write the states of all sequences, [tokens, layers, H]."""
+        row = num_done = 0
+        lengths = [len(sequence.ids) for sequence in sequences]
+        batches = list(batches_within_budget(range(len(sequences)), lengths, self._context))
+        with console.ProgressBar("hidden states", len(sequences), unit="texts") as bar:
+            results = self._context.parallel_map(
+                lambda indices: self._compute([sequences[i] for i in indices]), batches
             )
-            computed = self._place.parallel_map(
-                lambda some: self._computed([different[i] for i in some]), passes
-            )
-            for some, rows in zip(passes, computed, strict=True):
+            for indices, rows in zip(batches, results, strict=True):
                 states[row : row + len(rows)] = rows
-                row, done = row + len(rows), done + len(some)
-                bar.update(done)
+                row, num_done = row + len(rows), num_done + len(indices)
+                bar.update(num_done)
         states.flush()
 
 
-def forget_states(folder: Path) -> None:
-    """Remove a folder of states: what has finished does not need them."""
+def remove_features(folder: Path) -> None:
+    """Remove a folder of states, which a finished run does not need."""
     for file in folder.glob(f"*{_SUFFIX}"):
         file.unlink()
-    with suppress(OSError):  # it was never made, or somebody put something else there
+    with suppress(OSError):  # it does not exist, or holds other files
         atomic.remove_abandoned(folder)
         folder.rmdir()
 
 
-def _allocated(file: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np.float32]]:
-    """A file of that size, all of it written: a mapped file that outgrows a full disk kills the process."""
-    size = _BYTES * math.prod(shape)
+def _allocate(file: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np.float32]]:
+    """Write a file of zeros and map it; a mapped file that outgrows a full disk would kill the process."""
+    size = _BYTES_PER_NUMBER * math.prod(shape)
     try:
-        with file.open("wb") as opened:
-            for begin in range(0, size, _BLOCK):
-                opened.write(bytes(min(_BLOCK, size - begin)))
+        with file.open("wb") as stream:
+            for begin in range(0, size, _BLOCK_BYTES):
+                stream.write(bytes(min(_BLOCK_BYTES, size - begin)))
     except OSError as error:
         if not hardware.is_disk_full(error):
             raise

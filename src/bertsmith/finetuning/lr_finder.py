@@ -1,4 +1,4 @@
-"""`bertsmith lr-find TASK`: at which learning rates a task is learnt, by a range test on its own batches."""
+"""`bertsmith lr-find TASK`: suggest a learning rate by a range test on a task's own batches (Smith 2017)."""
 
 from __future__ import annotations
 
@@ -15,38 +15,43 @@ from bertsmith import console, hardware
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.data import read_training
-from bertsmith.finetuning.feature_cache import Frozen
-from bertsmith.finetuning.job import build_model
-from bertsmith.finetuning.repeated_logs import drop_repeated_logs
-from bertsmith.finetuning.settings import OWN_ARGUMENTS, new_settings, settings_type
+from bertsmith.finetuning.feature_cache import CachedEncoder
+from bertsmith.finetuning.model import build_model
+from bertsmith.finetuning.resolve_settings import file_settings, new_settings
+from bertsmith.finetuning.settings import OWN_ARGUMENTS, settings_type
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.output import refuse_existing
 from bertsmith.io import atomic
-from bertsmith.io.memory import Source, name_of
+from bertsmith.io.memory import Source
+from bertsmith.log_handlers import without_repeats
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.lr_range_plot import plot_lr_range_test
-from bertsmith.settings import Changes, read_yaml, resolve
-from bertsmith.tasks.items import Item, ItemStream
-from bertsmith.tasks.label_names import as_listed, names_of
-from bertsmith.tasks.labels import Names
-from bertsmith.tasks.task import refuse_too_long, task_type
+from bertsmith.settings import Changes, resolve
+from bertsmith.tasks.batching import Item, ItemStream
+from bertsmith.tasks.fitted import check_max_length
+from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.registry import get_task
 from bertsmith.training.data_loader import Phase
 from bertsmith.training.lr_range_test import CurveReading, range_test, rates_between, suggestion
 from bertsmith.training.train_step import Trained
 
 logger = logging.getLogger(__name__)
 
-_FEWEST = 10  # updates, below which a curve says nothing
+_MIN_UPDATES = 10  # of a curve
 
 
 @dataclass(frozen=True)
 class RateTest:
-    """What `find_rate` found.
+    """The result of `find_rate`.
 
-    rates: that were tried, ascending. losses: by seed, of each update's batches before the update; fewer than
-    there are rates where the loss diverged before. readings: by seed, what a curve says. suggestion: a rate to
-    train with; None where the curves give none. said: why, in a sentence.
+    Attributes:
+        task: The name of the task.
+        rates: The learning rates of the updates, ascending.
+        losses: By seed, the loss of each update's batches before the update; fewer than rates if it diverged.
+        readings: By seed, the evaluation of the curve.
+        suggestion: A learning rate for training; None if the curves suggest none.
+        message: The reason, in a sentence.
     """
 
     task: str
@@ -54,14 +59,14 @@ class RateTest:
     losses: Mapping[int, list[float]]
     readings: Mapping[int, CurveReading]
     suggestion: float | None
-    said: str
+    message: str
 
-    def document(self) -> dict[str, Any]:
-        """All of it as one JSON object."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as one JSON object."""
         return {
             "task": self.task,
             "suggestion": self.suggestion,
-            "said": self.said,
+            "said": self.message,
             "rates": self.rates,
             "seeds": {
                 str(seed): {
@@ -76,12 +81,12 @@ class RateTest:
         }
 
     def plot(self) -> bytes:
-        """The curves as a PNG."""
+        """Return the curves as a PNG."""
         curves = {seed: (self.losses[seed], reading.smoothed) for seed, reading in self.readings.items()}
         return plot_lr_range_test(self.rates, curves, self.suggestion)
 
     def _repr_png_(self) -> bytes:
-        """What a notebook shows."""
+        """Return the picture that a notebook shows."""
         return self.plot()
 
 
@@ -97,93 +102,101 @@ def find_rate(
     out: str | Path | None = None,
     overwrite: bool = False,
     sample: int | None = None,
-    label_names: str | Path | Names | None = None,
+    label_names: str | Path | LabelNames | None = None,
     recipe: str | Path | None = None,
     settings: Changes = (),
     **keywords: Any,
 ) -> RateTest:
-    """Try learning rates from `low` to `high`, one an update, and see where the loss falls and where it diverges
-    (Smith 2017). The model given stays as it is, and nothing is kept but what is returned.
+    """Raise the learning rate from `low` to `high`, update by update, and suggest one from the losses.
 
-    train, sample, label_names, recipe, settings, keywords: as for `finetune`; the updates are those that it would
-    make, but for the rate. seeds: how often it is done, with a head, an order of the examples and dropout drawn
-    anew each time, by train.seed and the numbers after it. steps: updates of each. out: a PNG of the curves to
-    write. A rate is suggested only where every curve falls clearly, then diverges, and the seeds agree within half
-    a decade on where it is lowest.
+    The model is not changed (Smith 2017). A rate is suggested only if every curve falls clearly and then diverges,
+    and the seeds agree within half a decade on the rate of the lowest loss.
 
-    Raises InputError for what a user can fix.
+    Args:
+        task: The name of the task.
+        model: The base model.
+        train: Training examples, as for `finetune`; the updates are those of `finetune` but for the rate.
+        seeds: The number of curves, each with other initial weights, order, and dropout, from train.seed on.
+        steps: The number of updates of each curve.
+        low: The lowest learning rate.
+        high: The highest learning rate.
+        out: A PNG file of the curves to write.
+        overwrite: Replace the file.
+        sample: As for `finetune`.
+        label_names: As for `finetune`.
+        recipe: As for `finetune`.
+        settings: As for `finetune`.
+        keywords: As for `finetune`.
+
+    Raises:
+        InputError: The user can fix the error.
     """
-    kind, plot = task_type(task), None if out is None else Path(out)
+    declaration, plot = get_task(task), None if out is None else Path(out)
     if plot is not None and not overwrite:
         refuse_existing(plot)
     _check(seeds, steps, low, high)
     base = model if isinstance(model, Model) else load(model)
-    changes = resolve(settings_type(kind), settings, keywords, find_rate, hidden=OWN_ARGUMENTS)
-    given = {
-        "train": name_of(train, "train"),
-        "sample": sample,
-        "label_names": None if label_names is None else as_listed(names_of(label_names)),
-    }
-    values = read_yaml(recipe) if recipe is not None else {}
-    chosen = new_settings(kind, base, given, recipe, values, changes)
-    kind = kind.variant(chosen.task)
-    refuse_too_long(chosen.task, base.folder.config.max_length)
-    hardware.configure_process(chosen.train.threads)
-    place = ComputeContext.create(
-        chosen.train.device, chosen.train.precision, chosen.train.seed, for_training=True
+    changes = resolve(settings_type(declaration), settings, keywords, find_rate, hidden=OWN_ARGUMENTS)
+    files = file_settings(train, sample=sample, label_names=label_names)
+    run_settings = new_settings(declaration, base, files, recipe, changes)
+    check_max_length(run_settings.task, base.folder.config.max_length)
+    train_settings = run_settings.train
+    hardware.configure_process(train_settings.threads)
+    context = ComputeContext.create(
+        train_settings.device, train_settings.precision, train_settings.seed, for_training=True
     )
-    logger.info("computing in %s on %s", place.precision, hardware.device_name(place.device))
-    parameters = sum(term.size for term in count_parameters(base.folder.config))
-    hardware.check_memory(parameters, hardware.memory_bytes(place.device))
-    examples, facts = read_training(kind, chosen.files, chosen.task, {"train": train})
+    logger.info("computing in %s on %s", context.precision, hardware.device_name(context.device))
+    num_parameters = sum(term.size for term in count_parameters(base.folder.config))
+    hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
+    examples, metadata = read_training(declaration, run_settings.files, run_settings.task, {"train": train})
     rates, losses, readings = rates_between(low, high, steps), {}, {}
     items: list[Item] = []
-    with TemporaryDirectory(prefix="bertsmith-") as states, drop_repeated_logs():
-        for number in range(seeds):
-            seed = chosen.train.seed + number
-            here = ComputeContext.create(str(place.device), place.precision, seed, for_training=True)
-            encoder, head = build_model(kind, base.folder, chosen, facts, here)
-            items = items or head.items(examples, base.tokenizer)
-            read: nn.Module = encoder
-            if (
-                chosen.train.freeze_encoder
-            ):  # as a run reads them: without dropout, computed for the first seed alone
-                read = Frozen(encoder, head.layers_read, here, Path(states))
-                sequences = (one for item in items for one in item.sequences)
-                read.remember(sequences, base.folder.weights_digest())
-            phase = Phase(ItemStream(head, items, seed), 1.0, chosen.train.batch_size)
-            with console.ProgressBar(f"lr-find {kind.name}, seed {seed}", steps, unit="updates") as bar:
+    with TemporaryDirectory(prefix="bertsmith-") as features, without_repeats():
+        for seed in range(train_settings.seed, train_settings.seed + seeds):
+            seed_context = ComputeContext.create(
+                str(context.device), context.precision, seed, for_training=True
+            )
+            encoder, fitted = build_model(declaration, base.folder, run_settings, metadata, seed_context)
+            items = items or fitted.encode(examples, base.tokenizer)
+            trained_encoder: nn.Module = encoder
+            if train_settings.freeze_encoder:  # the first seed computes the states
+                layers = fitted.model.features.layers
+                trained_encoder = CachedEncoder(encoder, layers, seed_context, Path(features))
+                sequences = [sequence for item in items for sequence in item.sequences]
+                trained_encoder.fill(sequences, base.folder.weights_digest())
+            phase = Phase(ItemStream(fitted.model, items, seed), 1.0, train_settings.batch_size)
+            with console.ProgressBar(f"lr-find {task}, seed {seed}", steps, unit="updates") as bar:
 
-                def shown(made: int, loss: float, bar: console.ProgressBar = bar) -> None:
-                    bar.update(made, f"rate {rates[made - 1]:.1e} · loss {loss:.2f}")
+                def show(num_updates: int, loss: float, bar: console.ProgressBar = bar) -> None:
+                    bar.update(num_updates, f"rate {rates[num_updates - 1]:.1e} · loss {loss:.2f}")
 
-                losses[seed] = range_test(Trained(read, head), phase, chosen.train, here, rates, shown)
+                trained = Trained(trained_encoder, fitted.model)
+                losses[seed] = range_test(trained, phase, train_settings, seed_context, rates, show)
             readings[seed] = CurveReading.of(rates, losses[seed])
-    rate, why = suggestion(list(readings.values()), high)
-    passes = steps * chosen.train.batch_size * chosen.train.gradient_accumulation_steps / len(items)
+    rate, reason = suggestion(list(readings.values()), high)
     logger.info(
         "%s per seed, %.2g passes over %s; the model is not changed",
         pluralize(steps, "update"),
-        passes,
+        steps * train_settings.batch_size * train_settings.gradient_accumulation_steps / len(items),
         pluralize(len(examples), "example"),
     )
-    found = RateTest(kind.name, rates, losses, readings, rate, why)
+    result = RateTest(task, rates, losses, readings, rate, reason)
     if plot is not None:
         plot.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_bytes(plot, found.plot())
-    return found
+        atomic.write_bytes(plot, result.plot())
+    return result
 
 
 def _check(seeds: int, steps: int, low: float, high: float) -> None:
-    """InputError for what no curve can be drawn of."""
+    """Raise InputError for arguments with which a curve is meaningless."""
     if seeds < 1:
         raise InputError("seeds_too_few", f"{seeds} is less than 1", argument="seeds", hint="give 1 or more")
-    if steps < _FEWEST:
+    if steps < _MIN_UPDATES:
         raise InputError(
             "steps_too_few",
             f"{steps} updates are too few for a curve",
             argument="steps",
-            hint=f"give at least {_FEWEST}, better 50 or more",
+            hint=f"give at least {_MIN_UPDATES}, better 50 or more",
         )
     if not 0 < low < high <= 10:
         raise InputError(

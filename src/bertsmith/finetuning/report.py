@@ -1,4 +1,4 @@
-"""Logs and report parts of a fine-tuning run: its examples, its evaluations, its warnings."""
+"""The log messages and the report of a fine-tuning run."""
 
 from __future__ import annotations
 
@@ -11,158 +11,226 @@ from statistics import fmean
 from typing import Any
 
 from bertsmith import console
+from bertsmith.finetuning.data import Examples
+from bertsmith.finetuning.settings import FileSettings, FinetuneSettings
 from bertsmith.formatting import pluralize
-from bertsmith.models.config import ModelConfig
-from bertsmith.tasks.items import Item
-from bertsmith.tasks.scores import Finding, Overview, Scores
-from bertsmith.tasks.task import Task
-from bertsmith.tasks.truncation import Account
+from bertsmith.runs.compute_setup import budget_of
+from bertsmith.tasks.batching import Answers, Item
+from bertsmith.tasks.error_analysis import prediction_report
+from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.metric_logger import LOG
+from bertsmith.training.train_state import Progress
 
 logger = logging.getLogger(__name__)
 
-_PLACES = 5  # that a terminal lists of a finding
-_UNKNOWN_SHARE = 0.05  # of the pieces: above, the vocabulary is hardly the one for these texts
-_POINTS = 400  # of a curve
-_LONGER = 3  # times the budget that was too small
-_FEW_UPDATES = 100  # a new head hardly learns anything in fewer
+_MAX_LOCATIONS = 5  # of a diagnostic in a terminal
+_MAX_UNKNOWN_RATIO = 0.05  # of the tokens; with more, the vocabulary hardly fits the texts
+_MAX_POINTS = 400  # of a curve
+_LONGER_FACTOR = 3  # times the budget, if that was too small
+_MIN_UPDATES = 100  # a new head hardly learns anything in fewer
 
 
-def log_examples(overview: Overview, remarks: Sequence[Finding], files: Sequence[str]) -> None:
-    """Log the overview's tables, then a table of all findings with their first locations.
+def log_examples(summary: DataSummary, warnings: Sequence[Diagnostic], files: FileSettings) -> None:
+    """Log the tables of a summary, then a table of all diagnostics with their first locations.
 
     Args:
-        overview: The tables and findings.
-        remarks: Findings of reading the examples.
-        files: The examples' files; locations show their names without folders where these differ.
+        summary: The tables and diagnostics of the examples.
+        warnings: Diagnostics of reading the examples.
+        files: The files of the examples; locations omit their folders if the names differ.
     """
-    for table in overview.tables:
+    for table in summary.tables:
         logger.info("%s", console.format_table(table.title, table.columns, table.rows))
-    if not (found := [*overview.findings, *remarks]):
+    diagnostics = [*summary.diagnostics, *warnings]
+    if not diagnostics:
         return
-    names = {file: Path(file).name for file in files}
-    short = names if len(set(names.values())) == len(names) else {}
+    names = {file: Path(file).name for file in (files.train, files.validation) if file}
+    short_names = names if len(set(names.values())) == len(names) else {}
 
-    def shortened(text: str) -> str:
-        for file in sorted(short, key=len, reverse=True):
-            text = text.replace(file, short[file])
+    def shorten(text: str) -> str:
+        for file in sorted(short_names, key=len, reverse=True):
+            text = text.replace(file, short_names[file])
         return text
 
     rows: list[Sequence[object]] = []
-    for finding in found:
-        where = list(finding.where)
-        more = [f"and {len(where) - _PLACES:,} more"] if len(where) > _PLACES else []
-        said = ": ".join(filter(None, [finding.what, finding.so]))
-        rows.append([shortened(said), tuple(map(shortened, [*where[:_PLACES], *more])) or "–"])
-    logger.info(
-        "%s",
-        console.format_table("possible problems in the examples", ["problem", "where"], rows, ruled=True),
-    )
+    for diagnostic in diagnostics:
+        lines = list(diagnostic.displayed)
+        rest = len(lines) - _MAX_LOCATIONS
+        more = [f"and {rest:,} more"] if rest > 0 else []
+        text = ": ".join(filter(None, [diagnostic.message, diagnostic.consequence]))
+        rows.append([shorten(text), tuple(map(shorten, [*lines[:_MAX_LOCATIONS], *more])) or "–"])
+    title = "possible problems in the examples"
+    logger.info("%s", console.format_table(title, ["problem", "where"], rows, ruled=True))
 
 
-def log_dropout(config: ModelConfig, base: ModelConfig) -> None:
-    """Log the dropout if it differs from the base's."""
-    own, before = ((c.hidden_dropout_prob, c.attention_probs_dropout_prob) for c in (config, base))
-    if own == before:
-        return
-    now, then = (f"{a:g}" if a == b else f"{a:g} (attention {b:g})" for a, b in (own, before))
-    logger.info("dropout is %s in fine-tuning; the base has %s (model.hidden_dropout_prob)", now, then)
-
-
-def log_texts(account: Account, items: Sequence[Item], tokenizer: Tokenizer, remedy: str) -> None:
-    """Log the losses by truncation, with `remedy`, and warn if the vocabulary does not fit the texts."""
-    for sentence in (*account.told_of_cuts(remedy), *account.told_of_windows()):
-        logger.info("%s", sentence)
+def log_truncation(task: FittedTask, items: Sequence[Item], examples: Examples, tokenizer: Tokenizer) -> None:
+    """Log what truncation loses, and warn if the vocabulary or the special tokens do not fit the texts."""
+    if getattr(task.settings, "specials_in_text", "text") == "parse":
+        texts = [
+            text
+            for example in [*examples.train, *examples.validation]
+            for text in example.display_inputs.values()
+        ]
+        if message := tokenizer.describe_doubled_special_tokens(texts):
+            logger.warning("%s, or keep task.specials_in_text=text", message)
+    stats = task.truncation(items)
+    for message in (*stats.truncation_messages(task.encoder.truncation_hint), *stats.window_messages()):
+        logger.info("%s", message)
     sequences = [sequence for item in items for sequence in item.sequences]
-    unknown = sum(int((s.ids == tokenizer.unk_token_id).sum()) for s in sequences)
-    if (share := unknown / max(1, sum(s.kept for s in sequences))) > _UNKNOWN_SHARE:
+    num_unknown = sum(int((s.ids == tokenizer.unk_token_id).sum()) for s in sequences)
+    unknown_ratio = num_unknown / max(1, sum(s.tokens_read for s in sequences))
+    if unknown_ratio > _MAX_UNKNOWN_RATIO:
         logger.warning(
             "%.1f%% of the tokens are not in the vocabulary: check that this model fits these texts",
-            100 * share,
+            100 * unknown_ratio,
         )
 
 
-def evaluations(run: Path, updates_per_epoch: float, best_step: int | None) -> list[dict[str, Any]]:
-    """Each evaluation on dev, in order: step, epoch (passes over the examples), loss (the mean of what log.jsonl
-    has since the one before; None where it has nothing), the scores, and whether its weights were kept.
+def run_report(
+    task: FittedTask,
+    examples: Examples,
+    settings: FinetuneSettings,
+    progress: Progress,
+    metrics: Metrics,
+    run: Path,
+    updates_per_epoch: float,
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the part of report.json about the training, and the warnings that are not about the examples."""
+    baseline = task.metrics.baseline(examples.train, examples.validation)
+    labels = {label for labels in task.metrics.labels(examples.validation) for label in labels}
+    warnings = [progress.cut_short] if progress.cut_short else []
+    warnings += learning_warnings(task, metrics, baseline, progress.step, budget_of(settings.train), labels)
+    report = {
+        "task": task.name,
+        "base": settings.base,
+        "labels": task.labels,
+        "decided_by": task.primary_metric,
+        "train_examples": len(examples.train),
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "seconds": round(progress.seconds, 1),
+        "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
+        "precision": settings.train.precision,
+        "device": settings.train.device,
+        "threads": progress.threads,
+        "best_step": progress.best_step,
+        "stopped_early": progress.early,
+        "chosen_on_dev": {k: v for k, v in task.decoder.state.items() if isinstance(v, float)},
+        "baseline": dict(baseline.values),
+        "baseline_name": task.metrics.baseline_name,
+        "baseline_reads": task.metrics.baseline_reads_text,
+        "dev": metrics.to_dict(),
+        "evaluations": evaluations(run, updates_per_epoch, progress.best_step),
+        "examples": dict(examples.summary.details),
+        "warnings": [*examples.summary.warnings, *warnings],
+        "curve": loss_curve(run),
+    }
+    return report, warnings
 
-    Read from log.jsonl, so that those of a resumed run are those of the uninterrupted one.
+
+def data_report(
+    task: FittedTask,
+    examples: Examples,
+    items: tuple[Sequence[Item], Sequence[Item]],
+    metrics: Metrics,
+    answers: Answers,
+) -> dict[str, Any]:
+    """Return the part of report.json about the examples and the predictions.
+
+    Args:
+        task: The task.
+        examples: The examples.
+        items: The training and validation items.
+        metrics: The metrics of the validation examples.
+        answers: The answers to the validation examples.
     """
-    found, losses = [], []
-    for text in (run / LOG).read_text(encoding="utf-8").splitlines():
-        line: dict[str, Any] = json.loads(text)
-        kind, step = line.pop("kind"), line.pop("step")
-        if kind == "train" and "loss" in line:
-            losses.append(line["loss"])
-        if kind == "evaluation":
-            loss = fmean(losses) if losses else None
-            epoch = round(step / updates_per_epoch, 2)
-            found.append({"step": step, "epoch": epoch, "loss": loss, **line, "best": step == best_step})
-            losses = []
-    return found
-
-
-def chosen_on_dev(head: Task) -> dict[str, float]:
-    """The numbers that were chosen on dev and are kept with the model, by name: a temperature, a threshold. (Those
-    of each label stand beside the label's scores.)"""
+    stats = dict(zip(("train", "dev"), map(task.truncation, items), strict=True))
+    losses = task.metrics.example_losses(answers)
+    diagnostics = [*examples.summary.diagnostics, *examples.read_warnings]
     return {
-        name: value
-        for name, value in head.kept_facts.items()
-        if isinstance(value, float) and head.facts.get(name) != value
+        "answers": prediction_report(task.report, metrics, answers.predictions, answers.examples, losses),
+        "lengths": {part: part_stats.lengths() for part, part_stats in stats.items()},
+        "truncation": {part: part_stats.to_dict() for part, part_stats in stats.items()},
+        "findings": [diagnostic.to_dict() for diagnostic in diagnostics],
     }
 
 
-def curve_of(run: Path) -> dict[str, Any]:
-    """Loss and learning rate over the updates, as log.jsonl has them; of a long run each point is the mean of some
-    lines (`mean_of`), at the last one's update."""
-    lines = (json.loads(text) for text in (run / LOG).read_text(encoding="utf-8").splitlines())
-    rows = [row for row in lines if row["kind"] == "train" and "loss" in row]
-    size = math.ceil(len(rows) / _POINTS) or 1
-    parts = [rows[i : i + size] for i in range(0, len(rows), size)]
+def evaluations(run: Path, updates_per_epoch: float, best_step: int | None) -> list[dict[str, Any]]:
+    """Return the evaluations of a run in order, from log.jsonl, so that those of a resumed run are complete.
+
+    Each has the step, the epoch, the mean training loss since the evaluation before (None if none was logged), the
+    metrics, and `best`, True if its weights were kept.
+    """
+    rows, losses = [], []
+    for entry in _log_entries(run):
+        entry_type, step = entry.pop("kind"), entry.pop("step")
+        if entry_type == "train" and "loss" in entry:
+            losses.append(entry["loss"])
+        if entry_type == "evaluation":
+            loss = fmean(losses) if losses else None
+            epoch = round(step / updates_per_epoch, 2)
+            rows.append({"step": step, "epoch": epoch, "loss": loss, **entry, "best": step == best_step})
+            losses = []
+    return rows
+
+
+def loss_curve(run: Path) -> dict[str, Any]:
+    """Return loss and learning rate by step, from log.jsonl; of a long run, means of `mean_of` entries."""
+    entries = [entry for entry in _log_entries(run) if entry["kind"] == "train" and "loss" in entry]
+    size = math.ceil(len(entries) / _MAX_POINTS) or 1
+    groups = [entries[i : i + size] for i in range(0, len(entries), size)]
     points = [
         {
-            "step": some[-1]["step"],
-            **{name: fmean(row[name] for row in some) for name in ("loss", "learning_rate")},
+            "step": group[-1]["step"],
+            **{name: fmean(entry[name] for entry in group) for name in ("loss", "learning_rate")},
         }
-        for some in parts
+        for group in groups
     ]
     return {"mean_of": size, "points": points}
 
 
-def told_of_learning(
-    decides: str,
-    dev: Scores,
-    baseline: Scores,
-    updates: int,
+def learning_warnings(
+    task: FittedTask,
+    metrics: Metrics,
+    baseline: Metrics,
+    num_updates: int,
     budget: Mapping[str, float],
-    answers: Collection[str] = (),
-    beside_name: str = "without looking at the text",
-    *,
-    reads: bool = False,
+    labels: Collection[str] = (),
 ) -> list[str]:
-    """A sentence where the model is no better than the baseline, mostly an answer that never looks at the text.
-    reads: whether the baseline does look.
+    """Return a warning if the model is no better than the baseline.
 
-    budget: of the run, by its setting's name (`budget_of`). answers: the different ones that people gave in dev,
-    where they are labels or numbers; with a single one no score is informative.
+    Args:
+        task: The task.
+        metrics: The metrics of the validation examples.
+        baseline: The metrics of the baseline.
+        num_updates: The number of updates of the run.
+        budget: The budget of the run by the names of its settings.
+        labels: The different labels of the validation examples; with a single one no score is informative.
     """
-    score, beside = dev.numbers[decides], baseline.numbers[decides]
-    if score > beside:
+    metric = task.primary_metric
+    score, baseline_score = metrics.values[metric], baseline.values[metric]
+    if score > baseline_score:
         return []
-    if len(answers) == 1:
+    if len(labels) == 1:
         return [
-            f"all validation examples have the answer '{next(iter(answers))}', so no score is informative: add "
+            f"all validation examples have the answer '{next(iter(labels))}', so no score is informative: add "
             "examples with other answers"
         ]
     name, value = next(iter(budget.items()))
-    longer = f"train longer (resume with train.{name}={_LONGER * value:.10g})"
-    change = (
-        f"only {pluralize(updates, 'update was', 'updates were')} made: {longer}, with more examples if you can"
-        if updates < _FEW_UPDATES
+    longer = f"train longer (resume with train.{name}={_LONGER_FACTOR * value:.10g})"
+    updates_made = pluralize(num_updates, "update was", "updates were")
+    advice = (
+        f"only {updates_made} made: {longer}, with more examples if you can"
+        if num_updates < _MIN_UPDATES
         else f"try another learning rate (train.learning_rate=2e-5), {longer}, and check the labels"
     )
+    useless = "" if task.metrics.baseline_reads_text else "the model learned nothing useful; "
     return [
-        f"the best {decides} on the validation data, {score:.4f}, is no better than {beside_name} ({beside:.4f}): "
-        f"{'' if reads else 'the model learned nothing useful; '}{change}"
+        f"the best {metric} on the validation data, {score:.4f}, is no better than {task.metrics.baseline_name} "
+        f"({baseline_score:.4f}): {useless}{advice}"
     ]
+
+
+def _log_entries(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / LOG).read_text(encoding="utf-8").splitlines()]

@@ -1,23 +1,28 @@
-"""`bertsmith finetune TASK`: a pre-trained model and labelled examples → a model for the task, in a run folder."""
+"""`bertsmith finetune TASK`: fine-tune a pre-trained model on labeled examples."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bertsmith import hardware
-from bertsmith.errors import InputError
-from bertsmith.finetuning.data import write_split
-from bertsmith.finetuning.feature_cache import FEATURES, forget_states
-from bertsmith.finetuning.job import FineTuning
-from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, new_settings, settings_type
+from bertsmith.finetuning.data import load_examples, write_split
+from bertsmith.finetuning.feature_cache import FEATURES, remove_features
+from bertsmith.finetuning.job import FinetuneJob
+from bertsmith.finetuning.model import build_model
+from bertsmith.finetuning.report import log_examples
+from bertsmith.finetuning.resolve_settings import (
+    check_settings,
+    file_settings,
+    new_settings,
+    resumed_settings,
+)
+from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.inference.model import Model, load
-from bertsmith.io.memory import Source, is_path, name_of
+from bertsmith.io.memory import Source, is_path
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.runs.compute_setup import aim_of, footing, without_other_budgets
+from bertsmith.reports.step_times import StepTimer
+from bertsmith.runs.compute_setup import aim_of, footing
 from bertsmith.runs.run_folder import (
     SETTINGS,
     bare_place,
@@ -29,14 +34,11 @@ from bertsmith.runs.run_folder import (
     start_over,
     write_whole,
 )
-from bertsmith.runs.settings import settings_of_run, with_recipe
-from bertsmith.settings import Changes, read_yaml, resolve
-from bertsmith.tasks.label_names import as_listed, names_of
-from bertsmith.tasks.labels import Names
-from bertsmith.tasks.task import Task, refuse_too_long, task_type
-from bertsmith.training.trainer import train
-
-logger = logging.getLogger(__name__)
+from bertsmith.runs.settings import with_context, with_recipe
+from bertsmith.settings import Changes, resolve
+from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.registry import get_task
+from bertsmith.training.trainer import train as run_training
 
 
 @run_alone
@@ -49,7 +51,7 @@ def finetune(
     validation: Source | None = None,
     validation_split: float | None = None,
     sample: int | None = None,
-    label_names: str | Path | Names | None = None,
+    label_names: str | Path | LabelNames | None = None,
     recipe: str | Path | None = None,
     settings: Changes = (),
     states: str | Path | None = None,
@@ -57,102 +59,93 @@ def finetune(
     overwrite: bool = False,
     **keywords: Any,
 ) -> Model:
-    """Fine-tune a model for a task, and keep the weights of the best epoch.
+    """Fine-tune a model for a task, and keep the weights of the best evaluation on the validation examples.
 
-    task: a name in `bertsmith.tasks.registry.TASKS`. train, validation: files as the task reads them, or data in
-    memory with the same columns: a table (pandas, polars, pyarrow), a dataset, a dict of columns, a list of dicts,
-    or of tuples such as (text, label). Without it, `validation_split` of train is held out, each label in its
-    proportion and equal texts on one side, and both parts are written into out/split. sample: use that many
-    examples of train. Sample and split depend on files.seed; train.seed draws the head and the order. label_names:
-    names for labels that are numbers, in their order, or the name of each code, or a file of either. settings and
-    keywords: as in `pretrain` (num_train_epochs=3, text_column="title"); `bertsmith finetune TASK --help` lists
-    them. states: with freeze_encoder=True a folder for the hidden states, where further runs on the same data find
-    them; without it they are in `out` until the run has finished. resume, overwrite: as in `pretrain`; what was in
-    memory must be given again, and is compared. Returns the finished model, with its report.
+    Args:
+        task: The name of the task.
+        model: The base model: a run, a model folder, or a published name.
+        out: The run folder.
+        train: Training examples: a file as the task reads it, or data in memory with the same columns: a table
+            (pandas, polars, pyarrow), a dataset, a dict of columns, a list of dicts, or of tuples (text, label).
+        validation: Validation examples, likewise.
+        validation_split: Without `validation`, the ratio of training examples to hold out: the label proportions are kept, equal
+            texts stay together, and both parts are written to out/split.
+        sample: The number of training examples to draw at random.
+        label_names: Names of labels that are numbers in their order, the name of each code, or a file of either.
+        recipe: A YAML file of settings.
+        settings: Settings by name, as in `pretrain`.
+        states: With `freeze_encoder=True`, a folder for the hidden states that runs on the same data share; None: they are
+            in `out` until the run finishes.
+        resume: Continue an interrupted run. Data in memory must be passed again.
+        overwrite: Replace a run.
+        keywords: Settings by their last names, such as `num_train_epochs=3`.
 
-    Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
+    Returns:
+        The fine-tuned model, with its report.
+
+    Raises:
+        InputError: The user can fix the error.
+        MachineError: The machine failed, or the loss is not finite.
+        Stopped: A signal stopped the run, which is saved.
     """
-    out, kind, begun = Path(out), task_type(task), hardware.clock()
+    start, out, declaration = hardware.clock(), Path(out), get_task(task)
     base = model if isinstance(model, Model) else load(model)
-    changes = resolve(settings_type(kind), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
-    resuming = check_resume(out, resume=resume, overwrite=overwrite)
-    given = {
-        "train": name_of(train, "train"),
-        "validation": None if validation is None else name_of(validation, "validation"),
-        "validation_split": validation_split,
-        "sample": sample,
-        "label_names": None if label_names is None else as_listed(names_of(label_names)),
-    }
-    chosen = _settings(kind, base, out, given, recipe, changes, resuming=resuming)
-    kind = kind.variant(chosen.task)
-    if not resuming:
-        if chosen.train.max_minutes:
-            raise InputError(
-                "minutes_in_finetuning",
-                "train.max_minutes is a setting of pre-training only",
-                argument="train.max_minutes",
-                hint="set train.num_train_epochs or train.max_steps",
-            )
-        refuse_too_long(chosen.task, base.folder.config.max_length)
-    place = bare_place(chosen.train)
-    parameters = sum(term.size for term in count_parameters(base.folder.config))
-    hardware.check_memory(parameters, hardware.memory_bytes(place.device))
-    work = FineTuning.of(kind, base, chosen, {"train": train, "validation": validation}, place)
-    work = work.with_kernels().with_teacher()
-    place = work.place
-    check_folders(out, work.head.export(work.encoder))
-    if not resuming:
-        start_over(
-            out, base.path, train if is_path(train) else None, validation if is_path(validation) else None
-        )
-        if chosen.files.validation is None:
-            write_split(work.examples, kind, chosen.task, out / "split")
-        work = work.with_evaluations()
-    work = work.with_states(out, None if states is None else Path(states), resuming=resuming)
-    on = footing(
-        work.read,
-        work.objective,
-        [work.phase()],
-        work.chosen.train,
-        place,
-        work.updates,
-        resuming=resuming,
-    )
-    named = with_recipe(FinetuneSettings, recipe, changes) if resuming else None
-    aim = aim_of(work.chosen.train, on, work.updates, begun, named=named)
-    if resuming:
-        work = replace(work, place=on.place)
+    changes = resolve(settings_type(declaration), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
+    is_resuming = check_resume(out, resume=resume, overwrite=overwrite)
+    files = file_settings(train, validation, validation_split, sample, label_names)
+    if is_resuming:
+        run_settings = resumed_settings(declaration, out, files, recipe, changes)
     else:
-        work = work.settled(on.place)
-        write_whole(out / SETTINGS, work.chosen.to_yaml())
-    with work.steps.step("training"):
-        progress = _train(work.read, work.objective, work.course(aim, out), on.place, resume=resume)
-    if resuming and not progress.made and is_written(out, progress.step):
+        run_settings = new_settings(declaration, base, files, recipe, changes)
+        check_settings(run_settings, base)
+    context = bare_place(run_settings.train)
+    num_parameters = sum(term.size for term in count_parameters(base.folder.config))
+    hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
+
+    steps = StepTimer()
+    with steps.step("reading the files"):
+        sources = {"train": train, "validation": validation}
+        examples = load_examples(declaration, run_settings.files, run_settings.task, sources)
+    log_examples(examples.summary, examples.read_warnings, run_settings.files)
+    with steps.step("building the model"):
+        encoder, fitted = build_model(declaration, base.folder, run_settings, examples.metadata, context)
+    job = FinetuneJob(run_settings, base, encoder, fitted, examples, context, steps)
+    job.prepare()
+
+    check_folders(out, fitted.model.export(encoder))
+    if not is_resuming:
+        start_over(out, base.path, *(data for data in (train, validation) if is_path(data)))
+        if run_settings.files.validation is None:
+            write_split(examples, fitted.data, out / "split")
+        if not run_settings.train.eval_steps:
+            job.update_train_settings(eval_steps=max(1, round(job.updates_per_epoch)))
+    if run_settings.train.freeze_encoder:
+        job.cache_features(Path(states or out / FEATURES), lazily=is_resuming)
+
+    setup = footing(
+        job.trained_encoder,
+        job.objective,
+        [job.phase()],
+        job.settings.train,
+        job.context,
+        job.num_updates,
+        resuming=is_resuming,
+    )
+    job.context = setup.place
+    named_settings = with_recipe(FinetuneSettings, recipe, changes) if is_resuming else None
+    aim = aim_of(job.settings.train, setup, job.num_updates, start, named=named_settings)
+    if not is_resuming:
+        job.settings = job.settings.model_copy(
+            update={"train": with_context(job.settings.train, job.context)}
+        )
+        write_whole(out / SETTINGS, job.settings.to_yaml())
+
+    with steps.step("training"):
+        course = job.course(aim, out)
+        progress = run_training(job.trained_encoder, job.objective, course, job.context, resume=resume)
+    if is_resuming and not progress.made and is_written(out, progress.step):
         log_finished(out, progress)
     else:
-        work.leave(out, progress)
-    forget_states(out / FEATURES)
+        job.save(out, progress)
+    remove_features(out / FEATURES)
     return load(out)
-
-
-_train = train  # `train` is also the name of the file of examples, which people know
-
-
-def _settings(
-    kind: type[Task],
-    base: Model,
-    out: Path,
-    files: dict[str, Any],
-    recipe: str | Path | None,
-    changes: Mapping[str, Any],
-    *,
-    resuming: bool,
-) -> FinetuneSettings:
-    """The run's settings: kept where it goes on; else of the recipe, the changes and the files given."""
-    values = read_yaml(recipe) if recipe is not None else {}
-    files = {name: value for name, value in files.items() if value is not None}
-    if resuming:
-        own = settings_type(kind)
-        named = {**own.dotted(values), **own.dotted({"files": files}), **changes}
-        return settings_of_run(own, out, named)
-    return new_settings(kind, base, files, recipe, values, without_other_budgets(changes))

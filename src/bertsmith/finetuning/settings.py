@@ -1,26 +1,21 @@
-"""Everything a fine-tuning run depends on: the files, the task, dropout, the training."""
+"""The settings of a fine-tuning run: files, task, dropout, teacher, training."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, create_model
 
-from bertsmith.errors import InputError, option
 from bertsmith.models.config import ModelConfig
 from bertsmith.settings import MAY_CHANGE, Settings
 from bertsmith.training.settings import TrainSettings
 
 if TYPE_CHECKING:
-    from bertsmith.inference.model import Model
-    from bertsmith.tasks.labels import Names
-    from bertsmith.tasks.registry import TaskEntry
-    from bertsmith.tasks.task import Task
+    from bertsmith.tasks.labels import LabelNames
+    from bertsmith.tasks.registry import Task
 
 OWN_ARGUMENTS = ("files", "base")
-"""Settings that `finetune` has arguments for: keywords do not reach them."""
+"""Groups of settings that keywords do not set, because `finetune` has arguments for them."""
 
 
 def _updates_or_epoch(value: Any) -> Any:
@@ -30,7 +25,7 @@ def _updates_or_epoch(value: Any) -> Any:
 
 
 class FileSettings(Settings):
-    """Which examples a task is learnt from."""
+    """The examples of a run."""
 
     train: str = Field("", description="the file of training examples", json_schema_extra=MAY_CHANGE)
     validation: str | None = Field(
@@ -53,8 +48,9 @@ class FileSettings(Settings):
         None, description="the labels' names in the order of their ids, or pairs of a code and its name"
     )
 
-    def known_names(self) -> Names | None:
-        """As tasks take them."""
+    @property
+    def parsed_label_names(self) -> LabelNames | None:
+        """The label names as a list in the order of ids, or by code."""
         if self.label_names is None:
             return None
         names = [name for name in self.label_names if isinstance(name, str)]
@@ -62,7 +58,7 @@ class FileSettings(Settings):
 
 
 class FinetuneTrainSettings(TrainSettings):
-    """The paper's fine-tuning: a few epochs at a low rate (Devlin et al. 2019, A.3)."""
+    """Settings of training: by default a few epochs at a low rate (Devlin et al. 2019, A.3)."""
 
     num_train_epochs: float = Field(
         3.0,
@@ -114,7 +110,7 @@ class FinetuneTrainSettings(TrainSettings):
 
 
 class DropoutSettings(Settings):
-    """What of the model is fine-tuning's own: its dropout, whatever the base was trained with."""
+    """Dropout of fine-tuning, whatever the base was trained with."""
 
     hidden_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on embeddings and sub-layers")
     attention_probs_dropout_prob: float = Field(0.1, ge=0, lt=1, description="dropout on attention weights")
@@ -127,17 +123,16 @@ class DropoutSettings(Settings):
     )
 
     def within(self, base: ModelConfig) -> ModelConfig:
-        """The base's configuration with this dropout."""
-        head = self.classifier_dropout
-        if head is None and base.classifier_dropout is not None:
-            usual = type(self).model_fields["hidden_dropout_prob"].default
-            asked = self.hidden_dropout_prob
-            head = base.classifier_dropout if asked == usual else asked
-        return base.model_copy(update={**self.model_dump(), "classifier_dropout": head})
+        """Return the base's configuration with this dropout."""
+        dropout = self.classifier_dropout
+        if dropout is None and base.classifier_dropout is not None:
+            is_default = self.hidden_dropout_prob == type(self).model_fields["hidden_dropout_prob"].default
+            dropout = base.classifier_dropout if is_default else self.hidden_dropout_prob
+        return base.model_copy(update={**self.model_dump(), "classifier_dropout": dropout})
 
 
 class TeacherSettings(Settings):
-    """A fine-tuned model whose answers are learnt besides the examples' own."""
+    """A fine-tuned model whose outputs are learned besides the labels."""
 
     model: str = Field(
         "",
@@ -153,7 +148,7 @@ class TeacherSettings(Settings):
 
 
 class FinetuneSettings(Settings):
-    """Everything a fine-tuning run depends on."""
+    """All settings of a fine-tuning run."""
 
     base: str = Field(
         "",
@@ -171,32 +166,7 @@ class FinetuneSettings(Settings):
     )
 
 
-def new_settings(
-    kind: type[Task],
-    base: Model,
-    files: Mapping[str, Any],
-    recipe: str | Path | None,
-    values: Mapping[str, Any],
-    changes: Mapping[str, Any],
-) -> FinetuneSettings:
-    """The settings of what begins: the values of a recipe, over them the files that were given and the
-    changes; what the task leaves open, as the base says it. InputError where these name another model."""
-    given = {name: value for name, value in files.items() if value is not None}
-    path, folder = str(base.path), base.folder
-    values = {**values, "base": path, "files": (values.get("files") or {}) | given}
-    chosen = settings_type(kind).of(values, str(recipe or "settings")).changed(changes)
-    if chosen.base != path:
-        raise InputError(
-            "base_differs",
-            f"base is {chosen.base} in the settings, and the model is {path}",
-            argument="base",
-            hint=f"name the model with {option('model')} only",
-        )
-    task = kind.settled(chosen.task, folder.path, folder.config.max_length)
-    return chosen.model_copy(update={"task": task})
-
-
-def settings_type(kind: type[Task] | TaskEntry) -> type[FinetuneSettings]:
-    """The settings of a run of this task: the group `task` is the task's own."""
-    group: Any = (kind.settings_type, Field(default_factory=kind.settings_type, description="the task"))
+def settings_type(task: Task) -> type[FinetuneSettings]:
+    """Return the type of a task's settings of a run, in which the group `task` has the task's own settings."""
+    group: Any = (task.settings_type, Field(default_factory=task.settings_type, description="the task"))
     return create_model("FinetuneSettings", __base__=FinetuneSettings, task=group)

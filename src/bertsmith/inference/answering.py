@@ -6,10 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, replace
-from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
@@ -21,12 +18,11 @@ from bertsmith.io.prefetch import growing_batches, prefetch
 from bertsmith.io.tables import table_delimiter
 from bertsmith.models.encoder import Encoder
 from bertsmith.settings import Settings
-from bertsmith.tasks.data_checks import empty_texts
-from bertsmith.tasks.error_analysis import Answers
-from bertsmith.tasks.items import Item
-from bertsmith.tasks.scores import Scores
-from bertsmith.tasks.task import Task, refuse_too_long
-from bertsmith.tasks.truncation import Account
+from bertsmith.tasks.batching import Answers, Item, Outputs
+from bertsmith.tasks.data_checks import empty_text_diagnostic
+from bertsmith.tasks.fitted import FittedTask, check_max_length
+from bertsmith.tasks.results import Metrics
+from bertsmith.tasks.truncation import TruncationStats
 from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
 
 _OF_LOADING = ("device", "precision")  # what people give to a verb, and `load` takes
@@ -43,7 +39,7 @@ class Answering:
 
     check: is called before something is answered."""
 
-    task: Task
+    task: FittedTask
     encoder: Encoder
     tokenizer: Tokenizer
     place: ComputeContext
@@ -52,10 +48,10 @@ class Answering:
 
     def of_inputs(self, inputs: Sequence[Any], changes: Changes) -> list[dict[str, Any]]:
         """`Model.predict`: inputs are lists or columns, or one table. InputError where they do not fit."""
-        names = self.task.inputs
+        names = self.task.declaration.inputs
         if len(inputs) == 1 and is_table(inputs[0]):
             settings = self._settings(changes, "predict", inputs[0])
-            examples = self.task.read(self._source(inputs[0], settings), settings, labelled=False)
+            examples = self.read_examples(inputs[0], settings, labeled=False)
             return self._aligned(examples, settings)
         if len(inputs) > len(names):
             raise InputError(
@@ -74,9 +70,9 @@ class Answering:
         """Each example of a file with its answer, None for an empty one. Logs how the file was read, and how many
         examples are empty or truncated."""
         settings = self._settings(changes, "predict", file)
-        examples = self.task.read(self._source(file, settings), settings, labelled=False)
-        for remark in self.task.remarks(examples):
-            logger.warning("%s", remark.said)
+        examples = self.read_examples(file, settings, labeled=False)
+        for diagnostic in self.task.data.read_warnings(examples):
+            logger.warning("%s", diagnostic.text)
         return self._answered([examples], settings)
 
     def of_lines(self, lines: Iterable[bytes], place: str, changes: Changes) -> Iterator[Answered]:
@@ -86,14 +82,14 @@ class Answering:
 
     def of_texts(self, texts: Sequence[str], changes: Changes) -> Iterator[Answered]:
         """The same for texts, as the command line has them."""
-        examples = self._examples({self.task.inputs[0]: list(texts)})
+        examples = self._examples({self.task.declaration.inputs[0]: list(texts)})
         return self._answered([examples], self._settings(changes, "predict"))
 
     def _answered(self, parts: Iterable[Sequence[Any]], settings: Settings) -> Iterator[Answered]:
         """Each example with its answer; logs at the end how much was truncated, and what windows have saved."""
-        account = self.task.under(settings).account([])
-        yield from answered_of(self.task, parts, self.answers(settings, account))
-        for sentence in account.told_of_windows():
+        stats = self.task.with_settings(settings).truncation([])
+        yield from answered_of(parts, self.answers(settings, stats))
+        for sentence in stats.window_messages():
             logger.info("%s", sentence)
 
     def delimiter_of(self, file: Source, changes: Changes) -> str:
@@ -103,7 +99,7 @@ class Answering:
         given = getattr(self._settings(changes, "predict", file), "delimiter", None)
         return table_delimiter(file, given) or "," if bare_suffix(file) == ".csv" else ","
 
-    def scores(self, file: Source, changes: Changes) -> Scores:
+    def scores(self, file: Source, changes: Changes) -> Metrics:
         """The task's scores on a labelled file or data in memory."""
         settings, examples = self.labelled(file, changes)
         return self.scored(list(self.answers(settings)(examples)), examples)
@@ -112,28 +108,32 @@ class Answering:
         """The examples of a labelled file or of data in memory, and the settings that they are to be answered
         with."""
         settings = self._settings(changes, verb, file)
-        return settings, self.task.read(self._source(file, settings), settings)
+        return settings, self.read_examples(file, settings)
 
-    def scored(self, predictions: Sequence[dict[str, Any]], examples: Sequence[Any]) -> Scores:
+    def scored(self, predictions: Sequence[Any], examples: Sequence[Any]) -> Metrics:
         """The scores of answers, with a note on examples where there was nothing to read."""
-        scores = self.task.score(predictions, examples)
-        empty = [example.place for example in examples if self.task.is_empty(example)]
-        return replace(scores, notes=[*scores.notes, empty_texts(empty).said]) if empty else scores
+        metrics = self.task.metrics.compute(predictions, examples)
+        empty = [example.location for example in examples if example.is_empty]
+        return (
+            replace(metrics, notes=[*metrics.notes, empty_text_diagnostic(empty).text]) if empty else metrics
+        )
 
     def _aligned(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
         """An answer for each example; an empty one has an answer that says so, and a warning is logged."""
-        answers, task = self.answers(settings), self.task
-        empty = [example for example in examples if task.is_empty(example)]
+        answers = self.answers(settings)
+        empty = [example for example in examples if example.is_empty]
         if empty:
-            logger.warning("%s", told_of_unanswered([example.place for example in empty]))
-        of_rest = iter(answers([example for example in examples if not task.is_empty(example)]))
-        of_empty = (task.unanswered(one) for one in answers(empty))  # apart: nobody's batch depends on them
-        return [next(of_empty if task.is_empty(example) else of_rest) for example in examples]
+            logger.warning("%s", told_of_unanswered([example.location for example in empty]))
+        of_rest = iter(answers([example for example in examples if not example.is_empty]))
+        of_empty = (
+            prediction.as_empty() for prediction in answers(empty)
+        )  # apart: nobody's batch depends on them
+        return [next(of_empty if example.is_empty else of_rest).to_dict() for example in examples]
 
     def _examples(self, columns: dict[str, list[Any]], places: Sequence[str] | None = None) -> list[Any]:
         """Examples from values that are in no file; each of the task's inputs is needed but the optional ones."""
-        task = self.task
-        if missing := [n for n in task.inputs if n not in columns and n not in task.optional]:
+        task = self.task.declaration
+        if missing := [n for n in task.inputs if n not in columns and n not in task.optional_inputs]:
             raise InputError(
                 "input_missing",
                 f"the task '{task.name}' also takes {' and '.join(missing)}",
@@ -149,21 +149,22 @@ class Answering:
         for values in columns.values():
             if all(isinstance(value, str) for value in values):
                 list(validate_texts(values))  # refuses what is none, with its number among all
-        return task.of_inputs(columns, task.settings, places or [f"text {i + 1}" for i in range(number)])
+        return self.task.data.from_inputs(columns, places or [f"text {i + 1}" for i in range(number)])
 
     def _in_chunks(self, lines: Iterator[tuple[str, str]]) -> Iterator[list[Any]]:
         for some in in_chunks(lines):
             texts = [text for _, text in some]
-            yield self._examples({self.task.inputs[0]: texts}, [place for place, _ in some])
+            yield self._examples({self.task.declaration.inputs[0]: texts}, [place for place, _ in some])
 
-    def _source(self, data: Source, settings: Settings) -> str | Path:
-        """A file, or data in memory by the columns that the settings name."""
-        return as_file(data, "data", lambda width: self.task.columns_of_tuples(settings, width))
+    def read_examples(self, source: Source, settings: Settings, *, labeled: bool = True) -> list[Any]:
+        """Return the examples of a file, or of data in memory with the columns that the settings name."""
+        data = self.task.with_settings(settings).data
+        return data.read(as_file(source, "data", data.tuple_columns), labeled=labeled)
 
     def _settings(self, changes: Changes, verb: str, file: Source = "") -> Settings:
         """The settings of training with those given; a .tsv file has tabs whatever the training file had."""
         given = {name: value for name, value in changes.items() if value is not None}
-        known = self.task.settings_type.model_fields
+        known = self.task.declaration.settings_type.model_fields
         for name in _OF_LOADING:
             if name in given and name not in known:
                 raise InputError(
@@ -174,25 +175,24 @@ class Answering:
                 )
         if is_path(file) and bare_suffix(file) == ".tsv" and "delimiter" in known:
             given.setdefault("delimiter", None)
-        settings = self.task.settings_type.of(self.task.settings.model_dump() | given, verb)
+        settings = self.task.declaration.settings_type.of(self.task.settings.model_dump() | given, verb)
         if "max_length" in given:
-            refuse_too_long(settings, self.encoder.config.max_length)
+            check_max_length(settings, self.encoder.config.max_length)
         return settings
 
     def answers(
-        self, settings: Settings, account: Account | None = None
-    ) -> Callable[[Sequence[Any]], Iterator[dict[str, Any]]]:
-        """What answers examples under some settings: one answer each, in their order. account: counts how much
-        of them is read."""
+        self, settings: Settings, stats: TruncationStats | None = None
+    ) -> Callable[[Sequence[Any]], Iterator[Any]]:
+        """Return a function from examples to their predictions under these settings, which adds to `stats`."""
 
-        def answers(examples: Sequence[Any]) -> Iterator[dict[str, Any]]:
-            for found in self.in_turn(examples, settings, account):
-                yield from found.predictions
+        def answers(examples: Sequence[Any]) -> Iterator[Any]:
+            for chunk in self.in_turn(examples, settings, stats):
+                yield from chunk.predictions
 
         return answers
 
-    def answers_of(self, examples: Sequence[Any], settings: Settings) -> list[dict[str, Any]]:
-        """Of some examples that are held in memory."""
+    def answers_of(self, examples: Sequence[Any], settings: Settings) -> list[Any]:
+        """Return the predictions for examples that are held in memory."""
         return self.with_outputs(examples, settings).predictions
 
     def with_outputs(self, examples: Sequence[Any], settings: Settings) -> Answers:
@@ -200,33 +200,38 @@ class Answering:
         return self._made(examples, self.read(examples, settings), settings)
 
     def in_turn(
-        self, examples: Sequence[Any], settings: Settings, account: Account | None = None
+        self, examples: Sequence[Any], settings: Settings, stats: TruncationStats | None = None
     ) -> Iterator[Answers]:
-        """The same of many examples, some at a time; the next are encoded while these are answered. account:
-        counts how much of them is read."""
-        task = self.task.under(settings)
-        with closing(prefetch(in_chunks(examples), lambda some: self.read(some, settings))) as parts:
-            for some, read in parts:
-                answers = self._made(some, read, settings)
-                if account is not None:
-                    account.add(task.account(answers.items))
+        """Yield the answers to chunks of examples; the next chunk is encoded while one is answered.
+
+        Args:
+            examples: The examples.
+            settings: The task's settings.
+            stats: Statistics to add to.
+        """
+        task = self.task.with_settings(settings)
+        with closing(prefetch(in_chunks(examples), lambda chunk: self.read(chunk, settings))) as chunks:
+            for chunk, items in chunks:
+                answers = self._made(chunk, items, settings)
+                if stats is not None:
+                    stats.add(task.truncation(answers.items))
                 yield answers
 
     def read(self, examples: Sequence[Any], settings: Settings) -> Any:
         """What the model reads of some examples: their items."""
-        return self.task.under(settings).items(examples, self.tokenizer)
+        return self.task.with_settings(settings).encode(examples, self.tokenizer)
 
-    def outputs_of(self, task: Task, items: Sequence[Item]) -> list[Tensor]:
-        """What the model makes of items, under the settings of `task`."""
+    def outputs_of(self, task: FittedTask, items: Sequence[Item]) -> Outputs:
+        """Return the model's outputs for items."""
         if self.check is not None:
             self.check()
-        return task.outputs_of(self.encoder, items, self.place)
+        return task.model.run(self.encoder, items, self.place)
 
     def _made(self, examples: Sequence[Any], read: Any, settings: Settings) -> Answers:
         """The answers to what was read."""
-        task = self.task.under(settings)
+        task = self.task.with_settings(settings)
         outputs = self.outputs_of(task, read)
-        return Answers(outputs, read, examples, task.decode(outputs, read, examples))
+        return Answers(outputs, read, examples, task.decoder.decode(outputs, read, examples))
 
 
 def in_chunks(examples: Iterable[Any]) -> Iterator[Sequence[Any]]:

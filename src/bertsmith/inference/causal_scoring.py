@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bertsmith.inference.pseudo_likelihood import PseudoLikelihood, Scorer, Variant
 from bertsmith.packed import Packed
-from bertsmith.tasks.items import within_budget
+from bertsmith.tasks.batching import batches_within_budget
 from bertsmith.tokenizer.tokenizer import Encoding
 
 
@@ -51,7 +51,9 @@ class LeftToRight(Scorer):
         windows = [window for i, one in enumerate(encodings) for window in self._windows(i, one)]
         lengths = [len(window.ids) for window in windows]
         by_length = sorted(range(len(windows)), key=lambda i: lengths[i])
-        batches = [[windows[i] for i in some] for some in within_budget(by_length, lengths, self.place)]
+        batches = [
+            [windows[i] for i in some] for some in batches_within_budget(by_length, lengths, self.place)
+        ]
         for batch, found in zip(batches, self.place.parallel_map(self._of_windows, batches), strict=True):
             sizes = [window.last - window.first for window in batch]
             np.add.at(sums, np.repeat([window.text for window in batch], sizes), found)

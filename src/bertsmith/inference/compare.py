@@ -15,7 +15,7 @@ from bertsmith.inference.model import Model, load
 from bertsmith.inference.significance import Difference, compared, compared_slowly
 from bertsmith.io.memory import Source, name_of
 from bertsmith.notebook import Report
-from bertsmith.tasks.task import Prediction, Task
+from bertsmith.tasks.fitted import FittedTask
 
 _APART = 0.05  # the largest p at which two models are said to be told apart
 
@@ -54,13 +54,13 @@ def compare(
     _check_fit(*models)
     task = models[0].task
     examples, predictions = _answered(models, data, columns)
-    names = list(dict.fromkeys((task.decides, *task.logged)))
-    tallies = [task.tallies(answers, examples) for answers in predictions]
+    names = list(dict.fromkeys((task.primary_metric, *task.metrics.logged_metrics)))
+    tallies = [task.metrics.sufficient_statistics(answers, examples) for answers in predictions]
     found: dict[str, Difference] = {}
     if tallies[0] is not None and tallies[1] is not None:
         found = compared(tallies[0], tallies[1], seed, rounds)
-    if task.decides not in found:
-        found[task.decides] = _slowly(task, predictions, examples, seed, rounds)
+    if task.primary_metric not in found:
+        found[task.primary_metric] = _slowly(task, predictions, examples, seed, rounds)
     scores = {name: found[name]._asdict() for name in names if name in found}
     return Report(
         {
@@ -68,9 +68,9 @@ def compare(
             "b": str(models[1].path),
             "task": task.name,
             "examples": len(examples),
-            "decided_by": task.decides,
+            "decided_by": task.primary_metric,
             "scores": scores,
-            "told_apart": scores[task.decides]["p"] < _APART,
+            "told_apart": scores[task.primary_metric]["p"] < _APART,
             "seed": seed,
         },
         ("a", "b", "scores"),
@@ -96,11 +96,11 @@ def told(report: dict[str, Any]) -> str:
 def _check_fit(a: Model, b: Model) -> None:
     """InputError where their answers cannot be scored alike."""
     first, second = a.task, b.task
-    if type(first) is not type(second) or first.decides != second.decides:
+    if type(first.model) is not type(second.model) or first.primary_metric != second.primary_metric:
         raise InputError(
             "task_mismatch",
-            f"this model is for the task '{second.name}' ({second.decides}), and {a.path} is for '{first.name}' "
-            f"({first.decides})",
+            f"this model is for the task '{second.name}' ({second.primary_metric}), and {a.path} is for "
+            f"'{first.name}' ({first.primary_metric})",
             location=b.path,
             hint="compare models of one task",
         )
@@ -110,7 +110,7 @@ def _check_fit(a: Model, b: Model) -> None:
 
 def _answered(
     models: Sequence[Model], data: Source, columns: dict[str, Any]
-) -> tuple[list[Any], list[list[Prediction]]]:
+) -> tuple[list[Any], list[list[Any]]]:
     """The examples, and each model's answers to them. InputError where the two do not read the same."""
     examples: list[Any] = []
     predictions = []
@@ -126,11 +126,11 @@ def _answered(
                 f"as {option('delimiter')}",
             )
         for one, other in zip(examples, own, strict=True):
-            if model.task.content(one) != model.task.content(other):
+            if one.group_key != other.group_key:
                 raise InputError(
                     "texts_differ",
                     f"{models[0].path} and {models[1].path} read different texts from this row",
-                    location=other.place,
+                    location=other.location,
                     hint=f"the models were trained on other columns: name those of this file, such as "
                     f"{option('text_column', 'text')}",
                 )
@@ -139,18 +139,18 @@ def _answered(
 
 
 def _slowly(
-    task: Task,
-    predictions: Sequence[Sequence[Prediction]],
+    task: FittedTask,
+    predictions: Sequence[Sequence[Any]],
     examples: Sequence[Any],
     seed: int,
     rounds: int | None,
 ) -> Difference:
     """The score that decides, computed for each resample."""
 
-    def score(answers: Sequence[Prediction], some: Sequence[Any]) -> float:
-        return task.score(answers, some).numbers[task.decides]
+    def score(answers: Sequence[Any], some: Sequence[Any]) -> float:
+        return task.metrics.compute(answers, some).values[task.primary_metric]
 
-    def of(answers: Sequence[Prediction], numbers: NDArray[np.int64]) -> float:
+    def of(answers: Sequence[Any], numbers: NDArray[np.int64]) -> float:
         return score([answers[i] for i in numbers], [examples[i] for i in numbers])
 
     def mixed(swapped: NDArray[np.bool_]) -> tuple[float, float]:

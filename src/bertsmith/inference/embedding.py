@@ -19,7 +19,7 @@ from bertsmith.io.prefetch import growing_batches, prefetch
 from bertsmith.models.config import Pooling
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.pooling import pool
-from bertsmith.tasks.items import Encoded, Item, TaskBatch, pack, run_over
+from bertsmith.tasks.batching import Item, TaskBatch, TokenSequence, pack, run_batched
 from bertsmith.tokenizer.tokenizer import Tokenizer, validate_texts
 
 _CHUNK = 4096  # texts encoded at a time
@@ -53,7 +53,7 @@ class Embedder:
 
         def read(some: Sequence[str]) -> list[Item]:
             encodings = self.tokenizer.encode_batch(some, max_length=limit, with_offsets=False)
-            return [Item(i, (Encoded.of(one),)) for i, one in enumerate(encodings)]
+            return [Item(i, (TokenSequence.from_encoding(one),)) for i, one in enumerate(encodings)]
 
         with closing(prefetch(growing_batches(validate_texts(texts), _CHUNK), read)) as parts:
             for some, items in parts:
@@ -67,7 +67,7 @@ class Embedder:
         def forward(batch: TaskBatch) -> Sequence[Tensor]:
             return torch.split(pool(reader, batch.packed, self.made.pooling), 1)
 
-        rows = run_over(
+        rows = run_batched(
             items, lambda some: TaskBatch(pack(some), (1,) * len(some), {}, {}), forward, self.place
         )
         vectors: NDArray[np.float32] = torch.cat(rows).numpy()

@@ -13,7 +13,7 @@ from operator import is_not
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import Tensor
+import torch
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
@@ -23,10 +23,9 @@ from bertsmith.inference.predictor import Predictor
 from bertsmith.io.memory import Source
 from bertsmith.io.prefetch import prefetch
 from bertsmith.settings import Settings
-from bertsmith.tasks.error_analysis import Answers
-from bertsmith.tasks.items import Item
-from bertsmith.tasks.scores import Scores
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.batching import Answers, Item, Outputs
+from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.results import Metrics
 
 _SHOWN = 5  # labels in a message
 
@@ -34,8 +33,8 @@ _SHOWN = 5  # labels in a message
 class EnsembleScores(NamedTuple):
     """Of all together, and of each alone, on the same examples."""
 
-    together: Scores
-    alone: list[Scores]
+    together: Metrics
+    alone: list[Metrics]
 
 
 @dataclass(frozen=True)
@@ -52,44 +51,63 @@ class _Together(Answering):
         given |= {name for name, value in found if value != getattr(own, name)}
         return type(found).model_construct(_fields_set=given, **dict(found))
 
-    def read(self, examples: Sequence[Any], settings: Settings) -> list[tuple[Task, list[Item]]]:
-        """Of each model the task with which it answers, and what it reads."""
-        changed = {name: getattr(settings, name) for name in settings.model_fields_set}
-        found = []
+    def read(self, examples: Sequence[Any], settings: Settings) -> list[tuple[FittedTask, list[Item]]]:
+        """Return the task of each model with its settings, and its items."""
+        changes = {name: getattr(settings, name) for name in settings.model_fields_set}
+        encoded = []
         for member in self.members:
-            own = member.task.settings
-            task = member.task.under(type(own).of(own.model_dump() | changed, "evaluate"))
-            found.append((task, task.items(examples, member.tokenizer)))
-        return found
+            member_settings = member.task.settings
+            settings_type = type(member_settings)
+            task = member.task.with_settings(
+                settings_type.of(member_settings.model_dump() | changes, "evaluate")
+            )
+            encoded.append((task, task.encode(examples, member.tokenizer)))
+        return encoded
 
     def _made(self, examples: Sequence[Any], read: Any, settings: Settings) -> Answers:
         return self.all_of(examples, read, settings)[0]
 
     def all_of(
-        self, examples: Sequence[Any], read: Sequence[tuple[Task, list[Item]]], settings: Settings
-    ) -> tuple[Answers, list[list[dict[str, Any]]]]:
-        """The answers of all together to what they have read, and of each alone."""
-        votes: list[list[Tensor]] = []
-        every: list[Sequence[Tensor]] = []
-        alone = []
-        items = [own for _, own in read]
-        for member, (task, own) in zip(self.members, read, strict=True):
-            outputs = member.outputs_of(task, own)
-            alone.append(task.decode(outputs, own, examples))
-            every.append(outputs)
-            votes.append([task.vote(output) for output in outputs])
-        self._check_items(items, examples)
-        if len(self.members) == 1:  # to the bit
-            return Answers(every[0], items[0], examples, alone[0]), alone
-        task = self.task.under(settings)
-        outcomes = [task.outcome(of_item) for of_item in zip(*votes, strict=True)]
-        return Answers(outcomes, items[0], examples, task.decode(outcomes, items[0], examples)), alone
+        self, examples: Sequence[Any], read: Sequence[tuple[FittedTask, list[Item]]], settings: Settings
+    ) -> tuple[Answers, list[list[Any]]]:
+        """Return the answers of the ensemble, and the predictions of each model."""
+        member_outputs = [
+            member.outputs_of(task, items) for member, (task, items) in zip(self.members, read, strict=True)
+        ]
+        member_predictions = [
+            task.decoder.decode(outputs, items, examples)
+            for (task, items), outputs in zip(read, member_outputs, strict=True)
+        ]
+        all_items = [items for _, items in read]
+        self._check_items(all_items, examples)
+        if len(self.members) == 1:  # bit-equal to the model
+            return Answers(
+                member_outputs[0], all_items[0], examples, member_predictions[0]
+            ), member_predictions
+        outputs = self._combine(member_outputs, [task for task, _ in read])
+        predictions = self.task.with_settings(settings).decoder.decode(outputs, all_items[0], examples)
+        return Answers(outputs, all_items[0], examples, predictions), member_predictions
+
+    def _combine(self, outputs: Sequence[Outputs], tasks: Sequence[FittedTask]) -> Outputs:
+        """Combine the models' outputs into those that `decode` takes."""
+        contributions = [
+            [task.decoder.ensemble_output(output) for output in model_outputs.per_item]
+            for task, model_outputs in zip(tasks, outputs, strict=True)
+        ]
+        per_item = [
+            self.task.decoder.combine_outputs(of_item) for of_item in zip(*contributions, strict=True)
+        ]
+        shared = {
+            name: torch.stack([model_outputs.shared[name] for model_outputs in outputs]).mean(0)
+            for name in outputs[0].shared
+        }
+        return Outputs(per_item, shared)
 
     def _check_items(self, items: Sequence[Sequence[Item]], examples: Sequence[Any]) -> None:
         """InputError where the models read an example in another number of windows."""
 
         def pieces(item: Item) -> tuple[int, ...]:
-            sizes = (item.size,) if self.task.by_token else ()
+            sizes = (item.size,) if self.task.model.outputs_per_token else ()
             return item.example, len(item.sequences), item.first, *sizes
 
         first = list(map(pieces, items[0]))
@@ -99,7 +117,7 @@ class _Together(Answering):
                 raise InputError(
                     "windows_differ",
                     "the models split this example into different windows",
-                    location=examples[where].place,
+                    location=examples[where].location,
                     hint=f"use one {option('max_length')} (and {option('stride')}) that each model supports",
                 )
 
@@ -125,12 +143,12 @@ class Ensemble(Predictor):
         members = tuple(model.answering for model in self.models)
         if self._answering is None or any(map(is_not, self._answering.members, members)):
             first = members[0]
-            task = first.task.together([member.task for member in members[1:]])
+            task = first.task.for_ensemble([member.task for member in members[1:]])
             self._answering = _Together(task, first.encoder, first.tokenizer, first.place, members)
         return self._answering
 
     @property
-    def task(self) -> Task:
+    def task(self) -> FittedTask:
         """The task, with what each model chose on dev averaged."""
         return self.answering.task
 
@@ -138,8 +156,8 @@ class Ensemble(Predictor):
         """The scores of all together on a labelled file, and those of each alone."""
         answering = self.answering
         settings, examples = answering.labelled(file, columns)
-        together: list[dict[str, Any]] = []
-        alone: list[list[dict[str, Any]]] = [[] for _ in self.models]
+        together: list[Any] = []
+        alone: list[list[Any]] = [[] for _ in self.models]
         with closing(prefetch(in_chunks(examples), lambda some: answering.read(some, settings))) as parts:
             for some, read in parts:
                 answers, each = answering.all_of(some, read, settings)
@@ -174,26 +192,29 @@ def ensemble(
 def _check_fit(first: Model, other: Model) -> None:
     """InputError where what two models say of an example cannot be averaged."""
     a, b = first.task, other.task
-    if type(a) is not type(b):
+    if type(a.model) is not type(b.model):
         raise InputError(
             "task_mismatch",
-            f"this model is for the task '{b.name}' ({b.summary}), and {first.path} is for '{a.name}' "
-            f"({a.summary})",
+            f"this model is for the task '{b.name}' ({b.declaration.summary}), and {first.path} is for '{a.name}' "
+            f"({a.declaration.summary})",
             location=other.path,
             hint="combine models of one task",
         )
     if a.labels != b.labels:
         raise told_of_labels(first, other)
-    facts, others = (task.facts_type(**task.kept_facts).model_dump() for task in (a, b))
-    for name, value in facts.items():
-        if name not in a.own_facts and value != others[name]:
+    metadata, other_metadata = (
+        task.declaration.part("metadata_type")(**task.metadata).model_dump() for task in (a, b)
+    )
+    for name, value in metadata.items():
+        if name not in a.declaration.averaged_metadata and value != other_metadata[name]:
             raise InputError(
                 "metadata_mismatch",
-                f"this model was trained with {name} {others[name]!r:.60}, and {first.path} with {value!r:.60}",
+                f"this model was trained with {name} {other_metadata[name]!r:.60}, and {first.path} with "
+                f"{value!r:.60}",
                 location=other.path,
                 hint="combine models that were trained on data of the same form",
             )
-    if a.by_token and first.tokenizer.info()["digest"] != other.tokenizer.info()["digest"]:
+    if a.model.outputs_per_token and first.tokenizer.info()["digest"] != other.tokenizer.info()["digest"]:
         raise InputError(
             "tokenizer_mismatch",
             f"this model and {first.path} have different tokenizers, so their tokens differ",

@@ -12,9 +12,9 @@ from bertsmith.io import atomic
 from bertsmith.io.memory import Source, name_of
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.step_times import StepTimer
-from bertsmith.tasks.data_checks import empty_texts
-from bertsmith.tasks.error_analysis import Answers, judged
-from bertsmith.tasks.scores import Finding, Scores
+from bertsmith.tasks.data_checks import empty_text_diagnostic
+from bertsmith.tasks.error_analysis import prediction_report
+from bertsmith.tasks.results import Diagnostic, Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def evaluate(
     changes: Changes,
     report: str | Path | None = None,
     model: str = "",
-) -> Scores:
+) -> Metrics:
     """The task's scores on a labelled file or data in memory, with what truncation has cost and would have.
 
     report: a new folder for report.html, report.json and figures/*.png. model: what it is called there.
@@ -37,20 +37,20 @@ def evaluate(
     steps = StepTimer()
     with steps.step("reading the file"):
         settings, examples = answering.labelled(file, changes)
-    task = answering.task.under(settings)
-    predictions: list[dict[str, Any]] = []
+    task = answering.task.with_settings(settings)
+    predictions: list[Any] = []
     losses: list[float | None] = []
-    account = task.account([])
+    stats = task.truncation([])
     with steps.step("encoding and answering"):
-        for answers in answering.in_turn(examples, settings, account):
+        for answers in answering.in_turn(examples, settings, stats):
             predictions += answers.predictions
-            losses += task.losses(answers) if folder else []
+            losses += task.metrics.example_losses(answers) if folder else []
     with steps.step("scoring"):
         scores = answering.scored(predictions, examples)
     scores = replace(
         scores,
-        details={**scores.details, "truncation": account.document()},
-        notes=[*scores.notes, *account.told_of_windows()],
+        details={**scores.details, "truncation": stats.to_dict()},
+        notes=[*scores.notes, *stats.window_messages()],
     )
     if folder is None:
         return scores
@@ -59,12 +59,12 @@ def evaluate(
             "task": task.name,
             "model": model,
             "data": name_of(file, "data"),
-            "decided_by": task.decides,
-            "scores": scores.document(),
-            "answers": judged(task, scores, Answers([], [], examples, predictions), losses),
-            "lengths": {"data": account.lengths()},
-            "truncation": {"data": account.document()},
-            "findings": [finding.document() for finding in _findings(answering, examples)],
+            "decided_by": task.primary_metric,
+            "scores": scores.to_dict(),
+            "answers": prediction_report(task.report, scores, predictions, examples, losses),
+            "lengths": {"data": stats.lengths()},
+            "truncation": {"data": stats.to_dict()},
+            "findings": [finding.to_dict() for finding in _findings(answering, examples)],
             "settings": {"task": settings.model_dump(mode="json")},
         }
         drawn = write_figures(folder, found)
@@ -73,7 +73,7 @@ def evaluate(
     return scores
 
 
-def _findings(answering: Answering, examples: list[Any]) -> list[Finding]:
+def _findings(answering: Answering, examples: list[Any]) -> list[Diagnostic]:
     """How the file was read, and which examples are empty."""
-    empty = [example.place for example in examples if answering.task.is_empty(example)]
-    return [*answering.task.remarks(examples), *([empty_texts(empty)] if empty else [])]
+    empty = [example.location for example in examples if example.is_empty]
+    return [*answering.task.data.read_warnings(examples), *([empty_text_diagnostic(empty)] if empty else [])]

@@ -17,8 +17,8 @@ from bertsmith.io.prefetch import growing_batches, prefetch
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.packed import Packed, copy_to_device
-from bertsmith.tasks.items import within_budget
-from bertsmith.tasks.windows import UNCUT
+from bertsmith.tasks.batching import batches_within_budget
+from bertsmith.tasks.windows import NO_LIMIT
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer, validate_texts
 
 _CHUNK = 1024  # texts that are encoded at a time
@@ -43,7 +43,7 @@ class MaskFiller:
         length share a pass. InputError where there is no mask in one."""
 
         def read(some: Sequence[str]) -> list[Encoding]:
-            return self.tokenizer.encode_batch(some, max_length=UNCUT, special_strings="mask")
+            return self.tokenizer.encode_batch(some, max_length=NO_LIMIT, special_strings="mask")
 
         answers = []
         limit = min(self.encoder.config.max_length, self.max_length or self.encoder.config.max_length)
@@ -119,7 +119,9 @@ class MaskFiller:
             return [(scores.tolist(), ids.tolist()) for scores, ids in zip(*parts, strict=True)]
 
         sizes = [len(window.ids) for window in windows]
-        passes = list(within_budget(sorted(range(len(sizes)), key=sizes.__getitem__), sizes, self.place))
+        passes = list(
+            batches_within_budget(sorted(range(len(sizes)), key=sizes.__getitem__), sizes, self.place)
+        )
         found = dict(
             pair
             for some, made in zip(passes, self.place.parallel_map(guessed, passes), strict=True)

@@ -55,10 +55,11 @@ def check_answers(exact: Answering, quick: Answering, run: Path) -> None:
     some = examples[:: -(-len(examples) // _MOST)]
     task = exact.task
     before, after = (
-        task.score(one.answers_of(some, settings), some).numbers[task.decides] for one in (exact, quick)
+        task.metrics.compute(one.answers_of(some, settings), some).values[task.primary_metric]
+        for one in (exact, quick)
     )
     comparison = (
-        f"on {pluralize(len(some), 'example')} of {file}, {task.decides} is "
+        f"on {pluralize(len(some), 'example')} of {file}, {task.primary_metric} is "
         f"{after:.4f} in int8 and {before:.4f} in "
         f"fp32 ({round(after - before, 4) + 0.0:+.4f})"  # adding 0.0 turns -0.0 into 0.0
     )

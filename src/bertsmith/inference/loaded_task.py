@@ -1,9 +1,11 @@
-"""The task that a model folder was fine-tuned for: by its own record, or by what another tool's heads say."""
+"""Loading of the task that a model folder was fine-tuned for, by this package or by another tool."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,71 +14,93 @@ from bertsmith.artifacts.folder import ModelFolder
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, command
 from bertsmith.models.feature_extraction import FEATURE_PARTS
-from bertsmith.tasks.registry import TASKS
-from bertsmith.tasks.task import Facts, Task, task_of, task_type
+from bertsmith.tasks.base import Metadata
+from bertsmith.tasks.fitted import FittedTask, infer_task
+from bertsmith.tasks.registry import TASKS, Task, get_task
 
 _MISMATCH_HINT = "one of the files was changed: copy both again from their source"
-_HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # classes that answer no task
+_HEADLESS = re.compile(r"(Model|ForPreTraining|ForMaskedLM|ForCausalLM)$")  # architectures without a task
 
 
-def loaded_task(name: Path, folder: ModelFolder, place: ComputeContext) -> Task:
-    """The task with its weights, in evaluation. name: what the model was loaded as. InputError where it was
-    fine-tuned for none, or its files do not belong together."""
-    kind, facts = _kind_of(name, folder)
-    written = str(folder.path / "bertsmith.json")
-    settings = kind.settings_type.of(folder.record.get("settings", {}), written)
+def load_task(name: Path, folder: ModelFolder, context: ComputeContext) -> FittedTask:
+    """Load the task of a model folder with its weights, in evaluation mode.
+
+    Args:
+        name: The path or name that the user gave.
+        folder: The model folder.
+        context: The device.
+
+    Raises:
+        InputError: The model was not fine-tuned for a task, or its files do not match.
+    """
+    declaration, metadata = _task_and_metadata(name, folder)
+    record_path = str(folder.path / "bertsmith.json")
+    settings = declaration.settings_type.of(folder.record.get("settings", {}), record_path)
     with torch.inference_mode(False):
-        try:  # a task reads its facts when it is made
-            task = kind(folder.config, place.init_generator, facts, settings)
+        try:
+            state = _decoder_state(folder.record.get("decoder_state", {}))
+            task = FittedTask.create(
+                declaration, folder.config, context.init_generator, metadata, settings, state
+            )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InputError(
                 "invalid_metadata",
-                f"the values under 'facts' do not fit the task '{kind.name}'",
-                location=written,
+                f"the values under 'metadata' do not fit the task '{declaration.name}'",
+                location=record_path,
                 hint="the file is damaged or was changed: copy it again",
             ) from None
-        if strange := sorted(FEATURE_PARTS & folder.parts - task.parts.keys()):
+        if unknown_parts := sorted(FEATURE_PARTS & folder.parts - task.model.parts.keys()):
             raise InputError(
                 "weights_settings_mismatch",
-                f"the weights contain '{strange[0]}', which the settings do not mention",
-                location=written,
+                f"the weights contain '{unknown_parts[0]}', which the settings do not mention",
+                location=record_path,
                 hint=_MISMATCH_HINT,
             )
-        for part, head in task.parts.items():
+        for part, head in task.model.parts.items():
             folder.load_into(part, head)
-        place.prepare_modules(task)
-    return task.eval()
+        context.prepare_modules(task.model)
+    task.model.eval()
+    return task
 
 
-def _kind_of(path: Path, folder: ModelFolder) -> tuple[type[Task], Facts]:
-    """What was recorded, or what the heads of another tool's model say."""
-    record, own = folder.record, folder.path
+def _decoder_state(state: Any) -> Mapping[str, Any]:
+    """Return the state of a decoder if it consists of numbers and lists of numbers; else raise ValueError."""
+    if not isinstance(state, dict):
+        raise TypeError("decoder_state")
+    for value in state.values():
+        numbers = value if isinstance(value, list) else [value]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise ValueError("decoder_state")
+    return state
+
+
+def _task_and_metadata(path: Path, folder: ModelFolder) -> tuple[Task, Metadata]:
+    """Return the task and metadata that bertsmith.json names, or those of the heads of another tool's model."""
+    record, location = folder.record, folder.path
     if (name := record.get("task")) in TASKS:
-        kind = task_type(name)
-        facts = record.get("facts")
-        if facts is None:
+        task = get_task(name)
+        metadata = record.get("metadata")
+        if metadata is None:
             raise InputError(
                 "metadata_config_mismatch",
                 "bertsmith.json and config.json do not match",
-                location=own,
+                location=location,
                 hint=_MISMATCH_HINT,
             )
-        settings = kind.settings_type.of(record.get("settings", {}), str(own / "bertsmith.json"))
-        kind = kind.variant(settings, facts)
-        validate(kind.facts_type, facts, f"{own / 'bertsmith.json'}: facts")
-        if facts.get("labels", folder.labels) != folder.labels:
+        validate(task.part("metadata_type"), metadata, f"{location / 'bertsmith.json'}: metadata")
+        if metadata.get("labels", folder.labels) != folder.labels:
             raise InputError(
                 "labels_mismatch",
                 "bertsmith.json and config.json name different labels",
-                location=own,
+                location=location,
                 hint=_MISMATCH_HINT,
             )
-        return kind, facts
+        return task, metadata
     if name not in (None, "pretrain"):
         raise InputError(
             "unknown_task",
             f"this model is for the task '{name}', which this version does not have",
-            location=own,
+            location=location,
             hint=f"this version has {', '.join(TASKS)}",
         )
     if record or _HEADLESS.search(folder.architecture):
@@ -87,4 +111,4 @@ def _kind_of(path: Path, folder: ModelFolder) -> tuple[type[Task], Facts]:
             location=path,
             hint=f"fine-tune it: {finetune} (tasks: {', '.join(TASKS)})",
         )
-    return task_of(folder, str(own))
+    return infer_task(folder, str(location))

@@ -25,7 +25,7 @@ from bertsmith.errors import InputError, command, option
 from bertsmith.inference.answering import Answering
 from bertsmith.inference.embedding import Embedder, made_so
 from bertsmith.inference.int8 import INT8, check_answers, check_guesses, check_scores, check_vectors, in_int8
-from bertsmith.inference.loaded_task import loaded_task
+from bertsmith.inference.loaded_task import load_task
 from bertsmith.inference.precision import NEAR, cosine_in_bf16, told_of_bf16
 from bertsmith.inference.predictor import Predictor, wants_list
 from bertsmith.io.memory import Source, column_of
@@ -37,7 +37,7 @@ from bertsmith.models.heads import PART_BUILDERS, MaskedLMHead
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.notebook import Report
 from bertsmith.objectives.objective import GENERATOR
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:  # what one verb alone needs is imported by it: the others begin sooner
@@ -356,9 +356,9 @@ class Model(Predictor):
         return head.eval()
 
     @cached_property
-    def task(self) -> Task:
+    def task(self) -> FittedTask:
         """The task that it was fine-tuned for, ready to answer. InputError where it was for none."""
-        return loaded_task(self.path, self.folder, self._asked)
+        return load_task(self.path, self.folder, self._asked)
 
     @property
     def answering(self) -> Answering:

@@ -15,8 +15,8 @@ from bertsmith import console
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.io import atomic
-from bertsmith.tasks.registry import AnswerForm
-from bertsmith.tasks.task import Prediction, Task
+from bertsmith.tasks.base import TaskReport
+from bertsmith.tasks.registry import OutputFormat
 
 FORMATS = {".csv": "csv", ".jsonl": "json", ".json": "json", ".txt": "table"}
 """What a file of answers holds, by its suffix."""
@@ -31,24 +31,23 @@ class Answered(NamedTuple):
     """An example with its answer; None where there was nothing to read."""
 
     example: Any
-    prediction: Prediction | None
+    prediction: Any | None
 
 
 def answered_of(
-    task: Task,
     parts: Iterable[Sequence[Any]],
-    answers: Callable[[Sequence[Any]], Iterator[Prediction]],
+    answers: Callable[[Sequence[Any]], Iterator[Any]],
 ) -> Iterator[Answered]:
     """All examples in order, each with its answer; logs at the end which are empty, and how much was truncated.
     parts: the examples, some at a time."""
     empty: list[str] = []
     cut = lost = 0
     for examples in parts:
-        empty += [example.place for example in examples if task.is_empty(example)]
-        found = answers([example for example in examples if not task.is_empty(example)])
+        empty += [example.location for example in examples if example.is_empty]
+        found = answers([example for example in examples if not example.is_empty])
         for example in examples:
-            prediction = None if task.is_empty(example) else next(found)
-            unread = prediction.get("tokens", 0) - prediction.get("tokens_read", 0) if prediction else 0
+            prediction = None if example.is_empty else next(found)
+            unread = (prediction.tokens or 0) - (prediction.tokens_read or 0) if prediction else 0
             cut, lost = cut + (unread > 0), lost + unread
             yield Answered(example, prediction)
     if empty:
@@ -66,7 +65,7 @@ def told_of_unanswered(places: Sequence[str]) -> str:
     return f"{pluralize(len(places), 'text is', 'texts are')} empty and not predicted: {join_names(places)}"
 
 
-def format_of(out: str | Path | None, chosen: str | None, own: AnswerForm | None = None) -> str:
+def format_of(out: str | Path | None, chosen: str | None, own: OutputFormat | None = None) -> str:
     """json, csv, table or the task's `own` form: what was chosen, or what the file's name says. InputError where
     it says nothing, and for a form that the task does not have."""
     forms, suffixes = list(dict.fromkeys(FORMATS.values())), dict(FORMATS)
@@ -93,14 +92,14 @@ def format_of(out: str | Path | None, chosen: str | None, own: AnswerForm | None
     return found
 
 
-def as_json(task: Task, answered: Iterable[Answered]) -> Iterator[dict[str, Any]]:
+def as_json(answered: Iterable[Answered]) -> Iterator[dict[str, Any]]:
     """An object an answer: its line (or place) in the file, what was asked, the answer."""
     for example, prediction in answered:
         if prediction is not None:
-            yield {**where(example), **task.asked(example), **prediction}
+            yield {**where(example), **example.display_inputs, **prediction.to_dict()}
 
 
-def as_csv(task: Task, answered: Iterable[Answered], delimiter: str = ",") -> Iterator[str]:
+def as_csv(report: TaskReport, answered: Iterable[Answered], delimiter: str = ",") -> Iterator[str]:
     """Lines of a table: each row of the file as it was, with the answer behind it, so that it has as many rows;
     where there was nothing to read, the answer is blank. Of what is no table, the line, what was asked, and the
     answer."""
@@ -108,16 +107,16 @@ def as_csv(task: Task, answered: Iterable[Answered], delimiter: str = ",") -> It
     waiting: list[dict[str, Any]] = []
     known: list[str] = []
     for example, prediction in answered:
-        source = dict(task.columns(example) or {})
+        source = dict(example.table_row or {})
         if prediction is None:
-            blank = source or {**where(example), **task.asked(example)}
+            blank = source or {**where(example), **example.display_inputs}
             if columns is None:
                 waiting.append(blank)
             else:
                 yield _line([blank.get(name, "") for name in known], delimiter)
             continue
-        asked = task.asked(example)
-        for cells in task.rows(example, prediction):
+        asked = example.display_inputs
+        for cells in report.table_rows(example, prediction):
             if source:
                 cells = {name: value for name, value in cells.items() if name not in asked}
             else:
@@ -137,20 +136,20 @@ def as_csv(task: Task, answered: Iterable[Answered], delimiter: str = ",") -> It
 
 
 def as_table(
-    task: Task, answered: Iterable[Answered], width: int
+    report: TaskReport, answered: Iterable[Answered], width: int
 ) -> tuple[list[str], list[tuple[object, ...]]]:
     """The names of the columns, and the rows; what was asked is cut so that a row fits `width` characters."""
     rows: list[dict[str, Any]] = []
     for example, prediction in answered:
         if prediction is not None:
-            asked = task.asked(example)
+            asked = example.display_inputs
             most = max(12, (width - 36) // max(1, len(asked)))
             rows += [
                 {
                     name: shortened(value, most) if name in asked else _cell(value)
                     for name, value in row.items()
                 }
-                for row in task.rows(example, prediction)
+                for row in report.table_rows(example, prediction)
             ]
     names = list(dict.fromkeys(name for row in rows for name in row))
     return names, [tuple(row.get(name, "") for name in names) for row in rows]
@@ -168,7 +167,9 @@ def refuse_existing(out: Path) -> None:
         )
 
 
-def write_answers(task: Task, answered: Iterable[Answered], form: str, delimiter: str, out: Path) -> int:
+def write_answers(
+    report: TaskReport, answered: Iterable[Answered], form: str, delimiter: str, out: Path
+) -> int:
     """Answers into a file that is whole or not there; how many there are. form: of `format_of`. A csv file
     begins with a byte order mark: spreadsheets read a file without one in the encoding of their country."""
     number = 0
@@ -182,23 +183,23 @@ def write_answers(task: Task, answered: Iterable[Answered], form: str, delimiter
     with atomic.atomic_file(out) as path, path.open("w", encoding="utf-8", newline="") as file:
         if form == "csv":
             file.write("\ufeff")
-            file.writelines(as_csv(task, counting(), delimiter))
+            file.writelines(as_csv(report, counting(), delimiter))
         elif form == "table":
-            columns, rows = as_table(task, counting(), _FILE_WIDTH)
+            columns, rows = as_table(report, counting(), _FILE_WIDTH)
             file.write(console.format_table("", columns, rows, width=_FILE_WIDTH) + "\n")
         elif form != "json":
-            file.writelines(task.answer_file(counting()))
+            file.writelines(report.write_output(counting()))
         elif out.suffix.lower() == ".json":
-            file.write(json.dumps(list(as_json(task, counting())), ensure_ascii=False) + "\n")
+            file.write(json.dumps(list(as_json(counting())), ensure_ascii=False) + "\n")
         else:
-            answers = as_json(task, counting())
+            answers = as_json(counting())
             file.writelines(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers)
     return number
 
 
 def where(example: Any) -> dict[str, Any]:
     """The line of a file that an example begins on, or its place in a document; nothing for one of no file."""
-    file, _, last = str(example.place).rpartition(":")
+    file, _, last = str(example.location).rpartition(":")
     if file and last.isdecimal():
         return {"line": int(last)}
     return {"place": last.strip()} if file else {}

@@ -14,7 +14,7 @@ from bertsmith.notebook import Report
 
 if TYPE_CHECKING:
     from bertsmith.inference.answering import Answering
-    from bertsmith.tasks.task import Task
+    from bertsmith.tasks.fitted import FittedTask
 
 _SHOWN = 40  # characters of a text in a message
 
@@ -25,7 +25,7 @@ class Predictor:
     if TYPE_CHECKING:
 
         @property
-        def task(self) -> Task:
+        def task(self) -> FittedTask:
             """The task that is answered."""
 
         @property
@@ -75,7 +75,7 @@ class Predictor:
         them all. An answer has its line in the file and what was asked; an empty text has none. With `out` the
         answers are written there, and its path is returned: .csv (each row of the file with its answer behind
         it), .jsonl, .json, or .txt, a table for reading. format: csv, json, table, or the form of the task's own
-        field (`task.answer_form`), whatever the name ends in. overwrite: replace a file that is there.
+        field (`task.output_format`), whatever the name ends in. overwrite: replace a file that is there.
 
         columns: settings of the task to change, such as text_column, delimiter or max_length.
         """
@@ -87,17 +87,17 @@ class Predictor:
                     argument="format",
                     hint=f"name the file with {option('out')}",
                 )
-            return as_json(self.task, self.answering.of_file(file, columns))
-        form, out = format_of(out, format, self.task.answer_form), Path(out)
+            return as_json(self.answering.of_file(file, columns))
+        form, out = format_of(out, format, self.task.declaration.output_format), Path(out)
         if not overwrite:
             refuse_existing(out)
         answered = self.answering.of_file(file, columns)
-        write_answers(self.task, answered, form, self.answering.delimiter_of(file, columns), out)
+        write_answers(self.task.report, answered, form, self.answering.delimiter_of(file, columns), out)
         return out
 
     def predict_lines(self, lines: Iterable[bytes], place: str, **changes: Any) -> Iterator[dict[str, Any]]:
         """`predict` for each line of a stream of UTF-8 bytes but the blank ones, some at a time."""
-        return as_json(self.task, self.answering.of_lines(lines, place, changes))
+        return as_json(self.answering.of_lines(lines, place, changes))
 
     def evaluate(self, file: Source, *, report: str | Path | None = None, **columns: Any) -> dict[str, Any]:
         """The task's scores on a labelled file, or on data in memory as `finetune` takes it, as one object.
@@ -106,7 +106,7 @@ class Predictor:
         from bertsmith.inference.evaluation import evaluate  # it loads what writes pages
 
         found = evaluate(self.answering, file, columns, report, str(getattr(self, "path", "")))
-        return Report(found.document())
+        return Report(found.to_dict())
 
 
 def wants_list(verb: str, text: str) -> InputError:

@@ -31,7 +31,7 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.models.layers import linear
 from bertsmith.packed import Packed
-from bertsmith.tasks.windows import UNCUT
+from bertsmith.tasks.windows import NO_LIMIT
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer, validate_texts
 
 Variant = Literal["within_word", "token", "left_to_right"]
@@ -143,7 +143,7 @@ class Scorer:
         found: list[PseudoLikelihood] = []
 
         def read(some: Sequence[str]) -> list[Encoding]:
-            return self.tokenizer.encode_batch(some, max_length=UNCUT)
+            return self.tokenizer.encode_batch(some, max_length=NO_LIMIT)
 
         with closing(prefetch(growing_batches(validate_texts(texts), _CHUNK), read)) as parts:
             for some, encodings in parts:

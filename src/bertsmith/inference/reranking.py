@@ -8,7 +8,7 @@ from typing import Any
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import join_names
 from bertsmith.inference.model import Model
-from bertsmith.tasks.embedding.matches import SAME
+from bertsmith.tasks.embedding.data import MATCH_LABELS
 
 
 class Reranker:
@@ -20,7 +20,7 @@ class Reranker:
     def __init__(self, model: Model, label: str | None = None) -> None:
         """InputError where the model is none of pairs, or its labels do not say which one fits."""
         self._model, self._label = model, label
-        if "second" not in model.task.inputs or model.task.facts.get("pairs") is False:
+        if "second" not in model.task.declaration.inputs or model.task.metadata.get("pairs") is False:
             raise InputError(
                 "not_a_pair_model",
                 "this model was not trained on pairs of texts, so it cannot rerank",
@@ -38,7 +38,7 @@ class Reranker:
                 )
             return
         if label is None:
-            fit = [name for name in labels if name.casefold() in SAME]
+            fit = [name for name in labels if name.casefold() in MATCH_LABELS]
             self._label = fit[0] if len(fit) == 1 else None
         if self._label not in labels:
             raise InputError(

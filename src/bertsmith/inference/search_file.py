@@ -14,7 +14,7 @@ from bertsmith.inference.search import Searcher, Wanted
 from bertsmith.inference.text_rows import text_rows
 from bertsmith.io.lines import read_lines
 from bertsmith.metrics.ranking import ranking_metrics
-from bertsmith.tasks.retrieval_queries import holds_queries, read_queries
+from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
 
 _DEEPEST = 10  # of the figures
 
@@ -40,13 +40,13 @@ def read_search(
 ) -> list[Query]:
     """The queries of a file, as `text_rows` reads texts; of a .jsonl or .json of queries with passages these are
     what should be found. qrels: a file that says so by ids. InputError for what is amiss."""
-    if text_column is None and qrels is None and holds_queries(file):
+    if text_column is None and qrels is None and is_query_file(file):
         found = [
-            Query(one.query, one.place, str(number), texts=frozenset(one.positives))
-            for number, one in enumerate(read_queries(file, labelled=False), start=1)
+            Query(one.query, one.location, str(number), texts=frozenset(one.positives))
+            for number, one in enumerate(read_queries(file, labeled=False), start=1)
         ]
     else:
-        column = text_column or ("query" if holds_queries(file) else None)
+        column = text_column or ("query" if is_query_file(file) else None)
         found = [Query(*row) for row in _rows(file, column, id_column)]
     found = [query for query in found if query.text.strip()]
     if not found:

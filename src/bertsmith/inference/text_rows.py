@@ -13,7 +13,7 @@ from bertsmith.io.memory import InMemory, Source, Texts, as_file, is_path
 from bertsmith.io.records import missing_column
 from bertsmith.io.tables import read_table
 from bertsmith.retrieval.index import TextRow
-from bertsmith.tasks.retrieval_queries import holds_queries, read_queries
+from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
 
 _IDS = ("_id", "id")
 
@@ -38,7 +38,7 @@ def text_rows(
     (.jsonl, SQuAD's .json) the passages, each once. InputError with its place for what is amiss."""
     file = source_of(source)
     suffix = bare_suffix(file)
-    if text_column is None and not isinstance(file, InMemory) and holds_queries(file, encoding):
+    if text_column is None and not isinstance(file, InMemory) and is_query_file(file, encoding):
         yield from _passages(file, encoding)
     elif suffix == ".jsonl":
         yield from _of_jsonl(file, text_column or "text", id_column, encoding)
@@ -107,8 +107,8 @@ def _of_jsonl(
 
 def _passages(file: str | Path, encoding: str | None) -> Iterator[TextRow]:
     seen: set[str] = set()
-    for sought in read_queries(file, encoding, labelled=False):
+    for sought in read_queries(file, encoding, labeled=False):
         for text in (*sought.positives, *sought.negatives):
             if text not in seen:
                 seen.add(text)
-                yield TextRow(text, sought.place, str(len(seen)))
+                yield TextRow(text, sought.location, str(len(seen)))

@@ -23,8 +23,7 @@ from bertsmith.objectives.objective import MODEL
 from bertsmith.pretraining.resolve_settings import settings_of
 from bertsmith.runs.run_folder import CHECKPOINTS, REPORT, SETTINGS, holds_run
 from bertsmith.settings import Settings, read_yaml
-from bertsmith.tasks.registry import TASKS
-from bertsmith.tasks.task import task_type
+from bertsmith.tasks.registry import TASKS, get_task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_state
 from bertsmith.training.run_plan import Entry, read_plan
@@ -232,7 +231,7 @@ def _changed_settings(file: Path, values: dict[str, Any], record: dict[str, Any]
     if "objective" in values or "data" in values:
         settings_class = settings_of(file)
     elif record.get("task") in TASKS:
-        settings_class = settings_type(task_type(record["task"]))
+        settings_class = settings_type(get_task(record["task"]))
     defaults = settings_class().flat()
     has_model_settings = "model.vocab_size" in defaults
     return {

@@ -95,7 +95,7 @@ class SecondEncoder(nn.Module):
             raise InputError(
                 "second_encoder_not_causal",
                 "a second encoder needs a causal model, and this one attends to both sides",
-                argument="task.beside",
+                argument="task.second_encoder",
                 hint=f"fine-tune a model pre-trained with {option('objective.name', 'causal')}, or omit it",
             )
         other_config = config.model_copy(update={"backwards": not config.backwards})
@@ -126,7 +126,7 @@ class FeatureExtractor(nn.Module):
             raise InputError(
                 "second_encoder_with_features",
                 "a second encoder excludes a BiLSTM and a choice of layers",
-                argument="task.beside",
+                argument="task.second_encoder",
                 hint=f"omit {option('head')} and {option('layers')}",
             )
         hidden_size, num_layers = config.hidden_size, config.num_hidden_layers

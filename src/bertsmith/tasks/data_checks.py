@@ -1,6 +1,6 @@
-"""What labelled examples are like: how often each label occurs, and what in them may be a mistake.
+"""Properties of labeled examples: how often each label occurs, and what may be a mistake.
 
-Each function takes plain values with their places and gives tables and sentences; a task puts them together.
+The functions take plain values with their locations and return tables and diagnostics.
 """
 
 from __future__ import annotations
@@ -11,66 +11,67 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean, pstdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import join_names, pluralize
-from bertsmith.tasks.scores import Finding, Overview, ScoreTable
+from bertsmith.tasks.results import DataSummary, Diagnostic, MetricTable
 
-_ROWS = 20  # of a table of labels; the others are summed in one more
-_EXCERPT = 40  # characters of a text that a sentence shows
-_SELDOM, _SELDOM_SHARE, _FEWER = 2, 0.005, 5  # rare: at most 2 or 0.5 % of the other, and a fifth of it
-_LETTERS = 4  # of the shorter name: below, one letter is what makes names differ (NN and NNS)
-_POSITION = re.compile(r"([BIESLUM])[-_](?=.)")  # of a tag: where its word is in an entity
-
-
-class GoldAnswer(NamedTuple):
-    """What was asked (to compare, and in words), what people answered, and where."""
-
-    content: Hashable
-    text: str
-    answer: tuple[str, ...]
-    place: str
+_MAX_LABEL_ROWS = 20  # of a table; the other labels are summed in one more row
+_EXCERPT_LENGTH = 40  # characters of a text in a message
+# A label may be a misspelling of another one if it occurs at most twice or 0.5 % as often, and a fifth as often.
+_MAX_MISSPELT, _MAX_MISSPELT_RATIO, _MIN_FREQUENCY_RATIO = 2, 0.005, 5
+_MIN_NAME_LENGTH = 4  # in shorter names one letter makes a difference (NN and NNS)
+_TAG_PREFIX = re.compile(r"([BIESLUM])[-_](?=.)")  # the position of a word in an entity
 
 
-class Labels(NamedTuple):
-    """How often each label occurs, and where it does first."""
+class LabelCounts(NamedTuple):
+    """The number of occurrences of each label, and the location of the first."""
 
-    times: Counter[str]
+    counts: Counter[str]
     first: dict[str, str]
 
     @classmethod
-    def of(cls, found: Iterable[tuple[str, str]]) -> Labels:
-        """found: each label with its place."""
-        times: Counter[str] = Counter()
+    def from_pairs(cls, pairs: Iterable[tuple[str, str]]) -> LabelCounts:
+        """Count labels; each pair is a label and its location."""
+        counts: Counter[str] = Counter()
         first: dict[str, str] = {}
-        for label, place in found:
-            times[label] += 1
-            first.setdefault(label, place)
-        return cls(times, first)
+        for label, location in pairs:
+            counts[label] += 1
+            first.setdefault(label, location)
+        return cls(counts, first)
 
-    def shown(self, label: str) -> str:
-        """A label and its first place."""
+    def with_location(self, label: str) -> str:
+        """Return a label and the location of its first occurrence."""
         return f"'{label}' ({self.first[label]})"
 
 
 def excerpt(text: str) -> str:
-    """The beginning of a text in quotes, on one line."""
+    """Return the beginning of a text in quotes, on one line."""
     line = " ".join(text.split())
-    return f"'{line}'" if len(line) <= _EXCERPT else f"'{line[: _EXCERPT - 1]}…'"
+    return f"'{line}'" if len(line) <= _EXCERPT_LENGTH else f"'{line[: _EXCERPT_LENGTH - 1]}…'"
 
 
-def of_labels(train: Labels, dev: Labels, known: Sequence[str]) -> Overview:
-    """The table of labels and what is odd about them. known: the labels that the model is to have."""
-    times = {"train": dict(train.times.most_common()), "dev": dict(dev.times.most_common())}
-    findings = [*_rare(train), *_on_one_side(train, dev, known), *_alike(train, dev)]
-    return Overview({"labels": times}, [_table(train.times, dev.times)], findings)
+def summarize_labels(train: LabelCounts, validation: LabelCounts, model_labels: Sequence[str]) -> DataSummary:
+    """Return a table of labels, and diagnostics of unusual ones.
+
+    Args:
+        train: The labels of the training examples.
+        validation: The labels of the validation examples.
+        model_labels: The labels that the model will have.
+    """
+    counts = {"train": dict(train.counts.most_common()), "dev": dict(validation.counts.most_common())}
+    diagnostics = [
+        *_rare(train),
+        *_missing(train, validation, model_labels),
+        *_similar(train, validation),
+    ]
+    return DataSummary({"labels": counts}, [_label_table(train.counts, validation.counts)], diagnostics)
 
 
-def of_numbers(train: Sequence[float], dev: Sequence[float]) -> Overview:
-    """How numbers spread."""
-    parts = {"train": train, "dev": dev}
-    figures = {
+def summarize_numbers(train: Sequence[float], validation: Sequence[float]) -> DataSummary:
+    """Return a table of the distribution of numbers."""
+    statistics = {
         part: {
             "count": len(numbers),
             "mean": fmean(numbers),
@@ -78,213 +79,260 @@ def of_numbers(train: Sequence[float], dev: Sequence[float]) -> Overview:
             "lowest": min(numbers),
             "highest": max(numbers),
         }
-        for part, numbers in parts.items()
+        for part, numbers in {"train": train, "dev": validation}.items()
         if numbers
     }
-    rows = [[part, *(f"{value:,.6g}" for value in found.values())] for part, found in figures.items()]
+    rows = [[part, *(f"{value:,.6g}" for value in values.values())] for part, values in statistics.items()]
     columns = ["part", "count", "mean", "deviation", "lowest", "highest"]
-    return Overview({"numbers": figures}, [ScoreTable("numbers", columns, rows)])
+    return DataSummary({"numbers": statistics}, [MetricTable("numbers", columns, rows)])
 
 
-def empty_texts(places: Sequence[str]) -> Finding:
-    """Examples without any text."""
-    what = f"{pluralize(len(places), 'text is', 'texts are')} empty"
-    so = f"fill {'it in, or remove this row' if len(places) == 1 else 'them in, or remove these rows'}"
-    return Finding("empty texts", what, places, so=so)
+def example_diagnostics(examples: Sequence[Any], labels: Sequence[tuple[str, ...]]) -> list[Diagnostic]:
+    """Return contradictions and empty texts among examples.
+
+    Args:
+        examples: The examples.
+        labels: The reference labels of each.
+    """
+    contradiction = find_contradictions(
+        (example, labels_of_example)
+        for example, labels_of_example in zip(examples, labels, strict=True)
+        if not example.is_empty
+    )
+    empty = [example.location for example in examples if example.is_empty]
+    return [*([contradiction] if contradiction else []), *([empty_text_diagnostic(empty)] if empty else [])]
 
 
-def contradictions(found: Iterable[GoldAnswer]) -> Finding | None:
-    """Equal texts with different answers."""
-    answers: dict[Hashable, dict[tuple[str, ...], GoldAnswer]] = {}
-    for one in found:
-        answers.setdefault(one.content, {}).setdefault(one.answer, one)
-    several = [list(of_text.values()) for of_text in answers.values() if len(of_text) > 1]
-    if not several:
-        return None
-    return Finding(
-        "equal texts, different labels",
-        f"{pluralize(len(several), 'text occurs', 'texts occur')} with different labels",
-        [one.place for of_text in several for one in of_text],
-        [
-            f"{excerpt(of_text[0].text)} has "
-            + join_names(f"{excerpt(' '.join(one.answer))} ({one.place})" for one in of_text)
-            for of_text in several
-        ],
+def empty_text_diagnostic(locations: Sequence[str]) -> Diagnostic:
+    """Return the diagnostic for examples without any text."""
+    is_one = len(locations) == 1
+    return Diagnostic(
+        "empty texts",
+        f"{pluralize(len(locations), 'text is', 'texts are')} empty",
+        locations,
+        consequence=f"fill {'it in, or remove this row' if is_one else 'them in, or remove these rows'}",
     )
 
 
-def repeats(found: Iterable[tuple[Hashable, str]]) -> Finding | None:
-    """Training examples that are there more than once. found: each example whole, with its place."""
-    first: dict[Hashable, str] = {}
-    again = [(place, first[whole]) for whole, place in found if first.setdefault(whole, place) != place]
-    if not again:
+def find_contradictions(labeled_examples: Iterable[tuple[Any, tuple[str, ...]]]) -> Diagnostic | None:
+    """Return the diagnostic for equal inputs with different labels, if there are any."""
+    by_question: dict[Hashable, dict[tuple[str, ...], Any]] = {}
+    for example, labels in labeled_examples:
+        by_question.setdefault(example.question_key, {}).setdefault(labels, example)
+    contradictions = [by_labels for by_labels in by_question.values() if len(by_labels) > 1]
+    if not contradictions:
         return None
-    is_one = "repeats" if len(again) == 1 else "repeat"
-    return Finding(
+
+    def describe(by_labels: Mapping[tuple[str, ...], Any]) -> str:
+        first = next(iter(by_labels.values()))
+        versions = (f"{excerpt(' '.join(k))} ({e.location})" for k, e in by_labels.items())
+        return f"{excerpt(' / '.join(first.display_inputs.values()))} has {join_names(versions)}"
+
+    return Diagnostic(
+        "equal texts, different labels",
+        f"{pluralize(len(contradictions), 'text occurs', 'texts occur')} with different labels",
+        [example.location for by_labels in contradictions for example in by_labels.values()],
+        list(map(describe, contradictions)),
+    )
+
+
+def find_repeats(keys: Iterable[tuple[Hashable, str]]) -> Diagnostic | None:
+    """Return the diagnostic for repeated training examples; each key identifies an example, with its location."""
+    first: dict[Hashable, str] = {}
+    repeats = [
+        (location, first[key]) for key, location in keys if first.setdefault(key, location) != location
+    ]
+    if not repeats:
+        return None
+    repeat = "repeats" if len(repeats) == 1 else "repeat"
+    return Diagnostic(
         "repeated examples",
-        f"{pluralize(len(again), 'training example')} {is_one} an earlier one",
-        [place for place, _ in again],
-        [f"{place} is {earlier}" for place, earlier in again],
+        f"{pluralize(len(repeats), 'training example')} {repeat} an earlier one",
+        [location for location, _ in repeats],
+        [f"{location} is {earlier}" for location, earlier in repeats],
         "each copy counts again in training",
     )
 
 
-def refuse_repeated_ids(found: Iterable[tuple[str | None, str]]) -> None:
-    """InputError where ids occur twice. found: each example's id, None where it has none, and its place."""
+def check_string(value: Any, name: str, location: str) -> None:
+    """Raise InputError if an input of an example is not a string."""
+    if not isinstance(value, str):
+        message, hint = f"{value!r:.60} is not a string", f"give each {name} as a string"
+        raise InputError("text_not_a_string", message, location=location, argument=name, hint=hint)
+
+
+def check_examples(examples: Sequence[Any], source: Any, noun: str) -> None:
+    """Raise InputError if a source has no examples, or if their ids repeat.
+
+    Args:
+        examples: Examples with an `id`, which may be None.
+        source: The source of the examples.
+        noun: The plural name of the examples.
+    """
+    if not examples:
+        hint = f"give a file with at least one {noun.removesuffix('s')}"
+        raise InputError("no_examples", f"this file has no {noun}", location=source, hint=hint)
     first: dict[str, str] = {}
-    again = [(n, at) for n, at in found if n is not None and first.setdefault(n, at) != at]
-    if not again:
+    repeats = [
+        (example.id, example.location)
+        for example in examples
+        if example.id is not None and first.setdefault(example.id, example.location) != example.location
+    ]
+    if not repeats:
         return
-    (number, place), *others = again
-    more = join_names(f"'{n}' ({at})" for n, at in others)
+    (repeated_id, location), *others = repeats
+    more = join_names(f"'{i}' ({at})" for i, at in others)
     raise InputError(
         "duplicate_id",
-        f"the id '{number}' occurs twice (first at {first[number]})"
+        f"the id '{repeated_id}' occurs twice (first at {first[repeated_id]})"
         + (f", and so do {len(others):,} more: {more}" if others else ""),
-        location=place,
+        location=location,
         hint="give each example an id of its own, or none",
     )
 
 
-def on_both_sides(train: Mapping[Hashable, str], dev: Iterable[tuple[Hashable, str]]) -> Finding | None:
-    """Dev examples whose text is also trained on. train: contents, each with its first place."""
-    every = list(dev)
-    both = [(content, place) for content, place in every if content in train]
-    if not both:
+def find_overlap(train: Sequence[Any], validation: Sequence[Any]) -> Diagnostic | None:
+    """Return the diagnostic for validation examples whose text is also trained on, if there are any."""
+    first_location = {example.group_key: example.location for example in reversed(train)}
+    shared = [example for example in validation if example.group_key in first_location]
+    if not shared:
         return None
-    have = "has a text that is" if len(both) == 1 else "have a text that is"
-    return Finding(
+    have = "has a text that is" if len(shared) == 1 else "have a text that is"
+    of_examples = pluralize(len(validation), "dev example")
+    return Diagnostic(
         "dev texts that are trained on",
-        f"{len(both):,} of {pluralize(len(every), 'dev example')} {have} also trained on, which raises the scores",
-        [f"{place} is {train[content]}" for content, place in both],
+        f"{len(shared):,} of {of_examples} {have} also trained on, which raises the scores",
+        [f"{example.location} is {first_location[example.group_key]}" for example in shared],
     )
 
 
-def _table(train: Counter[str], dev: Counter[str]) -> ScoreTable:
-    labels = sorted({**train, **dev}, key=lambda label: (-train[label], -dev[label], label))
-    most = _ROWS if len(labels) > _ROWS + 1 else len(labels)
-    rows = [[label, *_shares([label], train), *_shares([label], dev)] for label in labels[:most]]
-    if rest := labels[most:]:
-        rows.append([f"and {len(rest):,} more", *_shares(rest, train), *_shares(rest, dev)])
-    return ScoreTable(pluralize(len(labels), "label"), ["label", "train", "share", "dev", "share"], rows)
+def _label_table(train: Counter[str], validation: Counter[str]) -> MetricTable:
+    labels = sorted({**train, **validation}, key=lambda label: (-train[label], -validation[label], label))
+    num_rows = _MAX_LABEL_ROWS if len(labels) > _MAX_LABEL_ROWS + 1 else len(labels)
+    rows = [[label, *_cells([label], train), *_cells([label], validation)] for label in labels[:num_rows]]
+    if rest := labels[num_rows:]:
+        rows.append([f"and {len(rest):,} more", *_cells(rest, train), *_cells(rest, validation)])
+    return MetricTable(pluralize(len(labels), "label"), ["label", "train", "share", "dev", "share"], rows)
 
 
-def _shares(labels: Sequence[str], times: Counter[str]) -> tuple[str, str]:
-    number, whole = sum(times[label] for label in labels), times.total()
-    return f"{number:,}", f"{number / max(1, whole):.1%}"
+def _cells(labels: Sequence[str], counts: Counter[str]) -> tuple[str, str]:
+    count = sum(counts[label] for label in labels)
+    return f"{count:,}", f"{count / max(1, counts.total()):.1%}"
 
 
-def _rare(train: Labels) -> Iterator[Finding]:
-    once = [label for label, times in train.times.items() if times == 1]
-    if once:
-        few = "occurs only once in training" if len(once) == 1 else "occur only once in training"
-        yield Finding(
+def _rare(train: LabelCounts) -> Iterator[Diagnostic]:
+    if labels := [label for label, count in train.counts.items() if count == 1]:
+        occur = "occurs only once in training" if len(labels) == 1 else "occur only once in training"
+        yield Diagnostic(
             "labels that occur once",
-            f"{pluralize(len(once), 'label')} {few}",
-            [train.first[label] for label in once],
-            list(map(train.shown, once)),
+            f"{pluralize(len(labels), 'label')} {occur}",
+            [train.first[label] for label in labels],
+            list(map(train.with_location, labels)),
             "too little to learn from",
         )
 
 
-def _on_one_side(train: Labels, dev: Labels, known: Sequence[str]) -> Iterator[Finding]:
-    if unseen := [label for label in dev.times if label not in train.times]:
-        yield Finding(
+def _missing(
+    train: LabelCounts, validation: LabelCounts, model_labels: Sequence[str]
+) -> Iterator[Diagnostic]:
+    if unseen := [label for label in validation.counts if label not in train.counts]:
+        yield Diagnostic(
             "labels of dev unseen in training",
             f"{pluralize(len(unseen), 'label of dev does', 'labels of dev do')} not "
             "occur in training, so the model "
             f"cannot learn {'it' if len(unseen) == 1 else 'them'}",
-            [dev.first[label] for label in unseen],
-            list(map(dev.shown, unseen)),
+            [validation.first[label] for label in unseen],
+            list(map(validation.with_location, unseen)),
         )
-    if idle := [label for label in known if label not in train.times and label not in dev.times]:
-        has = "has" if len(idle) == 1 else "have"
-        what = f"{pluralize(len(idle), 'label')} {has} no training example"
-        yield Finding("labels without an example", what, shown=list(_quoted(idle)))
-    if not dev.times:
+    in_data = train.counts | validation.counts
+    if unused := [label for label in model_labels if label not in in_data]:
+        has = "has" if len(unused) == 1 else "have"
+        message = f"{pluralize(len(unused), 'label')} {has} no training example"
+        yield Diagnostic("labels without an example", message, excerpts=_quoted(unused))
+    if not validation.counts:
         return
-    missing = [label for label in train.times if label not in dev.times]
-    if len(dev.times) == 1 and missing:
-        yield Finding(
+    missing = [label for label in train.counts if label not in validation.counts]
+    if len(validation.counts) == 1 and missing:
+        (label,) = validation.counts
+        yield Diagnostic(
             "a dev of one label",
-            f"everything in dev has the label '{next(iter(dev.times))}', so its scores say nothing of the others",
-            so="dev needs examples of each label",
+            f"everything in dev has the label '{label}', so its scores say nothing of the others",
+            consequence="dev needs examples of each label",
         )
     elif missing:
         are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
-        yield Finding(
+        yield Diagnostic(
             "labels missing in dev",
             f"{pluralize(len(missing), 'label')} of train {are} missing in dev, so "
             f"its scores say nothing of {them}",
             [train.first[label] for label in missing],
-            list(_quoted(missing)),
+            _quoted(missing),
         )
 
 
-def _alike(train: Labels, dev: Labels) -> Iterator[Finding]:
-    """Labels that are written nearly as another one is."""
-    times, first = train.times + dev.times, {**dev.first, **train.first}
-    spelt: dict[str, list[str]] = {}
-    for label in times:
-        spelt.setdefault(_plain(label), []).append(label)
-    pairs = [
-        _by_times(pair, times) for same in spelt.values() if len(same) > 1 for pair in combinations(same, 2)
-    ]
-    if pairs := [(a, b) for a, b in pairs if len(a) > 1 or 10 * times[a] <= times[b]]:
-        yield Finding(
+def _similar(train: LabelCounts, validation: LabelCounts) -> Iterator[Diagnostic]:
+    """Yield diagnostics for labels that are spelled almost like another one."""
+    counts, first = train.counts + validation.counts, {**validation.first, **train.first}
+
+    def by_count(pair: tuple[str, str]) -> tuple[str, str]:
+        a, b = sorted(pair, key=lambda label: (counts[label], label))
+        return a, b
+
+    def diagnostic(kind: str, message: str, pairs: Sequence[tuple[str, str]]) -> Diagnostic:
+        excerpts = [f"'{a}' ({first[a]}) and '{b}' ({pluralize(counts[b], 'time')})" for a, b in pairs]
+        return Diagnostic(kind, message, [first[a] for a, _ in pairs], excerpts)
+
+    by_form: dict[str, list[str]] = {}
+    for label in counts:
+        by_form.setdefault(_normalized(label), []).append(label)
+    pairs = [by_count(pair) for labels in by_form.values() for pair in combinations(labels, 2)]
+    if pairs := [(a, b) for a, b in pairs if len(a) > 1 or 10 * counts[a] <= counts[b]]:
+        yield diagnostic(
             "labels nearly alike",
             "labels that differ only by case or spaces are different labels to the model",
-            [first[a] for a, _ in pairs],
-            [f"'{a}' ({first[a]}) and '{b}' ({pluralize(times[b], 'time')})" for a, b in pairs],
+            pairs,
         )
-    if pairs := sorted(
-        {_by_times(p, times) for p in _one_letter_pairs(times) if _is_rare(*_by_times(p, times), times)}
-    ):
-        yield Finding(
-            "labels that may be misspelt",
-            "labels that may be misspelt, one letter from another",
-            [first[a] for a, _ in pairs],
-            [f"'{a}' ({first[a]}) and '{b}' ({pluralize(times[b], 'time')})" for a, b in pairs],
+    similar = {by_count(pair) for pair in _one_letter_pairs(counts)}
+    if pairs := sorted((a, b) for a, b in similar if _may_be_misspelt(counts[a], counts[b])):
+        yield diagnostic(
+            "labels that may be misspelt", "labels that may be misspelt, one letter from another", pairs
         )
 
 
-def _by_times(pair: tuple[str, str], times: Counter[str]) -> tuple[str, str]:
-    """The rarer one first."""
-    a, b = sorted(pair, key=lambda label: (times[label], label))
-    return a, b
+def _may_be_misspelt(count: int, other_count: int) -> bool:
+    is_rare = count <= max(_MAX_MISSPELT, _MAX_MISSPELT_RATIO * other_count)
+    return is_rare and _MIN_FREQUENCY_RATIO * count <= other_count
 
 
-def _is_rare(a: str, b: str, times: Counter[str]) -> bool:
-    most = max(_SELDOM, _SELDOM_SHARE * times[b])
-    return times[a] <= most and _FEWER * times[a] <= times[b]
-
-
-def _plain(label: str) -> str:
-    """A label without case, spaces, and characters that are not seen."""
+def _normalized(label: str) -> str:
+    """Return a label without case, spaces, and invisible characters."""
     folded = unicodedata.normalize("NFKC", label).casefold()
     return "".join(c for c in folded if not c.isspace() and unicodedata.category(c) != "Cf")
 
 
 def _one_letter_pairs(labels: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Labels of which one becomes the other by one letter more, less, other, or exchanged with the next one. Such
-    two share a name with one character left out, so not all pairs are looked at."""
-    without: dict[tuple[str, str], list[str]] = {}
+    """Yield labels that differ by one inserted, removed, replaced, or transposed letter.
+
+    Two such labels share a name with one character left out, so that not all pairs are compared.
+    """
+    by_shortened: dict[tuple[str, str], list[str]] = {}
     for label in labels:
-        position, name = _of_tag(label)
+        prefix, name = _split_prefix(label)
         for key in {name, *(name[:i] + name[i + 1 :] for i in range(len(name)))}:
-            without.setdefault((position, key), []).append(label)
-    for same in without.values():
-        yield from (pair for pair in combinations(same, 2) if _one_letter_apart(*pair))
+            by_shortened.setdefault((prefix, key), []).append(label)
+    for candidates in by_shortened.values():
+        yield from (pair for pair in combinations(candidates, 2) if _differ_by_one_letter(*pair))
 
 
-def _of_tag(label: str) -> tuple[str, str]:
-    found = _POSITION.match(label)
-    return (found[1], label[found.end() :]) if found else ("", label)
+def _split_prefix(label: str) -> tuple[str, str]:
+    match = _TAG_PREFIX.match(label)
+    return (match[1], label[match.end() :]) if match else ("", label)
 
 
-def _one_letter_apart(a: str, b: str) -> bool:
-    a, b = _of_tag(a)[1], _of_tag(b)[1]
-    if min(len(a), len(b)) < _LETTERS or max(len(a), len(b)) <= _LETTERS or _plain(a) == _plain(b):
+def _differ_by_one_letter(a: str, b: str) -> bool:
+    a, b = _split_prefix(a)[1], _split_prefix(b)[1]
+    shorter, longer = sorted((len(a), len(b)))
+    if shorter < _MIN_NAME_LENGTH or longer <= _MIN_NAME_LENGTH or _normalized(a) == _normalized(b):
         return False
     if a[0] != b[0]:  # csubj and nsubj; people hardly ever mistype a first letter
         return False
@@ -292,9 +340,9 @@ def _one_letter_apart(a: str, b: str) -> bool:
         a, b = a[1:], b[1:]
     while a and b and a[-1] == b[-1]:
         a, b = a[:-1], b[:-1]
-    exchanged = len(a) == len(b) == 2 and a == b[::-1]
-    return (a + b).isalpha() and (exchanged or max(len(a), len(b)) == 1)
+    is_transposed = len(a) == len(b) == 2 and a == b[::-1]
+    return (a + b).isalpha() and (is_transposed or max(len(a), len(b)) == 1)
 
 
-def _quoted(labels: Iterable[str]) -> Iterator[str]:
-    return (f"'{label}'" for label in labels)
+def _quoted(labels: Iterable[str]) -> list[str]:
+    return [f"'{label}'" for label in labels]

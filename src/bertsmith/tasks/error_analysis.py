@@ -1,7 +1,6 @@
-"""What a report shows of answers beyond their scores: which labels are taken for which, whether probabilities are
-what they say, how predicted numbers lie beside the true ones, and which examples the model finds hardest.
+"""Error analysis for reports: confusion matrix, reliability diagram, scatter plot, hardest examples.
 
-All is plain JSON of bounded size, whatever the number of examples and labels; each part says of how many it is.
+All results are plain JSON of bounded size, and state the number of cases that they are computed from.
 """
 
 from __future__ import annotations
@@ -9,153 +8,179 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bertsmith.metrics.calibration import expected_calibration_error, reliability_bins
-from bertsmith.tasks.scores import Scores, ScoreTable
+from bertsmith.tasks.results import Metrics, MetricTable
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from bertsmith.tasks.base import TaskReport
 
-    from bertsmith.tasks.items import Item
+_MAX_MATRIX_LABELS = 25
+_MAX_CONFUSED_PAIRS = 30
+_MAX_POINTS = 1000  # of a scatter plot
+_MAX_TABLE_ROWS = 200
+_MAX_HARDEST = 20
+_MAX_TEXT_LENGTH = 400  # characters
+_MIN_PROBABILITY = 1e-12  # whose logarithm is taken
 
-_SQUARE = 25  # labels of which a whole matrix is shown
-_CONFUSED = 30  # pairs of labels that are listed
-_DOTS = 1000  # pairs of numbers that are drawn
-_ROWS = 200  # of a table
-_HARDEST = 20  # examples
-_LONGEST = 400  # characters of a text
-_LEAST = 1e-12  # a probability whose logarithm is taken
-
-Details = Mapping[str, Any]
-"""By name: `confusion`, `reliability`, `numbers`, as the functions here make them; `tables`: `ScoreTable`s."""
-
-
-class Answers(NamedTuple):
-    """Answers with all that they were made of: the arguments of `Task.decode`, and what it gave."""
-
-    outputs: Sequence[Tensor]
-    items: Sequence[Item]
-    examples: Sequence[Any]
-    predictions: list[dict[str, Any]]
+ErrorAnalysis = Mapping[str, Any]
+"""By name: `confusion`, `reliability`, and `numbers` from the functions below, and `tables`: `MetricTable`s."""
 
 
 def confusion(
-    of: str, truth: Sequence[str], guess: Sequence[str], labels: Sequence[str] = ()
+    unit: str, references: Sequence[str], predictions: Sequence[str], labels: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """How often each label was taken for each. of: what has labels, such as "texts"; labels: in their order.
+    """Return the confusion matrix.
 
-    `counts` has a row for each true label and a column for each predicted one, None where there are too many
-    labels; `confused` the wrong pairs, the most frequent first.
+    Args:
+        unit: The plural name of the cases, such as "texts".
+        references: The reference label of each case.
+        predictions: The predicted label of each case.
+        labels: The order of labels.
+
+    Returns:
+        `counts` with a row for each reference label and a column for each predicted one (None if there are too
+        many labels), and `confused`, the most frequent wrong pairs.
     """
-    cells = Counter(zip(truth, guess, strict=True))
-    names = list(dict.fromkeys([*labels, *truth, *guess]))
-    wrong = [(pair, times) for pair, times in cells.most_common() if pair[0] != pair[1]]
-    square = [[cells[row, column] for column in names] for row in names] if len(names) <= _SQUARE else None
+    counts = Counter(zip(references, predictions, strict=True))
+    names = list(dict.fromkeys([*labels, *references, *predictions]))
+    wrong = [(pair, count) for pair, count in counts.most_common() if pair[0] != pair[1]]
+    has_matrix = len(names) <= _MAX_MATRIX_LABELS
     return {
-        "of": of,
-        "number": len(truth),
-        "wrong": sum(times for _, times in wrong),
-        "labels": names if square else [],
-        "counts": square,
-        "confused": [{"truth": t, "prediction": p, "times": times} for (t, p), times in wrong[:_CONFUSED]],
+        "of": unit,
+        "number": len(references),
+        "wrong": sum(count for _, count in wrong),
+        "labels": names if has_matrix else [],
+        "counts": [[counts[row, column] for column in names] for row in names] if has_matrix else None,
+        "confused": [
+            {"truth": reference, "prediction": prediction, "times": count}
+            for (reference, prediction), count in wrong[:_MAX_CONFUSED_PAIRS]
+        ],
         "pairs": len(wrong),
     }
 
 
-def reliability(of: str, confidence: Sequence[float], right: Sequence[bool]) -> dict[str, Any]:
-    """How often answers of about one probability are right. of: what has the probabilities."""
-    bins = reliability_bins(confidence, right)
+def reliability(unit: str, confidences: Sequence[float], is_correct: Sequence[bool]) -> dict[str, Any]:
+    """Return the reliability diagram: how often predictions of similar probability are correct.
+
+    Args:
+        unit: The plural name of the predictions.
+        confidences: The probability of each prediction.
+        is_correct: True for each correct prediction.
+    """
+    bins = reliability_bins(confidences, is_correct)
     return {
-        "of": of,
-        "number": len(confidence),
+        "of": unit,
+        "number": len(confidences),
         "error": expected_calibration_error(bins),
-        "bins": [one._asdict() for one in bins],
+        "bins": [one_bin._asdict() for one_bin in bins],
     }
 
 
-def of_labels(
-    of: str, truth: Sequence[str], guess: Sequence[str], sure: Sequence[float], labels: Sequence[str]
-) -> Details:
-    """Which labels are taken for which, and how sure the model may be. sure: the probability of each answer."""
-    right = [t == g for t, g in zip(truth, guess, strict=True)]
-    return {"confusion": confusion(of, truth, guess, labels), "reliability": reliability(of, sure, right)}
-
-
-def numbers(
-    truth: Sequence[float], guess: Sequence[float], across: str = "truth", up: str = "prediction"
-) -> dict[str, Any]:
-    """Numbers beside the true ones; of very many an even choice. across, up: what they are called."""
-    step = math.ceil(len(truth) / _DOTS) or 1
-    pairs = list(zip(truth, guess, strict=True))[::step]
+def label_error_analysis(
+    unit: str,
+    references: Sequence[str],
+    predictions: Sequence[str],
+    confidences: Sequence[float],
+    labels: Sequence[str],
+) -> ErrorAnalysis:
+    """Return the confusion matrix and the reliability diagram of predicted labels."""
+    is_correct = [a == b for a, b in zip(references, predictions, strict=True)]
     return {
-        "across": across,
-        "up": up,
-        "number": len(truth),
+        "confusion": confusion(unit, references, predictions, labels),
+        "reliability": reliability(unit, confidences, is_correct),
+    }
+
+
+def number_scatter(
+    references: Sequence[float],
+    predictions: Sequence[float],
+    x_name: str = "truth",
+    y_name: str = "prediction",
+) -> dict[str, Any]:
+    """Return a scatter plot of predicted over reference numbers; of very many, every n-th pair."""
+    step = math.ceil(len(references) / _MAX_POINTS) or 1
+    pairs = list(zip(references, predictions, strict=True))[::step]
+    return {
+        "across": x_name,
+        "up": y_name,
+        "number": len(references),
         "pairs": [[float(f"{value:.5g}") for value in pair] for pair in pairs],
     }
 
 
-def cross_entropy(share: float) -> float:
-    """Minus the logarithm of the probability that the right answer was given."""
-    return -math.log(max(share, _LEAST))
+def cross_entropy(probability: float) -> float:
+    """Return minus the logarithm of the probability of the reference answer."""
+    return -math.log(max(probability, _MIN_PROBABILITY))
 
 
-def judged(
-    task: Any,
-    scores: Scores,
-    answers: Answers,
-    losses: Sequence[float | None] | None = None,
-) -> dict[str, Any]:
-    """All that a report shows of the answers of a `Task`. losses: where they are known already."""
-    found = dict(task.details(answers.predictions, answers.examples))
-    losses = task.losses(answers) if losses is None else losses
-    tables = [*scores.tables, *found.pop("tables", ())]
-    shown = [_table(table) for table in tables if not _is_square(table)]
-    return {"tables": shown, **found, **_hardest(task, answers.predictions, answers.examples, losses)}
-
-
-def _hardest(
-    task: Any,
-    predictions: Sequence[Mapping[str, Any]],
+def prediction_report(
+    report: TaskReport,
+    metrics: Metrics,
+    predictions: Sequence[Any],
     examples: Sequence[Any],
     losses: Sequence[float | None],
 ) -> dict[str, Any]:
-    known = [(loss, i) for i, loss in enumerate(losses) if loss is not None and math.isfinite(loss)]
-    if not known:
+    """Return everything that a page shows about predictions besides their metrics.
+
+    Args:
+        report: The task's report part.
+        metrics: The metrics of the predictions.
+        predictions: The predictions.
+        examples: The examples.
+        losses: The loss of each example, as from `TaskMetrics.example_losses`.
+    """
+    analysis = dict(report.error_analysis(predictions, examples))
+    tables = [*metrics.tables, *analysis.pop("tables", ())]
+    return {
+        "tables": [_table(table) for table in tables if not _is_confusion_matrix(table)],
+        **analysis,
+        **_hardest(report, predictions, examples, losses),
+    }
+
+
+def _hardest(
+    report: TaskReport, predictions: Sequence[Any], examples: Sequence[Any], losses: Sequence[float | None]
+) -> dict[str, Any]:
+    ranked = sorted(
+        ((loss, i) for i, loss in enumerate(losses) if loss is not None and math.isfinite(loss)),
+        key=lambda pair: -pair[0],
+    )
+    if not ranked:
         return {}
-    most = sorted(known, key=lambda pair: -pair[0])[:_HARDEST]
-    listed = []
-    for loss, i in most:
-        gold, answer = task.compared(examples[i], predictions[i])
-        asked = [
-            (name, shortened(text))
-            for number, (name, text) in enumerate(task.asked(examples[i]).items())
-            if number == 0 or text != gold  # a passage that is the right answer is shown once
-        ]
-        listed.append(
+    rows = []
+    for loss, i in ranked[:_MAX_HARDEST]:
+        example = examples[i]
+        reference, prediction = report.describe_error(example, predictions[i])
+        inputs = {
+            name: shorten(text)
+            for index, (name, text) in enumerate(example.display_inputs.items())
+            if index == 0 or text != reference  # a passage that is the reference is shown once
+        }
+        rows.append(
             {
-                "place": examples[i].place,
+                "place": example.location,
                 "loss": loss,
-                "asked": dict(asked),
-                "truth": shortened(gold),
-                "prediction": shortened(answer),
+                "asked": inputs,
+                "truth": shorten(reference),
+                "prediction": shorten(prediction),
             }
         )
-    return {"hardest": {"measure": task.measure, "number": len(known), "examples": listed}}
+    return {"hardest": {"measure": report.metrics.loss_name, "number": len(ranked), "examples": rows}}
 
 
-def shortened(text: str) -> str:
-    """A text on one line, without the end of a long one."""
+def shorten(text: str) -> str:
+    """Return a text on one line, without the end of a long one."""
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return line if len(line) <= _MAX_TEXT_LENGTH else f"{line[: _MAX_TEXT_LENGTH - 1]}…"
 
 
-def _table(table: ScoreTable) -> dict[str, Any]:
-    rows = [list(row) for row in table.rows[:_ROWS]]
+def _table(table: MetricTable) -> dict[str, Any]:
+    rows = [list(row) for row in table.rows[:_MAX_TABLE_ROWS]]
     return {"title": table.title, "columns": table.columns, "rows": rows, "number": len(table.rows)}
 
 
-def _is_square(table: ScoreTable) -> bool:
-    """Whether it is a confusion matrix, which a report has on its own."""
+def _is_confusion_matrix(table: MetricTable) -> bool:
+    """Return whether a table is a confusion matrix, which a page draws from `confusion`."""
     return len(table.rows) > 1 and table.columns[1:] == [row[0] for row in table.rows]

@@ -12,7 +12,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.tables import read_table
 from bertsmith.suggestions import not_found_error
-from bertsmith.tasks.labels import Names, whole_number
+from bertsmith.tasks.labels import LabelNames, is_integer
 
 _NUMBERED = re.compile(r"\s*(\d+)[\s,;:=]+(\S.*?)\s*")  # a line of a .txt: 0 joy, 0: joy, 0=joy
 _CODE_HEADS = {"code", "id", "label_id", "labelid", "class_id", "key", "number", "index", "nr", "no", "value"}
@@ -20,7 +20,7 @@ _NAME_HEADS = {"name", "label_name", "title", "text", "description", "meaning", 
 _EITHER_HEADS = {"label", "labels"}
 
 
-def names_of(given: str | Path | Names) -> Names:
+def read_label_names(given: str | Path | LabelNames) -> LabelNames:
     """Names from what a user gave: names themselves, "a,b,c", or a file (csv, tsv, txt) with a name a row, in the
     order of their ids, or with a code and its name a row, in any order, with a header or without.
 
@@ -43,12 +43,12 @@ def names_of(given: str | Path | Names) -> Names:
     return names
 
 
-def as_listed(names: Names) -> list[Any]:
+def label_names_to_list(names: LabelNames) -> list[Any]:
     """As settings have them."""
     return [list(pair) for pair in names.items()] if isinstance(names, Mapping) else list(names)
 
 
-def _of_file(file: str | Path) -> Names:
+def _of_file(file: str | Path) -> LabelNames:
     table = read_table(file, header=False)
     rows = [[value.strip() for value in row.values.values()] for row in table]
     rows = [row for row in rows if any(row)]
@@ -83,7 +83,7 @@ def _of_pairs(file: str | Path, rows: list[list[str]]) -> dict[str, str]:
     if _is_header(rows[0]) or _is_above_numbers(rows):
         rows = rows[1:]
     first, second = ([row[i] for row in rows] for i in (0, 1))
-    if swapped or (all(map(whole_number, second)) and not any(map(whole_number, first))):
+    if swapped or (all(map(is_integer, second)) and not any(map(is_integer, first))):
         first, second = second, first
     codes = dict(zip(first, second, strict=True))
     if len(codes) != len(rows) or not all(first) or not all(second):
@@ -107,5 +107,5 @@ def _is_header(row: Sequence[str]) -> bool:
 def _is_above_numbers(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row alone has no number where all the others have one."""
     return len(rows) > 2 and any(
-        not whole_number(rows[0][i]) and all(whole_number(row[i]) for row in rows[1:]) for i in (0, 1)
+        not is_integer(rows[0][i]) and all(is_integer(row[i]) for row in rows[1:]) for i in (0, 1)
     )

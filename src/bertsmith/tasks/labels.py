@@ -1,4 +1,4 @@
-"""What files call the labels: by their names, by their numbers, or by codes that people gave names to."""
+"""Labels by name, by id, or by codes that users give names to."""
 
 from __future__ import annotations
 
@@ -12,87 +12,104 @@ from pydantic import BaseModel, Field
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
 
-Names = Sequence[str] | Mapping[str, str]
-"""What a user says of the labels: the names in the order of their ids, or the name of each code."""
+LabelNames = Sequence[str] | Mapping[str, str]
+"""Names of labels from a user: in the order of the ids, or by code."""
 
-_SHOWN = 10  # labels that a remedy lists
+_MAX_LISTED = 10  # labels in a hint
 
 
-class LabelFacts(BaseModel):
-    """The labels by id; whether the data may give ids in their place; or which codes it may give."""
+class LabelMetadata(BaseModel):
+    """The metadata of a model with labels.
+
+    Attributes:
+        labels: The labels by id.
+        numbered: True if data may give ids instead of labels.
+        codes: The label of each code that data may give instead of labels.
+    """
 
     labels: list[str] = Field(min_length=2)
     numbered: bool = False
     codes: dict[str, str] = {}
 
 
-class Naming:
-    """A model's labels, and what else a file may call them.
+class LabelMap:
+    """Translates labels of a file to labels and ids of a model.
 
-    ids: the id of each label. numbered: a file may give ids, unless a label is a number itself: the label 1 would
-    look like the id 1. codes: the label of each code.
+    Attributes:
+        ids: The id of each label.
     """
 
     def __init__(
         self, labels: Sequence[str], *, numbered: bool = False, codes: Mapping[str, str] | None = None
     ) -> None:
+        """Create a map.
+
+        Args:
+            labels: The labels by id.
+            numbered: True if a file may give ids. They are not translated if a label is a number itself.
+            codes: The label of each code.
+        """
         self.ids = {label: i for i, label in enumerate(labels)}
         self._codes = dict(codes or {})
-        if numbered and not any(map(whole_number, labels)):
+        if numbered and not any(map(is_integer, labels)):
             self._codes = {str(i): label for i, label in enumerate(labels)}
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Naming:
-        """As a model folder's facts have it."""
-        return cls(facts["labels"], numbered=bool(facts.get("numbered")), codes=facts.get("codes"))
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> LabelMap:
+        """Return the map of a model's metadata."""
+        numbered = bool(metadata.get("numbered"))
+        return cls(metadata["labels"], numbered=numbered, codes=metadata.get("codes"))
 
     def name(self, label: str) -> str:
-        """The model's name for a label of a file; the label itself where it has none. A spreadsheet may write the
-        number 1 as 1.0 or 01."""
+        """Return the model's label for a label of a file; the same if there is none.
+
+        Spreadsheets may write the number 1 as 1.0 or 01.
+        """
         if label in self.ids or not self._codes:
             return label
         number = label.removesuffix(".0")
-        plain = str(int(number)) if number.isdecimal() else label
-        return self._codes.get(label) or self._codes.get(plain, label)
+        normalized = str(int(number)) if number.isdecimal() else label
+        return self._codes.get(label) or self._codes.get(normalized, label)
 
     def id(self, label: str) -> int | None:
-        """The id of a label of a file; None where the model does not have it."""
+        """Return the id of a label of a file; None if the model does not have it."""
         return self.ids.get(self.name(label))
 
-    def unknown(self, label: str, place: str, argument: str, *, of_dev: bool = False) -> InputError:
+    def unknown_label_error(
+        self, label: str, location: str, argument: str, *, is_validation: bool = False
+    ) -> InputError:
         """Return the error for a label that the model does not have.
 
         Args:
             label: The label.
-            place: The location of its example.
-            argument: Python's name of the argument that names the column of labels.
-            of_dev: Whether the example is of dev, so that training examples of the label would help.
+            location: The location of its example.
+            argument: The argument that names the column of labels.
+            is_validation: True for a validation example, for which training examples of the label would help.
         """
-        near = difflib.get_close_matches(label.casefold(), {known.casefold() for known in self.ids}, 1, 0.75)
-        meant = next((known for known in self.ids if [known.casefold()] == near), None)
-        ask = f"did you mean '{meant}'? " if meant is not None else ""
-        add = "add examples of it to train, " if of_dev else ""
-        known = ", ".join(list(self.ids)[:_SHOWN]) + (", …" if len(self.ids) > _SHOWN else "")
+        matches = difflib.get_close_matches(label.casefold(), {name.casefold() for name in self.ids}, 1, 0.75)
+        suggestion = next((name for name in self.ids if [name.casefold()] == matches), None)
+        did_you_mean = f"did you mean '{suggestion}'? " if suggestion is not None else ""
+        add_examples = "add examples of it to train, " if is_validation else ""
+        labels = ", ".join(list(self.ids)[:_MAX_LISTED]) + (", …" if len(self.ids) > _MAX_LISTED else "")
         return InputError(
             "unknown_label",
             f"the label '{label}' is unknown",
-            location=place,
+            location=location,
             argument=argument,
-            hint=f"{ask}the model's labels are: {known}; fix the row, {add}or name another column with "
-            f"{option(argument)}",
+            hint=f"{did_you_mean}the model's labels are: {labels}; fix the row, {add_examples}or name another "
+            f"column with {option(argument)}",
         )
 
-    def check_dev(self, found: Iterable[tuple[str, str]], argument: str) -> None:
-        """InputError where a label of dev is none of the model's, with the first of each. found: each label with
-        its place."""
+    def check_validation(self, labels: Iterable[tuple[str, str]], argument: str) -> None:
+        """Raise InputError for validation labels that the model does not have; each comes with its location."""
         first: dict[str, str] = {}
-        for label, place in found:
+        for label, location in labels:
             if self.id(label) is None:
-                first.setdefault(label, place)
+                first.setdefault(label, location)
         if not first:
             return
-        (label, place), *others = first.items()
-        error = self.unknown(label, place, argument, of_dev=True)
+        (label, location), *others = first.items()
+        error = self.unknown_label_error(label, location, argument, is_validation=True)
         if others:
             more = join_names(f"'{other}' ({at})" for other, at in others)
             also = "and so is" if len(others) == 1 else f"and so are {len(others):,} more:"
@@ -100,27 +117,30 @@ class Naming:
         raise error
 
 
-def facts_of_names(names: Names) -> dict[str, Any]:
-    """The facts `labels`, `numbered` and `codes` of names that a user gave. InputError for names that are too few
-    or not clear."""
+def label_metadata(names: LabelNames) -> dict[str, Any]:
+    """Return the metadata `labels`, `numbered`, and `codes` of the names that a user gave.
+
+    Raises:
+        InputError: The names are too few or ambiguous.
+    """
     codes = dict(names) if isinstance(names, Mapping) else {}
-    listed = list(dict.fromkeys(codes.values())) if codes else list(names)
-    if codes and all(map(whole_number, codes)):
+    labels = list(dict.fromkeys(codes.values())) if codes else list(names)
+    if codes and all(map(is_integer, codes)):
         codes = dict(sorted(codes.items(), key=lambda item: int(item[0])))
-        listed = list(dict.fromkeys(codes.values()))
-        if [int(code) for code in codes] == list(range(len(listed))):
-            codes = {}  # ids, as a list of names has them
-    if repeated := [name for name, times in Counter(listed).items() if times > 1]:
+        labels = list(dict.fromkeys(codes.values()))
+        if [int(code) for code in codes] == list(range(len(labels))):
+            codes = {}  # the codes are ids
+    if repeated := [name for name, count in Counter(labels).items() if count > 1]:
         raise InputError(
             "duplicate_label_name",
             f"the name '{repeated[0]}' occurs twice",
             argument="label_names",
             hint="name each label once",
         )
-    if len(listed) < 2:
+    if len(labels) < 2:
         raise InputError(
             "too_few_label_names",
-            f"{', '.join(listed) or 'an empty list'} does not name two labels or more",
+            f"{', '.join(labels) or 'an empty list'} does not name two labels or more",
             argument="label_names",
             hint="name each label",
         )
@@ -132,17 +152,17 @@ def facts_of_names(names: Names) -> dict[str, Any]:
                 argument="label_names",
                 hint="give names that are not codes of other labels",
             )
-    return {"labels": listed, "numbered": not codes, **({"codes": codes} if codes else {})}
+    return {"labels": labels, "numbered": not codes, **({"codes": codes} if codes else {})}
 
 
-def in_order(labels: Iterable[str]) -> list[str]:
-    """Labels sorted; by value where all are whole numbers."""
-    found = set(labels)
-    if all(map(whole_number, found)):
-        return sorted(found, key=lambda label: (int(label), label))
-    return sorted(found)
+def sorted_labels(labels: Iterable[str]) -> list[str]:
+    """Return the different labels in order: by value if all are integers."""
+    distinct = set(labels)
+    if all(map(is_integer, distinct)):
+        return sorted(distinct, key=lambda label: (int(label), label))
+    return sorted(distinct)
 
 
-def whole_number(text: str) -> bool:
-    """Whether a label is a whole number, as int() reads it."""
+def is_integer(text: str) -> bool:
+    """Return whether a label is an integer as int() reads it."""
     return text.removeprefix("-").isdecimal()

@@ -1,30 +1,22 @@
-"""The tasks by name, and what the command line shows of each before it is imported."""
+"""The declarations of tasks by name. Importing them loads neither PyTorch nor the parts of the tasks."""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
+from bertsmith.registry import lookup
 from bertsmith.settings import Settings
-from bertsmith.tasks.settings import (
-    AnswerSettings,
-    ChooseSettings,
-    ClassSettings,
-    EmbedSettings,
-    RelateSettings,
-    TagSettings,
-    TextSettings,
-)
-
-if TYPE_CHECKING:
-    from bertsmith.tasks.task import Task
 
 
-class AnswerForm(NamedTuple):
-    """A file of answers as the field's own script reads it, which `predict` offers beside JSON and tables.
+class OutputFormat(NamedTuple):
+    """The official file format of a task's predictions, which `predict` offers besides JSON and tables.
 
-    name: as --format takes it. summary: what the file holds, for --help. suffix: of a file's name that chooses it;
-    None where other forms end alike.
+    Attributes:
+        name: The name, as in `--format`.
+        summary: What the file holds, for help.
+        suffix: The suffix of file names that chooses the format; None if another format has it.
     """
 
     name: str
@@ -33,74 +25,73 @@ class AnswerForm(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TaskEntry:
-    """A task that is imported when it is used.
+class Task:
+    """The declaration of a task, in the `__init__.py` of its folder.
 
-    home: "module:Class". summary: what it does, in a line. example_file: a name that its files usually have.
-    may_name_labels: whether it takes names for the labels. answer_form: the field's own form of a file of answers.
+    A part is named as "module:attribute", where ".module" is relative to the folder. The attribute is the part's
+    class, or a function with the class's arguments that returns an instance of one of several classes.
+
+    Attributes:
+        name: The name of the task, as in `finetune`.
+        summary: One line for help.
+        folder: The package of the task: `__name__` of its `__init__.py`.
+        settings_type: The type of the task's settings.
+        data: The part `base.TaskData`.
+        encoder: The part `base.TaskEncoder`.
+        model: The part `base.TaskModel`.
+        decoder: The part `base.Decoder`.
+        metrics: The part `base.TaskMetrics`.
+        report: The part `base.TaskReport`.
+        metadata_type: The pydantic model that validates the metadata of a saved model.
+        inputs: The names of an example's inputs, as `predict` takes them.
+        optional_inputs: The inputs that may be missing.
+        accepts_label_names: True if users may name the labels.
+        annotation_unit: The unit of what is lost where text is truncated, such as "tag"; "" if labels concern the
+            whole text.
+        fixed_settings: Settings that a trained model keeps.
+        averaged_metadata: Metadata that may differ between the models of an ensemble and are averaged.
+        output_format: The official file format of predictions.
+        example_file: A typical name of a training file, for help.
     """
 
-    home: str
+    name: str
     summary: str
+    folder: str
     settings_type: type[Settings]
+    data: str
+    encoder: str
+    model: str
+    decoder: str
+    metrics: str
+    report: str = "bertsmith.tasks.base:TaskReport"
+    metadata_type: str = "bertsmith.tasks.base:NoMetadata"
+    inputs: tuple[str, ...] = ("text",)
+    optional_inputs: tuple[str, ...] = ()
+    accepts_label_names: bool = False
+    annotation_unit: str = ""
+    fixed_settings: tuple[str, ...] = ("head", "second_encoder")
+    averaged_metadata: tuple[str, ...] = ()
+    output_format: OutputFormat | None = None
     example_file: str = "train.csv"
-    may_name_labels: bool = False
-    answer_form: AnswerForm | None = None
+
+    def part(self, name: str) -> Any:
+        """Import and return a part, or the type of the metadata, by the name of the attribute here."""
+        module, _, attribute = getattr(self, name).partition(":")
+        return getattr(importlib.import_module(module, self.folder), attribute)
 
 
-CLASSIFY = TaskEntry(
-    "bertsmith.tasks.classification.classify:Classify",
-    "one label for a text, or for a pair of texts; or any number of labels",
-    ClassSettings,
-    may_name_labels=True,
-)
-REGRESS = TaskEntry(
-    "bertsmith.tasks.classification.regress:Regress",
-    "a number for a text, or for a pair of texts",
-    TextSettings,
-)
-TAG = TaskEntry(
-    "bertsmith.tasks.tagging.tag:Tag",
-    "a tag for each word of a sentence: entities, chunks, parts of speech",
-    TagSettings,
-    "train.conll",
-    may_name_labels=True,
-    answer_form=AnswerForm("conll", "the file's columns, the predicted tag behind them", ".conll"),
-)
-ANSWER = TaskEntry(
-    "bertsmith.tasks.question_answering.answer:Answer",
-    "the span of a passage that answers a question",
-    AnswerSettings,
-    "train.json",
-    answer_form=AnswerForm("squad", "one object of each question's id with its answer: SQuAD's"),
-)
-CHOOSE = TaskEntry(
-    "bertsmith.tasks.multiple_choice.choose:Choose",
-    "the right one of several choices for a context or a question",
-    ChooseSettings,
-    "train.jsonl",
-)
-RELATE = TaskEntry(
-    "bertsmith.tasks.relation_extraction.relate:Relate",
-    "the relation of two entities that are marked in a text",
-    RelateSettings,
-    "train.txt",
-    may_name_labels=True,
-    answer_form=AnswerForm("semeval", "each example's number, a tab, its relation: SemEval-2010 task 8's"),
-)
-EMBED = TaskEntry(
-    "bertsmith.tasks.embedding.embed:Embed",
-    "a vector for a text: similarity, search, duplicates",
-    EmbedSettings,
-)
-
-TASKS: dict[str, TaskEntry | type[Task]] = {
-    "classify": CLASSIFY,
-    "regress": REGRESS,
-    "tag": TAG,
-    "answer": ANSWER,
-    "choose": CHOOSE,
-    "relate": RELATE,
-    "embed": EMBED,
+TASKS: dict[str, str | Task] = {
+    "classify": "bertsmith.tasks.classification:TASK",
+    "regress": "bertsmith.tasks.regression:TASK",
+    "tag": "bertsmith.tasks.tagging:TASK",
+    "answer": "bertsmith.tasks.question_answering:TASK",
+    "choose": "bertsmith.tasks.multiple_choice:TASK",
+    "relate": "bertsmith.tasks.relation_extraction:TASK",
+    "embed": "bertsmith.tasks.embedding:TASK",
 }
-"""Each task's entry by its name; or the class itself."""
+"""The declarations of tasks, or their import paths, by name."""
+
+
+def get_task(name: str) -> Task:
+    """Return the declaration of a task; raise InputError if there is none of this name."""
+    return lookup(TASKS, name, f"there is no task {name!r}", "task")

@@ -29,7 +29,7 @@ Head = Annotated[
         "bidirectional LSTM below them",
     ),
 ]
-Beside = Annotated[
+SecondEncoderRun = Annotated[
     str,
     Field(
         description="of a left-to-right model: a run of the same size that reads the other way, whose states are "
@@ -41,7 +41,7 @@ Rules = Literal["auto", "squad", "cmrc"]
 
 
 class TextSettings(Settings):
-    """Where the texts and their labels are, and how much of a text is read."""
+    """Settings of tasks on texts and pairs of texts."""
 
     text_column: str = Field(
         "text", description="the column of the text (a number where the file has no header)"
@@ -72,11 +72,11 @@ class TextSettings(Settings):
         "token's hidden state itself",
     )
     head: Head = "linear"
-    beside: Beside = ""
+    second_encoder: SecondEncoderRun = ""
 
 
 class ClassSettings(TextSettings):
-    """Of `classify`."""
+    """Settings of `classify`."""
 
     multi_label: bool = Field(False, description="whether a text has any number of labels, or exactly one")
     label_separator: str = Field(
@@ -103,7 +103,7 @@ class ClassSettings(TextSettings):
 
 
 class TagSettings(Settings):
-    """Where the words and their tags are, how tags are learnt and chosen, and how long a window is."""
+    """Settings of `tag`."""
 
     word_column: str | None = Field(
         None,
@@ -135,7 +135,7 @@ class TagSettings(Settings):
         "sum_last_four, sum_all; side by side: concat_last_four",
     )
     head: Head = "linear"
-    beside: Beside = ""
+    second_encoder: SecondEncoderRun = ""
     layout: Literal["auto", "columns", "lines"] = Field(
         "auto",
         description="columns: one word per line; lines: one sentence per line, to predict; auto: columns, but "
@@ -148,7 +148,7 @@ class TagSettings(Settings):
 
 
 class AnswerSettings(Settings):
-    """Where a row's parts are, how much is read, and what may be an answer; the defaults are the release's."""
+    """Settings of `answer`; the defaults are those of the release of BERT."""
 
     question_column: str | None = Field(
         None,
@@ -167,7 +167,7 @@ class AnswerSettings(Settings):
     )
     delimiter: Delimiter = None
     header: Header = True
-    question_length: int = Field(64, ge=1, le=100_000, description="tokens read of a question")
+    max_query_length: int = Field(64, ge=1, le=100_000, description="tokens read of a question")
     stride: int = Field(
         128, ge=1, le=100_000, description="tokens from the start of one window of a passage to the next's"
     )
@@ -176,7 +176,7 @@ class AnswerSettings(Settings):
         None, ge=8, description="tokens of a window, question included; none: what the model can take"
     )
     n_best: int = Field(20, ge=1, le=1000, description="answers listed a question, the best first")
-    longest_answer: int = Field(30, ge=1, le=10_000, description="tokens of an answer at most")
+    max_answer_length: int = Field(30, ge=1, le=10_000, description="tokens of an answer at most")
     transform: bool = Field(
         False,
         description="whether the two vectors have a layer before them (Linear and activation); BERT has none",
@@ -193,11 +193,11 @@ class AnswerSettings(Settings):
         "the letters of most answers",
     )
     head: Head = "linear"
-    beside: Beside = ""
+    second_encoder: SecondEncoderRun = ""
 
 
 class ChooseSettings(Settings):
-    """Where context, question, choices and label are, and how much of a text is read."""
+    """Settings of `choose`."""
 
     context_column: str | None = Field(
         None,
@@ -233,11 +233,11 @@ class ChooseSettings(Settings):
         "model can take. The context's end is cut",
     )
     head: Head = "linear"
-    beside: Beside = ""
+    second_encoder: SecondEncoderRun = ""
 
     @property
     def file_names(self) -> ChoiceNames:
-        """As files take them."""
+        """The columns, as the reading function takes them."""
         return ChoiceNames(
             self.context_column,
             self.question_column,
@@ -248,12 +248,12 @@ class ChooseSettings(Settings):
 
     @property
     def choice_columns(self) -> list[str]:
-        """One of a list, or one a choice."""
+        """The column of the list of choices, or of each choice."""
         return [name.strip() for name in (self.choices_column or "choices").split(",")]
 
 
 class RelateSettings(Settings):
-    """How files are read, which label means that there is no relation, and how much of a text is read."""
+    """Settings of `relate`."""
 
     none_label: str | None = Field(
         None,
@@ -280,11 +280,11 @@ class RelateSettings(Settings):
         "window around both entities is read",
     )
     head: Head = "linear"
-    beside: Beside = ""
+    second_encoder: SecondEncoderRun = ""
 
 
 class EmbedSettings(Settings):
-    """Where the texts are, how their vectors are made, and what they are learnt by."""
+    """Settings of `embed`."""
 
     text_column: str | None = Field(
         None, description="the column of the text, anchor or query; none: text, sentence1, anchor, query, …"

@@ -1,5 +1,7 @@
-"""A task learnt from examples and from a teacher's answers to them: distillation of a fine-tuned model (Hinton et
-al. 2015; Sanh et al. 2019, section 4, where SQuAD is distilled a second time)."""
+"""Distillation of a fine-tuned teacher: a task is learned from labels and from the teacher's outputs.
+
+References: Hinton et al. 2015; Sanh et al. 2019, section 4, where SQuAD is distilled a second time.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,20 @@ from bertsmith.loss import Loss
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import ModelParts, Objective
 from bertsmith.packed import Packed
-from bertsmith.tasks.items import TaskBatch
-from bertsmith.tasks.task import Task
+from bertsmith.tasks.base import TaskModel
+from bertsmith.tasks.batching import TaskBatch
+from bertsmith.tasks.fitted import FittedTask
 
 
-class Taught(Objective):
-    """Parts of the loss: the task's own, and `soft`, how far the student's answers are from the teacher's.
+class TaskDistillation(Objective):
+    """The loss of a task, and as the part `soft` the divergence of the student's outputs from the teacher's.
 
-    The student's task and encoder are those that are trained and saved; the teacher stays as it is.
+    The student's heads and encoder are trained and saved; the teacher is fixed.
+
+    Attributes:
+        task: The student's heads.
+        teacher: The teacher's encoder.
+        teacher_task: The teacher's heads.
     """
 
     name = "taught"
@@ -29,9 +37,9 @@ class Taught(Objective):
 
     def __init__(
         self,
-        task: Task,
+        task: TaskModel,
         teacher: Encoder,
-        teacher_task: Task,
+        teacher_task: TaskModel,
         *,
         temperature: float,
         soft_weight: float,
@@ -42,84 +50,92 @@ class Taught(Objective):
         self.teacher = teacher.requires_grad_(False).eval()
         self.teacher_task = teacher_task.requires_grad_(False).eval()
         self._temperature = temperature
-        own = dict(task.loss_weights) or {"task": 1.0}
-        self.loss_weights = {part: weight * task_weight for part, weight in own.items()} | {
-            "soft": soft_weight
-        }
+        weights = dict(task.loss_weights) or {"task": 1.0}
+        self.loss_weights = {part: weight * task_weight for part, weight in weights.items()}
+        self.loss_weights |= {"soft": soft_weight}
 
     def counts(self, batch: TaskBatch) -> Mapping[str, int]:
-        """Those of the task; the teacher's answers are counted as its first part is."""
+        """Return the counts of the task; `soft` has that of its first part."""
         counts = self.task.counts(batch)
         return {**counts, "soft": next(iter(counts.values()))}
 
     def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
-        """The task's sums, and those of `Task.apart`."""
-        once = cast("Encoder", _Once(encoder))
-        found = self.task.loss(once, batch)
-        own = self.task.outputs(once, batch)
+        """Return the sums of the task's loss and of `TaskModel.distillation_loss`."""
+        cached_encoder = cast("Encoder", _CachedEncoder(encoder))
+        loss = self.task.loss(cached_encoder, batch)
+        outputs = self.task.outputs(cached_encoder, batch)
         with torch.no_grad():
-            wanted = self.teacher_task.outputs(self.teacher, batch)
-        soft = self.task.apart(own, wanted, batch, self._temperature)
-        return Loss({**found.sums, "soft": soft}, self.counts(batch), found.num_correct)
+            targets = self.teacher_task.outputs(self.teacher, batch)
+        soft = self.task.distillation_loss(outputs, targets, batch, self._temperature)
+        return Loss({**loss.sums, "soft": soft}, self.counts(batch), loss.num_correct)
 
     def export(self, encoder: Encoder) -> dict[str, ModelParts]:
-        """The student's."""
+        """Return the student."""
         return self.task.export(encoder)
 
 
-class _Once:
-    """An encoder that computes the states of a batch once, though its task's loss and its answers both ask."""
+class _CachedEncoder:
+    """An encoder that computes the hidden states of a batch once for the loss and the outputs."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
-        self._known: dict[str, Any] = {}
+        self._cache: dict[str, Any] = {}
 
     def __call__(self, packed: Packed, *, rows: Tensor | None = None) -> Tensor:
-        if "last" not in self._known:
-            self._known["last"] = self._encoder(packed)
-        found = cast("Tensor", self._known["last"])
-        return found if rows is None else found[rows]
+        if "last" not in self._cache:
+            self._cache["last"] = self._encoder(packed)
+        states = cast("Tensor", self._cache["last"])
+        return states if rows is None else states[rows]
 
     def hidden_states(self, packed: Packed) -> list[Tensor]:
-        if "all" not in self._known:
-            self._known["all"] = self._encoder.hidden_states(packed)
-        return cast("list[Tensor]", self._known["all"])
+        if "all" not in self._cache:
+            self._cache["all"] = self._encoder.hidden_states(packed)
+        return cast("list[Tensor]", self._cache["all"])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._encoder, name)
 
 
-def check_teacher(task: Task, teacher: Task, place: str, longest: int) -> None:
-    """InputError where a teacher's answers are not to the same question. longest: tokens that it takes."""
-    if task.imitated == "":
+def check_teacher(student: FittedTask, teacher: FittedTask, location: str, teacher_length: int) -> None:
+    """Raise InputError if a teacher cannot teach a student.
+
+    Args:
+        student: The student's task.
+        teacher: The teacher's task.
+        location: The teacher's path.
+        teacher_length: The number of tokens that the teacher can read.
+    """
+    if not student.model.supports_distillation:
         raise InputError(
             "teacher_not_applicable",
-            f"the task '{task.name}' cannot be distilled from a teacher",
+            f"the task '{student.name}' cannot be distilled from a teacher",
             argument="teacher.model",
             hint=f"fine-tune without {option('teacher.model')}",
         )
-    if type(teacher) is not type(task):
+    if type(teacher.model) is not type(student.model):
         raise InputError(
             "teacher_task_differs",
-            f"the teacher was fine-tuned for the task '{teacher.name}', not '{task.name}'",
-            location=place,
+            f"the teacher was fine-tuned for the task '{teacher.name}', not '{student.name}'",
+            location=location,
             argument="teacher.model",
             hint="use a run of the same task",
         )
-    if teacher.labels != task.labels:
-        ours, theirs = (", ".join((one or ["none"])[:5]) for one in (task.labels, teacher.labels))
+    if teacher.labels != student.labels:
+        student_labels, teacher_labels = (
+            ", ".join((task.labels or ["none"])[:5]) for task in (student, teacher)
+        )
         raise InputError(
             "teacher_labels_differ",
-            f"the labels of the teacher are {theirs}, those of the examples {ours}",
-            location=place,
+            f"the labels of the teacher are {teacher_labels}, those of the examples {student_labels}",
+            location=location,
             argument="teacher.model",
             hint=f"train both on examples with the same labels ({option('label_names')} determines their order)",
         )
-    if longest < task.reads:
+    if teacher_length < student.encoder.max_length:
         raise InputError(
             "student_longer_than_teacher",
-            f"the teacher takes {longest:,} tokens, the student {task.reads:,}",
-            location=place,
+            f"the teacher takes {teacher_length:,} tokens, the student {student.encoder.max_length:,}",
+            location=location,
             argument="max_length",
-            hint=f"use {option('max_length', longest)}",
+            hint=f"use {option('max_length', teacher_length)}",
         )

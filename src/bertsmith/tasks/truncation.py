@@ -1,5 +1,4 @@
-"""How much of the examples a model reads: how long they are, what truncation cuts, and what it would cut if there
-were no windows."""
+"""How much of the examples a model reads: lengths, truncation, and what truncation would lose without windows."""
 
 from __future__ import annotations
 
@@ -10,119 +9,141 @@ from typing import Any, NamedTuple
 
 from bertsmith.corpus.checks.histogram import Histogram
 from bertsmith.formatting import format_percent, pluralize
-from bertsmith.tasks.items import Item
+from bertsmith.tasks.batching import Item
 
 
 class Coverage(NamedTuple):
-    """How much of one example is read, in tokens without the special ones, and in what people gave it.
+    """How much of one example is read, in tokens (special tokens excluded) and annotations.
 
-    tokens: of its texts; read: of these, in any window; at_once: in the first window alone. windows: how many.
-    given: tags, answers or relations that hang on a place in the text; given_read and given_at_once: those that
-    the model can learn from all windows, and from the first alone.
+    Attributes:
+        tokens: The number of tokens of its texts.
+        tokens_read: The number of these in any window.
+        tokens_at_once: The number of these in the first window.
+        windows: The number of windows.
+        annotations: The number of tags, answers, or relations with a position in the text.
+        annotations_read: The number of these that the model can learn from all windows.
+        annotations_at_once: The number of these that it can learn from the first window.
     """
 
     tokens: int
-    read: int
-    at_once: int
+    tokens_read: int
+    tokens_at_once: int
     windows: int = 1
-    given: int = 0
-    given_read: int = 0
-    given_at_once: int = 0
+    annotations: int = 0
+    annotations_read: int = 0
+    annotations_at_once: int = 0
 
 
 @dataclass
-class Account:
-    """What truncation costs, over some examples.
+class TruncationStats:
+    """What truncation loses of some examples.
 
-    noun: what people gave, such as "tag"; "" where it hangs on no place in the text. limit: tokens that the model
-    reads at a time, special ones included; special: of these in the first window of an example.
+    Attributes:
+        annotation_unit: The unit of annotations, such as "tag"; "" if labels concern the whole text.
+        limit: The largest number of tokens of a sequence, special tokens included.
+        special: The number of special tokens in the first window of an example.
+        coverages: The coverage of each example.
     """
 
-    noun: str
+    annotation_unit: str
     limit: int
     special: int = 0
-    covered: list[Coverage] = field(default_factory=list)
+    coverages: list[Coverage] = field(default_factory=list)
 
-    def add(self, other: Account) -> None:
-        """With what another account has of more examples."""
+    def add(self, other: TruncationStats) -> None:
+        """Add the statistics of more examples."""
         self.special = self.special or other.special
-        self.covered += other.covered
+        self.coverages += other.coverages
 
-    def document(self) -> dict[str, Any]:
-        """As a report holds it: `cut` is what was; `without_windows`, what would have been."""
-        given = {} if not self.noun else {f"{self.noun}s": sum(one.given for one in self.covered)}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the statistics as in a report: `cut` is lost, `without_windows` would be."""
+        annotations = (
+            {f"{self.annotation_unit}s": sum(c.annotations for c in self.coverages)}
+            if self.annotation_unit
+            else {}
+        )
         return {
             "limit": self.limit,
             "special_tokens": self.special,
-            "texts": len(self.covered),
-            "tokens": self._tokens,
-            **given,
-            "in_windows": self._in_windows,
-            "cut": self._lost(at_once=False),
-            "without_windows": self._lost(at_once=True),
+            "texts": len(self.coverages),
+            "tokens": self._num_tokens,
+            **annotations,
+            "in_windows": self._num_in_windows,
+            "cut": self._lost(),
+            "without_windows": self._lost_without_windows(),
         }
 
     def lengths(self) -> dict[str, Any]:
-        """How long the examples are, in tokens without the special ones: quantiles and a histogram."""
-        found = Histogram()
-        found.add([one.tokens for one in self.covered])
-        return found.summary()
+        """Return quantiles and a histogram of the examples' lengths in tokens, special tokens excluded."""
+        histogram = Histogram()
+        histogram.add([coverage.tokens for coverage in self.coverages])
+        return histogram.summary()
 
-    def told_of_cuts(self, remedy: str = "") -> list[str]:
-        """A sentence on what was cut, where anything was, with `remedy`."""
-        cut, texts = self._lost(at_once=False), pluralize(len(self.covered), "text")
-        given = cut.get(f"{self.noun}s", 0)
-        if not cut["texts"]:
-            are = "is" if given == 1 else "are"
-            return (
-                [f"{pluralize(given, self.noun)} {are} whole in no window, and not learnt"] if given else []
+    def truncation_messages(self, hint: str = "") -> list[str]:
+        """Return a sentence about what is lost, which ends with `hint`; none if nothing is."""
+        lost = self._lost()
+        texts, annotations = lost["texts"], lost.get(f"{self.annotation_unit}s", 0)
+        if not texts:
+            are = "is" if annotations == 1 else "are"
+            message = (
+                f"{pluralize(annotations, self.annotation_unit)} {are} whole in no window, and not learnt"
             )
-        are, lost = "is" if cut["texts"] == 1 else "are", self._in_words(cut)
-        return [f"{cut['texts']:,} of {texts} {are} longer than the model reads; {lost} not seen{remedy}"]
+            return [message] if annotations else []
+        are, of_texts = "is" if texts == 1 else "are", pluralize(len(self.coverages), "text")
+        return [
+            f"{texts:,} of {of_texts} {are} longer than the model reads; {self._describe(lost)} not seen{hint}"
+        ]
 
-    def told_of_windows(self) -> list[str]:
-        """A sentence on what would have been cut, where windows have saved anything."""
-        cut, at_once = self._lost(at_once=False), self._lost(at_once=True)
-        if windows := self._in_windows:
-            are, would = "is" if windows == 1 else "are", self._in_words(at_once, would=True)
-            texts = pluralize(len(self.covered), "text")
-            return [
-                f"{windows:,} of {texts} {are} read in windows of {self.limit:,} tokens; without them {would} cut"
-            ]
-        saved = at_once[f"{self.noun}s"] - cut[f"{self.noun}s"] if self.noun else 0
+    def window_messages(self) -> list[str]:
+        """Return a sentence about what would be lost without windows; none if nothing would be."""
+        lost, lost_without = self._lost(), self._lost_without_windows()
+        if texts := self._num_in_windows:
+            are, would_be = "is" if texts == 1 else "are", self._describe(lost_without, verb="would be")
+            of_texts = pluralize(len(self.coverages), "text")
+            in_windows = f"{are} read in windows of {self.limit:,} tokens"
+            return [f"{texts:,} of {of_texts} {in_windows}; without them {would_be} cut"]
+        unit = f"{self.annotation_unit}s"
+        saved = lost_without[unit] - lost[unit] if self.annotation_unit else 0
         if not saved:
             return []
         beyond = f"beyond the first {self.limit:,} tokens of a text"
-        return [f"{pluralize(saved, self.noun)} {beyond} {'is' if saved == 1 else 'are'} read all the same"]
+        are = "is" if saved == 1 else "are"
+        return [f"{pluralize(saved, self.annotation_unit)} {beyond} {are} read all the same"]
 
     @property
-    def _tokens(self) -> int:
-        return sum(one.tokens for one in self.covered)
+    def _num_tokens(self) -> int:
+        return sum(coverage.tokens for coverage in self.coverages)
 
     @property
-    def _in_windows(self) -> int:
-        return sum(one.windows > 1 for one in self.covered)
+    def _num_in_windows(self) -> int:
+        return sum(coverage.windows > 1 for coverage in self.coverages)
 
-    def _lost(self, *, at_once: bool) -> dict[str, int]:
-        """Texts, tokens, and what people gave, that are not read: in the first window, or in any."""
-        pairs = [
-            (one.tokens - one.at_once, one.given - one.given_at_once)
-            if at_once
-            else (one.tokens - one.read, one.given - one.given_read)
-            for one in self.covered
-        ]
-        lost = {"texts": sum(tokens > 0 for tokens, _ in pairs), "tokens": sum(tokens for tokens, _ in pairs)}
-        return lost | ({f"{self.noun}s": sum(given for _, given in pairs)} if self.noun else {})
+    def _lost(self) -> dict[str, int]:
+        return self._totals(
+            [(c.tokens - c.tokens_read, c.annotations - c.annotations_read) for c in self.coverages]
+        )
 
-    def _in_words(self, lost: dict[str, int], *, would: bool = False) -> str:
-        """1,234 tokens (2.3 %) and 5 answers are."""
-        tokens, given = lost["tokens"], lost.get(f"{self.noun}s", 0)
-        words = f"{pluralize(tokens, 'token')} ({format_percent(tokens / max(1, self._tokens))})"
-        if given:
-            words += f" and {pluralize(given, self.noun)}"
-        return f"{words} {'would be' if would else 'is' if tokens == 1 and not given else 'are'}"
+    def _lost_without_windows(self) -> dict[str, int]:
+        return self._totals(
+            [(c.tokens - c.tokens_at_once, c.annotations - c.annotations_at_once) for c in self.coverages]
+        )
+
+    def _totals(self, lost: Sequence[tuple[int, int]]) -> dict[str, int]:
+        """Return the numbers of texts, tokens, and annotations that are lost."""
+        texts, tokens = sum(tokens > 0 for tokens, _ in lost), sum(tokens for tokens, _ in lost)
+        annotations = sum(annotations for _, annotations in lost)
+        totals = {"texts": texts, "tokens": tokens}
+        return totals | ({f"{self.annotation_unit}s": annotations} if self.annotation_unit else {})
+
+    def _describe(self, lost: dict[str, int], verb: str = "") -> str:
+        """Return for example "1,234 tokens (2.3 %) and 5 answers are"."""
+        tokens, annotations = lost["tokens"], lost.get(f"{self.annotation_unit}s", 0)
+        text = f"{pluralize(tokens, 'token')} ({format_percent(tokens / max(1, self._num_tokens))})"
+        if annotations:
+            text += f" and {pluralize(annotations, self.annotation_unit)}"
+        return f"{text} {verb or ('is' if tokens == 1 and not annotations else 'are')}"
 
 
-def by_example(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """The items of each example that has any, in order."""
-    return (list(some) for _, some in groupby(items, key=lambda item: item.example))
+def group_by_example(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """Yield the items of each example that has any, in order."""
+    return (list(group) for _, group in groupby(items, key=lambda item: item.example))

@@ -1,1 +1,23 @@
-"""One answer for a text, or for a pair of texts: `classify`, `regress`."""
+"""One label for a text, or for a pair of texts, or any number of labels: `classify`."""
+
+from bertsmith.tasks.registry import Task
+from bertsmith.tasks.settings import ClassSettings
+
+TASK = Task(
+    name="classify",
+    summary="one label for a text, or for a pair of texts; or any number of labels",
+    folder=__name__,
+    settings_type=ClassSettings,
+    metadata_type=".data:ClassificationMetadata",
+    data=".data:make_data",
+    encoder=".encode:ClassificationEncoder",
+    model=".model:make_model",
+    decoder=".decode:make_decoder",
+    metrics=".metrics:make_metrics",
+    report=".report:make_report",
+    inputs=("text", "second"),
+    optional_inputs=("second",),
+    accepts_label_names=True,
+    fixed_settings=("head", "second_encoder", "pooler"),
+    averaged_metadata=("weights", "label_frequencies"),
+)

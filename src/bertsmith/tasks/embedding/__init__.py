@@ -1,1 +1,21 @@
-"""Vectors of texts that match: `embed`."""
+"""A vector for a text, near the vectors of texts that match it: `embed`."""
+
+from bertsmith.tasks.registry import Task
+from bertsmith.tasks.settings import EmbedSettings
+
+TASK = Task(
+    name="embed",
+    summary="a vector for a text: similarity, search, duplicates",
+    folder=__name__,
+    settings_type=EmbedSettings,
+    metadata_type=".data:EmbeddingMetadata",
+    data=".data:EmbeddingData",
+    encoder=".encode:EmbeddingEncoder",
+    model=".model:EmbeddingModel",
+    decoder=".decode:EmbeddingDecoder",
+    metrics=".metrics:EmbeddingMetrics",
+    report=".report:EmbeddingReport",
+    inputs=("text", "second"),
+    optional_inputs=("second",),
+    averaged_metadata=("lowest_score", "highest_score"),
+)

@@ -1,1 +1,25 @@
-"""One answer for each word: `tag`."""
+"""The task `tag`: a tag for each word of a sentence (Devlin et al. 2019, section 5.3)."""
+
+from bertsmith.tasks.registry import OutputFormat, Task
+from bertsmith.tasks.settings import TagSettings
+
+TASK = Task(
+    name="tag",
+    summary="a tag for each word of a sentence: entities, chunks, parts of speech",
+    folder=__name__,
+    settings_type=TagSettings,
+    data=".data:TagData",
+    encoder=".encode:TagEncoder",
+    model=".model:TagModel",
+    decoder=".decode:TagDecoder",
+    metrics=".metrics:TagMetrics",
+    report=".report:TagReport",
+    metadata_type=".tag_map:TagMetadata",
+    inputs=("words", "predicate"),
+    optional_inputs=("predicate",),
+    accepts_label_names=True,
+    annotation_unit="tag",
+    fixed_settings=("scheme", "decoder", "layers", "head", "second_encoder"),
+    output_format=OutputFormat("conll", "the file's columns, the predicted tag behind them", ".conll"),
+    example_file="train.conll",
+)

@@ -1,0 +1,271 @@
+"""The model of a fine-tuning run: encoder, heads, second encoder, teacher, and which layers are trained.
+
+Frozen layers keep the base's weights: they have no gradients and no optimizer state, but their dropout remains.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from torch import nn
+
+from bertsmith.artifacts.folder import ModelFolder, read_folder
+from bertsmith.artifacts.locate import locate
+from bertsmith.device import ComputeContext
+from bertsmith.errors import InputError
+from bertsmith.finetuning.settings import FinetuneSettings, FinetuneTrainSettings, TeacherSettings
+from bertsmith.formatting import pluralize
+from bertsmith.inference.model import Model, load
+from bertsmith.models.config import DROPOUT_SETTINGS, ModelConfig, encoder_parameter_terms
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.feature_extraction import FEATURE_PARTS, SecondEncoder
+from bertsmith.models.parameter_count import count_parameters
+from bertsmith.tasks.base import Metadata, TaskModel
+from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.registry import Task
+from bertsmith.tasks.task_distillation import TaskDistillation, check_teacher
+
+logger = logging.getLogger(__name__)
+
+
+def build_model(
+    declaration: Task,
+    base: ModelFolder,
+    settings: FinetuneSettings,
+    metadata: Metadata,
+    context: ComputeContext,
+) -> tuple[Encoder, FittedTask]:
+    """Build the base's encoder and the task, whose heads are inherited from the base or drawn from the seed."""
+    generator = context.init_generator
+    config = settings.model.within(base.config)
+    _log_dropout(config, base.config)
+    encoder = base.encoder(generator, config)
+    task = FittedTask.create(declaration, encoder.config, generator, metadata, settings.task)
+    feature_parts = list(task.model.features.parts)
+    for term in count_parameters(config, feature_parts)[len(encoder_parameter_terms(config)) :]:
+        logger.info("%s below the head: %s more parameters (%s)", term.name, f"{term.size:,}", term.formula)
+    _load_inherited_heads(task.model, base)
+    for part, base_part in task.model.head_init.items():
+        _load_nsp_head(task.model, part, base, base_part)
+    if name := getattr(settings.task, "second_encoder", ""):
+        _load_second_encoder(task.model.features.beside, base, name, settings.train)
+    context.prepare_modules(encoder, task.model)
+    freeze_layers(encoder, task.model, declaration.name, settings.train)
+    return encoder, task
+
+
+def load_teacher(
+    settings: TeacherSettings, base: Model, task: FittedTask, context: ComputeContext
+) -> tuple[TaskDistillation, str]:
+    """Return the distillation from the teacher of the settings, and a digest of the teacher's weights.
+
+    Raises:
+        InputError: The teacher has another task, other labels, or another tokenizer.
+    """
+    teacher = load(settings.model)
+    if teacher.tokenizer.digest != base.tokenizer.digest:
+        raise InputError(
+            "teacher_tokenizer_differs",
+            f"the teacher's tokenizer differs from that of {base.path}",
+            location=teacher.path,
+            argument="teacher.model",
+            hint="choose a student with the teacher's vocabulary",
+        )
+    check_teacher(task, teacher.task, str(teacher.path), teacher.folder.config.max_length)
+    distillation = TaskDistillation(
+        task.model,
+        teacher.encoder,
+        teacher.task.model,
+        temperature=settings.temperature,
+        soft_weight=settings.soft_weight,
+        task_weight=settings.task_weight,
+    )
+    context.prepare_modules(distillation)
+    return distillation, teacher.folder.weights_digest()
+
+
+def freeze_layers(encoder: Encoder, model: TaskModel, task_name: str, train: FinetuneTrainSettings) -> None:
+    """Freeze layers, and set the learning rates of layers as multiples of the layer above.
+
+    With `layerwise_lr_decay` the top layer has 1, each layer below `layerwise_lr_decay` times that of the layer above, and the
+    embeddings the lowest (Sun et al. 2019, after Howard and Ruder 2018, section 3.2).
+
+    Raises:
+        InputError: The model has no such layers, or nothing would be trained.
+    """
+    layers = encoder.layers
+    num_frozen = len(layers) if train.freeze_encoder else train.freeze_layers
+    _check_layer_settings(encoder, train, num_frozen)
+    frozen = [encoder.embeddings] if train.freeze_embeddings or num_frozen else []
+    last_norm = [encoder.norm] if encoder.norm is not None and num_frozen == len(layers) else []
+    for module in [*frozen, *layers[:num_frozen], *last_norm]:
+        module.requires_grad_(False)
+    parameters = [*encoder.parameters(), *model.parameters()]
+    num_trained = sum(p.numel() for p in parameters if p.requires_grad)
+    if not num_trained:
+        setting = "train.freeze_encoder" if train.freeze_encoder else f"train.freeze_layers={num_frozen}"
+        raise InputError(
+            "nothing_to_train",
+            f"with {setting} nothing would be trained, because the task '{task_name}' has no head",
+            argument="train.freeze_encoder" if train.freeze_encoder else "train.freeze_layers",
+            hint="freeze fewer layers",
+        )
+    if frozen:
+        layers_text = "the first layer" if num_frozen == 1 else f"the first {num_frozen} layers"
+        also = f" and {layers_text}" if num_frozen else ""
+        total = pluralize(sum(p.numel() for p in parameters), "parameter")
+        logger.info("the embeddings%s are frozen: %s of %s are trained", also, f"{num_trained:,}", total)
+    if train.layerwise_lr_decay < 1:
+        for depth, module in enumerate(reversed([encoder.embeddings, *layers])):
+            setattr(module, "lr_multiplier", train.layerwise_lr_decay**depth)  # noqa: B010  (Module lacks the attribute)
+
+
+def unfreeze_steps(
+    encoder: Encoder, model: TaskModel, train: FinetuneTrainSettings, updates_per_epoch: float
+) -> dict[nn.Parameter, int]:
+    """Return the first update of each parameter that is not trained from the start (gradual unfreezing).
+
+    The head is trained first, then layer by layer from the top (Howard and Ruder 2018, section 3.3). Without a
+    head the top layer is first.
+    """
+    if train.unfreeze_every is None:
+        return {}
+    interval = train.unfreeze_every
+    updates = max(1, round(updates_per_epoch)) if interval == "epoch" else interval
+    has_head = any(p.requires_grad for p in model.parameters())
+    modules = reversed([encoder.embeddings, *encoder.layers])
+    return {
+        parameter: updates * index + 1
+        for index, module in enumerate(modules, start=int(has_head))
+        for parameter in module.parameters()
+        if parameter.requires_grad and index
+    }
+
+
+def _load_inherited_heads(model: TaskModel, base: ModelFolder) -> None:
+    has_same_features = not model.features.parts and FEATURE_PARTS.isdisjoint(base.parts)
+    for part in model.inherited_heads:
+        if (module := model.parts.get(part)) is None:
+            continue
+        if base.has(part) and has_same_features:
+            base.load_into(part, module)
+        else:
+            reason = f"{part} of the base reads other states" if base.has(part) else f"base has no {part}"
+            logger.info("%s: the %s, so a new one is trained", base.path, reason)
+
+
+def _load_nsp_head(model: TaskModel, part: str, base: ModelFolder, base_part: str) -> None:
+    """Initialize a head for two labels from the base's head for next sentence prediction."""
+    if not base.has(base_part) or base.sentence_task != "nsp":
+        lack = (
+            f"has one for {base.sentence_task}" if base.has(base_part) else "has no head for sentence pairs"
+        )
+        raise InputError(
+            "nsp_head_missing",
+            f"task.init_head_from=nsp needs the head for next sentence prediction, and this model {lack}",
+            location=base.path,
+            argument="task.init_head_from",
+            hint="choose a base that was pre-trained with data.sentence_task=nsp, or omit task.init_head_from",
+        )
+    base.load_into(base_part, model.parts[part])
+    labels = model.labels or []
+    is_next = base.is_next_label
+    logger.info(
+        "%s: the head is initialized from its head for next sentence prediction: '%s' as IsNext, '%s' as NotNext",
+        base.path,
+        labels[is_next],
+        labels[1 - is_next],
+    )
+
+
+def _load_second_encoder(
+    module: SecondEncoder, base: ModelFolder, name: str, train: FinetuneTrainSettings
+) -> None:
+    """Load the encoder that reads in the other direction.
+
+    Raises:
+        InputError: It differs from the base in more than the direction, or settings treat layers differently.
+    """
+    other = read_folder(locate(name))
+    config, other_config = (
+        {key: value for key, value in folder.config.model_dump().items() if key not in DROPOUT_SETTINGS}
+        for folder in (base, other)
+    )
+    if other_config != {**config, "backwards": not config["backwards"]}:
+        differing = [
+            key for key, value in config.items() if key != "backwards" and other_config[key] != value
+        ]
+        reason = (
+            f"model.{differing[0]} is {other_config[differing[0]]}, and {config[differing[0]]} in the base"
+            if differing
+            else "both read in the same direction"
+        )
+        raise InputError(
+            "second_encoder_differs",
+            f"task.second_encoder={name} does not match the base: {reason}",
+            argument="task.second_encoder",
+            hint="choose a run that differs from the base only in model.backwards",
+        )
+    if other.tokenizer().digest != base.tokenizer().digest:
+        raise InputError(
+            "second_encoder_tokenizer_differs",
+            f"task.second_encoder={name} has another tokenizer than the base",
+            argument="task.second_encoder",
+            hint="choose a run with the base's tokenizer",
+        )
+    is_set = {
+        "frozen": train.freeze_encoder,
+        "freeze_embeddings": train.freeze_embeddings,
+        "freeze_layers": train.freeze_layers > 0,
+        "layerwise_lr_decay": train.layerwise_lr_decay < 1,
+        "unfreeze_every": train.unfreeze_every is not None,
+    }
+    if names := [key for key, value in is_set.items() if value]:
+        raise InputError(
+            "layers_of_two_encoders",
+            f"train.{names[0]} treats layers differently, which is not supported with task.second_encoder",
+            argument=f"train.{names[0]}",
+            hint="omit one of the two settings",
+        )
+    other.load_into("encoder", module.encoder)
+
+
+def _check_layer_settings(encoder: Encoder, train: FinetuneTrainSettings, num_frozen: int) -> None:
+    num_layers = len(encoder.layers)
+    if train.freeze_encoder and (train.unfreeze_every is not None or train.layerwise_lr_decay < 1):
+        other = "unfreeze_every" if train.unfreeze_every is not None else "layerwise_lr_decay"
+        raise InputError(
+            "frozen_with_layer_settings",
+            f"train.freeze_encoder and train.{other} exclude each other, because no layer is trained",
+            argument=f"train.{other}",
+            hint="omit one of them",
+        )
+    if num_frozen > num_layers:
+        raise InputError(
+            "freeze_layers_too_many",
+            f"train.freeze_layers={num_frozen}, and the model has {pluralize(num_layers, 'layer')}",
+            argument="train.freeze_layers",
+            hint=f"give at most {num_layers}",
+        )
+    is_set = {
+        f"freeze_layers={train.freeze_layers}": 0 < train.freeze_layers < num_layers,
+        f"unfreeze_every={train.unfreeze_every}": train.unfreeze_every is not None,
+        f"layerwise_lr_decay={train.layerwise_lr_decay:g}": train.layerwise_lr_decay < 1,
+    }
+    settings = [name for name, value in is_set.items() if value]
+    if encoder.config.share != "none" and settings:
+        raise InputError(
+            "layers_share_weights",
+            f"train.{settings[0]} is impossible, because the layers of this model share their weights",
+            argument=f"train.{settings[0].partition('=')[0]}",
+            hint=f"omit it, or freeze all {num_layers} layers with train.freeze_layers",
+        )
+
+
+def _log_dropout(config: ModelConfig, base: ModelConfig) -> None:
+    """Log the dropout if it differs from the base's."""
+    values, base_values = ((c.hidden_dropout_prob, c.attention_probs_dropout_prob) for c in (config, base))
+    if values == base_values:
+        return
+    text, base_text = (f"{a:g}" if a == b else f"{a:g} (attention {b:g})" for a, b in (values, base_values))
+    logger.info("dropout is %s in fine-tuning; the base has %s (model.hidden_dropout_prob)", text, base_text)

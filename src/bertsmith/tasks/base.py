@@ -1,0 +1,507 @@
+"""The contract of a fine-tuning task: a folder with six small parts, from a labeled row to a score.
+
+    row -> Example          data.py     `TaskData`
+    Example -> Item         encode.py   `TaskEncoder`
+    Item -> batch -> loss   model.py    `TaskModel`
+    outputs -> Prediction   decode.py   `Decoder`
+    Prediction -> Metrics   metrics.py  `TaskMetrics`
+    Metrics -> report       report.py   `TaskReport` (optional)
+
+The folder's `__init__.py` declares the parts as a `registry.Task`, and `registry.TASKS` lists it. Workflows, the
+command line, and pages know tasks only by this contract. Evaluation, prediction, and serving share one `decode`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+import torch
+from pydantic import BaseModel
+from torch import Tensor, nn
+
+from bertsmith.device import ComputeContext
+from bertsmith.errors import InputError, option
+from bertsmith.io.memory import Source
+from bertsmith.loss import distillation_kl
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.feature_extraction import FeatureExtractor
+from bertsmith.models.heads import ProblemType
+from bertsmith.objectives.objective import MODEL, ModelParts, Objective
+from bertsmith.tasks.batching import Answers, Item, Outputs, TaskBatch, pack, run_batched
+from bertsmith.tasks.data_checks import LabelCounts, example_diagnostics, summarize_labels
+from bertsmith.tasks.error_analysis import ErrorAnalysis
+from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
+from bertsmith.tasks.truncation import Coverage
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+Metadata = Mapping[str, Any]
+"""What a task takes from its training examples besides weights (labels, a tag scheme): plain JSON."""
+
+
+class NoMetadata(BaseModel):
+    """The metadata of a task that has none."""
+
+
+class HFCheckpoint(Protocol):
+    """The heads of a model folder that another tool wrote."""
+
+    @property
+    def architecture(self) -> str:
+        """The class of the model in config.json."""
+        ...
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The names of the classes by id."""
+        ...
+
+    @property
+    def problem_type(self) -> str | None:
+        """The `problem_type` of config.json."""
+        ...
+
+
+class Example(ABC):
+    """One labeled or unlabeled example as a user gave it. Subclasses are frozen dataclasses.
+
+    Attributes:
+        location: The file and line, or the row of data in memory, for messages.
+    """
+
+    location: str
+
+    @property
+    @abstractmethod
+    def group_key(self) -> Hashable:
+        """The text that must not occur on both sides of a split."""
+
+    @property
+    def question_key(self) -> Hashable:
+        """The input that has one correct answer: equal keys with different labels are a contradiction."""
+        return self.group_key
+
+    @property
+    def stratify_key(self) -> Hashable | None:
+        """The label whose proportion a split keeps; None if there is none."""
+        return None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing to read: the example is reported and not predicted."""
+        return False
+
+    @property
+    def display_inputs(self) -> dict[str, str]:
+        """The inputs as texts by name, to display beside a prediction."""
+        return {}
+
+    @property
+    def table_row(self) -> Mapping[str, Any] | None:
+        """The row of the user's table by column; None if the example does not come from a table."""
+        return None
+
+
+OMIT_IF_NONE: Mapping[str, Any] = {"omit_if_none": True}
+"""Metadata of a prediction's field that `to_dict` leaves out if it is None."""
+INTERNAL: Mapping[str, Any] = {"internal": True}
+"""Metadata of a prediction's field that `to_dict` always leaves out."""
+
+
+@dataclass(kw_only=True)
+class Prediction:
+    """One example's answer. The names of a subclass's fields are the keys of its JSON output, in order.
+
+    Attributes:
+        tokens: The number of tokens of the example's texts, special tokens excluded; None if it is not counted.
+        tokens_read: The number of these that the model read.
+        empty: True if the example is empty, so that there is no answer; None otherwise.
+    """
+
+    tokens: int | None = field(default=None, metadata=OMIT_IF_NONE)
+    tokens_read: int | None = field(default=None, metadata=OMIT_IF_NONE)
+    empty: bool | None = field(default=None, metadata=OMIT_IF_NONE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the prediction as plain JSON; the counts of tokens come last."""
+        num_base_fields = len(dataclasses.fields(Prediction))
+        all_fields = dataclasses.fields(self)
+        fields = [*all_fields[num_base_fields:], *all_fields[:num_base_fields]]
+        return {
+            f.name: value
+            for f in fields
+            if not f.metadata.get("internal")
+            and ((value := getattr(self, f.name)) is not None or not f.metadata.get("omit_if_none"))
+        }
+
+    def as_empty(self) -> Self:
+        """Return the prediction of an empty example: None for all but the id, lists, and the counts of tokens."""
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        for name, value in values.items():
+            if not isinstance(value, list) and name not in ("id", "tokens", "tokens_read"):
+                values[name] = None
+        return type(self)(**values | {"empty": True})
+
+
+class TaskData(ABC):
+    """Read examples and derive the metadata of a task.
+
+    Attributes:
+        settings: The task's settings.
+        metadata: The metadata; empty before `fit_metadata`.
+    """
+
+    def __init__(self, settings: Any, metadata: Metadata) -> None:
+        self.settings, self.metadata = settings, metadata
+
+    @abstractmethod
+    def read(self, source: Source, *, labeled: bool = True) -> list[Any]:
+        """Return the examples of a file or of a table in memory, in order.
+
+        Raises:
+            InputError: With the location of what is wrong.
+        """
+
+    @abstractmethod
+    def from_inputs(self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> list[Any]:
+        """Return unlabeled examples from lists of equal length, named as in `Task.inputs`."""
+
+    @abstractmethod
+    def to_row(self, example: Any) -> dict[str, Any]:
+        """Return an example as a JSON row that `read` reads again."""
+
+    def tuple_columns(self, num_values: int) -> list[str]:
+        """Return the column names of examples that are given as tuples of `num_values` values."""
+        names = (
+            getattr(self.settings, name)
+            for name in type(self.settings).model_fields
+            if name.endswith("_column")
+        )
+        return [name for name in names if name is not None]
+
+    def read_warnings(self, examples: Sequence[Any]) -> list[Diagnostic]:
+        """Return what `read` corrected or left out."""
+        return []
+
+    def fit_metadata(self, examples: Sequence[Any], label_names: LabelNames | None) -> Metadata:
+        """Return the metadata of the training examples.
+
+        Args:
+            examples: The training examples.
+            label_names: The names of the labels if the user gave them.
+
+        Raises:
+            InputError: The examples cannot be learned from.
+        """
+        if label_names is not None:
+            raise InputError(
+                "label_names_not_applicable",
+                "this task has no labels to name",
+                argument="label_names",
+                hint=f"remove {option('label_names')}",
+            )
+        return {}
+
+    def check_validation(self, examples: Sequence[Any], metadata: Metadata) -> None:  # noqa: B027
+        """Raise InputError for a validation example whose answer the training examples rule out."""
+
+    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+        """Return the metadata of a model that another tool wrote; None if its heads are for another task."""
+        return None
+
+    def resolve_settings(self, base: Path, max_length: int) -> Any:
+        """Return the settings with open values taken from the base model's folder.
+
+        Args:
+            base: The folder of the base model.
+            max_length: The number of tokens that it can read.
+        """
+        return self.settings
+
+
+class TaskEncoder(ABC):
+    """Turn examples into items: token sequences that the model can read.
+
+    Attributes:
+        truncation_hint: The end of a message that texts are truncated, such as a setting to change.
+    """
+
+    truncation_hint: ClassVar[str] = ""
+
+    def __init__(self, config: ModelConfig, metadata: Metadata, settings: Any) -> None:
+        self.config, self.metadata, self.settings = config, metadata, settings
+
+    @property
+    def max_length(self) -> int:
+        """The largest number of tokens of a sequence, special tokens included."""
+        return min(
+            self.config.max_length, getattr(self.settings, "max_length", None) or self.config.max_length
+        )
+
+    @abstractmethod
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
+        """Return the items of the examples in order: one or several (windows) each, of one or several sequences.
+
+        Raises:
+            InputError: A label is unknown to the model.
+        """
+
+    def coverage(self, items: Sequence[Item]) -> Coverage:
+        """Return how much of an example the model reads, from all of the example's items."""
+        sequences = [sequence for item in items for sequence in item.sequences]
+        read = sum(sequence.tokens_read for sequence in sequences)
+        return Coverage(sum(sequence.tokens for sequence in sequences), read, read)
+
+
+class TaskModel(Objective):
+    """Heads on the encoder, their loss, and their outputs.
+
+    Attributes:
+        inherited_heads: Heads that are copied from the base model if it has them; all others are drawn anew.
+        labels: The names of the classes by id; None if there are none.
+        problem_type: The `problem_type` of Hugging Face's config.json.
+        outputs_per_token: True if outputs depend on the tokenization, so that an ensemble needs one tokenizer.
+        supports_distillation: True if `distillation_loss` is defined.
+    """
+
+    inherited_heads: ClassVar[tuple[str, ...]] = ("pooler",)
+    outputs_per_token: ClassVar[bool] = False
+    supports_distillation: ClassVar[bool] = True
+    problem_type: ProblemType | None = None
+
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: Any
+    ) -> None:
+        super().__init__()
+        self.config, self.metadata, self.settings = config, metadata, settings
+        self.labels: list[str] | None = metadata.get("labels")
+        self.features = FeatureExtractor(
+            config,
+            generator,
+            getattr(settings, "layers", "last"),
+            recurrent=getattr(settings, "head", "linear") == "bilstm",
+            second_encoder=bool(getattr(settings, "second_encoder", "")),
+        )
+
+    @property
+    @abstractmethod
+    def heads(self) -> Mapping[str, nn.Module]:
+        """The heads by their names in a model folder."""
+
+    @property
+    def head_init(self) -> Mapping[str, str]:
+        """Heads that start as a head of the base model with another name: the name here to the name there."""
+        return {}
+
+    @abstractmethod
+    def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """Return a batch's tensors besides its text, by name, and the counts of the loss.
+
+        Items without a target have no target tensors.
+        """
+
+    @abstractmethod
+    def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
+        """Return one tensor [r, ...] for each item, where r may differ between items."""
+
+    def shared_outputs(self) -> dict[str, Tensor]:
+        """Return learned weights that decoding needs, by name, such as the transitions of a CRF."""
+        return {}
+
+    def distillation_loss(
+        self, outputs: Sequence[Tensor], targets: Sequence[Tensor], batch: TaskBatch, temperature: float
+    ) -> Tensor:
+        """Return the divergence from a teacher's outputs, summed over what the loss counts."""
+        return distillation_kl(torch.cat(list(outputs)), torch.cat(list(targets)), temperature)
+
+    # Few tasks override the methods below.
+
+    @property
+    def parts(self) -> Mapping[str, nn.Module]:
+        """The feature extractor's modules and the heads, by their names in a model folder."""
+        return {**self.features.parts, **self.heads}
+
+    def collate(self, items: Sequence[Item], epoch: int = 0, first: int = 0) -> TaskBatch:
+        """Pack items into a batch.
+
+        Args:
+            items: The items.
+            epoch: The epoch of training.
+            first: The index of the first item in the epoch's order.
+        """
+        tensors, counts = self.tensors(items)
+        sizes = tuple(len(item.sequences) for item in items)
+        return TaskBatch(pack(items), sizes, tensors, counts, epoch, first)
+
+    def run(self, encoder: Encoder, items: Sequence[Item], context: ComputeContext) -> Outputs:
+        """Return the outputs of all items in order, on the CPU, computed in batches of similar lengths."""
+        autocast_encoder = context.autocast_encoder(encoder)
+        per_item = run_batched(
+            items, self.collate, lambda batch: self.outputs(autocast_encoder, batch), context
+        )
+        return Outputs(per_item, {name: t.detach().cpu() for name, t in self.shared_outputs().items()})
+
+    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
+        """Return the model to save: the encoder and the heads."""
+        modules = {"encoder": encoder, **self.parts}
+        return {MODEL: ModelParts(self.config, modules, self.labels, self.problem_type)}
+
+
+def mean_of_values(values: Sequence[Any]) -> Any:
+    """Return the mean of numbers, or the element-wise mean of lists of numbers."""
+    return np.mean(np.array(values, dtype=np.float64), axis=0).tolist()
+
+
+class Decoder(ABC):
+    """Turn outputs into predictions. It has no weights: what it needs of the model is in the outputs.
+
+    Attributes:
+        state: Values calibrated on validation data, such as a threshold, as plain JSON. Models save it besides the
+            metadata.
+    """
+
+    def __init__(self, metadata: Metadata, settings: Any, state: Mapping[str, Any]) -> None:
+        self.metadata, self.settings, self.state = metadata, settings, dict(state)
+
+    def calibrate(  # noqa: B027
+        self, outputs: Outputs, items: Sequence[Item], examples: Sequence[Any]
+    ) -> None:
+        """Choose `state` on validation data. It is called before each evaluation of a training run."""
+
+    @abstractmethod
+    def decode(self, outputs: Outputs, items: Sequence[Item], examples: Sequence[Any]) -> list[Any]:
+        """Return one `Prediction` per example. There is no other way from outputs to answers."""
+
+    def ensemble_output(self, output: Tensor) -> Tensor:
+        """Return one model's contribution to an ensemble: probabilities if decoding uses them."""
+        return output
+
+    def combine_outputs(self, outputs: Sequence[Tensor]) -> Tensor:
+        """Combine the contributions of several models to one item into the output that `decode` takes."""
+        return torch.stack(list(outputs)).mean(0)
+
+    def combine_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the mean of several decoders' states."""
+        names = states[0] if states else ()
+        return {name: mean_of_values([state[name] for state in states]) for name in names}
+
+
+class TaskMetrics(ABC):
+    """Score predictions, and a baseline that ignores the model.
+
+    Attributes:
+        decoder: The decoder of the predictions.
+        baseline_name: The heading of the baseline's scores.
+        baseline_reads_text: True if the baseline is a rival model that reads the texts.
+        comparable_across_models: True if predictions of several models, such as those of cross-validation folds,
+            can be scored as one set; False if their scores are on different scales.
+        loss_name: The name of `example_losses`, for display.
+    """
+
+    baseline_name: ClassVar[str] = "without looking at the text"
+    baseline_reads_text: ClassVar[bool] = False
+    comparable_across_models: ClassVar[bool] = True
+    loss_name: str = ""
+
+    def __init__(self, metadata: Metadata, settings: Any, decoder: Any) -> None:
+        self.metadata, self.settings, self.decoder = metadata, settings, decoder
+
+    @property
+    @abstractmethod
+    def primary_metric(self) -> str:
+        """The metric that chooses the best checkpoint; higher is better."""
+
+    @property
+    def logged_metrics(self) -> tuple[str, ...]:
+        """The metrics that evaluations during training log, `primary_metric` among them."""
+        return (self.primary_metric,)
+
+    def labels(self, examples: Sequence[Any]) -> Sequence[tuple[str, ...]]:
+        """Return the reference labels of each example by name; empty tuples if answers are not labels.
+
+        An example has one label, or one for each word. Labels unknown to the model are included.
+        """
+        return [()] * len(examples)
+
+    @abstractmethod
+    def compute(self, predictions: Sequence[Any], examples: Sequence[Any]) -> Metrics:
+        """Return the metrics of predictions on labeled examples."""
+
+    @abstractmethod
+    def baseline(self, training: Sequence[Any], validation: Sequence[Any]) -> Metrics:
+        """Return the metrics of the best cheap method on the validation examples."""
+
+    def example_losses(self, answers: Answers) -> list[float | None]:
+        """Return the loss of each example; None if it is undefined."""
+        return [None] * len(answers.examples)
+
+    def sufficient_statistics(
+        self, predictions: Sequence[Any], examples: Sequence[Any]
+    ) -> SufficientStatistics | None:
+        """Return per-example sums from which the metrics of any resample follow; None if there are none."""
+        return None
+
+
+class TaskReport:
+    """Present examples and predictions. The default covers tasks whose answers are labels."""
+
+    def __init__(self, metadata: Metadata, settings: Any, metrics: TaskMetrics) -> None:
+        self.metadata, self.settings, self.metrics = metadata, settings, metrics
+
+    def data_summary(self, train: Sequence[Any], validation: Sequence[Any]) -> DataSummary:
+        """Return tables of the answers in the data, and suspected mistakes with their locations."""
+        examples = [*train, *validation]
+        diagnostics = example_diagnostics(examples, self.metrics.labels(examples))
+        return self.answer_summary(train, validation) | DataSummary(diagnostics=diagnostics)
+
+    def answer_summary(self, train: Sequence[Any], validation: Sequence[Any]) -> DataSummary:
+        """Return the part of `data_summary` that depends on the form of answers: for labels, their frequencies."""
+        train_counts, validation_counts = (
+            LabelCounts.from_pairs(
+                (label, example.location)
+                for example, labels in zip(part, self.metrics.labels(part), strict=True)
+                for label in labels
+            )
+            for part in (train, validation)
+        )
+        if not train_counts.counts:
+            return DataSummary()
+        return summarize_labels(train_counts, validation_counts, self.metadata.get("labels", ()))
+
+    def error_analysis(self, predictions: Sequence[Any], examples: Sequence[Any]) -> ErrorAnalysis:
+        """Return what a report shows besides the metrics: a confusion matrix, a reliability diagram, tables."""
+        return {}
+
+    def describe_error(self, example: Any, prediction: Any) -> tuple[str, str]:
+        """Return the reference and the predicted answer as texts."""
+        cells = [row.get("prediction") for row in self.table_rows(example, prediction)]
+        (labels,) = self.metrics.labels([example])
+        return ", ".join(labels), ", ".join(str(cell) for cell in cells if cell is not None)
+
+    def table_rows(self, example: Any, prediction: Any) -> list[dict[str, Any]]:
+        """Return a prediction as rows of a table: the inputs, and what of the prediction fits into cells."""
+        cells = {
+            name: " ".join(map(str, value)) if isinstance(value, list) else value
+            for name, value in prediction.to_dict().items()
+            if not isinstance(value, dict)
+        }
+        return [{**example.display_inputs, **cells}]
+
+    def write_output(self, answered: Iterable[tuple[Any, Any | None]]) -> Iterator[str]:
+        """Yield the text of a file in the task's official format (`Task.output_format`).
+
+        Args:
+            answered: Each example with its prediction; None if the example is empty.
+
+        Raises:
+            InputError: An example lacks what the format needs, such as an id.
+        """
+        raise NotImplementedError

@@ -1,0 +1,211 @@
+"""Texts with one label each, or with any number of labels: reading, and the metadata of the labels."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from bertsmith.errors import InputError, command, option
+from bertsmith.formatting import join_names, pluralize
+from bertsmith.tasks.base import HFCheckpoint, Metadata
+from bertsmith.tasks.labels import (
+    LabelMap,
+    LabelMetadata,
+    LabelNames,
+    is_integer,
+    label_metadata,
+    sorted_labels,
+)
+from bertsmith.tasks.settings import ClassSettings
+from bertsmith.tasks.texts import TextData, TextExample, TextMetadata
+
+MAX_INTEGER_CLASSES = 20  # more integers are rather measurements than classes
+_MIN_EXAMPLES = 10  # with fewer, numbers may be classes
+
+
+class ClassificationMetadata(TextMetadata, LabelMetadata):
+    """Metadata of the task.
+
+    Attributes:
+        weights: The weight of each label in the loss; None if all are 1.
+        separator: The string between the labels of a text; None if each text has exactly one label.
+        label_frequencies: With a separator, the smoothed ratio of the training examples that have each label.
+    """
+
+    weights: list[float] | None = None
+    separator: str | None = None
+    label_frequencies: list[float] | None = None
+
+
+class SingleLabelExample(TextExample):
+    """A text with exactly one label."""
+
+    @property
+    def stratify_key(self) -> str | None:
+        """Return the label."""
+        return self.label
+
+
+class ClassificationData(TextData):
+    """Read texts with exactly one label each."""
+
+    example_type: ClassVar[type[TextExample]] = SingleLabelExample
+    multi_label: ClassVar[bool] = False
+
+    def fit_metadata(self, examples: Sequence[TextExample], label_names: LabelNames | None) -> Metadata:
+        """Return the labels, and their weights and frequencies."""
+        separator = self.settings.label_separator if self.multi_label else None
+        if label_names is None:
+            labels = {"labels": collect_labels(examples, separator), "numbered": False}
+        else:
+            labels = label_metadata(label_names)
+        metadata = {**super().fit_metadata(examples, None), **labels}
+        label_map = LabelMap.from_metadata(metadata)
+        id_counts = Counter(i for example in examples for i in label_ids(example, label_map, separator))
+        num_examples, counts = len(examples), [id_counts[i] for i in range(len(metadata["labels"]))]
+        balanced = [num_examples / len(counts) / max(1, count) for count in counts]
+        if separator is not None:
+            metadata["separator"] = separator
+            balanced = [(num_examples - count) / max(1, count) for count in counts]
+            # Smoothed, so that a label that no example has, or all have, can still be learned.
+            metadata["label_frequencies"] = [(count + 0.5) / (num_examples + 1) for count in counts]
+        if self.settings.class_weights != "none":
+            metadata["weights"] = class_weights(self.settings, metadata["labels"], balanced)
+        return metadata
+
+    def check_validation(self, examples: Sequence[TextExample], metadata: Metadata) -> None:
+        """Check that the model has each label."""
+        labels = (
+            (label, example.location)
+            for example in examples
+            for label in split_labels(example, metadata.get("separator"))
+        )
+        LabelMap.from_metadata(metadata).check_validation(labels, "label_column")
+
+    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+        """Return the labels of a classifier with at least two labels."""
+        metadata = super().metadata_from_hf(checkpoint)
+        separators: Mapping[str | None, dict[str, str]] = {
+            None: {},
+            "single_label_classification": {},
+            "multi_label_classification": {"separator": ","},
+        }
+        labels, separator = checkpoint.labels or [], separators.get(checkpoint.problem_type)
+        if metadata is None or separator is None or len(labels) < 2:
+            return None
+        return {**metadata, "labels": labels, "numbered": True, **separator}
+
+
+class MultilabelData(ClassificationData):
+    """Read texts with any number of labels each."""
+
+    example_type = TextExample
+    multi_label = True
+    allow_empty_label = True
+
+
+def make_data(settings: ClassSettings, metadata: Metadata) -> ClassificationData:
+    """Return the reader of texts with one label each, or with any number of labels."""
+    data_type = MultilabelData if settings.multi_label or metadata.get("separator") else ClassificationData
+    return data_type(settings, metadata)
+
+
+def split_labels(example: TextExample, separator: str | None) -> list[str]:
+    """Return the labels of an example as the file has them.
+
+    With a separator, the file has them between separators or as a JSON list; an empty text has no label.
+
+    Raises:
+        InputError: One of several labels is empty.
+    """
+    if separator is None or example.label is None:
+        return [] if example.label is None else [example.label]
+    text = example.label.strip()
+    if text.startswith("["):
+        try:
+            labels = json.loads(text)
+        except ValueError:
+            labels = None
+        if isinstance(labels, list) and all(isinstance(label, str | int) for label in labels):
+            return [str(label) for label in labels]
+    parts = [label.strip() for label in text.split(separator)] if text else []
+    if not all(parts):
+        hint = f"separate labels by {separator!r}, or set {option('label_separator')}"
+        raise InputError("empty_label", f"a label in '{text}' is empty", location=example.location, hint=hint)
+    return parts
+
+
+def label_ids(example: TextExample, label_map: LabelMap, separator: str | None) -> list[int]:
+    """Return the ids of the labels of an example, each once, in ascending order.
+
+    Raises:
+        InputError: The model does not have a label.
+    """
+    ids = {label: label_map.id(label) for label in split_labels(example, separator)}
+    for label, label_id in ids.items():
+        if label_id is None:
+            raise label_map.unknown_label_error(label, example.location, "label_column")
+    return sorted({label_id for label_id in ids.values() if label_id is not None})
+
+
+def collect_labels(examples: Sequence[TextExample], separator: str | None = None) -> list[str]:
+    """Return the labels of the training examples in the order of their ids.
+
+    Raises:
+        InputError: There are fewer than two labels, or they look like measurements.
+    """
+    labels = {label for example in examples for label in split_labels(example, separator)}
+    if len(labels) < 2:
+        separated = "" if separator is None else f" and {option('label_separator')}, which is {separator!r}"
+        raise InputError(
+            "single_label",
+            f"the examples have only {pluralize(len(labels), 'label')}",
+            location=examples[0].location,
+            argument="label_column",
+            hint=f"a classifier needs at least two labels; check {option('label_column')}{separated}",
+        )
+    many = len(labels) > MAX_INTEGER_CLASSES or 2 * len(labels) > len(examples)
+    fractions = all(map(is_number, labels)) and not all(map(is_integer, labels))
+    if separator is None and fractions and many and len(examples) >= _MIN_EXAMPLES:
+        raise InputError(
+            "labels_are_numbers",
+            f"the labels are {len(labels):,} different numbers in {len(examples):,} examples "
+            f"({join_names(sorted_labels(labels), 3)})",
+            location=examples[0].location,
+            argument="label_column",
+            hint=f"to predict a number, use {command('finetune', 'regress')}; or name another column with "
+            f"{option('label_column')}",
+        )
+    return sorted_labels(labels)
+
+
+def is_number(text: str) -> bool:
+    """Return True if a label is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def class_weights(settings: ClassSettings, labels: Sequence[str], balanced: Sequence[float]) -> list[float]:
+    """Return the weight of each label in the loss.
+
+    Args:
+        settings: Settings with `class_weights` other than "none".
+        labels: The labels by id.
+        balanced: The weights for "balanced", which compensate for rare labels.
+
+    Raises:
+        InputError: The settings have a weight for an unknown label.
+    """
+    weights: Any = settings.class_weights
+    if weights == "balanced":
+        return list(balanced)
+    if unknown := [name for name in weights if name not in labels]:
+        message = f"there is no label '{unknown[0]}'"
+        hint = f"the labels are {', '.join(labels[:10])}{', …' if len(labels) > 10 else ''}"
+        raise InputError("unknown_label", message, argument="class_weights", hint=hint)
+    return [weights.get(label, 1.0) for label in labels]

@@ -1,0 +1,258 @@
+"""Metrics of classification, as scikit-learn computes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bertsmith.metrics.calibration import expected_calibration_error, reliability_bins
+from bertsmith.metrics.sufficient_statistics import (
+    FloatArray,
+    SufficientStatistics,
+    count_statistics,
+    f1,
+    matthews_from_sums,
+    one_hot,
+    safe_divide,
+)
+from bertsmith.tasks.base import Metadata, TaskMetrics
+from bertsmith.tasks.batching import Answers
+from bertsmith.tasks.classification.data import label_ids, split_labels
+from bertsmith.tasks.classification.decode import ClassPrediction, MultilabelDecoder, MultilabelPrediction
+from bertsmith.tasks.error_analysis import cross_entropy
+from bertsmith.tasks.labels import LabelMap
+from bertsmith.tasks.results import Metrics, MetricTable, truncation_metrics
+from bertsmith.tasks.settings import ClassSettings
+from bertsmith.tasks.texts import TextDecoder, TextEncoder, TextExample
+
+_MAX_MATRIX_LABELS = 200  # of more labels, the confusion matrix lists the cells that are not 0
+_MAX_TABLE_LABELS = 8  # of a confusion matrix that fits a terminal
+
+
+class LabelMetrics(TaskMetrics):
+    """Metrics of labels."""
+
+    def __init__(self, metadata: Metadata, settings: ClassSettings, decoder: TextDecoder) -> None:
+        super().__init__(metadata, settings, decoder)
+        self._labels: list[str] = metadata["labels"]
+        self._label_map, self._separator = LabelMap.from_metadata(metadata), metadata.get("separator")
+
+    def labels(self, examples: Sequence[TextExample]) -> list[tuple[str, ...]]:
+        """Return the names of each example's labels, in the model's order."""
+        ids = self._label_map.ids
+        return [
+            tuple(
+                sorted(
+                    dict.fromkeys(map(self._label_map.name, split_labels(example, self._separator))),
+                    key=lambda name: ids.get(name, len(ids)),
+                )
+            )
+            for example in examples
+        ]
+
+
+class ClassificationMetrics(LabelMetrics):
+    """Accuracy, F1, Matthews' correlation, and calibration of predicted classes."""
+
+    primary_metric = "accuracy"
+    logged_metrics = ("accuracy", "macro_f1")
+    loss_name = "minus the logarithm of the right label's probability"
+
+    def compute(self, predictions: Sequence[ClassPrediction], examples: Sequence[TextExample]) -> Metrics:
+        """Return the metrics, the figures of each class, and the confusion matrix.
+
+        Macro F1 is the mean over all of the model's labels. A label that neither occurs nor is predicted counts 0,
+        as in scikit-learn if it is among the given `labels`.
+        """
+        from sklearn.metrics import accuracy_score, matthews_corrcoef
+
+        targets, predicted = self._targets(examples), [self._label_map.ids[p.label] for p in predictions]
+        by_label = _metrics_by_label(targets, predicted, self._labels)
+        f1, support = (np.array([row[name] for row in by_label.values()]) for name in ("f1", "support"))
+        truncation, notes = truncation_metrics(predictions, TextEncoder.truncation_hint)
+        details: dict[str, Any] = {**truncation, "classes": by_label}
+        values = {
+            "accuracy": float(accuracy_score(targets, predicted)),
+            "macro_f1": float(f1.mean()),
+            "weighted_f1": float((f1 * support).sum() / max(1, support.sum())),
+            "matthews": 0.0,  # not defined for a single label
+        }
+        if len({*targets, *predicted}) > 1:
+            values["matthews"] = float(matthews_corrcoef(targets, predicted))
+        scores = [p.score for p in predictions if p.score is not None]
+        if scores:
+            bins = reliability_bins(scores, [t == p for t, p in zip(targets, predicted, strict=True)])
+            values["calibration_error"] = expected_calibration_error(bins)
+            details["calibration"] = [reliability_bin._asdict() for reliability_bin in bins]
+        values["examples"] = len(examples)
+        tables = [_table_by_label(by_label)]
+        details["confusion"] = _confusion(targets, predicted, self._labels)
+        if len(self._labels) <= _MAX_TABLE_LABELS:
+            rows = zip(self._labels, details["confusion"], strict=True)
+            columns = ["truth, down; prediction, across", *self._labels]
+            tables.append(MetricTable("", columns, [[label, *map(str, row)] for label, row in rows]))
+        return Metrics(values, details, tables, notes)
+
+    def baseline(self, training: Sequence[TextExample], validation: Sequence[TextExample]) -> Metrics:
+        """Return the metrics of the most frequent label."""
+        ((most_frequent, _),) = Counter(self._targets(training)).most_common(1)
+        prediction = ClassPrediction(self._labels[most_frequent], None, {}, tokens=0, tokens_read=0)
+        return self.compute([prediction] * len(validation), validation)
+
+    def example_losses(self, answers: Answers) -> list[float | None]:
+        """Return the cross-entropy of each prediction."""
+        pairs = zip(answers.predictions, self.labels(answers.examples), strict=True)
+        return [cross_entropy(prediction.scores[label]) for prediction, (label,) in pairs]
+
+    def sufficient_statistics(
+        self, predictions: Sequence[ClassPrediction], examples: Sequence[TextExample]
+    ) -> SufficientStatistics:
+        """Return the statistics of all metrics but the calibration error."""
+        num_labels = len(self._labels)
+        references = one_hot(self._targets(examples), num_labels)
+        predicted = one_hot([self._label_map.ids[p.label] for p in predictions], num_labels)
+
+        def metrics(
+            correct: FloatArray, references: FloatArray, predicted: FloatArray, _: FloatArray
+        ) -> dict[str, FloatArray]:
+            f1_by_label, total = f1(correct, references, predicted), references.sum(-1)
+            return {
+                "accuracy": safe_divide(correct.sum(-1), total),
+                "macro_f1": f1_by_label.mean(-1),
+                "weighted_f1": safe_divide((f1_by_label * references).sum(-1), total),
+                "matthews": matthews_from_sums(correct, references, predicted),
+            }
+
+        no_extra = np.empty((len(examples), 0))
+        return count_statistics(references * predicted, references, predicted, no_extra, metrics)
+
+    def _targets(self, examples: Sequence[TextExample]) -> list[int]:
+        """Return the id of the label of each example."""
+        return [label_ids(example, self._label_map, None)[0] for example in examples]
+
+
+class MultilabelMetrics(LabelMetrics):
+    """F1, exact match, and average precision of sets of labels."""
+
+    primary_metric = "macro_f1"
+    logged_metrics = ("macro_f1", "micro_f1")
+    loss_name = "the mean over the labels of their binary cross-entropies"
+    decoder: MultilabelDecoder
+
+    def compute(
+        self, predictions: Sequence[MultilabelPrediction], examples: Sequence[TextExample]
+    ) -> Metrics:
+        """Return the metrics, and the figures of each label with its threshold.
+
+        Macro F1 is the mean over all of the model's labels. A label that neither occurs nor is predicted has an F1
+        of 0, as in scikit-learn, and no average precision. Average precision does not depend on thresholds.
+        """
+        from sklearn.metrics import average_precision_score
+
+        targets, predicted = self.target_matrix(examples), self._prediction_matrix(predictions)
+        by_label = _metrics_by_label(targets, predicted, self._labels, self.decoder.thresholds)
+        occurs, scores = targets.any(0), self.score_matrix(predictions)
+        ranked = average_precision_score(targets[:, occurs], scores[:, occurs]) if occurs.any() else 0.0
+        values = self.sufficient_statistics(predictions, examples).scores()
+        values |= {"average_precision": float(ranked), "examples": len(examples)}
+        truncation, notes = truncation_metrics(predictions, TextEncoder.truncation_hint)
+        return Metrics(values, {**truncation, "classes": by_label}, [_table_by_label(by_label)], notes)
+
+    def baseline(self, training: Sequence[TextExample], validation: Sequence[TextExample]) -> Metrics:
+        """Return, for each metric, the better of two constant predictions.
+
+        One has the labels of at least half of the training examples, or the most frequent label if there is none.
+        The other has all labels: no other constant prediction has a better macro F1.
+        """
+        frequencies = self.target_matrix(training).mean(0).tolist()
+        scores = dict(zip(self._labels, frequencies, strict=True))
+        frequent = [label for label, frequency in scores.items() if frequency >= 0.5]
+        frequent = frequent or [max(scores, key=scores.__getitem__)]
+        constants = (
+            MultilabelPrediction(labels, scores, tokens=0, tokens_read=0)
+            for labels in (frequent, self._labels)
+        )
+        few, every = (self.compute([constant] * len(validation), validation) for constant in constants)
+        return replace(few, values={name: max(few.values[name], every.values[name]) for name in few.values})
+
+    def example_losses(self, answers: Answers) -> list[float | None]:
+        """Return the mean binary cross-entropy of each prediction."""
+        targets, scores = self.target_matrix(answers.examples), self.score_matrix(answers.predictions)
+        probabilities = np.where(targets, scores, 1 - scores).tolist()
+        return [float(np.mean(list(map(cross_entropy, row)))) for row in probabilities]
+
+    def sufficient_statistics(
+        self, predictions: Sequence[MultilabelPrediction], examples: Sequence[TextExample]
+    ) -> SufficientStatistics:
+        """Return the statistics of all metrics but the average precision."""
+        targets, predicted = self.target_matrix(examples), self._prediction_matrix(predictions)
+        exact = np.stack([(targets == predicted).all(1), np.ones(len(targets))], axis=1)
+
+        def metrics(
+            correct: FloatArray, references: FloatArray, predicted: FloatArray, exact: FloatArray
+        ) -> dict[str, FloatArray]:
+            return {
+                "macro_f1": f1(correct, references, predicted).mean(-1),
+                "micro_f1": f1(correct.sum(-1), references.sum(-1), predicted.sum(-1)),
+                "all_right": safe_divide(exact[..., 0], exact[..., 1]),
+            }
+
+        return count_statistics(targets & predicted, targets, predicted, exact, metrics)
+
+    def target_matrix(self, examples: Sequence[TextExample]) -> NDArray[np.bool_]:
+        """Return [examples, K], True for each label of an example."""
+        ids = [label_ids(example, self._label_map, self._separator) for example in examples]
+        return np.array([np.isin(np.arange(len(self._labels)), row) for row in ids])
+
+    def score_matrix(self, predictions: Sequence[MultilabelPrediction]) -> NDArray[np.float64]:
+        """Return the probabilities of the labels, [examples, K]."""
+        return np.array([[p.scores[label] for label in self._labels] for p in predictions])
+
+    def _prediction_matrix(self, predictions: Sequence[MultilabelPrediction]) -> NDArray[np.bool_]:
+        """Return [examples, K], True for each predicted label."""
+        return np.array([[label in p.labels for label in self._labels] for p in predictions])
+
+
+def make_metrics(metadata: Metadata, settings: ClassSettings, decoder: TextDecoder) -> LabelMetrics:
+    """Return the metrics of one label for each text, or of any number of labels."""
+    metrics_type = MultilabelMetrics if metadata.get("separator") else ClassificationMetrics
+    return metrics_type(metadata, settings, decoder)
+
+
+def _metrics_by_label(
+    targets: ArrayLike, predicted: ArrayLike, labels: Sequence[str], thresholds: Sequence[float] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return precision, recall, F1, support, and threshold by label."""
+    from sklearn.metrics import precision_recall_fscore_support
+
+    columns = precision_recall_fscore_support(targets, predicted, labels=range(len(labels)), zero_division=0)
+    by_name = dict(zip(("precision", "recall", "f1", "support"), map(np.asarray, columns), strict=True))
+    if thresholds is not None:
+        by_name["threshold"] = np.array(thresholds)
+    return {label: {name: by_name[name][i].item() for name in by_name} for i, label in enumerate(labels)}
+
+
+def _table_by_label(by_label: Mapping[str, Mapping[str, Any]]) -> MetricTable:
+    formats = {"precision": ".4f", "recall": ".4f", "f1": ".4f", "support": ",", "threshold": ".2f"}
+    rows = [
+        [label, *(format(value, formats[name]) for name, value in row.items())]
+        for label, row in by_label.items()
+    ]
+    names = next(iter(by_label.values()))
+    return MetricTable("", ["label", *("F1" if name == "f1" else name for name in names)], rows)
+
+
+def _confusion(targets: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> list[Any]:
+    """Return rows of references with columns of predictions; of many labels the cells that are not 0, by count."""
+    if len(labels) <= _MAX_MATRIX_LABELS:
+        from sklearn.metrics import confusion_matrix
+
+        rows: list[Any] = confusion_matrix(targets, predicted, labels=range(len(labels))).tolist()
+        return rows
+    cells = Counter(zip(targets, predicted, strict=True)).most_common()
+    return [{"truth": labels[t], "prediction": labels[p], "times": count} for (t, p), count in cells]

@@ -1,0 +1,331 @@
+"""Texts that match or do not match: pairs, triples, and queries with passages.
+
+The content of the data decides the loss. Pairs with a score are graded, pairs with one of two labels are labeled.
+Pairs without a label, triples, and queries with passages are for retrieval: each query has passages to find.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from bertsmith.artifacts.sentence_transformers import (
+    SentenceEmbeddingConfig,
+    read_sentence_embedding_config,
+)
+from bertsmith.errors import InputError, option
+from bertsmith.formatting import join_names
+from bertsmith.io.memory import Source
+from bertsmith.io.tables import TabularFile, read_table
+from bertsmith.tasks.base import Example, Metadata, TaskData
+from bertsmith.tasks.embedding.columns import Columns, find_columns
+from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
+from bertsmith.tasks.settings import EmbedSettings
+from bertsmith.tasks.texts import check_strings, parse_number
+
+logger = logging.getLogger(__name__)
+
+DataFormat = Literal["graded", "labeled", "retrieval"]
+
+MATCH_LABELS = (
+    "1",
+    "1.0",
+    "true",
+    "yes",
+    "same",
+    "duplicate",
+    "paraphrase",
+    "entailment",
+    "equivalent",
+    "similar",
+)
+"""Labels that say that two texts match, in lower case."""
+
+_FORMAT_OF_LOSS: Mapping[str, DataFormat] = {
+    "cosine": "graded",
+    "cosent": "graded",
+    "contrastive": "labeled",
+    "softmax": "retrieval",
+}
+_FORMAT_NAMES = {
+    "graded": "pairs with a score",
+    "labeled": "pairs with one of two labels",
+    "retrieval": "pairs without labels, triples, or queries with passages",
+}
+
+
+@dataclass(frozen=True)
+class EmbeddingExample(Example):
+    """A text, with texts to compare it with.
+
+    Attributes:
+        query: The text.
+        positives: The other text of a pair, or the passages of a query; empty for a text alone.
+        negatives: Texts that do not match.
+        label: The label or score of a pair.
+        location: The file and line.
+        table_row: The row of the table that the example was read from.
+    """
+
+    query: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...]
+    label: str | None
+    location: str
+    table_row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The query, the positives, and the negatives."""
+        return (self.query, *self.positives, *self.negatives)
+
+    @property
+    def number(self) -> float:
+        """The label as a number."""
+        return parse_number(self.label, self.location)
+
+    @property
+    def group_key(self) -> tuple[str, ...]:
+        """The texts of a labeled pair; the passages of a query, so that a passage is on one side of a split."""
+        return self.positives if self.label is None else (self.query, *self.positives)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if a text is empty, which cannot be compared."""
+        return any(not text.strip() for text in self.texts)
+
+    @property
+    def display_inputs(self) -> dict[str, str]:
+        """The text, and the other text if there is a single one."""
+        others = self.texts[1:]
+        return {"text": self.query} | ({"second": others[0]} if len(others) == 1 else {})
+
+
+class EmbeddingMetadata(BaseModel):
+    """Metadata of the task.
+
+    Attributes:
+        data_format: The format of the training examples.
+        same_label: Of labeled pairs, the label of those that match.
+        lowest_score: Of graded pairs, the score that corresponds to a cosine of 0.
+        highest_score: Of graded pairs, the score that corresponds to a cosine of 1.
+    """
+
+    data_format: DataFormat
+    same_label: str | None = None
+    lowest_score: float | None = None
+    highest_score: float | None = None
+
+
+class EmbeddingData(TaskData):
+    """Read pairs, triples, and queries."""
+
+    def resolve_settings(self, base: Path, max_length: int) -> EmbedSettings:
+        """Return the settings with the base model's pooling, normalization, and maximum length if these are open.
+
+        Raises:
+            InputError: The pooling of the base model is unknown, and the settings name none.
+        """
+        settings: EmbedSettings = self.settings
+        try:
+            config = read_sentence_embedding_config(base)
+        except InputError:
+            if settings.pooling is None:
+                raise
+            config = None
+        pooling, normalize, length = config or SentenceEmbeddingConfig("mean", True)
+        length = length if length is not None and 3 <= length < max_length else None
+        defaults = {"pooling": pooling, "normalize": normalize, "max_length": length}
+        update = {name: value for name, value in defaults.items() if getattr(settings, name) is None}
+        if config is not None and update:
+            values = ", ".join(f"task.{name}={value}" for name, value in update.items() if value is not None)
+            logger.info("settings taken from the base model: %s", values)
+        return settings.model_copy(update=update)
+
+    def read(self, source: Source, *, labeled: bool = True) -> list[EmbeddingExample]:
+        """Return the pairs, triples, or queries of a file; without labels also single texts."""
+        settings = self.settings
+        if settings.text_column is None and is_query_file(source, settings.encoding):
+            queries = read_queries(source, settings.encoding, labeled=labeled)
+            examples = [EmbeddingExample(*query[:3], None, query.location) for query in queries]
+        else:
+            table = read_table(
+                source,
+                delimiter=settings.delimiter,
+                header=settings.header,
+                encoding=settings.encoding,
+                keep_blank=not labeled,
+            )
+            examples = _read_rows(table, find_columns(table, settings, labeled=labeled))
+        if not examples:
+            hint = "give a file with at least one example"
+            raise InputError("no_examples", "this file has no examples", location=source, hint=hint)
+        return examples
+
+    def from_inputs(
+        self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
+    ) -> list[EmbeddingExample]:
+        """Return the examples of texts, or of pairs: in two columns, or in one with a tab between them."""
+        check_strings(columns, locations)
+        if "second" in columns:
+            texts = [list(pair) for pair in zip(columns["text"], columns["second"], strict=True)]
+        else:
+            texts = [text.split("\t") for text in columns["text"]]
+        for (_, *others), location in zip(texts, locations, strict=True):
+            if len(others) > 1:
+                message = f"this line has {len(others)} tabs"
+                hint = "separate the two texts of a pair by one tab"
+                raise InputError("too_many_tabs", message, location=location, hint=hint)
+        return [
+            EmbeddingExample(query, tuple(others), (), None, location)
+            for (query, *others), location in zip(texts, locations, strict=True)
+        ]
+
+    def tuple_columns(self, num_values: int) -> list[str]:
+        """Return text, second, and label; or the negative if its column is named."""
+        settings = self.settings
+        third = settings.negative_column or settings.label_column or "label"
+        return [settings.text_column or "text", settings.second_column or "second", third][
+            : max(2, num_values)
+        ]
+
+    def to_row(self, example: EmbeddingExample) -> dict[str, Any]:
+        """Return the row of the table, or a query with its passages."""
+        if example.table_row is not None:
+            return dict(example.table_row)
+        return {"query": example.query, "positives": example.positives, "negatives": example.negatives}
+
+    def fit_metadata(self, examples: Sequence[EmbeddingExample], label_names: LabelNames | None) -> Metadata:
+        """Return the format of the examples, and the meaning of their labels."""
+        super().fit_metadata(examples, label_names)
+        settings = self.settings
+        metadata: dict[str, Any] = {"data_format": detect_format(examples, settings)}
+        if metadata["data_format"] == "labeled":
+            return metadata | {"same_label": detect_same_label(examples, settings)}
+        if metadata["data_format"] == "retrieval":
+            return metadata
+        scores = [example.number for example in examples]
+        lowest = min(scores) if settings.lowest_score is None else settings.lowest_score
+        highest = max(scores) if settings.highest_score is None else settings.highest_score
+        for score, example in zip(scores, examples, strict=True):
+            if not lowest <= score <= highest:
+                message = f"the score {score:g} is not between {lowest:g} and {highest:g}"
+                hint = f"fix the row, or set {option('lowest_score')} and {option('highest_score')}"
+                raise InputError("score_out_of_range", message, location=example.location, hint=hint)
+        return metadata | {"lowest_score": lowest, "highest_score": highest}
+
+    def check_validation(self, examples: Sequence[EmbeddingExample], metadata: Metadata) -> None:
+        """Check that the examples have the format of the training examples."""
+        for example in examples:
+            if (example.label is None) != (metadata["data_format"] == "retrieval"):
+                has, had = ("no label", "have one") if example.label is None else ("a label", "have none")
+                raise InputError(
+                    "examples_differ_from_training",
+                    f"this example has {has}, and the training examples {had}",
+                    location=example.location,
+                    hint="give files of the same form to train and dev, with the same column names",
+                )
+            if metadata["data_format"] == "graded":
+                parse_number(example.label, example.location)
+
+
+def target(example: EmbeddingExample, metadata: Metadata) -> float | None:
+    """Return the cosine to learn, between 0 and 1; None for a text alone, or a pair whose label is unknown."""
+    if metadata["data_format"] == "retrieval" or example.label is None:
+        return 1.0 if example.positives else None
+    if metadata["data_format"] == "labeled":
+        return float(example.label == metadata["same_label"])
+    lowest: float = metadata["lowest_score"]
+    return (example.number - lowest) / (metadata["highest_score"] - lowest or 1.0)
+
+
+def detect_format(examples: Sequence[EmbeddingExample], settings: EmbedSettings) -> DataFormat:
+    """Return the format of training examples.
+
+    Raises:
+        InputError: Labels are neither scores nor one of two, or the settings' loss needs another format.
+    """
+    labels = {example.label for example in examples if example.label is not None}
+    data_format: DataFormat = "graded"
+    if not labels:
+        data_format = "retrieval"
+    elif len(labels) == 1 and settings.same_label is None:
+        raise InputError(
+            "single_label",
+            f"all pairs have the label {next(iter(labels))!r}",
+            location=examples[0].location,
+            argument="label_column",
+            hint=f"check {option('label_column')}",
+        )
+    elif _FORMAT_OF_LOSS.get(settings.loss) != "graded" and (
+        len(labels) == 2 or settings.same_label is not None
+    ):
+        data_format = "labeled"
+    else:
+        try:
+            for example in examples:
+                parse_number(example.label, example.location)
+        except InputError as error:
+            raise InputError(
+                "not_a_number",
+                f"{error.message}, and there are more than two labels: {join_names(sorted(labels))}",
+                location=error.location,
+                argument="label_column",
+                hint=f"give each pair a score; or name the label of pairs that match with {option('same_label')}",
+            ) from None
+    required = _FORMAT_OF_LOSS.get(settings.loss, data_format)
+    if required != data_format:
+        raise InputError(
+            "loss_not_applicable",
+            f"the loss '{settings.loss}' takes {_FORMAT_NAMES[required]}, and these are "
+            f"{_FORMAT_NAMES[data_format]}",
+            location=examples[0].location,
+            argument="loss",
+            hint=f"choose another {option('loss')}, or remove it",
+        )
+    return data_format
+
+
+def detect_same_label(examples: Sequence[EmbeddingExample], settings: EmbedSettings) -> str:
+    """Return the label of pairs that match: the one of the settings, or the one that is in `MATCH_LABELS`."""
+    labels = sorted({str(example.label) for example in examples if example.label is not None})
+    if settings.same_label is not None:
+        if settings.same_label not in labels:
+            message = f"no pair has the label '{settings.same_label}'"
+            hint = f"the labels are {join_names(labels)}"
+            raise InputError("unknown_label", message, argument="same_label", hint=hint)
+        return settings.same_label
+    matching = [label for label in labels if label.casefold() in MATCH_LABELS]
+    if len(matching) != 1:
+        raise InputError(
+            "same_label_missing",
+            f"it is not clear which of the labels {join_names(labels)} means that two texts match",
+            location=examples[0].location,
+            argument="same_label",
+            hint=f"name it, as in {option('same_label', labels[0])}",
+        )
+    return matching[0]
+
+
+def _read_rows(table: TabularFile, names: Columns) -> list[EmbeddingExample]:
+    columns = (
+        [None] * len(table) if name is None else table.column(name, f"{argument}_column")
+        for argument, name in zip(Columns._fields, names, strict=True)
+    )
+    examples = []
+    for row, text, second, label, negative in zip(table, *columns, strict=True):
+        location = f"{table.path}:{row.line}"
+        if label is not None and not label.strip():
+            hint = "give each row a label, or remove the row"
+            raise InputError("empty_label", "the label is empty", location=location, hint=hint)
+        positives, negatives = (() if value is None else (value,) for value in (second, negative))
+        label = None if label is None else label.strip()
+        values = None if table.plain else row.values
+        examples.append(EmbeddingExample(text or "", positives, negatives, label, location, values))
+    return examples

@@ -1,0 +1,159 @@
+"""A bi-encoder: texts are encoded separately, and compared by cosine (Reimers and Gurevych 2019).
+
+In-batch losses (softmax, cosent) compare the items of a micro-batch (`train.batch_size`). Gradient accumulation
+adds micro-batches and does not make them larger: two batches of 16 are not one of 32, which has twice as many
+passages to choose from. The items of a batch are a function of seed, epoch, and index, so that a resumed run
+equals an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertsmith.artifacts.sentence_transformers import SentenceEmbeddingConfig, sentence_transformers_files
+from bertsmith.device import ComputeContext
+from bertsmith.loss import Loss
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.pooling import pool
+from bertsmith.objectives.objective import MODEL, ModelParts
+from bertsmith.packed import Packed
+from bertsmith.tasks.base import Metadata, TaskModel
+from bertsmith.tasks.batching import Item, Outputs, TaskBatch, pack, run_batched
+from bertsmith.tasks.embedding.data import DataFormat
+from bertsmith.tasks.embedding.encode import EmbeddingItem, sequence_key
+from bertsmith.tasks.embedding.losses import contrastive, cosent, cosine_errors, in_batch
+from bertsmith.tasks.settings import EmbedSettings
+
+
+class EmbeddingModel(TaskModel):
+    """Pooled hidden states without a head."""
+
+    inherited_heads = ()
+    supports_distillation = False
+
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: EmbedSettings
+    ) -> None:
+        super().__init__(config, generator, metadata, settings)
+        self._format: DataFormat = metadata["data_format"]
+        self._is_symmetric = settings.symmetric and self._format == "retrieval"
+        if self._is_symmetric:
+            self.loss_weights = {"task": 0.5, "back": 0.5}
+
+    @property
+    def heads(self) -> Mapping[str, nn.Module]:
+        """Return no heads."""
+        return {}
+
+    @property
+    def _embedding_config(self) -> SentenceEmbeddingConfig:
+        settings = self.settings
+        max_length = min(self.config.max_length, settings.max_length or self.config.max_length)
+        return SentenceEmbeddingConfig(
+            settings.pooling or "mean", settings.normalize is not False, max_length
+        )
+
+    def collate(self, items: Sequence[Item], epoch: int = 0, first: int = 0) -> TaskBatch:
+        """Pack for each item its query and the positive and the negative of the epoch."""
+        selected = [item.in_epoch(epoch) for item in items if isinstance(item, EmbeddingItem)]
+        return super().collate(selected, epoch, first)
+
+    def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """Return the sequences to compare; each item has a query, a positive, and perhaps a negative.
+
+        `queries` [B] and `others` [C] are indices of sequences, where positives precede negatives. `targets` [B]
+        are cosines. `excluded` [B, C], for retrieval, is True for other passages that answer a query.
+        """
+        starts = np.cumsum([0, *(len(item.sequences) for item in items)])[:-1].tolist()
+        negatives = [start + 2 for start, item in zip(starts, items, strict=True) if len(item.sequences) > 2]
+        tensors = {
+            "queries": torch.tensor(starts),
+            "others": torch.tensor([*(start + 1 for start in starts), *negatives]),
+            "targets": torch.tensor([float(item.target or 0) for item in items]),
+        }
+        counts = {"task": len(items)}
+        if self._format == "retrieval":
+            tensors["excluded"] = torch.from_numpy(excluded_passages(items))
+            if self._is_symmetric:
+                counts["back"] = len(items)
+        return tensors, counts
+
+    def embeddings(self, encoder: Encoder, packed: Packed) -> Tensor:
+        """Return the embeddings as a user gets them, fp32 [B, H]."""
+        config = self._embedding_config
+        embeddings = pool(encoder, packed, config.pooling)
+        return F.normalize(embeddings, dim=-1) if config.normalize else embeddings
+
+    def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
+        """Return the sum over the items of the loss that the settings choose."""
+        tensors, settings = batch.tensors, self.settings
+        embeddings = F.normalize(self.embeddings(encoder, batch.packed), dim=-1)
+        queries, others = embeddings[tensors["queries"]], embeddings[tensors["others"]]
+        if self._format == "retrieval":
+            products, excluded = settings.scale * queries @ others.T, tensors["excluded"]
+            sums, num_correct = {}, {}
+            sums["task"], num_correct["task"] = in_batch(products, excluded)
+            if self._is_symmetric:
+                size = len(queries)
+                sums["back"], num_correct["back"] = in_batch(products[:, :size].T, excluded[:, :size].T)
+            return Loss(sums, batch.counts, num_correct)
+        cosines, targets = (queries * others).sum(-1), tensors["targets"]
+        if self._format == "labeled":
+            loss = contrastive(cosines, targets, settings.margin)
+        elif settings.loss == "cosent":
+            loss = cosent(cosines, targets, settings.scale)
+        else:
+            loss = cosine_errors(cosines, targets)
+        return Loss({"task": loss}, batch.counts)
+
+    def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
+        """Return the embeddings of the sequences of each item, [sequences, H]."""
+        return torch.split(self.embeddings(encoder, batch.packed), list(batch.sizes))
+
+    def run(self, encoder: Encoder, items: Sequence[Item], context: ComputeContext) -> Outputs:
+        """Return the outputs of all items; each sequence is encoded once, however many items have it."""
+        unique: dict[bytes, Item] = {}
+        for item in items:
+            for sequence in item.sequences:
+                unique.setdefault(sequence_key(sequence), Item(len(unique), (sequence,)))
+        reader = context.autocast_encoder(encoder)
+        rows = run_batched(
+            list(unique.values()), _pack_single, lambda batch: self.outputs(reader, batch), context
+        )
+        embeddings = torch.cat(rows) if rows else torch.empty(0, self.config.hidden_size)
+        return Outputs(
+            [embeddings[[unique[sequence_key(s)].example for s in item.sequences]] for item in items], {}
+        )
+
+    def export(self, encoder: Encoder) -> dict[str, ModelParts]:
+        """Return the encoder, and the files of sentence-transformers."""
+        files = sentence_transformers_files(self.config.hidden_size, self._embedding_config)
+        return {MODEL: ModelParts(self.config, {"encoder": encoder}, files=files)}
+
+
+def excluded_passages(items: Sequence[Item]) -> NDArray[np.bool_]:
+    """Return which passages are no negatives of a query, because they answer it or an equal query.
+
+    Returns:
+        Booleans [B, C] with columns as in `EmbeddingModel.tensors`; False for a query's own positive.
+    """
+    keys = [[sequence_key(sequence) for sequence in item.sequences] for item in items]
+    passages = [row[1] for row in keys] + [row[2] for row in keys if len(row) > 2]
+    positives: dict[bytes, set[bytes]] = defaultdict(set)
+    for (query, *_), item in zip(keys, items, strict=True):
+        positives[query] |= item.positive_keys if isinstance(item, EmbeddingItem) else frozenset()
+    excluded = np.array([[passage in positives[query] for passage in passages] for query, *_ in keys])
+    np.fill_diagonal(excluded, False)
+    return excluded
+
+
+def _pack_single(items: Sequence[Item]) -> TaskBatch:
+    return TaskBatch(pack(items), (1,) * len(items), {}, {})

@@ -1,0 +1,229 @@
+"""The parts of a task, made for one model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bertsmith.device import ComputeContext
+from bertsmith.errors import InputError, option
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.base import (
+    Decoder,
+    HFCheckpoint,
+    Metadata,
+    TaskData,
+    TaskEncoder,
+    TaskMetrics,
+    TaskModel,
+    TaskReport,
+    mean_of_values,
+)
+from bertsmith.tasks.batching import Answers, Item
+from bertsmith.tasks.registry import TASKS, Task, get_task
+from bertsmith.tasks.truncation import TruncationStats, group_by_example
+from bertsmith.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class FittedTask:
+    """The six parts of a task with one model's configuration, metadata, and settings.
+
+    Attributes:
+        declaration: The declaration of the task.
+        config: The configuration of the model's encoder.
+        metadata: The metadata of the training examples.
+        settings: The task's settings.
+        data: Reads examples.
+        encoder: Turns examples into items.
+        model: The heads.
+        decoder: Turns outputs into predictions.
+        metrics: Scores predictions.
+        report: Presents examples and predictions.
+    """
+
+    declaration: Task
+    config: ModelConfig
+    metadata: Metadata
+    settings: Any
+    data: TaskData
+    encoder: TaskEncoder
+    model: TaskModel
+    decoder: Decoder
+    metrics: TaskMetrics
+    report: TaskReport
+
+    @classmethod
+    def create(
+        cls,
+        task: Task,
+        config: ModelConfig,
+        generator: torch.Generator,
+        metadata: Metadata,
+        settings: Any,
+        state: Mapping[str, Any] | None = None,
+    ) -> FittedTask:
+        """Make the parts of a task.
+
+        Args:
+            task: The declaration of the task.
+            config: The configuration of the encoder.
+            generator: The random number generator for the initial weights of the heads.
+            metadata: The metadata of the training examples.
+            settings: The task's settings.
+            state: The state of the decoder; None before `Decoder.calibrate`.
+        """
+        model = task.part("model")(config, generator, metadata, settings)
+        return cls._with_model(task, config, metadata, settings, model, state or {})
+
+    @classmethod
+    def _with_model(
+        cls,
+        task: Task,
+        config: ModelConfig,
+        metadata: Metadata,
+        settings: Any,
+        model: TaskModel,
+        state: Mapping[str, Any],
+    ) -> FittedTask:
+        report = create_report(task, metadata, settings, state)
+        return cls(
+            task,
+            config,
+            metadata,
+            settings,
+            data=task.part("data")(settings, metadata),
+            encoder=task.part("encoder")(config, metadata, settings),
+            model=model,
+            decoder=report.metrics.decoder,
+            metrics=report.metrics,
+            report=report,
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return self.declaration.name
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The names of the classes by id; None if there are none."""
+        return self.model.labels
+
+    @property
+    def primary_metric(self) -> str:
+        """The metric that chooses the best checkpoint."""
+        return self.metrics.primary_metric
+
+    def with_settings(self, settings: Any) -> FittedTask:
+        """Return the task with other settings and the same model.
+
+        Raises:
+            InputError: One of `Task.fixed_settings` differs.
+        """
+        for name in self.declaration.fixed_settings:
+            value, new_value = getattr(self.settings, name, None), getattr(settings, name, None)
+            if new_value != value:
+                raise InputError(
+                    "fixed_setting_changed",
+                    f"this model was trained with {value}, not {new_value}",
+                    argument=name,
+                    hint=f"remove {option(name)}, or fine-tune another model",
+                )
+        return self._with_model(
+            self.declaration, self.config, self.metadata, settings, self.model, self.decoder.state
+        )
+
+    def for_ensemble(self, others: Sequence[FittedTask]) -> FittedTask:
+        """Return the task that decodes the combined outputs of this model and others.
+
+        Numbers in `Task.averaged_metadata` and in the decoders' states are averaged.
+        """
+        members = [self, *others]
+        metadata = dict(self.metadata)
+        for name in self.declaration.averaged_metadata:
+            values = [member.metadata.get(name) for member in members]
+            if all(isinstance(value, int | float | list) for value in values):
+                metadata[name] = mean_of_values(values)
+        state = self.decoder.combine_states([member.decoder.state for member in members])
+        return self._with_model(self.declaration, self.config, metadata, self.settings, self.model, state)
+
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer) -> list[Item]:
+        """Return the items of examples.
+
+        Raises:
+            InputError: A label is unknown, or an item needs more segment ids than the model has.
+        """
+        items = self.encoder.encode(examples, tokenizer)
+        num_segments = self.config.type_vocab_size
+        for item in items if num_segments else ():
+            if any(sequence.segments.max(initial=0) >= num_segments for sequence in item.sequences):
+                raise InputError(
+                    "segments_unsupported",
+                    "the second text needs a segment id of its own, and this model has only one",
+                    location=examples[item.example].location,
+                    hint=f"give single texts, or use a model with {option('model.type_vocab_size', 2)}",
+                )
+        return items
+
+    def truncation(self, items: Sequence[Item]) -> TruncationStats:
+        """Return what truncation loses of the examples of these items."""
+        special = len(items[0].sequences[0].ids) - items[0].sequences[0].tokens_read if items else 0
+        coverages = [self.encoder.coverage(group) for group in group_by_example(items)]
+        return TruncationStats(self.declaration.annotation_unit, self.encoder.max_length, special, coverages)
+
+    def predict(
+        self, encoder: Encoder, items: Sequence[Item], examples: Sequence[Any], context: ComputeContext
+    ) -> Answers:
+        """Return the predictions for examples, with the outputs that they were decoded from."""
+        outputs = self.model.run(encoder, items, context)
+        return Answers(outputs, items, examples, self.decoder.decode(outputs, items, examples))
+
+
+def create_report(
+    task: Task, metadata: Metadata, settings: Any, state: Mapping[str, Any] | None = None
+) -> TaskReport:
+    """Make the parts of a task that need no model: the report, its metrics, and their decoder."""
+    decoder = task.part("decoder")(metadata, settings, state or {})
+    metrics = task.part("metrics")(metadata, settings, decoder)
+    report: TaskReport = task.part("report")(metadata, settings, metrics)
+    return report
+
+
+def infer_task(checkpoint: HFCheckpoint, location: str) -> tuple[Task, Metadata]:
+    """Return the task of a model that another tool trained, and its metadata.
+
+    Args:
+        checkpoint: The model's heads.
+        location: The model's folder, for the error.
+
+    Raises:
+        InputError: No task has such heads.
+    """
+    for task in map(get_task, TASKS):
+        metadata = task.part("data")(task.settings_type(), {}).metadata_from_hf(checkpoint)
+        if metadata is not None:
+            return task, metadata
+    problem_type = f" ({checkpoint.problem_type})" if checkpoint.problem_type else ""
+    raise InputError(
+        "unsupported_architecture",
+        f"bertsmith has no task for the heads of {checkpoint.architecture}{problem_type}",
+        location=location,
+        hint=f"use a model for one of the tasks {', '.join(TASKS)}",
+    )
+
+
+def check_max_length(settings: Any, limit: int) -> None:
+    """Raise InputError if the setting `max_length` exceeds the number of tokens that a model can read."""
+    max_length = getattr(settings, "max_length", None)
+    if max_length is not None and max_length > limit:
+        raise InputError(
+            "max_length_too_large",
+            f"this model reads at most {limit:,} tokens, not {max_length:,}",
+            argument="max_length",
+            hint=f"use {option('max_length', limit)} or less",
+        )

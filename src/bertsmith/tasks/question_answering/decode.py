@@ -1,0 +1,142 @@
+"""From logits to answers: the best span over all windows of a passage, or no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertsmith.tasks.base import OMIT_IF_NONE, Decoder, Prediction
+from bertsmith.tasks.batching import Item, Outputs
+from bertsmith.tasks.question_answering.data import QuestionExample
+from bertsmith.tasks.question_answering.encode import count_tokens, has_text, passage_offsets, window_of
+from bertsmith.tasks.question_answering.scoring import AnswerScorer
+from bertsmith.tasks.settings import AnswerSettings
+from bertsmith.tasks.windows import Window, best_windows
+
+
+@dataclass
+class AnswerPrediction(Prediction):
+    """An answer, `context[start:end]`; "" from None to None if there is none.
+
+    Attributes:
+        id: The file's id of the question.
+        score: The probability of the answer's start times that of its end, each a softmax over the window.
+        null_score: The logits of no answer minus those of the best span (the release's `null_odds`); None if there
+            always is an answer.
+        n_best: The best spans with `answer`, `start`, `end`, and `score`.
+    """
+
+    id: str | None = field(default=None, metadata=OMIT_IF_NONE)
+    answer: str = ""
+    start: int | None = None
+    end: int | None = None
+    score: float = 0.0
+    null_score: float | None = field(default=None, metadata=OMIT_IF_NONE)
+    n_best: list[dict[str, Any]] = field(default_factory=list)
+
+
+class _Span(NamedTuple):
+    """A candidate: the sum of its start and end logits, its probability, and its slice of the passage."""
+
+    logit: float
+    score: float
+    start: int
+    end: int
+
+
+class QuestionAnsweringDecoder(Decoder):
+    """The best span by the BERT release's rules, but over all spans instead of a beam of starts and ends.
+
+    A span starts and ends in one window, the one where its first token has the most context. The sum of both
+    logits ranks spans over all windows. If there may be no answer, `state["null_threshold"]` is how much the best
+    span's score must be above that of no answer, the least of all windows.
+    """
+
+    settings: AnswerSettings
+
+    def calibrate(self, outputs: Outputs, items: Sequence[Item], examples: Sequence[QuestionExample]) -> None:
+        """Choose the threshold of no answer with the best F1."""
+        if self.metadata.get("unanswerable"):
+            predictions = self.decode(outputs, items, examples)
+            scorer = AnswerScorer(examples, self.settings.rules)
+            self.state["null_threshold"] = scorer.best_threshold("f1", predictions)[1]
+
+    def decode(
+        self, outputs: Outputs, items: Sequence[Item], examples: Sequence[QuestionExample]
+    ) -> list[AnswerPrediction]:
+        """Return the answer of each question, with the `n_best` spans."""
+        logits_of: list[list[Tensor]] = [[] for _ in examples]
+        windows_of: list[list[Window]] = [[] for _ in examples]  # at least one each
+        for logits, item in zip(outputs.per_item, items, strict=True):
+            logits_of[item.example].append(logits)
+            windows_of[item.example].append(window_of(item))
+        return [self._predict(*of) for of in zip(examples, logits_of, windows_of, strict=True)]
+
+    def _predict(
+        self, example: QuestionExample, window_logits: Sequence[Tensor], windows: Sequence[Window]
+    ) -> AnswerPrediction:
+        deciding_window = best_windows(windows)
+        spans: list[_Span] = []
+        for index, (logits, window) in enumerate(zip(window_logits, windows, strict=True)):
+            decides = deciding_window[window.first : window.first + window.size] == index
+            spans += self._spans(logits, window, decides & has_text(example, window))
+        spans.sort(key=lambda span: -span.logit)
+        candidates: dict[str, dict[str, Any]] = {}
+        for span in spans:
+            start, end = _strip(example.context, span.start, span.end)
+            text = example.context[start:end]
+            # As in the release, the same words are listed once.
+            candidates.setdefault(text, {"answer": text, "start": start, "end": end, "score": span.score})
+        n_best = list(candidates.values())[: self.settings.n_best]
+        tokens, tokens_read = count_tokens(windows)
+        best = n_best[0] | self._no_answer(window_logits, spans[0].logit)
+        return AnswerPrediction(example.id, **best, n_best=n_best, tokens=tokens, tokens_read=tokens_read)
+
+    def _no_answer(self, window_logits: Sequence[Tensor], best_logit: float) -> dict[str, Any]:
+        """Return the null score if there may be no answer, and the fields of "no answer" if that is chosen."""
+        threshold = self.settings.null_threshold
+        if threshold is None and self.metadata.get("unanswerable"):
+            threshold = self.state.get("null_threshold", 0.0)
+        if threshold is None:
+            return {}
+        least = min(window_logits, key=lambda logits: float(logits[0].sum()))
+        null_score = float(least[0].sum()) - best_logit
+        if -null_score > threshold:
+            return {"null_score": null_score}
+        probability = float(least.log_softmax(0)[0].sum().exp())
+        return {"answer": "", "start": None, "end": None, "score": probability, "null_score": null_score}
+
+    def _spans(self, logits: Tensor, window: Window, may_start: NDArray[np.bool_]) -> Iterator[_Span]:
+        """Yield the `n_best` spans of a window.
+
+        Args:
+            logits: The start and end logits [T, 2] of the window.
+            window: The window.
+            may_start: True for each token of the passage that a span may start at.
+        """
+        rows = slice(window.row, window.row + window.size)
+        max_length = min(self.settings.max_answer_length, window.size)
+        starts = logits[rows, 0].masked_fill(~torch.from_numpy(may_start), -torch.inf)
+        ends = F.pad(logits[rows, 1], (0, max_length - 1), value=-torch.inf).unfold(0, max_length, 1)
+        sums = starts[:, None] + ends  # [first token, number of further tokens]
+        best = sums.flatten().topk(min(self.settings.n_best, sums.numel()))
+        log_probabilities, offsets = logits.log_softmax(0)[rows], passage_offsets(window)
+        for logit, cell in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            if logit > -torch.inf:
+                first, more = divmod(cell, max_length)
+                score = float((log_probabilities[first, 0] + log_probabilities[first + more, 1]).exp())
+                yield _Span(logit, score, int(offsets[first, 0]), int(offsets[first + more, 1]))
+
+
+def _strip(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return a slice without the white space at its ends, which tokens of some tokenizers hold."""
+    inner = text[start:end].strip()
+    start += text[start:end].index(inner)
+    return start, start + len(inner)

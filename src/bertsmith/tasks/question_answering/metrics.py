@@ -1,0 +1,100 @@
+"""F1 and exact match, as SQuAD's and CMRC 2018's scripts compute them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, mean
+from typing import Any
+
+from bertsmith.metrics import squad
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
+from bertsmith.tasks.base import TaskMetrics
+from bertsmith.tasks.batching import Answers
+from bertsmith.tasks.question_answering.data import QuestionExample, moved_answers
+from bertsmith.tasks.question_answering.decode import AnswerPrediction
+from bertsmith.tasks.question_answering.scoring import AnswerScorer
+from bertsmith.tasks.results import Metrics, truncation_metrics
+from bertsmith.tasks.settings import AnswerSettings
+
+
+class QuestionAnsweringMetrics(TaskMetrics):
+    """Means of F1 and exact match with the nearest reference, 0 to 1; the scripts print per cent."""
+
+    settings: AnswerSettings
+    primary_metric = "f1"
+    logged_metrics = ("f1", "exact_match")
+    loss_name = "the mean over its windows of the cross-entropies of the answer's start and end"
+
+    def compute(
+        self, predictions: Sequence[AnswerPrediction], examples: Sequence[QuestionExample]
+    ) -> Metrics:
+        """Return the metrics of SQuAD 1.1's, SQuAD 2.0's, or CMRC 2018's script."""
+        scorer = AnswerScorer(examples, self.settings.rules)
+        f1, exact_match = _scores(scorer, predictions)
+        truncation, notes = truncation_metrics(predictions)
+        moved = moved_answers(examples)
+        notes += [diagnostic.text for diagnostic in moved]
+        values: dict[str, float] = {
+            "f1": fmean(f1),
+            "exact_match": fmean(exact_match),
+            "examples": len(examples),
+        }
+        num_moved = sum(len(diagnostic.locations) for diagnostic in moved)
+        details: dict[str, Any] = {**truncation, "moved_answers": num_moved}
+        if scorer.rules == "cmrc":
+            details["rules"] = "cmrc"
+            notes.append(
+                "scores are by the rules of CMRC 2018: of characters, not words (task.rules=squad: words)"
+            )
+        if scorer.has_unanswerable:
+            answerable = [i for i, example in enumerate(examples) if not example.unanswerable]
+            if answerable:
+                values["answerable_f1"] = fmean(f1[i] for i in answerable)
+                values["answerable_exact_match"] = fmean(exact_match[i] for i in answerable)
+            unanswerable = [i for i, example in enumerate(examples) if example.unanswerable]
+            values["unanswerable_accuracy"] = fmean(exact_match[i] for i in unanswerable)
+            details |= _best_scores(scorer, predictions)
+        return Metrics(values, details, (), notes)
+
+    def example_losses(self, answers: Answers) -> list[float | None]:
+        """Return the mean loss of each question's windows."""
+        losses: list[list[float]] = [[] for _ in answers.examples]
+        for logits, item in zip(answers.outputs.per_item, answers.items, strict=True):
+            if item.target is not None:
+                start, end = item.target
+                log_probabilities = logits.log_softmax(0)
+                losses[item.example].append(
+                    -float(log_probabilities[start, 0] + log_probabilities[end, 1]) / 2
+                )
+        return [mean(values) if values else None for values in losses]
+
+    def sufficient_statistics(
+        self, predictions: Sequence[AnswerPrediction], examples: Sequence[QuestionExample]
+    ) -> SufficientStatistics:
+        """Return the statistics of F1 and exact match over all questions."""
+        f1, exact_match = _scores(AnswerScorer(examples, self.settings.rules), predictions)
+        return mean_statistics({"f1": f1, "exact_match": exact_match})
+
+    def baseline(self, training: Sequence[QuestionExample], validation: Sequence[QuestionExample]) -> Metrics:
+        """Return the metrics of the most frequent training answer, which may be none."""
+        answers = Counter(squad.normalize_answer(example.references[0]) for example in training)
+        prediction = AnswerPrediction(answer=answers.most_common(1)[0][0], tokens=0, tokens_read=0)
+        return self.compute([prediction] * len(validation), validation)
+
+
+def _scores(scorer: AnswerScorer, predictions: Sequence[AnswerPrediction]) -> tuple[list[float], list[float]]:
+    """Return F1 and exact match of each prediction."""
+    answers = [prediction.answer for prediction in predictions]
+    return scorer.scores("f1", answers), scorer.scores("exact_match", answers)
+
+
+def _best_scores(scorer: AnswerScorer, predictions: Sequence[AnswerPrediction]) -> dict[str, float]:
+    """Return the best means over all values of `null_threshold`; nothing if there always is an answer."""
+    best: dict[str, float] = {}
+    if all(prediction.null_score is not None for prediction in predictions):
+        for metric in ("f1", "exact_match"):
+            best[f"best_{metric}"], best[f"best_{metric}_threshold"] = scorer.best_threshold(
+                metric, predictions
+            )
+    return best

@@ -1,0 +1,21 @@
+"""A number for a text, or for a pair of texts (STS-B; Devlin et al. 2019, section 4.1): `regress`."""
+
+from bertsmith.tasks.registry import Task
+from bertsmith.tasks.settings import TextSettings
+
+TASK = Task(
+    name="regress",
+    summary="a number for a text, or for a pair of texts",
+    folder=__name__,
+    settings_type=TextSettings,
+    metadata_type="bertsmith.tasks.texts:TextMetadata",
+    data=".data:RegressionData",
+    encoder=".encode:RegressionEncoder",
+    model=".model:RegressionModel",
+    decoder=".decode:RegressionDecoder",
+    metrics=".metrics:RegressionMetrics",
+    report=".report:RegressionReport",
+    inputs=("text", "second"),
+    optional_inputs=("second",),
+    fixed_settings=("head", "second_encoder", "pooler"),
+)

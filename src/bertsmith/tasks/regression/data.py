@@ -1,0 +1,32 @@
+"""Texts with a number each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bertsmith.errors import InputError, option
+from bertsmith.tasks.base import HFCheckpoint, Metadata
+from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.texts import TextData, TextExample
+
+
+class RegressionData(TextData):
+    """Read texts with a number each."""
+
+    def fit_metadata(self, examples: Sequence[TextExample], label_names: LabelNames | None) -> Metadata:
+        """Check that each label is a number, and that there are at least two different numbers."""
+        values = {example.number for example in examples}
+        if len(values) < 2:
+            raise InputError(
+                "single_value",
+                f"all examples have the number {next(iter(values), None)}",
+                location=examples[0].location,
+                argument="label_column",
+                hint=f"check {option('label_column')}",
+            )
+        return super().fit_metadata(examples, label_names)
+
+    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Metadata | None:
+        """Return metadata of a head with one output."""
+        is_regression = checkpoint.problem_type in (None, "regression") and len(checkpoint.labels or ()) == 1
+        return super().metadata_from_hf(checkpoint) if is_regression else None

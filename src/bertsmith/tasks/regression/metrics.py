@@ -1,0 +1,66 @@
+"""Metrics of regression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics, regression_statistics
+from bertsmith.tasks.base import TaskMetrics
+from bertsmith.tasks.batching import Answers
+from bertsmith.tasks.regression.decode import NumberPrediction
+from bertsmith.tasks.results import Metrics, truncation_metrics
+from bertsmith.tasks.texts import TextEncoder, TextExample
+
+
+class RegressionMetrics(TaskMetrics):
+    """Correlations and errors of numbers."""
+
+    primary_metric = "pearson"
+    logged_metrics = ("pearson", "spearman")
+    loss_name = "the squared error"
+
+    def labels(self, examples: Sequence[TextExample]) -> list[tuple[str, ...]]:
+        """Return the numbers as texts, equal for 1 and 1.0."""
+        return [() if example.label is None else (f"{example.number:g}",) for example in examples]
+
+    def compute(self, predictions: Sequence[NumberPrediction], examples: Sequence[TextExample]) -> Metrics:
+        """Return Pearson's and Spearman's correlation (0 if a side is constant), and mean errors."""
+        references = np.array([example.number for example in examples])
+        numbers = np.array([prediction.number for prediction in predictions])
+        truncation, notes = truncation_metrics(predictions, TextEncoder.truncation_hint)
+        pearson = spearman = 0.0
+        if len(examples) > 1 and np.ptp(references) > 0 and np.ptp(numbers) > 0:
+            from scipy.stats import pearsonr, spearmanr
+
+            pearson, spearman = (float(f(references, numbers)[0]) for f in (pearsonr, spearmanr))
+        else:
+            note = "the numbers do not vary, so there is nothing to correlate: both correlations are 0"
+            notes = [*notes, note]
+        errors = numbers - references
+        metrics = {
+            "pearson": pearson,
+            "spearman": spearman,
+            "mean_squared_error": float((errors**2).mean()),
+            "mean_absolute_error": float(np.abs(errors).mean()),
+            "examples": len(examples),
+        }
+        return Metrics(metrics, truncation, (), notes)
+
+    def baseline(self, training: Sequence[TextExample], validation: Sequence[TextExample]) -> Metrics:
+        """Return the metrics of the mean of the training examples."""
+        mean = float(np.mean([example.number for example in training]))
+        return self.compute([NumberPrediction(mean, tokens=0, tokens_read=0)] * len(validation), validation)
+
+    def example_losses(self, answers: Answers) -> list[float | None]:
+        """Return the squared errors."""
+        pairs = zip(answers.predictions, answers.examples, strict=True)
+        return [(prediction.number - example.number) ** 2 for prediction, example in pairs]
+
+    def sufficient_statistics(
+        self, predictions: Sequence[NumberPrediction], examples: Sequence[TextExample]
+    ) -> SufficientStatistics:
+        """Return the statistics of all metrics but Spearman's correlation."""
+        references = [example.number for example in examples]
+        return regression_statistics(references, [prediction.number for prediction in predictions])

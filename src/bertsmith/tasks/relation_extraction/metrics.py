@@ -1,0 +1,127 @@
+"""F1 of relations, as SemEval-2010 task 8's scorer and TACRED's script compute it, and accuracy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from bertsmith.metrics.relations import (
+    RelationCounts,
+    count_relations,
+    has_direction,
+    macro_f1,
+    micro_f1,
+    relation_statistics,
+)
+from bertsmith.metrics.sufficient_statistics import SufficientStatistics
+from bertsmith.tasks.base import TaskMetrics
+from bertsmith.tasks.batching import Answers
+from bertsmith.tasks.error_analysis import cross_entropy
+from bertsmith.tasks.labels import LabelMap
+from bertsmith.tasks.relation_extraction.data import RelationExample, no_relation_label
+from bertsmith.tasks.relation_extraction.decode import RelationPrediction
+from bertsmith.tasks.results import Metrics, MetricTable, truncation_metrics
+from bertsmith.tasks.settings import RelateSettings
+
+
+class RelationMetrics(TaskMetrics):
+    """Macro F1, micro F1, and accuracy."""
+
+    settings: RelateSettings
+    logged_metrics = ("macro_f1", "micro_f1", "accuracy")
+    loss_name = "minus the logarithm of the right relation's probability"
+
+    @property
+    def primary_metric(self) -> str:
+        """SemEval's macro F1 if relations have directions, else micro F1, as for TACRED."""
+        return "macro_f1" if any(map(has_direction, self.metadata["labels"])) else "micro_f1"
+
+    @property
+    def no_relation(self) -> str | None:
+        """The label that means no relation, as the settings have it, or else the metadata."""
+        none_label = self.settings.none_label or self.metadata.get("none")
+        return None if none_label is None else no_relation_label(self.metadata["labels"], none_label)
+
+    def labels(self, examples: Sequence[RelationExample]) -> list[tuple[str, ...]]:
+        """Return the relations by name."""
+        label_map = LabelMap.from_metadata(self.metadata)
+        return [() if e.relation is None else (label_map.name(e.relation),) for e in examples]
+
+    def compute(
+        self, predictions: Sequence[RelationPrediction], examples: Sequence[RelationExample]
+    ) -> Metrics:
+        """Return the metrics, and precision, recall, and F1 of each relation.
+
+        Macro F1 is the mean over the relations of the references, both directions pooled (SemEval's official
+        score). Micro F1 is over all relations but "no relation" (TACRED's).
+        """
+        references, predicted = self._pairs(predictions, examples)
+        relations = count_relations(references, predicted, self.no_relation)
+        truncation, notes = truncation_metrics(predictions)
+        if num_reversed := sum(counts.num_reversed for counts in relations.values()):
+            notes.append(
+                f"answers of the right relation in the wrong direction, which are wrong: {num_reversed:,}"
+            )
+        unknown = [label for label in references if label not in self.metadata["labels"]]
+        if unknown:
+            notes.append(
+                f"examples with a relation that the model never saw: {len(unknown):,} "
+                f"({', '.join(sorted(set(unknown))[:5])}); each counts as wrong"
+            )
+        num_correct = sum(a == b for a, b in zip(references, predicted, strict=True))
+        values = {
+            "macro_f1": macro_f1(relations),
+            "micro_f1": micro_f1(relations),
+            "accuracy": num_correct / max(1, len(references)),
+            "examples": len(examples),
+        }
+        figures = {name: _figures(counts) for name, counts in relations.items()}
+        rows = [
+            [name, *(f"{n:.4f}" if isinstance(n, float) else f"{n:,}" for n in list(row.values())[:5])]
+            for name, row in figures.items()
+        ]
+        table = MetricTable("", ["relation", "precision", "recall", "F1", "support", "found"], rows)
+        details = {**truncation, "none_label": self.no_relation, "relations": figures}
+        return Metrics(values, details, (table,), notes)
+
+    def example_losses(self, answers: Answers) -> list[float | None]:
+        """Return the cross-entropies of the predicted probabilities; an unknown relation has the probability 0."""
+        references, _ = self._pairs(answers.predictions, answers.examples)
+        return [
+            cross_entropy(p.scores.get(label, 0.0)) if p.scores else None
+            for p, label in zip(answers.predictions, references, strict=True)
+        ]
+
+    def sufficient_statistics(
+        self, predictions: Sequence[RelationPrediction], examples: Sequence[RelationExample]
+    ) -> SufficientStatistics:
+        """Return the statistics of all metrics."""
+        return relation_statistics(
+            *self._pairs(predictions, examples), self.metadata["labels"], self.no_relation
+        )
+
+    def baseline(self, training: Sequence[RelationExample], validation: Sequence[RelationExample]) -> Metrics:
+        """Return the metrics of the most frequent training relation except "no relation", which F1 leaves out."""
+        counts = Counter(label for (label,) in self.labels(training) if label != self.no_relation)
+        default = self.metadata["labels"][0]
+        label = min(counts, key=lambda label: (-counts[label], label), default=default)
+        prediction = RelationPrediction(label=label, tokens=0, tokens_read=0)
+        return self.compute([prediction] * len(validation), validation)
+
+    def _pairs(
+        self, predictions: Sequence[RelationPrediction], examples: Sequence[RelationExample]
+    ) -> tuple[list[str], list[str]]:
+        """Return the names of the reference and the predicted relations."""
+        references = [label for (label,) in self.labels(examples)]
+        return references, [str(prediction.label) for prediction in predictions]
+
+
+def _figures(counts: RelationCounts) -> dict[str, float]:
+    return {
+        "precision": counts.precision,
+        "recall": counts.recall,
+        "f1": counts.f1,
+        "support": counts.num_references,
+        "found": counts.num_predictions,
+        "wrong_direction": counts.num_reversed,
+    }

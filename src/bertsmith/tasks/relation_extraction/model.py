@@ -1,0 +1,64 @@
+"""The relation head: the states at both opening markers, joined, and a Linear (Baldini Soares et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertsmith.loss import Loss
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.heads import RelationHead
+from bertsmith.tasks.base import Metadata, TaskModel
+from bertsmith.tasks.batching import Item, TaskBatch
+from bertsmith.tasks.relation_extraction.encode import RelationItem
+from bertsmith.tasks.settings import RelateSettings
+
+
+class RelationModel(TaskModel):
+    """One logit per relation ("entity start" in the paper)."""
+
+    inherited_heads = ()
+
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: RelateSettings
+    ) -> None:
+        super().__init__(config, generator, metadata, settings)
+        self.head = RelationHead(config, generator, len(metadata["labels"]))
+
+    @property
+    def heads(self) -> Mapping[str, nn.Module]:
+        """The classifier of relations."""
+        return self.head.parts
+
+    def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """Return `rows`, int64 [B, 2], of the opening markers in the batch, and `label`, int64 [B]."""
+        rows, start = [], 0
+        for item in items:
+            assert isinstance(item, RelationItem)
+            rows.append([start + row for row in item.rows])
+            start += item.size
+        tensors = {"rows": torch.tensor(rows)}
+        if any(item.target is None for item in items):
+            return tensors, {}
+        return {**tensors, "label": torch.tensor([item.target for item in items])}, {"task": len(items)}
+
+    def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
+        """Return fp32 logits [B, labels]."""
+        rows = batch.tensors["rows"].flatten()
+        logits: Tensor = self.head(self.features(encoder, batch.packed, rows))
+        return logits.float()
+
+    def loss(self, encoder: Encoder, batch: TaskBatch) -> Loss:
+        """Return the summed cross-entropy."""
+        logits, labels = self.logits(encoder, batch), batch.tensors["label"]
+        num_correct = (logits.detach().argmax(-1) == labels).sum()
+        loss_sum = F.cross_entropy(logits, labels, reduction="sum")
+        return Loss({"task": loss_sum}, batch.counts, {"task": num_correct})
+
+    def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
+        """Return one row of logits [1, labels] per example."""
+        return torch.split(self.logits(encoder, batch), 1)

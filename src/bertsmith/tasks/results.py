@@ -1,0 +1,120 @@
+"""Metrics of predictions, and diagnostics and summaries of examples, for programs and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from bertsmith.formatting import join_names, pluralize
+
+_MAX_LOCATIONS = 20  # of a diagnostic in a report
+
+
+class MetricTable(NamedTuple):
+    """A table for people: a title, the names of the columns, and rows of text."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The metrics of predictions.
+
+    Attributes:
+        values: The metrics by name, in the order of display, and the number of `examples`.
+        details: More for programs, as plain JSON.
+        tables: More for people.
+        notes: Sentences, such as what was truncated.
+    """
+
+    values: Mapping[str, float]
+    details: Mapping[str, Any] = field(default_factory=dict)
+    tables: Sequence[MetricTable] = ()
+    notes: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return values, details, and notes (if there are any) as one JSON object."""
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {**self.values, **self.details, **notes}
+
+
+class Diagnostic(NamedTuple):
+    """A possible problem of some examples.
+
+    Attributes:
+        kind: Its kind, in a few words.
+        message: A sentence without locations.
+        locations: The file and line of each example concerned; empty if it concerns all.
+        excerpts: What to display instead of the locations, such as a location with its text.
+        consequence: What follows, or what to do.
+    """
+
+    kind: str
+    message: str
+    locations: Sequence[str] = ()
+    excerpts: Sequence[str] = ()
+    consequence: str = ""
+
+    @property
+    def displayed(self) -> Sequence[str]:
+        """The excerpts, or the locations if there are none."""
+        return self.excerpts or self.locations
+
+    @property
+    def text(self) -> str:
+        """The message with the first excerpts or locations, and the consequence."""
+        return ": ".join(filter(None, [self.message, join_names(self.displayed), self.consequence]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the diagnostic as in a report, with the first locations."""
+        return {
+            "kind": self.kind,
+            "said": self.text,
+            "places": list(self.locations[:_MAX_LOCATIONS]),
+            "number": len(self.locations),
+        }
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """Properties of labeled examples before training.
+
+    Attributes:
+        details: Plain JSON, for the report.
+        tables: Tables for people.
+        diagnostics: Possible mistakes.
+    """
+
+    details: Mapping[str, Any] = field(default_factory=dict)
+    tables: Sequence[MetricTable] = ()
+    diagnostics: Sequence[Diagnostic] = ()
+
+    @property
+    def warnings(self) -> list[str]:
+        """The texts of the diagnostics."""
+        return [diagnostic.text for diagnostic in self.diagnostics]
+
+    def __or__(self, other: DataSummary) -> DataSummary:
+        """Return both summaries as one, this one first."""
+        return DataSummary(
+            {**self.details, **other.details},
+            [*self.tables, *other.tables],
+            [*self.diagnostics, *other.diagnostics],
+        )
+
+
+def truncation_metrics(predictions: Sequence[Any], hint: str = "") -> tuple[dict[str, int], list[str]]:
+    """Return the numbers of truncated texts and tokens, and a sentence if there are any.
+
+    Args:
+        predictions: Predictions with `tokens` and `tokens_read`.
+        hint: The end of the sentence.
+    """
+    unread = [prediction.tokens - prediction.tokens_read for prediction in predictions]
+    texts, tokens = sum(count > 0 for count in unread), sum(unread)
+    tokens_were = pluralize(tokens, "token was", "tokens were")
+    note = [f"{pluralize(texts, 'text was', 'texts were')} cut; {tokens_were} not read{hint}"]
+    return {"cut_texts": texts, "cut_tokens": tokens}, note if texts else []

@@ -1,0 +1,193 @@
+"""The tags of a file and the labels of a model, and their translation.
+
+Tags that break their scheme are read as conlleval reads them, and legal tags are learned instead. Entities are
+mostly learned as IOBES, and predicted in the scheme of the file. So a decoder searches a legal path of labels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from bertsmith.errors import InputError, option
+from bertsmith.metrics.entities import entities_to_tags, extract_entities
+from bertsmith.metrics.tagging_schemes import (
+    OUTSIDE,
+    Scheme,
+    format_tag,
+    infer_letters,
+    infer_scheme,
+    is_allowed_transition,
+    split_tag,
+)
+from bertsmith.models.crf import FORBIDDEN_SCORE, ChainScores
+from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata
+
+
+class TagMetadata(LabelMetadata):
+    """The metadata of a tagger.
+
+    Attributes:
+        written: The file's tags, if `labels` differ from them.
+        scheme: The scheme of the file's tags; None if they have none.
+        trained: The scheme of the labels; None if any label may follow any other.
+        letters: The file's letters for those of IOBES.
+        usual: The label of a word without tokens.
+        decoder: The decoder.
+        characters: True if each Chinese character was a word.
+        roles: True if the tags are semantic roles of a predicate.
+    """
+
+    written: list[str] | None = None
+    scheme: Scheme | None
+    trained: Scheme | None = None
+    letters: dict[str, str] = Field(default_factory=dict)
+    usual: str
+    decoder: Literal["softmax", "crf"] = "softmax"
+    characters: bool = False
+    roles: bool = False
+
+
+@dataclass(frozen=True)
+class TagMap:
+    """Translates tags of a file to labels of a model and back.
+
+    Attributes:
+        tag_names: The names of the file's tags.
+        labels: The labels of the model by id.
+        scheme: As in `TagMetadata`.
+        trained: As in `TagMetadata`.
+        letters: As in `TagMetadata`.
+    """
+
+    tag_names: LabelMap
+    labels: list[str]
+    scheme: Scheme | None
+    trained: Scheme | None
+    letters: Mapping[str, str]
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> TagMap:
+        """Return the map of a model's metadata."""
+        tags = metadata.get("written") or metadata["labels"]
+        tag_names = LabelMap.from_metadata({**metadata, "labels": tags})
+        letters = metadata.get("letters") or {}
+        return cls(tag_names, metadata["labels"], metadata.get("scheme"), metadata.get("trained"), letters)
+
+    def names(self, tags: Iterable[str] | None) -> tuple[str, ...]:
+        """Return the names of a file's tags."""
+        return tuple(map(self.tag_names.name, tags or ()))
+
+    def to_labels(self, tags: Sequence[str]) -> list[str]:
+        """Return the labels of a sentence with these tags."""
+        if self.trained is None:
+            return list(tags)
+        letters = self.letters if self.trained == self.scheme else {}
+        return entities_to_tags(extract_entities(tags), len(tags), self.trained, letters)
+
+    def to_tags(self, labels: Sequence[str]) -> list[str]:
+        """Return the tags, in the file's scheme, of a sentence with these labels."""
+        if self.scheme is None or self.trained in (None, self.scheme):
+            return list(labels)
+        return entities_to_tags(extract_entities(labels), len(labels), self.scheme, self.letters)
+
+    def is_new(self, tag: str) -> bool:
+        """Return whether neither a tag nor its entity type occurred in training."""
+        if tag in self.tag_names.ids:
+            return False
+        types = {split_tag(label)[1] for label in self.labels if label != OUTSIDE}
+        return self.trained is None or split_tag(tag)[1] not in types
+
+    def legal_scores(self) -> ChainScores:
+        """Return 0 for each transition that the labels' scheme allows, FORBIDDEN_SCORE for all others."""
+
+        def score(before: str | None, label: str | None) -> float:
+            is_allowed = self.trained is None or is_allowed_transition(before, label, self.trained)
+            return 0.0 if is_allowed else FORBIDDEN_SCORE
+
+        return ChainScores(
+            torch.tensor([score(None, label) for label in self.labels]),
+            torch.tensor([[score(before, label) for label in self.labels] for before in self.labels]),
+            torch.tensor([score(label, None) for label in self.labels]),
+        )
+
+
+def fit_tag_metadata(
+    rows: Sequence[Sequence[str]],
+    scheme: str,
+    names: LabelNames | None,
+    location: str,
+    *,
+    roles: bool = False,
+) -> dict[str, Any]:
+    """Return the metadata of the tags of all training sentences.
+
+    Args:
+        rows: The tags of each sentence.
+        scheme: The setting `scheme`.
+        names: The names of the tags if the user gave them.
+        location: The location of the first sentence.
+        roles: True if the tags are semantic roles, which may concern the heads of phrases only.
+    """
+    metadata: dict[str, Any] = {"numbered": False} if names is None else label_metadata(names)
+    if names is not None:
+        tag_names = LabelMap.from_metadata(metadata)
+        rows = [tuple(map(tag_names.name, row)) for row in rows]
+    counts = Counter(tag for row in rows for tag in row)
+    tags = metadata.pop("labels", None) or sorted(counts)
+    if unnamed := sorted(counts.keys() - set(tags)):
+        raise InputError(
+            "label_not_named",
+            f"the tag '{unnamed[0]}' is not among the label names",
+            location=location,
+            argument="label_names",
+            hint=f"name all tags with {option('label_names')}",
+        )
+    if len(counts) < 2:
+        raise InputError(
+            "single_label",
+            f"all words have the tag '{tags[0]}'",
+            location=location,
+            argument="tag_column",
+            hint=f"a tagger needs at least two tags; check {option('tag_column')}",
+        )
+    file_scheme = infer_scheme(rows)
+    trained: Any = file_scheme if scheme == "as_written" or file_scheme is None else scheme
+    letters = infer_letters(tags) if file_scheme is not None else {}
+    metadata = {
+        **metadata,
+        "labels": tags,
+        "written": tags,
+        "scheme": file_scheme,
+        "trained": trained,
+        "letters": letters,
+    }
+    tag_map = TagMap.from_metadata(metadata)
+    label_counts = Counter(label for row in rows for label in tag_map.to_labels(row))
+    if file_scheme is not None and scheme != "as_written":
+        heads_only = roles and all(e.end - e.start == 1 for row in rows for e in extract_entities(row))
+        labels = _all_labels(tags, trained, letters if trained == file_scheme else {}, heads_only=heads_only)
+    elif names is None:
+        labels = sorted(label_counts)
+    else:  # a repaired tag may have no name
+        labels = [*tags, *sorted(label_counts.keys() - set(tags))]
+    # Ties are broken by name, so that the order of the sentences has no influence.
+    usual = OUTSIDE if OUTSIDE in labels else min(label_counts, key=lambda tag: (-label_counts[tag], tag))
+    return {**metadata, "labels": labels, "usual": usual, "roles": roles}
+
+
+def _all_labels(
+    tags: Sequence[str], scheme: Scheme, letters: Mapping[str, str], *, heads_only: bool
+) -> list[str]:
+    """Return all tags of a scheme for the types of these tags; if `heads_only`, those of single words."""
+    types = {split_tag(tag)[1] for tag in tags if tag != OUTSIDE}
+    prefixes = {"iobes": "S" if heads_only else "BIES", "iob2": "B" if heads_only else "BI", "iob1": "IB"}[
+        scheme
+    ]
+    labels = {format_tag(prefix, entity_type, letters) for prefix in prefixes for entity_type in types}
+    return sorted(labels | ({OUTSIDE} & set(tags)))

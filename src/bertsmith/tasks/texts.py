@@ -1,0 +1,378 @@
+"""Parts of tasks whose examples are texts, or pairs of texts, with one label each: `classify` and `regress`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import BaseModel
+from torch import Tensor, nn
+
+from bertsmith.errors import InputError, command, option
+from bertsmith.formatting import pluralize
+from bertsmith.io.compressed import bare_suffix
+from bertsmith.io.memory import InMemory, Source
+from bertsmith.io.tables import TabularFile, read_table
+from bertsmith.models.config import ModelConfig
+from bertsmith.models.encoder import Encoder
+from bertsmith.models.family import get_family
+from bertsmith.models.heads import SequenceClassificationHead
+from bertsmith.tasks.base import Decoder, Example, HFCheckpoint, TaskData, TaskEncoder, TaskModel
+from bertsmith.tasks.batching import Item, Outputs, TaskBatch, TokenSequence
+from bertsmith.tasks.data_checks import check_string
+from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.results import Diagnostic
+from bertsmith.tasks.settings import TextSettings
+from bertsmith.tasks.truncation import Coverage
+from bertsmith.tasks.windows import NO_LIMIT, split_windows
+from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
+
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
+
+
+@dataclass(frozen=True)
+class TextExample(Example):
+    """A text, or a pair of texts, with its label.
+
+    Attributes:
+        text: The text, or the first one of a pair.
+        second: The second text of a pair.
+        label: The label as the file has it; None if it is unknown.
+        location: The file and line.
+        table_row: The row of the table that the example was read from.
+        only_column: True if the text is of a table's only column, whose name the settings do not say.
+        label_stripped: True if the label had white space around it.
+    """
+
+    text: str
+    second: str | None
+    label: str | None
+    location: str
+    table_row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
+    only_column: bool = field(default=False, compare=False, repr=False)
+    label_stripped: bool = field(default=False, compare=False, repr=False)
+
+    @property
+    def group_key(self) -> tuple[str, str | None]:
+        """Return the texts."""
+        return self.text, self.second
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if there is no text; of a pair, neither."""
+        return not self.text.strip() and not (self.second or "").strip()
+
+    @property
+    def display_inputs(self) -> dict[str, str]:
+        """Return the text, or both texts."""
+        return {"text": self.text} | ({} if self.second is None else {"second": self.second})
+
+    @property
+    def number(self) -> float:
+        """Return the label as a number."""
+        return parse_number(self.label, self.location)
+
+
+class TextMetadata(BaseModel):
+    """Metadata of a task on texts.
+
+    Attributes:
+        pairs: True if the training examples were pairs of texts; None if that is unknown.
+    """
+
+    pairs: bool | None = None
+
+
+class TextData(TaskData):
+    """Read texts, or pairs of texts, from a table."""
+
+    example_type: ClassVar[type[TextExample]] = TextExample
+    allow_empty_label: ClassVar[bool] = False
+
+    def read(self, source: Source, *, labeled: bool = True) -> list[TextExample]:
+        """Return the rows of a table; a .txt file without columns has one text per line."""
+        settings = self.settings
+        table = self._read_table(source, header=settings.header, keep_blank=not labeled)
+        text_column, has_rows = settings.text_column, True
+        only_column = not labeled and not isinstance(source, InMemory) and _has_one_column(table, settings)
+        if only_column:
+            has_rows = not settings.header or _names_a_column(table)
+            if not has_rows:
+                table = self._read_table(source, header=False, keep_blank=True)
+            (text_column,) = table.columns
+        elif table.plain and not labeled:
+            text_column, has_rows = "1", False
+        note = f" {option('label_column', 2)})" if labeled else ")"
+        texts = table.column(
+            text_column,
+            "text_column",
+            f" (of pairs the second one with {option('second_column')}; without a header: "
+            f"{option('header', False)} {option('text_column', 1)}{note}",
+        )
+        has_pairs = has_rows and settings.second_column is not None
+        seconds = table.column(settings.second_column, "second_column") if has_pairs else [None] * len(table)
+        labels = table.column(settings.label_column, "label_column") if labeled else [None] * len(table)
+        examples = []
+        for row, text, second, label in zip(table, texts, seconds, labels, strict=True):
+            location, stripped = f"{source}:{row.line}", None if label is None else label.strip()
+            if stripped == "" and not self.allow_empty_label:
+                hint = "give each row a label, or remove the row"
+                raise InputError("empty_label", "the label is empty", location=location, hint=hint)
+            values = row.values if has_rows else None
+            is_changed = stripped != label
+            examples.append(
+                self.example_type(text, second, stripped, location, values, only_column, is_changed)
+            )
+        return examples
+
+    def _read_table(self, source: Source, *, header: bool, keep_blank: bool) -> TabularFile:
+        delimiter, encoding = self.settings.delimiter, self.settings.encoding
+        return read_table(
+            source, delimiter=delimiter, header=header, encoding=encoding, keep_blank=keep_blank
+        )
+
+    def from_inputs(
+        self, columns: Mapping[str, Sequence[Any]], locations: Sequence[str]
+    ) -> list[TextExample]:
+        """Return the examples of texts, or of pairs: in two columns, or in one with a tab between them."""
+        check_strings(columns, locations)
+        if self.settings.second_column is not None and "second" not in columns:
+            pairs = []
+            for text, location in zip(columns["text"], locations, strict=True):
+                parts = text.split("\t") if text.strip() else ["", ""]
+                if len(parts) != 2:
+                    raise pairs_expected(location, self.settings)
+                pairs.append(parts)
+            columns = {"text": [first for first, _ in pairs], "second": [second for _, second in pairs]}
+        texts = columns["text"]
+        seconds = columns.get("second") or [None] * len(texts)
+        rows = zip(texts, seconds, locations, strict=True)
+        return [self.example_type(text, second, None, location) for text, second, location in rows]
+
+    def to_row(self, example: TextExample) -> dict[str, Any]:
+        """Return the row with the column names of the settings."""
+        settings = self.settings
+        second = {} if settings.second_column is None else {settings.second_column: example.second}
+        return {settings.text_column: example.text, settings.label_column: example.label, **second}
+
+    def read_warnings(self, examples: Sequence[TextExample]) -> list[Diagnostic]:
+        """Report labels that lost white space, or the column that was read if the settings do not name it."""
+        if stripped := [example for example in examples if example.label_stripped]:
+            labels = pluralize(len(stripped), "label has", "labels have")
+            locations = [example.location for example in stripped]
+            shown = [f"'{example.label}' ({example.location})" for example in stripped]
+            message = f"{labels} spaces around, which are left out"
+            return [Diagnostic("spaces around labels", message, locations, shown)]
+        if not examples or not examples[0].only_column:
+            return []
+        file, row = examples[0].location.rpartition(":")[0], examples[0].table_row
+        if row is None:
+            message = f"{file}: its one column has no header, so the first line is read as a text"
+        else:
+            message = f"{file}: its one column, '{next(iter(row))}', is read"
+        return [Diagnostic("the column that is read", message)]
+
+    def fit_metadata(
+        self, examples: Sequence[TextExample], label_names: LabelNames | None
+    ) -> Mapping[str, Any]:
+        """Return whether the examples are pairs."""
+        super().fit_metadata(examples, label_names)
+        return {"pairs": self.settings.second_column is not None}
+
+    def metadata_from_hf(self, checkpoint: HFCheckpoint) -> Mapping[str, Any] | None:
+        """Return metadata for heads on whole sequences; whether they were trained on pairs is unknown."""
+        return {"pairs": None} if checkpoint.architecture.endswith("ForSequenceClassification") else None
+
+
+@dataclass(frozen=True)
+class WindowItem(Item):
+    """A window of a text.
+
+    Attributes:
+        tokens: The number of tokens of the whole text or pair, special tokens excluded.
+        tokens_read: The number of these that are in any window.
+    """
+
+    tokens: int = 0
+    tokens_read: int = 0
+
+
+class TextEncoder(TaskEncoder):
+    """Encode [CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated, or in windows if the settings have a stride."""
+
+    truncation_hint = " (with task.stride, long texts are read in windows)"
+
+    def target(self, example: TextExample) -> Any:
+        """Return the target of the loss, or None for an example without a label."""
+        raise NotImplementedError
+
+    def encode(self, examples: Sequence[TextExample], tokenizer: Tokenizer) -> list[Item]:
+        """Return an item for each example, or for each window of it."""
+        settings = self.settings
+        has_pairs = any(example.second is not None for example in examples)
+        if examples and self.metadata.get("pairs") not in (None, has_pairs):
+            if not has_pairs:
+                raise pairs_expected(examples[0].location, settings)
+            raise InputError(
+                "single_texts_expected",
+                "this model was trained on single texts, and these are pairs of texts",
+                location=examples[0].location,
+                argument="second_column",
+                hint=f"give single texts, without {option('second_column')}",
+            )
+        encodings = tokenizer.encode_batch(
+            [example.text for example in examples],
+            [example.second or "" for example in examples] if has_pairs else None,
+            max_length=self.max_length if settings.stride is None else NO_LIMIT,
+            special_strings=settings.specials_in_text,
+            warn=False,  # `finetune` warns once, about all texts
+            with_offsets=settings.stride is not None,
+        )
+        return [
+            item
+            for index, (example, encoding) in enumerate(zip(examples, encodings, strict=True))
+            for item in self._items(index, example, encoding)
+        ]
+
+    def _items(self, index: int, example: TextExample, encoding: Encoding) -> Iterator[Item]:
+        """Yield the item of an example, or one for each window of its longer text."""
+        target, limit = self.target(example), self.max_length
+        if self.settings.stride is None or len(encoding.ids) <= limit:
+            yield Item(index, (TokenSequence.from_encoding(encoding),), target)
+            return
+        lengths = [encoding.sequence_ids.count(source) for source in (0, 1)]
+        windows = split_windows(
+            encoding,
+            limit,
+            source=int(lengths[1] > lengths[0]),
+            stride=self.settings.stride,
+            max_other_tokens=limit // 2,
+            location=example.location,
+        )
+        first = windows[0].sequence
+        tokens_read = sum(lengths) - (first.tokens - first.tokens_read)
+        for window in windows:
+            yield WindowItem(index, (window.sequence,), target, window.first, sum(lengths), tokens_read)
+
+    def coverage(self, items: Sequence[Item]) -> Coverage:
+        """Return the coverage of an example, whose windows overlap."""
+        counts = token_counts(items[0])
+        return Coverage(
+            counts["tokens"], counts["tokens_read"], items[0].sequences[0].tokens_read, len(items)
+        )
+
+
+class TextModel(TaskModel):
+    """The family's head for sequences, with one output for each of `labels`."""
+
+    def __init__(
+        self, config: ModelConfig, generator: torch.Generator, metadata: Mapping[str, Any], settings: Any
+    ) -> None:
+        super().__init__(config, generator, metadata, settings)
+        self.labels = metadata.get("labels") or ["LABEL_0"]  # Hugging Face's name of a single output
+        self.head = SequenceClassificationHead(config, generator, len(self.labels), pooled=settings.pooler)
+        if not settings.pooler and get_family(config.model_type).heads.dense_act is not None:
+            message = f"the head of {config.model_type} has no pooler, but a layer of its own"
+            hint = f"remove {option('pooler', False)}, or use a BERT or ALBERT model"
+            raise InputError("pooler_not_applicable", message, argument="pooler", hint=hint)
+
+    @property
+    def heads(self) -> Mapping[str, nn.Module]:
+        """Return the pooler, if the head has one, and the classifier."""
+        heads: Mapping[str, nn.Module] = self.head.parts
+        return heads
+
+    def tensors(self, items: Sequence[Item]) -> tuple[dict[str, Tensor], dict[str, int]]:
+        """Return `targets`: [B] or [B, K]."""
+        if any(item.target is None for item in items):
+            return {}, {}
+        return {"targets": torch.from_numpy(np.stack([item.target for item in items]))}, {"task": len(items)}
+
+    def logits(self, encoder: Encoder, batch: TaskBatch) -> Tensor:
+        """Return the outputs of the head, fp32 [B, K]."""
+        logits: Tensor = self.head(self.features.sequence_features(encoder, batch.packed))
+        return logits.float()
+
+    def outputs(self, encoder: Encoder, batch: TaskBatch) -> Sequence[Tensor]:
+        """Return a row [1, K] for each item."""
+        return torch.split(self.logits(encoder, batch), 1)
+
+
+class TextDecoder(Decoder):
+    """Decode the windows of each text into one prediction."""
+
+    def by_example(self, outputs: Outputs, items: Sequence[Item]) -> Iterator[tuple[Tensor, Item]]:
+        """Yield for each example the outputs of its windows, [W, K], and its first item."""
+        pairs = zip(outputs.per_item, items, strict=True)
+        for _, windows_of_example in groupby(pairs, key=lambda pair: pair[1].example):
+            rows, items_of_example = zip(*windows_of_example, strict=True)
+            yield torch.cat(rows), items_of_example[0]
+
+
+def token_counts(item: Item) -> dict[str, Any]:
+    """Return the counts of tokens of an item's whole text as the fields of a prediction."""
+    if isinstance(item, WindowItem):
+        return {"tokens": item.tokens, "tokens_read": item.tokens_read}
+    return {"tokens": item.sequences[0].tokens, "tokens_read": item.sequences[0].tokens_read}
+
+
+def parse_number(label: str | None, location: str) -> float:
+    """Return a label as a finite number.
+
+    Raises:
+        InputError: The label is not a number.
+    """
+    label = label or ""
+    try:
+        value = float(label)
+    except ValueError:
+        value = math.nan
+    if math.isfinite(value):
+        return value
+    message, classify = f"'{label}' is not a number", command("finetune", "classify")
+    hint = f"fix the row, or name another column with {option('label_column')}; for words, use {classify}"
+    if _DECIMAL_COMMA.fullmatch(label):
+        hint = f"write it with a decimal point: {label.replace(',', '.')}"
+    raise InputError("not_a_number", message, location=location, argument="label_column", hint=hint)
+
+
+def check_strings(columns: Mapping[str, Sequence[Any]], locations: Sequence[str]) -> None:
+    """Raise InputError for an input that is not a string."""
+    for name, values in columns.items():
+        for value, location in zip(values, locations, strict=True):
+            check_string(value, name, location)
+
+
+def pairs_expected(location: str, settings: TextSettings) -> InputError:
+    """Return the error for a single text if the model reads pairs."""
+    columns = f"'{settings.text_column}' and '{settings.second_column or 'second'}'"
+    return InputError(
+        "pairs_expected",
+        "this model was trained on pairs of texts, and this is a single text",
+        location=location,
+        argument="second_column",
+        hint=f"give both texts: in Python as two lists, in a file as the columns {columns} (for other names, "
+        f"{option('text_column')} and {option('second_column')}), or on one line with a tab between them",
+    )
+
+
+def _has_one_column(table: TabularFile, settings: TextSettings) -> bool:
+    """Return True if a table has a single column, whose name the settings do not say."""
+    is_single = len(table.columns) == 1 and settings.second_column is None
+    return is_single and settings.text_column not in table.columns and not table.plain
+
+
+def _names_a_column(table: TabularFile) -> bool:
+    """Return True if the first line of a table of one column is its name, not a text.
+
+    It is a name if it is a single word, and most rows have several words.
+    """
+    (name,) = table.columns
+    num_sentences = sum(len(row.values.get(name, "").split()) > 1 for row in table)
+    return bare_suffix(table.path) == ".jsonl" or (len(name.split()) == 1 and 2 * num_sentences > len(table))
