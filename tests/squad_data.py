@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from torch import Tensor
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.tasks.batching import Item, TokenSequence
-from bertsmith.tasks.question_answering.answer import Answer
-from bertsmith.tasks.question_answering.passages import PassageExample
+from bertsmith.tasks.batching import Item, Outputs, TokenSequence
+from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.question_answering import TASK
+from bertsmith.tasks.question_answering.data import QuestionAnsweringData, QuestionExample
+from bertsmith.tasks.question_answering.decode import AnswerPrediction
 from bertsmith.tasks.settings import AnswerSettings
 
 PASSAGE = "kaba lode migi nufo pezu riba sode tugi kade lofo miba nude."
@@ -41,11 +43,17 @@ def written(folder: Path, document: Any, name: str = "squad.json") -> Path:
     return file
 
 
-def read(file: Path, *, labelled: bool = True, **settings: Any) -> list[PassageExample]:
-    return Answer.read(file, AnswerSettings(**settings), labelled=labelled)
+def data(**settings: Any) -> QuestionAnsweringData:
+    return QuestionAnsweringData(AnswerSettings(**settings), {})
 
 
-def head(**settings: Any) -> Answer:
+def read(file: Path, *, labeled: bool = True, **settings: Any) -> list[QuestionExample]:
+    return data(**settings).read(file, labeled=labeled)
+
+
+def answerer(
+    metadata: Mapping[str, Any] | None = None, state: Mapping[str, Any] | None = None, **settings: Any
+) -> FittedTask:
     config = bs.ModelConfig(
         vocab_size=tiny_run.tokenizer().vocab_size,
         hidden_size=8,
@@ -54,7 +62,9 @@ def head(**settings: Any) -> Answer:
         intermediate_size=8,
         max_position_embeddings=64,
     )
-    return Answer(config, torch.Generator(), {}, AnswerSettings(**settings))
+    return FittedTask.create(
+        TASK, config, torch.Generator(), metadata or {}, AnswerSettings(**settings), state
+    )
 
 
 def item_of(spans: Sequence[tuple[int, int]], index: int = 0, first: int = 0) -> Item:
@@ -75,3 +85,9 @@ def logits_of(starts: Sequence[float], ends: Sequence[float]) -> Tensor:
         for probabilities in (starts, ends)
     ]
     return torch.tensor(rows).T
+
+
+def decode(
+    task: FittedTask, logits: Sequence[Tensor], items: Sequence[Item], examples: Sequence[QuestionExample]
+) -> list[AnswerPrediction]:
+    return task.decoder.decode(Outputs(logits), items, examples)

@@ -13,8 +13,8 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Stopped
+from bertsmith.finetuning.job import FinetuneJob
 from bertsmith.finetuning.run import finetune
-from bertsmith.tasks.classification.multilabel import ManyLabels
 from bertsmith.training import checkpoint
 from bertsmith.training.metric_logger import Recorder
 from run_equality import Killed, assert_same, outcome
@@ -89,8 +89,8 @@ def die_at(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int, *, after
     [
         ("stepped", 2, True),
         ("stepped", 7, True),
-        ("score", 1, False),  # in an evaluation
-        ("score", 2, True),
+        ("evaluate", 1, False),
+        ("evaluate", 2, True),
         ("save_weights", 1, True),  # between the best weights and the checkpoint that refers to them
         ("save", 1, False),
         ("save", 2, True),
@@ -100,10 +100,7 @@ def die_at(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int, *, after
 def test_killed_there_and_resumed_is_straight(
     tuning: Tuning, tmp_path: Path, where: str, call: int, after: bool
 ) -> None:
-    from bertsmith.tasks.task import task_type
-
-    kind = ManyLabels if "task.multi_label=true" in tuning.own else task_type(tuning.task)
-    owner: Any = {"stepped": Recorder, "score": kind}.get(where, checkpoint)
+    owner: Any = {"stepped": Recorder, "evaluate": FinetuneJob}.get(where, checkpoint)
     with pytest.MonkeyPatch.context() as patch:
         die_at(patch, owner, where, call, after=after)
         with pytest.raises(Killed):

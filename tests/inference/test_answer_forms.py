@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.inference.output import FORMATS, format_of
-from bertsmith.tasks.question_answering.answer import Answer
-from bertsmith.tasks.question_answering.passages import PassageExample
-from bertsmith.tasks.registry import TASKS
-from bertsmith.tasks.relation_extraction.relate import Relate
-from bertsmith.tasks.relation_extraction.relations import RelationExample
+from bertsmith.tasks.question_answering.data import QuestionExample
+from bertsmith.tasks.question_answering.decode import AnswerPrediction
+from bertsmith.tasks.registry import TASKS, get_task
+from bertsmith.tasks.relation_extraction.data import RelationExample
+from bertsmith.tasks.relation_extraction.decode import RelationPrediction
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.task import task_type
+from bertsmith.tasks.tagging.data import TagData
+from bertsmith.tasks.tagging.decode import TagPrediction
 
 CONLL = "-DOCSTART- -X- O\n\nkaba NN B-PER\nlode VB O\n\nmigi NN B-LOC\n. . O\n"
 
@@ -47,11 +47,21 @@ def predict(*arguments: object) -> Result:
     return CliRunner().invoke(bertsmith, ["predict", *map(str, arguments)])
 
 
+def output_of(task: str, answered: Iterable[tuple[Any, Any]]) -> str:
+    """Return the file of predictions in the task's format."""
+    settings = get_task(task).settings_type()
+    return "".join(get_task(task).part("report")({}, settings, None).write_output(answered))
+
+
+def read_tags(file: Path, *, labeled: bool = True, **settings: object) -> list[Any]:
+    return TagData(TagSettings(**settings), {}).read(file, labeled=labeled)
+
+
 def conll_of(file: Path, tags: Sequence[Sequence[str]], **settings: object) -> str:
-    """The file of answers for a file, if these are the tags."""
-    examples = Tag.read(file, TagSettings(**settings), labelled=False)
-    answers = [{"words": list(e.words), "tags": list(t)} for e, t in zip(examples, tags, strict=True)]
-    return "".join(Tag.answer_file(zip(examples, answers, strict=True)))
+    """Return the file of predictions for a file, if these are the tags."""
+    examples = read_tags(file, labeled=False, **settings)
+    answers = [TagPrediction(list(e.words), list(t), []) for e, t in zip(examples, tags, strict=True)]
+    return output_of("tag", zip(examples, answers, strict=True))
 
 
 def test_the_columns_of_the_file_come_back_with_the_tag_behind(tmp_path: Path) -> None:
@@ -87,20 +97,20 @@ def test_what_was_written_is_scored_as_the_model_is(tagger: bs.Model, tmp_path: 
     assert predict(tagger.path, "--file", file, "--out", out).exit_code == 0
     assert out.read_text() == done.stdout
     assert tagger.predict_file(file, out=tmp_path / "again", format="conll").read_text() == done.stdout
-    (gold, guess) = (Tag.read(out, TagSettings(tag_column=column)) for column in ("-2", "-1"))
-    assert [e.tags for e in gold] == [e.tags for e in Tag.read(file, TagSettings())]
+    (gold, guess) = (read_tags(out, tag_column=column) for column in ("-2", "-1"))
+    assert [e.tags for e in gold] == [e.tags for e in read_tags(file)]
     assert [list(e.tags or ()) for e in guess] == [a["tags"] for a in tagger.predict([e.words for e in gold])]
 
 
 def test_answers_to_questions_are_one_object_by_id() -> None:
-    examples = [PassageExample("q", "kaba lode", (), f"a.json: {n}", n) for n in ("7", "北")]
-    answers = [{"answer": "kaba"}, {"answer": 'lo"de'}]
-    text = "".join(Answer.answer_file(zip(examples, answers, strict=True)))
+    examples = [QuestionExample("q", "kaba lode", (), f"a.json: {n}", n) for n in ("7", "北")]
+    answers = [AnswerPrediction(answer=answer) for answer in ("kaba", 'lo"de')]
+    text = output_of("answer", zip(examples, answers, strict=True))
     assert json.loads(text) == {"7": "kaba", "北": 'lo"de'}
     for number, code in ((None, "id_missing"), ("7", "duplicate_id")):
-        some = [*examples, PassageExample("q", "migi", (), "a.json: 9", number)]
+        some = [*examples, QuestionExample("q", "migi", (), "a.json: 9", number)]
         with pytest.raises(InputError) as caught:
-            list(Answer.answer_file(zip(some, [*answers, answers[0]], strict=True)))
+            output_of("answer", zip(some, [*answers, answers[0]], strict=True))
         assert (caught.value.code, caught.value.location) == (code, "a.json: 9")
 
 
@@ -108,18 +118,18 @@ def test_relations_are_numbered_lines() -> None:
     examples = [
         RelationExample("kaba lode", (0, 4), (5, 9), None, "a", number) for number in ("7", None, None)
     ]
-    answers: list[Any] = [{"label": "Other"}, None, {"label": "Cause-Effect(e2,e1)"}]
-    text = "".join(Relate.answer_file(zip(examples, answers, strict=True)))
+    answers = [RelationPrediction(label="Other"), None, RelationPrediction(label="Cause-Effect(e2,e1)")]
+    text = output_of("relate", zip(examples, answers, strict=True))
     assert text == "7\tOther\n3\tCause-Effect(e2,e1)\n"
 
 
 def test_a_task_declares_its_form_and_every_form_has_a_writer() -> None:
     names = list(FORMATS.values())
-    for task in map(task_type, TASKS):
+    for task in map(get_task, TASKS):
         if (form := task.output_format) is not None:
             assert form.name not in names
             assert form.suffix not in FORMATS
-            assert list(task.answer_file([])) in ([], ["{}\n"])
+            assert output_of(task.name, []) in ("", "{}\n")
 
 
 def test_forms_are_offered_by_the_task_of_the_run(tagger: bs.Model, tmp_path: Path) -> None:
@@ -128,9 +138,9 @@ def test_forms_are_offered_by_the_task_of_the_run(tagger: bs.Model, tmp_path: Pa
     assert isinstance(wrong.exception, InputError)
     assert (wrong.exception.code, wrong.exception.argument) == ("unknown_format", "format")
     assert wrong.exception.hint == "use one of csv, json, table, conll"
-    assert format_of("a.conll", None, Tag.output_format) == "conll"
+    assert format_of("a.conll", None, get_task("tag").output_format) == "conll"
     with pytest.raises(InputError) as caught:
-        format_of("a.conll", None, Answer.output_format)
+        format_of("a.conll", None, get_task("answer").output_format)
     assert (caught.value.code, caught.value.argument) == ("suffix_unsupported", "out")
     assert (caught.value.code, caught.value.location) == ("suffix_unsupported", "a.conll")
     with pytest.raises(InputError) as caught:

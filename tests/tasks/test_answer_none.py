@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from torch import Tensor
 
 import bertsmith as bs
 import tiny_run
 from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError, Stopped
-from bertsmith.tasks.question_answering.answer import Answer
-from bertsmith.tasks.question_answering.passages import Gold, PassageExample
-from bertsmith.tasks.settings import AnswerSettings
+from bertsmith.tasks.batching import Outputs
+from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
+from bertsmith.tasks.question_answering.decode import AnswerPrediction, QuestionAnsweringDecoder
 from bertsmith.training.metric_logger import Recorder
-from squad_data import asked, head, item_of, logits_of, read, squad, written
+from squad_data import answerer, asked, data, decode, item_of, logits_of, read, squad, written
 
 UNITS = [(0, 1), (2, 3), (4, 5)]
 
@@ -44,12 +45,12 @@ def test_every_form_of_file_may_have_no_answer(tmp_path: Path) -> None:
     for name, document in forms.items():
         found = read(written(tmp_path, document, name))
         assert [example.unanswerable for example in found] == [False, True]
-        assert found[1].gold == [""]
-        again = json.dumps(Answer.as_row(found[1], AnswerSettings()))
+        assert found[1].references == [""]
+        again = json.dumps(data().to_row(found[1]))
         (_, same) = read(written(tmp_path, json.dumps(row) + "\n" + again, "again.jsonl"))
         assert (same.unanswerable, same.answers) == (True, ())
         assert not any(
-            example.unanswerable for example in read(written(tmp_path, document, name), labelled=False)
+            example.unanswerable for example in read(written(tmp_path, document, name), labeled=False)
         )
 
 
@@ -59,8 +60,8 @@ def test_a_file_without_any_answer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(other)
     assert str(caught.value).startswith(f"{other}:2: ")
-    assert read(other, answer_column="antwort")[0].answers == (Gold("lode", 5, moved=True),)
-    assert read(other, labelled=False)[0].answers == ()
+    assert read(other, answer_column="antwort")[0].answers == (ReferenceAnswer("lode", 5, moved=True),)
+    assert read(other, labeled=False)[0].answers == ()
     with pytest.raises(InputError) as caught:
         read(written(tmp_path, "question,context,answer\nkaba?,kaba lode,\n", "b.csv"))
     assert (caught.value.code, caught.value.location) == ("no_answers", str(tmp_path / "b.csv"))
@@ -80,8 +81,11 @@ NAMED = {"question_column": "f", "context_column": "p", "answer_column": "a", "s
 )
 def test_rows_with_columns_of_other_names(tmp_path: Path, name: str, document: str) -> None:
     found = read(written(tmp_path, document, name), **NAMED)
-    assert [(one.question, one.answers) for one in found] == [("kaba?", (Gold("lode", 5),)), ("who?", ())]
-    again = "".join(json.dumps(Answer.as_row(one, AnswerSettings(**NAMED))) + "\n" for one in found)
+    assert [(one.question, one.answers) for one in found] == [
+        ("kaba?", (ReferenceAnswer("lode", 5),)),
+        ("who?", ()),
+    ]
+    again = "".join(json.dumps(data(**NAMED).to_row(one)) + "\n" for one in found)
     assert [one.answers for one in read(written(tmp_path, again, "again.jsonl"), **NAMED)] == [
         one.answers for one in found
     ]
@@ -93,12 +97,12 @@ def test_rows_with_columns_of_other_names(tmp_path: Path, name: str, document: s
 def test_a_table_without_a_header_has_numbers_for_names(tmp_path: Path) -> None:
     file = written(tmp_path, "kaba?\tkaba lode\tlode\t5\n", "a.tsv")
     names = dict(zip(NAMED, "1234", strict=True))
-    assert read(file, header=False, **names)[0].answers == (Gold("lode", 5),)
+    assert read(file, header=False, **names)[0].answers == (ReferenceAnswer("lode", 5),)
 
 
 def test_answer_text_and_answer_start_are_known_in_a_table(tmp_path: Path) -> None:
     table = "question,context,answer_text,answer_start\nkaba?,lode kaba lode,lode,10\n"
-    assert read(written(tmp_path, table, "a.csv"))[0].answers == (Gold("lode", 10),)
+    assert read(written(tmp_path, table, "a.csv"))[0].answers == (ReferenceAnswer("lode", 10),)
 
 
 def test_errors_list_all_missing_answers_and_all_repeated_ids(tmp_path: Path) -> None:
@@ -118,67 +122,69 @@ def test_errors_list_all_missing_answers_and_all_repeated_ids(tmp_path: Path) ->
 
 def test_each_window_of_a_question_without_an_answer_points_at_its_first_token() -> None:
     context = " ".join(["lode"] * 30)
-    some = [PassageExample("kaba", context, (), "here", unanswerable=True)]
-    items = head(max_length=16, stride=4).encode(some, tiny_run.tokenizer())
+    some = [QuestionExample("kaba", context, (), "here", unanswerable=True)]
+    items = answerer(max_length=16, stride=4).encode(some, tiny_run.tokenizer())
     assert len(items) > 3
     assert {item.target for item in items} == {(0, 0)}
 
 
-def decoded(nulls: list[float], threshold: float | None, *, may_be_none: bool = True) -> dict[str, Any]:
+def decoded(nulls: list[float], threshold: float | None, *, may_be_none: bool = True) -> AnswerPrediction:
     """Of windows with the same best span, log(0.06), and these sums of logits for none."""
-    facts = {"unanswerable": may_be_none, "null_threshold": 0.5}
-    task = Answer(head().config, torch.Generator(), facts, AnswerSettings(null_threshold=threshold))
+    task = answerer({"unanswerable": may_be_none}, {"null_threshold": 0.5}, null_threshold=threshold)
     some = []
     for null in nulls:
         logits = logits_of([0.1, 0.3, 0.1], [0.1, 0.2, 0.1])
         logits[0] = null / 2
         some.append(logits)
-    examples = [PassageExample("q", "a b c", (), "here")]
-    (found,) = task.decode(some, [item_of(UNITS) for _ in nulls], examples)
+    examples = [QuestionExample("q", "a b c", (), "here")]
+    (found,) = decode(task, some, [item_of(UNITS) for _ in nulls], examples)
     return found
 
 
 def test_there_is_an_answer_where_its_score_is_more_than_the_threshold_above_none() -> None:
     best = float(torch.tensor(0.06).log())
     found = decoded([best - 0.6], None)
-    assert (found["answer"], found["start"], found["end"]) == ("b", 2, 3)
-    assert found["null_score"] == pytest.approx(-0.6, abs=1e-5)
+    assert (found.answer, found.start, found.end) == ("b", 2, 3)
+    assert found.null_score == pytest.approx(-0.6, abs=1e-5)
     found = decoded([best - 0.4], None)
-    assert (found["answer"], found["start"], found["end"]) == ("", None, None)
-    assert found["n_best"][0]["answer"] == "b"
-    assert decoded([best - 0.4], 0.3)["answer"] == "b"  # the setting wins
-    assert decoded([best + 50], -1e9)["answer"] == "b"
-    assert decoded([best - 50], 1e9)["answer"] == ""
+    assert (found.answer, found.start, found.end) == ("", None, None)
+    assert found.n_best[0]["answer"] == "b"
+    assert decoded([best - 0.4], 0.3).answer == "b"  # the setting wins
+    assert decoded([best + 50], -1e9).answer == "b"
+    assert decoded([best - 50], 1e9).answer == ""
 
 
 def test_of_several_windows_the_least_score_of_none_counts() -> None:
     """As in the release: each window without the answer is sure that there is none."""
     found = decoded([20.0, -30.0], None)
-    assert found["answer"] == "b"
-    assert found["null_score"] == pytest.approx(-30 - float(torch.tensor(0.06).log()), abs=1e-4)
+    assert found.answer == "b"
+    assert found.null_score == pytest.approx(-30 - float(torch.tensor(0.06).log()), abs=1e-4)
 
 
 def test_a_model_whose_questions_all_had_answers_never_says_none() -> None:
     found = decoded([100.0], None, may_be_none=False)
-    assert found["answer"] == "b"
-    assert "null_score" not in found
+    assert found.answer == "b"
+    assert found.null_score is None
+    assert "null_score" not in found.to_dict()
 
 
-def said(answer: str, null: float, best: str) -> dict[str, Any]:
-    return {"answer": answer, "null_score": null, "n_best": [{"answer": best}], "tokens": 1, "tokens_read": 1}
+def said(answer: str, null: float, best: str) -> AnswerPrediction:
+    return AnswerPrediction(
+        answer=answer, null_score=null, n_best=[{"answer": best}], tokens=1, tokens_read=1
+    )
 
 
 def test_scores_are_those_of_the_second_script() -> None:
     with_answer = [
-        PassageExample("q", "x", (Gold("a black cat", 0), Gold("cat", 0)), "1"),
-        PassageExample("q", "x", (Gold("red dog", 0),), "2"),
+        QuestionExample("q", "x", (ReferenceAnswer("a black cat", 0), ReferenceAnswer("cat", 0)), "1"),
+        QuestionExample("q", "x", (ReferenceAnswer("red dog", 0),), "2"),
     ]
-    without = [PassageExample("q", "x", (), str(i), unanswerable=True) for i in (3, 4)]
+    without = [QuestionExample("q", "x", (), str(i), unanswerable=True) for i in (3, 4)]
     predictions = [
         said("Cat.", -5, "Cat."), said("", 2, "dog"), said("", 3, "x"), said("x", -1, "x"),
     ]  # fmt: skip
-    scores = head().score(predictions, [*with_answer, *without])
-    assert scores.numbers == {
+    scores = answerer().metrics.compute(predictions, [*with_answer, *without])
+    assert scores.values == {
         "f1": 0.5, "exact_match": 0.5, "examples": 4,
         "answerable_f1": 0.5, "answerable_exact_match": 0.5, "unanswerable_accuracy": 0.5,
     }  # fmt: skip
@@ -189,20 +195,22 @@ def test_scores_are_those_of_the_second_script() -> None:
 
 
 def test_chinese_answers_are_compared_by_their_characters() -> None:
-    some = [PassageExample("q", "x", (Gold("光荣公司", 0),), "1")]
-    scores = head().score([{"answer": "光荣", "tokens": 1, "tokens_read": 1}], some)
-    assert scores.numbers["f1"] == pytest.approx(2 / 3)
+    some = [QuestionExample("q", "x", (ReferenceAnswer("光荣公司", 0),), "1")]
+    scores = answerer().metrics.compute([AnswerPrediction(answer="光荣", tokens=1, tokens_read=1)], some)
+    assert scores.values["f1"] == pytest.approx(2 / 3)
     assert scores.details["rules"] == "cmrc"
     assert "CMRC 2018" in scores.notes[-1]
-    scores = head(rules="squad").score([{"answer": "光荣", "tokens": 1, "tokens_read": 1}], some)
-    assert scores.numbers["f1"] == 0
+    scores = answerer(rules="squad").metrics.compute(
+        [AnswerPrediction(answer="光荣", tokens=1, tokens_read=1)], some
+    )
+    assert scores.values["f1"] == 0
 
 
 def test_the_baseline_may_be_that_there_is_no_answer() -> None:
-    examples = [PassageExample("q", "x", (), str(i), unanswerable=True) for i in range(3)]
-    one = PassageExample("q", "x", (Gold("x", 0),), "4")
-    scores = head().baseline([*examples, one, one], [*examples, one])
-    assert scores.numbers["f1"] == 0.75
+    examples = [QuestionExample("q", "x", (), str(i), unanswerable=True) for i in range(3)]
+    one = QuestionExample("q", "x", (ReferenceAnswer("x", 0),), "4")
+    scores = answerer().metrics.baseline([*examples, one, one], [*examples, one])
+    assert scores.values["f1"] == 0.75
     assert "best_f1" not in scores.details
 
 
@@ -243,7 +251,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 
 
 def test_the_threshold_is_chosen_on_dev_and_kept_with_the_model(trained: bs.Model, tmp_path: Path) -> None:
-    threshold = read_folder(trained.model_folder).record["facts"]["null_threshold"]
+    threshold = read_folder(trained.model_folder).record["decoder_state"]["null_threshold"]
     dev = trained.path.parent / "dev.json"
     again = bs.load(trained.path).evaluate(dev)
     assert again["f1"] == trained.report["dev"]["f1"] == pytest.approx(again["best_f1"])
@@ -282,21 +290,21 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
     trained: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is chosen anew at each evaluation; the one after the best must not change it."""
-    stepped, fit, calls = Recorder.stepped, Answer.fit, [0]
+    stepped, calibrate, first = Recorder.stepped, QuestionAnsweringDecoder.calibrate, list[Tensor]()
 
     def signal_then_step(self: Recorder, number: int, *rest: Any) -> None:
         if number == 8:
             os.kill(os.getpid(), signal.SIGINT)
         stepped(self, number, *rest)
 
-    def worse_and_worse(self: Answer, *rest: Any) -> None:
-        fit(self, *rest)
-        calls[0] += 1
-        if calls[0] > 1:
-            self.null_threshold.fill_(1e6)
+    def worse_after_the_first(self: QuestionAnsweringDecoder, outputs: Outputs, *rest: Any) -> None:
+        calibrate(self, outputs, *rest)
+        first.append(outputs.per_item[0])
+        if not torch.equal(outputs.per_item[0], first[0]):
+            self.state["null_threshold"] = 1e6
 
     monkeypatch.setattr(Recorder, "stepped", signal_then_step)
-    monkeypatch.setattr(Answer, "fit", worse_and_worse)
+    monkeypatch.setattr(QuestionAnsweringDecoder, "calibrate", worse_after_the_first)
     settings = ["train.max_steps=60", "train.batch_size=4", "train.learning_rate=1e-6", "train.threads=1"]
     more = ["train.evaluate_every=1", "train.tensorboard=false"]
     files = {name: trained.path.parent / f"{name}.json" for name in ("train", "dev")}
@@ -313,5 +321,5 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
 def test_dev_with_unanswerable_questions_alone_is_a_warning(tmp_path: Path) -> None:
     train = read(written(tmp_path, squad(asked("kaba", 0))))
     dev = read(written(tmp_path, squad(asked("kaba", 0), none())))
-    (warning,) = Answer.overview_of_answers(train, dev, {}).warnings
+    (warning,) = answerer().report.data_summary(train, dev).warnings
     assert warning.startswith("1 question of dev has no answer, and all of train have one")

@@ -18,8 +18,11 @@ from bertsmith.artifacts.folder import read_folder
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder
-from bertsmith.tasks.batching import Item
-from bertsmith.tasks.multiple_choice.choose import ChoiceExample, Choose
+from bertsmith.tasks.batching import Item, Outputs
+from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.multiple_choice import TASK
+from bertsmith.tasks.multiple_choice.data import ChoiceExample, MultipleChoiceData
+from bertsmith.tasks.multiple_choice.decode import ChoicePrediction
 from bertsmith.tasks.settings import ChooseSettings
 
 SIZES = {
@@ -28,12 +31,16 @@ SIZES = {
 }  # fmt: skip
 
 
-def example(context: str, question: str, *choices: str, right: int | None = None) -> ChoiceExample:
-    return ChoiceExample(context, question, choices, right, "here")
+def example(context: str, question: str, *choices: str, label: int | None = None) -> ChoiceExample:
+    return ChoiceExample(context, question, choices, label, "here")
 
 
-def chooser(**settings: Any) -> Choose:
-    return Choose(bs.ModelConfig(**SIZES), torch.Generator(), {}, ChooseSettings(**settings))
+def chooser(**settings: Any) -> FittedTask:
+    return FittedTask.create(TASK, bs.ModelConfig(**SIZES), torch.Generator(), {}, ChooseSettings(**settings))
+
+
+def data(**settings: Any) -> MultipleChoiceData:
+    return MultipleChoiceData(ChooseSettings(**settings), {})
 
 
 def said(item: Item) -> list[str]:
@@ -47,7 +54,7 @@ def said(item: Item) -> list[str]:
 def test_a_question_stands_before_each_choice() -> None:
     items = chooser().encode(
         [
-            example("kaba lode", "migi", "nufo", "pezu riba", right=1),
+            example("kaba lode", "migi", "nufo", "pezu riba", label=1),
             example("kaba", "", "nufo", "pezu", "riba"),
             example("", "migi", "nufo", "pezu"),
         ],
@@ -71,9 +78,10 @@ def test_the_end_of_the_context_is_cut_and_choices_stay_whole() -> None:
         "[CLS] kaba lode [SEP] pezu sode tugi [SEP]",
     ]
     assert [(s.tokens, s.tokens_read) for s in item.sequences] == [(6, 5), (7, 5)]
-    (answer,) = model.decode([torch.zeros(2)], [item], [example(context, "pezu", "riba", "sode tugi")])
-    assert (answer["tokens"], answer["tokens_read"]) == (7, 5)
-    scores = model.score([answer], [example(context, "pezu", "riba", "sode tugi", right=0)])
+    text = example(context, "pezu", "riba", "sode tugi", label=0)
+    (answer,) = model.decoder.decode(Outputs([torch.zeros(2)]), [item], [text])
+    assert (answer.tokens, answer.tokens_read) == (7, 5)
+    scores = model.metrics.compute([answer], [text])
     assert scores.notes == ["1 text was cut; 2 tokens were not read"]
 
 
@@ -100,15 +108,16 @@ def test_logits_loss_and_gradients_are_the_references(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     folder = read_folder(tmp_path)
     encoder = folder.encoder()
-    model = Choose(encoder.config, torch.Generator(), {}, ChooseSettings())
+    fitted = FittedTask.create(TASK, encoder.config, torch.Generator(), {}, ChooseSettings())
+    model = fitted.model
     for part, module in model.parts.items():
         folder.load_into(part, module)
     texts = [
-        example("kaba lode migi", "nufo", "pezu", "riba sode", right=1),
-        example("tugi", "", "kade", "kagi kafo kazu", "lode", right=0),
-        example("lozu", "miba", "mide", "migi", "nuba nude", "pefo", right=3),
+        example("kaba lode migi", "nufo", "pezu", "riba sode", label=1),
+        example("tugi", "", "kade", "kagi kafo kazu", "lode", label=0),
+        example("lozu", "miba", "mide", "migi", "nuba nude", "pefo", label=3),
     ]
-    batch = model.collate(model.encode(texts, tiny_run.tokenizer()))
+    batch = model.collate(fitted.encode(texts, tiny_run.tokenizer()))
     loss = model.loss(encoder, batch)
     total = loss.reduce(model.counts(batch), model.loss_weights)
     total.backward()
@@ -117,17 +126,17 @@ def test_logits_loss_and_gradients_are_the_references(tmp_path: Path) -> None:
 
     wanted = []
     for text, row in zip(texts, mine, strict=True):  # the reference takes one number of choices at a time
-        (item,) = model.encode([text], tiny_run.tokenizer())
+        (item,) = fitted.encode([text], tiny_run.tokenizer())
         packed = model.collate([item]).packed
         ids, segments = packed.pad(packed.tokens), packed.pad(packed.segments)
         mask = packed.pad(torch.ones_like(packed.tokens))
-        out = theirs(ids[None], mask[None], segments[None], labels=torch.tensor([text.right]))
+        out = theirs(ids[None], mask[None], segments[None], labels=torch.tensor([text.label]))
         torch.testing.assert_close(row, out.logits[0], atol=1e-5, rtol=0)
         wanted.append(out.loss)
     torch.stack(wanted).mean().backward()
     torch.testing.assert_close(total, torch.stack(wanted).mean(), atol=1e-5, rtol=0)
     assert int(loss.num_correct["task"]) == sum(
-        int(row.argmax()) == t.right for row, t in zip(mine, texts, strict=True)
+        int(row.argmax()) == t.label for row, t in zip(mine, texts, strict=True)
     )
     for ours, their in (
         (model.head.chooser.linear.weight, theirs.classifier.weight),
@@ -140,13 +149,14 @@ def test_logits_loss_and_gradients_are_the_references(tmp_path: Path) -> None:
 
 def test_other_examples_in_a_batch_change_no_loss() -> None:
     """Of three choices, beside an example of eight: no softmax over what is not there."""
-    model = chooser().eval()
+    fitted = chooser()
+    model = fitted.model.eval()
     encoder = build_encoder(bs.ModelConfig(**SIZES), torch.Generator().manual_seed(0)).eval()
     texts = [
-        example("kaba", "", "lode", "migi", "nufo", right=2),
-        example("kaba", "", *tiny_run.WORDS[:8], right=5),
+        example("kaba", "", "lode", "migi", "nufo", label=2),
+        example("kaba", "", *tiny_run.WORDS[:8], label=5),
     ]
-    items = model.encode(texts, tiny_run.tokenizer())
+    items = fitted.encode(texts, tiny_run.tokenizer())
     alone = [model.loss(encoder, model.collate([item])).sums["task"] for item in items]
     together = model.loss(encoder, model.collate(items)).sums["task"]
     torch.testing.assert_close(together, alone[0] + alone[1])
@@ -159,34 +169,36 @@ def test_other_examples_in_a_batch_change_no_loss() -> None:
 
 def test_an_answer_has_index_text_and_all_scores() -> None:
     texts = [example("kaba", "", "x", "y", "z"), example("kaba", "", "x", "y")]
-    items = [Item(0, ()), Item(1, ())]
     model = chooser()
     items = model.encode(
         [example("kaba", "", *("lode",) * len(t.choices)) for t in texts], tiny_run.tokenizer()
     )
-    first, second = model.decode([torch.tensor([0.0, 1.0, 0.0]), torch.zeros(2)], items, texts)
+    outputs = Outputs([torch.tensor([0.0, 1.0, 0.0]), torch.zeros(2)])
+    first, second = model.decoder.decode(outputs, items, texts)
     e = 2.718281828459045
-    assert first["scores"] == pytest.approx([1 / (e + 2), e / (e + 2), 1 / (e + 2)])
-    assert (first["choice"], first["text"], first["score"]) == (1, "y", pytest.approx(e / (e + 2)))
-    assert (second["choice"], second["text"], second["scores"]) == (0, "x", [0.5, 0.5])
-    assert [(a["tokens"], a["tokens_read"]) for a in (first, second)] == [(2, 2), (2, 2)]
+    assert first.scores == pytest.approx([1 / (e + 2), e / (e + 2), 1 / (e + 2)])
+    assert (first.choice, first.text, first.score) == (1, "y", pytest.approx(e / (e + 2)))
+    assert (second.choice, second.text, second.scores) == (0, "x", [0.5, 0.5])
+    assert [(a.tokens, a.tokens_read) for a in (first, second)] == [(2, 2), (2, 2)]
+    assert list(first.to_dict()) == ["choice", "text", "score", "scores", "tokens", "tokens_read"]
 
 
 def test_accuracy_chance_and_a_baseline_that_never_looks() -> None:
     texts = [
-        example("a", "", "x", "y", right=1),
-        example("b", "", "x", "y", right=0),
-        example("c", "", *"vwxyz", right=4),
-        example("d", "", *"vwxyz", right=4),
+        example("a", "", "x", "y", label=1),
+        example("b", "", "x", "y", label=0),
+        example("c", "", *"vwxyz", label=4),
+        example("d", "", *"vwxyz", label=4),
     ]
-    guesses = [{"choice": i, "tokens": 2, "tokens_read": 2} for i in (1, 1, 4, 4)]
-    scores = chooser().score(guesses, texts)
-    assert scores.numbers == {"accuracy": 0.75, "examples": 4}
+    guesses = [ChoicePrediction(choice=i, tokens=2, tokens_read=2) for i in (1, 1, 4, 4)]
+    metrics = chooser().metrics
+    scores = metrics.compute(guesses, texts)
+    assert scores.values == {"accuracy": 0.75, "examples": 4}
     assert scores.details["chance"] == pytest.approx((0.5 + 0.5 + 0.2 + 0.2) / 4)
     assert scores.details["choices"] == {
         "2": {"accuracy": 0.5, "examples": 2}, "5": {"accuracy": 1.0, "examples": 2},
     }  # fmt: skip
-    assert chooser().baseline(texts, texts).numbers["accuracy"] == 0.75  # position 4, else the last
+    assert metrics.baseline(texts, texts).values["accuracy"] == 0.75  # position 4, else the last
 
 
 def test_the_overview_has_positions_contradictions_and_repeats() -> None:
@@ -198,7 +210,7 @@ def test_the_overview_has_positions_contradictions_and_repeats() -> None:
         ChoiceExample("b", "?", ("z", "x", "y"), 0, "f:5"),  # f:4 again
     ]
     dev = [ChoiceExample("c", "?", ("x", "y"), 1, "g:1"), ChoiceExample("d", "?", ("x", "y"), 1, "g:2")]
-    found = Choose.overview(train, dev, {})
+    found = chooser().report.data_summary(train, dev)
     assert found.details["positions"] == {"train": {"0": 3, "1": 1, "2": 1}, "dev": {"1": 2}}
     assert found.tables[0].title == "position of the right choice (2 to 3 choices)"
     assert found.tables[0].rows[0] == ["0", "3", "60.0%", "0", "0.0%"]
@@ -210,8 +222,8 @@ def test_the_overview_has_positions_contradictions_and_repeats() -> None:
 
 
 def test_questions_about_one_context_stay_together() -> None:
-    assert Choose.content(example("kaba", "?", "x", "y")) == Choose.content(example("kaba", "!", "z", "y"))
-    assert Choose.content(example("", "kaba", "x", "y")) == "kaba"
+    assert example("kaba", "?", "x", "y").group_key == example("kaba", "!", "z", "y").group_key
+    assert example("", "kaba", "x", "y").group_key == "kaba"
 
 
 def test_an_id_that_occurs_twice_is_refused_with_both_places(tmp_path: Path) -> None:
@@ -219,7 +231,7 @@ def test_an_id_that_occurs_twice_is_refused_with_both_places(tmp_path: Path) -> 
     row = json.dumps({"id": "q", "context": "kaba", "choices": ["x", "y"], "label": 0})
     file.write_text(f"{row}\n{row}\n")
     with pytest.raises(InputError) as caught:
-        Choose.read(file, ChooseSettings())
+        data().read(file)
     assert (caught.value.code, caught.value.location) == ("duplicate_id", f"{file}:2")
     assert f"{file}:1" in caught.value.message
 
@@ -227,16 +239,16 @@ def test_an_id_that_occurs_twice_is_refused_with_both_places(tmp_path: Path) -> 
 def test_a_row_is_written_as_it_is_read_again(tmp_path: Path) -> None:
     whole = ChoiceExample("kaba", "?", ("B", "1", "A"), 2, "here", "q7")
     file = tmp_path / "a.jsonl"
-    file.write_text(json.dumps(Choose.as_row(whole, ChooseSettings())))
-    (again,) = Choose.read(file, ChooseSettings())
-    assert Choose.as_row(again, ChooseSettings()) == Choose.as_row(whole, ChooseSettings())
+    file.write_text(json.dumps(data().to_row(whole)))
+    (again,) = data().read(file)
+    assert data().to_row(again) == data().to_row(whole)
 
 
 def test_a_row_with_fewer_choices_than_columns_is_written_and_read(tmp_path: Path) -> None:
     """As a split writes the rows of a table whose last columns are empty."""
-    settings = ChooseSettings(choices_column="A,B,C,D", label_column="key", first_index=1)
+    reader = data(choices_column="A,B,C,D", label_column="key", first_index=1)
     whole = ChoiceExample("kaba", "?", ("x", "y"), 1, "here", "q7")
-    row = Choose.as_row(whole, settings)
+    row = reader.to_row(whole)
     assert row == {
         "id": "q7",
         "context": "kaba",
@@ -249,8 +261,8 @@ def test_a_row_with_fewer_choices_than_columns_is_written_and_read(tmp_path: Pat
     }
     file = tmp_path / "a.jsonl"
     file.write_text(json.dumps(row))
-    (again,) = Choose.read(file, settings)
-    assert (again.choices, again.right) == (("x", "y"), 1)
+    (again,) = reader.read(file)
+    assert (again.choices, again.label) == (("x", "y"), 1)
 
 
 # A model

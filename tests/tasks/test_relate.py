@@ -19,8 +19,11 @@ from bertsmith.errors import InputError
 from bertsmith.io.related import of_tagged
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item
-from bertsmith.tasks.relation_extraction.relate import Relate, RelationItem
-from bertsmith.tasks.relation_extraction.relations import RelationExample, with_markers
+from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.relation_extraction import TASK
+from bertsmith.tasks.relation_extraction.data import RelationData, RelationExample
+from bertsmith.tasks.relation_extraction.decode import RelationPrediction
+from bertsmith.tasks.relation_extraction.encode import RelationItem, with_markers
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -41,11 +44,11 @@ def example(text: str, relation: str | None = None, place: str = "here") -> Rela
     return RelationExample(*of_tagged(text, place), relation, place)
 
 
-def relater(**settings: Any) -> Relate:
-    facts = Relate.learnt(
-        [example("<e1>a</e1> <e2>b</e2>", label) for label in LABELS], RelateSettings(), None
-    )
-    return Relate(bs.ModelConfig(**SIZES), torch.Generator(), facts, RelateSettings(**settings))
+def relater(**settings: Any) -> FittedTask:
+    examples = [example("<e1>a</e1> <e2>b</e2>", label) for label in LABELS]
+    metadata = RelationData(RelateSettings(), {}).fit_metadata(examples, None)
+    config = bs.ModelConfig(**SIZES)
+    return FittedTask.create(TASK, config, torch.Generator(), metadata, RelateSettings(**settings))
 
 
 def said(item: Item) -> str:
@@ -148,13 +151,14 @@ def test_the_rows_are_the_markers_with_every_kind_of_tokenizer(
 
 
 def test_the_loss_reads_the_states_at_both_markers() -> None:
-    model = relater().eval()
+    fitted = relater()
+    model = fitted.model.eval()
     encoder = build_encoder(bs.ModelConfig(**SIZES), torch.Generator().manual_seed(0)).eval()
     texts = [
         example("kaba <e1>lode</e1> migi <e2>nufo</e2>", "Cause(e1,e2)"),
         example("<e2>kaba</e2> <e1>lode</e1>", "Part(e1,e2)"),
     ]
-    items = model.encode(texts, read_by())
+    items = fitted.encode(texts, read_by())
     batch = model.collate(items)
     loss = model.loss(encoder, batch)
     linear = model.head.relater.linear
@@ -172,30 +176,30 @@ def test_scores_are_semevals_and_tacreds() -> None:
     truth = ["Cause(e1,e2)", "Cause(e1,e2)", "Cause(e2,e1)", "Part(e1,e2)", "Part(e1,e2)", "Other", "Other"]
     guess = ["Cause(e1,e2)", "Cause(e2,e1)", "Cause(e2,e1)", "Part(e1,e2)", "Other", "Part(e1,e2)", "Other"]
     texts = [example("<e1>a</e1> <e2>b</e2>", label) for label in truth]
-    answers = [{"label": label, "tokens": 6, "tokens_read": 6} for label in guess]
+    answers = [RelationPrediction(label=label, tokens=6, tokens_read=6) for label in guess]
     model = relater()
-    scores = model.score(answers, texts)
-    assert scores.numbers["macro_f1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
-    assert scores.numbers["micro_f1"] == pytest.approx(6 / 10)
-    assert scores.numbers["accuracy"] == pytest.approx(4 / 7)
+    scores = model.metrics.compute(answers, texts)
+    assert scores.values["macro_f1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert scores.values["micro_f1"] == pytest.approx(6 / 10)
+    assert scores.values["accuracy"] == pytest.approx(4 / 7)
     assert scores.details["relations"]["Cause"]["wrong_direction"] == 1
     assert scores.notes == ["answers of the right relation in the wrong direction, which are wrong: 1"]
-    assert (model.decides, scores.details["none_label"]) == ("macro_f1", "Other")
+    assert (model.metrics.primary_metric, scores.details["none_label"]) == ("macro_f1", "Other")
     with pytest.raises(InputError) as caught:
-        model.under(RelateSettings(none_label="Part(e1,e2)")).score(answers, texts)
+        model.with_settings(RelateSettings(none_label="Part(e1,e2)")).metrics.compute(answers, texts)
     assert (caught.value.code, caught.value.argument) == ("none_label_has_direction", "none_label")
     strange = [*texts[:-1], example("<e1>a</e1> <e2>b</e2>", "New(e1,e2)")]
-    scores = model.score(answers, strange)
+    scores = model.metrics.compute(answers, strange)
     assert scores.notes[1:] == [
         "examples with a relation that the model never saw: 1 (New(e1,e2)); each counts as wrong"
     ]
-    assert scores.numbers["accuracy"] == pytest.approx(3 / 7)
+    assert scores.values["accuracy"] == pytest.approx(3 / 7)
 
 
 def test_which_label_means_no_relation() -> None:
     def learnt(*labels: str, **settings: Any) -> dict[str, Any]:
         examples = [example("<e1>a</e1> <e2>b</e2>", label, f"f:{i}") for i, label in enumerate(labels)]
-        return dict(Relate.learnt(examples, RelateSettings(**settings), None))
+        return dict(RelationData(RelateSettings(**settings), {}).fit_metadata(examples, None))
 
     assert learnt("b", "no_relation")["none"] == "no_relation"
     assert learnt("b", "a") == {"labels": ["a", "b"], "numbered": False, "none": None}
@@ -223,7 +227,9 @@ def test_the_overview_has_labels_contradictions_and_repeats() -> None:
         example(text.format(2), "b", "f:4"),
         example(text.format(2), "b", "f:5"),
     ]
-    found = Relate.overview(train, [example(text.format(3), "a", "g:1")], {"labels": ["a", "b"]})
+    metadata = {"labels": ["a", "b"]}
+    fitted = FittedTask.create(TASK, bs.ModelConfig(**SIZES), torch.Generator(), metadata, RelateSettings())
+    found = fitted.report.data_summary(train, [example(text.format(3), "a", "g:1")])
     assert found.details["labels"]["train"] == {"a": 1, "b": 4}
     assert any(
         "1 text occurs with different labels" in said and "'a' (f:1), 'b' (f:2)" in said
@@ -232,14 +238,14 @@ def test_the_overview_has_labels_contradictions_and_repeats() -> None:
     assert any(
         said.startswith("1 training example repeats an earlier one: f:5 is f:4") for said in found.warnings
     )
-    assert Relate.content(train[0]) == Relate.content(train[2])
+    assert train[0].group_key == train[2].group_key
 
 
 def test_a_number_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text('1\t"<e1>a</e1> <e2>b</e2>"\nOther\n\n' * 2)
     with pytest.raises(InputError) as caught:
-        Relate.read(file, RelateSettings())
+        RelationData(RelateSettings(), {}).read(file)
     assert (caught.value.code, caught.value.location) == ("duplicate_id", f"{file}:4")
     assert f"{file}:1" in caught.value.message
 
@@ -247,9 +253,10 @@ def test_a_number_that_occurs_twice_is_refused(tmp_path: Path) -> None:
 def test_a_row_is_written_as_it_is_read_again(tmp_path: Path) -> None:
     whole = RelationExample("kaba lode", (0, 4), (5, 9), "r", "here", "7")
     file = tmp_path / "a.jsonl"
-    file.write_text(json.dumps(Relate.as_row(whole, RelateSettings())))
-    (again,) = Relate.read(file, RelateSettings())
-    assert Relate.as_row(again, RelateSettings()) == Relate.as_row(whole, RelateSettings())
+    data = RelationData(RelateSettings(), {})
+    file.write_text(json.dumps(data.to_row(whole)))
+    (again,) = data.read(file)
+    assert data.to_row(again) == data.to_row(whole)
 
 
 # A model

@@ -17,7 +17,7 @@ from bertsmith.loss import distillation_kl
 from bertsmith.tasks.batching import TaskBatch
 from bertsmith.tasks.classification.multilabel import ManyLabels
 from bertsmith.tasks.classification.regress import Regress
-from bertsmith.tasks.question_answering.answer import Answer
+from bertsmith.tasks.question_answering.model import QuestionAnsweringModel
 from bertsmith.tasks.tagging.tag import Tag
 from bertsmith.tasks.task import Task
 from run_equality import killed_in
@@ -58,7 +58,9 @@ def test_tags_are_compared_at_words() -> None:
 
 def test_ends_of_answers_are_compared_over_the_tokens() -> None:
     own, wanted = drawn(7, 2, seed=0), drawn(7, 2, seed=1)
-    found = Answer.apart(None, own.split([3, 4]), wanted.split([3, 4]), rows([]), 1.0)
+    found = QuestionAnsweringModel.distillation_loss(
+        None, own.split([3, 4]), wanted.split([3, 4]), rows([]), 1.0
+    )
     parts = [
         kl(w[:, end].softmax(0), o[:, end].softmax(0))
         for o, w in zip(own.split([3, 4]), wanted.split([3, 4]), strict=True)

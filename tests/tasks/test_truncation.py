@@ -9,17 +9,15 @@ import torch
 
 import bertsmith as bs
 import tiny_run
-from bertsmith.tasks.classification.classify import Classify
-from bertsmith.tasks.classification.texts import TextExample
-from bertsmith.tasks.question_answering.passages import Gold, PassageExample
-from bertsmith.tasks.relation_extraction.relate import Relate
-from bertsmith.tasks.relation_extraction.relations import RelationExample
-from bertsmith.tasks.settings import ClassSettings, RelateSettings, TagSettings
-from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.tagging.tagged import TagExample
+from bertsmith.tasks.fitted import FittedTask
+from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
+from bertsmith.tasks.registry import get_task
+from bertsmith.tasks.relation_extraction.data import RelationExample
+from bertsmith.tasks.tagging.sentences import TagExample
+from bertsmith.tasks.texts import TextExample
 from bertsmith.tasks.truncation import Coverage, TruncationStats, group_by_example
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from squad_data import PASSAGE, head
+from squad_data import PASSAGE, answerer
 
 WORDS = tiny_run.WORDS
 
@@ -31,6 +29,15 @@ def config(tokens: int = len(tiny_run.TOKENS)) -> bs.ModelConfig:
     )  # fmt: skip
 
 
+def fitted(
+    task: str, metadata: dict[str, Any], tokens: int = len(tiny_run.TOKENS), **settings: Any
+) -> FittedTask:
+    declaration = get_task(task)
+    return FittedTask.create(
+        declaration, config(tokens), torch.Generator(), metadata, declaration.settings_type(**settings)
+    )
+
+
 def tagged(words: int) -> TagExample:
     return TagExample(tuple(WORDS[:words]), ("O",) * words, "here")
 
@@ -39,25 +46,24 @@ def tagged(words: int) -> TagExample:
     ("stride", "read", "windows"), [(None, Coverage(15, 6, 6), 1), (4, Coverage(15, 15, 6, 4), 4)]
 )
 def test_a_text_is_cut_or_read_in_windows(stride: int | None, read: Coverage, windows: int) -> None:
-    settings = ClassSettings(max_length=8, stride=stride)
-    task = Classify(config(), torch.Generator(), {"labels": ["a", "b"], "pairs": False}, settings)
+    task = fitted("classify", {"labels": ["a", "b"], "pairs": False}, max_length=8, stride=stride)
     items = task.encode([TextExample(" ".join(WORDS[:15]), None, "a", "here")], tiny_run.tokenizer())
     assert len(items) == windows
-    assert task.account(items).coverages == [read]
+    assert task.truncation(items).coverages == [read]
 
 
 def test_tags_behind_the_first_window_would_be_lost() -> None:
     facts = {"labels": ["B-X", "O"], "scheme": "iob2", "usual": "O"}
-    task = Tag(config(), torch.Generator(), facts, TagSettings(max_length=8))
+    task = fitted("tag", facts, max_length=8)
     items = task.encode([tagged(15), tagged(2)], tiny_run.tokenizer())
-    account = task.account(items)
+    account = task.truncation(items)
     long = len(next(group_by_example(items)))
     assert account.coverages == [Coverage(15, 15, 6, long, 15, 15, 6), Coverage(2, 2, 2, 1, 2, 2, 2)]
     assert account.truncation_messages() == []
     assert account.window_messages() == [
         "1 of 2 texts is read in windows of 8 tokens; without them 9 tokens (52.9 %) and 9 tags would be cut"
     ]
-    assert account.document() == {
+    assert account.to_dict() == {
         "limit": 8, "special_tokens": 2, "texts": 2, "tokens": 17, "tags": 17, "in_windows": 1,
         "cut": {"texts": 0, "tokens": 0, "tags": 0}, "without_windows": {"texts": 1, "tokens": 9, "tags": 9},
     }  # fmt: skip
@@ -77,26 +83,26 @@ def test_tags_behind_the_first_window_would_be_lost() -> None:
 def test_an_answer_counts_where_a_window_has_all_of_it(
     stride: int, answer: str | None, read: Coverage
 ) -> None:
-    gold = () if answer is None else (Gold(answer, PASSAGE.index(answer)),)
-    example = PassageExample("kaba lode", PASSAGE, gold, "here", unanswerable=answer is None)
-    model = head(max_length=12, stride=stride)
-    account = model.account(model.encode([example], tiny_run.tokenizer()))
+    gold = () if answer is None else (ReferenceAnswer(answer, PASSAGE.index(answer)),)
+    example = QuestionExample("kaba lode", PASSAGE, gold, "here", unanswerable=answer is None)
+    model = answerer(max_length=12, stride=stride)
+    account = model.truncation(model.encode([example], tiny_run.tokenizer()))
     assert account.coverages == [read]
     said = account.truncation_messages()
     assert said == (
-        ["1 answer is whole in no window, and not learnt"] if read.given > read.given_read else []
+        ["1 answer is whole in no window, and not learnt"] if read.annotations > read.annotations_read else []
     )
 
 
 def test_a_relation_far_from_the_beginning_is_read_all_the_same() -> None:
     tokens = [*tiny_run.TOKENS, "@", "#"]
     labels: dict[str, Any] = {"labels": ["a", "b"], "numbered": False, "none": None}
-    task = Relate(config(len(tokens)), torch.Generator(), labels, RelateSettings(max_length=12))
+    task = fitted("relate", labels, len(tokens), max_length=12)
     words = WORDS[:9]
     text = " ".join(words)
     spans = [(text.index(word), text.index(word) + len(word)) for word in words[7:]]
     known = Tokenizer.from_vocabulary(tokens, lowercase=True, max_length=64)
-    account = task.account(task.encode([RelationExample(text, *spans, "a", "here")], known))
+    account = task.truncation(task.encode([RelationExample(text, *spans, "a", "here")], known))
     assert account.coverages == [Coverage(13, 10, 10, 1, 1, 1, 0)]
     assert account.window_messages() == [
         "1 relation beyond the first 12 tokens of a text is read all the same"
@@ -107,8 +113,8 @@ def test_accounts_add_up() -> None:
     one, other = TruncationStats("", 8), TruncationStats("", 8, 2, [Coverage(9, 6, 6), Coverage(1, 1, 1)])
     one.add(other)
     one.add(TruncationStats("", 8, 2, [Coverage(10, 6, 6)]))
-    assert one.document()["cut"] == {"texts": 2, "tokens": 7}
-    assert one.document()["special_tokens"] == 2
+    assert one.to_dict()["cut"] == {"texts": 2, "tokens": 7}
+    assert one.to_dict()["special_tokens"] == 2
     assert one.truncation_messages(" (a remedy)") == [
         "2 of 3 texts are longer than the model reads; 7 tokens (35.0 %) are not seen (a remedy)"
     ]
