@@ -8,8 +8,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import tiny_run
-from bertsmith.tasks.task import task_type
+from bertsmith.models.config import ModelConfig
+from bertsmith.tasks.base import Metadata, TaskData, TaskReport
+from bertsmith.tasks.fitted import FittedTask, create_report
+from bertsmith.tasks.registry import get_task
+
+
+def task_data(name: str, settings: Any) -> TaskData:
+    """Return the part that reads the examples of a task."""
+    data: TaskData = get_task(name).part("data")(settings, {})
+    return data
+
+
+def task_report(name: str, metadata: Metadata, settings: Any = None) -> TaskReport:
+    """Return the part that presents the examples of a task, with its metrics."""
+    task = get_task(name)
+    return create_report(task, metadata, settings or task.settings_type())
+
+
+def fitted_task(
+    name: str, config: ModelConfig, generator: torch.Generator, metadata: Metadata, settings: Any
+) -> FittedTask:
+    """Return a task whose model is in evaluation mode."""
+    task = FittedTask.create(get_task(name), config, generator, metadata, settings)
+    task.model.eval()
+    return task
 
 
 def tagged(file: Path, seed: int) -> Path:
@@ -145,6 +171,5 @@ STEPS = [
 HEADED = [
     name
     for name in FILES
-    if "head" in task_type(name.split()[0]).settings_type.model_fields
-    and name not in ("tag crf", "tag roles")
+    if "head" in get_task(name.split()[0]).settings_type.model_fields and name not in ("tag crf", "tag roles")
 ]

@@ -6,15 +6,14 @@ import pytest
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import join_names
-from bertsmith.tasks.classification.classify import Classify, label_names
-from bertsmith.tasks.classification.regress import Regress
-from bertsmith.tasks.classification.texts import TextExample
+from bertsmith.tasks.classification.data import collect_labels
 from bertsmith.tasks.data_checks import LabelCounts, excerpt, summarize_labels
 from bertsmith.tasks.labels import LabelMap, label_metadata
 from bertsmith.tasks.results import DataSummary
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.tagging.tagged import TagExample
+from bertsmith.tasks.tagging.sentences import TagExample
+from bertsmith.tasks.texts import TextExample
+from task_files import task_data, task_report
 
 
 def labels(file: str, **times: int) -> LabelCounts:
@@ -24,7 +23,7 @@ def labels(file: str, **times: int) -> LabelCounts:
 
 def overview(train: LabelCounts, dev: LabelCounts | None = None) -> DataSummary:
     return summarize_labels(
-        train, labels("dev.csv", **train.times) if dev is None else dev, list(train.times)
+        train, labels("dev.csv", **train.counts) if dev is None else dev, list(train.counts)
     )
 
 
@@ -109,42 +108,50 @@ def test_what_dev_does_not_have_and_train_does_not_have() -> None:
         "1 label has no training example: 'hope'",
         "2 labels of train are missing in dev, so its scores say nothing of them: 'fear', 'awe'",
     ]
-    (one,) = summarize_labels(train, labels("b.csv", joy=9), list(train.times)).warnings
+    (one,) = summarize_labels(train, labels("b.csv", joy=9), list(train.counts)).warnings
     assert one.startswith("everything in dev has the label 'joy', so its scores say nothing of the others")
 
 
 def test_empty_texts_and_equal_texts_with_different_labels() -> None:
     train = texts([("kaba", "joy"), ("", "fear"), ("kaba", "fear"), ("  ", "joy"), ("lode", "joy")])
-    said = Classify.overview(
-        train, texts([("lode", "fear")], "dev.csv"), {"labels": ["fear", "joy"]}
-    ).warnings
+    said = (
+        task_report("classify", {"labels": ["fear", "joy"]})
+        .data_summary(train, texts([("lode", "fear")], "dev.csv"))
+        .warnings
+    )
     first = "'kaba' has 'joy' (train.csv:2), 'fear' (train.csv:4)"
     assert any(one.startswith(f"2 texts occur with different labels: {first}, ") for one in said)
     assert "2 texts are empty: train.csv:3, train.csv:5: fill them in, or remove these rows" in said
 
 
 def test_numbers_as_labels_have_a_finding_with_advice() -> None:
-    few = Classify.overview(texts([("a", "0"), ("b", "1"), ("c", "2")] * 2), [], {"labels": ["0", "1", "2"]})
+    few = task_report("classify", {"labels": ["0", "1", "2"]}).data_summary(
+        texts([("a", "0"), ("b", "1"), ("c", "2")] * 2), []
+    )
     (said,) = (line for line in few.warnings if "numbers" in line)
     assert "label_names" in said
     assert "finetune regress" in said
     many = [str(i) for i in range(40)]
-    found = Classify.overview(texts([(f"t{i}", i) for i in many * 2]), [], {"labels": many})
+    found = task_report("classify", {"labels": many}).data_summary(
+        texts([(f"t{i}", i) for i in many * 2]), []
+    )
     assert any("40 different numbers" in line and "finetune regress" in line for line in found.warnings)
-    words = Classify.overview(texts([("a", "x"), ("b", "y")] * 2), [], {"labels": ["x", "y"]})
+    words = task_report("classify", {"labels": ["x", "y"]}).data_summary(
+        texts([("a", "x"), ("b", "y")] * 2), []
+    )
     assert not [line for line in words.warnings if "numbers" in line]
 
 
 def test_measures_are_not_learnt_as_classes() -> None:
     with pytest.raises(InputError) as caught:
-        label_names(texts([(f"t{i}", f"{i / 7:.3f}") for i in range(12)]))
+        collect_labels(texts([(f"t{i}", f"{i / 7:.3f}") for i in range(12)]))
     assert (caught.value.code, caught.value.location) == ("labels_are_numbers", "train.csv:2")
-    assert label_names(texts([(f"t{i}", ("0.5", "1.0")[i % 2]) for i in range(12)])) == ["0.5", "1.0"]
+    assert collect_labels(texts([(f"t{i}", ("0.5", "1.0")[i % 2]) for i in range(12)])) == ["0.5", "1.0"]
 
 
 def test_numbers_have_a_table_of_their_spread() -> None:
     train, dev = texts([("a", "1"), ("b", "2.5"), ("a", "3")]), texts([("c", "2")], "dev.csv")
-    found = Regress.overview(train, dev, {})
+    found = task_report("regress", {}).data_summary(train, dev)
     assert found.details["numbers"]["train"] == pytest.approx(
         {"count": 3, "mean": 6.5 / 3, "deviation": 0.849837, "lowest": 1, "highest": 3}, rel=1e-5
     )
@@ -156,7 +163,7 @@ def test_numbers_have_a_table_of_their_spread() -> None:
 
 def test_tags_are_counted_word_by_word() -> None:
     train = [TagExample(("kaba", "lode"), ("0", "1"), "a.conll:1"), TagExample(("mi",), ("0",), "a.conll:4")]
-    found = Tag.overview(train, train[:1], {"labels": ["O", "NAME"], "numbered": True})
+    found = task_report("tag", {"labels": ["O", "NAME"], "numbered": True}).data_summary(train, train[:1])
     assert found.details["labels"] == {"train": {"O": 2, "NAME": 1}, "dev": {"O": 1, "NAME": 1}}
     assert found.warnings == [
         "1 label occurs only once in training: 'NAME' (a.conll:1): too little to learn from"
@@ -178,10 +185,10 @@ def test_codes_have_names() -> None:
 
 def test_an_unknown_label_is_compared_with_the_known_ones() -> None:
     naming = LabelMap(["joy", "Sadness", "fear"])
-    error = naming.unknown("sadnes", "dev.csv:7", "label_column")
+    error = naming.unknown_label_error("sadnes", "dev.csv:7", "label_column")
     assert (error.code, error.location, error.argument) == ("unknown_label", "dev.csv:7", "label_column")
     assert "'Sadness'?" in str(error)
-    assert "did you mean" not in str(naming.unknown("hope", "dev.csv:7", "label_column"))
+    assert "did you mean" not in str(naming.unknown_label_error("hope", "dev.csv:7", "label_column"))
 
 
 def test_lists_and_texts_are_cut_for_a_sentence() -> None:
@@ -196,13 +203,15 @@ def test_of_entities_it_is_types_that_are_rare_or_missing() -> None:
     rows = [("I-PER", "B-PER", "O"), ("I-PER", "O", "I-LOC"), ("I-LOC", "O", "I-ORG")]
     train = [TagExample((f"w{n}",) * 3, row, f"t:{n}") for n, row in enumerate(rows, 1)]
     dev = [TagExample(("v",) * 3, ("I-PER", "I-LOC", "I-NEW"), "d:1")]
-    facts = Tag.learnt(train, TagSettings(), None)
+    facts = task_data("tag", TagSettings()).fit_metadata(train, None)
     assert (facts["scheme"], facts["trained"]) == ("iob1", "iobes")
-    said = Tag.overview(train, dev, facts).warnings
+    said = task_report("tag", facts).data_summary(train, dev).warnings
     assert said == [
         "1 label occurs only once in training: 'ORG' (t:3, word 3): too little to learn from",
         "1 label of dev does not occur in training, so the model cannot learn it: 'NEW' (d:1, word 3)",
         "1 label of train is missing in dev, so its scores say nothing of it: 'ORG'",
     ]
-    as_written = Tag.learnt(train, TagSettings(scheme="as_written"), None)
-    assert any("'B-PER' (t:1)" in one for one in Tag.overview(train, dev, as_written).warnings)
+    as_written = task_data("tag", TagSettings(scheme="as_written")).fit_metadata(train, None)
+    assert any(
+        "'B-PER' (t:1)" in one for one in task_report("tag", as_written).data_summary(train, dev).warnings
+    )

@@ -15,7 +15,7 @@ import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.tag import Tag
+from task_files import fitted_task, task_data
 
 PLAIN = TagSettings()
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "tasks"
@@ -41,26 +41,26 @@ def written(path: Path, text: str) -> Path:
 
 def test_a_predicate_is_an_example_and_its_own_v_no_role(tmp_path: Path) -> None:
     file = written(tmp_path / "a.conllu", f"{TWO}\n{NONE}\n{TWO}")
-    found = Tag.read(file, PLAIN)
+    found = task_data("tag", PLAIN).read(file)
     assert [(e.predicate, e.tags) for e in found[:2]] == [
         (1, ("B-ARG0", "O", "O")),
         (2, ("O", "B-ARGM-TMP", "O")),
     ]
-    assert [e.place for e in found] == [f"{file}:2"] * 2 + [f"{file}:10"] * 2
-    assert len({Tag.content(e) for e in found}) == 1  # on one side of a split
-    assert len({Tag.question(e) for e in found}) == 2  # and no contradiction
-    assert Tag.asked(found[1]) == {"words": "kaba lode migi", "predicate": "migi"}
-    tags = Tag.read(file, TagSettings(tag_column="UPOS"))  # a column that is named is read
+    assert [e.location for e in found] == [f"{file}:2"] * 2 + [f"{file}:10"] * 2
+    assert len({e.group_key for e in found}) == 1  # on one side of a split
+    assert len({e.question_key for e in found}) == 2  # and no contradiction
+    assert found[1].display_inputs == {"words": "kaba lode migi", "predicate": "migi"}
+    tags = task_data("tag", TagSettings(tag_column="UPOS")).read(file)  # a column that is named is read
     assert [(e.predicate, e.tags) for e in tags[:1]] == [(None, ("_", "_", "_"))]
 
 
 def test_roles_may_be_spans_and_stand_in_any_column(tmp_path: Path) -> None:
     file = written(tmp_path / "a.conll", "kaba - B-A0\nlode - I-A0\nmigi go B-V\n")
-    (found,) = Tag.read(file, TagSettings(predicate_column="2"))
+    (found,) = task_data("tag", TagSettings(predicate_column="2")).read(file)
     assert (found.predicate, found.tags) == (2, ("B-A0", "I-A0", "O"))
     line = {"words": ["kaba", "lode"], "tags": ["B-A0", "O"], "predicate": 1}
-    (found,) = Tag.read(written(tmp_path / "a.jsonl", json.dumps(line)), PLAIN)
-    assert (found.predicate, Tag.as_row(found, PLAIN)) == (1, line)
+    (found,) = task_data("tag", PLAIN).read(written(tmp_path / "a.jsonl", json.dumps(line)))
+    assert (found.predicate, task_data("tag", PLAIN).to_row(found)) == (1, line)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_faults_have_a_code_and_a_location(
 ) -> None:
     file = written(tmp_path / name, text)
     with pytest.raises(InputError) as caught:
-        Tag.read(file, PLAIN)
+        task_data("tag", PLAIN).read(file)
     assert (caught.value.code, caught.value.location) == (code, f"{file}:{line}")
 
 
@@ -103,7 +103,7 @@ def test_a_model_of_roles_is_asked_with_predicates(roles: bs.Model, tmp_path: Pa
         roles.predict([words])
     assert (caught.value.code, caught.value.location) == ("predicate_missing", "text 1")
     (item,) = roles.task.encode(
-        Tag.of_inputs({"words": [words], "predicate": [1]}, PLAIN, ["1"]), roles.tokenizer
+        task_data("tag", PLAIN).from_inputs({"words": [words], "predicate": [1]}, ["1"]), roles.tokenizer
     )
     (sequence,) = item.sequences
     tokens = [roles.tokenizer.tokens[i] for i in sequence.ids]
@@ -132,10 +132,10 @@ def test_files_of_roles_are_scored_predicted_and_written(roles: bs.Model, tmp_pa
 
 
 def test_a_tagger_of_other_tags_refuses_a_file_of_roles(roles: bs.Model, tmp_path: Path) -> None:
-    plain = dict(roles.task.facts) | {"roles": False}
-    task = Tag(roles.folder.config, roles.place.init_generator, plain, PLAIN)
+    plain = dict(roles.task.metadata) | {"roles": False}
+    task = fitted_task("tag", roles.folder.config, roles.place.init_generator, plain, PLAIN)
     with pytest.raises(InputError) as caught:
-        task.encode(Tag.read(written(tmp_path / "a.conllu", TWO), PLAIN), roles.tokenizer)
+        task.encode(task_data("tag", PLAIN).read(written(tmp_path / "a.conllu", TWO)), roles.tokenizer)
     assert (caught.value.code, caught.value.argument) == ("predicates_unsupported", "tag_column")
 
 
@@ -147,7 +147,7 @@ def test_universal_propositions_are_read_as_they_are() -> None:
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         rows = [line.rstrip("\n").split("\t") for line in lines if line[0].isdigit()]
     words = [cells for cells in rows if cells[0].isdecimal()]
-    found = Tag.read(file, PLAIN)
+    found = task_data("tag", PLAIN).read(file)
     assert len(found) == sum(len(cells) > 10 and cells[10] not in ("_", "") for cells in words) > 900
     wanted = Counter(role for cells in words for role in cells[11:] if role not in ("_", "", "V"))
     assert Counter(tag[2:] for e in found for tag in e.tags or () if tag != "O") == wanted

@@ -18,12 +18,14 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.metrics.entities import count_entities, sum_counts
 from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.fitted import FittedTask, infer_task
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.tag import Tag, first_tokens
-from bertsmith.tasks.tagging.tagged import TagExample
-from bertsmith.tasks.task import task_of
+from bertsmith.tasks.tagging.decode import TagPrediction
+from bertsmith.tasks.tagging.encode import first_tokens
+from bertsmith.tasks.tagging.sentences import TagExample
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training.train import train_tokenizer
+from task_files import fitted_task, task_data
 
 PLAIN = TagSettings()
 CONLL = "-DOCSTART- -X- O\n\nKaba NN B-PER\nlode VB O\n\nmigi NN B-LOC\nnufo NN I-LOC\n. . O\n"
@@ -38,7 +40,7 @@ def example(text: str, tags: str | None = None) -> TagExample:
     return TagExample(tuple(text.split()), tuple(tags.split()) if tags else None, "file.conll:1")
 
 
-def tagger(facts: dict[str, Any] | None = None, settings: TagSettings = PLAIN) -> tuple[Tag, Encoder]:
+def tagger(facts: dict[str, Any] | None = None, settings: TagSettings = PLAIN) -> tuple[FittedTask, Encoder]:
     """A task on an encoder so wide in its draws that its answers differ from token to token."""
     generator = torch.Generator().manual_seed(3)
     config = bs.ModelConfig(
@@ -51,12 +53,13 @@ def tagger(facts: dict[str, Any] | None = None, settings: TagSettings = PLAIN) -
         initializer_range=0.5,
     )
     facts = facts or {"labels": ["B-LOC", "B-PER", "I-LOC", "O"], "scheme": "iob2", "usual": "O"}
-    return Tag(config, generator, facts, settings).eval(), Encoder(config, generator).eval()
+    return fitted_task("tag", config, generator, facts, settings), Encoder(config, generator).eval()
 
 
-def answers(examples: Sequence[TagExample], task: Tag, encoder: Encoder) -> list[dict[str, Any]]:
+def answers(examples: Sequence[TagExample], task: FittedTask, encoder: Encoder) -> list[dict[str, Any]]:
     items = task.encode(examples, tiny_run.tokenizer())
-    return task.answers(encoder, items, examples, ComputeContext.create("cpu", "fp32"))
+    predictions = task.predict(encoder, items, examples, ComputeContext.create("cpu", "fp32")).predictions
+    return [prediction.to_dict() for prediction in predictions]
 
 
 # Files
@@ -65,43 +68,45 @@ def answers(examples: Sequence[TagExample], task: Tag, encoder: Encoder) -> list
 @pytest.mark.parametrize("blank", [" ", "\t", "  "])
 def test_columns_are_read_by_blanks_or_tabs(tmp_path: Path, blank: str) -> None:
     file = written(tmp_path / "a.conll", CONLL.replace(" ", blank))
-    first, second = Tag.read(file, PLAIN)
-    assert (first.words, first.tags, first.place) == (("Kaba", "lode"), ("B-PER", "O"), f"{file}:3")
+    first, second = task_data("tag", PLAIN).read(file)
+    assert (first.words, first.tags, first.location) == (("Kaba", "lode"), ("B-PER", "O"), f"{file}:3")
     assert (second.words, second.tags) == (("migi", "nufo", "."), ("B-LOC", "I-LOC", "O"))
-    middle = Tag.read(file, TagSettings(tag_column="2"))
+    middle = task_data("tag", TagSettings(tag_column="2")).read(file)
     assert middle[0].tags == ("NN", "VB")
-    assert Tag.read(file, TagSettings(tag_column="-2")) == middle
+    assert task_data("tag", TagSettings(tag_column="-2")).read(file) == middle
 
 
 def test_characters_with_tags_keep_wide_blanks_as_characters(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv.gz"
     file.write_bytes(gzip.compress("北\tB-LOC\n\u3000\tO\n京\tO\n\n人\tO\n".encode()))
-    assert [e.words for e in Tag.read(file, PLAIN)] == [("北", "\u3000", "京"), ("人",)]
+    assert [e.words for e in task_data("tag", PLAIN).read(file)] == [("北", "\u3000", "京"), ("人",)]
 
 
 def test_conllu_has_names_and_leaves_out_what_is_no_word(tmp_path: Path) -> None:
     rows = ["1-2\tdon't", "1\tdo", "2\tn't", "2.1\tgone", "3\tgo"]
     table = "".join(f"{row}\t_\tVERB\tVB\t_\t0\troot\t_\t_\n" for row in rows)
     file = written(tmp_path / "a.conllu", f"# text = don't go\n{table}\n# next\n{table}")
-    (one, two) = Tag.read(file, PLAIN)
+    (one, two) = task_data("tag", PLAIN).read(file)
     assert (one.words, one.tags) == (("do", "n't", "go"), ("VERB",) * 3)
     assert two.words == one.words
-    assert Tag.read(file, TagSettings(tag_column="XPOS"))[0].tags == ("VB",) * 3
+    assert task_data("tag", TagSettings(tag_column="XPOS")).read(file)[0].tags == ("VB",) * 3
     with pytest.raises(InputError) as caught:
-        Tag.read(file, TagSettings(tag_column="NER"))
+        task_data("tag", TagSettings(tag_column="NER")).read(file)
     assert str(caught.value).startswith(f"{file}:2: ")
     renamed = written(tmp_path / "b.conllu", "# global.columns = ID FORM UPOS\n1\tdo\tX\n")
-    assert Tag.read(renamed, PLAIN)[0].tags == ("X",)
+    assert task_data("tag", PLAIN).read(renamed)[0].tags == ("X",)
 
 
 def test_jsonl_has_lists_and_what_a_split_wrote_is_read_again(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", '{"words": ["Kaba", "lode"], "tags": ["B-PER", 3]}\n')
-    (found,) = Tag.read(file, PLAIN)
+    (found,) = task_data("tag", PLAIN).read(file)
     assert found.tags == ("B-PER", "3")
-    assert Tag.as_row(found, PLAIN) == {"words": ["Kaba", "lode"], "tags": ["B-PER", "3"]}
-    assert Tag.as_row(found, TagSettings(word_column="1", tag_column="4")) == Tag.as_row(found, PLAIN)
+    assert task_data("tag", PLAIN).to_row(found) == {"words": ["Kaba", "lode"], "tags": ["B-PER", "3"]}
+    assert task_data("tag", TagSettings(word_column="1", tag_column="4")).to_row(found) == task_data(
+        "tag", PLAIN
+    ).to_row(found)
     named = TagSettings(word_column="tokens", tag_column="ner")
-    assert Tag.as_row(found, named) == {"tokens": ["Kaba", "lode"], "ner": ["B-PER", "3"]}
+    assert task_data("tag", named).to_row(found) == {"tokens": ["Kaba", "lode"], "ner": ["B-PER", "3"]}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +123,7 @@ def test_jsonl_has_lists_and_what_a_split_wrote_is_read_again(tmp_path: Path) ->
 def test_faults_of_columns_have_a_location(tmp_path: Path, name: str, text: str, line: int) -> None:
     file = written(tmp_path / name, text)
     with pytest.raises(InputError) as caught:
-        Tag.read(file, PLAIN)
+        task_data("tag", PLAIN).read(file)
     assert str(caught.value).startswith(f"{file}:{line}: ")
     assert caught.value.hint
 
@@ -141,7 +146,7 @@ def test_faults_of_sentences_have_a_code_and_a_location(
 ) -> None:
     file = written(tmp_path / name, text)
     with pytest.raises(InputError) as caught:
-        Tag.read(file, PLAIN)
+        task_data("tag", PLAIN).read(file)
     assert (caught.value.code, caught.value.location) == (code, f"{file}:1")
     assert caught.value.hint
 
@@ -149,13 +154,15 @@ def test_faults_of_sentences_have_a_code_and_a_location(
 def test_a_row_too_short_for_a_numbered_column_is_refused(tmp_path: Path) -> None:
     file = written(tmp_path / "a.conll", "a B O x\nb B O\nc B\n")
     with pytest.raises(InputError) as caught:
-        Tag.read(file, TagSettings(tag_column="3"))
+        task_data("tag", TagSettings(tag_column="3")).read(file)
     assert str(caught.value).startswith(f"{file}:3: ")
 
 
 def test_a_file_to_predict_is_read_as_columns_or_a_sentence_a_line(tmp_path: Path) -> None:
     def words(name: str, text: str, settings: TagSettings = PLAIN) -> list[tuple[str, ...]]:
-        return [e.words for e in Tag.read(written(tmp_path / name, text), settings, labelled=False)]
+        return [
+            e.words for e in task_data("tag", settings).read(written(tmp_path / name, text), labeled=False)
+        ]
 
     assert words("a.txt", CONLL) == [("Kaba", "lode"), ("migi", "nufo", ".")]
     assert words("a.txt", "kaba\nlode\n\nmigi\n") == [("kaba", "lode"), ("migi",)]
@@ -165,7 +172,7 @@ def test_a_file_to_predict_is_read_as_columns_or_a_sentence_a_line(tmp_path: Pat
     assert words("a.conll", "kaba lode\nmigi nufo\n") == [("kaba", "migi")]
     assert words("a.jsonl", '{"words": ["kaba"]}\n{"words": "lode migi"}') == [("kaba",), ("lode", "migi")]
     with pytest.raises(InputError) as caught:
-        Tag.read(tmp_path / "a.txt", TagSettings(layout="lines"))
+        task_data("tag", TagSettings(layout="lines")).read(tmp_path / "a.txt")
     assert (caught.value.code, caught.value.argument) == ("layout_with_tags", "layout")
 
 
@@ -174,7 +181,7 @@ def test_a_file_to_predict_is_read_as_columns_or_a_sentence_a_line(tmp_path: Pat
 
 def test_the_tags_are_sorted_and_depend_on_the_data_alone() -> None:
     some = [example("a b c", "O I-PER B-PER"), example("d", "O"), example("e f", "I-LOC O")]
-    facts = Tag.learnt(some, PLAIN, None)
+    facts = task_data("tag", PLAIN).fit_metadata(some, None)
     assert facts == {
         "labels": [
             *(f"{prefix}-{kind}" for prefix in "BEI" for kind in ("LOC", "PER")),
@@ -192,30 +199,30 @@ def test_the_tags_are_sorted_and_depend_on_the_data_alone() -> None:
         "characters": False,
         "roles": False,
     }
-    assert Tag.learnt(some[::-1], PLAIN, None) == facts
-    parts = Tag.learnt([example("a b c", "NOUN VERB NOUN")], PLAIN, None)
+    assert task_data("tag", PLAIN).fit_metadata(some[::-1], None) == facts
+    parts = task_data("tag", PLAIN).fit_metadata([example("a b c", "NOUN VERB NOUN")], None)
     assert (parts["scheme"], parts["usual"]) == (None, "NOUN")
     with pytest.raises(InputError) as caught:
-        Tag.learnt([example("a b", "O O")], PLAIN, None)
+        task_data("tag", PLAIN).fit_metadata([example("a b", "O O")], None)
     assert (caught.value.code, caught.value.argument) == ("single_label", "tag_column")
 
 
 def test_tags_by_number_take_the_names_that_are_given() -> None:
     some = [example("a b c", "0 1 2")]
-    facts = Tag.learnt(some, TagSettings(scheme="as_written"), ["O", "B-PER", "I-PER"])
+    facts = task_data("tag", TagSettings(scheme="as_written")).fit_metadata(some, ["O", "B-PER", "I-PER"])
     assert (facts["labels"], facts["scheme"], facts["numbered"]) == (["O", "B-PER", "I-PER"], "iob2", True)
     task, _ = tagger(dict(facts))
     (item,) = task.encode(some, Tokenizer.from_vocabulary([*tiny_run.TOKENS, "a", "b", "c"], lowercase=True))
     assert item.target == (0, 1, 2)
-    assert task.score([{"tags": ["O", "B-PER", "I-PER"], "scores": [1, 1, 1]}], some).numbers["f1"] == 1.0
-    as_iobes = Tag.learnt(some, PLAIN, ["O", "B-PER", "I-PER"])
+    assert task.metrics.compute(predictions("O B-PER I-PER"), some).values["f1"] == 1.0
+    as_iobes = task_data("tag", PLAIN).fit_metadata(some, ["O", "B-PER", "I-PER"])
     assert as_iobes["labels"] == ["B-PER", "E-PER", "I-PER", "O", "S-PER"]
     assert as_iobes["written"] == ["O", "B-PER", "I-PER"]
     other, _ = tagger(dict(as_iobes))
     (item,) = other.encode(some, Tokenizer.from_vocabulary([*tiny_run.TOKENS, "a", "b", "c"], lowercase=True))
     assert item.target == (3, 0, 1)
     with pytest.raises(InputError) as caught:
-        Tag.learnt(some, PLAIN, ["O", "B-PER"])
+        task_data("tag", PLAIN).fit_metadata(some, ["O", "B-PER"])
     assert (caught.value.code, caught.value.argument) == ("label_not_named", "label_names")
 
 
@@ -224,11 +231,11 @@ def test_a_token_classifier_of_another_tool_is_this_task() -> None:
         architecture, problem_type = "BertForTokenClassification", None
         labels = ["O", "B-PER", "I-PER"]  # noqa: RUF012
 
-    kind, facts = task_of(Folder(), "here")
-    assert (kind, facts["labels"], facts["usual"]) == (Tag, Folder.labels, "O")
+    kind, facts = infer_task(Folder(), "here")
+    assert (kind.name, facts["labels"], facts["usual"]) == ("tag", Folder.labels, "O")
     assert facts["scheme"] is not None
     Folder.labels = ["NOUN", "VERB"]
-    assert task_of(Folder(), "here")[1]["scheme"] is None
+    assert infer_task(Folder(), "here")[1]["scheme"] is None
 
 
 # Words and tokens
@@ -279,7 +286,7 @@ def test_every_word_has_a_tag_whatever_it_is_made_of(words: list[str], length: i
     first, second = answers(some, task, encoder)
     assert len(first["tags"]) == len(first["scores"]) == len(words)
     assert len(second["tags"]) == 2
-    assert all(tag in task.facts["labels"] for tag in first["tags"])
+    assert all(tag in task.metadata["labels"] for tag in first["tags"])
     assert first["tokens_read"] == first["tokens"]
 
 
@@ -292,7 +299,7 @@ def test_each_word_is_decided_once_by_the_window_where_it_has_most_context() -> 
     sentence = TagExample(tuple(words), tuple("O" for _ in words), "here:1")
     items = task.encode([sentence], tiny_run.tokenizer())
     assert sorted(word for item in items for word in item.words) == list(range(37))
-    assert task.collate(items).counts == {"task": 37}
+    assert task.model.collate(items).counts == {"task": 37}
     (answer,) = answers([sentence], task, encoder)
     # one token a word: the window of words [first, first + 10) is the sentence of these words alone
     for word in range(37):
@@ -308,9 +315,9 @@ def test_the_loss_is_the_cross_entropy_at_first_pieces_over_all_words() -> None:
     task, encoder = tagger()
     some = [example("kaba lode.", "B-PER O"), example("migi nufo kaba", "B-LOC I-LOC O")]
     items = task.encode(some, tiny_run.tokenizer())
-    batch = task.collate(items)
-    loss = task.loss(encoder, batch)
-    logits = task.outputs(encoder, batch)
+    batch = task.model.collate(items)
+    loss = task.model.loss(encoder, batch)
+    logits = task.model.outputs(encoder, batch)
     first = torch.cat([logits[0][[1, 2]], logits[1][[1, 2, 3]]])
     wanted = torch.tensor([1, 3, 0, 2, 3])
     torch.testing.assert_close(
@@ -325,15 +332,16 @@ def test_the_loss_is_the_cross_entropy_at_first_pieces_over_all_words() -> None:
 # Scores
 
 
-def predictions(*rows: str) -> list[dict[str, Any]]:
-    return [{"tags": row.split(), "scores": [1.0] * len(row.split())} for row in rows]
+def predictions(*rows: str) -> list[TagPrediction]:
+    tags = [row.split() for row in rows]
+    return [TagPrediction(["w"] * len(row), row, [1.0] * len(row)) for row in tags]
 
 
 def test_scores_are_those_of_the_entities_and_of_the_words() -> None:
     task, _ = tagger()
     some = [example("a b c", "B-PER O O"), example("d e f g", "B-LOC I-LOC O B-NEW")]
-    found = task.score(predictions("B-PER O B-LOC", "B-LOC I-LOC O O"), some)
-    assert found.numbers == pytest.approx(
+    found = task.metrics.compute(predictions("B-PER O B-LOC", "B-LOC I-LOC O O"), some)
+    assert found.values == pytest.approx(
         {"precision": 2 / 3, "recall": 2 / 3, "f1": 2 / 3, "strict_f1": 2 / 3}
         | {"accuracy": 5 / 7, "words": 7, "examples": 2}
     )
@@ -341,14 +349,18 @@ def test_scores_are_those_of_the_entities_and_of_the_words() -> None:
         {"LOC": 2 / 3, "NEW": 0.0, "PER": 1.0}
     )
     assert found.notes == ["1 word has a tag that the model never saw (B-NEW); each counts as wrong"]
-    assert (task.decides, task.logged) == ("f1", ("f1", "accuracy"))
+    assert (task.primary_metric, task.metrics.logged_metrics) == ("f1", ("f1", "accuracy"))
 
 
 def test_tags_without_a_scheme_are_scored_word_by_word() -> None:
     task, encoder = tagger({"labels": ["NOUN", "VERB"], "scheme": None, "usual": "NOUN"})
     some = [example("kaba lode", "NOUN VERB")]
-    assert task.score(predictions("NOUN NOUN"), some).numbers == {"accuracy": 0.5, "words": 2, "examples": 1}
-    assert task.decides == "accuracy"
+    assert task.metrics.compute(predictions("NOUN NOUN"), some).values == {
+        "accuracy": 0.5,
+        "words": 2,
+        "examples": 1,
+    }
+    assert task.primary_metric == "accuracy"
     assert "entities" not in answers(some, task, encoder)[0]
 
 
@@ -365,13 +377,15 @@ def test_the_baseline_never_looks_at_the_words() -> None:
     task, _ = tagger()
     training = [example("a b c", "O O B-PER")]
     dev = [example("a b", "O B-PER")]
-    assert task.baseline(training, dev).numbers["accuracy"] == 0.5
-    assert task.baseline(training, dev).numbers["f1"] == 0.0
+    assert task.metrics.baseline(training, dev).values["accuracy"] == 0.5
+    assert task.metrics.baseline(training, dev).values["f1"] == 0.0
 
 
 def test_the_words_are_a_list_or_a_string_and_entities_are_spans_of_words() -> None:
     task, encoder = tagger()
-    some = Tag.of_inputs({"words": ["kaba lode  migi", ["nufo", "New York"], ""]}, PLAIN, ["1", "2", "3"])
+    some = task_data("tag", PLAIN).from_inputs(
+        {"words": ["kaba lode  migi", ["nufo", "New York"], ""]}, ["1", "2", "3"]
+    )
     assert [e.words for e in some] == [("kaba", "lode", "migi"), ("nufo", "New York"), ()]
     for answer in answers(some, task, encoder):
         assert sum_counts(count_entities([answer["tags"]], [answer["tags"]])).num_references == len(
@@ -385,5 +399,5 @@ def test_the_words_are_a_list_or_a_string_and_entities_are_spans_of_words() -> N
         "words": [], "tags": [], "scores": [], "offsets": [], "entities": [], "tokens": 0, "tokens_read": 0,
     }  # fmt: skip
     with pytest.raises(InputError) as caught:
-        Tag.of_inputs({"words": [["kaba", ""]]}, PLAIN, ["text 1"])
+        task_data("tag", PLAIN).from_inputs({"words": [["kaba", ""]]}, ["text 1"])
     assert (caught.value.code, caught.value.location) == ("empty_word", "text 1")

@@ -19,10 +19,12 @@ from bertsmith.metrics.entities import extract_entities
 from bertsmith.metrics.tagging_schemes import find_violations
 from bertsmith.models.crf import viterbi_decode
 from bertsmith.models.encoder import Encoder
+from bertsmith.tasks.batching import Outputs
+from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.results import DataSummary
 from bertsmith.tasks.settings import TagSettings
-from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.tagging.tagged import TagExample
+from bertsmith.tasks.tagging.sentences import TagExample
+from task_files import fitted_task, task_data, task_report
 
 ROWS = ["B-PER I-PER O", "B-LOC B-LOC I-LOC I-LOC O", "O O"]
 ODD = st.text(
@@ -38,10 +40,12 @@ def example(words: Sequence[str], tags: str | None = None, place: str = "file.co
 
 
 def facts_for(chosen: TagSettings, rows: Sequence[str] = ROWS) -> dict[str, Any]:
-    return dict(Tag.learnt([example(["w"] * len(row.split()), row) for row in rows], chosen, None))
+    return dict(
+        task_data("tag", chosen).fit_metadata([example(["w"] * len(row.split()), row) for row in rows], None)
+    )
 
 
-def tagger(chosen: TagSettings, rows: Sequence[str] = ROWS) -> tuple[Tag, Encoder]:
+def tagger(chosen: TagSettings, rows: Sequence[str] = ROWS) -> tuple[FittedTask, Encoder]:
     """A task on an encoder, and with transitions, so wide in their draws that answers differ from word to word."""
     generator = torch.Generator().manual_seed(5)
     config = bs.ModelConfig(
@@ -53,17 +57,18 @@ def tagger(chosen: TagSettings, rows: Sequence[str] = ROWS) -> tuple[Tag, Encode
         max_position_embeddings=64,
         initializer_range=0.5,
     )
-    task = Tag(config, generator, facts_for(chosen, rows), chosen).eval()
-    if task.crf is not None:
+    task = fitted_task("tag", config, generator, facts_for(chosen, rows), chosen)
+    if task.model.crf is not None:
         with torch.no_grad():
-            for parameter in task.crf.parameters():
+            for parameter in task.model.crf.parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=generator))
     return task, Encoder(config, generator).eval()
 
 
-def answers(examples: Sequence[TagExample], task: Tag, encoder: Encoder) -> list[dict[str, Any]]:
+def answers(examples: Sequence[TagExample], task: FittedTask, encoder: Encoder) -> list[dict[str, Any]]:
     items = task.encode(examples, tiny_run.tokenizer())
-    return task.answers(encoder, items, examples, ComputeContext.create("cpu", "fp32"))
+    predictions = task.predict(encoder, items, examples, ComputeContext.create("cpu", "fp32")).predictions
+    return [prediction.to_dict() for prediction in predictions]
 
 
 CHOICES = [TagSettings(decoder=decoder, max_length=12) for decoder in ("softmax", "crf")]
@@ -88,7 +93,7 @@ def test_answers_are_in_the_file_s_scheme_whatever_was_learnt(scheme: Any, rows:
     letters = {tag[0] for row in rows for tag in row.split()}
     draw = [tiny_run.WORDS[i * 7 % 40] for i in range(40)]
     for answer in answers([example(draw[:n]) for n in (1, 2, 7, 40)], task, encoder):
-        assert find_violations(answer["tags"], task.facts["scheme"]) == []
+        assert find_violations(answer["tags"], task.metadata["scheme"]) == []
         if scheme != "as_written":
             assert {tag[0] for tag in answer["tags"]} <= letters | {"O"}
         assert [e["type"] for e in answer["entities"]] == [e.type for e in extract_entities(answer["tags"])]
@@ -112,13 +117,15 @@ def test_a_sentence_of_several_windows_is_stitched_and_then_decoded_once(chosen:
     whole = example([tiny_run.WORDS[i * 7 % 40] for i in range(33)])
     items = task.encode([whole], tiny_run.tokenizer())
     assert len(items) > 3
-    outputs = task.outputs(encoder, task.collate(items))
+    outputs = task.model.outputs(encoder, task.model.collate(items))
     emissions = torch.zeros(1, 33, len(task.labels or ()))
     for logits, item in zip(outputs, items, strict=True):
         emissions[0, list(item.words)] = logits[list(item.rows)].log_softmax(-1).detach()
-    (path,) = viterbi_decode(emissions, torch.tensor([33]), task._chain(torch.device("cpu")))
+    (path,) = viterbi_decode(
+        emissions, torch.tensor([33]), task.decoder.chain(Outputs([], task.model.shared_outputs()))
+    )
     (answer,) = answers([whole], task, encoder)
-    assert answer["tags"] == task._tagging.answered([task._tagging.labels[tag] for tag in path])
+    assert answer["tags"] == task.decoder.tag_map.to_tags([task.labels[tag] for tag in path])
 
 
 def test_a_word_without_a_token_is_outside_and_what_surrounds_it_legal() -> None:
@@ -138,12 +145,12 @@ def test_the_crf_s_loss_is_minus_the_log_likelihood_of_each_run_of_words() -> No
         example(["kaba", "\u200b", "lode"], "B-PER I-PER O"),
     ]
     items = task.encode(some, tiny_run.tokenizer())
-    batch = task.collate(items)
-    loss = task.loss(encoder, batch)
+    batch = task.model.collate(items)
+    loss = task.model.loss(encoder, batch)
     assert loss.counts == {"task": 13}  # one word has no token
     total = torch.zeros(())
-    chain = task._chain()
-    for logits, item in zip(task.outputs(encoder, batch), items, strict=True):
+    chain = task.decoder.chain(Outputs([], task.model.shared_outputs()))
+    for logits, item in zip(task.model.outputs(encoder, batch), items, strict=True):
         emissions = logits[list(item.rows)]
         runs = [[0], [1]] if item.words == (0, 2) else [list(range(len(item.words)))]
         for run in runs:
@@ -158,25 +165,25 @@ def test_the_crf_s_loss_is_minus_the_log_likelihood_of_each_run_of_words() -> No
     assert loss.sums["task"] < 1e5  # no run of gold labels is forbidden
     torch.testing.assert_close(loss.sums["task"], total)
     loss.sums["task"].backward()
-    assert all(torch.isfinite(p.grad).all() for p in task.parameters() if p.grad is not None)
+    assert all(torch.isfinite(p.grad).all() for p in task.model.parameters() if p.grad is not None)
 
 
 def test_tags_that_break_their_scheme_are_reported_with_their_lines_and_repaired(tmp_path: Path) -> None:
     file = tmp_path / "a.conll"
     file.write_text("a B-PER\nb I-PER\n\n" * 5 + "c O\nd I-LOC\ne I-PER\n")
-    some = Tag.read(file, TagSettings())
-    facts = Tag.learnt(some, TagSettings(scheme="as_written"), None)
+    some = task_data("tag", TagSettings()).read(file)
+    facts = task_data("tag", TagSettings(scheme="as_written")).fit_metadata(some, None)
     assert (facts["scheme"], facts["labels"]) == ("iob2", ["B-LOC", "B-PER", "I-PER", "O"])
-    seen: DataSummary = Tag.overview(some, [], facts)
+    seen: DataSummary = task_report("tag", facts).data_summary(some, [])
     (said,) = [warning for warning in seen.warnings if "scheme" in warning]
     assert said.startswith("2 tags break the scheme IOB2: 'I-LOC' behind 'O' (")
     assert f"{file}:17), 'I-PER' behind 'I-LOC' ({file}:18)" in said
     task, _ = tagger(TagSettings())
-    task = Tag(task.config, torch.Generator(), facts, TagSettings(scheme="as_written"))
+    task = fitted_task("tag", task.config, torch.Generator(), facts, TagSettings(scheme="as_written"))
     (item,) = task.encode([TagExample(("kaba", "lode", "migi"), some[-1].tags, "x:1")], tiny_run.tokenizer())
     assert [facts["labels"][i] for i in item.target] == ["O", "B-LOC", "B-PER"]
     listed = TagExample(("a", "b"), ("O", "I-LOC"), "a.jsonl:3")
-    warnings = Tag.overview([listed], [], facts).warnings
+    warnings = task_report("tag", facts).data_summary([listed], []).warnings
     assert any("(a.jsonl:3, word 2)" in warning for warning in warnings)
 
 
@@ -184,9 +191,9 @@ def test_a_finished_model_keeps_its_scheme_and_decoder() -> None:
     task, _ = tagger(TagSettings())
     for other, argument in ((TagSettings(decoder="crf"), "decoder"), (TagSettings(scheme="iob2"), "scheme")):
         with pytest.raises(InputError) as caught:
-            task.under(other)
+            task.with_settings(other)
         assert (caught.value.code, caught.value.argument) == ("fixed_setting_changed", argument)
-    assert task.under(TagSettings(max_length=9)).settings.max_length == 9
+    assert task.with_settings(TagSettings(max_length=9)).settings.max_length == 9
 
 
 def test_a_model_of_before_answers_as_it_did() -> None:
@@ -194,15 +201,16 @@ def test_a_model_of_before_answers_as_it_did() -> None:
     chosen = TagSettings(scheme="as_written")
     task, encoder = tagger(chosen)
     facts = {"labels": ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"], "numbered": False}
-    old = Tag(
+    old = fitted_task(
+        "tag",
         task.config,
         torch.Generator().manual_seed(5),
         {**facts, "scheme": "iob2", "usual": "O"},
         TagSettings(),
     )
     some = [example([tiny_run.WORDS[i * 7 % 40] for i in range(9)])]
-    items = old.eval().encode(some, tiny_run.tokenizer())
-    (logits,) = old.outputs(encoder, old.collate(items))
+    items = old.encode(some, tiny_run.tokenizer())
+    (logits,) = old.model.outputs(encoder, old.model.collate(items))
     (answer,) = answers(some, old, encoder)
     assert answer["tags"] == [facts["labels"][i] for i in logits[1:-1].argmax(-1).tolist()]
 
@@ -211,8 +219,8 @@ def test_a_model_of_before_answers_as_it_did() -> None:
 def test_of_a_running_text_words_and_entities_have_their_characters(text: str) -> None:
     chosen = TagSettings()
     task, encoder = tagger(chosen)
-    task.facts["characters"] = "国" in text
-    (some,) = Tag.of_inputs({"words": [text]}, chosen, ["text 1"])
+    task.metadata["characters"] = "国" in text
+    (some,) = task_data("tag", chosen).from_inputs({"words": [text]}, ["text 1"])
     (answer,) = answers([some], task, encoder)
     assert [text[a:b] for a, b in answer["offsets"]] == answer["words"]
     assert "".join(answer["words"]) == "".join(text.split())
@@ -220,7 +228,7 @@ def test_of_a_running_text_words_and_entities_have_their_characters(text: str) -
         assert entity["text"] == text[entity["start_char"] : entity["end_char"]]
         assert entity["start_char"] == answer["offsets"][entity["start"]][0]
         assert entity["end_char"] == answer["offsets"][entity["end"] - 1][1]
-    (given_words,) = Tag.of_inputs({"words": [["国正", "在"]]}, chosen, ["text 1"])
+    (given_words,) = task_data("tag", chosen).from_inputs({"words": [["国正", "在"]]}, ["text 1"])
     (answer,) = answers([given_words], task, encoder)
     assert answer["words"] == ["国正", "在"]
     assert "offsets" not in answer

@@ -187,7 +187,7 @@ def test_a_tagger_of_characters_reads_running_text(tmp_path: Path) -> None:
     run = bs.finetune(
         "tag", base, tmp_path / "run", train=file, dev=file, settings=[*SHORT, "train.max_steps=2"]
     )
-    assert run.folder.record["facts"]["characters"] is True
+    assert run.folder.record["metadata"]["characters"] is True
     text = "国正先生 in 北京"
     (answer,) = run.predict([text])
     assert answer["words"] == ["国", "正", "先", "生", "in", "北", "京"]

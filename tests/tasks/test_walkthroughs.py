@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
-from torch import Tensor
 
 import bertsmith as bs
-from bertsmith.tasks.classification.classify import Classify
-from bertsmith.tasks.classification.texts import TextExample
+from bertsmith.tasks.batching import Outputs
+from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.settings import ClassSettings, TagSettings
-from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.tagging.tagged import TagExample
+from bertsmith.tasks.tagging.sentences import TagExample
+from bertsmith.tasks.texts import TextExample
 from bertsmith.tokenizer.tokenizer import Tokenizer
+from task_files import fitted_task, task_data
 
 SENTENCE = "爱因斯坦在柏林发表演讲"
 CHARACTERS = sorted(set(SENTENCE + "海大球星饭茶吃我很喜欢你中意"))
@@ -44,7 +44,7 @@ def test_the_likelier_class_of_a_text_and_of_a_pair(
 ) -> None:
     settings = ClassSettings(second_column=None if second is None else "second")
     facts = {"labels": ["0", "1"], "pairs": second is not None}
-    model = Classify(CONFIG, torch.Generator(), facts, settings)
+    model = fitted_task("classify", CONFIG, torch.Generator(), facts, settings)
     examples = [TextExample(text, second, None, "here")]
     items = model.encode(examples, TOKENIZER)
     (sequence,) = items[0].sequences
@@ -52,23 +52,25 @@ def test_the_likelier_class_of_a_text_and_of_a_pair(
     expected = ["[CLS]", *text, *middle, "[SEP]"]
     assert [TOKENIZER.tokens[i] for i in sequence.ids] == expected
     assert sequence.segments.tolist() == [0] * (len(text) + 2) + [1] * len(middle)
-    (answer,) = model.decode([torch.tensor([shares]).log()], items, examples)
-    assert answer["label"] == label
-    assert answer["score"] == pytest.approx(max(shares))
-    assert answer["scores"] == pytest.approx(dict(zip("01", shares, strict=True)))
+    (answer,) = model.decoder.decode(Outputs([torch.tensor([shares]).log()]), items, examples)
+    assert answer.label == label
+    assert answer.score == pytest.approx(max(shares))
+    assert answer.scores == pytest.approx(dict(zip("01", shares, strict=True)))
 
 
-def tagger(words: Sequence[str], tags: str, decoder: str) -> Tag:
+def tagger(words: Sequence[str], tags: str, decoder: str) -> FittedTask:
     """Of three kinds of entities as IOBES, that was trained on such words."""
     rows = [tags, *(f"B-{kind} I-{kind} E-{kind} S-{kind}" for kind in ("PER", "LOC", "ORG"))]
     settings = TagSettings(decoder=decoder)
     examples = [TagExample(tuple(words[: len(row.split())]), tuple(row.split()), "here") for row in rows]
-    model = Tag(CONFIG, torch.Generator(), Tag.learnt(examples, settings, None), settings)
+    model = fitted_task(
+        "tag", CONFIG, torch.Generator(), task_data("tag", settings).fit_metadata(examples, None), settings
+    )
     assert len(model.labels or ()) == 13
     return model
 
 
-def logits_of(model: Tag, example: TagExample, shares: Sequence[Mapping[str, float]]) -> list[Tensor]:
+def logits_of(model: FittedTask, example: TagExample, shares: Sequence[Mapping[str, float]]) -> Outputs:
     """Of a window: at each word's first token these probabilities; all other tags share what is left."""
     (item,) = model.encode([example], TOKENIZER)
     labels = model.labels or []
@@ -76,7 +78,8 @@ def logits_of(model: Tag, example: TagExample, shares: Sequence[Mapping[str, flo
     for row, known in zip(item.rows, shares, strict=True):
         rest = (1 - sum(known.values())) / (len(labels) - len(known))
         found[row] = torch.tensor([known.get(label, rest) for label in labels]).log()
-    return [found]
+    shared = {name: tensor.detach() for name, tensor in model.model.shared_outputs().items()}
+    return Outputs([found], shared)
 
 
 BY_WORD = (["爱", "因", "斯坦", "在", "柏林", "发表", "演讲"], "B-PER I-PER E-PER O S-LOC O O")
@@ -90,12 +93,12 @@ def test_einstein_speaks_in_berlin(words: list[str], tags: str, decoder: str) ->
     wanted = tags.split()
     shares = [{tag: 0.9 if tag == "S-LOC" else 0.95} for tag in wanted]
     text = TagExample(tuple(words), None, "here", text=SENTENCE)
-    (answer,) = model.decode(logits_of(model, text, shares), model.encode([text], TOKENIZER), [text])
-    assert answer["tags"] == wanted
-    found = [(one["type"], one["start_char"], one["end_char"], one["text"]) for one in answer["entities"]]
+    (answer,) = model.decoder.decode(logits_of(model, text, shares), model.encode([text], TOKENIZER), [text])
+    assert answer.tags == wanted
+    found = [(one["type"], one["start_char"], one["end_char"], one["text"]) for one in answer.entities]
     assert found == [("PER", 0, 4, "爱因斯坦"), ("LOC", 5, 7, "柏林")]
     if decoder == "softmax":
-        assert answer["scores"] == pytest.approx([next(iter(one.values())) for one in shares], abs=1e-5)
+        assert answer.scores == pytest.approx([next(iter(one.values())) for one in shares], abs=1e-5)
 
 
 @pytest.mark.parametrize("decoder", ["softmax", "crf"])
@@ -105,5 +108,5 @@ def test_the_likeliest_tags_that_are_legal_together_win(decoder: str) -> None:
     model = tagger(words, BY_WORD[1], decoder)
     shares = [{"B-PER": 0.9}, {"O": 0.5, "I-PER": 0.45}, {"E-PER": 0.9}, *({"O": 0.9} for _ in words[3:])]
     text = TagExample(tuple(words), None, "here")
-    (answer,) = model.decode(logits_of(model, text, shares), model.encode([text], TOKENIZER), [text])
-    assert answer["tags"] == ["B-PER", "I-PER", "E-PER", "O", "O", "O", "O"]
+    (answer,) = model.decoder.decode(logits_of(model, text, shares), model.encode([text], TOKENIZER), [text])
+    assert answer.tags == ["B-PER", "I-PER", "E-PER", "O", "O", "O", "O"]

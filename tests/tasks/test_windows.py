@@ -64,7 +64,7 @@ def test_a_passage_is_cut_and_the_question_stands_before_each_part() -> None:
 def test_a_long_question_is_truncated_and_counted() -> None:
     encoding = tiny_run.tokenizer().encode(text_of(9), text_of(3), max_length=NO_LIMIT)
     asked, passage = encoding.sequence_ids.count(0), encoding.sequence_ids.count(1)
-    (window,) = split_windows(encoding, NO_LIMIT, source=1, others=2)
+    (window,) = split_windows(encoding, NO_LIMIT, source=1, max_other_tokens=2)
     assert window.sequence.ids.tolist() == encoding.ids[:3] + encoding.ids[1 + asked :]
     assert (window.row, window.size) == (4, passage)
     assert window.sequence.tokens - window.sequence.tokens_read == asked - 2
@@ -74,7 +74,7 @@ def test_no_room_beside_the_question_is_refused_with_its_place() -> None:
     encoding = tiny_run.tokenizer().encode(text_of(9), "kaba", max_length=NO_LIMIT)
     around = len(encoding.ids) - encoding.sequence_ids.count(1)
     with pytest.raises(InputError) as caught:
-        split_windows(encoding, around, source=1, place="a.json:3")
+        split_windows(encoding, around, source=1, location="a.json:3")
     assert (caught.value.code, caught.value.location) == ("other_text_too_long", "a.json:3")
 
 
