@@ -57,8 +57,8 @@ def test_equal_texts_are_in_one_fold(rows: list[tuple[int, int]], folds: int) ->
 
 
 def test_a_seed_draws_them_and_what_has_no_strata_is_dealt_as_well() -> None:
-    examples = [TextExample(f"text {i}", None, f"{i / 10}", f"all.csv:{i}") for i in range(50)]
-    first, again, other = (assign_folds(examples, 5, seed) for seed in (1, 1, 2))
+    numbers = [TextExample(f"text {i}", None, f"{i / 10}", f"all.csv:{i}") for i in range(50)]
+    first, again, other = (assign_folds(numbers, 5, seed) for seed in (1, 1, 2))
     assert first == again != other
     assert Counter(first) == dict.fromkeys(range(5), 10)
     assert first != sorted(first)
