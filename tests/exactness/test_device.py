@@ -29,6 +29,7 @@ from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.batching import Item, TokenSequence
+from bertsmith.tasks.classification.model import ClassificationModel
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.training import trainer
 from bertsmith.training.data_loader import Position, Update, updates
@@ -100,10 +101,11 @@ def one(encoder: Encoder, objective: Any, work: Update, place: ComputeContext) -
     return watch
 
 
-def classified() -> tuple[Encoder, Classify, Update]:
+def classified() -> tuple[Encoder, ClassificationModel, Update]:
     generator = torch.Generator().manual_seed(0)
     encoder = Encoder(CONFIG, generator)
-    task = Classify(CONFIG, generator, {"labels": ["a", "b", "c"], "pairs": False}, ClassSettings())
+    metadata = {"labels": ["a", "b", "c"], "pairs": False}
+    task = ClassificationModel(CONFIG, generator, metadata, ClassSettings())
     encodings = tiny_run.tokenizer().encode_batch([text for text, _ in tiny_run.examples(9)])
     items = [Item(i, (TokenSequence.from_encoding(e),), i % 3) for i, e in enumerate(encodings)]
     batch = task.collate(items)

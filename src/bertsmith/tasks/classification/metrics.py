@@ -10,16 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bertsmith.metrics import sufficient_statistics as statistics
 from bertsmith.metrics.calibration import expected_calibration_error, reliability_bins
-from bertsmith.metrics.sufficient_statistics import (
-    FloatArray,
-    SufficientStatistics,
-    count_statistics,
-    f1,
-    matthews_from_sums,
-    one_hot,
-    safe_divide,
-)
+from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
 from bertsmith.tasks.classification.data import label_ids, split_labels
@@ -114,22 +107,22 @@ class ClassificationMetrics(LabelMetrics):
     ) -> SufficientStatistics:
         """Return the statistics of all metrics but the calibration error."""
         num_labels = len(self._labels)
-        references = one_hot(self._targets(examples), num_labels)
-        predicted = one_hot([self._label_map.ids[p.label] for p in predictions], num_labels)
+        references = statistics.one_hot(self._targets(examples), num_labels)
+        predicted = statistics.one_hot([self._label_map.ids[p.label] for p in predictions], num_labels)
 
         def metrics(
             correct: FloatArray, references: FloatArray, predicted: FloatArray, _: FloatArray
         ) -> dict[str, FloatArray]:
-            f1_by_label, total = f1(correct, references, predicted), references.sum(-1)
+            f1_by_label, total = statistics.f1(correct, references, predicted), references.sum(-1)
             return {
-                "accuracy": safe_divide(correct.sum(-1), total),
+                "accuracy": statistics.safe_divide(correct.sum(-1), total),
                 "macro_f1": f1_by_label.mean(-1),
-                "weighted_f1": safe_divide((f1_by_label * references).sum(-1), total),
-                "matthews": matthews_from_sums(correct, references, predicted),
+                "weighted_f1": statistics.safe_divide((f1_by_label * references).sum(-1), total),
+                "matthews": statistics.matthews_from_sums(correct, references, predicted),
             }
 
         no_extra = np.empty((len(examples), 0))
-        return count_statistics(references * predicted, references, predicted, no_extra, metrics)
+        return statistics.count_statistics(references * predicted, references, predicted, no_extra, metrics)
 
     def _targets(self, examples: Sequence[TextExample]) -> list[int]:
         """Return the id of the label of each example."""
@@ -197,12 +190,12 @@ class MultilabelMetrics(LabelMetrics):
             correct: FloatArray, references: FloatArray, predicted: FloatArray, exact: FloatArray
         ) -> dict[str, FloatArray]:
             return {
-                "macro_f1": f1(correct, references, predicted).mean(-1),
-                "micro_f1": f1(correct.sum(-1), references.sum(-1), predicted.sum(-1)),
-                "all_right": safe_divide(exact[..., 0], exact[..., 1]),
+                "macro_f1": statistics.f1(correct, references, predicted).mean(-1),
+                "micro_f1": statistics.f1(correct.sum(-1), references.sum(-1), predicted.sum(-1)),
+                "all_right": statistics.safe_divide(exact[..., 0], exact[..., 1]),
             }
 
-        return count_statistics(targets & predicted, targets, predicted, exact, metrics)
+        return statistics.count_statistics(targets & predicted, targets, predicted, exact, metrics)
 
     def target_matrix(self, examples: Sequence[TextExample]) -> NDArray[np.bool_]:
         """Return [examples, K], True for each label of an example."""

@@ -7,7 +7,7 @@ Pairs without a label, triples, and queries with passages are for retrieval: eac
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -173,27 +173,24 @@ class EmbeddingData(TaskData):
     ) -> list[EmbeddingExample]:
         """Return the examples of texts, or of pairs: in two columns, or in one with a tab between them."""
         check_strings(columns, locations)
+        rows: Iterable[Sequence[str]] = (text.split("\t") for text in columns["text"])
         if "second" in columns:
-            texts = [list(pair) for pair in zip(columns["text"], columns["second"], strict=True)]
-        else:
-            texts = [text.split("\t") for text in columns["text"]]
-        for (_, *others), location in zip(texts, locations, strict=True):
+            rows = zip(columns["text"], columns["second"], strict=True)
+        examples = []
+        for (query, *others), location in zip(rows, locations, strict=True):
             if len(others) > 1:
                 message = f"this line has {len(others)} tabs"
                 hint = "separate the two texts of a pair by one tab"
                 raise InputError("too_many_tabs", message, location=location, hint=hint)
-        return [
-            EmbeddingExample(query, tuple(others), (), None, location)
-            for (query, *others), location in zip(texts, locations, strict=True)
-        ]
+            examples.append(EmbeddingExample(query, tuple(others), (), None, location))
+        return examples
 
     def tuple_columns(self, num_values: int) -> list[str]:
         """Return text, second, and label; or the negative if its column is named."""
         settings = self.settings
-        third = settings.negative_column or settings.label_column or "label"
-        return [settings.text_column or "text", settings.second_column or "second", third][
-            : max(2, num_values)
-        ]
+        label = settings.negative_column or settings.label_column or "label"
+        names = [settings.text_column or "text", settings.second_column or "second", label]
+        return names[: max(2, num_values)]
 
     def to_row(self, example: EmbeddingExample) -> dict[str, Any]:
         """Return the row of the table, or a query with its passages."""

@@ -9,13 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bertsmith.metrics import sufficient_statistics as statistics
 from bertsmith.metrics.ranking import METRIC_NAMES, query_metrics, ranking_metrics
-from bertsmith.metrics.sufficient_statistics import (
-    FloatArray,
-    SufficientStatistics,
-    mean_statistics,
-    safe_divide,
-)
+from bertsmith.metrics.sufficient_statistics import FloatArray, SufficientStatistics
 from bertsmith.retrieval.exact import normalize_vectors, search_vectors
 from bertsmith.tasks.base import Metadata, TaskMetrics
 from bertsmith.tasks.batching import Answers
@@ -58,7 +54,6 @@ class EmbeddingMetrics(TaskMetrics):
     baseline_name = "TF-IDF"
     baseline_reads_text = True
     comparable_across_models = False
-
     decoder: EmbeddingDecoder
 
     def __init__(self, metadata: Metadata, settings: EmbedSettings, decoder: EmbeddingDecoder) -> None:
@@ -82,9 +77,7 @@ class EmbeddingMetrics(TaskMetrics):
         return [() if e.label is None else (f"{e.number:g}" if is_graded else e.label,) for e in examples]
 
     def compute(
-        self,
-        predictions: Sequence[EmbeddingPrediction],
-        examples: Sequence[EmbeddingExample],
+        self, predictions: Sequence[EmbeddingPrediction], examples: Sequence[EmbeddingExample]
     ) -> Metrics:
         """Return the metrics of the examples' format, which may differ from that of the training examples."""
         data_format = self.format_of(examples)
@@ -124,14 +117,14 @@ class EmbeddingMetrics(TaskMetrics):
             return [None] * len(answers.examples)
         losses: list[float | None] = []
         for prediction, example in zip(answers.predictions, answers.examples, strict=True):
-            wanted = target(example, self.metadata)
+            cosine = target(example, self.metadata)
             if self._format == "retrieval":
-                losses.append(None if wanted is None else 1 - first_cosine(prediction))
+                losses.append(None if cosine is None else 1 - first_cosine(prediction))
             elif self._format == "labeled":
                 margin = self.decoder.threshold - prediction.cosine
-                losses.append(margin if wanted else -margin)
+                losses.append(margin if cosine else -margin)
             else:
-                losses.append((prediction.cosine - (wanted or 0.0)) ** 2)
+                losses.append((prediction.cosine - (cosine or 0.0)) ** 2)
         return losses
 
     def sufficient_statistics(
@@ -143,7 +136,7 @@ class EmbeddingMetrics(TaskMetrics):
         decisions = [p.same for p in predictions if isinstance(p, PairMatch)]
         if len(decisions) < len(predictions):
             return None
-        return mean_statistics({"accuracy": np.array(decisions) == self.matches(examples)})
+        return statistics.mean_statistics({"accuracy": np.array(decisions) == self.matches(examples)})
 
     def format_of(self, examples: Sequence[EmbeddingExample]) -> DataFormat:
         """Return the format of examples: that of the training examples if both have labels, or both have none."""
@@ -265,6 +258,8 @@ def _ranking_statistics(
             row[:] = [*query_metrics(rankings[i], corpus.relevant[i]), 1.0]
 
     def means(sums: FloatArray) -> dict[str, FloatArray]:
-        return {name: safe_divide(sums[..., i], sums[..., -1]) for i, name in enumerate(METRIC_NAMES)}
+        return {
+            name: statistics.safe_divide(sums[..., i], sums[..., -1]) for i, name in enumerate(METRIC_NAMES)
+        }
 
     return SufficientStatistics(rows, means)

@@ -34,8 +34,8 @@ class TfIdf:
         """Return the cosines of pairs of texts, [pairs]."""
         if self._vectorizer is None:
             return np.zeros(len(firsts))
-        left, right = self._vectorizer.transform(firsts), self._vectorizer.transform(seconds)
-        return np.asarray(left.multiply(right).sum(axis=1), dtype=np.float64).ravel()
+        rows, other_rows = self._vectorizer.transform(firsts), self._vectorizer.transform(seconds)
+        return np.asarray(rows.multiply(other_rows).sum(axis=1), dtype=np.float64).ravel()
 
     def rankings(self, queries: Sequence[str], passages: Sequence[str], k: int) -> list[list[int]]:
         """Return the indices of the k best passages of each query; of equal ones the earlier."""
