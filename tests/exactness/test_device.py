@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from bertsmith.tasks.classification.classify import Classify
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

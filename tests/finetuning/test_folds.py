@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from bertsmith.finetuning.folds import folds_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from bertsmith.tasks.task import task_type
 from click.testing import CliRunner
 
 import bertsmith as bs

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from bertsmith.finetuning.trainable_layers import settle_layers, thaws
-from bertsmith.tasks.task import Task, task_type
 from safetensors.torch import load_file
 from torch import nn
 

@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from bertsmith.tasks.classification.multilabel import ManyLabels
-from bertsmith.tasks.classification.regress import Regress
-from bertsmith.tasks.tagging.tag import Tag
-from bertsmith.tasks.task import Task
 
 import bertsmith as bs
 import tiny_run

@@ -219,8 +219,8 @@ def _check_split(files: FileSettings) -> None:
             "there is no validation file",
             location=files.train,
             argument="validation",
-            hint=f"give a file with {option('validation')}, hold out a part with {option('validation_split', 0.2)}, or "
-            f"cross-validate with {option('folds', 5)}",
+            hint=f"give a file with {option('validation')}, hold out a part with "
+            f"{option('validation_split', 0.2)}, or cross-validate with {option('folds', 5)}",
         )
 
 

@@ -87,7 +87,7 @@ def load_teacher(
 def freeze_layers(encoder: Encoder, model: TaskModel, task_name: str, train: FinetuneTrainSettings) -> None:
     """Freeze layers, and set the learning rates of layers as multiples of the layer above.
 
-    With `layerwise_lr_decay` the top layer has 1, each layer below `layerwise_lr_decay` times that of the layer above, and the
+    With `layerwise_lr_decay` the top layer has 1, each layer below that multiple of the layer above, and the
     embeddings the lowest (Sun et al. 2019, after Howard and Ruder 2018, section 3.2).
 
     Raises:

@@ -68,14 +68,14 @@ def finetune(
         train: Training examples: a file as the task reads it, or data in memory with the same columns: a table
             (pandas, polars, pyarrow), a dataset, a dict of columns, a list of dicts, or of tuples (text, label).
         validation: Validation examples, likewise.
-        validation_split: Without `validation`, the ratio of training examples to hold out: the label proportions are kept, equal
-            texts stay together, and both parts are written to out/split.
+        validation_split: Without `validation`, the ratio of training examples to hold out: the label proportions
+            are kept, equal texts stay together, and both parts are written to out/split.
         sample: The number of training examples to draw at random.
         label_names: Names of labels that are numbers in their order, the name of each code, or a file of either.
         recipe: A YAML file of settings.
         settings: Settings by name, as in `pretrain`.
-        states: With `freeze_encoder=True`, a folder for the hidden states that runs on the same data share; None: they are
-            in `out` until the run finishes.
+        states: With `freeze_encoder=True`, a folder for the hidden states that runs on the same data share; None:
+            they are in `out` until the run finishes.
         resume: Continue an interrupted run. Data in memory must be passed again.
         overwrite: Replace a run.
         keywords: Settings by their last names, such as `num_train_epochs=3`.
