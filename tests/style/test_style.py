@@ -50,11 +50,10 @@ REMAINING: dict[str, int] = {
     "experiments": 112,
     "explain": 7,
     "finetuning": 69,
-    "inference": 204,
-    "io": 120,
+    "inference": 202,
     "pretraining": 98,
     "runs": 27,
-    "tasks": 469,
+    "tasks": 442,
     "training": 152,
 }
 """Packages that are not rewritten yet, with the number of their violations; lower a count when it falls."""

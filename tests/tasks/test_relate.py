@@ -16,10 +16,10 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.io.related import of_tagged
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.items import Item
 from bertsmith.tasks.relation_extraction.relate import Relate, RelationItem
+from bertsmith.tasks.relation_extraction.relation_rows import of_tagged
 from bertsmith.tasks.relation_extraction.relations import RelationExample, with_markers
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer

@@ -25,8 +25,8 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.compare import compare
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
-from bertsmith.io.files import Notes, find_files
-from bertsmith.io.memory import Sources, as_files
+from bertsmith.io.folders import CorpusNotes, find_files
+from bertsmith.io.sources import Sources, to_sources
 from bertsmith.notebook import Report
 from bertsmith.pretraining.base_model import settings_from
 from bertsmith.pretraining.extend_vocabulary import RECORD as EXTENSION
@@ -164,7 +164,7 @@ def _read_all(
     corpus: Sources, task: str, train: str | Path, dev: str | Path, base: Model, settings: Mapping[str, Any]
 ) -> None:
     """InputError for files that cannot be read, before an hour is spent on the first of them."""
-    find_files(as_files(corpus), Notes())
+    find_files(to_sources(corpus), CorpusNotes())
     kind = task_type(task)
     files = {"train": str(train), "dev": str(dev)}
     chosen = new_settings(kind, base, files, None, {}, settings)

@@ -18,7 +18,9 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
-from bertsmith.io.files import bare_suffix, json_object, read_lines
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.jsonl import parse_object
+from bertsmith.io.text_io import read_lines
 from bertsmith.notebook import Report
 from bertsmith.runs.run_folder import holds_run, write_report
 from bertsmith.settings import Changes
@@ -267,9 +269,9 @@ def _named(place: Path, name: str) -> Path | None:
 def _header(file: Path) -> list[str]:
     """The names of the columns, or the first row where there are none."""
     number, line = next(iter(read_lines(file)), (1, ""))
-    if bare_suffix(file) == ".jsonl":
-        return list(json_object(file, number, line))
-    return next(csv.reader([line], delimiter="," if bare_suffix(file) == ".csv" else "\t"), [])
+    if format_suffix(file) == ".jsonl":
+        return list(parse_object(line, f"{file}:{number}"))
+    return next(csv.reader([line], delimiter="," if format_suffix(file) == ".csv" else "\t"), [])
 
 
 def _columns(task: GlueTask, file: Path) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
-from bertsmith.io.memory import Source
+from bertsmith.io.sources import Source
 from bertsmith.notebook import Report
 from bertsmith.runs.run_folder import SETTINGS, holds_run, keeping_runs, write_report, write_whole
 from bertsmith.settings import Changes, read_yaml, resolve

@@ -15,7 +15,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.finetuning.folds import folds_of
 from bertsmith.finetuning.settings import FileSettings
 from bertsmith.formatting import pluralize
-from bertsmith.io.memory import Source, as_file, is_path, name_of
+from bertsmith.io.sources import Source, is_path, name_of, to_source
 from bertsmith.runs.run_folder import write_whole
 from bertsmith.tasks.data_checks import on_both_sides
 from bertsmith.tasks.scores import Finding, Overview
@@ -120,7 +120,7 @@ def read_training(
     return training, facts
 
 
-def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mapping[str, Source]) -> str | Path:
+def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mapping[str, Source]) -> Any:
     """A file by its name, or the data in memory that has it."""
     data = given.get(name)
     if data is None and file == name_of(None, name):
@@ -131,8 +131,8 @@ def _source(kind: type[Task], name: str, file: str, settings: Any, given: Mappin
             hint="pass the same data again",
         )
     if data is None or is_path(data):
-        return as_file(file, name)
-    return as_file(data, name, lambda width: kind.columns_of_tuples(settings, width))
+        return to_source(file, name)
+    return to_source(data, name, lambda width: kind.columns_of_tuples(settings, width))
 
 
 def _of_both_sides(

@@ -28,7 +28,7 @@ from bertsmith.finetuning.second_encoder import fill_other_direction
 from bertsmith.finetuning.settings import FinetuneSettings, FinetuneTrainSettings
 from bertsmith.finetuning.trainable_layers import settle_layers, thaws
 from bertsmith.inference.model import Model, load
-from bertsmith.io.memory import Source
+from bertsmith.io.sources import Source
 from bertsmith.models.config import encoder_parameter_terms
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.feature_extraction import FEATURE_PARTS

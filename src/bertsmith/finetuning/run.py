@@ -15,7 +15,7 @@ from bertsmith.finetuning.feature_cache import FEATURES, forget_states
 from bertsmith.finetuning.job import FineTuning
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, new_settings, settings_type
 from bertsmith.inference.model import Model, load
-from bertsmith.io.memory import Source, is_path, name_of
+from bertsmith.io.sources import Source, is_path, name_of
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.runs.compute_setup import aim_of, footing, without_other_budgets
 from bertsmith.runs.run_folder import (

@@ -1,14 +1,15 @@
-"""Queries with the passages that answer them: rows of a .jsonl, or SQuAD's questions with their passages."""
+"""Read queries with the passages that answer them: rows, or SQuAD's questions with their passages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.io.files import bare_suffix, json_object, read_lines
-from bertsmith.io.squad import read_questions
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.sources import Source
+from bertsmith.io.tables import is_json_source, json_rows
+from bertsmith.tasks.question_answering.squad import read_questions
 
 POSITIVES = ("positives", "positive", "pos")
 NEGATIVES = ("negatives", "negative", "neg")
@@ -16,7 +17,7 @@ NEGATIVES = ("negatives", "negative", "neg")
 
 
 class Sought(NamedTuple):
-    """A query, the passages that answer it, and some that do not; its place."""
+    """A query, the passages that answer it, some that do not, and its location."""
 
     query: str
     positives: tuple[str, ...]
@@ -24,60 +25,59 @@ class Sought(NamedTuple):
     place: str
 
 
-def holds_queries(file: str | Path, encoding: str | None = None) -> bool:
-    """Whether a file is one of these: a .json, or a .jsonl whose first row has a query and passages."""
-    suffix = bare_suffix(file)
-    if suffix != ".jsonl":
-        return suffix == ".json"
-    for number, line in read_lines(file, encoding):
-        if line and not line.isspace():
-            row = json_object(file, number, line)
-            return "query" in row and any(key in row for key in (*POSITIVES, *NEGATIVES))
-    return False
+def holds_queries(source: Source, encoding: str | None = None) -> bool:
+    """Return True for a .json file, and for rows whose first one has a query and passages."""
+    if not is_json_source(source):
+        return format_suffix(source) == ".json"
+    first = next(json_rows(source, encoding), None)
+    if first is None:
+        return False
+    return "query" in first.values and any(key in first.values for key in (*POSITIVES, *NEGATIVES))
 
 
-def read_queries(file: str | Path, encoding: str | None = None, *, labelled: bool = True) -> Iterator[Sought]:
-    """The queries of a file in its order. labelled: each needs a positive passage. Questions of SQuAD that have no
-    answer in their passage are left out. InputError with its place for what is amiss."""
-    if bare_suffix(file) == ".json":
-        for passage, asked, place in read_questions(file, encoding):
-            if not asked.is_impossible:
-                yield Sought(_text(asked.question, place), (_text(passage, place),), (), place)
+def read_queries(source: Source, encoding: str | None = None, *, labelled: bool = True) -> Iterator[Sought]:
+    """Yield the queries of a source in its order.
+
+    Args:
+        source: A .jsonl file, data in memory, or SQuAD's .json, whose unanswerable questions are skipped.
+        encoding: The encoding of a file that is not UTF-8.
+        labelled: Each query needs a positive passage.
+    """
+    if not is_json_source(source):
+        for passage, question, location in read_questions(source, encoding):
+            if not question.is_impossible:
+                texts = _text(question.question, location), (_text(passage, location),)
+                yield Sought(*texts, (), location)
         return
-    for number, line in read_lines(file, encoding):
-        if not line or line.isspace():
-            continue
-        row, place = json_object(file, number, line), f"{file}:{number}"
-        if "query" not in row:
-            raise InputError(
-                "field_missing",
-                "the field 'query' is missing",
-                location=place,
-                hint="give it in every line",
-            )
-        positives = _texts(row, POSITIVES, place)
+    for row in json_rows(source, encoding):
+        values, location = row.values, row.location
+        if "query" not in values:
+            message, hint = "the field 'query' is missing", "give it in every line"
+            raise InputError("field_missing", message, location=location, hint=hint)
+        positives = _texts(values, POSITIVES, location)
         if labelled and not positives:
             raise InputError(
                 "positive_missing",
                 "this query has no positive passage",
-                location=place,
+                location=location,
                 hint='write it as "positives": ["…"], or remove the query',
             )
-        yield Sought(_text(row["query"], place), positives, _texts(row, NEGATIVES, place), place)
+        query = _text(values["query"], location)
+        yield Sought(query, positives, _texts(values, NEGATIVES, location), location)
 
 
-def _texts(row: dict[str, Any], keys: tuple[str, ...], place: str) -> tuple[str, ...]:
-    """What a row has under any of these keys, each text once."""
-    given: Any = next((row[key] for key in keys if row.get(key) is not None), [])
-    values = given if isinstance(given, list) else [given]
-    return tuple(dict.fromkeys(_text(value, place) for value in values))
+def _texts(values: Mapping[str, Any], keys: Sequence[str], location: str) -> tuple[str, ...]:
+    """Return the texts of the first key that a row has, each text once."""
+    value = next((values[key] for key in keys if values.get(key) is not None), ())
+    texts = value if isinstance(value, list | tuple) else [value]
+    return tuple(dict.fromkeys(_text(text, location) for text in texts))
 
 
-def _text(value: Any, place: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        if isinstance(value, str):
-            hint = "fill it in, or remove this row"
-            raise InputError("empty_text", "a text is empty", location=place, hint=hint)
-        message = f"a text is not a string, but {value!r:.60}"
-        raise InputError("text_not_a_string", message, location=place, hint="give each text as a string")
+def _text(value: Any, location: str) -> str:
+    if not isinstance(value, str):
+        message, hint = f"a text is not a string, but {value!r:.60}", "give each text as a string"
+        raise InputError("text_not_a_string", message, location=location, hint=hint)
+    if not value.strip():
+        hint = "fill it in, or remove this row"
+        raise InputError("empty_text", "a text is empty", location=location, hint=hint)
     return value

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.io.compressed import bare_suffix
-from bertsmith.io.memory import InMemory
-from bertsmith.io.tables import TabularFile, read_table
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.tables import Table, read_table, text_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
@@ -30,6 +29,7 @@ from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import UNCUT, windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
+_KEYED_SUFFIXES = (".jsonl", ".json", ".parquet")  # whose rows name their columns
 _PAIRS_OR_NO_HEADER = (  # Follows the option in a hint.
     f" (of pairs the second one with {option('second_column')}; without a header: {option('header', False)} "
     f"{option('text_column', 1)}"
@@ -114,29 +114,27 @@ class TextTask(Task):
             encoding=settings.encoding,
             keep_blank=not labelled,
         )
-        if table.plain and not labelled:
-            lines = zip(table.column("1"), table, strict=True)
-            return [TextExample(text, None, None, f"{file}:{row.line}") for text, row in lines]
-        if not labelled and not isinstance(file, InMemory) and _has_one_column(table, settings):
+        if table.is_plain and not labelled:
+            return [TextExample(row.texts["1"], None, None, row.location) for row in table]
+        if not labelled and not table.in_memory and _has_one_column(table, settings):
             return _of_one_column(table, settings)
         note = _PAIRS_OR_NO_HEADER + (f" {option('label_column', 2)})" if labelled else ")")
-        texts = table.column(settings.text_column, "text_column", note)
-        seconds = table.column(settings.second_column, "second_column") if settings.second_column else None
-        labels = table.column(settings.label_column, "label_column") if labelled else None
+        texts = table.texts(settings.text_column, "text_column", note)
+        seconds = table.texts(settings.second_column, "second_column") if settings.second_column else None
+        labels = table.texts(settings.label_column, "label_column") if labelled else None
         examples = []
         for i, row in enumerate(table):
-            place = f"{file}:{row.line}"
             label = labels[i].strip() if labels else None
             if label == "" and not cls.may_be_blank:
                 raise InputError(
                     "empty_label",
                     "the label is empty",
-                    location=place,
+                    location=row.location,
                     hint="give each row a label, or remove the row",
                 )
             second = seconds[i] if seconds else None
             spaced = labels is not None and label != labels[i]
-            examples.append(TextExample(texts[i], second, label, place, row.values, spaced=spaced))
+            examples.append(TextExample(texts[i], second, label, row.location, row.texts, spaced=spaced))
         if not examples:
             raise InputError(
                 "no_examples",
@@ -307,28 +305,26 @@ class TextTask(Task):
         return {"tokens": item.sequences[0].tokens, "tokens_read": item.sequences[0].kept}
 
 
-def _has_one_column(table: TabularFile, settings: TextSettings) -> bool:
+def _has_one_column(table: Table, settings: TextSettings) -> bool:
     """Whether there is no doubt which column holds the texts, whatever it is called."""
     alone = len(table.columns) == 1 and settings.second_column is None
-    return alone and settings.text_column not in table.columns and not table.plain
+    return alone and settings.text_column not in table.columns and not table.is_plain
 
 
-def _of_one_column(table: TabularFile, settings: TextSettings) -> list[TextExample]:
+def _of_one_column(table: Table, settings: TextSettings) -> list[TextExample]:
     """The texts of a table of one column. Its first line is a text as well, unless it is a single word above rows
     of which most are not."""
     (name,) = table.columns
-    sentences = sum(len(row.values.get(name, "").split()) > 1 for row in table)
-    keyed = bare_suffix(table.path) == ".jsonl"
+    sentences = sum(len(text_of(row.values.get(name)).split()) > 1 for row in table)
+    keyed = format_suffix(table.name) in _KEYED_SUFFIXES
     headed = keyed or not settings.header or (len(name.split()) == 1 and 2 * sentences > len(table))
     found = [
-        TextExample(
-            text, None, None, f"{table.path}:{row.line}", row.values if headed else None, unnamed=True
-        )
-        for text, row in zip(table.column(name), table, strict=True)
+        TextExample(text, None, None, row.location, row.texts if headed else None, unnamed=True)
+        for text, row in zip(table.texts(name), table, strict=True)
     ]
     if headed:
         return found
-    return [TextExample(name, None, None, f"{table.path}:1", unnamed=True), *found]
+    return [TextExample(name, None, None, f"{table.name}:1", unnamed=True), *found]
 
 
 def _parted(texts: Sequence[str], places: Sequence[str], settings: TextSettings) -> dict[str, Sequence[str]]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
-from bertsmith.io.memory import InMemory
-from bertsmith.io.tables import TabularFile, read_table
+from bertsmith.io.sources import Source
+from bertsmith.io.tables import Table, read_table
 from bertsmith.tasks.classification.regress import number_of
-from bertsmith.tasks.retrieval_queries import Sought, holds_queries, read_queries
+from bertsmith.tasks.retrieval_queries import holds_queries, read_queries
 from bertsmith.tasks.settings import EmbedSettings
 
 Kind = Literal["graded", "labelled", "retrieval"]
@@ -63,76 +62,67 @@ class _Names(NamedTuple):
     negative: str | None
 
 
-def read_matches(file: str | Path, settings: EmbedSettings, *, labelled: bool) -> list[Match]:
-    """The pairs, triples or queries of a file in its order; without labels also single texts. InputError with its
-    place for what is amiss."""
-    if settings.text_column is None and holds_queries(file, settings.encoding):
-        found = [Match(*one[:3], None, one.place) for one in _queries(file, settings, labelled=labelled)]
+def read_matches(source: Source, settings: EmbedSettings, *, labelled: bool) -> list[Match]:
+    """Return the pairs, triples, or queries of a source in its order; without labels also single texts."""
+    if settings.text_column is None and holds_queries(source, settings.encoding):
+        queries = read_queries(source, settings.encoding, labelled=labelled)
+        matches = [Match(*query[:3], None, query.place) for query in queries]
     else:
         table = read_table(
-            file,
+            source,
             delimiter=settings.delimiter,
             header=settings.header,
             encoding=settings.encoding,
             keep_blank=not labelled,
         )
-        found = _rows(table, _names(table, settings, labelled=labelled), file)
-    if not found:
-        raise InputError(
-            "no_examples",
-            "this file has no examples",
-            location=file,
-            hint="give a file with at least one example",
-        )
-    return found
+        matches = _matches_of_rows(table, _names(table, settings, labelled=labelled))
+    if not matches:
+        message, hint = "this file has no examples", "give a file with at least one example"
+        raise InputError("no_examples", message, location=source, hint=hint)
+    return matches
 
 
-def _queries(file: str | Path, settings: EmbedSettings, *, labelled: bool) -> list[Sought]:
-    return list(read_queries(file, settings.encoding, labelled=labelled))
-
-
-def _rows(table: TabularFile, names: _Names, file: str | Path) -> list[Match]:
-    texts = table.column(names.text, "text_column")
-    seconds = table.column(names.second, "second_column") if names.second else None
-    labels = table.column(names.label, "label_column") if names.label else None
-    negatives = table.column(names.negative, "negative_column") if names.negative else None
-    found = []
+def _matches_of_rows(table: Table, names: _Names) -> list[Match]:
+    texts = table.texts(names.text, "text_column")
+    seconds = table.texts(names.second, "second_column") if names.second else None
+    labels = table.texts(names.label, "label_column") if names.label else None
+    negatives = table.texts(names.negative, "negative_column") if names.negative else None
+    matches = []
     for i, row in enumerate(table):
-        place = f"{file}:{row.line}"
         label = labels[i].strip() if labels else None
         if label == "":
             raise InputError(
                 "empty_label",
                 "the label is empty",
-                location=place,
+                location=row.location,
                 hint="give each row a label, or remove the row",
             )
-        found.append(
+        matches.append(
             Match(
                 texts[i],
                 (seconds[i],) if seconds else (),
                 (negatives[i],) if negatives else (),
                 label,
-                place,
-                None if table.plain else row.values,
+                row.location,
+                None if table.is_plain else row.texts,
             )
         )
-    return found
+    return matches
 
 
-def _names(table: TabularFile, settings: EmbedSettings, *, labelled: bool) -> _Names:
-    """Which columns hold what: those that are named, else those of names that the field has for them."""
+def _names(table: Table, settings: EmbedSettings, *, labelled: bool) -> _Names:
+    """Return the columns: the selected ones, else those with usual names."""
     columns = table.columns
-    if table.plain and labelled:
+    if table.is_plain and labelled:
         raise InputError(
             "no_columns",
             "this file has one text per line and nothing that separates columns",
-            location=f"{table.path}:1",
+            location=f"{table.name}:1",
             hint="give pairs of texts in a .csv, .tsv, or .jsonl file; or set "
             f"{option('delimiter')} to the character that separates columns",
         )
     text, second = settings.text_column, settings.second_column
-    if not settings.header and not table.plain:
+    if not settings.header and not table.is_plain:
         text, second = text or "1", second or ("2" if "2" in columns else None)
     if text is None and second is None:
         pairs = [pair for pair in _TEXTS if set(pair) <= set(columns)]
@@ -141,11 +131,10 @@ def _names(table: TabularFile, settings: EmbedSettings, *, labelled: bool) -> _N
         usual = [name for name, _ in _TEXTS if name in columns]
         text = usual[0] if usual else columns[0] if len(columns) == 1 else None
     if text is None or (second is None and labelled):
-        path = table.path.bare_name if isinstance(table.path, InMemory) else f"{table.path}:1"
         raise InputError(
             "text_columns_unknown",
             f"no column has a known name for the two texts; the columns are {join_names(columns)}",
-            location=path,
+            location=table.start,
             argument="second_column" if text is not None else "text_column",
             hint=f"name them with {option('text_column')} and {option('second_column')}",
         )
@@ -164,15 +153,14 @@ def _names(table: TabularFile, settings: EmbedSettings, *, labelled: bool) -> _N
 
 
 def as_row(match: Match) -> dict[str, Any]:
-    """An example as `read_matches` reads it from a .jsonl."""
+    """Return an example as `read_matches` reads it from a .jsonl."""
     if match.row is not None:
         return dict(match.row)
     return {"query": match.query, "positives": match.positives, "negatives": match.negatives}
 
 
 def kind_of(matches: Sequence[Match], settings: EmbedSettings) -> Kind:
-    """What is learnt of these examples. InputError where labels are neither scores nor two, or where the loss that
-    was asked for takes something else."""
+    """Return the kind of the examples. Raises `InputError` if the labels or the selected loss do not fit one."""
     labels = {match.label for match in matches if match.label is not None}
     if not labels:
         return _fitting("retrieval", settings, matches[0])
@@ -201,7 +189,7 @@ def kind_of(matches: Sequence[Match], settings: EmbedSettings) -> Kind:
 
 
 def same_label(matches: Sequence[Match], settings: EmbedSettings) -> str:
-    """The label of pairs that mean the same: the one named, or the one of the two that says so."""
+    """Return the label of pairs that mean the same: the selected one, or the one with a known name."""
     labels = sorted({str(match.label) for match in matches if match.label is not None})
     if settings.same_label is not None:
         if settings.same_label not in labels:
@@ -212,8 +200,8 @@ def same_label(matches: Sequence[Match], settings: EmbedSettings) -> str:
                 hint=f"the labels are {join_names(labels)}",
             )
         return settings.same_label
-    found = [label for label in labels if label.casefold() in SAME]
-    if len(found) != 1:
+    same = [label for label in labels if label.casefold() in SAME]
+    if len(same) != 1:
         raise InputError(
             "same_label_missing",
             f"it is not clear which of the labels {join_names(labels)} means that two texts match",
@@ -221,7 +209,7 @@ def same_label(matches: Sequence[Match], settings: EmbedSettings) -> str:
             argument="same_label",
             hint=f"name it, as in {option('same_label', labels[0])}",
         )
-    return found[0]
+    return same[0]
 
 
 def _fitting(kind: Kind, settings: EmbedSettings, first: Match) -> Kind:

@@ -22,7 +22,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
-from bertsmith.io.choices import check_choices, read_choices
 from bertsmith.loss import Loss, distillation_kl
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
 from bertsmith.models.config import ModelConfig
@@ -31,6 +30,7 @@ from bertsmith.models.heads import MultipleChoiceHead
 from bertsmith.tasks.data_checks import refuse_repeated_ids, repeats
 from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_labels
 from bertsmith.tasks.items import Encoded, Item, TaskBatch, log_of
+from bertsmith.tasks.multiple_choice.choice_rows import check_choices, read_choices
 from bertsmith.tasks.registry import CHOOSE
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable, told_of_cuts
 from bertsmith.tasks.settings import ChooseSettings

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.io.squad import PassageNames
 from bertsmith.loss import Loss, distillation_kl
 from bertsmith.metrics import squad
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
@@ -45,6 +44,7 @@ from bertsmith.tasks.question_answering.spans import (
     without_blanks,
     worded,
 )
+from bertsmith.tasks.question_answering.squad import PassageNames
 from bertsmith.tasks.registry import ANSWER
 from bertsmith.tasks.scores import Finding, Overview, Scores, ScoreTable
 from bertsmith.tasks.settings import AnswerSettings

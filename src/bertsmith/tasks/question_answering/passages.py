@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
-from bertsmith.io.squad import Asked, PassageNames, read_questions
+from bertsmith.io.sources import Source
 from bertsmith.tasks.data_checks import refuse_repeated_ids
+from bertsmith.tasks.question_answering.squad import PassageNames, SquadQuestion, read_questions
 
 
 class Gold(NamedTuple):
@@ -43,7 +43,7 @@ class PassageExample:
 
 
 def read_passages(
-    file: str | Path,
+    source: Source,
     *,
     labelled: bool,
     names: PassageNames,
@@ -51,9 +51,11 @@ def read_passages(
     header: bool = True,
     encoding: str | None = None,
 ) -> list[PassageExample]:
-    """The questions of a file, in its order (see `files.squad`). InputError with its place for what is amiss."""
-    asked = read_questions(file, encoding, names=names, labelled=labelled, delimiter=delimiter, header=header)
-    rows = list(asked)
+    """Return the questions of a source, in its order (see `squad`), with their answers checked."""
+    questions = read_questions(
+        source, encoding, names=names, labelled=labelled, delimiter=delimiter, header=header
+    )
+    rows = list(questions)
     if labelled:
         _refuse_lost(rows)
     examples = [_example(context, question, place, labelled=labelled) for context, question, place in rows]
@@ -61,14 +63,14 @@ def read_passages(
         raise InputError(
             "no_examples",
             "this file has no questions",
-            location=file,
+            location=source,
             hint="give a file with at least one question",
         )
     if labelled and all(example.unanswerable for example in examples):
         raise InputError(
             "no_answers",
             "none of the questions in this file has an answer",
-            location=file,
+            location=source,
             hint="give the answers as SQuAD does, or in rows as 'answer' and 'start' (for other names, "
             f"{option('answer_column')} and {option('start_column')})",
         )
@@ -77,7 +79,7 @@ def read_passages(
 
 
 def check_texts(question: Any, context: Any, place: str) -> None:
-    """InputError where one is no text, or empty."""
+    """Raise `InputError` if one is not a string or empty."""
     for name, text in (("question", question), ("passage", context)):
         if not isinstance(text, str):
             raise InputError(
@@ -95,7 +97,7 @@ def check_texts(question: Any, context: Any, place: str) -> None:
             )
 
 
-def _refuse_lost(rows: Sequence[tuple[str, Asked, str]]) -> None:
+def _refuse_lost(rows: Sequence[tuple[str, SquadQuestion, str]]) -> None:
     """Raise InputError if answers are not in their passages, with the location of each."""
     lost = [
         (place, answer.text)
@@ -116,29 +118,22 @@ def _refuse_lost(rows: Sequence[tuple[str, Asked, str]]) -> None:
     )
 
 
-def _example(context: str, asked: Asked, place: str, *, labelled: bool) -> PassageExample:
-    """An example with its answers checked. InputError with its place."""
-    check_texts(asked.question, context, place)
-    if not labelled:
-        return PassageExample(asked.question, context, (), place, asked.id)
-    if asked.is_impossible and asked.answers:
-        raise InputError(
-            "impossible_with_answer",
-            "this question is marked as impossible, and has an answer",
-            location=place,
-            hint="remove 'is_impossible' or the answer",
-        )
-    if not asked.answers:
-        return PassageExample(asked.question, context, (), place, asked.id, unanswerable=True)
-    gold = tuple(_gold(context, found.text, found.answer_start) for found in asked.answers)
-    return PassageExample(asked.question, context, gold, place, asked.id)
+def _example(context: str, squad: SquadQuestion, place: str, *, labelled: bool) -> PassageExample:
+    """Return an example with its answers checked."""
+    check_texts(squad.question, context, place)
+    if labelled and squad.is_impossible and squad.answers:
+        message = "this question is marked as impossible, and has an answer"
+        hint = "remove 'is_impossible' or the answer"
+        raise InputError("impossible_with_answer", message, location=place, hint=hint)
+    answers = tuple(_gold(context, a.text, a.answer_start) for a in squad.answers) if labelled else ()
+    unanswerable = labelled and not answers
+    return PassageExample(squad.question, context, answers, place, squad.id, unanswerable=unanswerable)
 
 
 def _gold(context: str, text: str, start: int | None) -> Gold:
-    """An answer where it is: at its start, or at the occurrence nearest to it (the first where none is given). It
-    is somewhere in the passage."""
+    """Return an answer at its start, or at the nearest occurrence (without a start, the first)."""
     if start is not None and context.startswith(text, start):
         return Gold(text, start)
     near = start or 0
-    found = [i for i in (context.rfind(text, 0, near + len(text)), context.find(text, near)) if i >= 0]
-    return Gold(text, min(found, key=lambda i: abs(i - near)), moved=True)
+    starts = [i for i in (context.rfind(text, 0, near + len(text)), context.find(text, near)) if i >= 0]
+    return Gold(text, min(starts, key=lambda i: abs(i - near)), moved=True)

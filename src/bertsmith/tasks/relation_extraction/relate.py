@@ -21,7 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertsmith.errors import InputError, option
-from bertsmith.io.related import tagged
 from bertsmith.loss import Loss
 from bertsmith.metrics.relations import (
     RelationCounts,
@@ -40,6 +39,7 @@ from bertsmith.tasks.error_analysis import Answers, Details, cross_entropy, of_l
 from bertsmith.tasks.items import Item, TaskBatch, log_of
 from bertsmith.tasks.labels import LabelFacts, Names, Naming, facts_of_names, in_order
 from bertsmith.tasks.registry import RELATE
+from bertsmith.tasks.relation_extraction.relation_rows import tagged
 from bertsmith.tasks.relation_extraction.relations import (
     RelationExample,
     example_of,

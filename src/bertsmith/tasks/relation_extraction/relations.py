@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError
-from bertsmith.io.related import RelatedNames, Span, checked_spans, marked, of_tagged, of_words, read_related
+from bertsmith.io.sources import Source
 from bertsmith.tasks.data_checks import refuse_repeated_ids
+from bertsmith.tasks.relation_extraction.relation_rows import (
+    RelatedNames,
+    Span,
+    checked_spans,
+    marked,
+    of_tagged,
+    of_words,
+    read_related,
+)
 from bertsmith.tasks.settings import RelateSettings
 
 _HEAD, _TAIL = "@", "#"
@@ -29,11 +37,10 @@ class RelationExample:
     row: Mapping[str, str] | None = field(default=None, compare=False, repr=False)
 
 
-def read_examples(file: str | Path, settings: RelateSettings, *, labelled: bool) -> list[RelationExample]:
-    """The examples of a file, in its order (see `files.related`). InputError with its place for what is amiss, and
-    for a number that occurs twice."""
+def read_examples(source: Source, settings: RelateSettings, *, labelled: bool) -> list[RelationExample]:
+    """Return the examples of a source, in its order (see `relation_rows`). Ids must be unique."""
     found = read_related(
-        file,
+        source,
         labelled=labelled,
         names=names_of(settings),
         delimiter=settings.delimiter,
@@ -44,7 +51,7 @@ def read_examples(file: str | Path, settings: RelateSettings, *, labelled: bool)
         raise InputError(
             "no_examples",
             "this file has no texts",
-            location=file,
+            location=source,
             hint="give a file with at least one text",
         )
     refuse_repeated_ids((example.number, example.place) for example in examples)

@@ -1,22 +1,24 @@
-"""Semantic roles in columns: a sentence with what each of its predicates calls its words; one example a predicate.
+"""Read semantic roles in columns: a sentence with the roles of its words for each of its predicates.
 
-One column marks the predicates by their senses (go.01, _ elsewhere), and each column behind it has the roles of
-one of them, in their order. A role is of one word (its head), or spelt as IOB or IOBES. The predicate's own V
-is no role: it is given, and official scores leave it out.
+One column marks the predicates by their senses (go.01, else _), and each column behind it has the roles of one
+of them, in their order: one example for each predicate. A role is that of one word (its head), or written as IOB
+or IOBES. The predicate's own V is no role: it is given, and official scores leave it out.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.io.conll import UNIVERSAL, Column, Sentence, fields_of, read_conll
-from bertsmith.io.files import bare_suffix, read_lines
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.sources import Source
+from bertsmith.io.tables import is_json_source
+from bertsmith.io.text_io import read_lines
 from bertsmith.metrics.tagging_schemes import OUTSIDE
 from bertsmith.tasks.settings import TagSettings
+from bertsmith.tasks.tagging.conll import CONLLU_COLUMNS, Column, Sentence, read_conll, split_columns
 from bertsmith.tasks.tagging.tagged import TagExample
 
 _NONE = ("_", "-", "")
@@ -24,88 +26,91 @@ _PREDICATE = re.compile(r"([BIES]-)?V")
 _SPAN = re.compile(r"O|[BIES]-.+")
 
 
-def has_roles(file: str | Path, settings: TagSettings) -> bool:
-    """Whether a file's columns are to be read as roles: a column of predicates is named, or a .conllu file has
-    columns behind the ten of the format and none is named for tags."""
-    if bare_suffix(file) == ".jsonl":
+def has_roles(source: Source, settings: TagSettings) -> bool:
+    """Return True if the columns of a file are roles.
+
+    A column of predicates is named; or a .conllu has more columns than the format, and none is named for tags.
+    """
+    if is_json_source(source):
         return False
     if settings.predicate_column is not None:
         return True
-    if bare_suffix(file) != ".conllu" or settings.tag_column is not None:
+    if format_suffix(source) != ".conllu" or settings.tag_column is not None:
         return False
-    for _, line in read_lines(file, settings.encoding):
+    for _, line in read_lines(source, settings.encoding):
         if line.startswith("#"):
             if "global.columns" in line:
                 return False
         elif line.strip():
-            return len(fields_of(line, tabs="\t" in line)) > len(UNIVERSAL)
+            return len(split_columns(line)) > len(CONLLU_COLUMNS)
     return False
 
 
-def read_roles(file: str | Path, settings: TagSettings, *, labelled: bool) -> list[TagExample]:
-    """An example a predicate, in the file's order. InputError with file and line for what is amiss."""
+def read_roles(source: Source, settings: TagSettings, *, labelled: bool) -> list[TagExample]:
+    """Return one example for each predicate of a file, in its order."""
+    predicates = str(len(CONLLU_COLUMNS) + 1)
     columns = [
         Column(settings.word_column, "1", "FORM", "word_column"),
-        Column(settings.predicate_column, "", str(len(UNIVERSAL) + 1), "predicate_column", filled=False),
+        Column(settings.predicate_column, "", predicates, "predicate_column", filled=False),
     ]
-    found = [
-        example
-        for sentence in read_conll(file, columns, settings.encoding)
-        for example in _of_sentence(str(file), sentence, labelled)
-    ]
-    if not found:
+    sentences = read_conll(source, columns, settings.encoding)
+    examples = [e for sentence in sentences for e in _examples_of(str(source), sentence, labelled=labelled)]
+    if not examples:
         raise InputError(
             "no_predicates",
             "no word of this file is a predicate",
-            location=f"{file}:1",
+            location=f"{source}:1",
             argument="predicate_column",
             hint=f"name the column that marks predicates with {option('predicate_column')}",
         )
-    return found
+    return examples
 
 
-def _of_sentence(file: str, sentence: Sentence, labelled: bool) -> Iterator[TagExample]:
-    words = tuple(row[0] for row in sentence.rows)
-    predicates = [i for i, row in enumerate(sentence.rows) if row[1] not in _NONE]
-    widths = [max((n for n, cell in enumerate(cells, 1) if cell), default=0) for cells in sentence.behind]
-    for i, width in enumerate(widths):
+def _examples_of(file: str, sentence: Sentence, *, labelled: bool) -> Iterator[TagExample]:
+    words = tuple(cells[0] for cells in sentence.cells)
+    predicates = [i for i, cells in enumerate(sentence.cells) if cells[1] not in _NONE]
+    roles = sentence.further_fields
+    widths = [max((n for n, cell in enumerate(cells, 1) if cell), default=0) for cells in roles]
+    for line, width in zip(sentence.lines, widths, strict=True):
         if (labelled or width) and width != len(predicates):
             raise InputError(
                 "role_column_count",
                 f"the sentence has {pluralize(len(predicates), 'predicate')}, and the row "
                 f"{pluralize(width, 'column')} of roles",
-                location=f"{file}:{sentence.lines[i]}",
+                location=f"{file}:{line}",
                 hint="give each predicate a column of roles, with _ for words without a role",
             )
-    for number, predicate in enumerate(predicates):
+    for index, predicate in enumerate(predicates):
         tags = None
         if all(widths):
-            places = (f"{file}:{line}" for line in sentence.lines)
-            tags = tuple(_tag(c[number], p) for c, p in zip(sentence.behind, places, strict=True))
+            cells = zip(roles, sentence.lines, strict=True)
+            tags = tuple(_tag(fields[index], f"{file}:{line}") for fields, line in cells)
         yield TagExample(
             words,
             tags if labelled else None,
             f"{file}:{sentence.lines[0]}",
-            None if labelled else _rows(sentence, tags),
+            None if labelled else _output_rows(sentence, tags),
             predicate=predicate,
-            lines=sentence.numbers if labelled else None,
+            lines=sentence.line_numbers if labelled else None,
         )
 
 
-def _rows(sentence: Sentence, tags: Sequence[str] | None) -> tuple[str, ...]:
-    """What is written in front of the predicted tag: the row, and the gold one."""
-    golds = tags or [""] * len(sentence.texts)
-    blank = sentence.texts[0][-1]
-    pairs = zip(sentence.texts, golds, strict=True)
-    return tuple(f"{text}{gold}{blank}" if gold else text for text, gold in pairs)
+def _output_rows(sentence: Sentence, tags: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the text in front of each predicted tag: the row, and its label if there is one."""
+    rows = sentence.output_rows
+    separator = rows[0][-1]
+    labels = tags or [""] * len(rows)
+    return tuple(
+        f"{row}{label}{separator}" if label else row for row, label in zip(rows, labels, strict=True)
+    )
 
 
-def _tag(role: str, place: str) -> str:
+def _tag(role: str, location: str) -> str:
     if "*" in role:
         raise InputError(
             "role_in_brackets",
             f"the role '{role}' is written with brackets",
-            location=place,
+            location=location,
             hint="write roles as IOB tags, or at their heads only",
         )
     if role in _NONE or _PREDICATE.fullmatch(role):

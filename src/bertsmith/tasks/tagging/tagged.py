@@ -1,19 +1,21 @@
-"""Sentences with a tag a word: how they stand in files."""
+"""Read sentences with one tag for each word."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.io.conll import Column, fields_of, read_conll
-from bertsmith.io.files import bare_suffix, json_object, read_lines
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.sources import Source
+from bertsmith.io.tables import Row, is_json_source, json_rows
+from bertsmith.io.text_io import read_lines
 from bertsmith.io.unicode_scripts import HAN_CLASS
 from bertsmith.tasks.settings import TagSettings
+from bertsmith.tasks.tagging.conll import Column, read_conll, split_columns
 
 _NUMBER = re.compile(r"-?\d+")
 _BREAK = re.compile(r"[\t\n\r]")
@@ -39,40 +41,39 @@ class TagExample:
     lines: Sequence[int] | None = None
 
     def place_of(self, word: int) -> str:
-        """Where a word is in its file."""
+        """Return the location of a word."""
         if self.lines is None:
             return f"{self.place}, word {word + 1}"
         return f"{self.place.rpartition(':')[0]}:{self.lines[word]}"
 
 
-def read_sentences(file: str | Path, settings: TagSettings, *, labelled: bool) -> list[TagExample]:
-    """The sentences of a file, in its order: of a .jsonl by its lists, of a .txt to predict that has no columns a
-    line each, of all others by their columns (see `files.conll`). InputError with file and line for any fault."""
-    if bare_suffix(file) == ".jsonl":
-        found = list(_of_jsonl(file, settings, labelled))
-    elif _a_sentence_a_line(file, settings, labelled):
-        lines = read_lines(file, settings.encoding)
-        found = [TagExample(words_of(line, ""), None, f"{file}:{n}", text=line) for n, line in lines]
+def read_sentences(source: Source, settings: TagSettings, *, labelled: bool) -> list[TagExample]:
+    """Return the sentences of a source: lists of words in JSON lines and tables, else columns (see `conll`).
+
+    Without labels, a .txt that has no columns has one sentence on each line.
+    """
+    if is_json_source(source):
+        rows = json_rows(source, settings.encoding)
+        examples = [_example_of_row(row, settings, labelled=labelled) for row in rows]
+    elif _has_sentence_lines(source, settings, labelled=labelled):
+        lines = read_lines(source, settings.encoding)
+        examples = [TagExample(words_of(line, ""), None, f"{source}:{n}", text=line) for n, line in lines]
     else:
-        found = list(_of_columns(file, settings, labelled))
-    if not found:
-        raise InputError(
-            "no_examples",
-            "this file has no sentences",
-            location=f"{file}:1",
-            hint="give a file with at least one sentence",
-        )
-    return found
+        examples = list(_examples_in_columns(source, settings, labelled=labelled))
+    if not examples:
+        message, hint = "this file has no sentences", "give a file with at least one sentence"
+        raise InputError("no_examples", message, location=f"{source}:1", hint=hint)
+    return examples
 
 
 def by_characters(examples: Sequence[TagExample]) -> bool:
-    """Whether each Chinese word of these sentences is a single character, as in files of `char<TAB>tag`."""
+    """Return True if each Chinese word is a single character, as in files of `char<TAB>tag`."""
     chinese = [word for example in examples for word in example.words if _CHINESE.search(word)]
     return bool(chinese) and all(len(word) == 1 for word in chinese)
 
 
 def in_characters(example: TagExample) -> TagExample:
-    """A running text whose Chinese characters are words of their own; words that were given as such stay."""
+    """Return a running text with each Chinese character as a word; an example given as words stays."""
     if example.text is None:
         return example
     words = tuple(part for word in example.words for part in _CHINESE.split(word) if part)
@@ -80,7 +81,7 @@ def in_characters(example: TagExample) -> TagExample:
 
 
 def words_of(value: Any, place: str) -> tuple[str, ...]:
-    """A sentence's words, of a list or of a string."""
+    """Return the words of a sentence: a list, or a string."""
     if isinstance(value, str):
         return tuple(value.split())
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
@@ -101,7 +102,7 @@ def words_of(value: Any, place: str) -> tuple[str, ...]:
 
 
 def predicate_of(value: Any, words: Sequence[str], place: str) -> int | None:
-    """The position of a predicate, of that or of its word. InputError for a word that is not there once."""
+    """Return the position of a predicate, which is given as that, or as a word that occurs once."""
     if value is None or value == "":
         return None
     if isinstance(value, str) and not (_NUMBER.fullmatch(value) and value not in words):
@@ -132,102 +133,89 @@ def predicate_of(value: Any, words: Sequence[str], place: str) -> int | None:
 
 
 def predicate_key(settings: TagSettings) -> str:
-    """What a .jsonl calls the position of the predicate."""
-    chosen = settings.predicate_column or "predicate"
-    return "predicate" if _NUMBER.fullmatch(chosen) else chosen
+    """Return the key of the predicate's position in JSON lines."""
+    return _key(settings.predicate_column, "predicate")
 
 
 def row_of(cells: Iterable[object]) -> str:
-    """Columns, each with a tab behind it; a tab or line break in a word is written as a blank."""
+    """Return columns, each with a tab behind it; a tab or line break in a word becomes a space."""
     return "".join(_BREAK.sub(" ", str(cell)) + "\t" for cell in cells)
 
 
 def keys_of(settings: TagSettings) -> tuple[str, str]:
-    """What a .jsonl calls words and tags: a number is a column of other files."""
-    words, tags = settings.word_column or "words", settings.tag_column or "tags"
-    return "words" if _NUMBER.fullmatch(words) else words, "tags" if _NUMBER.fullmatch(tags) else tags
+    """Return the keys of words and tags in JSON lines."""
+    return _key(settings.word_column, "words"), _key(settings.tag_column, "tags")
 
 
-def _of_jsonl(file: str | Path, settings: TagSettings, labelled: bool) -> Iterator[TagExample]:
-    for number, line in read_lines(file, settings.encoding):
-        if not line or line.isspace():
-            continue
-        place = f"{file}:{number}"
-        row = json_object(file, number, line)
-        keys = dict(zip(("word_column", "tag_column"), keys_of(settings), strict=True))
-        for argument, key in list(keys.items())[: 2 if labelled else 1]:
-            if row.get(key) is None:
-                raise InputError(
-                    "field_missing",
-                    f"the field '{key}' is missing",
-                    location=place,
-                    argument=argument,
-                    hint=f"the fields are {', '.join(row)}; name it with {option(argument)}",
-                )
-        key, tag_key = keys.values()
-        words, tags = words_of(row[key], place), row.get(tag_key)
-        predicate = predicate_of(row.get(predicate_key(settings)), words, place)
-        if not labelled:
-            text = row[key] if isinstance(row[key], str) else None
-            known = tags if isinstance(tags, list) and len(tags) == len(words) else None
-            cells = zip(words, known, strict=True) if known else ((word,) for word in words)
-            rows = tuple(map(row_of, cells))
-            yield TagExample(words, None, place, rows=rows, text=text, predicate=predicate)
-            continue
-        if not isinstance(tags, list) or not all(isinstance(tag, str | int) for tag in tags):
-            raise InputError(
-                "not_a_list",
-                f"'{tag_key}' is not a list of tags",
-                location=place,
-                hint='write ["B-PER", "O"]',
-            )
-        if len(tags) != len(words):
-            raise InputError(
-                "tag_count",
-                f"there are {pluralize(len(words), 'word')} and {pluralize(len(tags), 'tag')}",
-                location=place,
-                hint="give each word one tag",
-            )
-        if "" in tags:
-            raise InputError(
-                "empty_label",
-                f"tag {tags.index('') + 1} is empty",
-                location=place,
-                hint="give each word a tag",
-            )
-        if not words:
-            raise InputError(
-                "empty_sentence", "this sentence has no words", location=place, hint="remove the line"
-            )
-        yield TagExample(words, tuple(str(tag) for tag in tags), place, predicate=predicate)
+def _key(column: str | None, default: str) -> str:
+    """Return a column's name; a number is that of a column in other files."""
+    return default if column is None or _NUMBER.fullmatch(column) else column
 
 
-def _a_sentence_a_line(file: str | Path, settings: TagSettings, labelled: bool) -> bool:
-    """Whether a file to predict holds whole sentences: columns are as many on all lines, and blank lines part
-    sentences."""
+def _example_of_row(row: Row, settings: TagSettings, *, labelled: bool) -> TagExample:
+    values, location = row.values, row.location
+    key, tag_key = keys_of(settings)
+    for argument, name in [("word_column", key), ("tag_column", tag_key)][: 2 if labelled else 1]:
+        if values.get(name) is None:
+            raise InputError(
+                "field_missing",
+                f"the field '{name}' is missing",
+                location=location,
+                argument=argument,
+                hint=f"the fields are {', '.join(values)}; name it with {option(argument)}",
+            )
+    words, tags = words_of(values[key], location), values.get(tag_key)
+    predicate = predicate_of(values.get(predicate_key(settings)), words, location)
+    if not labelled:
+        text = values[key] if isinstance(values[key], str) else None
+        has_tags = isinstance(tags, list | tuple) and len(tags) == len(words)
+        cells = zip(words, tags or (), strict=True) if has_tags else ((word,) for word in words)
+        rows = tuple(map(row_of, cells))
+        return TagExample(words, None, location, rows=rows, text=text, predicate=predicate)
+    if not isinstance(tags, list | tuple) or not all(isinstance(tag, str | int) for tag in tags):
+        message, hint = f"'{tag_key}' is not a list of tags", 'write ["B-PER", "O"]'
+        raise InputError("not_a_list", message, location=location, hint=hint)
+    if len(tags) != len(words):
+        message = f"there are {pluralize(len(words), 'word')} and {pluralize(len(tags), 'tag')}"
+        raise InputError("tag_count", message, location=location, hint="give each word one tag")
+    if "" in tags:
+        message = f"tag {tags.index('') + 1} is empty"
+        raise InputError("empty_label", message, location=location, hint="give each word a tag")
+    if not words:
+        message = "this sentence has no words"
+        raise InputError("empty_sentence", message, location=location, hint="remove the line")
+    return TagExample(words, tuple(str(tag) for tag in tags), location, predicate=predicate)
+
+
+def _has_sentence_lines(source: Source, settings: TagSettings, *, labelled: bool) -> bool:
+    """Return True for a file with one sentence on each line.
+
+    Columns are equally many in all lines, and blank lines separate sentences in columns.
+    """
     if settings.layout == "lines" and labelled:
         raise InputError(
             "layout_with_tags",
             "the layout 'lines' is for sentences without tags",
-            location=file,
+            location=source,
             argument="layout",
             hint="give tags in columns",
         )
-    if labelled or settings.layout != "auto" or bare_suffix(file) != ".txt":
+    if labelled or settings.layout != "auto" or format_suffix(source) != ".txt":
         return settings.layout == "lines"
-    lines = [line for _, line in read_lines(file, settings.encoding)]
-    widths = {len(fields_of(line, tabs="\t" in line)) for line in lines if line.strip(" \t")}
+    lines = [line for _, line in read_lines(source, settings.encoding)]
+    widths = {len(split_columns(line)) for line in lines if line.strip(" \t")}
     return len(widths) > 1 or all(line.strip(" \t") for line in lines)
 
 
-def _of_columns(file: str | Path, settings: TagSettings, labelled: bool) -> Iterator[TagExample]:
-    wanted = [
+def _examples_in_columns(source: Source, settings: TagSettings, *, labelled: bool) -> Iterator[TagExample]:
+    columns = [
         Column(settings.word_column, "1", "FORM", "word_column"),
-        Column(settings.tag_column, "-1", "UPOS", "tag_column", needed=labelled),
+        Column(settings.tag_column, "-1", "UPOS", "tag_column", required=labelled),
     ]
-    for sentence in read_conll(file, wanted, settings.encoding):
-        words, place = tuple(row[0] for row in sentence.rows), f"{file}:{sentence.lines[0]}"
+    for sentence in read_conll(source, columns, settings.encoding):
+        words, location = tuple(cells[0] for cells in sentence.cells), f"{source}:{sentence.lines[0]}"
         if labelled:
-            yield TagExample(words, tuple(row[1] for row in sentence.rows), place, lines=sentence.numbers)
+            tags = tuple(cells[1] for cells in sentence.cells)
+            yield TagExample(words, tags, location, lines=sentence.line_numbers)
         else:
-            yield TagExample(words, None, place, rows=tuple(sentence.texts))
+            yield TagExample(words, None, location, rows=tuple(sentence.output_rows))
