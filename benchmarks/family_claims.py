@@ -25,8 +25,7 @@ import bertsmith as bs
 import learning_tasks as tasks
 import record
 from bertsmith import hardware
-from bertsmith.experiments.ablate import ablate
-from bertsmith.experiments.ablation_report import told
+from bertsmith.experiments.ablation import ablate
 from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.models.config import ModelConfig, encoder_parameter_terms
 from bertsmith.models.encoder import Encoder
@@ -160,9 +159,9 @@ def losses(options: Namespace) -> None:
         f"""`python benchmarks/family_claims.py TEACHER --parts losses`; {record.environment(1)}.
 
 recipes/ablations/distillation.yaml with the teacher and the student of "Distillation to half the layers",
-{tokens / 1e6:g} M tokens, {report["seeds"]} seeds; at most {tasks.MAX_ROWS:,} training rows of a task. Mean ±
+{tokens / 1e6:g} M tokens, {report.seeds} seeds; at most {tasks.MAX_ROWS:,} training rows of a task. Mean ±
 deviation; in brackets the difference from the first row, paired by seed, and the p of a paired t-test.
-{told(report)}.
+{report.describe_orderings()}.
 
 The best cheap method has {cheap}.
 

@@ -10,7 +10,6 @@ the rows that show whether a BiLSTM helps, since a BiLSTM starts untrained.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,8 +19,8 @@ import zstandard
 
 import record
 from bertsmith import hardware
-from bertsmith.experiments.ablate import ablate
-from bertsmith.experiments.ablation_report import told
+from bertsmith.experiments.ablation import ablate
+from bertsmith.experiments.ablation_report import AblationReport
 from corpus import prepare_corpus
 from family_threshold import FAMILY_TASKS, NAME, TOKENS, VOCAB_SIZE
 from learning_tasks import LEARNING_RATES, MAX_ROWS, MINIMAL_PAIRS, TASKS, finetune_score, mean_and_std
@@ -103,38 +102,38 @@ def task_recipes(name: str, tuning_key: str) -> dict[str, dict[str, Any]]:
         settings: dict[str, Any] = dict(setting.split("=", 1) for setting in spec.settings)
         settings |= {
             "files.sample": MAX_ROWS,
-            "train.epochs": 3,
+            "train.num_train_epochs": 3,
             "train.learning_rate": recorded_learning_rate(name, tuning_key, task),
             "train.precision": "fp32",
-            "train.tensorboard": False,
+            "train.report_to": "none",
         }
-        files = {"train": str(data / spec.train), "dev": str(data / spec.dev)}
+        files = {"train": str(data / spec.train), "validation": str(data / spec.dev)}
         recipes[task] = {"verb": spec.verb, **files, "settings": settings}
     return recipes
 
 
-def write_report(report: Mapping[str, Any], tokens: int) -> None:
+def write_report(report: AblationReport, tokens: int) -> None:
     """Write the section of RESULTS.md."""
     orderings = [
-        f"{pair['better']} above {pair['worse']} on {pair['figure']} {pair['verdict']} ({pair['adjusted_p']:.2g})"
-        for pair in report["orderings"]
-        if pair["verdict"] != "cannot be told"
+        f"{pair.better} above {pair.worse} on {pair.metric} {pair.verdict} ({pair.adjusted_p:.2g})"
+        for pair in report.orderings
+        if pair.verdict != "is undecided"
     ]
     paper = "; ".join(
         f"{name}: {', '.join(f'{row} {value:g}' for row, value in rows.items())}"
-        for name, rows in report["paper"].items()
+        for name, rows in report.paper.items()
     )
     record.write_section(
         "Tables of the papers at the tiny size",
         f"""`python benchmarks/family_tables.py`; {record.environment(1)}.
 
 bert-tiny-uncased, {tokens / 1e6:g} M tokens of 64 by the recipe for small budgets (start.attention=normal), about
-2.2 M tokens of text, {report["seeds"]} seeds; a hundred minimal pairs of each paradigm. Mean ± deviation; in
+2.2 M tokens of text, {report.seeds} seeds; a hundred minimal pairs of each paradigm. Mean ± deviation; in
 brackets the difference from the first row, paired by seed, and the p of a paired t-test.
 
 {ablation_table(report)}
 
-{told(report)}.{f" By figure, with the adjusted p: {'; '.join(orderings)}." if orderings else ""}
+{report.describe_orderings()}.{f" By metric, with the adjusted p: {'; '.join(orderings)}." if orderings else ""}
 
 {cheap_sentence()}; n-grams have 61.2 % of the minimal pairs right (Warstadt et al. 2020).{longer_sentence()}
 
@@ -160,24 +159,23 @@ def longer_sentence() -> str:
     return f" A BiLSTM starts untrained; with {LONG_EPOCHS} epochs, the F1 of {LONG_TASK} is {cells}."
 
 
-def ablation_table(report: Mapping[str, Any]) -> str:
-    """Format an ablation's figures with their differences from the first row."""
-    figures = report["figures"]
+def ablation_table(report: AblationReport) -> str:
+    """Format an ablation's metrics with their differences from the first row."""
 
     def cell(name: str, row: str) -> str:
-        figure = figures[name].get(row)
-        if figure is None:
+        metric = report.metrics[name].get(row)
+        if metric is None:
             return ""
-        deviation = "" if figure["deviation"] is None else f" ± {figure['deviation']:.3f}"
-        text = f"{figure['mean']:.3f}{deviation}"
-        if row == report["baseline"] or figure["difference"] is None:
+        deviation = "" if metric.deviation is None else f" ± {metric.deviation:.3f}"
+        text = f"{metric.mean:.3f}{deviation}"
+        if row == report.baseline or metric.difference is None:
             return text
-        p = "" if figure["p"] is None else f", p = {figure['p']:.2g}"
-        return f"{text} ({figure['difference']:+.3f}{p})"
+        p = "" if metric.p is None else f", p = {metric.p:.2g}"
+        return f"{text} ({metric.difference:+.3f}{p})"
 
-    names = dict.fromkeys(row for values in figures.values() for row in values)
+    rows = dict.fromkeys(row for values in report.metrics.values() for row in values)
     return record.markdown_table(
-        ["row", *figures], [[row, *(cell(name, row) for name in figures)] for row in names]
+        ["row", *report.metrics], [[row, *(cell(name, row) for name in report.metrics)] for row in rows]
     )
 
 

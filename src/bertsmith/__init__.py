@@ -16,7 +16,7 @@ BertsmithError      InputError, MachineError, Stopped
 
 Data is one path, several paths, or in memory: data frames, tables,
 datasets, dicts of columns, lists of dicts. Settings are keywords:
-pretrain(shards, "bert", epochs=3). Details: help(bertsmith.prepare).
+pretrain(shards, "bert", num_train_epochs=3). Details: help(bertsmith.prepare).
 """
 
 # Each name is imported on first use, so that `import bertsmith` is fast.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bertsmith.errors import InputError as InputError
     from bertsmith.errors import MachineError as MachineError
     from bertsmith.errors import Stopped as Stopped
-    from bertsmith.experiments.ablate import ablate as ablate
+    from bertsmith.experiments.ablation import ablate as ablate
     from bertsmith.experiments.adaptation import adapt as adapt
     from bertsmith.experiments.distillation import distill as distill
     from bertsmith.experiments.distillation import distill_task as distill_task
@@ -87,7 +87,7 @@ _MODULES = {
     "ensemble": "inference.ensemble",
     "extend_tokenizer": "pretraining.extend_vocabulary",
     "find_rate": "finetuning.lr_finder",
-    "ablate": "experiments.ablate",
+    "ablate": "experiments.ablation",
     "adapt": "experiments.adaptation",
     "distill": "experiments.distillation",
     "distill_task": "experiments.distillation",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import Any, ClassVar
 
 _MAX_ROWS = 30
 _MAX_CHARACTERS = 200  # of a cell
@@ -27,6 +28,24 @@ class Report(dict[str, Any]):
 
     def _repr_html_(self) -> str:
         return render_page("", {name: self[name] for name in self._display_keys or self if name in self})
+
+
+class Result:
+    """Base class of dataclasses that functions return: JSON values by `to_dict`, and tables in a notebook.
+
+    Attributes:
+        display_fields: The fields that a notebook shows; empty: all.
+    """
+
+    display_fields: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, with nested dataclasses as dicts."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def _repr_html_(self) -> str:
+        values = self.to_dict()
+        return render_page("", {name: values[name] for name in self.display_fields or values})
 
 
 def render_page(title: str, values: Mapping[str, Any], *, footer: str = "") -> str:

@@ -12,7 +12,7 @@ import tiny_run
 from bertsmith.cli.main import main
 
 TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
-TUNE = ["--set", "train.precision=fp32", "--set", "train.tensorboard=false", "--threads", "1"]
+TUNE = ["--set", "train.precision=fp32", "--set", "train.report_to=none", "--threads", "1"]
 # a number that is no count, or a word that is not a noun with an s
 _FINE = {"is", "has", "was", "does", "this", "less", "as", "its", "bytes-per"}
 _WRONG = re.compile(r"(?<![\d.,/:=-])1 ([a-z]+s)\b")
@@ -65,10 +65,10 @@ def test_one_of_everything_has_a_singular_noun(capsys: pytest.CaptureFixture[str
     check(said(capsys, "pretrain", "--data", shards, "--out", bert, "--steps", 1, *TINY))
     check(said(capsys, "info", bert))
     finetune = ("finetune", "classify", "--model", bert, "--train", train, "--steps", 1, *TUNE)
-    check(said(capsys, *finetune, "--dev", single, "--out", moods))
-    check(said(capsys, *finetune, "--dev", long, "--out", tmp_path / "long", "--max-length", 8))
-    check(said(capsys, *finetune, "--dev-share", "1%", "--out", tmp_path / "few", code=None))
-    check(said(capsys, "finetune", "classify", "--model", bert, "--train", single, "--dev-share", "50%",
+    check(said(capsys, *finetune, "--validation", single, "--out", moods))
+    check(said(capsys, *finetune, "--validation", long, "--out", tmp_path / "long", "--max-length", 8))
+    check(said(capsys, *finetune, "--validation-split", "1%", "--out", tmp_path / "few", code=None))
+    check(said(capsys, "finetune", "classify", "--model", bert, "--train", single, "--validation-split", "50%",
                "--out", tmp_path / "x", code=2))  # fmt: skip
     check(said(capsys, "evaluate", moods, "--data", single))
     check(said(capsys, "evaluate", moods, "--data", long, "--max-length", 8))

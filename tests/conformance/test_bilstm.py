@@ -47,7 +47,7 @@ class Made(NamedTuple):
         own = [*SETTINGS, *OWN.get(self.kind, []), *settings]
         with tiny_run.logged(self.messages):
             return bs.finetune(
-                self.kind.split()[0], self.base, out, train=train, dev=dev, settings=own, **more
+                self.kind.split()[0], self.base, out, train=train, validation=dev, settings=own, **more
             )
 
     def outputs(self, *, order: int = 1) -> list[Tensor]:
@@ -187,7 +187,7 @@ def test_a_killed_run_resumes_to_the_bit(made: Made, tmp_path: Path) -> None:
 
 
 def test_a_frozen_encoder_stays_and_all_above_it_learns(made: Made, tmp_path: Path) -> None:
-    run = made.again(tmp_path / "run", "train.frozen=true", "train.keep_checkpoints=4")
+    run = made.again(tmp_path / "run", "train.freeze_encoder=true", "train.save_total_limit=4")
     mine, its = run.encoder.state_dict(), made.base.encoder.state_dict()
     assert all(torch.equal(mine[name], its[name]) for name in its)
     first, later = (
@@ -283,7 +283,7 @@ def tuned(base: bs.Model, out: Path, messages: list[str], task: str = "classify"
     file = write(out.parent / f"{task}.{suffix}", 0)
     few = [one for one in SETTINGS if not one.startswith("task.")]
     with tiny_run.logged(messages):
-        return bs.finetune(task, base, out, train=file, dev=file, settings=few, **how)
+        return bs.finetune(task, base, out, train=file, validation=file, settings=few, **how)
 
 
 def test_a_pooler_is_taken_over_where_it_reads_the_same_states(both_sides: bs.Model, tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_an_odd_width_is_refused(tmp_path: Path) -> None:
 
 def test_a_first_loss_is_that_of_chance(base: bs.Model, tmp_path: Path) -> None:
     """The new layers say nothing at first."""
-    made = tuned(base, tmp_path / "run", [], head="bilstm", max_steps=1, warmup=0, log_every=1)
+    made = tuned(base, tmp_path / "run", [], head="bilstm", max_steps=1, warmup_steps=0, logging_steps=1)
     assert isinstance(made.encoder, Encoder)
     first = json.loads((made.path / "log.jsonl").read_text().splitlines()[0])
     assert first["loss"] == pytest.approx(math.log(3), abs=0.1)

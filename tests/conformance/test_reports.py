@@ -22,11 +22,11 @@ SETTINGS = [
     "train.max_steps=4",
     "train.batch_size=8",
     "train.learning_rate=2e-3",
-    "train.evaluate_every=2",
+    "train.eval_steps=2",
     "train.threads=1",
     "train.precision=fp32",
-    "train.tensorboard=false",
-    "train.log_every=1",
+    "train.report_to=none",
+    "train.logging_steps=1",
 ]
 
 pytestmark = pytest.mark.usefixtures("every_figure")
@@ -78,7 +78,12 @@ def made(request: pytest.FixtureRequest, base: bs.Model, tmp_path_factory: pytes
     train, dev = (write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "dev")))
     own = [*OWN.get(request.param, []), *PAIRED.get(request.param, [])]
     model = bs.finetune(
-        request.param.split()[0], base, folder / "run", train=train, dev=dev, settings=[*SETTINGS, *own]
+        request.param.split()[0],
+        base,
+        folder / "run",
+        train=train,
+        validation=dev,
+        settings=[*SETTINGS, *own],
     )
     report = json.loads((folder / "run" / "report.json").read_text(encoding="utf-8"))
     return Made(request.param, folder / "run", report, model, train, dev)

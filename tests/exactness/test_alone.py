@@ -134,13 +134,13 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         base,
         folder / "run",
         train=train,
-        dev=dev,
+        validation=dev,
         settings=[
             "train.max_steps=6",
             "train.learning_rate=5e-3",
             "train.threads=1",
             "train.precision=fp32",
-            "train.tensorboard=false",
+            "train.report_to=none",
             *OWN.get(request.param, []),
         ],
     )

@@ -20,13 +20,13 @@ import bertsmith as bs
 import tiny_run
 from bertsmith import hardware
 from bertsmith.errors import InputError, Stopped
-from bertsmith.experiments.ablate import ablate
-from bertsmith.experiments.ablation import AblationRecipe, read_recipe
-from bertsmith.experiments.ablation_report import report_of, told
+from bertsmith.experiments.ablation import ablate
+from bertsmith.experiments.ablation_recipe import AblationRecipe, read_recipe
+from bertsmith.experiments.ablation_report import make_report
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "ablations").glob("*.yaml"))
 FEW = [one for one in tiny_run.SETTINGS if not one.startswith("model.initializer")]
-AFFORDED = {"train.max_steps": 2, "train.batch_size": 4, "train.accumulate": 2}
+AFFORDED = {"train.max_steps": 2, "train.batch_size": 4, "train.gradient_accumulation_steps": 2}
 RECIPE = """
 title: masks
 source: a paper
@@ -44,7 +44,11 @@ def world(tmp_path: Path) -> dict[str, Any]:
     recipe = tmp_path / "masks.yaml"
     recipe.write_text(RECIPE, encoding="utf-8")
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
-    task = {"train": str(rows), "dev": str(rows), "settings": {"train.max_steps": 2, "train.threads": 1}}
+    task = {
+        "train": str(rows),
+        "validation": str(rows),
+        "settings": {"train.max_steps": 2, "train.threads": 1},
+    }
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("good,bad\nkaba lode,lode kaba\nmi so,so mi so\n", encoding="utf-8")
     return {
@@ -60,18 +64,18 @@ def world(tmp_path: Path) -> dict[str, Any]:
 
 def test_each_row_and_seed_is_an_ordinary_run(world: dict[str, Any]) -> None:
     report = ablate(**world, seeds=2)
-    assert list(report["figures"]) == ["mlm_loss", "moods", "minimal pairs"]
+    assert list(report.metrics) == ["mlm_loss", "moods", "minimal pairs"]
     for row, folder in (("dynamic", "dynamic"), ("static, once", "static--once")):
         values = []
         for seed in (0, 1):
             run = bs.load(world["out"] / folder / str(seed) / "pretrain")
             values.append(run.report["held_out"]["mlm_loss"])
             assert bs.load(world["out"] / folder / str(seed) / "moods").task.name == "classify"
-        assert report["figures"]["mlm_loss"][row]["values"] == values
+        assert report.metrics["mlm_loss"][row].values == values
     assert values[0] != values[1]
-    assert report["paper"] == {"SST-2": {"dynamic": 92.9, "static, once": 92.5}}
-    assert {one["figure"] for one in report["orderings"]} == {"mlm_loss", "moods", "minimal pairs"}
-    assert json.loads((world["out"] / "report.json").read_text())["figures"] == report["figures"]
+    assert report.paper == {"SST-2": {"dynamic": 92.9, "static, once": 92.5}}
+    assert {one.metric for one in report.orderings} == {"mlm_loss", "moods", "minimal pairs"}
+    assert json.loads((world["out"] / "report.json").read_text()) == report.to_dict()
     drawn = sorted(path.name for path in (world["out"] / "figures").iterdir())
     assert drawn == ["minimal-pairs.png", "mlm-loss.png", "moods.png", "paper-SST-2.png"]
     assert all(file.read_bytes()[:4] == b"\x89PNG" for file in (world["out"] / "figures").iterdir())
@@ -85,7 +89,7 @@ def test_a_recipe_may_name_what_it_is_run_on(world: dict[str, Any], tmp_path: Pa
     own = own | {"data": str(own["data"].folder), "pairs": str(own["pairs"])}
     world["recipe"].write_text(yaml.safe_dump(own), encoding="utf-8")
     report = ablate(**world, seeds=1)
-    assert list(report["figures"]) == ["mlm_loss", "moods", "minimal pairs"]
+    assert list(report.metrics) == ["mlm_loss", "moods", "minimal pairs"]
     own["tasks"]["moods"] |= {"train": "nowhere.csv"}
     world["recipe"].write_text(yaml.safe_dump(own), encoding="utf-8")
     with pytest.raises(InputError) as caught:
@@ -104,7 +108,7 @@ def test_a_recipe_may_name_what_it_is_run_on(world: dict[str, Any], tmp_path: Pa
     assert caught.value.code == "file_not_found"
     assert caught.value.location == f"{tmp_path / 'tasks.yaml'}: moods: train"
     without = ablate(**world, seeds=1, resume=True, tasks={})
-    assert list(without["figures"]) == ["mlm_loss", "minimal pairs"]
+    assert list(without.metrics) == ["mlm_loss", "minimal pairs"]
 
 
 def test_what_is_finished_stays(world: dict[str, Any]) -> None:
@@ -116,8 +120,8 @@ def test_what_is_finished_stays(world: dict[str, Any]) -> None:
     assert str(world["out"]) in str(caught.value)
     again = ablate(**world, seeds=2, resume=True)
     assert weights.stat().st_mtime_ns == written
-    assert [of["values"][0] for of in again["figures"]["moods"].values()] == [
-        of["values"][0] for of in first["figures"]["moods"].values()
+    assert [of.values[0] for of in again.metrics["moods"].values()] == [
+        of.values[0] for of in first.metrics["moods"].values()
     ]
 
 
@@ -141,8 +145,8 @@ def test_rows_that_differ_in_fine_tuning_share_a_model(
     )
     assert left.folder.architecture == "BertForLastTokenSequenceClassification"
     assert with_bilstm.folder.architecture == "BertForBiLstmSequenceClassification"
-    pairs = report["figures"]["minimal pairs"]
-    assert pairs["left to right"]["values"] == pairs["left to right + BiLSTM"]["values"]
+    pairs = report.metrics["minimal pairs"]
+    assert pairs["left to right"].values == pairs["left to right + BiLSTM"].values
     assert sum("12H² + 16H" in line for line in caplog.messages) == 1
 
 
@@ -155,7 +159,7 @@ def test_the_first_of_the_rows_alone_need_not_be_asked_for(world: dict[str, Any]
     written = weights.stat().st_mtime_ns
     again = ablate(**some, rows=["left to right"], resume=True)
     assert weights.stat().st_mtime_ns == written
-    assert list(again["figures"]["moods"]) == ["BERT", "left to right"]
+    assert list(again.metrics["moods"]) == ["BERT", "left to right"]
 
 
 def test_differences_are_paired_and_orderings_are_judged() -> None:
@@ -168,24 +172,24 @@ def test_differences_are_paired_and_orderings_are_judged() -> None:
     found = {
         row: {i: {"task": values[row][i], "mlm_loss": losses[row][i]} for i in range(3)} for row in values
     }
-    report = report_of(recipe, found)
-    of_b = report["figures"]["task"]["b"]
-    assert of_b["difference"] == pytest.approx(sum(values["b"]) / 3 - sum(values["a"]) / 3)
-    assert of_b["p"] == pytest.approx(ttest_rel(values["b"], values["a"]).pvalue)
-    verdicts = {(one["better"], one["worse"], one["figure"]): one["verdict"] for one in report["orderings"]}
+    report = make_report(recipe, found)
+    of_b = report.metrics["task"]["b"]
+    assert of_b.difference == pytest.approx(sum(values["b"]) / 3 - sum(values["a"]) / 3)
+    assert of_b.p == pytest.approx(ttest_rel(values["b"], values["a"]).pvalue)
+    verdicts = {(one.better, one.worse, one.metric): one.verdict for one in report.orderings}
     assert verdicts == {
         ("a", "b", "task"): "holds",
         ("a", "b", "mlm_loss"): "is reversed",  # less is better, and b has less
-        ("a", "c", "task"): "cannot be told",
-        ("a", "c", "mlm_loss"): "cannot be told",
+        ("a", "c", "task"): "is undecided",
+        ("a", "c", "mlm_loss"): "is undecided",
     }  # x and y disagree on b and c
-    assert told(report) == (
-        "2 pairs of rows that the paper orders, 4 comparisons with 3 seeds: 1 held, 1 reversed, 2 not to be told "
-        "from chance (paired t-tests, p < 0.05 when adjusted for their number)"
+    assert report.describe_orderings() == (
+        "2 pairs of rows that the paper orders, 4 comparisons with 3 seeds: 1 held, 1 reversed, 2 undecided "
+        "(paired t-tests, p < 0.05 when adjusted for their number)"
     )
-    by_p = sorted(one["p"] for one in report["orderings"])
+    by_p = sorted(one.p for one in report.orderings)
     adjusted = [min(p * len(by_p) / rank for rank, p in enumerate(by_p, 1) if p >= own) for own in by_p]
-    assert sorted(one["adjusted_p"] for one in report["orderings"]) == pytest.approx(adjusted)
+    assert sorted(one.adjusted_p for one in report.orderings) == pytest.approx(adjusted)
 
 
 def test_a_figure_is_held_against_the_papers_of_its_name() -> None:
@@ -198,9 +202,9 @@ def test_a_figure_is_held_against_the_papers_of_its_name() -> None:
         "dynamic": {i: {"mnli_m": 0.5 + i / 100, "mlm_loss": 3.0} for i in range(3)},
         "static": {i: {"mnli_m": 0.6 + i / 99, "mlm_loss": 3.1} for i in range(3)},
     }
-    report = report_of(recipe, found)
-    assert report["beside"] == {"mnli_m": "MNLI-m"}
-    assert [(one["better"], one["figure"], one["verdict"]) for one in report["orderings"]] == [
+    report = make_report(recipe, found)
+    assert report.paper_names == {"mnli_m": "MNLI-m"}
+    assert [(one.better, one.metric, one.verdict) for one in report.orderings] == [
         ("static", "mnli_m", "holds")
     ]
 
@@ -248,12 +252,12 @@ def test_tasks_and_pairs_may_come_later_but_models_stay_what_they_are(world: dic
     few = {**world, "tasks": None, "pairs": None}
     first = ablate(**few, seeds=2)
     more = ablate(**world, seeds=2, resume=True)
-    assert more["figures"]["mlm_loss"] == first["figures"]["mlm_loss"]
-    assert list(more["figures"]) == ["mlm_loss", "moods", "minimal pairs"]
+    assert more.metrics["mlm_loss"] == first.metrics["mlm_loss"]
+    assert list(more.metrics) == ["mlm_loss", "moods", "minimal pairs"]
     fewer = world["pairs"].with_name("fewer.csv")
     fewer.write_text("good,bad\nkaba lode,lode kaba\n", encoding="utf-8")
     other = ablate(**{**world, "pairs": fewer}, seeds=2, resume=True)
-    assert set(other["figures"]["minimal pairs"]["dynamic"]["values"]) <= {0.0, 1.0}
+    assert set(other.metrics["minimal pairs"]["dynamic"].values) <= {0.0, 1.0}
     with pytest.raises(InputError) as caught:
         ablate(**{**world, "settings": [*world["settings"], "train.learning_rate=1e-4"]}, resume=True)
     assert caught.value.code == "ablation_differs"
@@ -310,16 +314,16 @@ def test_figures_that_some_rows_have_are_theirs_alone_and_seeds_that_are_not_don
         "b": {1: {"task": 0.6, "mlm_loss": 1.4}},
         "c": {0: {"task": 0.5}, 1: {"task": 0.6}},
     }
-    report = report_of(recipe, found)
-    assert list(report["figures"]["mlm_loss"]) == ["a", "b"]
-    assert report["figures"]["mlm_loss"]["b"]["difference"] == pytest.approx(0.3)
-    assert report["figures"]["task"]["b"]["difference"] == pytest.approx(-0.1)
-    assert report["figures"]["task"]["c"]["difference"] == pytest.approx(-0.2)
-    assert report["seeds"] == 1
-    judged = {(one["better"], one["worse"], one["figure"]) for one in report["orderings"]}
+    report = make_report(recipe, found)
+    assert list(report.metrics["mlm_loss"]) == ["a", "b"]
+    assert report.metrics["mlm_loss"]["b"].difference == pytest.approx(0.3)
+    assert report.metrics["task"]["b"].difference == pytest.approx(-0.1)
+    assert report.metrics["task"]["c"].difference == pytest.approx(-0.2)
+    assert report.seeds == 1
+    judged = {(one.better, one.worse, one.metric) for one in report.orderings}
     assert judged == {("a", "b", "task"), ("a", "b", "mlm_loss"), ("a", "c", "task"), ("b", "c", "task")}
     found["b"] = {2: {"task": 0.6, "mlm_loss": 1.4}}
-    assert report_of(recipe, found)["figures"]["task"]["b"]["difference"] is None
+    assert make_report(recipe, found).metrics["task"]["b"].difference is None
 
 
 def test_two_models_at_a_time_are_the_same_models(
@@ -352,7 +356,7 @@ def test_several_models_save_and_stop_when_asked_to(
     settings = [one for one in world["settings"] if "max_steps" not in one]
     world = {
         **world,
-        "settings": [*settings, "train.max_steps=400", "train.checkpoint_every=5"],
+        "settings": [*settings, "train.max_steps=400", "train.save_steps=5"],
         "tasks": None,
     }
     straight = ablate(**{**world, "out": tmp_path / "straight"}, seeds=1)
@@ -390,7 +394,7 @@ def test_other_mistakes(world: dict[str, Any]) -> None:
             ablate(**{**world, "tasks": {name: world["tasks"]["moods"]}})
         assert caught.value.code == "task_name_reserved"
     with pytest.raises(InputError) as caught:
-        ablate(**{**world, "tasks": {"moods": {"train": "gone.csv", "dev": "gone.csv"}}})
+        ablate(**{**world, "tasks": {"moods": {"train": "gone.csv", "validation": "gone.csv"}}})
     assert (caught.value.code, caught.value.location) == ("file_not_found", "tasks: moods: train")
     assert not world["out"].exists()
 
@@ -416,8 +420,12 @@ def test_each_recipe_takes_two_steps(file: Path, tmp_path: Path) -> None:
         teacher = tiny_run.run(shards, tmp_path / "teacher", "model.num_hidden_layers=4", "train.max_steps=2")
         own.append(f"objective.teacher={teacher.path}")
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
-    task = {"train": str(rows), "dev": str(rows), "settings": {"train.max_steps": 2, "train.threads": 1}}
-    tasks = {"moods": task} if recipe.task_settings or recipe.beside else {}
+    task = {
+        "train": str(rows),
+        "validation": str(rows),
+        "settings": {"train.max_steps": 2, "train.threads": 1},
+    }
+    tasks = {"moods": task} if recipe.task_settings or recipe.second_encoder else {}
     report = ablate(
         file,
         tmp_path / "out",
@@ -434,10 +442,10 @@ def test_each_recipe_takes_two_steps(file: Path, tmp_path: Path) -> None:
             ),
         ],
     )
-    assert report["seeds"] == 1
+    assert report.seeds == 1
     folders = {path.parent.parent.name for path in (tmp_path / "out").glob("*/*/pretrain")}
     assert len(folders) == len({json.dumps(row, sort_keys=True) for row in recipe.rows.values()})
     tuned = {path.parent.parent.name for path in (tmp_path / "out").glob("*/*/moods")}
     assert len(tuned) == (len(recipe.rows) if tasks else 0)
-    assert list(report["figures"]) == [*recipe.losses, *tasks]
-    assert all(one["verdict"] == "cannot be told" for one in report["orderings"])
+    assert list(report.metrics) == [*recipe.losses, *tasks]
+    assert all(one.verdict == "is undecided" for one in report.orderings)

@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> dict[str, Any]:
         "out": tmp_path / "out",
         "task": "classify",
         "train": rows,
-        "dev": rows,
+        "validation": rows,
         "settings": PRETRAINING,
         "task_settings": TASK,
     }
@@ -44,15 +44,15 @@ def world(tmp_path: Path) -> dict[str, Any]:
 def test_both_are_measured_with_the_same_seeds(world: dict[str, Any]) -> None:
     report = adapt(**world, seeds=2)
     out = world["out"]
-    assert report["score"] == "macro_f1" or report["score"] == "accuracy"
-    assert [row["seed"] for row in report["runs"]] == [0, 1]
-    for row in report["runs"]:
-        runs = [bs.load(out / f"{name}-{row['seed']}") for name in ("before", "after")]
-        assert [run.report["dev"][report["score"]] for run in runs] == [row["before"], row["after"]]
-        assert row["comparison"]["difference"] == pytest.approx(row["after"] - row["before"])
-    gains = [row["after"] - row["before"] for row in report["runs"]]
-    assert report["gain"] == pytest.approx(sum(gains) / 2)
-    assert json.loads((out / "report.json").read_text())["gain"] == report["gain"]
+    assert report.metric == "macro_f1" or report.metric == "accuracy"
+    assert [row.seed for row in report.runs] == [0, 1]
+    for row in report.runs:
+        runs = [bs.load(out / f"{name}-{row.seed}") for name in ("before", "after")]
+        assert [run.report["dev"][report.metric] for run in runs] == [row.before, row.after]
+        assert row.comparison["difference"] == pytest.approx(row.after - row.before)
+    gains = [row.after - row.before for row in report.runs]
+    assert report.gain == pytest.approx(sum(gains) / 2)
+    assert json.loads((out / "report.json").read_text()) == report.to_dict()
     assert bs.load(out / "model").report["base"].startswith(str(world["model"]))
 
 
@@ -76,8 +76,8 @@ def test_what_is_finished_stays(world: dict[str, Any]) -> None:
     assert str(world["out"]) in str(caught.value)
     again = adapt(**world, seeds=2, resume=True)  # one more
     assert weights.stat().st_mtime_ns == written
-    assert again["runs"][0] == first["runs"][0]
-    assert len(again["runs"]) == 2
+    assert again.runs[0] == first.runs[0]
+    assert len(again.runs) == 2
     with pytest.raises(InputError) as caught:
         adapt(**{**world, "task": "tag"}, resume=True)
     assert (caught.value.code, caught.value.argument) == ("adaptation_differs", "task")
@@ -95,7 +95,7 @@ def test_stopped_between_two_steps_it_says_what_is_kept(
             adapt(**world)
     assert caught.value.exit_code == 130
     assert "resume" in str(caught.value.hint)
-    assert len(adapt(**world, resume=True)["runs"]) == 1
+    assert len(adapt(**world, resume=True).runs) == 1
 
 
 def test_mistakes_are_reported_before_anything_is_written(world: dict[str, Any]) -> None:
@@ -125,4 +125,4 @@ def test_arguments_may_change_until_they_have_been_used(world: dict[str, Any]) -
     with pytest.raises(InputError) as caught:
         adapt(**world, resume=True)
     assert (caught.value.code, caught.value.location) == ("file_damaged", str(world["out"] / "adapt.json"))
-    assert first["runs"]
+    assert first.runs

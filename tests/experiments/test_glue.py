@@ -19,7 +19,7 @@ from bertsmith.experiments.glue import GLUE, finetune_glue
 
 WORDS = tiny_run.WORDS
 QUICK: dict[str, Any] = {
-    "settings": ["train.threads=1", "train.precision=fp32", "train.tensorboard=false", "train.max_steps=2"],
+    "settings": ["train.threads=1", "train.precision=fp32", "train.report_to=none", "train.max_steps=2"],
 }
 # A task's header, and its cells by a first text, a second one and a label; "" for no header.
 FORMS: dict[str, tuple[str, str]] = {
@@ -67,14 +67,14 @@ def test_the_nine_tasks_as_they_are_published(base: bs.Model, tmp_path: Path) ->
     for task in FORMS:
         write(tmp_path / "glue", task)
     report = finetune_glue(base, tmp_path / "runs", data=tmp_path / "glue", **QUICK)
-    figures = {row["task"]: row["figures"] for row in report["tasks"]}
+    figures = {row.task: row.metrics for row in report.tasks}
     assert list(figures) == [task.name for task in GLUE] == list(FORMS)
     assert list(figures["CoLA"]) == ["Matthews"]
     assert list(figures["STS-B"]) == ["Pearson", "Spearman"]
     assert list(figures["QQP"]) == list(figures["MRPC"]) == ["F1", "accuracy"]
     assert list(figures["MNLI"]) == ["accuracy", "mismatched accuracy"]
     means = [sum(of.values()) / len(of) for of in figures.values()]
-    assert report["average"] == pytest.approx(sum(means) / 9)
+    assert report.average == pytest.approx(sum(means) / 9)
     mrpc = bs.load(tmp_path / "runs" / "MRPC")
     scores = mrpc.evaluate(tmp_path / "glue" / "MRPC" / "dev.tsv")
     assert figures["MRPC"]["F1"] == pytest.approx(100 * scores["classes"]["1"]["f1"])
@@ -89,13 +89,13 @@ def test_other_names_of_folders_and_compressed_files(base: bs.Model, tmp_path: P
     (place / "train.tsv.gz").write_bytes(gzip.compress(whole))
     write(tmp_path / "glue", "RTE", name="rte")
     report = finetune_glue(base, tmp_path / "runs", data=tmp_path / "glue", tasks=["rte"], **QUICK)
-    assert [row["task"] for row in report["tasks"]] == ["RTE"]
+    assert [row.task for row in report.tasks] == ["RTE"]
     with pytest.raises(InputError) as caught:
         finetune_glue(base, tmp_path / "runs", data=tmp_path / "glue", **QUICK)
     assert str(tmp_path / "runs") in str(caught.value)
     before = (tmp_path / "runs" / "RTE" / "report.json").read_bytes()
     report = finetune_glue(base, tmp_path / "runs", data=tmp_path / "glue", resume=True, **QUICK)
-    assert [row["task"] for row in report["tasks"]] == ["SST-2", "RTE"]
+    assert [row.task for row in report.tasks] == ["SST-2", "RTE"]
     assert (tmp_path / "runs" / "RTE" / "report.json").read_bytes() == before
 
 
@@ -107,7 +107,7 @@ def test_labels_in_words(base: bs.Model, tmp_path: Path) -> None:
             named = [f"{names[row[0] == '0']}{row[1:]}" for row in rows]
             (place / f"{part}.tsv").write_text("\n".join([header, *named]) + "\n", encoding="utf-8")
         report = finetune_glue(base, tmp_path / names[0], data=tmp_path / "glue", **QUICK)
-        assert list(report["tasks"][0]["figures"]) == [figure, "accuracy"]
+        assert list(report.tasks[0].metrics) == [figure, "accuracy"]
 
 
 def test_what_is_not_glue_is_refused_before_anything_is_trained(base: bs.Model, tmp_path: Path) -> None:

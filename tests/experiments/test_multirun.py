@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Diverged, InputError, Stopped
-from bertsmith.experiments.multirun_plan import Planned
-from bertsmith.experiments.multirun_report import report_of, summary_of
+from bertsmith.experiments.grid import PlannedRun
+from bertsmith.experiments.multirun import MultirunReport, RunResult, summarize_runs, summarize_scores
 from bertsmith.training.metric_logger import Recorder
 from run_equality import assert_same, outcome
 
@@ -27,11 +27,11 @@ SETTINGS = [
     "train.max_steps=4",
     "train.batch_size=6",
     "train.learning_rate=2e-3",
-    "train.checkpoint_every=2",
+    "train.save_steps=2",
     "train.threads=1",
     "train.precision=fp32",
-    "train.tensorboard=false",
-    "train.log_every=1",
+    "train.report_to=none",
+    "train.logging_steps=1",
 ]
 
 
@@ -43,10 +43,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
 
 
-def repeated(base: bs.Model, out: Path, *settings: str, **more: Any) -> dict[str, Any]:
+def repeated(base: bs.Model, out: Path, *settings: str, **more: Any) -> MultirunReport:
     folder = base.path.parent
     if "folds" not in more:
-        more.setdefault("dev", folder / "dev.csv")
+        more.setdefault("validation", folder / "dev.csv")
     more.setdefault("train", folder / "train.csv")
     varied = [str(one).partition("=")[0].replace("-", "_") for one in more.get("grid", ())]
     settings = tuple(one for one in [*SETTINGS, *settings] if one.split("=")[0][6:] not in varied)
@@ -60,7 +60,7 @@ def tuned(base: bs.Model, out: Path, *settings: str, resume: bool = False) -> bs
         base,
         out,
         train=folder / "train.csv",
-        dev=folder / "dev.csv",
+        validation=folder / "dev.csv",
         settings=[*SETTINGS, *settings],
         resume=resume,
     )
@@ -76,15 +76,15 @@ def test_restarts_are_the_runs_of_these_seeds(
     caplog.set_level(logging.INFO, "bertsmith")
     report = repeated(base, tmp_path / "runs", "train.seed=3", restarts=2)
     messages = list(caplog.messages)
-    assert [row["run"] for row in report["runs"]] == ["seed-3", "seed-4"]
+    assert [row.run for row in report.runs] == ["seed-3", "seed-4"]
     tuned(base, tmp_path / "alone", "train.seed=4")
     assert_same(tmp_path / "runs" / "seed-4", outcome(tmp_path / "alone"))
     assert weights(tmp_path / "runs" / "seed-3") != weights(tmp_path / "runs" / "seed-4")
-    scores = [bs.load(tmp_path / "runs" / row["run"]).report["dev"]["accuracy"] for row in report["runs"]]
-    assert [row["score"] for row in report["runs"]] == scores
-    assert report["summary"]["mean"] == pytest.approx(np.mean(scores))
-    assert report == json.loads((tmp_path / "runs" / "report.json").read_text())
-    assert report["best"] == ["seed-3", "seed-4"][int(np.argmax(scores))]
+    scores = [bs.load(tmp_path / "runs" / row.run).report["dev"]["accuracy"] for row in report.runs]
+    assert [row.score for row in report.runs] == scores
+    assert report.summary.mean == pytest.approx(np.mean(scores))
+    assert report.to_dict() == json.loads((tmp_path / "runs" / "report.json").read_text())
+    assert report.best == ["seed-3", "seed-4"][int(np.argmax(scores))]
     # the table of labels is that of the same data: once
     assert sum("label" in text and "share" in text for text in messages) == 1
 
@@ -94,35 +94,35 @@ SCORES = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
 
 @given(st.lists(SCORES, min_size=1, max_size=12), SCORES)
 def test_the_summary_is_what_numpy_has(scores: list[float], baseline: float) -> None:
-    runs = [Planned(f"seed-{i}", {}, {"train.seed": i}) for i in range(len(scores))]
+    runs = [PlannedRun(f"seed-{i}", {}, {"train.seed": i}) for i in range(len(scores))]
     common = {"best_step": 1, "steps": 1, "seconds": 1.0, "decided_by": "f1", "baseline_name": "majority"}
-    reports = {
-        run.name: {**common, "dev": {"f1": score}, "baseline": {"f1": baseline}}
-        for run, score in zip(runs, scores, strict=True)
-    }
-    report = report_of(runs, reports, None)
-    found = report["summary"]
-    assert found["mean"] == pytest.approx(np.mean(scores))
-    assert found["median"] == pytest.approx(np.median(scores))
-    assert found["best"] == max(scores)
+    reports = [{**common, "dev": {"f1": score}, "baseline": {"f1": baseline}} for score in scores]
+    results = [RunResult.from_report(run, report) for run, report in zip(runs, reports, strict=True)]
+    report = summarize_runs(results, reports[0])
+    found = report.summary
+    assert found.mean == pytest.approx(np.mean(scores))
+    assert found.median == pytest.approx(np.median(scores))
+    assert found.best == max(scores)
     if len(scores) > 1:
-        assert found["deviation"] == pytest.approx(np.std(scores, ddof=1), abs=1e-12)
+        assert found.deviation == pytest.approx(np.std(scores, ddof=1), abs=1e-12)
     else:
-        assert found["deviation"] is None
-    assert found["degenerate"] == [f"seed-{i}" for i, s in enumerate(scores) if s <= baseline]
+        assert found.deviation is None
+    assert found.degenerate == [f"seed-{i}" for i, s in enumerate(scores) if s <= baseline]
     sound = [s for s in scores if s > baseline]
-    if found["degenerate"] and sound:
-        assert found["mean_without_degenerate"] == pytest.approx(np.mean(sound))
-    assert bool(report["warnings"]) == bool(found["degenerate"])
+    if found.degenerate and sound:
+        assert found.mean_without_degenerate == pytest.approx(np.mean(sound))
+    assert bool(report.warnings) == bool(found.degenerate)
 
 
 def test_a_run_below_a_baseline_that_reads_the_texts_is_not_degenerate() -> None:
     """TF-IDF is a rival, not an answer that never looks."""
     common = {"best_step": 1, "steps": 1, "seconds": 1.0, "decided_by": "ndcg", "baseline_name": "TF-IDF"}
     report = {**common, "dev": {"ndcg": 0.7}, "baseline": {"ndcg": 0.9}, "baseline_reads": True}
-    found = report_of([Planned("seed-0", {}, {"train.seed": 0})], {"seed-0": report}, None)
-    assert found["summary"]["degenerate"] == []
-    assert found["warnings"] == []
+    found = summarize_runs(
+        [RunResult.from_report(PlannedRun("seed-0", {}, {"train.seed": 0}), report)], report
+    )
+    assert found.summary.degenerate == []
+    assert found.warnings == []
 
 
 def test_a_run_that_diverges_is_reported_and_the_others_follow(
@@ -138,23 +138,23 @@ def test_a_run_that_diverges_is_reported_and_the_others_follow(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recorder, "stepped", diverging)
         report = repeated(base, tmp_path / "runs", restarts=3)
-    assert [row["score"] is None for row in report["runs"]] == [False, True, False]
-    assert report["runs"][1]["failure"] == "the loss of step 2 is nan"
-    assert "seed-1" in report["summary"]["degenerate"]
-    assert report["summary"]["scores"] == 2
+    assert [row.score is None for row in report.runs] == [False, True, False]
+    assert report.runs[1].failure == "the loss of step 2 is nan"
+    assert "seed-1" in report.summary.degenerate
+    assert report.summary.scores == 2
     assert any(
         record.levelno == logging.WARNING and "seed-1: the loss of step 2 is nan" in record.getMessage()
         for record in caplog.records
     )
     again = repeated(base, tmp_path / "runs", restarts=3, resume=True)
-    assert [row["score"] is None for row in again["runs"]] == [False, False, False]
+    assert [row.score is None for row in again.runs] == [False, False, False]
 
 
 def test_each_example_is_held_out_once_and_all_answers_are_scored_together(
     base: bs.Model, tmp_path: Path
 ) -> None:
     report = repeated(base, tmp_path / "runs", folds=3)
-    assert [row["run"] for row in report["runs"]] == ["fold-1", "fold-2", "fold-3"]
+    assert [row.run for row in report.runs] == ["fold-1", "fold-2", "fold-3"]
     held, right = [], 0
     for fold in ("fold-1", "fold-2", "fold-3"):
         dev = tmp_path / "runs" / fold / "split" / "dev.jsonl"
@@ -165,20 +165,20 @@ def test_each_example_is_held_out_once_and_all_answers_are_scored_together(
         answers = bs.load(tmp_path / "runs" / fold).predict([row["text"] for row in rows])
         right += sum(a["label"] == row["label"] for a, row in zip(answers, rows, strict=True))
     assert sorted(held) == sorted(text for text, _ in tiny_run.examples(30))
-    assert report["pooled"]["examples"] == 30
-    assert report["pooled"]["accuracy"] == pytest.approx(right / 30)
+    assert report.summary.pooled["examples"] == 30
+    assert report.summary.pooled["accuracy"] == pytest.approx(right / 30)
 
 
 def test_a_grid_is_every_combination_and_each_cell_may_have_seeds(base: bs.Model, tmp_path: Path) -> None:
     grid = ["learning_rate=2e-3,1e-3", "batch-size=6,3"]
     report = repeated(base, tmp_path / "runs", grid=grid, restarts=2)
-    names = [row["run"] for row in report["runs"]]
+    names = [row.run for row in report.runs]
     assert names[:2] == ["learning_rate=0.002,batch_size=6,seed-0", "learning_rate=0.002,batch_size=6,seed-1"]
     assert len(set(names)) == 8
-    assert [cell["settings"] for cell in report["cells"]] == [
+    assert [cell.settings for cell in report.cells] == [
         {"train.learning_rate": rate, "train.batch_size": size} for rate in (2e-3, 1e-3) for size in (6, 3)
     ]
-    assert all(cell["scores"] == 2 for cell in report["cells"])
+    assert all(cell.scores == 2 for cell in report.cells)
     tuned(base, tmp_path / "alone", "train.learning_rate=1e-3", "train.batch_size=3", "train.seed=1")
     assert_same(tmp_path / "runs" / names[-1], outcome(tmp_path / "alone"))
 
@@ -210,7 +210,7 @@ def test_stopped_in_any_run_and_resumed_is_straight(base: bs.Model, tmp_path: Pa
     report = repeated(base, tmp_path / "runs", restarts=3, resume=True)
     for name in ("seed-0", "seed-1", "seed-2"):
         assert_same(tmp_path / "runs" / name, outcome(tmp_path / "straight" / name))
-    assert [row["dev"] for row in report["runs"]] == [row["dev"] for row in straight["runs"]]
+    assert [row.dev for row in report.runs] == [row.dev for row in straight.runs]
     assert before in (None, done.stat().st_mtime_ns)
 
 
@@ -218,7 +218,7 @@ def test_more_restarts_may_follow_and_none_may_be_left_out(base: bs.Model, tmp_p
     repeated(base, tmp_path / "runs", restarts=2)
     kept = weights(tmp_path / "runs" / "seed-1")
     report = repeated(base, tmp_path / "runs", restarts=3, resume=True)
-    assert [row["run"] for row in report["runs"]] == ["seed-0", "seed-1", "seed-2"]
+    assert [row.run for row in report.runs] == ["seed-0", "seed-1", "seed-2"]
     assert weights(tmp_path / "runs" / "seed-1") == kept
     with pytest.raises(InputError) as caught:
         repeated(base, tmp_path / "runs", restarts=2, resume=True)
@@ -259,7 +259,7 @@ def test_a_folder_of_runs_is_begun_continued_or_replaced_as_a_run_is(base: bs.Mo
 
 def test_where_one_run_is_wanted_the_best_of_several_is_named(base: bs.Model, tmp_path: Path) -> None:
     report = repeated(base, tmp_path / "runs", restarts=2)
-    best = tmp_path / "runs" / report["best"]
+    best = tmp_path / "runs" / report.best
     with pytest.raises(InputError) as caught:
         bs.load(tmp_path / "runs")
     assert caught.value.code == "folder_of_runs"
@@ -269,7 +269,7 @@ def test_where_one_run_is_wanted_the_best_of_several_is_named(base: bs.Model, tm
         tuned(base, tmp_path / "runs", resume=True)
     assert str(tmp_path / "runs") in str(caught.value)
     found = bs.info(tmp_path / "runs")
-    assert (found["kind"], found["best"], found["summary"]) == ("runs", report["best"], report["summary"])
+    assert (found["kind"], found["best"], found["summary"]) == ("runs", report.best, report.summary.to_dict())
     (tmp_path / "runs" / "report.json").unlink()
     assert [row["finished"] for row in bs.info(tmp_path / "runs")["unfinished"]] == [True, True]
 
@@ -277,8 +277,8 @@ def test_where_one_run_is_wanted_the_best_of_several_is_named(base: bs.Model, tm
 WRONG: list[tuple[dict[str, Any], Sequence[str], str | None, str | None]] = [
     ({"restarts": 2, "folds": 2}, (), "restarts_with_folds", None),
     ({"restarts": 1}, (), "number_of_runs_invalid", "restarts"),
-    ({"folds": 2, "dev": "dev.csv"}, (), "folds_with_dev", None),
-    ({"folds": 2, "dev_share": 0.1}, (), "folds_with_dev", None),
+    ({"folds": 2, "validation": "dev.csv"}, (), "folds_with_validation", None),
+    ({"folds": 2, "validation_split": 0.1}, (), "folds_with_validation", None),
     ({"restarts": 2, "grid": {"seed": [1, 2]}}, (), "seed_in_grid", "grid"),
     ({"grid": {"seed": []}}, (), "grid_invalid", "grid"),
     ({"grid": {"learning_rat": [1]}}, (), "setting_unknown", "grid"),
@@ -286,8 +286,8 @@ WRONG: list[tuple[dict[str, Any], Sequence[str], str | None, str | None]] = [
     ({"grid": ["learning_rate"]}, (), "grid_invalid", "grid"),
     ({"grid": ["learning_rate=1e-4,,1"]}, (), "grid_invalid", "grid"),
     ({"grid": ["learning_rate=1e-4,0.0001"]}, (), "grid_value_repeated", "grid"),
-    ({"grid": ["epochs=1", "epochs=2"]}, (), "grid_setting_repeated", "grid"),
-    ({"grid": {"epochs": list(range(1, 1002))}}, (), "number_of_runs_invalid", "grid"),
+    ({"grid": ["num_train_epochs=1", "num_train_epochs=2"]}, (), "grid_setting_repeated", "grid"),
+    ({"grid": {"num_train_epochs": list(range(1, 1002))}}, (), "number_of_runs_invalid", "grid"),
     ({"grid": ["batch_size=2"]}, ["train.batch_size=3"], "setting_in_grid", "train.batch_size"),
 ]  # fmt: skip
 
@@ -311,13 +311,13 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
 
 
 def test_lists_and_names_that_no_folder_has(base: bs.Model, tmp_path: Path) -> None:
-    grid = ["betas=[0.9,0.99],[0.8,0.9]"]
+    grid = ["lr_milestones=[0.5,0.9],[0.4,0.8]"]
     report = repeated(base, tmp_path / "runs", "train.max_steps=1", grid=grid)
-    assert [row["settings"] for row in report["runs"]] == [
-        {"train.betas": [0.9, 0.99]},
-        {"train.betas": [0.8, 0.9]},
+    assert [row.settings for row in report.runs] == [
+        {"train.lr_milestones": [0.5, 0.9]},
+        {"train.lr_milestones": [0.4, 0.8]},
     ]
-    assert all((tmp_path / "runs" / row["run"] / "model").is_dir() for row in report["runs"])
+    assert all((tmp_path / "runs" / row.run / "model").is_dir() for row in report.runs)
 
 
 def test_the_first_run_s_precision_holds_for_all(
@@ -340,7 +340,7 @@ def test_the_first_run_s_precision_holds_for_all(
         base,
         tmp_path / "runs",
         train=folder / "train.csv",
-        dev=folder / "dev.csv",
+        validation=folder / "dev.csv",
         restarts=2,
         settings=[*free, "train.max_steps=1"],
     )
@@ -350,5 +350,5 @@ def test_the_first_run_s_precision_holds_for_all(
 
 
 def test_summary_of_nothing_is_nothing() -> None:
-    found = summary_of([{"run": "a", "score": None, "degenerate": True}])
-    assert found["mean"] is found["best"] is found["deviation"] is None
+    found = summarize_scores([RunResult("a", {}, {})])
+    assert found.mean is found.best is found.deviation is None

@@ -33,7 +33,7 @@ from bertsmith.inspection.show import show_instance
 from bertsmith.io import atomic
 from bertsmith.io.documents import read_documents
 from bertsmith.pretraining.resolve_settings import asked_for, resolved, settings_of
-from bertsmith.runs.run_folder import settings_of_run
+from bertsmith.runs.settings import settings_of_run
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training import checkpoint
 
@@ -161,11 +161,11 @@ def resigned(
 def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
     world = tmp_path_factory.mktemp("world")
     shards = tiny_run.make_shards(world)
-    few = ["train.max_steps=2", "train.checkpoint_every=1"]
+    few = ["train.max_steps=2", "train.save_steps=1"]
     tiny_run.run(shards, world / "bert", *few)
     rows = tiny_run.table(world / "train.csv", tiny_run.examples(15))
-    quick = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
-    finetune("classify", world / "bert", world / "moods", train=rows, dev=rows, settings=quick)
+    quick = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
+    finetune("classify", world / "bert", world / "moods", train=rows, validation=rows, settings=quick)
     lines = [json.dumps({"text": text, "label": label}) for text, label in tiny_run.examples(15)]
     (world / "train.jsonl").write_text("\n".join(lines) + "\n")
     texts = tiny_run.corpus(6)

@@ -20,8 +20,8 @@ from bertsmith.finetuning.report import evaluations, log_examples, told_of_learn
 from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.training.metric_logger import Recorder
 
-SETTINGS = ["train.batch_size=6", "train.threads=1", "train.tensorboard=false", "train.precision=fp32"]
-LEARN = [*SETTINGS, "train.epochs=4", "train.learning_rate=3e-3"]
+SETTINGS = ["train.batch_size=6", "train.threads=1", "train.report_to=none", "train.precision=fp32"]
+LEARN = [*SETTINGS, "train.num_train_epochs=4", "train.learning_rate=3e-3"]
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +37,14 @@ def tuned(base: bs.Model, out: Path, *settings: str, resume: bool = False) -> bs
         base,
         out,
         train=tiny_run.table(out.parent / "train.csv", tiny_run.examples(36)),
-        dev=tiny_run.table(out.parent / "dev.csv", tiny_run.examples(12, seed=1)),
+        validation=tiny_run.table(out.parent / "dev.csv", tiny_run.examples(12, seed=1)),
         settings=[*LEARN, *settings],
         resume=resume,
     )
 
 
 def test_each_evaluation_stands_in_the_report(base: bs.Model, tmp_path: Path) -> None:
-    run = tuned(base, tmp_path / "run", "train.log_every=4")
+    run = tuned(base, tmp_path / "run", "train.logging_steps=4")
     rows = run.report["evaluations"]
     assert [(row["epoch"], row["step"]) for row in rows] == [(1, 6), (2, 12), (3, 18), (4, 24)]
     (kept,) = (row for row in rows if row["best"])
@@ -79,7 +79,17 @@ def test_a_resumed_run_has_the_same_report(
 
 def test_the_command_line_shows_them(base: bs.Model, tmp_path: Path) -> None:
     train = tiny_run.table(tmp_path / "train.csv", [*tiny_run.examples(36), ("kaba", "awe")])
-    call = ["finetune", "classify", "--model", base.path, "--train", train, "--dev-share", "0.3", "--out"]
+    call = [
+        "finetune",
+        "classify",
+        "--model",
+        base.path,
+        "--train",
+        train,
+        "--validation-split",
+        "0.3",
+        "--out",
+    ]
     some = [word for setting in LEARN for word in ("--set", setting)]
     done = CliRunner().invoke(bertsmith, [*map(str, call), str(tmp_path / "run"), *some])
     assert done.exit_code == 0, done.output
@@ -135,14 +145,14 @@ def test_no_better_than_the_most_frequent_label_is_a_warning(
     assert "only 1 update was made" in said
     assert "train.max_steps=3" in said
     better, worse = Scores({"f1": 0.5}), Scores({"f1": 0.4})
-    epochs = {"epochs": 10.0}
+    epochs = {"num_train_epochs": 10.0}
     assert told_of_learning("f1", better, worse, 500, epochs) == []
     (rival,) = told_of_learning("f1", worse, better, 500, epochs, beside_name="TF-IDF", reads=True)
     assert "no better than TF-IDF" in rival
     assert "nothing useful" not in rival
     (said,) = told_of_learning("f1", worse, worse, 500, epochs, {"joy", "anger"})
     assert "train.learning_rate" in said
-    assert "train.epochs=30" in said
+    assert "train.num_train_epochs=30" in said
     assert "train.max_tokens=3000000" in told_of_learning("f1", worse, worse, 5, {"max_tokens": 1e6})[0]
 
 
@@ -154,13 +164,13 @@ def test_a_dev_of_one_label_gets_a_warning(
     rows = tiny_run.examples(12, seed=1)
     dev = tiny_run.table(tmp_path / "dev.csv", [row for row in rows if row[1] == rows[0][1]])
     few = [*SETTINGS, "train.max_steps=1", "train.learning_rate=1e-9"]
-    run = bs.finetune("classify", base, tmp_path / "run", train=train, dev=dev, settings=few)
+    run = bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev, settings=few)
     assert not any("train longer" in line for line in caplog.messages)
     score, beside = run.report["dev"]["accuracy"], run.report["baseline"]["accuracy"]
     said = any("all dev examples have the answer" in line for line in caplog.messages)
     assert said == (score <= beside)
     one = told_of_learning(
-        "accuracy", Scores({"accuracy": 1.0}), Scores({"accuracy": 1.0}), 9, {"epochs": 3}, {"a"}
+        "accuracy", Scores({"accuracy": 1.0}), Scores({"accuracy": 1.0}), 9, {"num_train_epochs": 3}, {"a"}
     )
     assert len(one) == 1
     assert "'a'" in one[0]
@@ -173,14 +183,14 @@ def test_a_label_of_dev_that_training_lacks_is_an_error_before_anything_else(
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(36))
     dev = tiny_run.table(tmp_path / "dev.csv", [*tiny_run.examples(6, seed=1), ("wow", "awe")])
     with pytest.raises(bs.InputError) as error:
-        bs.finetune("classify", base, tmp_path / "run", train=train, dev=dev)
+        bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev)
     assert (error.value.code, error.value.location) == ("unknown_label", f"{dev}:8")
     assert not [record for record in caplog.records if record.name.startswith("bertsmith.finetuning")]
     assert not (tmp_path / "run").exists()
     more = [*tiny_run.examples(6, seed=1), ("wow", "awe"), ("oh", "pity"), ("ah", "awe"), ("so", "care")]
     tiny_run.table(tmp_path / "dev.csv", more)
     with pytest.raises(bs.InputError) as error:
-        bs.finetune("classify", base, tmp_path / "run", train=train, dev=dev)
+        bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev)
     assert error.value.code == "unknown_label"
     assert "'pity' (" in error.value.message
     assert "dev.csv:11)" in error.value.message
@@ -195,7 +205,7 @@ def test_spaces_around_labels_are_counted(
     train = tiny_run.table(tmp_path / "train.csv", rows)
     dev = tiny_run.table(tmp_path / "dev.csv", tiny_run.examples(6, seed=1))
     few = [*SETTINGS, "train.max_steps=1"]
-    bs.finetune("classify", base, tmp_path / "run", train=train, dev=dev, settings=few)
+    bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev, settings=few)
     label = rows[4][1].strip()
     assert any(
         "1 label has spaces around, which are" in one and f"'{label}' (train.csv:6)" in one
@@ -206,7 +216,7 @@ def test_spaces_around_labels_are_counted(
 def test_more_tokens_than_a_model_reads_are_refused(base: bs.Model, tmp_path: Path) -> None:
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(36))
     with pytest.raises(bs.InputError) as caught:
-        bs.finetune("classify", base, tmp_path / "run", train=train, dev=train, max_length=5000)
+        bs.finetune("classify", base, tmp_path / "run", train=train, validation=train, max_length=5000)
     assert (caught.value.code, caught.value.argument) == ("max_length_too_large", "max_length")
     assert not (tmp_path / "run").exists()
     run = tuned(base, tmp_path / "b" / "run", "train.max_steps=1")

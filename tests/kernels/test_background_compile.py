@@ -18,7 +18,7 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.device import ComputeContext
-from bertsmith.experiments.ablate import _await_kernels
+from bertsmith.experiments.ablation import _wait_for_kernels
 from bertsmith.kernels import backend_selection, background_compile, kernel_cache
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.family import preset
@@ -108,8 +108,8 @@ def test_the_backend_of_fine_tuning_depends_on_the_number_of_updates(
         base,
         tmp_path / "run",
         train=rows,
-        dev_share=0.25,
-        epochs=2,
+        validation_split=0.25,
+        num_train_epochs=2,
         batch_size=8,
     )
     assert update_counts == [8]
@@ -192,9 +192,9 @@ def test_repeated_runs_use_the_backend_of_the_first(tmp_path: Path, monkeypatch:
         return REFERENCE
 
     monkeypatch.setattr(run_folder, "select_training_backend", select)
-    settings = ["train.max_steps=2", "train.tensorboard=false"]
+    settings = ["train.max_steps=2", "train.report_to=none"]
     bs.finetune_repeatedly(
-        "classify", base, tmp_path / "runs", train=rows, dev_share=0.25, restarts=3, settings=settings
+        "classify", base, tmp_path / "runs", train=rows, validation_split=0.25, restarts=3, settings=settings
     )
     assert names == ["auto", "torch", "torch"]
 
@@ -204,7 +204,7 @@ def test_an_ablation_waits(loads: list[str]) -> None:
         PretrainSettings(model=preset(name), train=PretrainTrainSettings(device="cpu", max_steps=3))
         for name in ("bert-tiny-uncased", "bert-mini-uncased")
     ]
-    _await_kernels(rows)
+    _wait_for_kernels(rows)
     assert loads == ["numba", "numba"]
 
 

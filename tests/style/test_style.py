@@ -46,15 +46,13 @@ BAD_OPENING = re.compile(r"(What|Where|Whether|Of|How|As|Those|That|Both|Who)\b"
 ERRORS = ("InputError", "MachineError", "Diverged")
 
 REMAINING: dict[str, int] = {
-    "cli": 76,
-    "experiments": 112,
+    "cli": 73,
     "explain": 7,
     "finetuning": 69,
     "inference": 202,
     "pretraining": 98,
-    "runs": 27,
     "tasks": 442,
-    "training": 152,
+    "training": 149,
 }
 """Packages that are not rewritten yet, with the number of their violations; lower a count when it falls."""
 

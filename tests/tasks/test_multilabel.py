@@ -206,13 +206,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny model that knows which words bring which labels."""
     folder = tmp_path_factory.mktemp("many")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
-    settings = ["train.epochs=30", "train.learning_rate=5e-3", "train.threads=1", "train.tensorboard=false"]
+    settings = [
+        "train.num_train_epochs=30",
+        "train.learning_rate=5e-3",
+        "train.threads=1",
+        "train.report_to=none",
+    ]
     return bs.finetune(
         "classify",
         base,
         folder / "run",
         train=tiny_run.table(folder / "train.csv", rows(240)),
-        dev=tiny_run.table(folder / "dev.csv", rows(60, seed=1)),
+        validation=tiny_run.table(folder / "dev.csv", rows(60, seed=1)),
         settings=["task.multi_label=true", "task.label_separator='|'", *settings],
     )
 
@@ -283,7 +288,7 @@ def test_the_command_line_takes_it(trained: bs.Model, tmp_path: Path) -> None:
         str(trained.path),
         "--train",
         str(train),
-        "--dev-share",
+        "--validation-split",
         "0.3",
     ]
     words += [

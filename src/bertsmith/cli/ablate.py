@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bertsmith.cli import options
 from bertsmith.cli.verbs import Verb
 from bertsmith.formatting import pluralize
+
+if TYPE_CHECKING:
+    from bertsmith.experiments.ablation_report import AblationReport, RowMetric
 
 
 @click.command(cls=Verb)
@@ -21,8 +23,8 @@ from bertsmith.formatting import pluralize
 @click.option(
     "--tasks",
     metavar="FILE",
-    help="YAML of what each model is fine-tuned for: a name, below it verb, train, dev, settings [the recipe's "
-    "`tasks`].",
+    help="YAML of what each model is fine-tuned for: a name, below it verb, train, validation, "
+    "settings [the recipe's `tasks`].",
 )
 @click.option(
     "--pairs",
@@ -73,8 +75,7 @@ def ablate(
     OUT/static/0/output.txt.
     """
     from bertsmith import console
-    from bertsmith.experiments.ablate import ablate as run
-    from bertsmith.experiments.ablation_report import told
+    from bertsmith.experiments.ablation import ablate as run
 
     report = run(
         recipe,
@@ -89,58 +90,60 @@ def ablate(
         resume=resume,
     )
     if as_json:
-        console.print_json({"out": out, **report})
+        console.print_json({"out": out, **report.to_dict()})
         return
     show(report)
-    console.print_result(told(report))
+    console.print_result(report.describe_orderings())
 
 
-def show(report: Mapping[str, Any]) -> None:
-    """A table a figure: each row's mean and deviation, its difference from the first, and the paper's figure of
-    that name; then all of the paper's figures, and which of its orderings hold here."""
+def show(report: AblationReport) -> None:
+    """Print a table per metric, of each row's mean, difference from the first row's, and value in the paper.
+
+    Two further tables have all of the paper's values, and its orderings of rows that hold here.
+    """
     from bertsmith import console
 
-    for name, rows in report["figures"].items():
-        its = report["paper"].get(report["beside"].get(name), {})
+    for name, rows in report.metrics.items():
+        paper = report.paper.get(report.paper_names.get(name, ""), {})
         cells = [
             (
                 row,
-                _spread(one),
-                _difference(one, row == report["baseline"]),
-                *([str(its.get(row, ""))] if its else []),
+                _mean(metric),
+                "" if row == report.baseline else _difference(metric),
+                *([str(paper.get(row, ""))] if paper else []),
             )
-            for row, one in rows.items()
+            for row, metric in rows.items()
         ]
         console.print_table(
-            f"{name}, {pluralize(report['seeds'], 'seed')}",
-            ["row", "mean", f"against {report['baseline']}", *(["in the paper"] if its else [])],
+            f"{name}, {pluralize(report.seeds, 'seed')}",
+            ["row", "mean", f"against {report.baseline}", *(["in the paper"] if paper else [])],
             cells,
         )
-    if report["paper"]:
-        columns = list(report["paper"])
-        every = dict.fromkeys(row for of in report["paper"].values() for row in of)
-        cells = [(row, *(str(report["paper"][name].get(row, "")) for name in columns)) for row in every]
-        source = f" ({report['source']})" if report["source"] else ""
+    if report.paper:
+        columns = list(report.paper)
+        paper_rows = dict.fromkeys(row for values in report.paper.values() for row in values)
+        cells = [(row, *(str(report.paper[name].get(row, "")) for name in columns)) for row in paper_rows]
+        source = f" ({report.source})" if report.source else ""
         console.print_table(f"in the paper{source}", ["row", *columns], cells)
-    if report["orderings"]:
+    if report.orderings:
         cells = [
-            (one["better"], one["worse"], one["figure"], one["verdict"], _p(one))
-            for one in report["orderings"]
+            (one.better, one.worse, one.metric, one.verdict, _format_p(one.adjusted_p))
+            for one in report.orderings
         ]
-        columns = ["better in the paper", "than", "figure", "here that", "p, adjusted"]
+        columns = ["better in the paper", "than", "metric", "here that", "p, adjusted"]
         console.print_table("the paper's orderings", columns, cells)
 
 
-def _spread(one: Mapping[str, Any]) -> str:
-    return f"{one['mean']:.4f}" + ("" if one["deviation"] is None else f" ± {one['deviation']:.4f}")
+def _mean(metric: RowMetric) -> str:
+    return f"{metric.mean:.4f}" + ("" if metric.deviation is None else f" ± {metric.deviation:.4f}")
 
 
-def _difference(one: Mapping[str, Any], first: bool) -> str:
-    if first or one["difference"] is None:
+def _difference(metric: RowMetric) -> str:
+    if metric.difference is None:
         return ""
-    p = "" if one["p"] is None else f" (p = {one['p']:.2g})"
-    return f"{one['difference']:+.4f}{p}"
+    p = "" if metric.p is None else f" (p = {_format_p(metric.p)})"
+    return f"{metric.difference:+.4f}{p}"
 
 
-def _p(one: Mapping[str, Any]) -> str:
-    return "" if one["adjusted_p"] is None else f"{one['adjusted_p']:.2g}"
+def _format_p(p: float | None) -> str:
+    return "" if p is None else f"{p:.2g}"

@@ -26,7 +26,7 @@ from bertsmith.cli.verbs import Verb
 )
 @click.option("--task", required=True, metavar="TASK", help="What it is measured on: a verb of `finetune`.")
 @click.option("--train", required=True, metavar="FILE", help="Labelled examples of the task.")
-@click.option("--dev", required=True, metavar="FILE", help="Those that decide.")
+@click.option("--validation", required=True, metavar="FILE", help="Those that decide.")
 @click.option("--out", required=True, metavar="DIR", help="The folder for the runs and their report.")
 @click.option(
     "--words",
@@ -50,7 +50,7 @@ from bertsmith.cli.verbs import Verb
     multiple=True,
     metavar="NAME=VALUE",
     callback=options.parse_changes,
-    help="A setting of fine-tuning, such as train.epochs=2 or task.text_column=text; may be repeated.",
+    help="A setting of fine-tuning, such as train.num_train_epochs=2 or task.text_column=text; may be repeated.",
 )
 @options.changes
 @options.resume
@@ -60,7 +60,7 @@ def adapt(
     corpus: tuple[str, ...],
     task: str,
     train: str,
-    dev: str,
+    validation: str,
     out: str,
     words: int,
     seeds: int,
@@ -74,7 +74,7 @@ def adapt(
 
     \b
     Example:
-      bertsmith adapt --model bert --corpus notes/ --task tag --train a.conll --dev b.conll --out adapted
+      bertsmith adapt --model bert --corpus notes/ --task tag --train a.conll --validation b.conll --out adapted
       bertsmith adapt … --minutes 60 --words 500 --seeds 3
       bertsmith adapt … --resume
 
@@ -91,7 +91,7 @@ def adapt(
         out,
         task=task,
         train=train,
-        dev=dev,
+        validation=validation,
         words=words,
         seeds=seeds,
         minutes=minutes,
@@ -100,24 +100,25 @@ def adapt(
         resume=resume,
     )
     if as_json:
-        console.print_json({"out": out, **report})
+        console.print_json({"out": out, **report.to_dict()})
         return
     rows = [
-        (str(row["seed"]), *(f"{row[name]:.4f}" for name in ("before", "after")), _apart(row))
-        for row in report["runs"]
+        (str(run.seed), f"{run.before:.4f}", f"{run.after:.4f}", _format_gain(run.comparison))
+        for run in report.runs
     ]
-    if len(rows) > 1:
-        gain = f"{report['gain']:+.4f} ± {report['deviation']:.4f}"
-        rows.append(("mean", f"{report['before']:.4f}", f"{report['after']:.4f}", gain))
+    if report.deviation is not None:
+        gain = f"{report.gain:+.4f} ± {report.deviation:.4f}"
+        rows.append(("mean", f"{report.before:.4f}", f"{report.after:.4f}", gain))
     console.print_table(
-        f"{out}: {report['score']} on dev", ["seed", "before", "after", "gain, 95 % interval"], rows
+        f"{out}: {report.metric} on the validation data",
+        ["seed", "before", "after", "gain, 95 % interval"],
+        rows,
     )
-    beside = report["runs"][0]["baseline"]
-    if beside is not None:
-        console.print_note(f"{report['baseline_name']}: {beside:.4f}")
+    if report.baseline is not None:
+        console.print_note(f"{report.baseline_name}: {report.baseline:.4f}")
 
 
-def _apart(row: dict[str, Any]) -> str:
-    """The gain of a seed, with its interval and p."""
-    found = row["comparison"]
-    return f"{found['difference']:+.4f} ({found['low']:+.4f} to {found['high']:+.4f}, p = {found['p']:.2g})"
+def _format_gain(comparison: dict[str, Any]) -> str:
+    """Return the gain of a seed with its interval and p."""
+    gain, low, high = (comparison[name] for name in ("difference", "low", "high"))
+    return f"{gain:+.4f} ({low:+.4f} to {high:+.4f}, p = {comparison['p']:.2g})"

@@ -60,16 +60,16 @@ def glue(
         resume=resume,
     )
     if as_json:
-        console.print_json({"out": out, **report})
+        console.print_json({"out": out, **report.to_dict()})
         return
     rows = [
         (
-            row["task"],
-            f"{row['train_examples']:,}",
-            ", ".join(f"{name} {value:.1f}" for name, value in row["figures"].items()),
-            "–" if row["baseline"] is None else f"{row['baseline']:.1f}",
+            result.task,
+            f"{result.train_examples:,}",
+            ", ".join(f"{name} {value:.1f}" for name, value in result.metrics.items()),
+            "–" if result.baseline is None else f"{result.baseline:.1f}",
         )
-        for row in report["tasks"]
+        for result in report.tasks
     ]
     console.print_table(f"{out}: GLUE, on dev", ["task", "examples", "scores", "most frequent"], rows)
-    console.print_result(f"average: {report['average']:.1f}")
+    console.print_result(f"average: {report.average:.1f}")

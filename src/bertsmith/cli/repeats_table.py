@@ -21,9 +21,11 @@ def show_repeats(out: str, report: dict[str, Any]) -> None:
         )
         for row in report["runs"]
     ]
-    console.print_table(f"{out}: {decides} on dev", ["run", decides, "baseline", "time", ""], rows)
+    console.print_table(
+        f"{out}: {decides} on the validation data", ["run", decides, "baseline", "time", ""], rows
+    )
     figures = ("mean", "median", "best", "deviation")
-    cells = [cell for cell in report.get("cells", ()) if cell["scores"] > 1]
+    cells = [cell for cell in report["cells"] if cell["scores"] > 1]
     named = [(_cell_name(cell["settings"]), cell) for cell in cells]
     summed = named or [("all", report["summary"])]
     of_what = "by cell of the grid" if named else f"of {pluralize(report['summary']['scores'], 'run')}"
@@ -32,12 +34,12 @@ def show_repeats(out: str, report: dict[str, Any]) -> None:
         ["", *figures, "degenerate"],
         [(name, *(_number(of[figure]) for figure in figures), len(of["degenerate"])) for name, of in summed],
     )
-    if "mean_without_degenerate" in report["summary"]:
+    if report["summary"]["mean_without_degenerate"] is not None:
         console.print_result(
             f"mean without the degenerate: {report['summary']['mean_without_degenerate']:.4f}"
         )
-    for name, of in [*named, ("", report)]:
-        if "pooled" in of:
+    for name, of in [*named, ("", report["summary"])]:
+        if of["pooled"] is not None:
             console.print_result(
                 f"{name}{': ' if name else ''}all answers on held-out parts together: {decides} "
                 f"{of['pooled'][decides]:.4f} ({of['pooled']['examples']:,} examples)"

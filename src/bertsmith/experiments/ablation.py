@@ -1,368 +1,377 @@
-"""One model of an ablation, and what stands on it: pre-trained, fine-tuned for each task, scored; and the recipe
-that says how.
+"""Repeat a table of a paper at a smaller size: models that differ in one setting, compared over several seeds.
 
-    python -P -m bertsmith.experiments.ablation
-
-measures the model that is described on stdin, for `side_by_side`, not for people.
+A recipe has the settings that each row changes, and the paper's results. Each pre-training and each fine-tuning is
+an ordinary run in a folder of its own, such as out/ROW/SEED/pretrain, so that finished ones are kept.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-from pydantic import Field
+import numpy as np
+from pydantic import BaseModel
+from scipy.sparse.csgraph import connected_components
 
-from bertsmith import hardware, log_handlers
-from bertsmith.artifacts.folder import read_folder
-from bertsmith.artifacts.locate import locate
+from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
-from bertsmith.errors import BertsmithError, InputError, option, render
-from bertsmith.experiments.distillation import student_settings
-from bertsmith.finetuning.data import gather
+from bertsmith.device import ComputeContext, is_cpu
+from bertsmith.errors import InputError, command, option
+from bertsmith.experiments.ablation_recipe import (
+    PAIRS,
+    PRETRAIN,
+    SEED,
+    AblationRecipe,
+    TaskRecipe,
+    check_no_seed,
+    check_rows,
+    check_tasks,
+    folder_name,
+    is_small,
+    read_recipe,
+    read_tasks,
+)
+from bertsmith.experiments.ablation_report import AblationReport, make_report
+from bertsmith.experiments.process_pool import Call, answer_call, run_processes
 from bertsmith.finetuning.run import finetune
-from bertsmith.finetuning.settings import FinetuneSettings, settings_type
+from bertsmith.inference.minimal_pairs import read_pairs
 from bertsmith.inference.model import Model
-from bertsmith.models.config import encoder_parameter_terms
-from bertsmith.pretraining.job import check_length
-from bertsmith.pretraining.model_init import first_weights
-from bertsmith.pretraining.resolve_settings import asked_for, resolved
+from bertsmith.io import atomic
+from bertsmith.kernels.backend_selection import select_training_backend
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.runs.run_folder import holds_run, write_whole
-from bertsmith.settings import Settings, read_yaml
-from bertsmith.tasks.task import task_type
-from bertsmith.tokenizer.tokenizer import Tokenizer
+from bertsmith.reports.ablation import plot_paper_values, plot_seeds
+from bertsmith.runs.run_folder import holds_run, keeping_runs, read_arguments, write_json, write_report
+from bertsmith.settings import Changes
 
 logger = logging.getLogger(__name__)
 
-PAIRS = "minimal pairs"
-SEED, PRECISION = "train.seed", "train.precision"
-_TEACHER = "objective.teacher"
-SMALL = 30e6  # parameters of an encoder: larger ones keep several cores busy by themselves
-PRETRAIN = "pretrain"  # the folder of a row's pre-training, beside those of its tasks
+_ARGUMENTS = "ablation.json"
+_PRECISION = "train.precision"
 
 
-class TaskRecipe(Settings):
-    """A task that each model is fine-tuned for."""
+class Ablation(BaseModel, frozen=True):
+    """The arguments of an ablation, which each process receives as JSON.
 
-    verb: str = Field("classify", description="a verb of finetune")
-    train: str = Field("", description="its training file")
-    dev: str = Field("", description="the file that decides")
-    settings: dict[str, Any] = Field(default_factory=dict, description="of fine-tuning, by their names")
-
-
-class AblationRecipe(Settings):
-    """A table: what its rows change, and what the paper found."""
-
-    title: str = Field("", description="what is compared")
-    source: str = Field("", description="the paper and its table")
-    preset: str | None = Field(None, description="sizes of all models; none: bert-mini-uncased")
-    data: str | None = Field(None, description="token shards, where none are named beside the recipe")
-    tasks: str | dict[str, dict[str, Any]] | None = Field(
-        None,
-        description="what each model is fine-tuned for, where none are named beside the recipe: names with verb, "
-        "train, dev and settings below them, or a file of these",
-    )
-    pairs: str | None = Field(None, description="minimal pairs, where none are named beside the recipe")
-    settings: dict[str, Any] = Field(default_factory=dict, description="of all rows, by their names")
-    rows: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="what each row changes; the first is the one the others are compared with; rows that change "
-        "the same share a model",
-    )
-    task_settings: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="what a row changes in fine-tuning, of every task"
-    )
-    beside: dict[str, str] = Field(
-        default_factory=dict,
-        description="beside which row's model a row's is fine-tuned, their states joined",
-    )
-    losses: list[str] = Field(
-        default_factory=lambda: ["mlm_loss"],
-        description="held-out figures that all rows have; less is better where a name ends in loss or perplexity",
-    )
-    paper: dict[str, dict[str, float]] = Field(
-        default_factory=dict, description="the paper's figures by their names, row by row; higher is better"
-    )
-
-
-def read_recipe(file: str | Path) -> AblationRecipe:
-    """A recipe. InputError for what is no recipe, for rows of one folder, and for a paper's row that is none."""
-    values = read_yaml(file)
-    if isinstance(rows := values.get("rows"), dict):
-        values["rows"] = {name: {} if own is None else own for name, own in rows.items()}
-    recipe = AblationRecipe.of(values, str(file))
-    if len(recipe.rows) < 2:
-        raise InputError(
-            "rows_missing",
-            "a recipe needs at least two rows",
-            location=file,
-            hint="list them below 'rows', each with the settings that it changes",
-        )
-    refuse_one_folder(recipe.rows, str(file))
-    for own in (recipe.settings, *recipe.rows.values(), *recipe.task_settings.values()):
-        refuse_seed(own, str(file))
-    named: dict[str, Mapping[str, Any]] = {
-        **recipe.paper,
-        "task_settings": recipe.task_settings,
-        "beside": {**recipe.beside, **{other: row for row, other in recipe.beside.items()}},
-    }
-    for name, figures in named.items():
-        if strange := [row for row in figures if row not in recipe.rows]:
-            raise InputError(
-                "row_unknown",
-                f"'{name}' names the row '{strange[0]}', which does not exist",
-                location=file,
-                hint=f"the rows are {', '.join(recipe.rows)}",
-            )
-    return recipe
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What is measured of some rows with one seed. out: the ablation's folder; data: of the shards; precision: of
-    each fine-tuning whose task names none, "auto": each chooses."""
+    Attributes:
+        recipe: The recipe.
+        out: The folder of all runs.
+        data: The folder of the token shards.
+        tasks: The tasks by name.
+        pairs: The file of minimal pairs.
+        changes: Changed settings of all pre-training runs.
+        precision: The precision of each fine-tuning whose settings have none; "auto": each run chooses its own.
+    """
 
     recipe: AblationRecipe
-    rows: Sequence[str]
-    seed: int
     out: Path
     data: Path
-    tasks: Mapping[str, TaskRecipe]
+    tasks: dict[str, TaskRecipe]
     pairs: str | None
-    settings: Mapping[str, Any]
-    precision: str = "auto"
+    changes: dict[str, Any]
+    precision: str
 
-    def measured(self) -> dict[str, dict[str, float]]:
-        """The figures of each row. What is finished stays, what was interrupted continues."""
-        return {row: self._row(row) for row in self.rows}
+    def folder(self, row: str, seed: int) -> Path:
+        """Return the folder of a row's runs with one seed."""
+        return self.out / folder_name(row) / str(seed)
 
-    def to_json(self) -> dict[str, Any]:
-        """All of it, for another process."""
-        return {
-            "recipe": self.recipe.model_dump(mode="json"),
-            "rows": list(self.rows),
-            "seed": self.seed,
-            "out": str(self.out),
-            "data": str(self.data),
-            "tasks": {name: task.model_dump(mode="json") for name, task in self.tasks.items()},
-            "pairs": self.pairs,
-            "settings": dict(self.settings),
-            "precision": self.precision,
-        }
-
-    @classmethod
-    def of_json(cls, said: Mapping[str, Any]) -> Measurement:
-        """What `to_json` gave."""
-        tasks = {name: TaskRecipe.of(task, name) for name, task in said["tasks"].items()}
-        paths = {"out": Path(said["out"]), "data": Path(said["data"])}
-        return cls(**{**said, **paths, "recipe": AblationRecipe.of(said["recipe"], "recipe"), "tasks": tasks})
-
-    def place(self, row: str) -> Path:
-        """The folder of a row's runs with this seed."""
-        return self.out / folder_of(row) / str(self.seed)
-
-    def _row(self, row: str) -> dict[str, float]:
-        place, model = self.place(row), self._model(row)
-        beside = None if row not in self.recipe.beside else self._model(self.recipe.beside[row])
-        held = model.report["held_out"]
-        found = {name: float(held[name]) for name in self.recipe.losses if name in held}
+    def measure_row(self, row: str, seed: int) -> dict[str, float]:
+        model = self._pretrain(row, seed)
+        held_out = model.report["held_out"]
+        metrics = {name: float(held_out[name]) for name in self.recipe.losses if name in held_out}
+        second_row = self.recipe.second_encoder.get(row)
+        second_encoder = None if second_row is None else self._pretrain(second_row, seed)
         for name, task in self.tasks.items():
-            found[name] = self._fine_tuned(row, place / folder_of(name), model, beside, task)
+            settings = {_PRECISION: self.precision, **self.recipe.finetuning(row, task), SEED: seed}
+            if second_encoder is not None:
+                settings["task.beside"] = str(second_encoder.path)
+            run = self.folder(row, seed) / folder_name(name)
+            tuned = finetune(
+                task.verb,
+                model,
+                run,
+                train=task.train,
+                validation=task.validation,
+                settings=settings,
+                resume=holds_run(run),
+            )
+            metrics[name] = float(tuned.report["dev"][tuned.task.decides])
         if self.pairs is not None:
-            found[PAIRS] = _scored(model, self.pairs)
-        return found
+            metrics[PAIRS] = _score_pairs(model, self.pairs)
+        return metrics
 
-    def _model(self, row: str) -> Model:
-        """A row's pre-trained model, trained now if it is not there."""
-        run = self.place(pretrained_as(self.recipe, row)) / PRETRAIN
-        preset, own = begun_with(self.recipe, row, self.settings)
+    def _pretrain(self, row: str, seed: int) -> Model:
+        run = self.folder(self.recipe.model_row(row), seed) / PRETRAIN
+        preset, settings = self.recipe.pretraining(row, self.changes)
         return pretrain(
             Shards.open(self.data),
             run,
             preset=preset,
-            settings={**own, SEED: self.seed},
+            settings={**settings, SEED: seed},
             resume=holds_run(run),
         )
 
-    def _fine_tuned(
-        self,
-        row: str,
-        run: Path,
-        model: Model,
-        beside: Model | None,
-        task: TaskRecipe,
-    ) -> float:
-        joined = {} if beside is None else {"task.beside": str(beside.path)}
-        own = task_settings(self.recipe, row, task)
-        settings = {**own, **joined, SEED: self.seed}
-        if PRECISION not in own:
-            settings[PRECISION] = self.precision
-        made = finetune(
-            task.verb,
-            model,
-            run,
-            train=task.train,
-            dev=task.dev,
-            settings=settings,
-            resume=holds_run(run),
-        )
-        return float(made.report["dev"][made.task.decides])
+
+def measure_rows(ablation: dict[str, Any], rows: Sequence[str], seed: int) -> dict[str, dict[str, float]]:
+    """Make or resume the runs of rows with one seed, and return their metrics."""
+    parsed = Ablation.model_validate(ablation)
+    return {row: parsed.measure_row(row, seed) for row in rows}
 
 
-def folder_of(row: str) -> str:
-    """A row's name as a folder's."""
-    return "".join(c if c.isalnum() else "-" for c in row).strip("-") or "row"
-
-
-def refuse_one_folder(names: Iterable[str], place: str) -> None:
-    """InputError where two names would have the same folder."""
-    owners: dict[str, str] = {}
-    for name in names:
-        if (owner := owners.setdefault(folder_of(name), name)) != name:
-            raise InputError(
-                "folder_ambiguous",
-                f"'{owner}' and '{name}' would have the same folder, {folder_of(name)}",
-                location=place,
-                hint="choose names that differ in a letter or a digit",
-            )
-
-
-def refuse_seed(settings: Mapping[str, Any], place: str | None, argument: str | None = None) -> None:
-    """Raise InputError if settings name the seed, which is different in each run."""
-    if SEED in FinetuneSettings.dotted(settings):
-        raise InputError(
-            "seed_set",
-            f"{SEED} is set, but the runs have the seeds 0, 1, …",
-            location=place,
-            argument=argument,
-            hint=f"omit it; {option('seeds')} sets the number of seeds",
-        )
-
-
-def pretrained_as(recipe: AblationRecipe, row: str) -> str:
-    """The first row whose settings of pre-training are this row's: their models are one."""
-    return next(other for other, settings in recipe.rows.items() if settings == recipe.rows[row])
-
-
-def begun_with(
-    recipe: AblationRecipe, row: str, settings: Mapping[str, Any]
-) -> tuple[str | None, dict[str, Any]]:
-    """The preset and the settings of a row's pre-training. Where the recipe names no preset, a student has the
-    sizes of its teacher's student."""
-    own = {
-        **PretrainSettings.dotted(recipe.settings),
-        **PretrainSettings.dotted(recipe.rows[row]),
-        **settings,
-    }
-    if recipe.preset is None and _TEACHER in own:
-        preset, sizes = student_settings(read_folder(locate(own[_TEACHER])))
-        return preset, {**sizes, **own}
-    return recipe.preset, own
-
-
-def task_settings(recipe: AblationRecipe, row: str, task: TaskRecipe) -> dict[str, Any]:
-    """Those of the task, over them those of the row."""
-    kind = settings_type(task_type(task.verb))
-    return {**kind.dotted(task.settings), **kind.dotted(recipe.task_settings.get(row, {}))}
-
-
-def _scored(model: Model, pairs: str) -> float:
-    """The accuracy on minimal pairs, kept beside the model's run."""
+def _score_pairs(model: Model, pairs: str) -> float:
+    """Return the accuracy on minimal pairs, which is cached in the folder of the row and seed."""
     file = model.path.parent / "pairs.json"
-    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    if known.get("file") != pairs:
-        known = {"file": pairs, "accuracy": model.score_pairs(pairs)["accuracy"]}
-        write_whole(file, json.dumps(known) + "\n")
-    return float(known["accuracy"])
+    scores = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if scores.get("file") != pairs:
+        scores = {"file": pairs, "accuracy": model.score_pairs(pairs)["accuracy"]}
+        write_json(file, scores)
+    return float(scores["accuracy"])
 
 
-def check_tasks(
-    recipe: AblationRecipe, rows: Sequence[str], tasks: Mapping[str, TaskRecipe], place: str
-) -> None:
-    """InputError for settings of fine-tuning that a task does not have, and then for files that it cannot read:
-    before any model is pre-trained."""
-    every: dict[str, tuple[str, str, FinetuneSettings]] = {}
-    for name, task in tasks.items():
-        with _in_place(f"{place}: '{name}'"):
-            refuse_seed(task.settings, "settings")
-            chosen = settings_type(task_type(task.verb)).of(
-                {"files": {"train": task.train, "dev": task.dev}}, "settings"
+def ablate(
+    recipe: str | Path,
+    out: str | Path,
+    *,
+    data: Shards | str | Path | None = None,
+    tasks: str | Path | Mapping[str, Any] | None = None,
+    pairs: str | Path | None = None,
+    rows: Sequence[str] | None = None,
+    seeds: int = 3,
+    settings: Changes = (),
+    jobs: int | None = None,
+    resume: bool = False,
+) -> AblationReport:
+    """Pre-train each row of a recipe with each seed, fine-tune it for each task, and compare with the paper.
+
+    Rows whose pre-training is the same share a model. All runs compute in one precision, chosen once, unless
+    settings name one.
+
+    Args:
+        recipe: YAML as in recipes/ablations/.
+        out: The folder for all runs and the report; plots are in out/figures.
+        data: Token shards. The default of this and the next two is the recipe's.
+        tasks: The tasks of fine-tuning: a YAML file or a mapping of names to {verb, train, validation, settings}.
+        pairs: Minimal pairs to score each model on.
+        rows: Only these rows, and the first.
+        seeds: The number of seeds 0, 1, …, which draw initial weights, data, and heads.
+        settings: Settings of all pre-training runs, such as {"train.max_steps": 2000}.
+        jobs: The number of models at a time, each in its own process with its share of the cores. The default is
+            the number of cores for small models, else one.
+        resume: Keep finished runs and continue unfinished ones.
+
+    Returns:
+        The report, which is also in out/report.json.
+
+    Raises:
+        InputError: An argument, the recipe, a task, or a file is invalid; raised before anything is trained.
+    """
+    out, changes, table = Path(out), PretrainSettings.dotted(settings), read_recipe(recipe)
+    shards = _open_shards(table.data if data is None else data, recipe)
+    tasks_location = f"{recipe}: tasks" if tasks is None else "tasks"
+    tasks = (table.tasks or {}) if tasks is None else tasks
+    if not isinstance(tasks, Mapping):
+        tasks_location = str(tasks)
+    named_tasks = read_tasks(tasks, table, tasks_location)
+    pairs = table.pairs if pairs is None else pairs
+    chosen_rows = _choose_rows(table, rows, recipe)
+    _check_changes(table, changes, recipe)
+    row_settings = check_rows(table, chosen_rows, shards.tokenizer, changes, recipe)
+    check_tasks(table, chosen_rows, named_tasks, tasks_location)
+    if pairs is not None:
+        pairs = str(pairs)
+        read_pairs(pairs)
+    arguments = {
+        "recipe": table.model_dump(mode="json"),
+        "tasks": {name: task.model_dump(mode="json") for name, task in named_tasks.items()},
+        "pairs": pairs,
+        "settings": changes,
+        "data": atomic.sha256_of_file(shards.folder / "manifest.json"),
+    }
+    previous = _previous_arguments(out, arguments, resume=resume)
+    precision = previous.get("precision") or _choose_precision(row_settings)
+    if precision != "auto" and all(settings.train.precision == "auto" for settings in row_settings):
+        changes = {_PRECISION: precision, **changes}
+    _wait_for_kernels(row_settings)
+    ablation = Ablation(
+        recipe=table,
+        out=out,
+        data=shards.folder,
+        tasks=named_tasks,
+        pairs=pairs,
+        changes=changes,
+        precision=precision,
+    )
+    with atomic.folder_lock(out, "ablation"), keeping_runs(out):
+        write_json(out / _ARGUMENTS, {**arguments, "precision": precision})
+        report = _measure_all(ablation, chosen_rows, seeds, jobs or _default_jobs(row_settings))
+        _plot(out / "figures", report)
+    return report
+
+
+def _open_shards(data: Shards | str | Path | None, location: str | Path) -> Shards:
+    if isinstance(data, Shards):
+        return data
+    if not data:
+        raise InputError(
+            "data_missing",
+            "the recipe names no data for pre-training",
+            location=location,
+            argument="data",
+            hint=f"create token shards with {command('data prepare')} and give them with {option('data')}",
+        )
+    return Shards.open(data)
+
+
+def _choose_rows(recipe: AblationRecipe, rows: Sequence[str] | None, location: str | Path) -> list[str]:
+    """Return the requested rows, and the first, in the recipe's order."""
+    if unknown := [row for row in rows or () if row not in recipe.rows]:
+        raise InputError(
+            "row_unknown",
+            f"there is no row '{unknown[0]}'",
+            location=location,
+            argument="rows",
+            hint=f"the rows are {', '.join(recipe.rows)}",
+        )
+    return [row for i, row in enumerate(recipe.rows) if rows is None or i == 0 or row in rows]
+
+
+def _check_changes(recipe: AblationRecipe, changes: Mapping[str, Any], location: str | Path) -> None:
+    """Raise InputError for settings of all runs that would undo the difference of a row, or set the seed."""
+    check_no_seed(changes, argument="settings")
+    for name, value in changes.items():
+        if rows := [row for row, values in recipe.rows.items() if name in PretrainSettings.dotted(values)]:
+            raise InputError(
+                "setting_of_row",
+                f"{option('settings', f'{name}={value}')} would override {name} of the row '{rows[0]}' in "
+                f"{location}",
+                argument=name,
+                hint="change the rows in a copy of the recipe",
             )
-        for row in rows:
-            with _in_place(f"{place}: '{name}' of the row '{row}': finetune {task.verb}"):
-                own = chosen.changed(task_settings(recipe, row, task))
-                every.setdefault(f"{name} {own.to_yaml()}", (name, task.verb, own))
-    for name, verb, own in every.values():
-        with (
-            _in_place(f"{place}: '{name}': finetune {verb}"),
-            options_as_settings(verb),
-        ):
-            gather(task_type(verb).variant(own.task), own.files, own.task)
 
 
-@contextmanager
-def options_as_settings(verb: str) -> Iterator[None]:
-    """Name settings of the task in place of options of `finetune` in the hint of an InputError."""
-    fields = task_type(verb).settings_type.model_fields
+def _previous_arguments(out: Path, arguments: Mapping[str, Any], *, resume: bool) -> dict[str, Any]:
+    """Return the arguments of the ablation to resume, else {}; tasks, pairs, and rows may differ.
 
-    def setting(match: re.Match[str]) -> str:
-        name = match[1].replace("-", "_")
-        return f"the setting task.{name}" if name in fields else match[0]
-
-    try:
-        yield
-    except InputError as error:
-        if error.hint:
-            error.hint = re.sub(r"--([a-z]+(?:-[a-z]+)*)", setting, render(error.hint, "command line"))
-        raise
-
-
-def check_row(
-    recipe: AblationRecipe, row: str, tokenizer: Tokenizer, settings: Mapping[str, Any], place: str | Path
-) -> PretrainSettings:
-    """What a row is pre-trained with. InputError for one that cannot be as it is asked for, before any is. Large
-    models are not made for that: of them settings alone are checked."""
-    with _in_place(f"{place}: row '{row}'"):
-        preset, own = begun_with(recipe, row, settings)
-        chosen = resolved(*asked_for(preset, None), None, own, tokenizer)
-        check_length(chosen)
-        if sum(term.size for term in encoder_parameter_terms(chosen.model)) <= SMALL:
-            first_weights(chosen, torch.Generator())[1].check_tokenizer(tokenizer)
-    return chosen
+    Raises:
+        InputError: The folder holds something else, or models that were pre-trained differently.
+    """
+    file = out / _ARGUMENTS
+    if not (resume and file.exists()):
+        atomic.check_output_folder(out, in_place=True)
+        return {}
+    previous = read_arguments(file)
+    rows, previous_rows = arguments["recipe"]["rows"], previous.get("recipe", {}).get("rows", {})
+    changed = [row for row in rows if row in previous_rows and rows[row] != previous_rows[row]]
+    other_settings = _common_settings(previous) != json.loads(json.dumps(_common_settings(arguments)))
+    if changed or other_settings or previous.get("data") != arguments["data"]:
+        difference = (
+            f"another row '{changed[0]}'" if changed else "other settings" if other_settings else "other data"
+        )
+        raise InputError(
+            "ablation_differs",
+            f"the models in this folder were started with {difference}",
+            location=out,
+            hint=f"resume with the same arguments, or choose another folder with {option('out')}",
+        )
+    return previous
 
 
-@contextmanager
-def _in_place(place: str) -> Iterator[None]:
-    """Prefix the location of an InputError with a place."""
-    try:
-        yield
-    except InputError as error:
-        error.message = error.message.removeprefix("--set: ")
-        error.location = place if error.location is None else f"{place}: {error.location}"
-        raise
+def _common_settings(arguments: Mapping[str, Any]) -> list[Any]:
+    recipe = arguments.get("recipe", {})
+    return [recipe.get("preset"), recipe.get("settings"), arguments.get("settings")]
 
 
-def main() -> None:
-    """Measure what stdin describes, and write the figures, or what went wrong, to the file it names."""
-    said = json.load(sys.stdin)
-    log_handlers.install(log_handlers.ConsoleHandler())
-    hardware.configure_process()
-    try:
-        answer: dict[str, Any] = {"found": Measurement.of_json(said["work"]).measured()}
-    except BertsmithError as error:
-        answer = {"error": error.to_dict()}
-    write_whole(Path(said["answer"]), json.dumps(answer))
+def _choose_precision(row_settings: Sequence[PretrainSettings]) -> str:
+    """Return one precision for all runs, so that rows do not differ by rounding; "auto" for several devices."""
+    devices = {settings.train.device for settings in row_settings}
+    if len(devices) > 1:
+        return "auto"
+    context = ComputeContext.create(devices.pop())
+    logger.info("computing in %s on %s", context.precision, hardware.device_name(context.device))
+    return context.precision
+
+
+def _wait_for_kernels(row_settings: Sequence[PretrainSettings]) -> None:
+    """Compile the kernels first, since short runs would not wait for them, and rows would differ by rounding."""
+    for settings in row_settings:
+        with suppress(InputError):  # the row's own run raises it
+            if is_cpu(settings.train.device):
+                select_training_backend(settings.train.kernels, settings.model.hidden_size)
+
+
+def _default_jobs(row_settings: Sequence[PretrainSettings]) -> int:
+    """Return the number of cores if all models are small and on the CPU, else 1."""
+    one_core_each = all(
+        is_cpu(settings.train.device) and is_small(settings.model) for settings in row_settings
+    )
+    return hardware.available_cores() if one_core_each else 1
+
+
+def _measure_all(ablation: Ablation, rows: Sequence[str], seeds: int, jobs: int) -> AblationReport:
+    """Measure all rows with all seeds; write the report after each model."""
+    values = ablation.model_dump(mode="json")
+    calls = [
+        Call(
+            {"ablation": values, "rows": group, "seed": seed},
+            f"{' and '.join(group)}, seed {seed}",
+            ablation.folder(group[0], seed) / "output.txt",
+        )
+        for seed in range(seeds)
+        for group in _group_rows(ablation.recipe, rows)
+    ]
+    measurements: dict[str, dict[int, dict[str, float]]] = {row: {} for row in rows}
+    for index, metrics_by_row in _make_calls(calls, min(jobs, len(calls))):
+        for row, metrics in metrics_by_row.items():
+            measurements[row][calls[index].arguments["seed"]] = metrics
+        if measurements[rows[0]]:
+            report = make_report(ablation.recipe, measurements)
+            write_report(ablation.out, report.to_dict())
+    names = {name for by_seed in measurements.values() for metrics in by_seed.values() for name in metrics}
+    if unknown := [name for name in ablation.recipe.losses if name not in names]:
+        logger.warning("losses: no row has a metric '%s'; report.json of a run lists the metrics", unknown[0])
+    return report
+
+
+def _make_calls(calls: Sequence[Call], jobs: int) -> Iterator[tuple[int, dict[str, dict[str, float]]]]:
+    """Yield the index and the result of each call."""
+    if jobs > 1:
+        yield from run_processes("bertsmith.experiments.ablation", calls, jobs)
+        return
+    for index, call in enumerate(calls):
+        logger.info("model %d of %d: %s", index + 1, len(calls), call.title)
+        yield index, measure_rows(**call.arguments)
+
+
+def _group_rows(recipe: AblationRecipe, rows: Sequence[str]) -> list[list[str]]:
+    """Group rows that use the same models, including second encoders, so that one process trains each model."""
+    names = list(recipe.rows)
+    uses_model = np.zeros((len(names), len(names)))
+    for i, row in enumerate(names):
+        for model_row in (row, recipe.second_encoder.get(row, row)):
+            uses_model[i, names.index(recipe.model_row(model_row))] = 1
+    _, components = connected_components(uses_model, directed=False)
+    groups: dict[int, list[str]] = {}
+    for row in rows:
+        groups.setdefault(components[names.index(row)], []).append(row)
+    return list(groups.values())
+
+
+def _plot(folder: Path, report: AblationReport) -> None:
+    """Plot each metric, and each of the paper's, as a PNG."""
+    plots = {
+        name: plot_seeds(name, rows, report.paper.get(report.paper_names.get(name, "")))
+        for name, rows in report.to_dict()["metrics"].items()
+    }
+    plots |= {
+        f"paper {name}": plot_paper_values(name, rows) for name, rows in report.paper.items() if len(rows) > 1
+    }
+    for name, png in plots.items():
+        atomic.write_bytes(folder / f"{folder_name(name)}.png", png)
 
 
 if __name__ == "__main__":
-    main()
+    answer_call(measure_rows)

@@ -1,151 +1,205 @@
-"""The figures of an ablation's rows, paired by seed, and which of the paper's orderings hold here."""
+"""The report of an ablation: metrics paired by seed, and which of the paper's orderings hold here."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from statistics import fmean, stdev
-from typing import Any
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 from scipy.stats import false_discovery_control, ttest_rel
 
-from bertsmith.experiments.ablation import AblationRecipe
+from bertsmith.experiments.ablation_recipe import AblationRecipe
 from bertsmith.formatting import pluralize
+from bertsmith.notebook import Result
 
-_APART = 0.05  # the largest adjusted p at which two rows are said to be told apart
+Measurements = Mapping[str, Mapping[int, Mapping[str, float]]]
+"""Metrics by row, seed, and name."""
+
+Verdict = Literal["holds", "is reversed", "is undecided"]
+_MAX_P = 0.05  # the largest adjusted p at which an ordering counts as measured
 
 
-def report_of(
-    recipe: AblationRecipe, found: Mapping[str, Mapping[int, Mapping[str, float]]]
-) -> dict[str, Any]:
-    """The table. found: of each row the figures of each seed that is done; the first row has one at least."""
-    rows = [row for row in found if found[row]]
+@dataclass(frozen=True)
+class RowMetric(Result):
+    """A metric of a row.
+
+    Attributes:
+        mean: The mean over seeds.
+        deviation: The standard deviation over seeds (n - 1); None with one seed.
+        values: The values by seed.
+        difference: The mean difference from the first row's, paired by seed; None without a common seed.
+        p: The two-sided p of a paired t-test of the difference; None with fewer than two different pairs.
+    """
+
+    mean: float
+    deviation: float | None
+    values: list[float]
+    difference: float | None
+    p: float | None
+
+
+@dataclass(frozen=True)
+class Ordering(Result):
+    """Two rows that the paper orders, and their difference here.
+
+    Attributes:
+        better: The row that is better in the paper.
+        worse: The row that is worse in the paper.
+        metric: The metric that is compared here.
+        gain: The mean gain of the better row, paired by seed; positive means better also here.
+        p: The two-sided p of a paired t-test; None with fewer than two different pairs.
+        adjusted_p: p adjusted for the number of comparisons (Benjamini and Hochberg 1995).
+        verdict: The decision by adjusted_p and gain.
+    """
+
+    better: str
+    worse: str
+    metric: str
+    gain: float
+    p: float | None
+    adjusted_p: float | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class AblationReport(Result):
+    """The results of an ablation.
+
+    Attributes:
+        title: The title of the recipe.
+        source: The paper and its table.
+        baseline: The first row.
+        seeds: The number of seeds that all rows have.
+        metrics: The results by metric and row.
+        paper: The paper's results by metric and row.
+        paper_names: The paper's name of each metric that it has, too.
+        orderings: The pairs of rows that the paper orders.
+    """
+
+    display_fields: ClassVar = ("title", "metrics", "orderings")
+
+    title: str
+    source: str
+    baseline: str
+    seeds: int
+    metrics: dict[str, dict[str, RowMetric]]
+    paper: dict[str, dict[str, float]]
+    paper_names: dict[str, str]
+    orderings: list[Ordering]
+
+    def describe_orderings(self) -> str:
+        """Return a sentence on how many of the paper's orderings hold here."""
+        if not self.orderings:
+            return "no ordering of the paper is checked: its results order none of these rows, or disagree"
+        counts = Counter(ordering.verdict for ordering in self.orderings)
+        pairs = {(ordering.better, ordering.worse) for ordering in self.orderings}
+        return (
+            f"{pluralize(len(pairs), 'pair')} of rows that the paper orders, "
+            f"{pluralize(len(self.orderings), 'comparison')} with {pluralize(self.seeds, 'seed')}: "
+            f"{counts['holds']} held, {counts['is reversed']} reversed, {counts['is undecided']} undecided "
+            f"(paired t-tests, p < {_MAX_P} when adjusted for their number)"
+        )
+
+
+def make_report(recipe: AblationRecipe, measurements: Measurements) -> AblationReport:
+    """Return the report of the seeds that are finished, of which the first row has at least one."""
+    rows = [row for row in measurements if measurements[row]]
     first = rows[0]
-    names = list(next(iter(found[first].values())))
-    having = {
-        name: [row for row in rows if all(name in one for one in found[row].values())] for name in names
-    }
-    figures = {
-        name: {row: _figure(name, found[row], found[first]) for row in having[name]}
+    names = list(next(iter(measurements[first].values())))
+    rows_with = {
+        name: [row for row in rows if all(name in metrics for metrics in measurements[row].values())]
         for name in names
-        if len(having[name]) > 1 or len(rows) == 1
     }
-    return {
-        "title": recipe.title,
-        "source": recipe.source,
-        "baseline": first,
-        "seeds": min(len(found[row]) for row in rows),
-        "figures": figures,
-        "paper": {name: {row: of[row] for row in rows if row in of} for name, of in recipe.paper.items()},
-        "beside": {name: its for name in names if (its := _paper_name(recipe.paper, name)) is not None},
-        "orderings": _judged(list(_compared(recipe, having, found))),
-    }
+    return AblationReport(
+        title=recipe.title,
+        source=recipe.source,
+        baseline=first,
+        seeds=min(len(measurements[row]) for row in rows),
+        metrics={
+            name: {row: _row_metric(measurements, name, row, first) for row in rows_with[name]}
+            for name in names
+            if len(rows_with[name]) > 1 or len(rows) == 1
+        },
+        paper={
+            name: {row: values[row] for row in rows if row in values} for name, values in recipe.paper.items()
+        },
+        paper_names={name: paper_name for name in names if (paper_name := _paper_name(recipe.paper, name))},
+        orderings=_judge_orderings(list(_compare_rows(recipe.paper, rows_with, measurements))),
+    )
 
 
-def _paired(
-    name: str, a: Mapping[int, Mapping[str, float]], b: Mapping[int, Mapping[str, float]]
-) -> tuple[list[float], list[float]]:
-    """A figure of two rows, with the seeds that both have."""
-    seeds = sorted(a.keys() & b.keys())
-    return [a[seed][name] for seed in seeds], [b[seed][name] for seed in seeds]
-
-
-def _figure(
-    name: str, row: Mapping[int, Mapping[str, float]], first: Mapping[int, Mapping[str, float]]
-) -> dict[str, Any]:
-    """Mean and deviation, and the difference from the first row's, paired by seed."""
-    values = [row[seed][name] for seed in sorted(row)]
-    own, others = _paired(name, row, first)
-    gains = [value - other for value, other in zip(own, others, strict=True)]
-    return {
-        "mean": fmean(values),
-        "deviation": stdev(values) if len(values) > 1 else None,
-        "values": values,
-        "difference": fmean(gains) if gains else None,
-        "p": _p(own, others),
-    }
-
-
-def _p(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Of a paired t-test, two-sided; None where it says nothing: of one seed, or of equal differences."""
-    gains = [x - y for x, y in zip(a, b, strict=True)]
-    if len(gains) < 2 or max(gains) == min(gains):
-        return None
-    return float(ttest_rel(a, b).pvalue)
-
-
-def is_better_low(name: str) -> bool:
-    """Whether less of a figure is better."""
+def is_lower_better(name: str) -> bool:
+    """Return True if a lower value of a metric is better."""
     return name.endswith(("loss", "perplexity"))
 
 
-def _compared(
-    recipe: AblationRecipe,
-    having: Mapping[str, Sequence[str]],
-    found: Mapping[str, Mapping[int, Mapping[str, float]]],
-) -> Iterator[dict[str, Any]]:
-    """Of each two rows that the paper orders: by how much the better one is ahead here, figure by figure."""
-    for a, b in combinations([row for row in found if found[row]], 2):
-        for name in [name for name, rows in having.items() if a in rows and b in rows]:
-            order = _order(recipe.paper, name, a, b)
-            if not order:
-                continue
+def _row_metric(measurements: Measurements, name: str, row: str, first: str) -> RowMetric:
+    values = [metrics[name] for _, metrics in sorted(measurements[row].items())]
+    difference, p = _paired_difference(measurements, name, row, first)
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return RowMetric(float(np.mean(values)), deviation, values, difference, p)
+
+
+def _paired_difference(
+    measurements: Measurements, name: str, a: str, b: str
+) -> tuple[float | None, float | None]:
+    """Return the mean difference a - b over the common seeds, and the p of a paired t-test."""
+    seeds = sorted(measurements[a].keys() & measurements[b].keys())
+    values = np.array([[measurements[row][seed][name] for seed in seeds] for row in (a, b)])
+    differences = values[0] - values[1]
+    if not seeds:
+        return None, None
+    if differences.min() == differences.max():
+        return float(differences.mean()), None
+    return float(differences.mean()), float(ttest_rel(*values).pvalue)
+
+
+def _compare_rows(
+    paper: Mapping[str, Mapping[str, float]],
+    rows_with: Mapping[str, Sequence[str]],
+    measurements: Measurements,
+) -> Iterator[tuple[str, str, str, float, float | None]]:
+    """Yield the better and the worse row of the paper, the metric, the gain here, and its p."""
+    for a, b in combinations([row for row in measurements if measurements[row]], 2):
+        for name in [name for name, rows in rows_with.items() if a in rows and b in rows]:
+            order = _paper_order(paper, name, a, b)
             better, worse = (a, b) if order > 0 else (b, a)
-            mine, theirs = _paired(name, found[better], found[worse])
-            if mine:
-                sign = -1 if is_better_low(name) else 1
-                gain = sign * fmean(x - y for x, y in zip(mine, theirs, strict=True))
-                yield {
-                    "better": better,
-                    "worse": worse,
-                    "figure": name,
-                    "gain": gain,
-                    "p": _p(mine, theirs),
-                }
+            difference, p = _paired_difference(measurements, name, better, worse)
+            if order and difference is not None:
+                yield better, worse, name, -difference if is_lower_better(name) else difference, p
 
 
-def _order(paper: Mapping[str, Mapping[str, float]], name: str, a: str, b: str) -> int:
-    """1 where the paper has a above b, -1 where below, 0 where it does not say. Its figure of this name decides;
-    for a figure that it does not have, all of its figures, where they agree."""
-    own = _paper_name(paper, name)
-    said = paper.values() if own is None else [paper[own]]
-    signs = {(of[a] > of[b]) - (of[a] < of[b]) for of in said if a in of and b in of}
+def _paper_order(paper: Mapping[str, Mapping[str, float]], name: str, a: str, b: str) -> int:
+    """Return 1 if the paper has row a above row b, -1 if below, and 0 if it has no order.
+
+    The paper's metric of the same name decides, or all of its metrics if they agree.
+    """
+    paper_name = _paper_name(paper, name)
+    metrics = paper.values() if paper_name is None else [paper[paper_name]]
+    signs = {int(np.sign(values[a] - values[b])) for values in metrics if a in values and b in values}
     return signs.pop() if len(signs) == 1 else 0
 
 
 def _paper_name(paper: Mapping[str, Any], name: str) -> str | None:
-    """The paper's name of a figure: the same but for capitals and signs (sst2, SST-2)."""
-    return next((known for known in paper if _plain(known) == _plain(name)), None)
+    """Return the paper's name of a metric, which may differ in case and punctuation (sst2, SST-2)."""
+    return next((other for other in paper if _letters(other) == _letters(name)), None)
 
 
-def _plain(name: str) -> str:
-    return "".join(c for c in name.casefold() if c.isalnum())
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.casefold()))
 
 
-def _judged(comparisons: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With a verdict each. Of many comparisons some have a small p by chance: they are adjusted, so that of those
-    said to be apart no more than a twentieth is expected not to be (Benjamini and Hochberg 1995)."""
-    tested = [one for one in comparisons if one["p"] is not None]
-    adjusted = false_discovery_control([one["p"] for one in tested]).tolist() if tested else []
-    for one in comparisons:
-        one["adjusted_p"] = adjusted.pop(0) if one["p"] is not None else None
-        apart = one["adjusted_p"] is not None and one["adjusted_p"] < _APART
-        one["verdict"] = "cannot be told" if not apart else "holds" if one["gain"] > 0 else "is reversed"
-    return comparisons
-
-
-def told(report: Mapping[str, Any]) -> str:
-    """What came of the paper's orderings, in a sentence."""
-    orderings = report["orderings"]
-    if not orderings:
-        return "no ordering of the paper is checked: its figures order none of these rows, or disagree"
-    times = Counter(one["verdict"] for one in orderings)
-    pairs = {(one["better"], one["worse"]) for one in orderings}
-    return (
-        f"{pluralize(len(pairs), 'pair')} of rows that the paper orders, "
-        f"{pluralize(len(orderings), 'comparison')} "
-        f"with {pluralize(report['seeds'], 'seed')}: {times['holds']} held, {times['is reversed']} reversed, "
-        f"{times['cannot be told']} not to be told from chance (paired t-tests, p < {_APART} when adjusted for "
-        "their number)"
-    )
+def _judge_orderings(comparisons: Sequence[tuple[str, str, str, float, float | None]]) -> list[Ordering]:
+    """Adjust p for the number of comparisons, of which some are small by chance, and decide."""
+    p_values = [p for *_, p in comparisons if p is not None]
+    adjusted_values = iter(false_discovery_control(p_values).tolist() if p_values else [])
+    orderings = []
+    for better, worse, name, gain, p in comparisons:
+        adjusted_p = None if p is None else next(adjusted_values)
+        is_decided = adjusted_p is not None and adjusted_p < _MAX_P
+        verdict: Verdict = "is undecided" if not is_decided else "holds" if gain > 0 else "is reversed"
+        orderings.append(Ordering(better, worse, name, gain, p, adjusted_p, verdict))
+    return orderings

@@ -1,8 +1,7 @@
-"""`bertsmith adapt`: pre-train a model further on a corpus, and measure on a task what that was worth.
+"""Pre-train a model further on a corpus, and measure what that gains on a task.
 
-The way is that of four other verbs, one after the other, each with a folder of its own: `tokenizer extend` (where
-words are asked for), `data prepare`, `pretrain --model`, and `finetune` from the model before and after with the
-same seeds.
+Each step has a folder of its own and is that of another function: `extend_tokenizer` (if words are to be added),
+`prepare`, `pretrain`, and `finetune` from the model before and after, with the same seeds.
 """
 
 from __future__ import annotations
@@ -10,15 +9,16 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, option
-from bertsmith.experiments.ablation import options_as_settings, refuse_seed
-from bertsmith.finetuning.data import gather
+from bertsmith.experiments.ablation_recipe import check_no_seed, check_task_files
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import new_settings, settings_type
 from bertsmith.formatting import pluralize
@@ -27,20 +27,66 @@ from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.folders import CorpusNotes, find_files
 from bertsmith.io.sources import Sources, to_sources
-from bertsmith.notebook import Report
+from bertsmith.notebook import Result
 from bertsmith.pretraining.base_model import settings_from
-from bertsmith.pretraining.extend_vocabulary import RECORD as EXTENSION
-from bertsmith.pretraining.extend_vocabulary import Choice, extend_tokenizer
+from bertsmith.pretraining.extend_vocabulary import RECORD, Choice, extend_tokenizer
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.runs.run_folder import holds_run, keeping_runs, write_report, write_whole
+from bertsmith.runs.run_folder import holds_run, keeping_runs, read_arguments, write_json, write_report
 from bertsmith.settings import Changes
 from bertsmith.tasks.task import task_type
 
 logger = logging.getLogger(__name__)
 
-_ASKED = "adapt.json"
-_BEFORE, _AFTER = "before", "after"
+_ARGUMENTS = "adapt.json"
+# The arguments of each step, by its folder: they may change until the folder exists.
+_STEP_ARGUMENTS = {
+    "extended": ("model", "corpus", "words"),
+    "shards": ("model", "corpus", "words"),
+    "model": ("model", "corpus", "words", "settings"),
+    "before-0": ("model", "task", "train", "validation", "task_settings"),
+}
+
+
+@dataclass(frozen=True)
+class SeedResult(Result):
+    """The validation score of the models before and after, and their comparison (`compare`)."""
+
+    seed: int
+    before: float
+    after: float
+    comparison: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AdaptationReport(Result):
+    """The gain on a task from further pre-training.
+
+    Attributes:
+        arguments: The arguments.
+        metric: The primary metric.
+        before: Its mean without further pre-training.
+        after: Its mean with further pre-training.
+        gain: The mean gain.
+        deviation: The standard deviation of the gains (n - 1); None with one seed.
+        baseline: The baseline's value of the metric.
+        baseline_name: The name of the baseline.
+        runs: The results by seed.
+        pretraining: The steps, tokens, seconds, and held-out metrics of pre-training.
+    """
+
+    display_fields: ClassVar = ("metric", "before", "after", "gain")
+
+    arguments: dict[str, Any]
+    metric: str
+    before: float
+    after: float
+    gain: float
+    deviation: float | None
+    baseline: float | None
+    baseline_name: str
+    runs: list[SeedResult]
+    pretraining: dict[str, Any]
 
 
 def adapt(
@@ -50,26 +96,35 @@ def adapt(
     *,
     task: str,
     train: str | Path,
-    dev: str | Path,
+    validation: str | Path,
     words: int = 0,
     seeds: int = 1,
     minutes: float | None = None,
     settings: Changes = (),
     task_settings: Changes = (),
     resume: bool = False,
-) -> Report:
-    """Pre-train a model further on files of text, fine-tune it before and after, and compare.
+) -> AdaptationReport:
+    """Pre-train a model further on text, fine-tune it before and after, and compare.
 
-    model: a run, a model folder or a published name, with a masked-LM head. corpus: as in `prepare`. task, train,
-    dev: as in `finetune`. words: how many words of the corpus its vocabulary grows by, 0 for none. seeds: how
-    often each of both is fine-tuned, with seeds 0, 1, …; minutes: that pre-training may take. settings,
-    task_settings: for `pretrain` and for `finetune`.
-    out: the folder for all of it: model/ is the adapted model's run, before-0/ and after-0/ those of the task.
-    resume: what is finished stays, what was interrupted continues.
+    Args:
+        model: A run, a model folder, or a published name, with a masked-LM head.
+        corpus: The text, as in `prepare`.
+        out: The folder for all steps; out/model is the run of further pre-training.
+        task: The task, as in `finetune`.
+        train: The training data, as in `finetune`.
+        validation: The validation data, as in `finetune`.
+        words: The number of words of the corpus to add to the vocabulary.
+        seeds: The number of seeds 0, 1, … of fine-tuning.
+        minutes: The time of pre-training.
+        settings: Changed settings of `pretrain`.
+        task_settings: Changed settings of `finetune`.
+        resume: Keep finished steps, and continue the interrupted one.
 
-    Returns the report, also in out/report.json: the score that decides on dev before and after for each seed, its
-    gain, and each pair's comparison (`compare`: paired bootstrap and randomization).
-    InputError for what a user can fix.
+    Returns:
+        The report, which is also in out/report.json.
+
+    Raises:
+        InputError: An argument or a file is invalid; raised before anything is trained.
     """
     out, changes = Path(out), PretrainSettings.dotted(settings)
     task_changes = settings_type(task_type(task)).dotted(task_settings)
@@ -80,148 +135,120 @@ def adapt(
             argument="seeds",
             hint="give the number of runs per model",
         )
-    asked = {
+    arguments: dict[str, Any] = {
         "model": str(model),
         "corpus": [str(file) for file in ([corpus] if isinstance(corpus, str | Path) else corpus)],
         "task": task,
         "train": str(train),
-        "dev": str(dev),
+        "validation": str(validation),
         "words": words,
         "settings": changes,
         "task_settings": task_changes,
     }
-    _begin(out, asked, resume=resume)
+    _check_folder(out, arguments, resume=resume)
     base = load(model)
-    _check_settings(base, changes, task_changes)
-    _read_all(corpus, task, train, dev, base, task_changes)
+    _check_inputs(base, corpus, arguments)
     with atomic.folder_lock(out, "adaptation"), keeping_runs(out):
-        write_whole(out / _ASKED, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
-        if words and not (out / "extended" / EXTENSION).exists():
-            logger.info("adding %s of the corpus to the vocabulary", pluralize(words, "word"))
-            extend_tokenizer(corpus, out / "extended", model=model, choice=Choice(words=words))
-        begin = load(out / "extended") if words else base
-        shards = _prepared(corpus, begin, out / "shards")
-        logger.info("pre-training: %s", out / "model")
-        adapted = pretrain(
-            shards,
-            out / "model",
-            model=begin,
-            minutes=minutes,
-            settings=changes,
-            resume=holds_run(out / "model"),
-        )
-        rows = [_scored(out, seed, base, adapted, task, train, dev, task_changes) for seed in range(seeds)]
-        found = _report(asked, adapted, rows)
-        write_report(out, found)
-    return Report(found, ("score", "before", "after", "gain"))
+        write_json(out / _ARGUMENTS, arguments)
+        adapted = _pretrain_further(out, base, corpus, arguments, minutes)
+        pairs = [
+            (
+                _fine_tune(out / f"before-{seed}", base, arguments, seed),
+                _fine_tune(out / f"after-{seed}", adapted, arguments, seed),
+            )
+            for seed in range(seeds)
+        ]
+        report = _make_report(arguments, adapted, pairs)
+        write_report(out, report.to_dict())
+    return report
 
 
-# What each step depends on, by the folder that it leaves: other arguments may change until that is there.
-_STEPS = {
-    "extended": ("model", "corpus", "words"),
-    "shards": ("model", "corpus", "words"),
-    "model": ("model", "corpus", "words", "settings"),
-    f"{_BEFORE}-0": ("model", "task", "train", "dev", "task_settings"),
-}
-
-
-def _begin(out: Path, asked: dict[str, Any], *, resume: bool) -> None:
-    """InputError where the folder holds something else, or steps that were made with other arguments."""
-    file = out / _ASKED
-    made = [step for step in _STEPS if (out / step).exists()]
-    if not file.exists() or (made and not resume):
+def _check_folder(out: Path, arguments: dict[str, Any], *, resume: bool) -> None:
+    """Raise InputError if the folder holds something else, or steps made with other arguments."""
+    file = out / _ARGUMENTS
+    steps = [step for step in _STEP_ARGUMENTS if (out / step).exists()]
+    if not file.exists() or (steps and not resume):
         atomic.check_output_folder(out, in_place=True)
         return
-    try:
-        before = dict(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
-        raise InputError(
-            "file_damaged",
-            "the file is damaged",
-            location=file,
-            argument="out",
-            hint=f"choose another folder with {option('out')}",
-        ) from None
-    for name in dict.fromkeys(name for step in made for name in _STEPS[step]):
-        if before.get(name) != json.loads(json.dumps(asked[name])):
+    previous = read_arguments(file)
+    for name in dict.fromkeys(name for step in steps for name in _STEP_ARGUMENTS[step]):
+        if previous.get(name) != json.loads(json.dumps(arguments[name])):
             raise InputError(
                 "adaptation_differs",
-                f"this run was started with {option(name, before.get(name))}, not {asked[name]}",
+                f"this run was started with {option(name, previous.get(name))}, not {arguments[name]}",
                 location=out,
                 argument=name,
                 hint=f"resume with the same arguments, or choose another folder with {option('out')}",
             )
 
 
-def _check_settings(base: Model, settings: Mapping[str, Any], task_settings: Mapping[str, Any]) -> None:
-    """InputError for settings that pre-training does not have, and for the seed of fine-tuning, which each run
-    has of its own."""
-    settings_from(base, {}, {}, None, settings, base.tokenizer)
-    refuse_seed(task_settings, None, "task_settings")
-
-
-def _read_all(
-    corpus: Sources, task: str, train: str | Path, dev: str | Path, base: Model, settings: Mapping[str, Any]
-) -> None:
-    """InputError for files that cannot be read, before an hour is spent on the first of them."""
+def _check_inputs(base: Model, corpus: Sources, arguments: Mapping[str, Any]) -> None:
+    """Raise InputError for invalid settings and for files that cannot be read, before anything is trained."""
+    settings_from(base, {}, {}, None, arguments["settings"], base.tokenizer)
+    check_no_seed(arguments["task_settings"], argument="task_settings")
     find_files(to_sources(corpus), CorpusNotes())
-    kind = task_type(task)
-    files = {"train": str(train), "dev": str(dev)}
-    chosen = new_settings(kind, base, files, None, {}, settings)
-    with options_as_settings(task):
-        gather(kind.variant(chosen.task), chosen.files, chosen.task)
+    files = {"train": arguments["train"], "validation": arguments["validation"]}
+    task_class = task_type(arguments["task"])
+    settings = new_settings(task_class, base, files, None, {}, arguments["task_settings"])
+    check_task_files(arguments["task"], settings)
 
 
-def _prepared(corpus: Sources, model: Model, out: Path) -> Shards:
-    if (out / "manifest.json").exists():
-        return Shards.open(out)
-    return prepare(corpus, model.tokenizer, out)
+def _pretrain_further(
+    out: Path, base: Model, corpus: Sources, arguments: Mapping[str, Any], minutes: float | None
+) -> Model:
+    """Extend the vocabulary, prepare the corpus, and pre-train; steps that are finished are kept."""
+    words, extended, shards_folder, run = arguments["words"], out / "extended", out / "shards", out / "model"
+    if words and not (extended / RECORD).exists():
+        logger.info("adding %s of the corpus to the vocabulary", pluralize(words, "word"))
+        extend_tokenizer(corpus, extended, model=arguments["model"], choice=Choice(words=words))
+    initial = load(extended) if words else base
+    if (shards_folder / "manifest.json").exists():
+        shards = Shards.open(shards_folder)
+    else:
+        shards = prepare(corpus, initial.tokenizer, shards_folder)
+    logger.info("pre-training: %s", run)
+    changes = arguments["settings"]
+    return pretrain(shards, run, model=initial, minutes=minutes, settings=changes, resume=holds_run(run))
 
 
-def _scored(
-    out: Path,
-    seed: int,
-    base: Model,
-    adapted: Model,
-    task: str,
-    train: str | Path,
-    dev: str | Path,
-    settings: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Both models fine-tuned with a seed, and compared on dev."""
-    runs = []
-    for name, model in ((_BEFORE, base), (_AFTER, adapted)):
-        run = out / f"{name}-{seed}"
-        logger.info("fine-tuning: %s", run)
-        own = {**settings, "train.seed": seed}
-        runs.append(finetune(task, model, run, train=train, dev=dev, settings=own, resume=holds_run(run)))
-    before, after = runs
-    score = before.task.decides
-    return {
-        "seed": seed,
-        "score": score,
-        _BEFORE: before.report["dev"][score],
-        _AFTER: after.report["dev"][score],
-        "baseline": before.report["baseline"].get(score),
-        "baseline_name": before.report["baseline_name"],
-        "comparison": compare(before, after, dev)["scores"][score],
-    }
+def _fine_tune(run: Path, model: Model, arguments: Mapping[str, Any], seed: int) -> Model:
+    logger.info("fine-tuning: %s", run)
+    return finetune(
+        arguments["task"],
+        model,
+        run,
+        train=arguments["train"],
+        validation=arguments["validation"],
+        settings={**arguments["task_settings"], "train.seed": seed},
+        resume=holds_run(run),
+    )
 
 
-def _report(asked: dict[str, Any], adapted: Model, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    gains = [row[_AFTER] - row[_BEFORE] for row in rows]
-    return {
-        **asked,
-        "score": rows[0]["score"],
-        "baseline_name": rows[0]["baseline_name"],
-        _BEFORE: fmean(row[_BEFORE] for row in rows),
-        _AFTER: fmean(row[_AFTER] for row in rows),
-        "gain": fmean(gains),
-        "deviation": stdev(gains) if len(gains) > 1 else None,
-        "runs": list(rows),
-        "pretraining": {
+def _make_report(
+    arguments: dict[str, Any], adapted: Model, pairs: Sequence[tuple[Model, Model]]
+) -> AdaptationReport:
+    """Return the report of the fine-tuned models before and after, by seed."""
+    first = pairs[0][0]
+    metric = first.task.decides
+    scores = np.array([[model.report["dev"][metric] for model in pair] for pair in pairs])
+    gains = scores[:, 1] - scores[:, 0]
+    before, after = scores.mean(axis=0).tolist()
+    return AdaptationReport(
+        arguments=arguments,
+        metric=metric,
+        before=before,
+        after=after,
+        gain=float(gains.mean()),
+        deviation=float(gains.std(ddof=1)) if len(gains) > 1 else None,
+        baseline=first.report["baseline"].get(metric),
+        baseline_name=first.report["baseline_name"],
+        runs=[
+            SeedResult(seed, a, b, compare(*models, arguments["validation"])["scores"][metric])
+            for seed, ((a, b), models) in enumerate(zip(scores.tolist(), pairs, strict=True))
+        ],
+        pretraining={
             name: adapted.report[name]
             for name in ("steps", "tokens", "seconds", "held_out")
             if name in adapted.report
         },
-    }
+    )

@@ -1,9 +1,7 @@
-"""`bertsmith distill`: a smaller student of a pre-trained model, on prepared shards; or of a fine-tuned one, on
-the examples of its task."""
+"""Train a smaller student of a pre-trained model on token shards, or of a fine-tuned model on its task."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,9 @@ from bertsmith.pretraining.resolve_settings import settings_type
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Changes, resolve
-from bertsmith.tasks.task import Task
 from bertsmith.training.distributed import rank_group
 
-logger = logging.getLogger(__name__)
-
-_STUDENTS = {"bert": "distilbert"}  # of which family a teacher's student is, where it is another one
+_STUDENT_FAMILIES = {"bert": "distilbert"}  # other families' students are of the same family
 
 
 def distill(
@@ -46,26 +41,39 @@ def distill(
 ) -> Model:
     """Train a student of a pre-trained model on a corpus (Sanh et al. 2019).
 
-    data: shards prepared with the teacher's tokenizer. teacher: a pre-trained run, a model folder or a published
-    name, with a masked-LM head. layers: the student's; by default half of the teacher's. It is as wide as the
-    teacher and begins with some of its layers; a BERT's student is a DistilBERT, another family's one of its own.
-    settings and keywords: as `pretrain` takes them; `objective` has the weights of the three parts of the loss.
-    All else is as in `pretrain`, which this is with the objective "distil".
+    The student has the teacher's hidden size and starts with some of its layers. The student of a BERT is a
+    DistilBERT.
 
-    Returns the student, with its report. InputError where teacher and data, or teacher and settings, do not fit.
+    Args:
+        data: Token shards, prepared with the teacher's tokenizer.
+        out: The run folder.
+        teacher: A run, a model folder, or a published name, with a masked-LM head.
+        layers: The student's number of layers; by default half of the teacher's.
+        minutes: The time of training, as in `pretrain`.
+        settings: Changed settings; the group `objective` has the weights of the three losses.
+        resume: As in `pretrain`.
+        overwrite: As in `pretrain`.
+        begun: As in `pretrain`.
+        **keywords: Settings by name, as in `pretrain`.
+
+    Returns:
+        The student, with its report.
+
+    Raises:
+        InputError: The teacher does not fit the data or the settings.
     """
     with rank_group():
         folder = teacher.folder if isinstance(teacher, Model) else read_folder(locate(teacher))
         shards = data if isinstance(data, Shards) else Shards.open(data)
         check_tokenizer(folder, shards.tokenizer)
-        preset, own = student_settings(folder, layers)
+        preset, student = student_settings(folder, layers)
         changes = resolve(settings_type("distil"), settings, keywords, distill)
         return pretrain(
             shards,
             out,
             preset=preset,
             minutes=minutes,
-            settings={**own, **changes},
+            settings={**student, **changes},
             resume=resume,
             overwrite=overwrite,
             begun=begun,
@@ -78,72 +86,80 @@ def distill_task(
     out: str | Path,
     *,
     train: Any,
-    dev: Any,
+    validation: Any,
     settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
     **keywords: Any,
 ) -> Model:
-    """Fine-tune a model for the task of a fine-tuned teacher, on examples and on the teacher's answers to them.
+    """Fine-tune a student on labels and on the outputs of a fine-tuned teacher.
 
-    teacher: a fine-tuned run or model folder. model: the student as it begins, with the teacher's vocabulary, such
-    as a run of `distill`. train, dev, settings, keywords: as in `finetune`, which this is with `teacher.model`
-    set; the group `teacher` has the temperature and the two weights. The student reads files as the teacher does.
+    Args:
+        teacher: A fine-tuned run or model folder.
+        model: The student before fine-tuning, with the teacher's vocabulary, such as a run of `distill`.
+        out: The run folder.
+        train: The training data, as in `finetune`; read with the teacher's settings.
+        validation: The validation data, as in `finetune`.
+        settings: Changed settings; the group `teacher` has the temperature and the weights of both losses.
+        resume: As in `finetune`.
+        overwrite: As in `finetune`.
+        **keywords: Settings by name, as in `finetune`.
 
-    Returns the student, with its report. InputError where the two do not fit.
+    Returns:
+        The student, with its report.
+
+    Raises:
+        InputError: The student does not fit the teacher.
     """
-    known = teacher if isinstance(teacher, Model) else load(teacher)
-    task = known.task
-    own = {"teacher": {"model": str(known.path)}, "task": _as_the_teacher_reads(task)}
+    teacher_model = teacher if isinstance(teacher, Model) else load(teacher)
+    task = teacher_model.task
+    defaults = type(task.settings)().model_dump(mode="json")
+    changed_by_teacher = {
+        name: value
+        for name, value in task.settings.model_dump(mode="json").items()
+        if value != defaults.get(name)
+    }
+    student = {"teacher": {"model": str(teacher_model.path)}, "task": changed_by_teacher}
     changes = resolve(finetune_settings(type(task)), settings, keywords, distill_task)
     return finetune(
         task.name,
         model,
         out,
         train=train,
-        dev=dev,
-        settings={**FinetuneSettings.dotted(own), **changes},
+        validation=validation,
+        settings={**FinetuneSettings.dotted(student), **changes},
         resume=resume,
         overwrite=overwrite,
     )
 
 
-def _as_the_teacher_reads(task: Task) -> dict[str, Any]:
-    """The settings of its task that are not the defaults."""
-    usual = type(task.settings)().model_dump(mode="json")
-    return {
-        name: value
-        for name, value in task.settings.model_dump(mode="json").items()
-        if value != usual.get(name)
-    }
-
-
 def student_settings(teacher: ModelFolder, layers: int | None = None) -> tuple[str, dict[str, Any]]:
-    """A preset of the student's family and the settings that make it this teacher's; these set all sizes."""
-    sizes = student_of(teacher.config, layers)
-    objective = {"name": "distil", "teacher": str(teacher.path)}
-    preset = next(iter(get_family(sizes["model_type"]).presets))
-    return preset, PretrainSettings.dotted({"objective": objective, "model": sizes, "data": _data_of(sizes)})
+    """Return a preset of the student's family, and the settings of the student: objective, sizes, and data."""
+    sizes = _student_sizes(teacher.config, layers)
+    family = get_family(sizes["model_type"])
+    settings = {
+        "objective": {"name": "distil", "teacher": str(teacher.path)},
+        "model": sizes,
+        "data": {**family.pretraining, "instances": "full_sentences", "sentence_task": "none"},
+    }
+    return next(iter(family.presets)), PretrainSettings.dotted(settings)
 
 
-def student_of(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
-    """The settings of a teacher's student. InputError where it would not be smaller."""
-    number = teacher.num_hidden_layers // 2 if layers is None else layers
-    if not 1 <= number <= teacher.num_hidden_layers:
+def _student_sizes(teacher: ModelConfig, layers: int | None) -> dict[str, Any]:
+    num_layers = teacher.num_hidden_layers // 2 if layers is None else layers
+    if not 1 <= num_layers <= teacher.num_hidden_layers:
         raise InputError(
             "layers_invalid",
-            f"a student with {pluralize(number, 'layer')} is impossible, because the teacher has "
+            f"a student with {pluralize(num_layers, 'layer')} is impossible, because the teacher has "
             f"{teacher.num_hidden_layers}",
             argument="layers",
             hint=f"give a number from 1 to {teacher.num_hidden_layers}",
         )
-    kind = get_family(_STUDENTS.get(teacher.model_type, teacher.model_type))
-    groups = min(teacher.share_groups, number)
-    own = {"model_type": kind.model_type, "num_hidden_layers": number, "share_groups": groups}
-    return {**teacher.model_dump(), **kind.structure, **own}
-
-
-def _data_of(sizes: dict[str, Any]) -> dict[str, Any]:
-    """What the student's family is trained on, and nothing asked of pairs."""
-    usual = {"instances": "full_sentences", "sentence_task": "none"}
-    return {**get_family(sizes["model_type"]).pretraining, **usual}
+    family = get_family(_STUDENT_FAMILIES.get(teacher.model_type, teacher.model_type))
+    return {
+        **teacher.model_dump(),
+        **family.structure,
+        "model_type": family.model_type,
+        "num_hidden_layers": num_layers,
+        "share_groups": min(teacher.share_groups, num_layers),
+    }

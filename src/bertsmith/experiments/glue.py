@@ -1,18 +1,18 @@
-"""`bertsmith finetune glue`: GLUE's nine tasks (Wang et al. 2019), by one recipe, as one table.
+"""Fine-tune a model for GLUE's nine tasks (Wang et al. 2019), each an ordinary run in a folder of its own.
 
-Each task is an ordinary run in a folder of its own. The figures are those that the benchmark reports, on dev;
-where it reports two, the average takes their mean.
+The metrics are those of the benchmark, on the validation data; the average is that of each task's mean.
 """
 
 from __future__ import annotations
 
 import csv
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
@@ -21,95 +21,96 @@ from bertsmith.io import atomic
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.jsonl import parse_object
 from bertsmith.io.text_io import read_lines
-from bertsmith.notebook import Report
+from bertsmith.notebook import Result
 from bertsmith.runs.run_folder import holds_run, write_report
 from bertsmith.settings import Changes
 
 logger = logging.getLogger(__name__)
 
-_SUFFIXES = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".txt", ".txt.gz")
-_PAIR = {"text_column": "sentence1", "second_column": "sentence2"}
-_F1 = ("F1", "positive f1")
-_POSITIVE = ("1", "equivalent", "duplicate", "true", "yes")  # what files call a paraphrase
-_ACCURACY = ("accuracy", "accuracy")
+_SUFFIXES = [f".{name}{packed}" for name in ("tsv", "csv", "jsonl", "txt") for packed in ("", ".gz")]
+_POSITIVE_LABELS = ("1", "equivalent", "duplicate", "true", "yes")  # names of paraphrases in files
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One of the nine. folders: what its folder may be called, in lower case. forms: settings of its columns, as
-    its published files have them; without a header last. figures: a name, and which of the scores it is. second: a
-    further dev file, by its name."""
+    """A task of GLUE.
+
+    Attributes:
+        name: Its name; folders may omit the hyphen and use other case.
+        columns: The text, second text, and label columns of its published files; indices for files without header.
+        metrics: The benchmark's metrics, the primary one last.
+        verb: The task of `finetune`.
+    """
 
     name: str
-    folders: tuple[str, ...]
-    forms: tuple[Mapping[str, Any], ...]
-    figures: tuple[tuple[str, str], ...] = (_ACCURACY,)
+    columns: tuple[tuple[str, str | None, str], ...]
+    metrics: tuple[str, ...] = ("accuracy",)
     verb: str = "classify"
-    second: str | None = None
 
 
-def _no_header(**columns: str) -> dict[str, Any]:
-    return {"header": False, **columns}
-
-
+_PAIR = ("sentence1", "sentence2", "label")
 GLUE = (
-    GlueTask(
-        "CoLA",
-        ("cola",),
-        ({"text_column": "sentence"}, _no_header(text_column="4", label_column="2")),
-        (("Matthews", "matthews"),),
-    ),
-    GlueTask("SST-2", ("sst-2", "sst2"), ({"text_column": "sentence"},)),
-    GlueTask(
-        "MRPC",
-        ("mrpc",),
-        (
-            {"text_column": "#1 String", "second_column": "#2 String", "label_column": "Quality"},
-            _PAIR,
-        ),
-        (_F1, _ACCURACY),
-    ),
-    GlueTask(
-        "STS-B",
-        ("sts-b", "stsb"),
-        ({**_PAIR, "label_column": "score"}, _PAIR),
-        (("Pearson", "pearson"), ("Spearman", "spearman")),
-        "regress",
-    ),
+    GlueTask("CoLA", (("sentence", None, "label"), ("4", None, "2")), ("Matthews",)),
+    GlueTask("SST-2", (("sentence", None, "label"),)),
+    GlueTask("MRPC", (("#1 String", "#2 String", "Quality"), _PAIR), ("F1", "accuracy")),
+    GlueTask("STS-B", (("sentence1", "sentence2", "score"), _PAIR), ("Pearson", "Spearman"), "regress"),
     GlueTask(
         "QQP",
-        ("qqp",),
-        (
-            {"text_column": "question1", "second_column": "question2", "label_column": "is_duplicate"},
-            {"text_column": "question1", "second_column": "question2"},
-            _no_header(text_column="2", second_column="3", label_column="1"),
-        ),
-        (_F1, _ACCURACY),
+        (("question1", "question2", "is_duplicate"), ("question1", "question2", "label"), ("2", "3", "1")),
+        ("F1", "accuracy"),
     ),
-    GlueTask(
-        "MNLI",
-        ("mnli",),
-        (
-            {**_PAIR, "label_column": "gold_label"},
-            {"text_column": "premise", "second_column": "hypothesis"},
-        ),
-        second="dev_mismatched",
-    ),
-    GlueTask("QNLI", ("qnli",), ({"text_column": "question", "second_column": "sentence"},)),
-    GlueTask("RTE", ("rte",), (_PAIR,)),
-    GlueTask("WNLI", ("wnli",), (_PAIR,)),
+    GlueTask("MNLI", (("sentence1", "sentence2", "gold_label"), ("premise", "hypothesis", "label"))),
+    GlueTask("QNLI", (("question", "sentence", "label"),)),
+    GlueTask("RTE", (_PAIR,)),
+    GlueTask("WNLI", (_PAIR,)),
 )
-"""In the order of the benchmark's table."""
+"""The tasks in the order of the benchmark's table."""
 
 
 @dataclass(frozen=True)
 class _Files:
-    """What a task's folder holds."""
+    """The files of a task: training and validation data, MNLI's mismatched validation data, and the columns."""
 
     train: Path
-    dev: Path
-    second: Path | None
+    validation: Path
+    mismatched: Path | None
     columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class GlueResult(Result):
+    """The result of a task.
+
+    Attributes:
+        task: Its name.
+        train_examples: The number of training examples.
+        dev_examples: The number of validation examples.
+        metrics: The benchmark's metrics on the validation data, times 100.
+        baseline: The last metric of always predicting the most frequent label, times 100.
+        seconds: The duration.
+    """
+
+    task: str
+    train_examples: int
+    dev_examples: int
+    metrics: dict[str, float]
+    baseline: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class GlueReport(Result):
+    """The results of GLUE.
+
+    Attributes:
+        base: The path of the pre-trained model.
+        tasks: The result of each task.
+        average: The mean over tasks of the mean of their metrics.
+    """
+
+    base: str
+    tasks: list[GlueResult]
+    average: float
 
 
 def finetune_glue(
@@ -123,84 +124,92 @@ def finetune_glue(
     settings: Changes = (),
     resume: bool = False,
     **keywords: Any,
-) -> Report:
-    """Fine-tune a model for GLUE's tasks, each an ordinary run in out/TASK (see `finetune`).
+) -> GlueReport:
+    """Fine-tune a model for GLUE's tasks, each an ordinary run in out/TASK.
 
-    data: a folder with one of each task (CoLA or cola, SST-2 or sst2, …), in it train and dev (for MNLI dev or
-    dev_matched, and dev_mismatched where it is there) as .tsv, .csv or .jsonl, also compressed. tasks: only these;
-    without it those whose files are there. sample, recipe, settings, keywords: as in `finetune`, for all tasks.
-    resume: finished runs stay, an interrupted one continues exactly, the rest follow.
+    Args:
+        model: The pre-trained model, as in `finetune`.
+        out: The folder for the runs and the report.
+        data: A folder with one of each task (CoLA or cola, SST-2 or sst2, …), in it train and dev (for MNLI
+            dev_matched and dev_mismatched) as .tsv, .csv, or .jsonl, also compressed.
+        tasks: Only these tasks; by default those whose folder exists.
+        sample: The number of training examples to use of each task.
+        recipe: The recipe of all runs.
+        settings: Changed settings of all runs.
+        resume: Keep finished runs, and continue or start the others.
+        **keywords: Settings by name, as in `finetune`.
 
-    Returns the report, also in out/report.json: each task with its figures on dev, in points of 100, and their
-    average.
-    InputError for a task without files, or files whose columns are not GLUE's, before anything is trained.
+    Returns:
+        The report, which is also in out/report.json.
+
+    Raises:
+        InputError: A task has no files or other columns than GLUE's; raised before anything is trained.
     """
-    out, folder = Path(out), Path(data)
-    chosen = list(_chosen(folder, tasks))
+    out = Path(out)
+    files_of_task = _find_tasks(Path(data), tasks)
     if not resume:
         atomic.check_output_folder(out, in_place=True)
     base = model if isinstance(model, Model) else load(model)
-    rows = []
+    results: list[GlueResult] = []
     with atomic.folder_lock(out, "run"):
-        for number, (task, files) in enumerate(chosen, start=1):
+        for task, files in files_of_task.items():
             run = out / task.name
-            logger.info("task %d of %d: %s, %s", number, len(chosen), task.name, run)
-            made = finetune(
+            logger.info("task %d of %d: %s, %s", len(results) + 1, len(files_of_task), task.name, run)
+            tuned = finetune(
                 task.verb,
                 base,
                 run,
                 train=files.train,
-                dev=files.dev,
+                validation=files.validation,
                 sample=sample,
                 recipe=recipe,
                 settings=settings,
                 resume=holds_run(run),
                 **{**files.columns, **keywords},
             )
-            rows.append(_row(task, files, made))
-        found = {
-            "base": str(base.path),
-            "tasks": rows,
-            "average": fmean(fmean(row["figures"].values()) for row in rows),
-        }
-        write_report(out, found)
-    return Report(found, ("tasks", "average"))
+            results.append(_result(task, files, tuned))
+        average = float(np.mean([np.mean(list(result.metrics.values())) for result in results]))
+        report = GlueReport(str(base.path), results, average)
+        write_report(out, report.to_dict())
+    return report
 
 
-def _row(task: GlueTask, files: _Files, made: Model) -> dict[str, Any]:
-    """A task's figures on dev; of a second dev file under its name."""
-    figures = _figures(task, made.report["dev"])
-    if task.second is not None and files.second is not None:
-        scores = made.evaluate(files.second)
-        figures |= {f"mismatched {name}": value for name, value in _figures(task, scores).items()}
-    baseline = made.report["baseline"].get(task.figures[-1][1])
-    return {
-        "task": task.name,
-        "train_examples": made.report["train_examples"],
-        "dev_examples": made.report["dev"]["examples"],
-        "figures": figures,
-        "baseline": None if baseline is None else 100 * baseline,
-        "seconds": made.report["seconds"],
-    }
+def _result(task: GlueTask, files: _Files, model: Model) -> GlueResult:
+    report = model.report
+    metrics = _glue_metrics(task, report["dev"])
+    if files.mismatched is not None:
+        scores = _glue_metrics(task, model.evaluate(files.mismatched))
+        metrics |= {f"mismatched {name}": value for name, value in scores.items()}
+    baseline = report["baseline"].get(task.metrics[-1].lower())
+    return GlueResult(
+        task.name,
+        report["train_examples"],
+        report["dev"]["examples"],
+        metrics,
+        None if baseline is None else 100 * baseline,
+        report["seconds"],
+    )
 
 
-def _figures(task: GlueTask, scores: Mapping[str, Any]) -> dict[str, float]:
-    """A task's figures by their names. F1 is the mean of both labels' where they do not show which is a
-    paraphrase."""
-    found = {}
-    for name, where in task.figures:
-        if where != "positive f1":
-            found[name] = 100 * float(scores[where])
-            continue
-        classes = scores["classes"]
-        label = next((one for one in classes if one.casefold() in _POSITIVE), None)
-        found[name if label else "macro F1"] = 100 * (classes[label]["f1"] if label else scores["macro_f1"])
-    return found
+def _glue_metrics(task: GlueTask, scores: Mapping[str, Any]) -> dict[str, float]:
+    """Return the benchmark's metrics, times 100; macro F1 instead of F1 if the label of paraphrases is unclear."""
+    metrics = {}
+    for name in task.metrics:
+        if name != "F1":
+            metrics[name] = 100 * float(scores[name.lower()])
+        elif label := next((c for c in scores["classes"] if c.casefold() in _POSITIVE_LABELS), None):
+            metrics["F1"] = 100 * scores["classes"][label]["f1"]
+        else:
+            metrics["macro F1"] = 100 * scores["macro_f1"]
+    return metrics
 
 
-def _chosen(folder: Path, tasks: Sequence[str] | None) -> Iterator[tuple[GlueTask, _Files]]:
-    """The tasks with their files. InputError for a name that is none, for one without files, and where there are
-    none at all."""
+def _find_tasks(folder: Path, names: Sequence[str] | None) -> dict[GlueTask, _Files]:
+    """Return the files of the named tasks, or of all tasks that have a folder.
+
+    Raises:
+        InputError: A name is not a task, or a task or file is missing.
+    """
     if not folder.is_dir():
         raise InputError(
             "folder_not_found",
@@ -209,33 +218,25 @@ def _chosen(folder: Path, tasks: Sequence[str] | None) -> Iterator[tuple[GlueTas
             argument="data",
             hint="name the folder that contains a folder for each task: CoLA, SST-2, …",
         )
-    known = {name: task for task in GLUE for name in (task.name.lower(), *task.folders)}
-    if tasks is not None and (unknown := [name for name in tasks if name.lower() not in known]):
-        listed = ", ".join(task.name for task in GLUE)
+    tasks = {_normalize(task.name): task for task in GLUE}
+    if unknown := [name for name in names or () if _normalize(name) not in tasks]:
         raise InputError(
             "task_unknown",
             f"'{unknown[0]}' is not a task of GLUE",
             argument="tasks",
-            hint=f"the tasks are {listed}",
+            hint=f"the tasks are {', '.join(task.name for task in GLUE)}",
         )
-    wanted = GLUE if tasks is None else [known[name.lower()] for name in dict.fromkeys(tasks)]
-    here = {below.name.lower(): below for below in sorted(folder.iterdir()) if below.is_dir()}
-    found = 0
-    for task in wanted:
-        place = next((here[name] for name in task.folders if name in here), None)
-        if place is None:
-            if tasks is not None:
-                raise InputError(
-                    "task_folder_missing",
-                    f"there is no folder for {task.name}",
-                    location=folder,
-                    argument="tasks",
-                    hint=f"name it {' or '.join(task.folders)}",
-                )
-            continue
-        found += 1
-        yield task, _files(task, place)
-    if not found:
+    folders = {_normalize(path.name): path for path in sorted(folder.iterdir()) if path.is_dir()}
+    keys = [key for key in tasks if key in folders] if names is None else [_normalize(name) for name in names]
+    if missing := [tasks[key].name for key in keys if key not in folders]:
+        raise InputError(
+            "task_folder_missing",
+            f"there is no folder for {missing[0]}",
+            location=folder,
+            argument="tasks",
+            hint=f"name it {missing[0]}",
+        )
+    if not keys:
         raise InputError(
             "tasks_missing",
             "the folder contains none of GLUE's tasks",
@@ -243,49 +244,50 @@ def _chosen(folder: Path, tasks: Sequence[str] | None) -> Iterator[tuple[GlueTas
             argument="data",
             hint="name a folder that contains folders such as CoLA, SST-2, and MRPC",
         )
+    return {tasks[key]: _find_files(tasks[key], folders[key]) for key in keys}
 
 
-def _files(task: GlueTask, place: Path) -> _Files:
-    train = _named(place, "train")
-    dev = _named(place, "dev") or _named(place, "dev_matched")
-    if train is None or dev is None:
-        missing = "train" if train is None else "dev"
-        raise InputError(
-            "task_file_missing",
-            f"there is no {missing} file for {task.name}",
-            location=place,
-            hint=f"name it {missing}.tsv, {missing}.csv, or {missing}.jsonl",
-        )
-    second = None if task.second is None else _named(place, task.second)
-    return _Files(train, dev, second, _columns(task, train))
+def _normalize(name: str) -> str:
+    return name.casefold().replace("-", "")
 
 
-def _named(place: Path, name: str) -> Path | None:
-    return next(
-        (place / f"{name}{suffix}" for suffix in _SUFFIXES if (place / f"{name}{suffix}").is_file()), None
+def _find_files(task: GlueTask, folder: Path) -> _Files:
+    files = {
+        path.name.removesuffix(suffix): path
+        for suffix in reversed(_SUFFIXES)
+        for path in folder.glob(f"*{suffix}")
+    }
+    if "dev_matched" in files:
+        files.setdefault("dev", files["dev_matched"])
+    for part in ("train", "dev"):
+        if part not in files:
+            raise InputError(
+                "task_file_missing",
+                f"there is no {part} file for {task.name}",
+                location=folder,
+                hint=f"name it {part}.tsv, {part}.csv, or {part}.jsonl",
+            )
+    return _Files(
+        files["train"], files["dev"], files.get("dev_mismatched"), _find_columns(task, files["train"])
     )
 
 
-def _header(file: Path) -> list[str]:
-    """The names of the columns, or the first row where there are none."""
+def _find_columns(task: GlueTask, file: Path) -> dict[str, Any]:
+    """Return the settings of the columns of a file, by its header or first row."""
     number, line = next(iter(read_lines(file)), (1, ""))
     if format_suffix(file) == ".jsonl":
-        return list(parse_object(line, f"{file}:{number}"))
-    return next(csv.reader([line], delimiter="," if format_suffix(file) == ".csv" else "\t"), [])
-
-
-def _columns(task: GlueTask, file: Path) -> Mapping[str, Any]:
-    """The form of a task's files that this one has."""
-    header = _header(file)
-    for form in task.forms:
-        wanted = {"label_column": "label", **form}
-        names = {str(value) for name, value in wanted.items() if name.endswith("_column")}
-        if form.get("header") is False or names <= set(header):
-            return form
-    needed = ", ".join(dict.fromkeys({"label_column": "label", **task.forms[0]}.values()))
+        header = list(parse_object(line, f"{file}:{number}"))
+    else:
+        header = next(csv.reader([line], delimiter="," if format_suffix(file) == ".csv" else "\t"), [])
+    for columns in task.columns:
+        settings = dict(zip(("text_column", "second_column", "label_column"), columns, strict=True))
+        if columns[0].isdigit():
+            return {"header": False, **settings}
+        if {name for name in columns if name} <= set(header):
+            return settings
     raise InputError(
         "columns_unknown",
         f"the columns ({', '.join(header)}) are not those of {task.name}",
         location=file,
-        hint=f"the file needs the columns {needed}",
+        hint=f"the file needs the columns {', '.join(filter(None, task.columns[0]))}",
     )

@@ -1,45 +1,156 @@
-"""`bertsmith finetune TASK` with `--restarts N`, `--folds K`, `--grid …`: several runs, and what they come to.
+"""Fine-tune a model several times: with several seeds, on several folds, or with a grid of settings.
 
-Each is an ordinary run in a folder of its own. The report has for all of them mean, median, best and deviation of
-the score that decides, and which runs are degenerate, no better than an answer that never looks at the text (as
-Devlin et al. 2019 and Dodge et al. 2020 saw among restarts on small data).
+Each run is an ordinary one in a folder of its own. The report summarizes their scores, and names degenerate runs,
+which score no better than a baseline that ignores the text (as Devlin et al. 2019 and Dodge et al. 2020 saw among
+restarts on small data).
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import numpy as np
 
 from bertsmith.artifacts.run_collection import RUNS_FILE, RUNS_REPORT_FILE, run_names
 from bertsmith.errors import Diverged, InputError, option
-from bertsmith.experiments.multirun_plan import Grid, Planned, planned
-from bertsmith.experiments.multirun_report import report_of
+from bertsmith.experiments.grid import Grid, PlannedRun, plan_runs
 from bertsmith.finetuning.data import parts_of
 from bertsmith.finetuning.feature_cache import FEATURES, forget_states
 from bertsmith.finetuning.repeated_logs import drop_repeated_logs
 from bertsmith.finetuning.run import finetune
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
+from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
 from bertsmith.io.sources import Source
-from bertsmith.notebook import Report
-from bertsmith.runs.run_folder import SETTINGS, holds_run, keeping_runs, write_report, write_whole
+from bertsmith.notebook import Result
+from bertsmith.runs.run_folder import (
+    SETTINGS,
+    check_inputs_outside,
+    check_resume_or_overwrite,
+    holds_run,
+    keeping_runs,
+    write_json,
+    write_report,
+)
 from bertsmith.settings import Changes, read_yaml, resolve
-from bertsmith.tasks.task import Task, task_type
+from bertsmith.tasks.task import task_type
 
 logger = logging.getLogger(__name__)
 
 _LAYOUT = atomic.FolderLayout(
     "a folder of runs", RUNS_FILE, (RUNS_FILE, RUNS_REPORT_FILE, FEATURES, "seed-*", "fold-*", "run-*", "*=*")
 )
-_FROM_THE_FIRST = (
-    "train.precision",
-    "train.device",
-    "train.kernels",
-)  # left open, these are one run's findings, and all runs'
+_RESOLVED_BY_FIRST_RUN = ("train.precision", "train.device", "train.kernels")
+
+
+@dataclass(frozen=True)
+class RunResult(Result):
+    """A run and its score on the validation set.
+
+    Attributes:
+        run: The name of its folder.
+        settings: The settings in which it differs from the other runs.
+        cell: Those of them that the grid gives it.
+        score: The primary metric; None if the run diverged.
+        baseline: The baseline's value of the primary metric.
+        degenerate: True if the run diverged or scores no better than a baseline that ignores the text.
+        failure: The reason if the run diverged.
+        best_step: The step whose weights were saved.
+        steps: The number of steps.
+        seconds: The duration.
+        dev: All metrics.
+    """
+
+    run: str
+    settings: dict[str, Any]
+    cell: dict[str, Any]
+    score: float | None = None
+    baseline: float | None = None
+    degenerate: bool = True
+    failure: str | None = None
+    best_step: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    dev: dict[str, float] | None = None
+
+    @classmethod
+    def from_report(cls, run: PlannedRun, report: Mapping[str, Any]) -> RunResult:
+        """Return the result of a finished run."""
+        metric, metrics = report["decided_by"], report["dev"]
+        score, baseline = metrics[metric], report["baseline"][metric]
+        return cls(
+            run.name,
+            run.changes,
+            run.cell,
+            score,
+            baseline,
+            degenerate=score <= baseline and not report.get("baseline_reads", False),
+            dev={name: value for name, value in metrics.items() if isinstance(value, int | float)},
+            **{name: report[name] for name in ("best_step", "steps", "seconds")},
+        )
+
+
+@dataclass
+class ScoreSummary(Result):
+    """Statistics of the scores of several runs; None if there are too few.
+
+    Attributes:
+        settings: The settings of the grid of the first run.
+        runs: The names of the runs.
+        scores: The number of scores.
+        mean: Their mean.
+        median: Their median.
+        best: The highest score.
+        deviation: The standard deviation of the sample (n - 1).
+        degenerate: The names of degenerate runs.
+        mean_without_degenerate: The mean of the other runs, if there are degenerate runs.
+        pooled: The metrics of the predictions of all folds taken as one set.
+    """
+
+    settings: dict[str, Any]
+    runs: list[str]
+    scores: int
+    mean: float | None
+    median: float | None
+    best: float | None
+    deviation: float | None
+    degenerate: list[str]
+    mean_without_degenerate: float | None
+    pooled: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class MultirunReport(Result):
+    """The results of several fine-tuning runs.
+
+    Attributes:
+        task: The name of the task.
+        base: The path of the pre-trained model.
+        decided_by: The primary metric.
+        runs: The result of each run.
+        summary: The statistics of all runs.
+        cells: The statistics of each combination of settings of a grid.
+        best: The name of the run with the highest score.
+        warnings: A sentence about degenerate runs, if there are some.
+    """
+
+    display_fields: ClassVar = ("runs", "summary", "best")
+
+    task: str | None
+    base: str | None
+    decided_by: str
+    runs: list[RunResult]
+    summary: ScoreSummary
+    cells: list[ScoreSummary]
+    best: str | None
+    warnings: list[str]
 
 
 def finetune_repeatedly(
@@ -48,7 +159,7 @@ def finetune_repeatedly(
     out: str | Path,
     *,
     train: Source,
-    dev: Source | None = None,
+    validation: Source | None = None,
     restarts: int | None = None,
     folds: int | None = None,
     grid: Grid | None = None,
@@ -57,98 +168,111 @@ def finetune_repeatedly(
     resume: bool = False,
     overwrite: bool = False,
     **keywords: Any,
-) -> Report:
-    """Fine-tune a model several times, each an ordinary run in a folder of its own in `out`.
+) -> MultirunReport:
+    """Fine-tune a model several times, each run in a subfolder of `out`.
 
-    restarts: with so many seeds, from train.seed on: the data stay as they are, the head's first weights and the
-    order vary. folds: so many times on train, each time without another part of it, which is dev; classes keep
-    their proportion, equal texts stay together. grid: with each combination of settings, {"learning_rate": [5e-5,
-    3e-5], "batch_size": [16, 32]}; goes with either of the others. train, dev, recipe, settings and keywords
-    (dev_share, sample, label_names, epochs=3 …): as in `finetune`, for all runs. resume: finished runs stay, an
-    interrupted one continues exactly, the rest follow; there may be more of them now. overwrite: replace a folder
-    of runs. What the first run found out about precision and kernels holds for all, and so do the hidden states of
-    a frozen base, which are computed once.
+    The precision, device, and kernels that the first run chooses hold for all runs. Hidden states of a frozen
+    encoder are computed once. A run that diverges is reported, and the others follow.
 
-    Returns the report, which is also in out/report.json: each run with its score on dev, of all the mean, median,
-    best and standard deviation (of a sample: n - 1), the names of degenerate runs; with folds the scores of all
-    held-out answers together, where the task supports it. Raises as `finetune`; a run whose loss is no longer
-    finite is reported, and the others follow.
+    Args:
+        task: The task, as in `finetune`.
+        model: The pre-trained model, as in `finetune`.
+        out: The folder for all runs and the report.
+        train: The training data, as in `finetune`.
+        validation: The validation data, as in `finetune`.
+        restarts: The number of runs with different seeds, from train.seed on. The data stay the same; the initial
+            weights of the head and the order of examples vary.
+        folds: The number of cross-validation folds of `train`: each is the validation data of one run. Folds are
+            stratified by label, and equal texts are in the same fold.
+        grid: Values to try by setting; a run for each combination: {"learning_rate": [5e-5, 3e-5]}. It may be
+            combined with restarts or folds.
+        recipe: The recipe of all runs.
+        settings: Changed settings of all runs.
+        resume: Keep finished runs, resume unfinished ones, and make the rest; there may be more runs than before.
+        overwrite: Replace a folder of runs.
+        **keywords: As in `finetune` (validation_split, sample, label_names, num_train_epochs=3, …).
+
+    Returns:
+        The report, which is also in out/report.json.
+
+    Raises:
+        InputError: As in `finetune`; or the folder contains other runs.
     """
-    out, kind = Path(out), task_type(task)
-    own = {name: keywords.pop(name) for name in ("dev_share", "sample", "label_names") if name in keywords}
-    changes = resolve(settings_type(kind), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS)
-    if folds is not None and (dev is not None or own.get("dev_share") is not None):
-        given = option("dev" if dev is not None else "dev_share")
-        raise InputError(
-            "folds_with_dev",
-            f"{option('folds')} and {given} exclude each other, because each fold is the dev data once",
-            hint=f"omit {given}",
-        )
-    runs = planned(
-        kind,
-        recipe,
-        changes,
-        restarts=restarts,
-        folds=folds,
-        grid=grid,
-        function=finetune_repeatedly,
+    out, task_class = Path(out), task_type(task)
+    data: dict[str, Any] = {
+        name: keywords.pop(name) for name in ("validation_split", "sample", "label_names") if name in keywords
+    }
+    changes = resolve(
+        settings_type(task_class), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS
     )
+    if folds is not None:
+        _check_no_validation(validation, data.get("validation_split"))
+    axes: dict[str, Any] = {"restarts": restarts, "folds": folds, "grid": grid}
+    runs = plan_runs(task_class, recipe, changes, **axes, function=finetune_repeatedly)
     with atomic.folder_lock(out, "run"), keeping_runs(out), drop_repeated_logs() as repeat_filter:
-        _begin(out, runs, [train, dev], resume=resume, overwrite=overwrite)
+        _prepare_folder(out, runs, [train, validation], resume=resume, overwrite=overwrite)
         base = model if isinstance(model, Model) else load(model)
-        reports: dict[str, dict[str, Any] | str] = {}
+        data |= {"train": train, "validation": validation, "recipe": recipe, "states": out / FEATURES}
+        fine_tune = partial(finetune, task, base, **data)
+        results, run_reports = [], []
         for number, run in enumerate(runs, start=1):
             logger.info("run %d of %d: %s", number, len(runs), out / run.name)
             repeat_filter.is_first_run = number == 1
-            asked = {**changes, **_of_the_first(out / runs[0].name, changes), **run.varied}
-            try:
-                made = finetune(
-                    task,
-                    base,
-                    out / run.name,
-                    train=train,
-                    dev=dev,
-                    recipe=recipe,
-                    settings=asked,
-                    states=out / FEATURES,
-                    resume=holds_run(out / run.name),
-                    **own,
-                )
-            except Diverged as error:
-                reports[run.name] = error.message
-                logger.warning("%s: %s", out / run.name, error.message)
-                continue
-            reports[run.name] = dict(made.report)
-            decides = made.report["decided_by"]
-            logger.info("%s: %s %.4f on dev", out / run.name, decides, made.report["dev"][decides])
-        pooled = None if folds is None else _pooled(out, runs, reports, train)
-        found = report_of(runs, reports, pooled)
-        write_report(out, found)
+            resolved = _resolved_by_first_run(out / runs[0].name, changes)
+            result, run_report = _make_run(fine_tune, out / run.name, run, {**changes, **resolved})
+            results.append(result)
+            run_reports.append(run_report)
+        report = summarize_runs(results, next(filter(None, run_reports), {}))
+        if folds is not None:
+            for summary in report.cells or [report.summary]:
+                summary.pooled = _score_pooled_folds(out, summary, train)
+        write_report(out, report.to_dict())
         forget_states(out / FEATURES)
-        for warning in found["warnings"]:
-            logger.warning("%s", warning)
-    return Report(found, ("runs", "summary", "best"))
+    for warning in report.warnings:
+        logger.warning("%s", warning)
+    return report
 
 
-def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: bool, overwrite: bool) -> None:
-    """Write down which runs there will be. InputError where the folder is another's, or its runs are others."""
-    known, names = run_names(out), [run.name for run in runs]
-    if resume and overwrite:
+def _check_no_validation(validation: Source | None, validation_split: float | None) -> None:
+    """Raise InputError for validation data in addition to folds."""
+    if validation is not None or validation_split is not None:
+        argument = option("validation" if validation is not None else "validation_split")
         raise InputError(
-            "resume_with_overwrite",
-            f"{option('resume', True)} and {option('overwrite', True)} exclude each other",
-            location=out,
-            hint="omit one of them",
+            "folds_with_validation",
+            f"{option('folds')} and {argument} exclude each other, because each fold is the validation data once",
+            hint=f"omit {argument}",
         )
+
+
+def _make_run(
+    fine_tune: Callable[..., Model], folder: Path, run: PlannedRun, settings: Mapping[str, Any]
+) -> tuple[RunResult, Mapping[str, Any]]:
+    """Make or resume a run; return its result, and its report, which is empty if it diverged."""
+    try:
+        report = fine_tune(folder, settings={**settings, **run.changes}, resume=holds_run(folder)).report
+    except Diverged as error:
+        logger.warning("%s: %s", folder, error.message)
+        return RunResult(run.name, run.changes, run.cell, failure=error.message), {}
+    result = RunResult.from_report(run, report)
+    logger.info("%s: %s %.4f on the validation data", folder, report["decided_by"], result.score)
+    return result, report
+
+
+def _prepare_folder(
+    out: Path, runs: Sequence[PlannedRun], inputs: Sequence[Any], *, resume: bool, overwrite: bool
+) -> None:
+    """Write the names of the runs to the folder. Raise InputError if it holds something else or other runs."""
+    names, previous_names = [run.name for run in runs], run_names(out)
+    check_resume_or_overwrite(out, resume=resume, overwrite=overwrite)
     if holds_run(out):
         raise InputError(
             "folder_of_single_run",
-            f"this folder contains a single run, not {len(runs)}",
+            f"this folder contains a single run, not {len(names)}",
             location=out,
             argument="out",
             hint=f"choose another folder with {option('out')}",
         )
-    if known is None:
+    if previous_names is None:
         if resume:
             raise InputError(
                 "runs_missing",
@@ -159,7 +283,7 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
             )
         atomic.check_output_folder(out, in_place=True)
     elif overwrite:
-        _refuse_needed(out, used)
+        check_inputs_outside(out, *inputs)
         if _LAYOUT.check_replaceable(out, overwrite=True, in_place=True):
             atomic.clear_folder(out)
     elif not resume:
@@ -171,7 +295,7 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
             hint=f"continue them with {option('resume', True)}, replace them with {option('overwrite', True)}, or "
             f"choose another folder with {option('out')}",
         )
-    elif others := [name for name in known if name not in names and holds_run(out / name)]:
+    elif others := [name for name in previous_names if name not in names and holds_run(out / name)]:
         raise InputError(
             "runs_differ",
             f"this folder contains the run {others[0]}, which is not one of the requested runs ({names[0]}, …)",
@@ -179,58 +303,85 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
             hint=f"continue with the same {option('restarts')}, {option('folds')}, and {option('grid')}, or with "
             f"more runs, or choose another folder with {option('out')}",
         )
-    write_whole(out / RUNS_FILE, json.dumps({"runs": names}, indent=2) + "\n")
+    write_json(out / RUNS_FILE, {"runs": names})
 
 
-def _refuse_needed(out: Path, used: Sequence[Any]) -> None:
-    for path in used:
-        if isinstance(path, str | Path) and Path(path).resolve().is_relative_to(out.resolve()):
-            raise InputError(
-                "input_in_out",
-                f"this file is needed and is in the folder that would be replaced, {out}",
-                location=path,
-                argument="out",
-                hint=f"choose another folder with {option('out')}",
-            )
-
-
-def _of_the_first(run: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """What the first run, once it has begun, found out of what settings leave open."""
+def _resolved_by_first_run(run: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that the first run, if it has started, chose for this machine."""
     if not (run / SETTINGS).is_file():
         return {}
-    kept = FinetuneSettings.dotted(read_yaml(run / SETTINGS))
-    return {name: kept[name] for name in _FROM_THE_FIRST if name in kept and name not in changes}
+    resolved = FinetuneSettings.dotted(read_yaml(run / SETTINGS))
+    return {
+        name: resolved[name] for name in _RESOLVED_BY_FIRST_RUN if name in resolved and name not in changes
+    }
 
 
-def _pooled(
-    out: Path, runs: Sequence[Planned], reports: dict[str, dict[str, Any] | str], train: Source
-) -> dict[str, dict[str, Any]] | None:
-    """The scores of all held-out answers together, of each cell of the grid by the name of its first run; None
-    where the task has none, or an answer is missing."""
-    found: dict[str, dict[str, Any]] = {}
-    cells: dict[str, list[Planned]] = {}
-    for run in runs:
-        cells.setdefault(json.dumps(run.cell), []).append(run)
-    for some in cells.values():
-        if any(isinstance(reports[run.name], str) for run in some):
-            continue
-        first: Task | None = None
-        examples: list[Any] = []
-        predictions: list[Any] = []
-        for run in some:
-            model = load(out / run.name)
-            first = first or model.task
-            if not first.pooled:
-                return None
-            held = _held_out(type(model.task), out / run.name, train)
-            examples += held
-            predictions += model.answering.answers(model.task.settings)(held)
-        assert first is not None
-        found[some[0].name] = first.score(predictions, examples).document()
-    return found
+def summarize_runs(results: Sequence[RunResult], first_report: Mapping[str, Any]) -> MultirunReport:
+    """Return the report of several runs.
+
+    Args:
+        results: The results of the runs.
+        first_report: The report of the first finished run; empty if all diverged.
+    """
+    metric = str(first_report.get("decided_by", "score"))
+    scores = {result.run: result.score for result in results if result.score is not None}
+    cells = [list(group) for _, group in groupby(results, key=lambda result: result.cell)]
+    degenerate = [result.run for result in results if result.degenerate]
+    warnings = []
+    if degenerate:
+        verb, pronoun = ("is", "its") if len(degenerate) == 1 else ("are", "their")
+        warnings = [
+            f"{len(degenerate)} of {pluralize(len(results), 'run')} {verb} degenerate "
+            f"({join_names(degenerate)}): {pronoun} {metric} is no better than "
+            f"{first_report.get('baseline_name', 'the baseline')}, or training diverged"
+        ]
+    return MultirunReport(
+        task=first_report.get("task"),
+        base=first_report.get("base"),
+        decided_by=metric,
+        runs=list(results),
+        summary=summarize_scores(results),
+        cells=[summarize_scores(cell) for cell in cells] if len(cells) > 1 else [],
+        best=max(scores, key=scores.__getitem__, default=None),
+        warnings=warnings,
+    )
 
 
-def _held_out(kind: type[Task], run: Path, train: Source) -> list[Any]:
-    """The part of the training examples that a run did not train on."""
-    chosen = settings_type(task_type(kind.name)).from_file(run / SETTINGS)
-    return parts_of(kind, chosen.files, chosen.task, {"train": train})[1]
+def summarize_scores(results: Sequence[RunResult]) -> ScoreSummary:
+    """Return statistics of the scores of runs of one cell of the grid, or of all runs."""
+    scores = [result.score for result in results if result.score is not None]
+    sound = [result.score for result in results if result.score is not None and not result.degenerate]
+    degenerate = [result.run for result in results if result.degenerate]
+    return ScoreSummary(
+        settings=results[0].cell,
+        runs=[result.run for result in results],
+        scores=len(scores),
+        mean=float(np.mean(scores)) if scores else None,
+        median=float(np.median(scores)) if scores else None,
+        best=max(scores, default=None),
+        deviation=float(np.std(scores, ddof=1)) if len(scores) > 1 else None,
+        degenerate=degenerate,
+        mean_without_degenerate=float(np.mean(sound)) if degenerate and sound else None,
+    )
+
+
+def _score_pooled_folds(out: Path, summary: ScoreSummary, train: Source) -> dict[str, Any] | None:
+    """Score the predictions of all folds as one set.
+
+    Returns:
+        The metrics; None if a run diverged or if outputs of different models are not comparable.
+    """
+    if summary.scores < len(summary.runs):
+        return None
+    models = [load(out / run) for run in summary.runs]
+    examples: list[Any] = []
+    predictions: list[Any] = []
+    for model in models:
+        if not model.task.pooled:
+            return None
+        task_class = type(model.task)
+        settings = settings_type(task_type(task_class.name)).from_file(model.path / SETTINGS)
+        held_out = parts_of(task_class, settings.files, settings.task, {"train": train})[1]
+        examples += held_out
+        predictions += model.answering.answers(model.task.settings)(held_out)
+    return models[0].task.score(predictions, examples).document()

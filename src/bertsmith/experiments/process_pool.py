@@ -1,7 +1,7 @@
-"""Several pieces of work at a time, each in a process of its own with its share of the cores.
+"""Make calls in several processes, each with its share of the cores and its own log file.
 
-What a process says goes into a file of its own. Where one fails, or all are asked to stop, the others save and
-stop.
+Unlike `concurrent.futures`, the pool stops its processes by SIGTERM, so that they save checkpoints, and works in
+scripts without a main guard.
 """
 
 from __future__ import annotations
@@ -14,124 +14,142 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertsmith import hardware
-from bertsmith.errors import MachineError, Stopped, error_from_dict, option
+from bertsmith import hardware, log_handlers
+from bertsmith.errors import BertsmithError, MachineError, Stopped, error_from_dict, option
 from bertsmith.training.signals import stop_signals
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.1  # between two looks at the processes
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class _Running:
-    """A process, where it answers, where it talks, and what people call it."""
+class Call:
+    """A call to make in a process of its own.
 
-    process: subprocess.Popen[bytes]
-    answer: Path
-    log: Path
-    title: str
-
-
-def side_by_side(
-    module: str,
-    works: Sequence[Mapping[str, Any]],
-    titles: Sequence[str],
-    logs: Sequence[Path],
-    at_once: int,
-) -> Iterator[tuple[int, Any]]:
-    """Have `python -m module` do each piece of work, `at_once` of them at a time; each one's number and answer,
-    when it is there.
-
-    The module reads {"work", "answer"} as JSON on stdin and writes {"found"} to the file `answer`, or {"error"},
-    the values of `BertsmithError.to_dict`, which is raised here. Stopped where a signal asks for it.
+    Attributes:
+        arguments: The arguments by name, as JSON values.
+        title: A name of the call, for messages.
+        log: The file for the output of the process.
     """
-    waiting = deque(range(len(works)))
-    running: dict[int, _Running] = {}
-    finished = 0
-    with tempfile.TemporaryDirectory() as folder, stop_signals() as stopped:
+
+    arguments: dict[str, Any]
+    title: str
+    log: Path
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A process that makes a call, and the file to which it writes the result."""
+
+    call: Call
+    process: subprocess.Popen[bytes]
+    result_file: Path
+
+    def result(self) -> Any:
+        """Return the result of a process that has ended, or raise its error."""
+        try:
+            answer = json.loads(self.result_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            code, log = self.process.returncode, self.call.log
+            reason = "it was killed, perhaps for lack of memory" if code < 0 else f"its error is in {log}"
+            raise MachineError(
+                "process_failed",
+                f"the process ended with exit code {code}: {reason}",
+                location=self.call.title,
+                hint=f"{option('resume', True)} continues with what is finished",
+            ) from None
+        if "error" in answer:
+            error = error_from_dict(answer["error"])
+            title, location = self.call.title, error.location
+            error.location = title if location is None else f"{title}: {location}"
+            raise error
+        return answer["result"]
+
+
+def run_processes(module: str, calls: Sequence[Call], num_processes: int) -> Iterator[tuple[int, Any]]:
+    """Make calls in several processes at a time; yield the index and the result of each when it ends.
+
+    If a call fails or a signal arrives, all processes are asked to stop, and may save their state before.
+
+    Args:
+        module: A module whose main program is `answer_call`.
+        calls: The calls.
+        num_processes: The number of processes at a time.
+
+    Raises:
+        BertsmithError: A call raised it.
+        Stopped: A signal arrived.
+    """
+    waiting = deque(enumerate(calls))
+    running: dict[int, _Process] = {}
+    with tempfile.TemporaryDirectory() as folder, stop_signals() as signals:
         try:
             while waiting or running:
-                while waiting and len(running) < at_once and not stopped:
-                    number = waiting.popleft()
-                    logger.info(
-                        "model %d of %d: %s (%s)", number + 1, len(works), titles[number], logs[number]
-                    )
-                    answer = Path(folder) / str(number)
-                    process = _begun(module, works[number], answer, logs[number], at_once)
-                    running[number] = _Running(process, answer, logs[number], titles[number])
-                if stopped:
-                    _end(running)
+                while waiting and len(running) < num_processes and not signals:
+                    index, call = waiting.popleft()
+                    logger.info("model %d of %d: %s (%s)", index + 1, len(calls), call.title, call.log)
+                    result_file = Path(folder) / str(index)
+                    process = _start(module, call, result_file, num_processes)
+                    running[index] = _Process(call, process, result_file)
+                if signals:
+                    num_finished = len(calls) - len(waiting) - len(running)
+                    _terminate(running.values())
                     raise Stopped(
-                        stopped[0],
-                        f"stopped; {finished} of {len(works)} models are finished",
+                        signals[0],
+                        f"stopped; {num_finished} of {len(calls)} models are finished",
                         f"{option('resume', True)} continues",
                     )
-                for number in [number for number, one in running.items() if one.process.poll() is not None]:
-                    answered = _answer(running.pop(number))
-                    finished += 1
-                    yield number, answered
-                time.sleep(_LOOK_SECONDS)
+                for index in [i for i, process in running.items() if process.process.poll() is not None]:
+                    yield index, running.pop(index).result()
+                time.sleep(_POLL_SECONDS)
         finally:
-            _end(running)
+            _terminate(running.values())
 
 
-def _begun(
-    module: str, work: Mapping[str, Any], answer: Path, log: Path, at_once: int
-) -> subprocess.Popen[bytes]:
-    """A new process at this work."""
-    threads = max(1, (hardware.omp_num_threads() or hardware.available_cores()) // at_once)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as said:
+def _start(module: str, call: Call, result_file: Path, num_processes: int) -> subprocess.Popen[bytes]:
+    request = {"arguments": call.arguments, "result_file": str(result_file)}
+    threads = max(1, (hardware.omp_num_threads() or hardware.available_cores()) // num_processes)
+    call.log.parent.mkdir(parents=True, exist_ok=True)
+    with call.log.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=said,
+            stdout=log,
+            stderr=log,
             env=hardware.subprocess_environment(
                 OMP_NUM_THREADS=str(threads), **hardware.thread_wait_policy()
             ),
         )
     assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has ended already: `_answer` reports the missing answer
-        process.stdin.write(json.dumps({"work": work, "answer": str(answer)}).encode())
+    with suppress(BrokenPipeError):  # it has ended already: `result` reports the missing result
+        process.stdin.write(json.dumps(request).encode())
         process.stdin.close()
     return process
 
 
-def _answer(done: _Running) -> Any:
-    """What a process found. The error that it answered with is raised; MachineError where it did not answer."""
+def _terminate(processes: Collection[_Process]) -> None:
+    """Ask processes to save and stop, and wait until they have."""
+    for process in processes:
+        if process.process.poll() is None:
+            process.process.send_signal(signal.SIGTERM)
+    for process in processes:
+        process.process.wait()
+
+
+def answer_call(function: Callable[..., Any]) -> None:
+    """Make the call that stdin describes, and write its result or error to the file that it names."""
+    request = json.load(sys.stdin)
+    log_handlers.install(log_handlers.ConsoleHandler())
+    hardware.configure_process()
     try:
-        said = json.loads(done.answer.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        code = done.process.returncode
-        why = (
-            "it was killed, perhaps for its memory" if code < 0 else f"its error is at the end of {done.log}"
-        )
-        raise MachineError(
-            "process_failed",
-            f"the process ended with exit code {code}: {why}",
-            location=done.title,
-            hint=f"{option('resume', True)} continues with what is finished",
-        ) from None
-    if "error" in said:
-        error = error_from_dict(said["error"])
-        error.location = done.title if error.location is None else f"{done.title}: {error.location}"
-        raise error
-    return said["found"]
-
-
-def _end(running: dict[int, _Running]) -> None:
-    """Ask what is running to save and stop, and wait for it."""
-    for one in running.values():
-        if one.process.poll() is None:
-            one.process.send_signal(signal.SIGTERM)
-    for one in running.values():
-        one.process.wait()
-    running.clear()
+        answer = {"result": function(**request["arguments"])}
+    except BertsmithError as error:
+        answer = {"error": error.to_dict()}
+    Path(request["result_file"]).write_text(json.dumps(answer), encoding="utf-8")

@@ -37,14 +37,8 @@ from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.step_times import StepTimer
 from bertsmith.runs.compute_setup import budget_of
-from bertsmith.runs.run_folder import (
-    CHECKPOINTS,
-    OnTheWay,
-    check_accumulation,
-    numbers,
-    settled,
-    with_kernels,
-)
+from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver, with_kernels
+from bertsmith.runs.settings import check_accumulation, fingerprint_settings, with_context
 from bertsmith.tasks.classification.texts import IN_WINDOWS
 from bertsmith.tasks.error_analysis import Answers, judged
 from bertsmith.tasks.items import Item, ItemStream
@@ -98,7 +92,7 @@ class FineTuning:
         steps = StepTimer()
         with steps.step("reading the files"):
             examples = gather(kind, chosen.files, chosen.task, sources)
-        files = [file for file in (chosen.files.train, chosen.files.dev) if file]
+        files = [file for file in (chosen.files.train, chosen.files.validation) if file]
         remarks = kind.remarks([*examples.train, *examples.dev])
         log_examples(examples.overview, remarks, files)
         with steps.step("building the model"):
@@ -156,7 +150,7 @@ class FineTuning:
     def with_states(self, out: Path, states: Path | None, *, resuming: bool) -> FineTuning:
         """With the hidden states of an encoder that is not trained: in the run folder, or in `states`, where they
         are left for others. Those of a run that is resumed are computed where it still needs them."""
-        if not self.chosen.train.frozen:
+        if not self.chosen.train.freeze_encoder:
             return self
         frozen = Frozen(self.encoder, self.head.layers_read, self.place, states or out / FEATURES)
         sequences = (one for item in [*self.items, *self.dev_items] for one in item.sequences)
@@ -190,7 +184,7 @@ class FineTuning:
     def updates_per_epoch(self) -> float:
         """How many updates read each example once."""
         train = self.chosen.train
-        return math.ceil(len(self.items) / train.batch_size) / train.accumulate
+        return math.ceil(len(self.items) / train.batch_size) / train.gradient_accumulation_steps
 
     def updates(self) -> int:
         """How many updates the budget comes to."""
@@ -199,19 +193,19 @@ class FineTuning:
             return train.max_steps
         if train.max_tokens:
             mean = sum(item.size for item in self.items) / len(self.items)
-            return math.ceil(train.max_tokens / (mean * train.batch_size * train.accumulate))
+            return math.ceil(train.max_tokens / (mean * train.batch_size * train.gradient_accumulation_steps))
         check_accumulation(train, self.updates_per_epoch)
-        return math.ceil(train.epochs * self.updates_per_epoch)
+        return math.ceil(train.num_train_epochs * self.updates_per_epoch)
 
     def with_evaluations(self) -> FineTuning:
         """With an evaluation an epoch where none was asked."""
         train = self.chosen.train
-        every = train.evaluate_every or max(1, round(self.updates_per_epoch))
-        return self._training(train.model_copy(update={"evaluate_every": every}))
+        every = train.eval_steps or max(1, round(self.updates_per_epoch))
+        return self._training(train.model_copy(update={"eval_steps": every}))
 
     def settled(self, place: ComputeContext) -> FineTuning:
         """At a place, whose device, precision and threads are the run's from now on."""
-        return replace(self._training(settled(self.chosen.train, place)), place=place)
+        return replace(self._training(with_context(self.chosen.train, place)), place=place)
 
     def _training(self, train: FinetuneTrainSettings) -> FineTuning:
         return replace(self, chosen=self.chosen.model_copy(update={"train": train}))
@@ -236,7 +230,7 @@ class FineTuning:
             out,
             title=f"finetune {self.head.name}",
             fingerprint=fingerprint(
-                numbers(self.chosen),
+                fingerprint_settings(self.chosen),
                 _content(self.items),
                 _content(self.dev_items),
                 weights,
@@ -247,9 +241,9 @@ class FineTuning:
                 self.logged,
                 best_by=self.head.decides,
                 patience=train.patience,
-                drop_after=train.drop_after if train.schedule == "plateau" else None,
+                lr_patience=train.lr_patience if train.lr_scheduler_type == "reduce_lr_on_plateau" else None,
             ),
-            unfinished=OnTheWay(write_so_far),
+            unfinished=IntermediateSaver(write_so_far),
             thaws=thaws(self.encoder, self.head, train, self.updates_per_epoch),
         )
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertsmith import console, hardware
 from bertsmith.corpus.checks.check import CheckOptions, check_files
-from bertsmith.errors import InputError, MachineError, option
+from bertsmith.errors import InputError, option
 from bertsmith.formatting import format_percent, pluralize
+from bertsmith.inspection.output_files import check_output_file, report_write_errors
 from bertsmith.instances.settings import MEAN_FILL_RATIO, TOKEN_REPETITION
 from bertsmith.io import atomic
-from bertsmith.io.compression import check_name
 from bertsmith.io.documents import Reading
 from bertsmith.io.folders import find_files
 from bertsmith.io.sources import Sources, size_of, to_sources
@@ -24,7 +23,6 @@ from bertsmith.models.family import preset
 from bertsmith.models.parameter_count import count_parameters, flops_per_token
 from bertsmith.notebook import Report
 from bertsmith.settings import with_keywords
-from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.settings import TrainSettings
 
@@ -91,7 +89,7 @@ def check_corpus(
     if preset_name is not None:
         preset(preset_name)  # refuse unknown names before reading the text
     if html is not None:
-        _check_page_path(Path(html))
+        check_output_file(html, "html")
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
     options, files = with_keywords(options or CheckOptions(), keywords, check_corpus), to_sources(files)
@@ -105,12 +103,8 @@ def check_corpus(
     if html is not None:
         from bertsmith.reports.corpus import corpus_page
 
-        try:
+        with report_write_errors(html):
             atomic.write_text(Path(html), corpus_page(report))
-        except OSError as error:
-            raise MachineError(
-                "page_not_written", f"the page could not be written ({error.strerror})", location=html
-            ) from None
     return Report(report, display_keys=("findings", "forecast"))
 
 
@@ -151,72 +145,59 @@ def forecast(
     tokenizer_report = report.get("tokenizer")
     scale, coverage = _scale(report, sample, sources)
     tokens = round((tokenizer_report["tokens"] if tokenizer_report else _estimate_tokens(report)) * scale)
-    sentences = report["documents"]["sentences"] * scale
-    documents = report["documents"]["number"] * scale
     bytes_per_token = 2 if config.vocab_size <= 1 << 16 else 4
+    documents = report["documents"]
+    other_bytes = documents["sentences"] * _BYTES_PER_SENTENCE + documents["number"] * _BYTES_PER_DOCUMENT
     settings = TrainSettings()
+    batch_size = settings.batch_size * settings.gradient_accumulation_steps
     instances = round(TOKEN_REPETITION * tokens / (MEAN_FILL_RATIO * _SEQUENCE_LENGTH - _SPECIAL_TOKENS))
-    steps = (
-        max(1, round(epochs * instances / (settings.batch_size * settings.accumulate))) if instances else 0
-    )
-    basis = _describe_basis(tokenizer_report is not None)
-    result: dict[str, Any] = {
+    steps = max(1, round(epochs * instances / batch_size)) if instances else 0
+    seconds, time_basis = None, "the time was not measured"
+    if benchmark and steps:
+        seconds, time_basis = _estimate_update_seconds(config, settings)
+    return {
         "preset": preset_name,
         "epochs": epochs,
         "covers": coverage,
         "tokens": tokens,
         "tokens_are": "counted" if tokenizer_report and scale == 1 else "estimated",
-        "shard_bytes": round(
-            tokens * bytes_per_token + sentences * _BYTES_PER_SENTENCE + documents * _BYTES_PER_DOCUMENT
-        ),
+        "shard_bytes": round(tokens * bytes_per_token + other_bytes * scale),
         "sequence_length": _SEQUENCE_LENGTH,
         "batch_size": settings.batch_size,
         "instances_an_epoch": instances,
         "steps": steps,
         "parameters": sum(term.size for term in count_parameters(config, ("pooler", "masked", "pair"))),
-        "seconds_per_update": None,
-        "seconds": None,
-        "rests_on": f"{basis}; the time was not measured",
+        "seconds_per_update": None if seconds is None else round(seconds, 5),
+        "seconds": None if seconds is None else round(seconds * steps, 1),
+        "rests_on": f"{_describe_basis(tokenizer_report is not None)}; {time_basis}",
     }
-    if benchmark and steps:
-        update_time = _estimate_update_time(config, settings)
-        result["seconds_per_update"] = round(update_time.seconds, 5)
-        result["seconds"] = round(update_time.seconds * steps, 1)
-        result["rests_on"] = f"{basis}; {update_time.basis}"
-    return result
 
 
-@dataclass(frozen=True)
-class _UpdateTime:
-    """Seconds per update, and a description of their measurement."""
+def _estimate_update_seconds(config: ModelConfig, settings: TrainSettings) -> tuple[float, str]:
+    """Return the seconds per update, and a description of their measurement.
 
-    seconds: float
-    basis: str
-
-
-def _estimate_update_time(config: ModelConfig, settings: TrainSettings) -> _UpdateTime:
-    """Measure a few updates on random text, or compute the time of a long update from that of a matrix product."""
+    A few updates on random text are measured; the time of long updates is computed from that of a matrix product.
+    """
     from bertsmith.pretraining.settings import PretrainSettings
     from bertsmith.pretraining.speed_probe import timed_on_random_text
     from bertsmith.runs.run_folder import place_of
 
     context = place_of(settings, config, is_look=True)
     flops = hardware.matmul_flops(context.device, context.precision, _MATMUL_SIZE, _MATMUL_SECONDS)
-    tokens = settings.batch_size * settings.accumulate * _SEQUENCE_LENGTH * MEAN_FILL_RATIO
+    batch_size = settings.batch_size * settings.gradient_accumulation_steps
+    tokens = batch_size * _SEQUENCE_LENGTH * MEAN_FILL_RATIO
     seconds = tokens * flops_per_token(config, _MLM_PROBABILITY) / (flops * _MATMUL_UTILIZATION)
     if seconds > _MAX_MEASURED_SECONDS:
-        return _UpdateTime(
-            seconds,
+        return seconds, (
             f"seconds per update computed from a matrix product of {flops / 1e9:,.0f} GFLOP/s, of which training "
             f"reaches about {format_percent(_MATMUL_UTILIZATION)}, in {context.precision} on "
-            f"{hardware.device_name(context.device)} under its current load",
+            f"{hardware.device_name(context.device)} under its current load"
         )
     logger.info("measuring the speed of an update ...")
     seconds, execution = timed_on_random_text(PretrainSettings(model=config), context, _BENCHMARK_SECONDS)
-    return _UpdateTime(
-        seconds,
+    return seconds, (
         f"seconds per update measured for {_BENCHMARK_SECONDS:g} s on random text, in {execution.precision} on "
-        f"{pluralize(execution.threads, 'thread')} of this machine under its current load",
+        f"{pluralize(execution.threads, 'thread')} of this machine under its current load"
     )
 
 
@@ -252,18 +233,3 @@ def _describe_basis(has_tokenizer: bool) -> str:
         f"{tokens}; segment pairs of {_SEQUENCE_LENGTH} tokens filled to {format_percent(MEAN_FILL_RATIO)}, "
         f"{TOKEN_REPETITION:g} tokens in them for each token of the text"
     )
-
-
-def _check_page_path(path: Path) -> None:
-    """Raise InputError for a page that cannot be written, before the corpus is read."""
-    check_name(path)
-    if path.is_dir():
-        raise InputError(
-            "is_a_folder",
-            "this is a folder",
-            location=path,
-            argument="html",
-            hint=f"name a file: {option('html', 'report.html')}",
-        )
-    if not path.parent.is_dir():
-        raise not_found_error(path.parent, "folder", "make it first")

@@ -58,25 +58,22 @@ def info(name: str | Path | None = None) -> dict[str, Any]:
     if name is None:
         return _describe_machine()
     path = Path(name)
-    kind = kind_of(path)
-    if kind == "runs":
-        return _describe_runs(path)
-    if kind == "run":
-        return _describe_run(path)
-    if kind == "data":
-        shards = Shards.open(path)
-        modified = datetime.fromtimestamp((path / MANIFEST_FILE).stat().st_mtime, UTC)
-        return {"kind": kind, **shards.info(), "made": modified.isoformat(timespec="seconds")}
-    if kind == "tokenizer":
-        return {"kind": kind, "path": str(path), **Tokenizer.load(path).info()}
-    if kind == "model":
-        return {"kind": "model", **load(name).info()}
-    if path.exists():
+    match kind := kind_of(path):
+        case "runs":
+            return _describe_runs(path)
+        case "run":
+            return _describe_run(path)
+        case "data":
+            modified = datetime.fromtimestamp((path / MANIFEST_FILE).stat().st_mtime, UTC)
+            return {"kind": kind, **Shards.open(path).info(), "made": modified.isoformat(timespec="seconds")}
+        case "tokenizer":
+            return {"kind": kind, "path": str(path), **Tokenizer.load(path).info()}
+    if kind != "model" and path.exists():
         raise _not_describable(path, kind)
     try:
         return {"kind": "model", **load(name).info()}
     except InputError:
-        if preset_name := resolve_preset(str(name)):
+        if kind is None and (preset_name := resolve_preset(str(name))):
             return _describe_preset(preset_name)
         raise
 
@@ -163,11 +160,9 @@ def _describe_runs(path: Path) -> dict[str, Any]:
         return {"kind": "runs", "path": str(path), **report}
     rows = []
     for name in run_names(path) or ():
-        run = (
-            _describe_run(path / name)["run"]
-            if holds_run(path / name)
-            else {"step": 0, "of": None, "finished": False}
-        )
+        run = {"step": 0, "of": None, "finished": False}
+        if holds_run(path / name):
+            run = _describe_run(path / name)["run"]
         rows.append({"run": name, **{key: run[key] for key in ("step", "of", "finished")}})
     return {"kind": "runs", "path": str(path), "unfinished": rows}
 

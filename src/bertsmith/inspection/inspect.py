@@ -10,15 +10,14 @@ from typing import Any
 from bertsmith import console
 from bertsmith.artifacts.locate import locate_tokenizer
 from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
-from bertsmith.errors import InputError, MachineError, option
+from bertsmith.errors import InputError, option
+from bertsmith.inspection.output_files import check_output_file, report_write_errors
 from bertsmith.io import atomic
 from bertsmith.io.documents import Reading
 from bertsmith.io.sources import Sources, to_sources
 from bertsmith.notebook import Report
 from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.tokenizer import Tokenizer
-
-_PLOT_SUFFIXES = (".png", ".svg")
 
 
 @console.with_progress_bar("reading")
@@ -56,9 +55,10 @@ def inspect_tokenizers(
     Raises:
         InputError: A path is not a tokenizer, one is named twice, or a page or plot cannot be written there.
     """
-    for argument, path, suffixes in (("html", html, None), ("plot", plot, _PLOT_SUFFIXES)):
-        if path is not None:
-            _check_output_path(Path(path), argument, suffixes)
+    if html is not None:
+        check_output_file(html, "html")
+    if plot is not None:
+        check_output_file(plot, "plot", (".png", ".svg"))
     names = [str(name) for name in ([tokenizers] if isinstance(tokenizers, str | Path) else tokenizers)]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(
@@ -86,7 +86,16 @@ def inspect_tokenizers(
         max_examples=max_examples,
         progress=progress,
     )
-    _write_outputs(report, html, plot)
+    if html is not None:
+        from bertsmith.reports.tokenizers import tokenizers_page
+
+        with report_write_errors(html):
+            atomic.write_text(Path(html), tokenizers_page(report))
+    if plot is not None:
+        from bertsmith.reports.tokenizers import tokenizers_plot
+
+        with report_write_errors(plot), atomic.atomic_file(Path(plot)) as file:
+            tokenizers_plot(report).savefig(file, format=file.suffix[1:].lower(), dpi=150)
     return Report(report, display_keys=("text", "tokenizers", "notes"))
 
 
@@ -98,46 +107,3 @@ def _short_names(names: Sequence[str]) -> list[str]:
         if len(set(labels)) == len(labels):
             return labels
     return list(names)
-
-
-def _check_output_path(path: Path, argument: str, suffixes: Sequence[str] | None) -> None:
-    """Raise InputError for a file that cannot be written, before the text is read."""
-    if path.is_dir():
-        raise InputError(
-            "is_a_folder", "this is a folder", location=path, argument=argument, hint="name a file"
-        )
-    if not path.parent.is_dir():
-        raise InputError(
-            "folder_missing",
-            f"the folder {path.parent} does not exist",
-            location=path,
-            argument=argument,
-            hint="create it first",
-        )
-    if suffixes is not None and path.suffix.lower() not in suffixes:
-        raise InputError(
-            "suffix_unsupported",
-            f"this file name does not end in {' or '.join(suffixes)}",
-            location=path,
-            argument=argument,
-            hint="rename it",
-        )
-
-
-def _write_outputs(report: dict[str, Any], html: str | Path | None, plot: str | Path | None) -> None:
-    if html is None and plot is None:
-        return
-    from bertsmith.reports.tokenizers import tokenizers_page, tokenizers_plot
-
-    try:
-        if html is not None:
-            atomic.write_text(Path(html), tokenizers_page(report))
-        if plot is not None:
-            with atomic.atomic_file(Path(plot)) as file:
-                tokenizers_plot(report).savefig(file, format=file.suffix[1:].lower(), dpi=150)
-    except OSError as error:
-        raise MachineError(
-            "page_not_written",
-            f"the file could not be written ({error.strerror})",
-            location=error.filename or html or plot,
-        ) from None

@@ -22,14 +22,8 @@ from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _LABELS = {  # by sentence task: the name and the meaning of label 0 and label 1
-    "nsp": (
-        ("IsNext", "B follows A in its document"),
-        ("NotNext", "B is from another document"),
-    ),
-    "sop": (
-        ("in order", "B follows A"),
-        ("swapped", "A follows B: the two changed places"),
-    ),
+    "nsp": (("IsNext", "B follows A in its document"), ("NotNext", "B is from another document")),
+    "sop": (("in order", "B follows A"), ("swapped", "A follows B: the two changed places")),
 }
 
 logger = logging.getLogger(__name__)
@@ -66,22 +60,19 @@ def show_instance(
         InputError: The epoch has no such instance, or the settings have no second phase.
     """
     shards = data if isinstance(data, Shards) else Shards.open(data)
-    data = shards.folder
     changes = resolve(PretrainSettings, settings, keywords, show_instance)
     needs_validation = settings_file is not None or "data.validation_split" in changes
     if seed is not None:
         changes["train.seed"] = seed
     resolved = _resolve_settings(settings_file, changes)
-    length = resolved.data.sequence_length
-    if phase == 2:
-        if resolved.data.long_sequence_length is None:
-            raise InputError(
-                "no_second_phase",
-                "these settings have only one phase",
-                argument="phase",
-                hint=f"set {option('data.long_sequence_length')}",
-            )
-        length = resolved.data.long_sequence_length
+    length = resolved.data.long_sequence_length if phase == 2 else resolved.data.sequence_length
+    if length is None:
+        raise InputError(
+            "no_second_phase",
+            "these settings have only one phase",
+            argument="phase",
+            hint=f"set {option('data.long_sequence_length')}",
+        )
     split = DocumentSplit.from_settings(shards, resolved.data, allow_empty_validation=not needs_validation)
     if resolved.data.validation_split and not len(split.validation):
         logger.warning(
@@ -97,12 +88,12 @@ def show_instance(
         raise InputError(
             "instance_missing",
             f"epoch {epoch} {available}, not {index}",
-            location=data,
+            location=shards.folder,
             argument="index",
             hint=f"use another {option('index')}",
         )
     return {
-        "data": str(data),
+        "data": str(shards.folder),
         "seed": resolved.train.seed,
         "epoch": epoch,
         "drawn_as_epoch": stream.sampling_epoch(epoch),

@@ -34,7 +34,8 @@ from bertsmith.pretraining.minimal_pairs import (
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.runs.compute_setup import Footing, expect_evaluations, expect_writing, footing
-from bertsmith.runs.run_folder import OnTheWay, check_accumulation, numbers, place_of, settled, write_report
+from bertsmith.runs.run_folder import IntermediateSaver, place_of, write_report
+from bertsmith.runs.settings import check_accumulation, fingerprint_settings, with_context
 from bertsmith.training.autotune import Speeds
 from bertsmith.training.distributed import RankGroup
 from bertsmith.training.metric_logger import last_loss
@@ -128,7 +129,7 @@ class Work:
 
     def settled(self, on: Footing) -> Work:
         """The work with what was left open to the machine."""
-        train = settled(self.chosen.train, on.place)
+        train = with_context(self.chosen.train, on.place)
         return replace(self, chosen=self.chosen.model_copy(update={"train": train}))
 
     def updates(self) -> int:
@@ -139,19 +140,19 @@ class Work:
         if settings.max_tokens:
             return math.ceil(settings.max_tokens / self._tokens_per_update)
         check_accumulation(settings, self._updates_per_epoch)
-        return max(1, math.ceil(settings.epochs * self._updates_per_epoch))
+        return max(1, math.ceil(settings.num_train_epochs * self._updates_per_epoch))
 
     @property
     def _updates_per_epoch(self) -> float:
         train, stream = self.chosen.train, self.source.streams[0]
         if train.batch_tokens is None:
-            return stream.size(0) / (train.batch_size * train.accumulate)
-        return len(stream.fill_stats(0, train.batch_size).tokens) / train.accumulate
+            return stream.size(0) / (train.batch_size * train.gradient_accumulation_steps)
+        return len(stream.fill_stats(0, train.batch_size).tokens) / train.gradient_accumulation_steps
 
     @property
     def _tokens_per_update(self) -> float:
         train, source = self.chosen.train, self.source
-        return train.accumulate * sum(
+        return train.gradient_accumulation_steps * sum(
             share * float(stream.fill_stats(0, train.batch_size).tokens.mean())
             for stream, (_, share) in zip(source.streams, source.lengths, strict=True)
         )
@@ -168,7 +169,7 @@ class Work:
             out,
             title="pretrain",
             fingerprint=fingerprint(
-                numbers(self.chosen),
+                fingerprint_settings(self.chosen),
                 atomic.sha256_of_file(self.source.shards.folder / "manifest.json"),
                 *([self.base.folder.weights_digest()] if self.base is not None else []),
                 *self.objective.input_digests,
@@ -176,7 +177,7 @@ class Work:
             aim=aim,
             evaluation=self._evaluation(),
             speeds=speeds,
-            unfinished=OnTheWay(write_so_far),
+            unfinished=IntermediateSaver(write_so_far),
         )
 
     def _evaluation(self) -> Evaluation | None:

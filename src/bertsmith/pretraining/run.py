@@ -24,15 +24,14 @@ from bertsmith.runs.run_folder import (
     CHECKPOINTS,
     SETTINGS,
     check_folders,
+    check_resume,
     exclusive_run,
-    goes_on,
     is_written,
     log_finished,
-    settings_of_run,
     start_over,
-    with_recipe,
     write_whole,
 )
+from bertsmith.runs.settings import settings_of_run, with_recipe
 from bertsmith.settings import Changes, resolve
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_name
@@ -99,7 +98,7 @@ def pretrain(
 
         def open_run() -> tuple[bool, bool]:
             stack.enter_context(exclusive_run(out, resume=resume))
-            resuming = goes_on(out, resume=resume, overwrite=overwrite)
+            resuming = check_resume(out, resume=resume, overwrite=overwrite)
             return resuming, resuming and newest_name(out / CHECKPOINTS) is not None
 
         resuming, restored = ranks.run_on_main(open_run)
@@ -178,9 +177,9 @@ def _log_learning_settings(chosen: PretrainSettings) -> None:
     """Log what a model learns with where no recipe says it: what was measured for its size, but for what the user
     chose; or the defaults, where nothing was."""
     usual, train, data = learning_settings(chosen.model.model_dump()), chosen.train, chosen.data
-    muon = f"Muon at {train.muon_learning_rate:g}, " if train.optimizer == "muon" else ""
+    muon = f"Muon at {train.muon_learning_rate:g}, " if train.optim == "muon" else ""
     told = (
-        f"{muon}AdamW at {train.learning_rate:g}, schedule {train.schedule}, "
+        f"{muon}AdamW at {train.learning_rate:g}, schedule {train.lr_scheduler_type}, "
         f"{pluralize(train.batch_size, 'sequence')} of {data.sequence_length} tokens a batch, "
         f"{format_percent(data.mlm_probability)} of them predicted, dropout {chosen.model.hidden_dropout_prob:g}"
     )

@@ -7,7 +7,6 @@ import logging
 import math
 import shlex
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +41,7 @@ from bertsmith.quickstart.task import (
     score_majority_baseline,
     write_task,
 )
+from bertsmith.reports.step_times import StepTimer
 from bertsmith.runs.run_folder import SETTINGS, place_of, write_report, write_whole
 from bertsmith.tokenizer_training.train import train_tokenizer
 
@@ -49,9 +49,7 @@ _PRESET = "bert-tiny-uncased"
 _VOCAB_SIZE = 6_000
 _MAX_STEPS = 1_800  # three to four minutes on two idle cores
 _MAX_MINUTES = 5.0  # of pre-training, unless the user sets them: the quickstart then takes about six
-_PREPARE_TIME_RATIO = (
-    2.0  # time to train the tokenizer and write shards, relative to the time to read the text
-)
+_PREPARE_TIME_RATIO = 2.0  # time of training the tokenizer and writing shards, relative to reading the text
 _PROBE_SECONDS = 3.0  # to measure the time of an update
 _FINETUNING_UPDATES = 150  # updates of pre-training that take as long as fine-tuning twice and scoring
 _MIN_USEFUL_STEPS = 100  # with fewer, a model learns little more than word frequencies
@@ -64,8 +62,8 @@ PRETRAINING_SETTINGS = {
     "data.mlm_probability": 0.35,
     "data.validation_split": 0.02,
     "train.batch_size": 32,
-    "train.checkpoint_every": 1000,
-    "train.tensorboard": False,
+    "train.save_steps": 1000,
+    "train.report_to": "none",
 }
 # The same for the pre-trained and the untrained BERT. After pre-training at a high learning rate, fine-tuning can
 # use a high one, too.
@@ -75,8 +73,8 @@ FINETUNING_SETTINGS = {
     "train.max_steps": 60,
     "train.batch_size": 16,
     "train.learning_rate": 0.0005,
-    "train.checkpoint_every": 1000,
-    "train.tensorboard": False,
+    "train.save_steps": 1000,
+    "train.report_to": "none",
 }
 MASKED_SENTENCES = (
     "Returns a new [MASK] with the same shape as the input.",
@@ -118,11 +116,10 @@ def quickstart(
     """
     out = Path(out)
     atomic.check_output_folder(out, in_place=True)
-    budget: dict[str, Any]
-    if steps is None and minutes is None:
+    limits = {"train.max_steps": steps, "train.max_minutes": minutes}
+    budget: dict[str, Any] = {name: limit for name, limit in limits.items() if limit is not None}
+    if not budget:
         budget = {"train.max_steps": _MAX_STEPS, "train.max_minutes": _MAX_MINUTES}
-    else:
-        budget = {"train.max_minutes": minutes} if steps is None else {"train.max_steps": steps}
     PretrainSettings().changed(budget)  # refuse invalid values before reading the text
     with _report_stop(out):
         return _run(out, seed, budget, libraries)
@@ -131,56 +128,51 @@ def quickstart(
 def _run(
     out: Path, seed: int, budget: Mapping[str, Any], libraries: Sequence[Library] | None
 ) -> dict[str, Any]:
-    timer = _Timer()
+    timer = StepTimer()
     libraries = documentation.installed() if libraries is None else libraries
-    documents = _read_documents(libraries)
-    task = make_task(documents, seed)
-    corpus = out / "corpus.txt"
-    write_whole(corpus, "\n\n".join(document.text for document in task.pretraining_documents) + "\n")
-    files = write_task(task, out / "task")
-    num_words = documentation.count_words(task.pretraining_documents)
-    logger.info(
-        "1/5 %s: %s of documentation in %s",
-        corpus,
-        pluralize(num_words, "word"),
-        pluralize(len(task.pretraining_documents), "document"),
-    )
-    timer.record("read")
-    _log_estimated_time(budget, sum(timer.seconds.values()), seed)
-    tokenizer = train_tokenizer([corpus], out / "tokenizer", vocab_size=_VOCAB_SIZE)
-    shards = prepare([corpus], tokenizer, out / "shards")
-    logger.info(
-        "2/5 %s: a vocabulary of %s; %s",
-        out / "tokenizer",
-        f"{tokenizer.vocab_size:,}",
-        pluralize(shards.tokens, "token"),
-    )
-    timer.record("prepare")
-    logger.info("3/5 %s: pre-training a BERT with 2 layers and hidden size 128", out / "bert")
-    bert = pretrain(
-        shards,
-        out / "bert",
-        preset=_PRESET,
-        settings={**PRETRAINING_SETTINGS, "train.seed": seed, **budget},
-    )
-    _warn_of_few_steps(bert.report["steps"], budget)
-    timer.record("pretrain")
-    masks = [{"text": text, "answers": bert.fill_mask(text, top_k=3)[0]} for text in MASKED_SENTENCES]
-    logger.info("4/5 fine-tuning it, and the same BERT with random weights")
-    scores = _score_models(out, bert, task, files, seed)
-    timer.record("finetune")
-    pairs = _score_pairs(out, bert, task, seed)
-    timer.record("pairs")
+    with timer.step("read"):
+        task = make_task(_read_documents(libraries), seed)
+        corpus, files = out / "corpus.txt", write_task(task, out / "task")
+        write_whole(corpus, "\n\n".join(document.text for document in task.pretraining_documents) + "\n")
+        num_words = documentation.count_words(task.pretraining_documents)
+        num_documents = pluralize(len(task.pretraining_documents), "document")
+        logger.info("1/5 %s: %s of documentation in %s", corpus, pluralize(num_words, "word"), num_documents)
+    with timer.step("prepare"):
+        _log_estimated_time(budget, timer.total(), seed)
+        tokenizer = train_tokenizer([corpus], out / "tokenizer", vocab_size=_VOCAB_SIZE)
+        shards = prepare([corpus], tokenizer, out / "shards")
+        vocabulary, tokens = f"{tokenizer.vocab_size:,}", pluralize(shards.tokens, "token")
+        logger.info("2/5 %s: a vocabulary of %s; %s", out / "tokenizer", vocabulary, tokens)
+    with timer.step("pretrain"):
+        logger.info("3/5 %s: pre-training a BERT with 2 layers and hidden size 128", out / "bert")
+        settings = {**PRETRAINING_SETTINGS, "train.seed": seed, **budget}
+        bert = pretrain(shards, out / "bert", preset=_PRESET, settings=settings)
+        if bert.report["steps"] < _MAX_STEPS == budget.get("train.max_steps"):
+            logger.warning(
+                "only %s of %s fit into the time limit: expect lower scores",
+                pluralize(bert.report["steps"], "update"),
+                f"{_MAX_STEPS:,}",
+            )
+    with timer.step("finetune"):
+        logger.info("4/5 fine-tuning it, and the same BERT with random weights")
+        scores = _score_models(out, bert, task, files, seed)
+    with timer.step("pairs"):
+        pairs = _score_pairs(out, bert, task, seed)
     report = {
         "out": str(out),
         "seed": seed,
-        "seconds": round(sum(timer.seconds.values()), 1),
-        "seconds_of": timer.seconds,
+        "seconds": round(timer.total(), 1),
+        "wall_time": timer.to_list(),
         "machine": {"threads": bert.report["threads"], "precision": bert.report["precision"]},
         "corpus": _describe_corpus(libraries, task, num_words),
         "pretrain": {k: bert.report[k] for k in ("steps", "tokens", "seconds", "held_out")},
-        "masks": masks,
-        "task": _describe_task(task, files),
+        "masks": [{"text": text, "answers": bert.fill_mask(text, top_k=3)[0]} for text in MASKED_SENTENCES],
+        "task": {
+            "kind": task.label_noun,
+            "labels": task.labels,
+            "sentences": {part: len(rows) for part, rows in task.parts.items()},
+            "files": {part: str(file) for part, file in files.items()},
+        },
         "scores": scores,
         "pairs": pairs,
     }
@@ -197,9 +189,8 @@ def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: 
     settings = PretrainSettings.of(values, "quickstart").changed(
         {**PRETRAINING_SETTINGS, "train.seed": seed, **budget}
     )
-    context = place_of(settings.train, settings.model)
-    seconds, _ = timed_on_random_text(settings, context, _PROBE_SECONDS)
     train = settings.train
+    seconds, _ = timed_on_random_text(settings, place_of(train, settings.model), _PROBE_SECONDS)
     steps_in_time = _MAX_STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)
     steps = min(steps_in_time, train.max_steps or steps_in_time)
     other_seconds = seconds_so_far * _PREPARE_TIME_RATIO + _FINETUNING_UPDATES * seconds
@@ -212,39 +203,16 @@ def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: 
         pluralize(steps, "update"),
     )
     if train.max_steps == _MAX_STEPS and steps < _MAX_STEPS:
+        full_seconds = _MAX_STEPS * seconds
         logger.warning(
             "this machine is slow or busy: all %s updates would take %s, so the BERT gets fewer and learns less; "
             "set minutes to %d for all",
             f"{_MAX_STEPS:,}",
-            console.format_duration(_MAX_STEPS * seconds),
-            math.ceil(_MAX_STEPS * seconds / 60) + 1,
+            console.format_duration(full_seconds),
+            math.ceil(full_seconds / 60) + 1,
         )
     if steps < _MIN_USEFUL_STEPS:
         logger.warning("in %s a BERT learns little more than word frequencies", pluralize(steps, "update"))
-
-
-def _warn_of_few_steps(steps: int, budget: Mapping[str, Any]) -> None:
-    """Warn if the time limit ended pre-training before the default number of updates."""
-    if steps < _MAX_STEPS and budget.get("train.max_steps") == _MAX_STEPS:
-        logger.warning(
-            "only %s of %s fit into the time limit: expect lower scores",
-            pluralize(steps, "update"),
-            f"{_MAX_STEPS:,}",
-        )
-
-
-class _Timer:
-    """Measure the seconds of consecutive steps."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last_time = time.perf_counter()
-
-    def record(self, step: str) -> None:
-        """Attribute the time since the last call to a step."""
-        now = time.perf_counter()
-        self.seconds[step] = round(now - self._last_time, 1)
-        self._last_time = now
 
 
 @contextmanager
@@ -252,19 +220,16 @@ def _report_stop(out: Path) -> Iterator[None]:
     """On Ctrl-C or SIGTERM raise Stopped without the hint of the inner runs, which tells how to resume them."""
     try:
         yield
-    except Stopped as stopped:
-        signal_number = stopped.exit_code - 128
-    except KeyboardInterrupt:
-        signal_number = signal.SIGINT
-    else:
-        return
-    if not out.exists():
-        raise Stopped(signal_number, f"{out}: the quickstart was stopped before it wrote anything")
-    raise Stopped(
-        signal_number,
-        f"{out}: the quickstart was stopped; its files are incomplete",
-        f"to start again, run rm -r {shlex.quote(str(out))} first, or use another {option('out')}",
-    )
+    except (Stopped, KeyboardInterrupt) as stop:
+        number = stop.exit_code - 128 if isinstance(stop, Stopped) else signal.SIGINT
+        if not out.exists():
+            raise Stopped(number, f"{out}: the quickstart was stopped before it wrote anything") from None
+        remedy = f"run rm -r {shlex.quote(str(out))} first, or use another {option('out')}"
+        raise Stopped(
+            number,
+            f"{out}: the quickstart was stopped; its files are incomplete",
+            f"to start again, {remedy}",
+        ) from None
 
 
 def _read_documents(libraries: Sequence[Library]) -> list[Document]:
@@ -281,24 +246,19 @@ def _score_models(
         {"model": "majority", **score_majority_baseline(task)},
         {"model": "TF-IDF + linear", **score_linear_baseline(task)},
     ]
-    bases = {"fresh": write_untrained_model(out / "fresh", bert), "bert": bert.path}
-    for name, base in bases.items():
+    settings = {**FINETUNING_SETTINGS, "train.seed": seed, "train.precision": bert.report["precision"]}
+    for name, base in {"fresh": write_untrained_model(out / "fresh", bert), "bert": bert.path}.items():
         run = out / f"classifier-{name}"
         classifier = finetune(
-            "classify",
-            base,
-            run,
-            train=files["train"],
-            dev=files["dev"],
-            settings={
-                **FINETUNING_SETTINGS,
-                "train.seed": seed,
-                "train.precision": bert.report["precision"],
-            },
+            "classify", base, run, train=files["train"], validation=files["dev"], settings=settings
         )
-        score = classifier.evaluate(files["test"])
+        metrics = classifier.evaluate(files["test"])
         scores.append(
-            {"model": _MODEL_NAMES[name], "run": str(run), **{k: score[k] for k in ("accuracy", "macro_f1")}}
+            {
+                "model": _MODEL_NAMES[name],
+                "run": str(run),
+                **{k: metrics[k] for k in ("accuracy", "macro_f1")},
+            }
         )
     return scores
 
@@ -341,31 +301,44 @@ def _describe_corpus(libraries: Sequence[Library], task: QuickstartTask, num_wor
     for document in task.pretraining_documents:
         word_counts[documentation.library_of(document)] += len(document.text.split())
     versions = {library.name: library.version for library in libraries}
+    rows = [{"name": n, "version": versions[n], "words": count} for n, count in word_counts.most_common()]
     return {
         "documents": len(task.pretraining_documents),
         "words": num_words,
         "held_out_documents": len(task.held_out_documents),
-        "libraries": [
-            {"name": name, "version": versions[name], "words": count}
-            for name, count in word_counts.most_common()
-        ],
+        "libraries": rows,
     }
 
 
-def _describe_task(task: QuickstartTask, files: dict[str, Path]) -> dict[str, Any]:
-    return {
-        "kind": task.label_noun,
-        "labels": task.labels,
-        "sentences": {part: len(rows) for part, rows in task.parts.items()},
-        "files": {part: str(file) for part, file in files.items()},
-    }
+_SUMMARY = """On held-out documents: {metrics}.
+{tokens} in {pretraining_time}; all steps {total_time} on {threads}.
+
+Labels: {labels}. {train} labeled sentences for training, {dev} for validation, {test:,} for testing; none of \
+them names a label.
+Text: {words:.1f} million words of documentation of {libraries}.
+The task's sentences come from held-out modules; the pre-training text comes from other modules of the same \
+libraries.
+
+Try the models:
+  bertsmith fill-mask {bert} "Returns the [MASK] of the array."
+  bertsmith predict {classifier} "Returns the rank of a matrix."
+
+The same steps with your own files:
+  bertsmith tokenizer train *.txt --out tokenizer --vocab-size 16000
+  bertsmith data prepare *.txt --tokenizer tokenizer --out shards
+  bertsmith pretrain --data shards --out bert --minutes 60
+  bertsmith finetune classify --model bert --train train.csv \\
+      --validation dev.csv --out mine
+  bertsmith evaluate mine --data test.csv"""
 
 
 def print_report(report: dict[str, Any]) -> None:
     """Print filled masks, tables of scores, the data behind them, and commands to continue with."""
-    _show_masks(report["masks"])
     task, pretraining, scores = report["task"], report["pretrain"], report["scores"]
-    sizes = task["sentences"]
+    console.print_result("Masks filled by the pre-trained BERT:")
+    for mask in report["masks"]:
+        answers = ", ".join(f"{_quote_punctuation(a['token'])} {a['score']:.0%}" for a in mask["answers"])
+        console.print_result(f"  {mask['text']}\n      {answers}")
     console.print_result("")
     console.print_table(
         f"Which of {len(task['labels'])} {task['kind']} does a sentence come from?",
@@ -377,48 +350,36 @@ def print_report(report: dict[str, Any]) -> None:
         _format_gain(100 * (pretrained["accuracy"] - baseline["accuracy"]), name)
         for baseline, name in ((untrained, "random weights"), (linear, linear["model"]))
     )
-    metrics = ", ".join(
-        f"{name.replace('_', ' ')} {value:.2f}" for name, value in pretraining["held_out"].items()
-    )
     console.print_result(f"Pre-training: {gains}.")
-    _show_pairs(report["pairs"])
-    console.print_result(f"On held-out documents: {metrics}.")
-    console.print_result(
-        f"{pluralize(pretraining['tokens'], 'token')} in {console.format_duration(pretraining['seconds'])}; "
-        f"all steps {console.format_duration(report['seconds'])} on "
-        f"{pluralize(report['machine']['threads'], 'thread')}."
+    if report["pairs"] is not None:
+        _print_pairs(report["pairs"])
+    metrics = [f"{name.replace('_', ' ')} {value:.2f}" for name, value in pretraining["held_out"].items()]
+    summary = _SUMMARY.format(
+        metrics=", ".join(metrics),
+        tokens=pluralize(pretraining["tokens"], "token"),
+        pretraining_time=console.format_duration(pretraining["seconds"]),
+        total_time=console.format_duration(report["seconds"]),
+        threads=pluralize(report["machine"]["threads"], "thread"),
+        labels=", ".join(task["labels"]),
+        **task["sentences"],
+        words=report["corpus"]["words"] / 1e6,
+        libraries=_describe_libraries(report["corpus"]["libraries"]),
+        bert=shlex.quote(str(Path(report["out"]) / "bert")),
+        classifier=shlex.quote(pretrained["run"]),
     )
-    console.print_result("")
-    console.print_result(
-        f"Labels: {', '.join(task['labels'])}. {sizes['train']} labeled sentences for training, "
-        f"{sizes['dev']} for validation, {sizes['test']:,} for testing; none of them names a label."
-    )
-    console.print_result(f"Text: {_describe_libraries(report['corpus'])}.")
-    console.print_result(
-        "The task's sentences come from held-out modules; the pre-training text comes from other modules of the "
-        "same libraries."
-    )
-    _show_next_commands(report)
+    for line in summary.split("\n"):
+        console.print_result(line)
 
 
 def _format_gain(points: float, name: str) -> str:
     return f"{points:+.1f} points over {name}" if points >= 0 else f"{-points:.1f} points below {name}"
 
 
-def _show_masks(masks: Sequence[dict[str, Any]]) -> None:
-    console.print_result("Masks filled by the pre-trained BERT:")
-    for mask in masks:
-        answers = ", ".join(f"{_quote_punctuation(a['token'])} {a['score']:.0%}" for a in mask["answers"])
-        console.print_result(f"  {mask['text']}\n      {answers}")
-
-
 def _quote_punctuation(token: str) -> str:
     return token if any(map(str.isalnum, token)) else f'"{token}"'
 
 
-def _show_pairs(pairs: dict[str, Any] | None) -> None:
-    if pairs is None:
-        return
+def _print_pairs(pairs: dict[str, Any]) -> None:
     phenomena = list(pairs["scores"][0]["by_phenomenon"])
     console.print_result("")
     console.print_table(
@@ -432,27 +393,7 @@ def _show_pairs(pairs: dict[str, Any] | None) -> None:
     )
 
 
-def _describe_libraries(corpus: dict[str, Any], max_libraries: int = 8) -> str:
-    rows = corpus["libraries"]
-    names = ", ".join(f"{row['name']} {row['version']}" for row in rows[:max_libraries])
-    more = f" and {len(rows) - max_libraries} smaller ones" if len(rows) > max_libraries else ""
-    return f"{corpus['words'] / 1e6:.1f} million words of documentation of {names}{more}"
-
-
-def _show_next_commands(report: dict[str, Any]) -> None:
-    """Print commands to copy, one per line."""
-    out = Path(report["out"])
-    bert, classifier = shlex.quote(str(out / "bert")), shlex.quote(report["scores"][-1]["run"])
-    console.print_result("\nTry the models:")
-    console.print_result(f'  bertsmith fill-mask {bert} "Returns the [MASK] of the array."')
-    console.print_result(f'  bertsmith predict {classifier} "Returns the rank of a matrix."')
-    console.print_result("\nThe same steps with your own files:")
-    for command in (
-        "bertsmith tokenizer train *.txt --out tokenizer --vocab-size 16000",
-        "bertsmith data prepare *.txt --tokenizer tokenizer --out shards",
-        "bertsmith pretrain --data shards --out bert --minutes 60",
-        "bertsmith finetune classify --model bert --train train.csv \\",
-        "    --dev dev.csv --out mine",
-        "bertsmith evaluate mine --data test.csv",
-    ):
-        console.print_result(f"  {command}")
+def _describe_libraries(libraries: Sequence[Mapping[str, Any]], max_libraries: int = 8) -> str:
+    names = ", ".join(f"{library['name']} {library['version']}" for library in libraries[:max_libraries])
+    more = len(libraries) - max_libraries
+    return f"{names} and {more} smaller ones" if more > 0 else names

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,8 @@ from bertsmith.runs.run_folder import write_whole
 
 _MAX_CLASSES, _MIN_CLASSES = 5, 3
 _PARTS = ("train", "dev", "test")
-_PART_SIZES = (
-    16,
-    20,
-    200,
-)  # sentences per class at most; pre-training helps most with few training sentences
+# Sentences per class at most; pre-training helps most with few training sentences.
+_PART_SIZES = (16, 20, 200)
 _MIN_TEST_SIZE = 30  # sentences per class
 _LIBRARY_HELD_OUT, _FAMILY_HELD_OUT = 0.15, 0.4  # fraction of the documents of each class
 _MIN_DOCUMENTS = 6  # held out per class
@@ -71,20 +70,17 @@ def make_task(documents: Sequence[Document], seed: int) -> QuickstartTask:
         ("libraries", library_of, _LIBRARY_HELD_OUT),
         ("families of standard modules", _module_family, _FAMILY_HELD_OUT),
     ):
-        sizes: Counter[str] = Counter()
+        documents_of: dict[str, list[Document]] = defaultdict(list)
         for document in documents:
-            if name := label_of(document):
-                sizes[name] += len(document.text)
-        largest = sorted(sizes, key=lambda name: (-sizes[name], name))[: 3 * _MAX_CLASSES]
-        labels: list[str] = []
-        for name in largest:
-            if len(labels) < _MAX_CLASSES and _has_enough_text(
-                [d for d in documents if label_of(d) == name], held_out_fraction
-            ):
-                labels.append(name)
+            if label := label_of(document):
+                documents_of[label].append(document)
+        sizes = {label: sum(len(d.text) for d in documents_of[label]) for label in documents_of}
+        largest = sorted(sizes, key=lambda label: (-sizes[label], label))[: 3 * _MAX_CLASSES]
+        suitable = (label for label in largest if _has_enough_text(documents_of[label], held_out_fraction))
+        labels = sorted(islice(suitable, _MAX_CLASSES))
         if len(labels) >= _MIN_CLASSES:
-            document_labels = {d.location: label_of(d) for d in documents}
-            return _draw_task(label_noun, sorted(labels), document_labels, documents, held_out_fraction, seed)
+            candidates = {label: documents_of[label] for label in labels}
+            return _draw_task(label_noun, candidates, documents, held_out_fraction, seed)
     raise InputError(
         "too_little_documentation",
         "this Python installation has too little documentation for the quickstart's task",
@@ -121,50 +117,39 @@ def sentences_of(document: Document) -> list[str]:
 
 def _draw_task(
     label_noun: str,
-    labels: list[str],
-    document_labels: dict[str, str],
+    candidates: dict[str, list[Document]],
     documents: Sequence[Document],
     held_out_fraction: float,
     seed: int,
 ) -> QuickstartTask:
-    held_out_by_label: dict[str, list[Document]] = {}
-    for label in labels:
-        candidates = [d for d in documents if document_labels[d.location] == label]
-        order = rng.permutation(seed, f"quickstart {label}", len(candidates))
-        held_out_by_label[label] = [
-            candidates[i] for i in order[: round(held_out_fraction * len(candidates))]
-        ]
-    held_out_documents = [d for label in labels for d in held_out_by_label[label]]
+    """Draw the held-out documents and the sentences of each label from its candidates."""
+    held_out: dict[str, list[Document]] = {}
+    for label, group in candidates.items():
+        order = rng.permutation(seed, f"quickstart {label}", len(group))
+        held_out[label] = [group[i] for i in order[: round(held_out_fraction * len(group))]]
+    held_out_documents = [d for group in held_out.values() for d in group]
     locations = {d.location for d in held_out_documents}
     pretraining_documents = [d for d in documents if d.location not in locations]
     used_letters = {_letters(sentence) for d in pretraining_documents for sentence in split_sentences(d.text)}
     sentences = {sentence for d in held_out_documents for sentence in sentences_of(d)}
     unseen = sorted(sentence for sentence in sentences if _letters(sentence) not in used_letters)
-    class_name_pattern = _class_name_pattern(labels)
-    sentences_of_parts: dict[str, list[list[str]]] = {}
-    for label in labels:
-        class_documents = held_out_by_label[label]
-        train_end, dev_end = (round(end * len(class_documents)) for end in _PART_ENDS)
-        parts = (
-            class_documents[:train_end],
-            class_documents[train_end:dev_end],
-            class_documents[dev_end:],
-        )
-        sentences_of_parts[label] = [
-            _select_sentences(part, used_letters, class_name_pattern, seed) for part in parts
+    class_names = _class_name_pattern(candidates)
+    selected: dict[str, list[list[str]]] = {}  # of each part by label
+    for label, group in held_out.items():
+        train_end, dev_end = (round(end * len(group)) for end in _PART_ENDS)
+        selected[label] = [
+            _select_sentences(part, used_letters, class_names, seed)
+            for part in (group[:train_end], group[train_end:dev_end], group[dev_end:])
         ]
-    # All classes have the same size, so that the score does not reward predicting frequent ones.
-    sizes = [
-        min([max_size, *(len(sentences_of_parts[label][i]) for label in labels)])
-        for i, max_size in enumerate(_PART_SIZES)
-    ]
-    rows_by_part = {}
-    for i, part in enumerate(_PARTS):
-        rows = [
-            (sentence, label) for label in labels for sentence in sentences_of_parts[label][i][: sizes[i]]
-        ]
-        rows_by_part[part] = [rows[j] for j in rng.permutation(seed, f"quickstart {part}", len(rows))]
-    return QuickstartTask(label_noun, labels, rows_by_part, held_out_documents, pretraining_documents, unseen)
+    parts = {}
+    for i, (part, max_size) in enumerate(zip(_PARTS, _PART_SIZES, strict=True)):
+        # All classes have the same size, so that the score does not reward predicting frequent ones.
+        size = min([max_size, *(len(by_part[i]) for by_part in selected.values())])
+        rows = [(sentence, label) for label, by_part in selected.items() for sentence in by_part[i][:size]]
+        parts[part] = [rows[j] for j in rng.permutation(seed, f"quickstart {part}", len(rows))]
+    return QuickstartTask(
+        label_noun, list(candidates), parts, held_out_documents, pretraining_documents, unseen
+    )
 
 
 def _class_name_pattern(labels: Iterable[str]) -> re.Pattern[str]:
@@ -215,15 +200,9 @@ def write_task(task: QuickstartTask, folder: Path) -> dict[str, Path]:
 
 def score_majority_baseline(task: QuickstartTask) -> dict[str, Any]:
     """Return the test scores of always predicting the most frequent training label."""
-    from sklearn.metrics import accuracy_score, f1_score
-
     most_frequent = Counter(label for _, label in task.parts["train"]).most_common(1)[0][0]
     labels = [label for _, label in task.parts["test"]]
-    predictions = [most_frequent] * len(labels)
-    return {
-        "accuracy": float(accuracy_score(labels, predictions)),
-        "macro_f1": float(f1_score(labels, predictions, average="macro", zero_division=0)),
-    }
+    return _classification_scores(labels, [most_frequent] * len(labels))
 
 
 def score_linear_baseline(task: QuickstartTask) -> dict[str, Any]:
@@ -233,13 +212,12 @@ def score_linear_baseline(task: QuickstartTask) -> dict[str, Any]:
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
-    from sklearn.metrics import f1_score
     from sklearn.pipeline import make_pipeline
 
     (train, train_labels), (dev, dev_labels), (test, test_labels) = (
         zip(*task.parts[part], strict=True) for part in _PARTS
     )
-    best, best_score, best_name = None, -1.0, ""
+    candidates: list[tuple[float, str, Any]] = []
     features: dict[str, dict[str, Any]] = {
         "words": {"analyzer": "word", "ngram_range": (1, 1)},
         "words and pairs": {"analyzer": "word", "ngram_range": (1, 2)},
@@ -248,14 +226,18 @@ def score_linear_baseline(task: QuickstartTask) -> dict[str, Any]:
     }
     for name, options in features.items():
         for strength in (0.1, 1.0, 10.0, 100.0):
-            model = make_pipeline(
-                TfidfVectorizer(sublinear_tf=True, **options), LogisticRegression(C=strength, max_iter=1000)
-            ).fit(train, train_labels)
-            if (score := model.score(dev, dev_labels)) > best_score:
-                best, best_score, best_name = model, score, f"{name}, C = {strength:g}"
-    assert best is not None
+            classifier = LogisticRegression(C=strength, max_iter=1000)
+            model = make_pipeline(TfidfVectorizer(sublinear_tf=True, **options), classifier)
+            dev_score = model.fit(train, train_labels).score(dev, dev_labels)
+            candidates.append((dev_score, f"{name}, C = {strength:g}", model))
+    _, name, model = max(candidates, key=itemgetter(0))
+    return {**_classification_scores(test_labels, model.predict(test)), "chosen": name}
+
+
+def _classification_scores(labels: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    from sklearn.metrics import accuracy_score, f1_score
+
     return {
-        "accuracy": float(best.score(test, test_labels)),
-        "macro_f1": float(f1_score(test_labels, best.predict(test), average="macro", zero_division=0)),
-        "chosen": best_name,
+        "accuracy": float(accuracy_score(labels, predictions)),
+        "macro_f1": float(f1_score(labels, predictions, average="macro", zero_division=0)),
     }

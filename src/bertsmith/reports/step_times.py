@@ -34,6 +34,11 @@ class StepTimer:
         self._seconds[name] = self._seconds.get(name, 0.0) - seconds
         self._seconds[to] = self._seconds.get(to, 0.0) + seconds
 
+    def total(self) -> float:
+        """Return the seconds of all steps, including that of the current step so far."""
+        self._add_elapsed()
+        return sum(self._seconds.values())
+
     def to_list(self) -> list[dict[str, Any]]:
         """Return a dict for a report per step, with its name and seconds."""
         return [{"step": name, "seconds": round(value, 3)} for name, value in self._seconds.items()]

@@ -1,11 +1,11 @@
-"""A run's budget, threads and precision: from the settings, the environment and a few timed updates."""
+"""The budget, threads, and precision of a run, from its settings, the environment, and a few timed updates."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -26,31 +26,39 @@ from bertsmith.training.training_budget import Aim
 logger = logging.getLogger(__name__)
 
 _BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
-_TRIAL_SHARE = 0.02  # of a run: time spent on measuring how long an update takes
-_LONGEST_TRIAL = 10.0  # seconds
-_FORWARD = 1 / 3  # of an update's time, for as many instances
-_BYTES_A_SECOND = 150e6  # written, read again for a digest and synchronised, until a checkpoint was timed
-_FEWEST = 20  # planned for at first: a single slow measurement is not to end a run after its first update
-_FEW_TO_LEARN = 500
+_BENCHMARK_RATIO = 0.02  # of a run's time is spent on measuring updates
+_MAX_BENCHMARK_SECONDS = 10.0
+_FORWARD_RATIO = 1 / 3  # time of a forward pass relative to that of an update
+_BYTES_PER_SECOND = 150e6  # written, hashed, and synchronized; used until the first checkpoint is timed
+_MIN_PLANNED_UPDATES = 20  # so that one slow measurement does not end a run after its first update
+_MIN_USEFUL_UPDATES = 500
 
 
 def without_other_budgets(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes of settings that also remove the other budgets, if they set one."""
-    if changes.keys().isdisjoint({*_BUDGETS, "train.epochs"}):
+    if changes.keys().isdisjoint({*_BUDGETS, "train.num_train_epochs"}):
         return dict(changes)
     return {**dict.fromkeys(_BUDGETS), **changes}
 
 
 def budget_of(train: TrainSettings) -> dict[str, float]:
-    """The budget by its settings' names: epochs where no other is given."""
-    given = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_minutes")}
-    return {name: value for name, value in given.items() if value is not None} or {"epochs": train.epochs}
+    """Return the budget by the names of its settings: num_train_epochs if no other is set."""
+    values = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_minutes")}
+    limits = {name: value for name, value in values.items() if value is not None}
+    return limits or {"num_train_epochs": train.num_train_epochs}
 
 
 @dataclass(frozen=True)
 class Footing:
-    """On what a run computes. free: whether the number of threads may change while it goes. processes: that share
-    out the work, each on so many threads."""
+    """The compute setup of a run.
+
+    Attributes:
+        place: The compute context.
+        threads: The number of threads of each process.
+        free: True if the number of threads may change during the run.
+        speeds: The measured speeds.
+        processes: The number of processes.
+    """
 
     place: ComputeContext
     threads: int
@@ -70,78 +78,92 @@ def footing(
     resuming: bool = False,
     ranks: RankGroup = SINGLE_RANK,
 ) -> Footing:
-    """Choose the threads and the precision that settings leave open, by timing updates that change nothing, on
-    rank 0.
+    """Choose the threads and the precision that settings leave open, by timing updates on rank 0.
 
-    updates: how many the run is to have, asked where it has no budget of minutes; a fiftieth of its time is spent.
-    Where nothing is open, only minutes need a measurement. A run that is resumed has all that already.
+    The updates change nothing. Without an open choice they are timed only for a budget of minutes, and never when
+    a run resumes.
+
+    Args:
+        encoder: The encoder.
+        objective: The objective.
+        phases: The phases of training.
+        train: The training settings.
+        place: The compute context.
+        updates: Returns the number of updates, of whose time 2 % are spent, if the budget is not one of minutes.
+        resuming: True if the run resumes.
+        ranks: The group of processes.
     """
-    free, among = has_free_threads(train, place), ranks.run_on_main(lambda: ways_of(train, place))
-    most, several = among[0].threads, ranks.world_size
-    if not resuming and place.is_cpu and most > (cores := hardware.available_cores()):
+    has_choice, configs = has_free_threads(train, place), ranks.run_on_main(lambda: ways_of(train, place))
+    threads, minutes = configs[0].threads, train.max_minutes
+    if not resuming and place.is_cpu and threads > (cores := hardware.available_cores()):
         logger.warning(
             "this run uses %s on %s: as many threads as cores would be faster",
-            pluralize(most, "thread"),
+            pluralize(threads, "thread"),
             pluralize(cores, "core"),
         )
-    if resuming or (len(among) == 1 and train.max_minutes is None):
-        return Footing(place, most, free, processes=several)
+    if resuming or (len(configs) == 1 and minutes is None):
+        return Footing(place, threads, has_choice, processes=ranks.world_size)
     logger.info("measuring the speed of an update ...")
-    trained = Trained(encoder, objective)
-    minutes = train.max_minutes
-    number = 0 if minutes is not None else updates()
+    module = Trained(encoder, objective)
+    num_updates = 0 if minutes is not None else updates()
 
-    def enough(seconds: float) -> float:
-        whole = minutes * 60 if minutes is not None else number * seconds
-        return min(_LONGEST_TRIAL, _TRIAL_SHARE * whole) / len(phases)
+    def benchmark_seconds(seconds: float) -> float:
+        total = minutes * 60 if minutes is not None else num_updates * seconds
+        return min(_MAX_BENCHMARK_SECONDS, _BENCHMARK_RATIO * total) / len(phases)
 
-    found = ranks.run_on_main(lambda: tried(trained, phases[0], train, place, among, enough))
-    way = best_way(found)
-    place = replace(place, precision=way.precision)
-    seconds = found.get(way) or min(found.values())
+    def measure(phase: Phase, place: ComputeContext, configs: list[Way]) -> dict[Way, float]:
+        return ranks.run_on_main(lambda: tried(module, phase, train, place, configs, benchmark_seconds))
+
+    timings = measure(phases[0], place, configs)
+    config = best_way(timings)
+    place = replace(place, precision=config.precision)
+    seconds = timings.get(config) or min(timings.values())
     speeds = Speeds({0: seconds})
     if minutes is not None:
-        for later, phase in enumerate(phases[1:], start=1):
-            timed = ranks.run_on_main(partial(tried, trained, phase, train, place, [way], enough))
-            speeds.updates[later] = min(timed.values())
-    logger.info("%s", _told(found, way, seconds, place))
-    return Footing(place, way.threads, free, speeds, several)
+        for i, phase in enumerate(phases[1:], start=1):
+            speeds.updates[i] = min(measure(phase, place, [config]).values())
+    logger.info("%s", _describe_timings(timings, config, seconds, place))
+    return Footing(place, config.threads, has_choice, speeds, ranks.world_size)
 
 
 def has_free_threads(train: TrainSettings, place: ComputeContext) -> bool:
-    """Whether the number of threads is ours to choose: neither the settings nor OMP_NUM_THREADS name one, and no
-    other processes of the run are here, whose share a trial would not see."""
-    named = train.threads or hardware.omp_num_threads()
-    alone = hardware.rank_info().world_size == 1
-    return named is None and alone and place.is_cpu and hardware.available_cores() > 1
+    """Return True if neither settings nor OMP_NUM_THREADS set the threads of a single process on a CPU."""
+    threads = train.threads or hardware.omp_num_threads()
+    is_single = hardware.rank_info().world_size == 1
+    return threads is None and is_single and place.is_cpu and hardware.available_cores() > 1
 
 
 def ways_of(train: TrainSettings, place: ComputeContext) -> list[Way]:
-    """How an update may be computed, as far as settings and environment leave that open. bf16 is tried only where
-    its products alone are faster: elsewhere it could win but by other work that slows the updates in fp32."""
-    most = train.threads or hardware.omp_num_threads() or hardware.cores_per_process()
+    """Return the configurations that settings and environment leave open.
+
+    bf16 is included only if its matrix products alone are faster: otherwise only other work on the machine during
+    the measurement could make it win.
+    """
+    threads = train.threads or hardware.omp_num_threads() or hardware.cores_per_process()
     precisions: list[Precision] = [place.precision]
     if train.precision == "auto":
-        products = hardware.choose_precision(place.device).precision
-        precisions = ["fp32", "bf16"] if products == "bf16" else ["fp32"]
-    return ways(numbers_of_threads(most) if has_free_threads(train, place) else [most], precisions)
+        fastest = hardware.choose_precision(place.device).precision
+        precisions = ["fp32", "bf16"] if fastest == "bf16" else ["fp32"]
+    return ways(numbers_of_threads(threads) if has_free_threads(train, place) else [threads], precisions)
 
 
-def _told(found: Mapping[Way, float], way: Way, seconds: float, place: ComputeContext) -> str:
-    """What was measured, in a line."""
+def _describe_timings(
+    timings: Mapping[Way, float], config: Way, seconds: float, place: ComputeContext
+) -> str:
+    """Return a sentence on the time of an update in the fastest configuration and in the others."""
 
-    def said(one: Way) -> str:
-        where = pluralize(one.threads, "thread") if place.is_cpu else hardware.device_name(place.device)
-        return f"{one.precision} on {where}"
+    def describe(other: Way) -> str:
+        threads = pluralize(other.threads, "thread")
+        return f"{other.precision} on {threads if place.is_cpu else hardware.device_name(place.device)}"
 
     others = []
-    for other, spent in found.items():
-        why = "leave threads idle" if other.precision == way.precision else "give up digits"
-        near = f", not enough faster to {why}" if spent < seconds else ""
-        if other != way:
-            others.append(f"{said(other)}: {spent:.3g} s{near}")
-    beside = f" ({'; '.join(others)})" if others else ""
-    return f"an update takes about {seconds:.3g} s in {said(way)}{beside}"
+    for other, other_seconds in timings.items():
+        cost = "leave threads idle" if other.precision == config.precision else "give up digits"
+        reason = f", not enough faster to {cost}" if other_seconds < seconds else ""
+        if other != config:
+            others.append(f"{describe(other)}: {other_seconds:.3g} s{reason}")
+    rest = f" ({'; '.join(others)})" if others else ""
+    return f"an update takes about {seconds:.3g} s in {describe(config)}{rest}"
 
 
 def aim_of(
@@ -152,76 +174,72 @@ def aim_of(
     *,
     named: Collection[str] | None = None,
 ) -> Aim:
-    """What is asked of a run: of a new one, or of one that is resumed with the settings `named`.
+    """Return the goal of a run, and warn if its minutes are too few to learn anything.
 
-    updates: how many its budget comes to, where that is not one of minutes. A budget of minutes that is too short
-    to learn anything in is logged.
+    Args:
+        train: The training settings.
+        on: The compute setup.
+        updates: Returns the number of updates of a budget that is not one of minutes.
+        begun: The time at which the run started.
+        named: The settings that the command that resumes a run names; None for a new run.
     """
     budget, names = budget_of(train), set(named or ())
-    asked = named is None or not names.isdisjoint({*_BUDGETS, "train.epochs"})
+    has_budget = named is None or not names.isdisjoint({*_BUDGETS, "train.num_train_epochs"})
     threads: int | None = on.threads
     if named is not None:
         threads = (train.threads if "train.threads" in names else None) or hardware.omp_num_threads()
     if train.max_minutes is None:
-        number = updates()
+        num_updates = updates()
     elif named is None:
-        number = _in_minutes(train, on.speeds, budget, hardware.clock() - begun)
+        num_updates = _updates_in_minutes(train, on.speeds, budget, hardware.clock() - begun)
     else:
-        number = _FEWEST
-    return Aim(budget, number, threads, asked, on.free, _most(on, threads), begun, on.processes)
+        num_updates = _MIN_PLANNED_UPDATES
+    max_threads = hardware.available_cores() if on.free else threads or on.threads
+    return Aim(budget, num_updates, threads, has_budget, on.free, max_threads, begun, on.processes)
 
 
-def _most(on: Footing, threads: int | None) -> int:
-    return hardware.available_cores() if on.free else threads or on.threads
-
-
-def _in_minutes(
-    train: TrainSettings,
-    speeds: Speeds,
-    budget: Mapping[str, float],
-    spent: float,
+def _updates_in_minutes(
+    train: TrainSettings, speeds: Speeds, budget: Mapping[str, float], spent_seconds: float
 ) -> int:
-    """About how many updates there is time for, as the trial has it. spent: seconds that are gone already."""
-    minutes, seconds = train.max_minutes or 0.0, speeds.of(0)
-    found = max(1, int((minutes * 60 - spent - speeds.closing) / seconds))
-    cap = budget.get("max_steps")
-    short = found < _FEW_TO_LEARN and (cap is None or found < cap)
-    found = found if cap is None else min(found, int(cap))
-    if spent < minutes * 60:
+    """Estimate how many updates the time allows."""
+    total_seconds, seconds = 60 * (train.max_minutes or 0.0), speeds.of(0)
+    limit = int(budget.get("max_steps", sys.maxsize))
+    affordable = max(1, int((total_seconds - spent_seconds - speeds.closing) / seconds))
+    num_updates = min(affordable, limit)
+    if spent_seconds < total_seconds:
         logger.info(
             "%s, of which %s have passed, are enough for about %s; the number is corrected during the run",
-            format_duration(minutes * 60),
-            format_duration(spent),
-            pluralize(found, "update"),
+            format_duration(total_seconds),
+            format_duration(spent_seconds),
+            pluralize(num_updates, "update"),
         )
     else:
         logger.warning(
             "the time is over before the first update: the preparation took %s of %s; the run makes one update",
-            format_duration(spent),
-            format_duration(minutes * 60),
+            format_duration(spent_seconds),
+            format_duration(total_seconds),
         )
-    if short:
+    if affordable < min(_MIN_USEFUL_UPDATES, limit):
         logger.warning(
             "a model learns little in %s; %s updates take about %s on this machine",
-            pluralize(found, "update"),
-            f"{_FEW_TO_LEARN:,}",
-            format_duration(_FEW_TO_LEARN * seconds + speeds.closing),
+            pluralize(num_updates, "update"),
+            f"{_MIN_USEFUL_UPDATES:,}",
+            format_duration(_MIN_USEFUL_UPDATES * seconds + speeds.closing),
         )
-    planned = max(found, _FEWEST)
-    return planned if cap is None else min(planned, int(cap))
+    return min(max(num_updates, _MIN_PLANNED_UPDATES), limit)
 
 
 def expect_evaluations(speeds: Speeds, held_out: Mapping[str, Sequence[Batch]], tokens: float) -> None:
-    """Say what an evaluation is worth in updates of so many tokens."""
-    speeds.evaluated = forward(sum(batch.tokens for some in held_out.values() for batch in some), tokens)
+    """Set the time of an evaluation, in updates of a number of tokens."""
+    speeds.evaluated = forward(sum(b.tokens for batches in held_out.values() for b in batches), tokens)
 
 
 def forward(read: int, tokens: float) -> float:
-    """What it is worth in updates of so many tokens to read others without learning."""
-    return _FORWARD * read / tokens
+    """Return the time of a forward pass over `read` tokens, in updates of `tokens` tokens."""
+    return _FORWARD_RATIO * read / tokens
 
 
 def expect_writing(speeds: Speeds, *modules: nn.Module) -> None:
-    """Say how long a checkpoint and the model take to write, by their sizes: weights, two moments; weights."""
+    """Set the seconds of writing a checkpoint (weights and two moments) and a model (weights)."""
     size = sum(p.numel() * p.element_size() for module in modules for p in module.parameters())
-    speeds.checkpoint, speeds.writing = 3 * size / _BYTES_A_SECOND, size / _BYTES_A_SECOND
+    speeds.checkpoint, speeds.writing = 3 * size / _BYTES_PER_SECOND, size / _BYTES_PER_SECOND

@@ -1,4 +1,4 @@
-"""A run folder: its settings written once, never mixed with another run's, whole files only."""
+"""Run folders: check them, lock them, and write their files whole or not at all."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from bertsmith.kernels.backend_selection import select_gpu_backend, select_train
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, ModelParts
-from bertsmith.runs.compute_setup import without_other_budgets
-from bertsmith.settings import Settings, read_yaml
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_state import Progress
@@ -35,16 +33,8 @@ from bertsmith.training.train_state import Progress
 logger = logging.getLogger(__name__)
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
-# Settled when the run began.
-_LEFT_OPEN = {
-    "train.precision": "auto",
-    "train.device": "auto",
-    "train.kernels": "auto",
-    "train.evaluate_every": None,
-}
-_HOW_COMPUTED = ("train.kernels",)  # may change on resume, and change the last digits
-_LONG, _LONG_MINUTES = 500, 3.0  # updates, and minutes, in which a minute of compiling is won back
-_SHARE_OF_MODELS = 0.01  # of the time: what writing the models of a run under way may take
+_LONG, _LONG_MINUTES = 500, 3.0  # updates and minutes that make up for a minute of compiling
+_MAX_SAVING_RATIO = 0.01  # of the time may be spent on writing models of the unfinished run
 
 _LAYOUT = atomic.FolderLayout(
     "a run",
@@ -66,39 +56,36 @@ _LAYOUT = atomic.FolderLayout(
     ),
 )
 
-AnySettings = TypeVar("AnySettings", bound=Settings)
-AnyTrainSettings = TypeVar("AnyTrainSettings", bound=TrainSettings)
 Arguments = ParamSpec("Arguments")
-Answer = TypeVar("Answer")
+Returned = TypeVar("Returned")
 
 
-def run_alone(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """Decorate a function of one process that holds its run folder, the argument `out`, as long as it works."""
-    signature = inspect.signature(verb)
+def run_alone(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """Decorate a function of a single process so that it locks its run folder, the argument `out`."""
+    signature = inspect.signature(function)
 
-    @functools.wraps(verb)
-    def alone(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
-        hardware.check_single_process(verb.__name__)
+    @functools.wraps(function)
+    def locked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        hardware.check_single_process(function.__name__)
         bound: dict[str, Any] = signature.bind(*args, **kwargs).arguments
         with exclusive_run(Path(bound["out"]), resume=bound.get("resume", False)):
-            return verb(*args, **kwargs)
+            return function(*args, **kwargs)
 
-    return alone
+    return locked
 
 
 @contextmanager
 def exclusive_run(out: Path, *, resume: bool) -> Iterator[None]:
-    """Hold a run folder. Raises InputError where another process holds it, or there is no run to resume."""
+    """Lock a run folder; raise InputError if another process has locked it, or there is no run to resume."""
     if resume and not holds_run(out):
-        raise _no_run(out)
+        raise _no_run_error(out)
     with atomic.folder_lock(out, "run"):
         yield
 
 
 @contextmanager
 def keeping_runs(out: Path) -> Iterator[None]:
-    """After a Ctrl-C while no update is under way (a run that is training saves first): say what is kept of a
-    folder of several runs."""
+    """Raise Stopped after Ctrl-C between the runs of a folder; a run in training saves itself first."""
     try:
         yield
     except KeyboardInterrupt:
@@ -110,12 +97,12 @@ def keeping_runs(out: Path) -> Iterator[None]:
 
 
 def holds_run(folder: Path) -> bool:
-    """Whether a run began in this folder."""
+    """Return True if a run has started in a folder."""
     return (folder / SETTINGS).exists() or newest_name(folder / CHECKPOINTS) is not None
 
 
-def _no_run(out: Path) -> InputError:
-    """What to say where `out` holds no run: the run that is meant is around it, in it, or has a name like it."""
+def _no_run_error(out: Path) -> InputError:
+    """Return the error for a folder without a run; it suggests runs around it, in it, or with similar names."""
     if (names := run_names(out)) is not None:
         return InputError(
             "folder_of_runs",
@@ -123,59 +110,50 @@ def _no_run(out: Path) -> InputError:
             location=out,
             argument="out",
             hint=f"to continue all of them, repeat {option('restarts')}, {option('folds')}, or {option('grid')} "
-            f"as before; to continue one, use {option('out', _shown(out / names[0]))}",
+            f"as before; to continue one, use {option('out', _relative(out / names[0]))}",
         )
-    around = next((above for above in list(out.absolute().parents)[:3] if holds_run(above)), None)
-    near, there = [around] if around else _runs_in(out), _runs_in(out.absolute().parent)
-    if not near:
-        close = difflib.get_close_matches(out.name, [run.name for run in there], n=2, cutoff=0.5)
-        near = [run for run in there if run.name in close]
-    new = f"to start a new run, remove {option('resume', True)}"
-    if near:
-        hint = f"did you mean {' or '.join(_shown(run) for run in near[:3])}? {new[0].upper()}{new[1:]}"
-    elif there:
-        hint = f"the runs in the parent folder are {', '.join(_shown(run) for run in there[:5])}; {new}"
-    else:
-        hint = new
+    siblings = _runs_in(out.absolute().parent)
+    similar = difflib.get_close_matches(out.name, [run.name for run in siblings], n=2, cutoff=0.5)
+    suggestions = (
+        [parent for parent in list(out.absolute().parents)[:3] if holds_run(parent)][:1]
+        or _runs_in(out)[:3]
+        or [run for run in siblings if run.name in similar]
+    )
+    hint = f"to start a new run, remove {option('resume', True)}"
+    if suggestions:
+        hint = f"did you mean {' or '.join(map(_relative, suggestions))}? {hint[0].upper()}{hint[1:]}"
+    elif siblings:
+        hint = f"the runs in the parent folder are {', '.join(map(_relative, siblings[:5]))}; {hint}"
     return InputError(
         "run_missing", "this folder holds no run to resume", location=out, argument="out", hint=hint
     )
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """The runs among the folders in a folder, the latest first."""
-    try:
-        found = [path for path in folder.iterdir() if path.is_dir() and holds_run(path)]
-    except OSError:
-        return []
-    return sorted(found, key=lambda run: run.stat().st_mtime, reverse=True)
+    """Return the runs in a folder, the latest first."""
+    runs = [path for path in folder.glob("*/") if holds_run(path)]
+    return sorted(runs, key=lambda run: run.stat().st_mtime, reverse=True)
 
 
-def _shown(path: Path) -> str:
-    """A path as people would type it here."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) else path)
+def _relative(path: Path) -> str:
+    """Return a path relative to the working directory if it is in it."""
+    directory = Path.cwd()
+    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
 
 
-def goes_on(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
-    """Whether `out` holds a run to continue, as `resume` asks; what begins anew all the same is logged.
+def check_resume(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
+    """Return True if `out` holds a run to resume, and False if a new one starts.
 
-    Raises InputError where a run is not to be continued, or cannot be without its settings, and for a folder
-    that holds something else.
+    Raises:
+        InputError: The folder holds a run and neither `resume` nor `overwrite` is set, or something else.
     """
-    settings, newest = out / SETTINGS, newest_name(out / CHECKPOINTS)
+    check_resume_or_overwrite(out, resume=resume, overwrite=overwrite)
+    settings, checkpoint = out / SETTINGS, newest_name(out / CHECKPOINTS)
     if not holds_run(out):
         if out.is_dir():
             atomic.remove_abandoned(out)
         atomic.check_output_folder(out, in_place=True)
         return False
-    if overwrite and resume:
-        raise InputError(
-            "resume_and_overwrite",
-            f"{option('resume', True)} and {option('overwrite', True)} exclude each other",
-            location=out,
-            hint="choose one of the two",
-        )
     if overwrite:
         _LAYOUT.check_replaceable(out, overwrite=True, in_place=True)
         return False
@@ -191,24 +169,39 @@ def goes_on(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
     if not settings.is_file() or not settings.stat().st_size:
         raise InputError(
             "run_settings_missing",
-            f"the file of settings is {'empty' if settings.exists() else 'missing'}, and {newest or 'the run'} "
-            "cannot be continued without it",
+            f"the file of settings is {'empty' if settings.exists() else 'missing'}, and "
+            f"{checkpoint or 'the run'} cannot be continued without it",
             location=settings,
             hint=f"restore the file from a backup, or start a new run with another {option('out')}",
         )
-    if newest is None:
+    if checkpoint is None:
         logger.warning(
             "%s: there is no checkpoint; the run starts again from its first update", out / CHECKPOINTS
         )
     return True
 
 
-def start_over(out: Path, *used: Any) -> None:
-    """Remove the run that `goes_on` was allowed to replace, before a new one writes its settings. used: what
-    the new one needs; InputError where it is in the folder."""
-    if not holds_run(out):
-        return
-    for path in used:
+def check_resume_or_overwrite(out: Path, *, resume: bool, overwrite: bool) -> None:
+    """Raise InputError if both are set."""
+    if resume and overwrite:
+        raise InputError(
+            "resume_and_overwrite",
+            f"{option('resume', True)} and {option('overwrite', True)} exclude each other",
+            location=out,
+            hint="choose one of the two",
+        )
+
+
+def start_over(out: Path, *inputs: Any) -> None:
+    """Remove the run that is to be replaced; raise InputError if inputs of the new run are in it."""
+    if holds_run(out):
+        check_inputs_outside(out, *inputs)
+        atomic.clear_folder(out)
+
+
+def check_inputs_outside(out: Path, *inputs: Any) -> None:
+    """Raise InputError if one of the inputs is a path in the folder to be replaced."""
+    for path in inputs:
         if isinstance(path, str | Path) and Path(path).resolve().is_relative_to(out.resolve()):
             raise InputError(
                 "input_inside_output",
@@ -217,56 +210,89 @@ def start_over(out: Path, *used: Any) -> None:
                 argument="out",
                 hint=f"choose another {option('out')}",
             )
-    atomic.clear_folder(out)
 
 
-def settings_of_run(kind: type[AnySettings], out: Path, changes: Mapping[str, Any]) -> AnySettings:
-    """A run's own settings; changes may repeat them, or change what leaves its numbers alone, or how they are
-    computed, which is logged.
+def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:
+    """Raise InputError if a model cannot be written: its folder is not free, or it has no architecture."""
+    for name, parts in folders.items():
+        check_replaceable(out / name)
+        get_family(parts.config.model_type).architecture(parts.modules)
 
-    What was settled when the run began is not compared, so that the same command with --resume continues. A budget
-    among the changes stands in place of the run's own.
+
+def place_of(train: TrainSettings, model: ModelConfig, *, is_look: bool = False) -> ComputeContext:
+    """Configure the process, and return the compute context of a run, in fp32 if the precision is to be measured.
+
+    Args:
+        train: The training settings.
+        model: The model.
+        is_look: True if only a few updates are made, to measure their time.
+
+    Raises:
+        InputError: The device or the kernels are not available.
     """
-    kept = kind.from_file(out / SETTINGS)
-    changes = without_other_budgets(changes)
-    asked = kept.changed(changes).flat()
-    settled = {name for name, value in _LEFT_OPEN.items() if asked[name] == value}
-    changed = kept.changed({name: value for name, value in changes.items() if name not in settled})
-    before, after = kept.flat(), changed.flat()
-    for name, value in after.items():
-        if value != before[name] and name not in kind.may_change():
-            raise InputError(
-                "setting_differs_from_run",
-                f"this run has {name}={before[name]}, and it cannot continue with {name}={value}",
-                location=out,
-                argument=name,
-                hint=f"remove {option(name)}, or start a new run with another {option('out')}",
-            )
-        if value != before[name] and name in _HOW_COMPUTED:
-            now, was = str(value).lower(), str(before[name]).lower()
-            logger.warning(
-                "computing with %s=%s from here on, not %s: numbers are rounded differently, so the run is no "
-                "longer bit-identical to an uninterrupted one",
-                name,
-                now,
-                was,
-            )
-    return changed
+    return with_kernels(bare_place(train), train, model, updates=0 if is_look else train.max_steps)
 
 
-def with_recipe(
-    kind: type[Settings], recipe: str | Path | None, changes: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the settings that a command names, in its recipe and as changes, by dotted names."""
-    values = {} if recipe is None else read_yaml(recipe)
-    values.pop("preset", None)
-    return {**kind.dotted(values), **changes}
+def bare_place(train: TrainSettings) -> ComputeContext:
+    """Configure the process, and return the compute context of a run with the reference kernels."""
+    hardware.configure_process(train.threads)
+    precision = "fp32" if train.precision == "auto" else train.precision
+    return ComputeContext.create(train.device, precision, train.seed, for_training=True)
 
 
-def settled(train: AnyTrainSettings, place: ComputeContext) -> AnyTrainSettings:
-    """The settings of the training with what was left open to the machine."""
-    here = {"precision": place.precision, "device": str(place.device), "kernels": place.kernels.name}
-    return train.model_copy(update=here)
+def with_kernels(
+    place: ComputeContext, train: TrainSettings, model: ModelConfig, *, updates: int | None
+) -> ComputeContext:
+    """Return the context with the kernels of a run; a short run does not wait until they are compiled.
+
+    Args:
+        place: The context.
+        train: The training settings.
+        model: The model.
+        updates: The number of updates of the run; None: many.
+
+    Raises:
+        InputError: The kernels are not available.
+    """
+    is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
+    if place.is_cpu:
+        kernels = select_training_backend(train.kernels, model.hidden_size, is_long=is_long)
+        return replace(place, kernels=kernels)
+    if train.kernels == "auto" and (train.precision == "fp32" or not place.is_async):
+        return place
+    return replace(place, kernels=select_gpu_backend(train.kernels, place.device, is_long=is_long))
+
+
+def is_written(out: Path, step: int) -> bool:
+    """Return True if the report and the models of a run with this many updates are written."""
+    try:
+        report = json.loads((out / REPORT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(report, dict) and report.get("steps") == step and any(out.glob("model*"))
+
+
+@dataclass
+class IntermediateSaver:
+    """Write the model of an unfinished run when it stops, and at checkpoints as often as 1 % of the time allows.
+
+    So also a run that is killed leaves a model.
+
+    Attributes:
+        write: Writes the model folder, given the state of training and a mark of the model.
+    """
+
+    write: Callable[[Progress, dict[str, Any]], None]
+    _next_time: float = 0.0
+
+    def __call__(self, progress: Progress, stopping: bool) -> None:
+        """Write the model after a checkpoint, if it is time or the run stops."""
+        start = time.monotonic()
+        if not stopping and start < self._next_time:
+            return
+        step = progress.step if progress.best_step is None else progress.best_step
+        self.write(progress, {"unfinished": {"step": step, "of": progress.planned}})
+        self._next_time = time.monotonic() + (time.monotonic() - start) / _MAX_SAVING_RATIO
 
 
 def log_finished(out: Path, progress: Progress) -> None:
@@ -278,101 +304,8 @@ def log_finished(out: Path, progress: Progress) -> None:
     )
 
 
-def numbers(settings: Settings) -> str:
-    """Return the settings that a run's results depend on as JSON, for its fingerprint."""
-    may_change = type(settings).may_change()
-    return json.dumps({k: v for k, v in settings.flat().items() if k not in may_change}, sort_keys=True)
-
-
-def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:
-    """Before the work: InputError where a model could not be written, since a folder of others is in its place or
-    the family has no class with these heads."""
-    for name, parts in folders.items():
-        check_replaceable(out / name)
-        get_family(parts.config.model_type).architecture(parts.modules)
-
-
-def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
-    """InputError where one update takes more passes over the data than the whole run was to have."""
-    if train.accumulate > 1 and train.epochs * updates_per_epoch < 0.5:
-        raise InputError(
-            "update_longer_than_run",
-            f"with train.accumulate={train.accumulate}, one update takes {1 / updates_per_epoch:,.0f} passes over "
-            f"the data, and train.epochs is {train.epochs:g}",
-            argument="train.accumulate",
-            hint=f"lower train.accumulate, or set the number of updates with {option('train.max_steps')}",
-        )
-
-
-def place_of(
-    train: TrainSettings,
-    model: ModelConfig,
-    *,
-    is_look: bool = False,
-) -> ComputeContext:
-    """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet.
-    is_look: only a few updates are made, to see how long they take. InputError for what is not here."""
-    updates = 0 if is_look else train.max_steps
-    return with_kernels(bare_place(train), train, model, updates=updates)
-
-
-def bare_place(train: TrainSettings) -> ComputeContext:
-    """The same without the kernels that a run computes with."""
-    hardware.configure_process(train.threads)
-    precision = "fp32" if train.precision == "auto" else train.precision
-    return ComputeContext.create(train.device, precision, train.seed, for_training=True)
-
-
-def with_kernels(
-    place: ComputeContext,
-    train: TrainSettings,
-    model: ModelConfig,
-    *,
-    updates: int | None,
-) -> ComputeContext:
-    """The place with the kernels of a run of so many updates (None: many), of this model: a short one does not
-    wait for kernels that have not been compiled yet. InputError for what is not here."""
-    is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
-    if place.is_cpu:
-        kernels = select_training_backend(train.kernels, model.hidden_size, is_long=is_long)
-        return replace(place, kernels=kernels)
-    if train.kernels == "auto" and (train.precision == "fp32" or not place.is_async):
-        return place
-    return replace(place, kernels=select_gpu_backend(train.kernels, place.device, is_long=is_long))
-
-
-def is_written(out: Path, step: int) -> bool:
-    """Whether a run's report is of so many updates, and its models are there: nothing is left to write."""
-    try:
-        report = json.loads((out / REPORT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(report, dict) and report.get("steps") == step and any(out.glob("model*"))
-
-
-@dataclass
-class OnTheWay:
-    """Writes the model of a run that has not finished (`Course.unfinished`): where it stops, and at checkpoints as
-    often as takes a hundredth of the time, so that also a run that is killed leaves one.
-
-    write: writes the model folder, given where the run stands and what marks the model.
-    """
-
-    write: Callable[[Progress, dict[str, Any]], None]
-    _next: float = 0.0
-
-    def __call__(self, progress: Progress, stopping: bool) -> None:
-        """After a checkpoint."""
-        begin = time.monotonic()
-        if not stopping and begin < self._next:
-            return
-        step = progress.step if progress.best_step is None else progress.best_step
-        self.write(progress, {"unfinished": {"step": step, "of": progress.planned}})
-        self._next = time.monotonic() + (time.monotonic() - begin) / _SHARE_OF_MODELS
-
-
 def write_whole(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it; a full disk leaves what was there."""
+    """Write a file; the old one stays until the new one is on the disk."""
     try:
         atomic.write_text(path, text)
     except OSError as error:
@@ -381,6 +314,25 @@ def write_whole(path: Path, text: str) -> None:
         ) from None
 
 
-def write_report(out: Path, report: dict[str, Any]) -> None:
-    """report.json."""
-    write_whole(out / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+def write_json(path: Path, values: Any) -> None:
+    """Write values as JSON, as `write_whole` does."""
+    write_whole(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_report(out: Path, report: Mapping[str, Any]) -> None:
+    """Write report.json."""
+    write_json(out / REPORT, report)
+
+
+def read_arguments(file: Path) -> dict[str, Any]:
+    """Return the arguments with which the runs of a folder were started."""
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise InputError(
+            "file_damaged",
+            "the file is damaged",
+            location=file,
+            argument="out",
+            hint=f"choose another folder with {option('out')}",
+        ) from None

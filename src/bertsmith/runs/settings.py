@@ -1,0 +1,108 @@
+"""The settings of a run: those it started with, and those with which it may continue."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bertsmith.device import ComputeContext
+from bertsmith.errors import InputError, option
+from bertsmith.runs.compute_setup import without_other_budgets
+from bertsmith.runs.run_folder import SETTINGS
+from bertsmith.settings import Settings, read_yaml
+from bertsmith.training.settings import TrainSettings
+
+logger = logging.getLogger(__name__)
+
+_CHOSEN_AT_START = {  # settings that the run chooses when it starts, with the values that let it
+    "train.precision": "auto",
+    "train.device": "auto",
+    "train.kernels": "auto",
+    "train.eval_steps": None,
+}
+_CHANGES_ROUNDING = ("train.kernels",)
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+AnyTrainSettings = TypeVar("AnyTrainSettings", bound=TrainSettings)
+
+
+def settings_of_run(settings_class: type[AnySettings], out: Path, changes: Mapping[str, Any]) -> AnySettings:
+    """Return the settings with which a run continues.
+
+    Args:
+        settings_class: The class of the settings.
+        out: The run folder.
+        changes: Settings as in the command that started the run, or others that may change. A budget replaces the
+            run's. Values that let the run choose, such as train.precision=auto, keep its choice.
+
+    Raises:
+        InputError: A changed setting would change the results.
+    """
+    before = settings_class.from_file(out / SETTINGS)
+    changes = without_other_budgets(changes)
+    requested = before.changed(changes).flat()
+    left_open = {name for name, value in _CHOSEN_AT_START.items() if requested[name] == value}
+    after = before.changed({name: value for name, value in changes.items() if name not in left_open})
+    old_values = before.flat()
+    for name, value in after.flat().items():
+        if value == old_values[name]:
+            continue
+        if name not in settings_class.may_change():
+            raise InputError(
+                "setting_differs_from_run",
+                f"this run has {name}={old_values[name]}, and it cannot continue with {name}={value}",
+                location=out,
+                argument=name,
+                hint=f"remove {option(name)}, or start a new run with another {option('out')}",
+            )
+        if name in _CHANGES_ROUNDING:
+            logger.warning(
+                "computing with %s=%s from here on, not %s: numbers are rounded differently, so the run is no "
+                "longer bit-identical to an uninterrupted one",
+                name,
+                str(value).lower(),
+                str(old_values[name]).lower(),
+            )
+    return after
+
+
+def with_recipe(
+    settings_class: type[Settings], recipe: str | Path | None, changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of a recipe and the changes by dotted names."""
+    values = {} if recipe is None else read_yaml(recipe)
+    values.pop("preset", None)
+    return {**settings_class.dotted(values), **changes}
+
+
+def with_context(train: AnyTrainSettings, context: ComputeContext) -> AnyTrainSettings:
+    """Return the settings with the precision, device, and kernels of a compute context."""
+    values = {
+        "precision": context.precision,
+        "device": str(context.device),
+        "kernels": context.kernels.name,
+    }
+    return train.model_copy(update=values)
+
+
+def fingerprint_settings(settings: Settings) -> str:
+    """Return the settings that a run's results depend on, as JSON."""
+    may_change = type(settings).may_change()
+    return json.dumps({k: v for k, v in settings.flat().items() if k not in may_change}, sort_keys=True)
+
+
+def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
+    """Raise InputError if one update takes more passes over the data than the run has."""
+    if train.gradient_accumulation_steps > 1 and train.num_train_epochs * updates_per_epoch < 0.5:
+        raise InputError(
+            "update_longer_than_run",
+            f"with train.gradient_accumulation_steps={train.gradient_accumulation_steps}, one update takes "
+            f"{1 / updates_per_epoch:,.0f} passes over the data, and train.num_train_epochs is "
+            f"{train.num_train_epochs:g}",
+            argument="train.gradient_accumulation_steps",
+            hint="lower train.gradient_accumulation_steps, or set the number of updates with "
+            f"{option('train.max_steps')}",
+        )
