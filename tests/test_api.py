@@ -24,8 +24,9 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import option
 from bertsmith.finetuning.settings import FinetuneSettings
-from bertsmith.io.files import read_documents
-from bertsmith.io.memory import InMemory, as_file, as_files
+from bertsmith.io.documents import read_documents
+from bertsmith.io.sources import to_source, to_sources
+from bertsmith.io.tables import Table
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.reports.loss_curve import plot_loss_curve
 from bertsmith.settings import resolve
@@ -90,10 +91,10 @@ def test_a_table_of_any_library_reads_as_the_file_with_the_same_rows(form: str, 
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     reading = bs.Reading(text_column="title")
-    (table,) = as_files(FORMS[form](rows))
+    (table,) = to_sources(FORMS[form](rows))
     texts = [document.text for document in read_documents([table], reading)]
     assert texts == [document.text for document in read_documents([file], reading)]
-    assert [document.place for document in read_documents([table], reading)][1] == "data (in memory):2"
+    assert [document.location for document in read_documents([table], reading)][1] == "data (in memory):2"
 
 
 @pytest.mark.parametrize("files", ["corpus.txt", Path("corpus.txt"), ["corpus.txt"], (Path("corpus.txt"),)])
@@ -136,7 +137,7 @@ def test_data_that_is_neither_a_path_nor_a_table_is_an_error() -> None:
         ({"text": "a"}, "not_a_list", "data: column 'text'"),
     ):
         with pytest.raises(bs.InputError) as caught:
-            as_files(data)
+            to_sources(data)
         assert (caught.value.code, caught.value.location) == (code, location)
     with pytest.raises(bs.InputError) as caught:
         bs.Texts("one text")
@@ -148,9 +149,9 @@ def test_class_labels_of_a_dataset_become_names() -> None:
     names = datasets.ClassLabel(names=["neg", "pos"])
     features = datasets.Features({"label": names, "tags": datasets.Sequence(names)})
     data = datasets.Dataset.from_dict({"label": [1, 0, -1], "tags": [[0, 1], [], [1]]}, features=features)
-    table = as_file(data.select([2, 0]), "train")
-    assert isinstance(table, InMemory)
-    assert list(table.rows[0:2]) == [
+    table = to_source(data.select([2, 0]), "train")
+    assert isinstance(table, Table)
+    assert [row.values for row in table] == [
         {"label": None, "tags": ["pos"]},
         {"label": "pos", "tags": ["neg", "pos"]},
     ]

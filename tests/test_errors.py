@@ -16,7 +16,7 @@ import bertsmith as bs
 from bertsmith.corpus.checks.check import CheckOptions
 from bertsmith.errors import InputError, MachineError, Stopped, command, option, render
 from bertsmith.finetuning.settings import FinetuneSettings
-from bertsmith.io.files import Reading
+from bertsmith.io.documents import Reading
 from bertsmith.objectives.objective import OBJECTIVES, objective_type
 from bertsmith.pretraining.extend_vocabulary import Choice
 from bertsmith.pretraining.settings import PretrainSettings

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from bertsmith.inspection.info import info as info
     from bertsmith.inspection.inspect import inspect_tokenizers as inspect_tokenizers
     from bertsmith.inspection.show import show_instance as show_instance
-    from bertsmith.io.files import Reading as Reading
-    from bertsmith.io.memory import Texts as Texts
+    from bertsmith.io.documents import Reading as Reading
+    from bertsmith.io.sources import Texts as Texts
     from bertsmith.models.config import ModelConfig as ModelConfig
     from bertsmith.models.encoder import Encoder as Encoder
     from bertsmith.models.family import presets as presets
@@ -76,10 +76,10 @@ _MODULES = {
     "Model": "inference.model",
     "ModelConfig": "models.config",
     "Packed": "packed",
-    "Reading": "io.files",
+    "Reading": "io.documents",
     "Shards": "corpus.shards",
     "Stopped": "errors",
-    "Texts": "io.memory",
+    "Texts": "io.sources",
     "Tokenizer": "tokenizer.tokenizer",
     "check_corpus": "inspection.check",
     "compare": "inference.compare",

@@ -22,8 +22,8 @@ from bertsmith.corpus.prepare_state import PrepareState
 from bertsmith.corpus.shards import Shards, document_hash, write_shard
 from bertsmith.corpus.workers import encode_locally
 from bertsmith.errors import InputError, MachineError
-from bertsmith.io import files
-from bertsmith.io.files import read_documents
+from bertsmith.io import documents as io_documents
+from bertsmith.io.documents import read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training.train import train_tokenizer
 
@@ -449,7 +449,7 @@ def test_a_tokenizer_without_separators_is_refused(shared_data: Path, tmp_path: 
 @pytest.fixture
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Split documents at 60 characters."""
-    monkeypatch.setattr(files, "_LONGEST", 60)
+    monkeypatch.setattr(io_documents, "_MAX_CHARACTERS", 60)
     monkeypatch.setattr(prepare_module, "_PORTION_BYTES", 100)
     monkeypatch.setattr(prepare_module, "_SHARD_TOKENS", 150)
 

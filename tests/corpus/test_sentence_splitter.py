@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bertsmith.corpus import sentence_splitter
 from bertsmith.corpus.sentence_splitter import split_sentences
-from bertsmith.io.files import read_documents
+from bertsmith.io.documents import read_documents
 
 
 def remove_white_space(text: str) -> str:

@@ -18,7 +18,7 @@ from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.sentence_splitter import split_sentences
 from bertsmith.corpus.shards import EncodedDocuments, Shards, document_hash, id_dtype, write_shard
 from bertsmith.errors import InputError
-from bertsmith.io.files import read_documents
+from bertsmith.io.documents import read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.", "##s", "the"]
@@ -76,7 +76,7 @@ def test_hashes_locations_and_tokenizer(folder: Path, corpus: Path, tokenizer: T
     ids = [np.array([i for s in document for i in s]) for document in expected(corpus, tokenizer)]
     assert shards.hashes.dtype == np.uint64
     assert shards.hashes.tolist() == [document_hash(document) for document in ids]
-    locations = [document.place for document in read_documents([corpus])]
+    locations = [document.location for document in read_documents([corpus])]
     assert [shards.location(i) for i in range(60)] == locations
     assert shards.tokenizer.digest == shards.tokenizer_digest == tokenizer.digest
     assert shards.vocab_size == len(LETTERS)

@@ -31,7 +31,7 @@ from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import load
 from bertsmith.inspection.show import show_instance
 from bertsmith.io import atomic
-from bertsmith.io.files import read_documents
+from bertsmith.io.documents import read_documents
 from bertsmith.pretraining.resolve_settings import asked_for, resolved, settings_of
 from bertsmith.runs.settings import settings_of_run
 from bertsmith.tokenizer.tokenizer import Tokenizer

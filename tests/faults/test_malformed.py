@@ -19,8 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.io import compressed, files, lines
-from bertsmith.io.files import Reading, Reject, find_files, read_documents
+from bertsmith.io import compression, documents, text_io
+from bertsmith.io.documents import Reading, read_documents
+from bertsmith.io.folders import find_files
+from bertsmith.io.text_io import RejectedRow
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -31,7 +33,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 PLAIN, LINE, FILE = Reading(), Reading("line"), Reading("file")
 GOOD = [f"good line {i} {'x' * (i % 50)}" for i in range(4000)]
 MANY = "".join(f"{line}\n" for line in GOOD).encode()
-BLOCK = b"x" * (compressed.BLOCK - 1)
+BLOCK = b"x" * (compression.BLOCK_BYTES - 1)
 
 
 def parquet(values: Any, kind: Any = None, column: str = "text") -> bytes:
@@ -348,15 +350,15 @@ ODD: list[tuple[str, bytes, Reading, list[str]]] = [
 ]
 
 
-def both(path: Path, reading: Reading) -> tuple[InputError | list[str], list[str], list[Reject]]:
+def both(path: Path, reading: Reading) -> tuple[InputError | list[str], list[str], list[RejectedRow]]:
     """What reading does without `reject`, and with it."""
     first: InputError | list[str]
     try:
         first = [document.text for document in read_documents([path], reading)]
     except InputError as error:
         first = error
-    told: list[Reject] = []
-    return first, [document.text for document in read_documents([path], reading, reject=told.append)], told
+    told: list[RejectedRow] = []
+    return first, [document.text for document in read_documents([path], reading, on_reject=told.append)], told
 
 
 def test_there_are_sixty_of_them() -> None:
@@ -416,9 +418,9 @@ def test_what_stands_before_a_tear_is_kept(tmp_path: Path, kind: str, keep: floa
 def test_a_line_that_is_too_long_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, end: bytes
 ) -> None:
-    monkeypatch.setattr(lines, "LONGEST", 1000)
-    monkeypatch.setattr(lines, "KEPT", 10)
-    monkeypatch.setattr(lines, "BLOCK", 300)
+    monkeypatch.setattr(text_io, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(text_io, "EXCERPT_BYTES", 10)
+    monkeypatch.setattr(text_io, "BLOCK_BYTES", 300)
     start = {".txt": b"", ".jsonl": b'{"text": "a"}\n'}.get(form, b"text\na\n")
     end = b'\n{"text": "end"}\n' if form == ".jsonl" and end == b"\nend\n" else end
     path = tmp_path / f"a{form}"
@@ -432,7 +434,7 @@ def test_a_line_that_is_too_long_is_left_out(
 
 
 def test_a_row_that_never_ends_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LONGEST", 1000)
+    monkeypatch.setattr(text_io, "MAX_LINE_BYTES", 1000)
     path = tmp_path / "a.csv"
     path.write_bytes(b'text\n"open\n' + b"fine\n" * 1000)
     refused, remaining, rejects = both(path, Reading())
@@ -456,10 +458,10 @@ def test_a_line_of_100_mb_is_refused(tmp_path: Path) -> None:
 def test_a_long_document_comes_in_parts_of_whole_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_LONGEST", 10)
+    monkeypatch.setattr(documents, "_MAX_CHARACTERS", 10)
     path = tmp_path / "a.txt"
     path.write_bytes(b"1234\n6789A\n34567\nalone and too long\nx\n\ny\n")
-    assert [(d.text, d.place, d.part) for d in read_documents([path])] == [
+    assert [(d.text, d.location, d.part) for d in read_documents([path])] == [
         ("1234\n6789A", f"{path}:1", 0),
         ("34567", f"{path}:3", 1),
         ("alone and too long", f"{path}:4", 2),
@@ -495,15 +497,15 @@ def test_files_of_folders_and_globs_are_found_in_order(tmp_path: Path) -> None:
 
 def test_a_missing_file_cannot_be_skipped(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        list(read_documents([tmp_path / "missing.txt"], reject=lambda _: None))
+        list(read_documents([tmp_path / "missing.txt"], on_reject=lambda _: None))
     assert caught.value.code == "not_found"
 
 
 def test_reading_goes_on_with_the_next_file(tmp_path: Path) -> None:
     for name, data in (("a.parquet", b"no"), ("b.txt", b""), ("c.txt", b"fine\n")):
         (tmp_path / name).write_bytes(data)
-    told: list[Reject] = []
-    assert [d.text for d in read_documents([tmp_path], reject=told.append)] == ["fine"]
+    told: list[RejectedRow] = []
+    assert [d.text for d in read_documents([tmp_path], on_reject=told.append)] == ["fine"]
     assert [(Path(r.file).name, r.line) for r in told] == [("a.parquet", None)]
 
 
@@ -552,16 +554,16 @@ def test_where_blocks_end_changes_nothing(
     path.write_bytes(data)
 
     def found() -> list[Any]:
-        told: list[Reject] = []
-        return [*read_documents([path], reject=told.append), *told]
+        told: list[RejectedRow] = []
+        return [*read_documents([path], on_reject=told.append), *told]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_LONGEST", longest)
-        patch.setattr(lines, "LONGEST", 30)
-        patch.setattr(lines, "KEPT", 10)
+        patch.setattr(documents, "_MAX_CHARACTERS", longest)
+        patch.setattr(text_io, "MAX_LINE_BYTES", 30)
+        patch.setattr(text_io, "EXCERPT_BYTES", 10)
         expected = found()
-        patch.setattr(compressed, "BLOCK", 5 + size)
-        patch.setattr(lines, "BLOCK", 5 + size)
+        patch.setattr(compression, "BLOCK_BYTES", 5 + size)
+        patch.setattr(text_io, "BLOCK_BYTES", 5 + size)
         assert found() == expected
 
 
@@ -571,8 +573,8 @@ def test_blank_lines_part_as_line_by_line_reading_does(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "plain.txt"
     path.write_bytes(data)
-    told: list[Reject] = []
-    found = [d.text for d in read_documents([path], reject=told.append)]
+    told: list[RejectedRow] = []
+    found = [d.text for d in read_documents([path], on_reject=told.append)]
     if any(reject.line is None for reject in told):
         return
     end = b"\n" if b"\n" in data else b"\r"

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.io.binary_files import how_to_read
-from bertsmith.io.files import Reject, read_documents
-from bertsmith.io.squad import read_questions
+from bertsmith.io.binary_files import skipped_files_hint
+from bertsmith.io.documents import read_documents
 from bertsmith.io.tables import read_table
+from bertsmith.io.text_io import RejectedRow
+from bertsmith.tasks.question_answering.squad import read_questions
 
 PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
 NOISE = random.Random(5).randbytes(4000)
@@ -72,8 +73,8 @@ def test_what_is_no_text_is_refused_and_never_skipped_into_documents(
     assert (error.value.code, error.value.location) == ("not_text", str(file))
     assert what in error.value.message
     assert remedy in (error.value.hint or "")
-    rejects: list[Reject] = []
-    assert list(read_documents([file], reject=rejects.append)) == []
+    rejects: list[RejectedRow] = []
+    assert list(read_documents([file], on_reject=rejects.append)) == []
     assert [(reject.line, reject.byte, reject.code) for reject in rejects] == [(None, None, "not_text")]
 
 
@@ -103,7 +104,10 @@ def test_text_with_odd_characters_is_text(tmp_path: Path, data: bytes) -> None:
 
 
 def test_advice_on_skipped_files_is_given_where_it_works() -> None:
-    assert how_to_read([".log", ".py.gz"]) == "name .log, .py.gz files one by one to read them as plain text"
-    assert how_to_read([".png", ".zip", "broken link", "binary file"]) == ""
-    assert how_to_read([".docx", ".pdf", ".png"]) == "save .docx, .pdf as plain text (.txt, UTF-8)"
-    assert how_to_read([".xlsx"]) == "save .xlsx as CSV UTF-8 (.csv)"
+    assert (
+        skipped_files_hint([".log", ".py.gz"])
+        == "name .log, .py.gz files one by one to read them as plain text"
+    )
+    assert skipped_files_hint([".png", ".zip", "broken link", "binary file"]) == ""
+    assert skipped_files_hint([".docx", ".pdf", ".png"]) == "save .docx, .pdf as plain text (.txt, UTF-8)"
+    assert skipped_files_hint([".xlsx"]) == "save .xlsx as CSV UTF-8 (.csv)"

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.io import compressed, lines
-from bertsmith.io.encodings import guessed_encoding, known_encoding
-from bertsmith.io.files import Document, Reading, Reject, read_documents, read_lines
-from bertsmith.io.squad import read_questions
+from bertsmith.io import compression, text_io
+from bertsmith.io.documents import Document, Reading, read_documents
+from bertsmith.io.encodings import guess_encoding, resolve_encoding
 from bertsmith.io.tables import read_table
+from bertsmith.io.text_io import RejectedRow, read_lines
+from bertsmith.tasks.question_answering.squad import read_questions
 from bertsmith.tasks.settings import TagSettings
 
 SMART = "He said “don’t go” — it’s fine…\n"
@@ -57,8 +58,8 @@ def encoding_in(error: InputError) -> str:
 def test_a_named_encoding_is_read_with_the_places_of_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, encoding: str, pack: bool
 ) -> None:
-    monkeypatch.setattr(lines, "BLOCK", 7)  # characters are cut by the borders of blocks
-    monkeypatch.setattr(compressed, "BLOCK", 7)
+    monkeypatch.setattr(text_io, "BLOCK_BYTES", 7)  # characters are cut by the borders of blocks
+    monkeypatch.setattr(compression, "BLOCK_BYTES", 7)
     data = f"{text}\n{text * 3}\n\n{text}".encode("cp1252" if encoding == "latin-1" else encoding)
     file = tmp_path / ("a.txt.gz" if pack else "a.txt")
     file.write_bytes(gzip.compress(data) if pack else data)
@@ -152,11 +153,11 @@ def test_a_guess_is_right_wherever_its_sample_ends(
     assert codecs.lookup(guess) == codecs.lookup(encoding)
     if not encoding.startswith("utf"):
         cut = file.read_bytes()[: size + offset]
-        assert guessed_encoding(cut) == encoding
+        assert guess_encoding(cut) == encoding
 
 
 def test_no_guess_where_there_is_none() -> None:
-    assert guessed_encoding(bytes(range(0x80, 0x100))) is None
+    assert guess_encoding(bytes(range(0x80, 0x100))) is None
 
 
 def test_a_bad_line_among_good_utf8_is_not_another_encoding(tmp_path: Path) -> None:
@@ -183,8 +184,8 @@ def test_a_byte_that_the_named_encoding_lacks_is_an_error_with_its_location(
     error = refused(file, reading)
     assert (error.code, error.location) == ("not_in_encoding", f"{file}{location}")
     assert byte in error.message
-    rejects: list[Reject] = []
-    assert [d.text for d in read_documents([file], reading, reject=rejects.append)] == good
+    rejects: list[RejectedRow] = []
+    assert [d.text for d in read_documents([file], reading, on_reject=rejects.append)] == good
     assert [(r.line, r.byte, r.raw) for r in rejects] == [(2, None, raw)]
 
 
@@ -193,8 +194,8 @@ def test_truncated_utf16_is_an_error_with_its_line(tmp_path: Path) -> None:
     file.write_bytes("one\ntwo\nthree".encode("utf-16")[:-1])
     error = refused(file, Reading(encoding="utf-16"))
     assert (error.code, error.location) == ("decoding_failed", f"{file}:3")
-    rejects: list[Reject] = []
-    found = read_documents([file], Reading("line", encoding="utf-16"), reject=rejects.append)
+    rejects: list[RejectedRow] = []
+    found = read_documents([file], Reading("line", encoding="utf-16"), on_reject=rejects.append)
     assert [d.text for d in found] == ["one", "two"]
     assert [reject.line for reject in rejects] == [3]
 
@@ -217,8 +218,8 @@ def test_utf16_is_refused_by_its_name_in_every_script(tmp_path: Path, data: byte
     assert (error.code, error.location) == ("other_encoding", f"{file}:1:1")
     assert encoding_in(error) == encoding
     assert list(read_documents([file], Reading(encoding=encoding)))
-    rejects: list[Reject] = []
-    assert not list(read_documents([file], reject=rejects.append))
+    rejects: list[RejectedRow] = []
+    assert not list(read_documents([file], on_reject=rejects.append))
     assert [(r.code, r.encoding) for r in rejects] == [("other_encoding", encoding)]
     if "16" in encoding and data[:2] != codecs.BOM_UTF16_LE:
         error = refused(file, Reading(encoding="cp1252"))
@@ -272,7 +273,7 @@ def test_task_files_of_every_form_are_read_in_the_named_encoding(tmp_path: Path)
 )
 def test_a_mistyped_encoding_is_compared_with_the_usual_ones_first(name: str, meant: str) -> None:
     with pytest.raises(InputError) as error:
-        known_encoding(name)
+        resolve_encoding(name)
     assert repr(meant) in (error.value.hint or "")
 
 

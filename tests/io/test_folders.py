@@ -15,7 +15,8 @@ from bertsmith.corpus.checks.check import check_files
 from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.corpus.manifest import read_manifest
 from bertsmith.errors import InputError, option
-from bertsmith.io.files import Notes, Reading, find_files, read_documents
+from bertsmith.io.documents import Reading, read_documents
+from bertsmith.io.folders import CorpusNotes, find_files
 from bertsmith.io.tables import read_table
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -58,9 +59,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_text_is_read_and_the_rest_is_counted(folder: Path) -> None:
-    notes = Notes()
+    notes = CorpusNotes()
     assert [str(file.relative_to(folder)) for file in find_files([folder], notes)] == READ
-    assert notes.by_number() == dict(sorted(SKIPPED.items(), key=lambda kind: (-kind[1], kind[0])))
+    assert notes.skipped_counts() == dict(sorted(SKIPPED.items(), key=lambda kind: (-kind[1], kind[0])))
     assert notes.hidden == 2
     assert notes.sentences() == [
         "skipped 9 files: 2 .png, 2 binary files, 1 .docx, 1 .py, 1 .tar.gz, 1 broken link, 1 linked folder"
@@ -157,13 +158,13 @@ def test_every_reader_takes_the_delimiter_of_a_csv_from_its_header(tmp_path: Pat
     ):
         file = tmp_path / name
         file.write_text(rows)
-        notes = Notes()
+        notes = CorpusNotes()
         assert [d.text for d in read_documents([file], notes=notes)] == [found]
         assert notes.delimiters == {str(file): rows[2]}
         assert notes.sentences() == [f"columns are separated by {rows[2]!r}, as the header shows: {file}"]
-        assert read_table(file).column("text") == [found]
+        assert read_table(file).texts("text") == [found]
     (tmp_path / "d.csv").write_text("text\none; two\n")  # one column
-    assert read_table(tmp_path / "d.csv").column("text") == ["one; two"]
+    assert read_table(tmp_path / "d.csv").texts("text") == ["one; two"]
     (tmp_path / "e.csv").write_text("text; raw\nno such sign here\n")
     with pytest.raises(InputError) as error:
         list(read_documents([tmp_path / "e.csv"]))

@@ -15,7 +15,8 @@ import pytest
 import bertsmith as bs
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.io.memory import InMemory, as_file
+from bertsmith.io.sources import to_source
+from bertsmith.io.tables import Table
 
 FEATURES = {
     "text": {"dtype": "string", "_type": "Value"},
@@ -56,10 +57,10 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_rows_with_the_names_of_their_classes(hub: Path) -> None:
     written(hub / "default" / "train" / "0000.parquet", ROWS, FEATURES)
     written(hub / "default" / "train" / "0001.parquet", ROWS, FEATURES)
-    found = as_file("hub:owner/moods:train", "train")
-    assert isinstance(found, InMemory)
-    assert found.bare_name == "hub:owner/moods:train"
-    assert found.rows[:] == 2 * [
+    found = to_source("hub:owner/moods:train", "train")
+    assert isinstance(found, Table)
+    assert found.name == "hub:owner/moods:train (in memory)"
+    assert [row.values for row in found] == 2 * [
         {"text": "kaba", "label": "glad", "tags": ["O", "B-PER"], "more": ["y"]},
         {"text": "lode", "label": None, "tags": None, "more": ["x", "x"]},
     ]
@@ -67,7 +68,7 @@ def test_rows_with_the_names_of_their_classes(hub: Path) -> None:
 
 def test_a_table_without_types_is_read_as_it_is(hub: Path) -> None:
     written(hub / "default" / "train" / "0000.parquet", {"text": ["kaba"], "label": [1]})
-    assert as_file("hub:owner/moods:train", "train").rows[0] == {"text": "kaba", "label": 1}  # type: ignore[union-attr]
+    assert to_source("hub:owner/moods:train", "train").rows[0].values == {"text": "kaba", "label": 1}  # type: ignore[union-attr]
 
 
 def test_a_task_learns_from_the_hub_and_is_judged_on_it(hub: Path, tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_a_missing_data_set_is_an_error(hub: Path, name: str, code: str, detail:
     for config in ("a", "b"):
         written(hub / config / "train" / "0000.parquet", ROWS, FEATURES)
     with pytest.raises(InputError) as caught:
-        as_file(name, "train")
+        to_source(name, "train")
     assert (caught.value.code, caught.value.location) == (code, name)
     assert detail in caught.value.message
 
@@ -110,6 +111,6 @@ def test_a_missing_data_set_is_an_error(hub: Path, name: str, code: str, detail:
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(InputError) as caught:
-        as_file("hub:owner/moods:train", "train")
+        to_source("hub:owner/moods:train", "train")
     assert caught.value.code == "package_missing"
     assert "bertsmith[hub]" in (caught.value.hint or "")

@@ -27,9 +27,9 @@ def test_csv_quotes_hold_delimiters_line_ends_and_quotes(tmp_path: Path) -> None
     found = read_table(file)
     assert found.columns == ["text", "label"]
     assert found.rows == [
-        Row(2, {"text": "a, b", "label": "x"}),
-        Row(4, {"text": 'two\nlines "said" he', "label": "y"}),
-        Row(6, {"text": "plain", "label": ""}),
+        Row({"text": "a, b", "label": "x"}, f"{file}:2"),
+        Row({"text": 'two\nlines "said" he', "label": "y"}, f"{file}:4"),
+        Row({"text": "plain", "label": ""}, f"{file}:6"),
     ]
     assert found.column("label") == ["x", "y", ""]
 
@@ -52,9 +52,11 @@ def test_jsonl_values_become_text(tmp_path: Path) -> None:
     lines = '{"text": "a", "label": 3, "gold": true}\n{"text": "b", "label": 0.5, "note": null, "x": ["ü"]}\n'
     found = read_table(table(tmp_path, "a.jsonl", lines))
     assert found.columns == ["text", "label", "gold", "x"]
-    assert found.column("label") == ["3", "0.5"]
-    assert found.rows[0].values["gold"] == "true"
-    assert found.rows[1].values["x"] == '["ü"]'
+    assert found.column("label") == [3, 0.5]
+    assert found.texts("label") == ["3", "0.5"]
+    assert (found.rows[0].values["gold"], found.rows[0].texts["gold"]) == (True, "true")
+    assert (found.rows[1].values["x"], found.rows[1].texts["x"]) == (["ü"], '["ü"]')
+    assert found.rows[1].values["note"] is None
     with pytest.raises(InputError) as caught:
         found.column("gold")
     assert (caught.value.code, caught.value.location) == ("field_missing", f"{tmp_path / 'a.jsonl'}:2")
@@ -151,10 +153,10 @@ LABELLED = "i feel calm;joy\ni feel bad, really;sadness\nso angry, all of it;ang
 def test_what_parts_labels_in_a_txt_is_seen(tmp_path: Path, mark: str) -> None:
     text = LABELLED.replace(",", "").replace(";", mark)
     found = read_table(table(tmp_path, "a.txt", text), header=False)
-    assert not found.plain
+    assert not found.is_plain
     assert found.column("2") == ["joy", "sadness", "anger", "joy"]
     given = read_table(table(tmp_path, "b.txt", text), header=False, delimiter=mark)
-    assert given.rows == found.rows
+    assert [row.values for row in given] == [row.values for row in found]
 
 
 def test_quoted_texts_of_a_labelled_txt_keep_their_commas(tmp_path: Path) -> None:
@@ -176,7 +178,7 @@ def test_prose_is_a_text_a_line(tmp_path: Path, text: str) -> None:
     file = table(tmp_path, "a.txt", text)
     for header in (True, False):
         found = read_table(file, header=header)
-        assert found.plain
+        assert found.is_plain
         assert found.column("1") == text.splitlines()
     with pytest.raises(InputError) as caught:
         found.column("label", "label_column")

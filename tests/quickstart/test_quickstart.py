@@ -13,9 +13,9 @@ import pytest
 
 from bertsmith.errors import InputError, Stopped
 from bertsmith.inference.model import load
-from bertsmith.io.documentation import Library, documents, installed
-from bertsmith.io.files import Document
+from bertsmith.io.documents import Document
 from bertsmith.quickstart import quickstart as quickstart_module
+from bertsmith.quickstart.documentation import Library, documents, installed
 from bertsmith.quickstart.pairs import make_pairs, score_bigram_model
 from bertsmith.quickstart.quickstart import print_report, quickstart
 from bertsmith.quickstart.task import QuickstartTask, make_task, sentences_of
@@ -49,8 +49,8 @@ def test_no_sentence_is_in_two_parts(task: QuickstartTask) -> None:
 
 
 def test_task_sentences_are_not_in_the_pretraining_text(task: QuickstartTask, corpus: list[Document]) -> None:
-    rest = {document.place for document in task.pretraining_documents}
-    held_out = {document.place for document in task.held_out_documents}
+    rest = {document.location for document in task.pretraining_documents}
+    held_out = {document.location for document in task.held_out_documents}
     assert not rest & held_out
     assert len(rest) + len(held_out) == len(corpus)
     text = _letters("".join(document.text for document in task.held_out_documents))
@@ -63,7 +63,7 @@ def test_task_sentences_are_not_in_the_pretraining_text(task: QuickstartTask, co
 
 def test_parts_come_from_different_documents(task: QuickstartTask) -> None:
     part_locations: dict[str, set[str]] = {}
-    texts = {d.place: _letters(d.text) for d in task.held_out_documents}
+    texts = {d.location: _letters(d.text) for d in task.held_out_documents}
     for part, rows in task.parts.items():
         for sentence, _ in rows:
             locations = {location for location, text in texts.items() if _letters(sentence) in text}
@@ -89,7 +89,7 @@ def test_the_task_depends_only_on_the_seed(corpus: list[Document], task: Quickst
 
 
 def test_the_standard_library_is_enough_for_a_task(corpus: list[Document]) -> None:
-    standard_task = make_task([d for d in corpus if d.place.startswith("python:")], seed=0)
+    standard_task = make_task([d for d in corpus if d.location.startswith("python:")], seed=0)
     assert standard_task.label_noun == "families of standard modules"
     assert 3 <= len(standard_task.labels) <= 5
     assert len(standard_task.parts["test"]) >= 90
@@ -186,7 +186,7 @@ def test_ctrl_c_explains_how_to_start_again(
     def raise_stop(*_: Any, **__: Any) -> None:
         raise stop
 
-    monkeypatch.setattr("bertsmith.io.documentation.documents", raise_stop)
+    monkeypatch.setattr("bertsmith.quickstart.documentation.documents", raise_stop)
     with pytest.raises(Stopped, match="stopped") as caught:
         quickstart(tmp_path / "out", libraries=libraries)
     assert caught.value.exit_code == 130

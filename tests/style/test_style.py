@@ -49,10 +49,9 @@ REMAINING: dict[str, int] = {
     "cli": 73,
     "explain": 7,
     "finetuning": 69,
-    "inference": 204,
-    "io": 120,
+    "inference": 202,
     "pretraining": 98,
-    "tasks": 469,
+    "tasks": 442,
     "training": 149,
 }
 """Packages that are not rewritten yet, with the number of their violations; lower a count when it falls."""

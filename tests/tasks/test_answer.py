@@ -123,7 +123,7 @@ def test_a_json_that_is_not_utf8_or_not_bounded_is_refused(
         read(tmp_path / "a.json")
     assert caught.value.code == "not_json"
     assert str(caught.value.location).endswith("a.json")
-    monkeypatch.setattr("bertsmith.io.whole_json._LARGEST", 100)
+    monkeypatch.setattr("bertsmith.io.jsonl._MAX_JSON_BYTES", 100)
     with pytest.raises(InputError) as caught:
         read(written(tmp_path, squad(asked("kaba", 0)), "b.json.gz"))
     assert caught.value.code == "file_too_large"

@@ -16,7 +16,6 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
-from bertsmith.io.related import of_tagged
 from bertsmith.models.family import build_encoder
 from bertsmith.tasks.batching import Item
 from bertsmith.tasks.fitted import FittedTask
@@ -24,6 +23,7 @@ from bertsmith.tasks.relation_extraction import TASK
 from bertsmith.tasks.relation_extraction.data import RelationData, RelationExample
 from bertsmith.tasks.relation_extraction.decode import RelationPrediction
 from bertsmith.tasks.relation_extraction.encode import RelationItem, with_markers
+from bertsmith.tasks.relation_extraction.relation_rows import of_tagged
 from bertsmith.tasks.settings import RelateSettings
 from bertsmith.tokenizer.tokenizer import Tokenizer
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from bertsmith import rng
 from bertsmith.errors import InputError
-from bertsmith.io.files import Reading
+from bertsmith.io.documents import Reading
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer.unigram import parse_model, unigram_normalizer
 from bertsmith.tokenizer_training import training_text

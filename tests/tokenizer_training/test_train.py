@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError
-from bertsmith.io.files import read_documents
+from bertsmith.io.documents import read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training.train import TrainingRecord, train_tokenizer, train_wordpiece
 

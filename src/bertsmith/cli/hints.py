@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bertsmith.io.files import Reading
+    from bertsmith.io.documents import Reading
     from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _EXAMPLES = {"Latin": "Paris is the {mask} of France.", "Han": "巴黎是{mask}国的首都。"}

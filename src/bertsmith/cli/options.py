@@ -13,7 +13,7 @@ from bertsmith.cli.verbs import VerbWithSettings
 from bertsmith.errors import InputError
 
 if TYPE_CHECKING:
-    from bertsmith.io.files import Reading
+    from bertsmith.io.documents import Reading
     from bertsmith.settings import Settings
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
@@ -122,7 +122,7 @@ def reading_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def reading_of(arguments: dict[str, Any]) -> Reading:
     """The `Reading` that `reading_options` chose; takes its values out of a verb's arguments."""
-    from bertsmith.io.files import Reading
+    from bertsmith.io.documents import Reading
 
     documents = arguments.pop("documents").replace("-", "_")
     text_column, delimiter = arguments.pop("text_column"), arguments.pop("delimiter")
@@ -223,11 +223,11 @@ def bytes_of(files: Sequence[str]) -> int | None:
     """The size on disk of all files that some paths name; None where one is compressed, or what they name is not
     there (the reader will say so)."""
     from bertsmith.errors import InputError
-    from bertsmith.io.compressed import is_compressed
-    from bertsmith.io.files import find_files
+    from bertsmith.io.compression import is_compressed
+    from bertsmith.io.folders import find_files
 
     try:
         found = find_files(files)
-        return None if any(map(is_compressed, found)) else sum(os.path.getsize(file) for file in found)
+        return None if any(map(is_compressed, found)) else sum(os.path.getsize(str(file)) for file in found)
     except (InputError, OSError, ValueError):
         return None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bertsmith.corpus.batching import batches
 from bertsmith.corpus.sentence_splitter import split_sentences
 from bertsmith.corpus.shards import EncodedDocuments, document_hash, id_dtype
-from bertsmith.io.files import Document
+from bertsmith.io.documents import Document
 from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -53,7 +53,7 @@ class PortionEncoder:
             lengths=lengths[has_tokens],
             sentence_ends=ends.astype(np.int32),
             sentence_counts=sentence_counts[has_tokens].astype(np.int64),
-            locations=[document.place for document in encoded],
+            locations=[document.location for document in encoded],
             hashes=np.array(
                 [document_hash(part) for part in np.split(ids, document_ends)[:-1]], dtype=np.uint64
             ),

@@ -29,10 +29,12 @@ from bertsmith.corpus.shards import EncodedDocuments, Shards, write_shard
 from bertsmith.corpus.workers import EncodedPortion, encode_locally, encode_with_ray
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
-from bertsmith.io.compressed import check_name
-from bertsmith.io.files import Document, Notes, Reading, find_files, read_documents
-from bertsmith.io.lines import LineFault
-from bertsmith.io.memory import InMemory, Sources, as_files
+from bertsmith.io.compression import check_name
+from bertsmith.io.documents import Document, Reading, read_documents
+from bertsmith.io.folders import CorpusNotes, find_files
+from bertsmith.io.sources import Sources, to_sources
+from bertsmith.io.tables import Table
+from bertsmith.io.text_io import LineError
 from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -110,7 +112,7 @@ def prepare(
             `read_documents` fails.
         MachineError: The disk is full, or a worker process ended.
     """
-    out, files, reading = Path(out), as_files(files), with_keywords(reading, options, prepare)
+    out, files, reading = Path(out), to_sources(files), with_keywords(reading, options, prepare)
     check_name(out)
     replaces_folder = LAYOUT.check_replaceable(out, overwrite=overwrite)
     if not files:
@@ -121,7 +123,7 @@ def prepare(
     hardware.return_freed_memory()
     settings = PrepareSettings(language, reading, on_error, max_rejects, deduplicate)
     encode = _encoder(engine, tokenizer, _num_workers(workers, max_ram, engine), address)
-    notes = Notes()
+    notes = CorpusNotes()
     paths = find_files(files, notes)
     with PrepareState.open(out, request_key(paths, tokenizer, settings), replace=replaces_folder) as state:
         preparation = _Preparation(state, tokenizer, settings, notes)
@@ -155,7 +157,7 @@ class _Preparation:
     """
 
     def __init__(
-        self, state: PrepareState, tokenizer: Tokenizer, settings: PrepareSettings, notes: Notes
+        self, state: PrepareState, tokenizer: Tokenizer, settings: PrepareSettings, notes: CorpusNotes
     ) -> None:
         self._state, self._tokenizer, self._settings = state, tokenizer, settings
         self._notes = notes
@@ -165,7 +167,7 @@ class _Preparation:
 
     def run(
         self,
-        files: Sequence[str | Path],
+        files: Sequence[str | Path | Table],
         encode: Callable[[Iterable[list[Document]], str], Iterator[EncodedPortion]],
         progress: Callable[[int], None],
     ) -> None:
@@ -179,8 +181,8 @@ class _Preparation:
             logger.info("resuming after %s (%s MB)", shards, f"{megabytes:,.0f}")
         path = self._state.folder / "rejects.jsonl"
         with closing(RejectFile(path, self._settings.max_rejects)) as rejects:
-            reject = rejects if self._settings.on_error == "skip" else None
-            documents = read_documents(files, self._settings.reading, reject=reject, notes=self._notes)
+            on_reject = rejects if self._settings.on_error == "skip" else None
+            documents = read_documents(files, self._settings.reading, on_reject=on_reject, notes=self._notes)
             portions = _portions(self._drop_duplicates(self._count_split_documents(documents)))
             first_portion = next(portions, [])
             texts = [document.text for document in first_portion]
@@ -196,7 +198,7 @@ class _Preparation:
         self._finish(language, rejects.count)
 
     def _no_tokens_error(
-        self, files: Sequence[str | Path], first_portion: Sequence[Document], rejects: RejectFile
+        self, files: Sequence[str | Path | Table], first_portion: Sequence[Document], rejects: RejectFile
     ) -> InputError:
         if rejects.first is not None:
             return InputError(
@@ -215,7 +217,7 @@ class _Preparation:
         return InputError(
             "no_tokens",
             "no document has a single token",
-            location=first_portion[0].place if first_portion else files[0],
+            location=first_portion[0].location if first_portion else files[0],
             argument="tokenizer",
             hint="check that the tokenizer fits the text",
         )
@@ -225,7 +227,7 @@ class _Preparation:
             for document in documents:
                 self._dropped["documents_parted"] += document.part == 1
                 yield document
-        except LineFault as error:  # Other commands cannot skip lines.
+        except LineError as error:  # Other commands cannot skip lines.
             error.hint = f"{error.hint}; {option('on_error', 'skip')} skips such lines"
             raise
 
@@ -236,7 +238,7 @@ class _Preparation:
             return
         index = DuplicateIndex(method)
         for portion in _portions(documents):  # Many documents in one call are faster.
-            duplicates = index.find_duplicates([d.text for d in portion], [d.place for d in portion])
+            duplicates = index.find_duplicates([d.text for d in portion], [d.location for d in portion])
             yield from (d for d, original in zip(portion, duplicates, strict=True) if original is None)
             self._dropped["duplicates_dropped"] += len(duplicates) - duplicates.count(None)
             self._dropped["duplicates_not_looked_for"] = index.num_not_indexed
@@ -282,7 +284,7 @@ class _Preparation:
                 tokenizer_digest=self._tokenizer.digest,
                 language=language,
                 counts=counts | ({"rejected": num_rejected} if num_rejected else {}),
-                skipped=self._notes.by_number(),
+                skipped=self._notes.skipped_counts(),
                 files=entries,
             ),
         )
@@ -339,7 +341,7 @@ def _num_workers(workers: int | None, max_ram: int | None, engine: str) -> int |
 
 
 def request_key(
-    files: Sequence[str | Path], tokenizer: Tokenizer, settings: PrepareSettings
+    files: Sequence[str | Path | Table], tokenizer: Tokenizer, settings: PrepareSettings
 ) -> dict[str, object]:
     """Return everything that must be equal for an interrupted preparation to resume."""
     return {
@@ -350,10 +352,10 @@ def request_key(
     }
 
 
-def _file_state(file: str | Path) -> tuple[object, ...] | None:
+def _file_state(file: str | Path | Table) -> tuple[object, ...] | None:
     """Return the name, size, and time or digest of a file; None for a missing file, which its reader reports."""
-    if isinstance(file, InMemory):
-        return str(file), file.size, file.digest
+    if isinstance(file, Table):
+        return file.name, file.size, file.digest
     try:
         status = os.stat(file)
     except OSError:

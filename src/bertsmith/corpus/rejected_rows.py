@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from bertsmith.errors import InputError, command, option
-from bertsmith.io.files import Reject
+from bertsmith.io.text_io import RejectedRow
 
 
 class RejectFile:
@@ -19,11 +19,11 @@ class RejectFile:
     def __init__(self, path: Path, max_rejects: int) -> None:
         """Create the file; more than `max_rejects` rejects raise `InputError`."""
         self.count, self._max_rejects = 0, max_rejects
-        self.first: Reject | None = None
+        self.first: RejectedRow | None = None
         self._path = path
         self._file = path.open("w", encoding="utf-8", newline="\n")
 
-    def __call__(self, reject: Reject) -> None:
+    def __call__(self, reject: RejectedRow) -> None:
         """Write one reject."""
         self.count += 1
         self.first = self.first or reject

@@ -21,11 +21,13 @@ import pyarrow as pa
 from bertsmith import hardware
 from bertsmith.corpus.encode import PortionEncoder
 from bertsmith.corpus.shards import EncodedDocuments, from_record_batch, to_record_batch
-from bertsmith.io.files import Document
+from bertsmith.io.documents import Document
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 # The fields of Document.
-SCHEMA = pa.schema({"text": pa.large_string(), "place": pa.string(), "part": pa.int64(), "head": pa.string()})
+SCHEMA = pa.schema(
+    {"text": pa.large_string(), "location": pa.string(), "part": pa.int64(), "head": pa.string()}
+)
 
 
 def documents_to_batch(documents: Sequence[Document]) -> pa.RecordBatch:

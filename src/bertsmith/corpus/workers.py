@@ -27,7 +27,7 @@ from bertsmith.corpus import worker_process
 from bertsmith.corpus.encode import PortionEncoder
 from bertsmith.corpus.shards import EncodedDocuments
 from bertsmith.errors import InputError, MachineError, option
-from bertsmith.io.files import Document
+from bertsmith.io.documents import Document
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Portion = Sequence[Document]

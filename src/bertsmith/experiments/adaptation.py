@@ -26,8 +26,8 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.compare import compare
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
-from bertsmith.io.files import Notes, find_files
-from bertsmith.io.memory import Sources, as_files
+from bertsmith.io.folders import CorpusNotes, find_files
+from bertsmith.io.sources import Sources, to_sources
 from bertsmith.notebook import Result
 from bertsmith.pretraining.base_model import settings_from
 from bertsmith.pretraining.extend_vocabulary import RECORD, Choice, extend_tokenizer
@@ -187,7 +187,7 @@ def _check_inputs(base: Model, corpus: Sources, arguments: Mapping[str, Any]) ->
     """Raise InputError for invalid settings and for files that cannot be read, before anything is trained."""
     settings_from(base, {}, {}, None, arguments["settings"], base.tokenizer)
     check_no_seed(arguments["task_settings"], argument="task_settings")
-    find_files(as_files(corpus), Notes())
+    find_files(to_sources(corpus), CorpusNotes())
     files = {"train": arguments["train"], "validation": arguments["validation"]}
     task = get_task(arguments["task"])
     settings = new_settings(task, base, files, None, arguments["task_settings"])

@@ -18,7 +18,9 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
-from bertsmith.io.files import bare_suffix, json_object, read_lines
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.jsonl import parse_object
+from bertsmith.io.text_io import read_lines
 from bertsmith.notebook import Result
 from bertsmith.runs.run_folder import holds_run, write_report
 from bertsmith.settings import Changes
@@ -273,10 +275,10 @@ def _find_files(task: GlueTask, folder: Path) -> _Files:
 def _find_columns(task: GlueTask, file: Path) -> dict[str, Any]:
     """Return the settings of the columns of a file, by its header or first row."""
     number, line = next(iter(read_lines(file)), (1, ""))
-    if bare_suffix(file) == ".jsonl":
-        header = list(json_object(file, number, line))
+    if format_suffix(file) == ".jsonl":
+        header = list(parse_object(line, f"{file}:{number}"))
     else:
-        header = next(csv.reader([line], delimiter="," if bare_suffix(file) == ".csv" else "\t"), [])
+        header = next(csv.reader([line], delimiter="," if format_suffix(file) == ".csv" else "\t"), [])
     for columns in task.columns:
         settings = dict(zip(("text_column", "second_column", "label_column"), columns, strict=True))
         if columns[0].isdigit():

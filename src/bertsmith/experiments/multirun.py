@@ -27,7 +27,7 @@ from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, setti
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.io import atomic
-from bertsmith.io.memory import Source
+from bertsmith.io.sources import Source
 from bertsmith.log_handlers import without_repeats
 from bertsmith.notebook import Result
 from bertsmith.runs.run_folder import (

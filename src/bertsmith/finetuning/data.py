@@ -14,7 +14,7 @@ from bertsmith import rng
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.settings import FileSettings
 from bertsmith.formatting import pluralize
-from bertsmith.io.memory import Source, as_file, is_path, name_of
+from bertsmith.io.sources import Source, is_path, name_of
 from bertsmith.runs.run_folder import write_whole
 from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.data_checks import find_overlap
@@ -234,7 +234,7 @@ def _source(data: TaskData, name: str, file: str, sources: Mapping[str, Source])
             argument=name,
             hint="pass the same data again",
         )
-    return as_file(file if source is None or is_path(source) else source, name, data.tuple_columns)
+    return to_source(file if source is None or is_path(source) else source, name, data.tuple_columns)
 
 
 def _overlap(files: FileSettings, train: Sequence[Any], validation: Sequence[Any]) -> list[Diagnostic]:

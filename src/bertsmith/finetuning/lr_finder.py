@@ -23,7 +23,7 @@ from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.output import refuse_existing
 from bertsmith.io import atomic
-from bertsmith.io.memory import Source
+from bertsmith.io.sources import Source
 from bertsmith.log_handlers import without_repeats
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.lr_range_plot import plot_lr_range_test

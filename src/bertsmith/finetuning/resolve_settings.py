@@ -9,7 +9,7 @@ from typing import Any
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
 from bertsmith.inference.model import Model
-from bertsmith.io.memory import Source, name_of
+from bertsmith.io.sources import Source, name_of
 from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.runs.settings import settings_of_run
 from bertsmith.settings import read_yaml

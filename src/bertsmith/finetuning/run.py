@@ -19,7 +19,7 @@ from bertsmith.finetuning.resolve_settings import (
 )
 from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, settings_type
 from bertsmith.inference.model import Model, load
-from bertsmith.io.memory import Source, is_path
+from bertsmith.io.sources import Source, is_path
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.step_times import StepTimer
 from bertsmith.runs.compute_setup import aim_of, footing

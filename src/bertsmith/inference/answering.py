@@ -12,10 +12,10 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
 from bertsmith.inference.output import Answered, answered_of, told_of_unanswered
 from bertsmith.inference.text_input import texts_of_lines
-from bertsmith.io.files import bare_suffix
-from bertsmith.io.memory import Source, as_file, column_of, is_missing, is_path, is_table
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.delimited import detect_delimiter
 from bertsmith.io.prefetch import growing_batches, prefetch
-from bertsmith.io.tables import table_delimiter
+from bertsmith.io.sources import Source, column_values, is_missing, is_path, is_table
 from bertsmith.models.encoder import Encoder
 from bertsmith.settings import Settings
 from bertsmith.tasks.batching import Answers, Item, Outputs
@@ -60,7 +60,7 @@ class Answering:
                 hint="pass one list for each of them",
             )
         columns = {
-            name: ["" if is_missing(value) else value for value in column_of(values, name)]
+            name: ["" if is_missing(value) else value for value in column_values(values, name)]
             for name, values in zip(names, inputs, strict=False)
             if values is not None
         }
@@ -97,7 +97,7 @@ class Answering:
         if not is_path(file):
             return ","
         given = getattr(self._settings(changes, "predict", file), "delimiter", None)
-        return table_delimiter(file, given) or "," if bare_suffix(file) == ".csv" else ","
+        return detect_delimiter(file, given) or "," if format_suffix(file) == ".csv" else ","
 
     def scores(self, file: Source, changes: Changes) -> Metrics:
         """The task's scores on a labelled file or data in memory."""
@@ -159,7 +159,7 @@ class Answering:
     def read_examples(self, source: Source, settings: Settings, *, labeled: bool = True) -> list[Any]:
         """Return the examples of a file, or of data in memory with the columns that the settings name."""
         data = self.task.with_settings(settings).data
-        return data.read(as_file(source, "data", data.tuple_columns), labeled=labeled)
+        return data.read(to_source(source, "data", data.tuple_columns), labeled=labeled)
 
     def _settings(self, changes: Changes, verb: str, file: Source = "") -> Settings:
         """The settings of training with those given; a .tsv file has tabs whatever the training file had."""
@@ -173,7 +173,7 @@ class Answering:
                     argument=name,
                     hint=f"pass it where the model is loaded: {option(name, given[name])}",
                 )
-        if is_path(file) and bare_suffix(file) == ".tsv" and "delimiter" in known:
+        if is_path(file) and format_suffix(file) == ".tsv" and "delimiter" in known:
             given.setdefault("delimiter", None)
         settings = self.task.declaration.settings_type.of(self.task.settings.model_dump() | given, verb)
         if "max_length" in given:

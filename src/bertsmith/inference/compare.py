@@ -13,7 +13,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.inference.ensemble import told_of_labels
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.significance import Difference, compared, compared_slowly
-from bertsmith.io.memory import Source, name_of
+from bertsmith.io.sources import Source, name_of
 from bertsmith.notebook import Report
 from bertsmith.tasks.fitted import FittedTask
 

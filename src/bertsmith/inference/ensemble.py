@@ -20,8 +20,8 @@ from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.answering import Answering, Changes, in_chunks
 from bertsmith.inference.model import Model, load
 from bertsmith.inference.predictor import Predictor
-from bertsmith.io.memory import Source
 from bertsmith.io.prefetch import prefetch
+from bertsmith.io.sources import Source
 from bertsmith.settings import Settings
 from bertsmith.tasks.batching import Answers, Item, Outputs
 from bertsmith.tasks.fitted import FittedTask

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertsmith.inference.answering import Answering, Changes
 from bertsmith.io import atomic
-from bertsmith.io.memory import Source, name_of
+from bertsmith.io.sources import Source, name_of
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.step_times import StepTimer
 from bertsmith.tasks.data_checks import empty_text_diagnostic

@@ -9,7 +9,7 @@ from pathlib import Path
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.embedding import Embedder
 from bertsmith.inference.text_rows import text_rows
-from bertsmith.io.memory import Source
+from bertsmith.io.sources import Source
 from bertsmith.retrieval.index import EmbeddingSource, Index, TextRow, write_index
 
 logger = logging.getLogger(__name__)

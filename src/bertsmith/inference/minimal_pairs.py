@@ -16,8 +16,8 @@ from bertsmith import rng
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.pseudo_likelihood import PseudoLikelihood, Scorer
-from bertsmith.io.memory import Source, as_file
-from bertsmith.io.tables import TabularFile, read_table
+from bertsmith.io.sources import Source, to_source
+from bertsmith.io.tables import Table, read_table, text_of
 
 _GOOD, _BAD = ("good", "sentence_good"), ("bad", "sentence_bad")  # ours, and those of BLiMP's own files
 _GROUPS = (("phenomenon", "linguistics_term"), ("paradigm", "UID"))
@@ -165,7 +165,7 @@ def read_pairs(
     of a file that is not UTF-8.
     InputError with file:line for what the table's reader refuses, and for a sentence that is empty.
     """
-    table = read_table(as_file(file, "pairs"), encoding=encoding)
+    table = read_table(to_source(file, "pairs"), encoding=encoding)
     good_column, bad_column = _column(table, good_column, _GOOD), _column(table, bad_column, _BAD)
     if good_column == bad_column:
         raise InputError(
@@ -174,30 +174,32 @@ def read_pairs(
             argument="bad_column",
             hint=f"name another {option('bad_column')}",
         )
-    goods = table.column(good_column, "good_column")
-    bads = table.column(bad_column, "bad_column")
+    goods = table.texts(good_column, "good_column")
+    bads = table.texts(bad_column, "bad_column")
     if group_columns:
-        groups = {name: table.column(name, "group_columns") for name in group_columns}
+        groups = {name: table.texts(name, "group_columns") for name in group_columns}
     else:
         known = [next((name for name in names if name in table.columns), None) for names in _GROUPS]
-        groups = {name: [row.values.get(name, "") for row in table] for name in known if name is not None}
+        groups = {
+            name: [text_of(row.values.get(name)) for row in table] for name in known if name is not None
+        }
     for side, sentences in (("good", goods), ("bad", bads)):
         for row, sentence in zip(table, sentences, strict=True):
             if not sentence.strip():
                 raise InputError(
                     "sentence_empty",
                     f"the {side} sentence is empty",
-                    location=f"{table.path}:{row.line}",
+                    location=row.location,
                     hint="fill it in, or remove the row",
                 )
     pairs = [
         Pair(row.line, good, bad, {name: values[i] for name, values in groups.items()})
         for i, (row, good, bad) in enumerate(zip(table, goods, bads, strict=True))
     ]
-    return MinimalPairs(table.path, pairs, tuple(groups), len(pairs))
+    return MinimalPairs(table.name, pairs, tuple(groups), len(pairs))
 
 
-def _column(table: TabularFile, given: str | None, known: Sequence[str]) -> str:
+def _column(table: Table, given: str | None, known: Sequence[str]) -> str:
     return given or next((name for name in known if name in table.columns), known[0])
 
 

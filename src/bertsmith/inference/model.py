@@ -28,7 +28,7 @@ from bertsmith.inference.int8 import INT8, check_answers, check_guesses, check_s
 from bertsmith.inference.loaded_task import load_task
 from bertsmith.inference.precision import NEAR, cosine_in_bf16, told_of_bf16
 from bertsmith.inference.predictor import Predictor, wants_list
-from bertsmith.io.memory import Source, column_of
+from bertsmith.io.sources import Source, column_values
 from bertsmith.kernels.backend_selection import select_gpu_backend, select_inference_backend
 from bertsmith.kernels.reference import WeightVersions, set_kernel_backend
 from bertsmith.models.config import Pooling
@@ -199,7 +199,7 @@ class Model(Predictor):
         """
         if isinstance(texts, str):
             raise wants_list("embed", texts)
-        return self.embedder(pooling, normalize, max_length)(column_of(texts, "texts"))
+        return self.embedder(pooling, normalize, max_length)(column_values(texts, "texts"))
 
     def embedder(
         self,
@@ -422,7 +422,7 @@ class Model(Predictor):
             check_guesses,
         )
         if not isinstance(text, str):
-            return fill(column_of(text, "texts"), top_k)
+            return fill(column_values(text, "texts"), top_k)
         return fill([text], top_k)[0]
 
     def attention(self, text: str, second: str | None = None) -> AttentionMaps:
@@ -473,7 +473,7 @@ class Model(Predictor):
 
         if isinstance(texts, str):
             raise wants_list("score", texts)
-        found = self.scorer(variant).scores(strings(column_of(texts, "texts")))
+        found = self.scorer(variant).scores(strings(column_values(texts, "texts")))
         for sentence in told_of_scores(found):
             logger.info("%s", sentence)
         if empty := [f"text {i}" for i, one in enumerate(found, start=1) if not one.tokens]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from bertsmith.errors import InputError, option
 from bertsmith.inference.output import as_json, format_of, refuse_existing, write_answers
-from bertsmith.io.memory import Source
+from bertsmith.io.sources import Source
 from bertsmith.notebook import Report
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from bertsmith.inference.minimal_pairs import told_of_scores
 from bertsmith.inference.output import refuse_existing, shortened
 from bertsmith.inference.pseudo_likelihood import PseudoLikelihood, Scorer, pseudo_perplexity
 from bertsmith.io import atomic
-from bertsmith.io.files import bare_suffix
-from bertsmith.io.lines import read_lines
-from bertsmith.io.memory import is_missing
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.sources import is_missing
 from bertsmith.io.tables import read_table
+from bertsmith.io.text_io import read_lines
 
 _FILE_WIDTH = 120  # characters of a table that goes into a file
 _TABLE_COLUMNS = ("rank", "text", "score", "tokens", "pseudo-perplexity")
@@ -32,7 +32,7 @@ def read_texts(
 ) -> list[tuple[str, str]]:
     """The texts of a file, each with its place: of a .txt its lines, of a table the values of a column ("text" if
     none is named). encoding: of a file that is not UTF-8. InputError for what the readers refuse."""
-    if bare_suffix(file) == ".txt":
+    if format_suffix(file) == ".txt":
         if column is not None:
             raise InputError(
                 "no_columns",
@@ -43,8 +43,8 @@ def read_texts(
             )
         return [(f"{file}:{number}", line) for number, line in read_lines(file, encoding)]
     table = read_table(file, encoding=encoding)
-    values = table.column(column or "text", "text_column")
-    return [(f"{table.path}:{row.line}", value) for row, value in zip(table, values, strict=True)]
+    values = table.texts(column or "text", "text_column")
+    return [(row.location, value) for row, value in zip(table, values, strict=True)]
 
 
 def strings(texts: Sequence[Any]) -> list[str]:

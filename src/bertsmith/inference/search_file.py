@@ -12,7 +12,7 @@ from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
 from bertsmith.inference.search import Searcher, Wanted
 from bertsmith.inference.text_rows import text_rows
-from bertsmith.io.lines import read_lines
+from bertsmith.io.text_io import read_lines
 from bertsmith.metrics.ranking import ranking_metrics
 from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, option
-from bertsmith.io.files import Reading, bare_suffix, json_object, read_documents, read_lines
-from bertsmith.io.memory import InMemory, Source, Texts, as_file, is_path
-from bertsmith.io.records import missing_column
-from bertsmith.io.tables import read_table
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.delimited import missing_column_hint
+from bertsmith.io.documents import Reading, read_documents
+from bertsmith.io.sources import Source, Texts, to_source
+from bertsmith.io.tables import Row, Table, json_rows, read_table, text_of
+from bertsmith.io.text_io import read_lines
 from bertsmith.retrieval.index import TextRow
 from bertsmith.tasks.retrieval_queries import is_query_file, read_queries
 
 _IDS = ("_id", "id")
 
 
-def source_of(texts: Any, name: str = "texts") -> str | Path:
-    """A path as it is; a list of texts, a column or a table in memory under a name."""
-    if is_path(texts):
-        return Path(texts)
+def source_of(texts: Any, name: str = "texts") -> Path | Table:
+    """Return a path as it is, and a list of texts, a column, or a table in memory as a table."""
     if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
         return Texts(texts, name)
-    return as_file(texts, name, lambda width: ["text"])
+    source = to_source(texts, name, lambda width: ["text"])
+    return Path(source) if isinstance(source, str) else source
 
 
 def text_rows(
@@ -33,25 +33,33 @@ def text_rows(
     id_column: str | None = None,
     encoding: str | None = None,
 ) -> Iterator[TextRow]:
-    """The rows of a .jsonl, .csv, .tsv or .parquet with the texts of a column ("text" if none is named) and their
-    ids ("_id" or "id" where there is one, else their lines); the lines of any other file; of queries with passages
-    (.jsonl, SQuAD's .json) the passages, each once. InputError with its place for what is amiss."""
+    """Yield the texts of a source with their ids.
+
+    Args:
+        source: A .jsonl, .csv, .tsv, or .parquet file, or data in memory: the texts of a column. Queries with
+            passages (.jsonl, SQuAD's .json): the passages, each once. Any other file: its lines.
+        text_column: The column of the texts, by default "text".
+        id_column: The column of the ids, by default "_id" or "id" if there is one, else the number of the row.
+        encoding: The encoding of a file that is not UTF-8.
+    """
     file = source_of(source)
-    suffix = bare_suffix(file)
-    if text_column is None and not isinstance(file, InMemory) and is_query_file(file, encoding):
+    suffix = "" if isinstance(file, Table) else format_suffix(file)
+    column = text_column or "text"
+    if text_column is None and not isinstance(file, Table) and is_query_file(file, encoding):
         yield from _passages(file, encoding)
-    elif suffix == ".jsonl":
-        yield from _of_jsonl(file, text_column or "text", id_column, encoding)
+    elif isinstance(file, Table) or suffix == ".jsonl":
+        for row in json_rows(file, encoding):
+            yield _text_row(row, column, id_column)
     elif suffix in (".csv", ".tsv"):
         table = read_table(file, encoding=encoding)
-        texts = table.column(text_column or "text", "text_column")
-        known = id_column or next((name for name in _IDS if name in table.columns), None)
-        ids = table.column(known, "id_column") if known else None
-        for i, row in enumerate(table):
-            yield TextRow(texts[i], f"{file}:{row.line}", ids[i] if ids else str(row.line))
+        texts = table.texts(column, "text_column")
+        ids = id_column or next((name for name in _IDS if name in table.columns), None)
+        numbers = table.texts(ids, "id_column") if ids else [str(row.line) for row in table]
+        for row, text, name in zip(table, texts, numbers, strict=True):
+            yield TextRow(text, row.location, name)
     elif suffix == ".parquet":
-        for document in read_documents([file], Reading("line", text_column or "text")):
-            yield TextRow(document.text, document.place, document.place.rpartition(":")[2])
+        for document in read_documents([file], Reading("line", column)):
+            yield TextRow(document.text, document.location, document.location.rpartition(":")[2])
     else:
         if text_column is not None:
             raise InputError(
@@ -71,38 +79,35 @@ def rows_of_lines(lines: Iterable[tuple[str, str]]) -> Iterator[TextRow]:
         yield TextRow(text, place, place.rpartition(":")[2])
 
 
-def _of_jsonl(
-    file: str | Path, column: str, id_column: str | None, encoding: str | None
-) -> Iterator[TextRow]:
-    for number, line in read_lines(file, encoding):
-        if not line or line.isspace():
-            continue
-        row, place = json_object(file, number, line), f"{file}:{number}"
-        if column not in row:
-            raise InputError(
-                "field_missing",
-                f"the field '{column}' is missing",
-                location=place,
-                argument="text_column",
-                hint=missing_column(column, list(row), "text_column", word="keys"),
-            )
-        if not isinstance(text := row[column], str):
-            raise InputError(
-                "not_a_string",
-                f"the field '{column}' is not a string, but {json.dumps(text)[:60]}",
-                location=place,
-                hint="write each text as a string in quotes, or remove the line",
-            )
-        if id_column is not None and row.get(id_column) is None:
-            raise InputError(
-                "field_missing",
-                f"the field '{id_column}' is missing",
-                location=place,
-                argument="id_column",
-                hint=f"name another {option('id_column')}",
-            )
-        known = [id_column] if id_column else _IDS
-        yield TextRow(text, place, next((str(row[k]) for k in known if row.get(k) is not None), str(number)))
+def _text_row(row: Row, column: str, id_column: str | None) -> TextRow:
+    if column not in row.values:
+        raise InputError(
+            "field_missing",
+            f"the field '{column}' is missing",
+            location=row.location,
+            argument="text_column",
+            hint=missing_column_hint(column, list(row.values), "text_column", unit="keys"),
+        )
+    text = row.values[column]
+    if not isinstance(text, str):
+        raise InputError(
+            "not_a_string",
+            f"the field '{column}' is not a string, but {text_of(text)[:60] or 'null'}",
+            location=row.location,
+            hint="write each text as a string in quotes, or remove the line",
+        )
+    if id_column is not None and row.values.get(id_column) is None:
+        raise InputError(
+            "field_missing",
+            f"the field '{id_column}' is missing",
+            location=row.location,
+            argument="id_column",
+            hint=f"name another {option('id_column')}",
+        )
+    ids = (row.values.get(name) for name in ([id_column] if id_column else _IDS))
+    return TextRow(
+        text, row.location, next((str(value) for value in ids if value is not None), str(row.line))
+    )
 
 
 def _passages(file: str | Path, encoding: str | None) -> Iterator[TextRow]:

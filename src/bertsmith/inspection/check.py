@@ -14,8 +14,10 @@ from bertsmith.formatting import format_percent, pluralize
 from bertsmith.inspection.output_files import check_output_file, report_write_errors
 from bertsmith.instances.settings import MEAN_FILL_RATIO, TOKEN_REPETITION
 from bertsmith.io import atomic
-from bertsmith.io.files import Reading, find_files
-from bertsmith.io.memory import Sources, as_files, size_of
+from bertsmith.io.documents import Reading
+from bertsmith.io.folders import find_files
+from bertsmith.io.sources import Sources, size_of, to_sources
+from bertsmith.io.tables import Table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import preset
 from bertsmith.models.parameter_count import count_parameters, flops_per_token
@@ -90,14 +92,14 @@ def check_corpus(
         check_output_file(html, "html")
     if tokenizer is not None and not isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizer.load(tokenizer)
-    options, files = with_keywords(options or CheckOptions(), keywords, check_corpus), as_files(files)
+    options, files = with_keywords(options or CheckOptions(), keywords, check_corpus), to_sources(files)
     report = check_files(
-        files, options, tokenizer=tokenizer, against=as_files(against, "against"), progress=progress
+        files, options, tokenizer=tokenizer, against=to_sources(against, "against"), progress=progress
     )
     if preset_name is None:
         preset_name = "bert-mini-chinese" if report["language"] == "zh" else "bert-mini-uncased"
     config = preset(preset_name, **({"vocab_size": tokenizer.vocab_size} if tokenizer is not None else {}))
-    report["forecast"] = forecast(report, config, preset_name, epochs, benchmark, options.sample)
+    report["forecast"] = forecast(report, config, preset_name, epochs, benchmark, options.sample, files)
     if html is not None:
         from bertsmith.reports.corpus import corpus_page
 
@@ -106,7 +108,9 @@ def check_corpus(
     return Report(report, display_keys=("findings", "forecast"))
 
 
-def hard_wrap_warning(files: Sequence[str | Path], reading: Reading, language: str | None) -> str | None:
+def hard_wrap_warning(
+    files: Sequence[str | Path | Table], reading: Reading, language: str | None
+) -> str | None:
     """Return a warning if lines at the beginning of the first files are hard-wrapped, else None."""
     options = CheckOptions(reading, language, sample=_SAMPLE_BYTES)
     for fault in check_files(find_files(files)[:_SAMPLE_FILES], options)["structure"]["faults"]:
@@ -122,6 +126,7 @@ def forecast(
     epochs: float,
     benchmark: bool,
     sample: int | None,
+    sources: Sequence[str | Path | Table] = (),
 ) -> dict[str, Any]:
     """Estimate the tokens, bytes of shards, updates, and seconds of training on a corpus.
 
@@ -132,12 +137,13 @@ def forecast(
         epochs: The number of epochs.
         benchmark: Also estimate the seconds, by a measurement on this machine.
         sample: The bytes that the check was limited to; the estimate is extrapolated from them.
+        sources: The corpus, for its size.
 
     Returns:
         The estimates, and in `rests_on` their basis.
     """
     tokenizer_report = report.get("tokenizer")
-    scale, coverage = _scale(report, sample)
+    scale, coverage = _scale(report, sample, sources)
     tokens = round((tokenizer_report["tokens"] if tokenizer_report else _estimate_tokens(report)) * scale)
     bytes_per_token = 2 if config.vocab_size <= 1 << 16 else 4
     documents = report["documents"]
@@ -195,13 +201,15 @@ def _estimate_update_seconds(config: ModelConfig, settings: TrainSettings) -> tu
     )
 
 
-def _scale(report: dict[str, Any], sample: int | None) -> tuple[float, str]:
+def _scale(
+    report: dict[str, Any], sample: int | None, sources: Sequence[str | Path | Table]
+) -> tuple[float, str]:
     """Return the factor by which to extrapolate from a sample, and a description of the text that this covers."""
     if sample is None or not any(limit.startswith("a sample") for limit in report["limits"]):
         return 1.0, "the whole corpus"
     if any(file.lower().endswith(_COMPRESSED) for file in report["files"]):
         return 1.0, "only the sample: the size of the text in compressed files is unknown until they are read"
-    total = sum(size_of(file) for file in report["files"])
+    total = sum(size_of(source) for source in find_files(sources))
     scale = max(1.0, total / max(1, report["bytes"]))
     return scale, "the whole corpus, from the sample by the size of the files"
 

@@ -13,8 +13,8 @@ from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.errors import InputError, option
 from bertsmith.inspection.output_files import check_output_file, report_write_errors
 from bertsmith.io import atomic
-from bertsmith.io.files import Reading
-from bertsmith.io.memory import Sources, as_files
+from bertsmith.io.documents import Reading
+from bertsmith.io.sources import Sources, to_sources
 from bertsmith.notebook import Report
 from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -79,7 +79,7 @@ def inspect_tokenizers(
     }
     reading = with_keywords(reading, keywords, inspect_tokenizers)
     report = compare_tokenizers(
-        as_files(files),
+        to_sources(files),
         loaded,
         reading=reading,
         max_bytes=limit,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bertsmith.errors import InputError, MachineError
-from bertsmith.io.compressed import check_name
+from bertsmith.io.compression import check_name
 from bertsmith.suggestions import not_found_error
 
 

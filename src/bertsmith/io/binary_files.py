@@ -1,13 +1,12 @@
-"""Files that are no text, known by their first bytes: each with what it is and how its text is had.
+"""Recognize files that are not text by their first bytes, and give a hint how to get their text.
 
-A file is judged by what is in it, not by its name: a PDF called .txt is a PDF.
+The content decides and not the name: a PDF called .txt is a PDF.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bertsmith.io.compressed import FileFault
 from bertsmith.io.encodings import is_binary
 
 _OFFICE = "open it in Word or LibreOffice and save it as plain text (.txt, UTF-8)"
@@ -15,7 +14,7 @@ _SHEET = "open it in Excel or LibreOffice and save it as CSV UTF-8 (.csv)"
 _UNPACK = "unpack it first"
 _LEAVE = "leave it out"
 _PDF = "take its text out first: pdftotext FILE.pdf FILE.txt"
-_KINDS: tuple[tuple[bytes, str, str], ...] = (
+_FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (b"%PDF-", "a PDF", _PDF),
     (b"{\\rtf", "an RTF document", _OFFICE),
     (
@@ -41,7 +40,7 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (b"\x7fELF", "a program", _LEAVE),
     (b"\x93NUMPY", "a NumPy array", _LEAVE),
 )
-# The names of the members of a zip, which are not compressed, show what kind of file it is.
+# The names of a zip's members, which are not compressed, show its format.
 _ZIPPED: tuple[tuple[bytes, str, str], ...] = (
     (b"mimetypeapplication/vnd.oasis.opendocument.text", "an OpenDocument text (.odt)", _OFFICE),
     (b"mimetypeapplication/vnd.oasis.opendocument.spreadsheet", "an OpenDocument sheet (.ods)", _SHEET),
@@ -68,30 +67,35 @@ _NEVER_TEXT = {
 # fmt: on
 
 
-def how_to_read(kinds: Iterable[str]) -> str:
-    """What to do to have the text of files of other suffixes (`.log`, `.log.gz`), as far as they have one."""
-    suffixes = {kind: kind.split(".")[1] for kind in kinds if kind.startswith(".")}
-    documents = [kind for kind, suffix in suffixes.items() if suffix in _DOCUMENTS]
-    sheets = [kind for kind, suffix in suffixes.items() if suffix in _SHEETS]
-    plain = [kind for kind, suffix in suffixes.items() if suffix not in {*_DOCUMENTS, *_SHEETS, *_NEVER_TEXT}]
-    told = [f"save {', '.join(documents)} as plain text (.txt, UTF-8)"] * bool(documents)
-    told += [f"save {', '.join(sheets)} as CSV UTF-8 (.csv)"] * bool(sheets)
-    told += [f"name {', '.join(plain)} files one by one to read them as plain text"] * bool(plain)
-    return "; ".join(told)
+def skipped_files_hint(suffixes: Iterable[str]) -> str:
+    """Return a hint how to read files with other suffixes (`.log`, `.log.gz`); "" if they contain no text."""
+    formats = {suffix: suffix.split(".")[1] for suffix in suffixes if suffix.startswith(".")}
+    documents = [suffix for suffix, name in formats.items() if name in _DOCUMENTS]
+    sheets = [suffix for suffix, name in formats.items() if name in _SHEETS]
+    others = [name for name, last in formats.items() if last not in {*_DOCUMENTS, *_SHEETS, *_NEVER_TEXT}]
+    hints = [
+        (documents, "save {} as plain text (.txt, UTF-8)"),
+        (sheets, "save {} as CSV UTF-8 (.csv)"),
+        (others, "name {} files one by one to read them as plain text"),
+    ]
+    return "; ".join(hint.format(", ".join(names)) for names, hint in hints if names)
 
 
-def not_text(path: str, head: bytes, *, wide: bool = False) -> FileFault | None:
-    """What is wrong with a file that begins with `head`, where it is no text. wide: its letters hold NULs."""
-    found = next(((what, remedy) for start, what, remedy in _KINDS if head.startswith(start)), None)
+def describe_binary(head: bytes, *, is_wide: bool = False) -> tuple[str, str] | None:
+    """Return a description and a hint for a file that begins with `head`; None if it is text.
+
+    Args:
+        head: The first bytes of the file.
+        is_wide: True for UTF-16 and UTF-32, whose letters contain NULs.
+    """
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        found = next(
-            ((what, remedy) for name, what, remedy in _ZIPPED if name in head), ("a zip archive", _UNPACK)
-        )
+        members = ((what, hint) for name, what, hint in _ZIPPED if name in head)
+        return next(members, ("a zip archive", _UNPACK))
     if head[257:262] == b"ustar":
-        found = "a tar archive", _UNPACK
-    if found is None and not wide and is_binary(head):
-        found = "binary", f"leave it out; to see what it is, run: file {path}"
-    if found is None:
-        return None
-    what, remedy = found
-    return FileFault("not_text", f"this file is {what}, not text", location=path, hint=remedy, raw=head)
+        return "a tar archive", _UNPACK
+    for magic, what, hint in _FORMATS:
+        if head.startswith(magic):
+            return what, hint
+    if not is_wide and is_binary(head):
+        return "binary", "leave it out; to see what it is, run: file {path}"
+    return None

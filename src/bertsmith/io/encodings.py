@@ -1,30 +1,26 @@
-"""The encoding of a file: what its first bytes say, what a person said, and a guess for the remedy.
+"""Detect and guess the encodings of text files.
 
-UTF-8 unless said otherwise, and never decoded by a guess. A file in the encoding that was named becomes a stream
-of UTF-8, so that lines and places are found in one way. A byte that the encoding does not know becomes half a
-character (three bytes that UTF-8 forbids), by which its line and column are found further on.
+Text is UTF-8 unless its byte order mark or the user says otherwise; a guess is only a hint in an error message.
 """
 
 from __future__ import annotations
 
 import codecs
 import difflib
-from collections.abc import Iterator
 from contextlib import suppress
 from encodings import aliases
 
 from bertsmith.errors import InputError, option
-from bertsmith.io.compressed import FileFault
 
-_MARKS = {
+_BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16's, which begins the same
     codecs.BOM_UTF32_BE: "utf-32-be",
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
     codecs.BOM_UTF8: "utf-8",
 }
-# Names that stand for the larger encoding in practice: the Encoding Standard of web browsers reads them so, too.
-_LARGER = {
+# In practice these names mean the larger encoding; the Encoding Standard of web browsers says so too.
+_SUPERSETS = {
     "utf-8-sig": "utf-8",
     "ascii": "utf-8",
     "iso8859-1": "cp1252",
@@ -33,240 +29,209 @@ _LARGER = {
     "shift_jis": "cp932",
     "euc_kr": "cp949",
 }
-_NO_TEXT = ("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape")
-# What is worth a guess; charset-normalizer knows a hundred, and confuses the rare ones with these.
-_COMMON = [*(f"cp{number}" for number in range(1250, 1258)), "iso8859_2", "koi8_r", "cp437", "cp850", "cp866"]
-_OF_SEVERAL = ["gb18030", "big5", "cp932", "euc_jp", "cp949"]  # bytes a character
-_COMMON += ["mac_roman", *_OF_SEVERAL]
-# What people have and mistype; of names equally near, the earlier one is likelier.
-_USUAL = ["cp1252", "cp1251", "gb18030", "utf-16", "shift-jis", "latin-1", "utf-8", "cp1250", "gbk", "big5"]
-_USUAL += ["euc-jp", "euc-kr", "koi8-r", "iso-8859-1", "iso-8859-2", "iso-8859-15", "cp932", "cp949"]
-_NEAR = 0.75  # difflib's ratio
-_SAMPLE = 1 << 14  # bytes that a guess looks at
-_MOST_STRANGE = 0.5  # of a western text: what is not ASCII
-_WESTERN = set("àáâãäåæçèéêëìíîïñòóôõöøœùúûüßÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØŒÙÚÛÜ’")
-_BESIDE_WORDS = set("“”„‘‚–—…•«»‹›€£§°©®™·¡¿ªº´\xa0")
-_CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\t\n\v\f\r\x1b"})
-_FEWEST = 4  # control characters: fewer say nothing in a short text
-_NULLS, _STRANGE = (
-    0.1,
-    0.02,
-)  # shares of NULs, and of control characters in what is not UTF-8, that no text has
-_FEW_NULLS = 0.1  # of the bytes of UTF-16 that distinguish the letters of a script
-_KANA = 0.3  # of the text's two-byte characters; Chinese and Korean have none
-_PROOF = 8  # continuation bytes: fewer do not distinguish UTF-8 from another multibyte encoding
+_NOT_FOR_FILES = ("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape")
+# charset-normalizer knows a hundred encodings, and takes texts in these for texts in rare ones.
+_MULTIBYTE = ["gb18030", "big5", "cp932", "euc_jp", "cp949"]
+_COMMON = [*(f"cp{page}" for page in range(1250, 1258)), "iso8859_2", "koi8_r", "cp437", "cp850", "cp866"]
+_COMMON += ["mac_roman", *_MULTIBYTE]
+# Names that users misspell, the most likely first.
+_USUAL_NAMES = [
+    "cp1252",
+    "cp1251",
+    "gb18030",
+    "utf-16",
+    "shift-jis",
+    "latin-1",
+    "utf-8",
+    "cp1250",
+    "gbk",
+    "big5",
+]
+_USUAL_NAMES += ["euc-jp", "euc-kr", "koi8-r", "iso-8859-1", "iso-8859-2", "iso-8859-15", "cp932", "cp949"]
+_MIN_SIMILARITY = 0.75  # difflib's ratio
+_GUESS_BYTES = 1 << 14
+_WIDE_BYTES = 1 << 12
+_WESTERN_LETTERS = set("àáâãäåæçèéêëìíîïñòóôõöøœùúûüßÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØŒÙÚÛÜ’–—")
+_WESTERN_SIGNS = set("“”„‘‚…•«»‹›€£§°©®™·¡¿ªº´\xa0")  # not between letters
+_MAX_NON_ASCII_RATIO = 0.5  # of the characters of a text in cp1252
+_MAX_ACCENT_RATIO = 0.3  # of its letters
+_CONTROL_CHARACTERS = bytes({*range(0x20), 0x7F} - {*b"\t\n\v\f\r\x1b"})
+_MIN_CONTROLS = 4  # fewer control characters do not show that a short file is binary
+_MIN_NULL_RATIO, _MIN_CONTROL_RATIO = 0.1, 0.02  # of the bytes of a binary file
+_MAX_LETTER_NULL_RATIO = 0.1  # of the low bytes of UTF-16: "一" (U+4E00) and "가" (U+AC00) have one
+_MIN_KANA_RATIO = 0.3  # of the two-byte characters of Japanese; Chinese and Korean have none
+_MIN_CONTINUATION_BYTES = 8  # fewer do not tell UTF-8 from another multibyte encoding
 
 
-def known_encoding(name: str) -> str:
-    """The one name of an encoding of text. InputError for a name that is none."""
+def resolve_encoding(name: str) -> str:
+    """Return the canonical name of a text encoding. Raises `InputError` if there is no such encoding."""
     try:
-        found = codecs.lookup(name).name
-        "a".encode(found)  # others turn bytes into bytes
-        if found in _NO_TEXT or "\0" in name:
+        codec = codecs.lookup(name).name
+        "a".encode(codec)  # refuses codecs from bytes to bytes
+        if codec in _NOT_FOR_FILES or "\0" in name:
             raise LookupError
     except (LookupError, ValueError, UnicodeError):
-        meant = _meant(name.lower().replace("_", "-"))
+        similar = _similar_name(name.lower().replace("_", "-"))
         raise InputError(
             "unknown_encoding",
             f"there is no text encoding called {name!r}",
             argument="encoding",
-            hint=f"did you mean {meant!r}?"
-            if meant
-            else "known: utf-8, cp1252, utf-16, gb18030, shift_jis, …",
+            hint=f"did you mean {similar!r}?"
+            if similar
+            else "use utf-8, cp1252, utf-16, gb18030, shift_jis, or another encoding of Python",
         ) from None
-    return _LARGER.get(found, found)
+    return _SUPERSETS.get(codec, codec)
 
 
-def _meant(name: str) -> str | None:
-    """The usual encoding whose name is nearest, or else any that Python knows; None where none is near."""
+def _similar_name(name: str) -> str | None:
+    """Return the most similar name of an encoding, the usual ones first; None if none is similar."""
 
-    def alike(other: str) -> float:
+    def similarity(other: str) -> float:
         return difflib.SequenceMatcher(None, name, other).ratio()
 
-    usual = max(_USUAL, key=alike)
-    if alike(usual) >= _NEAR:
+    usual = max(_USUAL_NAMES, key=similarity)
+    if similarity(usual) >= _MIN_SIMILARITY:
         return usual
     names = {alias.replace("_", "-") for alias in (*aliases.aliases, *aliases.aliases.values())}
     return next(iter(difflib.get_close_matches(name, sorted(names), n=1)), None)
 
 
-def encoding_of(head: bytes, named: str | None) -> str:
-    """The encoding of a file that begins with `head`: that of its byte order mark, UTF-8 if it plainly is that,
-    else `named`; without `named` UTF-8."""
-    for mark, name in _MARKS.items():
+def detect_encoding(head: bytes, default: str | None) -> str:
+    """Return the encoding of a file that begins with `head`.
+
+    A byte order mark and plain UTF-8 take precedence over `default`; None stands for UTF-8.
+    """
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
         if head.startswith(mark):
-            return name
-    if named is None or named == "utf-8":
+            return encoding
+    if default is None or default == "utf-8":
         return "utf-8"
-    continued = _continuation_bytes(head)
-    if named.startswith(("utf-16", "utf-32")):
-        if continued is not None and not control_characters(head):
+    num_continuation = _count_continuation_bytes(head)
+    if default.startswith(("utf-16", "utf-32")):
+        if num_continuation is not None and not _count_controls(head):
             return "utf-8"
-        seen = wide_encoding(head)
-        return seen if seen and seen.startswith(named) else named if named[-1] == "e" else f"{named}-le"
-    one_byte = len(bytes(range(256)).decode(named, "replace")) == 256
-    least = 1 if one_byte else _PROOF
-    return "utf-8" if continued is not None and continued >= least else named
+        wide = detect_wide_encoding(head)
+        return (
+            wide if wide and wide.startswith(default) else default if default[-1] == "e" else f"{default}-le"
+        )
+    is_single_byte = len(bytes(range(256)).decode(default, "replace")) == 256
+    minimum = 1 if is_single_byte else _MIN_CONTINUATION_BYTES
+    return "utf-8" if num_continuation is not None and num_continuation >= minimum else default
 
 
-def wide_encoding(head: bytes) -> str | None:
-    """UTF-16 or UTF-32 without a mark, if the file begins so: it shows in NULs at every second byte, or at three
-    of four, and none beside them; a NUL now and then, or nothing else, is text."""
-    head = head[:4096]
+def detect_wide_encoding(head: bytes) -> str | None:
+    """Return UTF-16 or UTF-32, in its byte order, if the positions of NULs in `head` show it; else None."""
+    head = head[:_WIDE_BYTES]
     for width in (4, 2):
-        columns = [head[i : len(head) // width * width : width] for i in range(width)]
-        nulls = [column.count(0) for column in columns]
-        length = len(columns[0])
-        for letter, end in ((0, "le"), (width - 1, "be")):
-            others = [n for i, n in enumerate(nulls) if i != letter]
+        nulls = [head[i : len(head) // width * width : width].count(0) for i in range(width)]
+        length = len(head) // width
+        for letter, order in ((0, "le"), (width - 1, "be")):
+            others = [count for i, count in enumerate(nulls) if i != letter]
             if length >= 3 and nulls[letter] == 0 and min(others) > (0.8 if length < 16 else 0.4) * length:
-                return f"utf-{8 * width}-{end}"
-    return _wide_of_other_scripts(head)
+                return f"utf-{8 * width}-{order}"
+    return _detect_utf16_by_text(head)
 
 
-def _wide_of_other_scripts(head: bytes) -> str | None:
-    """UTF-16 of scripts whose only NULs are in line ends and blanks: it looks like control characters, but read so
-    can all be printed."""
-    if b"\0" not in head or control_characters(head) < max(_FEWEST, _STRANGE * len(head)):
+def _detect_utf16_by_text(head: bytes) -> str | None:
+    """Return UTF-16 if `head` decodes to printable text; NULs are rare in scripts other than Latin."""
+    if b"\0" not in head or _count_controls(head) < max(_MIN_CONTROLS, _MIN_CONTROL_RATIO * len(head)):
         return None
-    for name, letters in (("utf-16-le", head[::2]), ("utf-16-be", head[1::2])):
-        try:
-            text = head[: len(head) // 2 * 2].decode(name)
-        except UnicodeDecodeError:
-            continue
-        printable = sum(character.isprintable() or character in "\r\n\t\ufeff" for character in text)
-        few = letters.count(0) <= _FEW_NULLS * len(letters)  # "一" (U+4E00) and "가" (U+AC00) have one
-        if few and printable > 0.98 * len(text):
-            return name
+    for encoding, low_bytes in (("utf-16-le", head[::2]), ("utf-16-be", head[1::2])):
+        with suppress(UnicodeDecodeError):
+            text = head[: len(head) // 2 * 2].decode(encoding)
+            printable = sum(character.isprintable() or character in "\r\n\t\ufeff" for character in text)
+            has_few_nulls = low_bytes.count(0) <= _MAX_LETTER_NULL_RATIO * len(low_bytes)
+            if has_few_nulls and printable > 0.98 * len(text):
+                return encoding
     return None
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether no text begins so: a NUL or another control character now and then may stand in one."""
-    if head.count(0) >= max(_FEWEST, _NULLS * len(head)):
+    """Return True if a file that begins with `head` is not text; single control characters are allowed."""
+    if head.count(0) >= max(_MIN_CONTROLS, _MIN_NULL_RATIO * len(head)):
         return True
-    return (
-        control_characters(head) >= max(_FEWEST, _STRANGE * len(head)) and _continuation_bytes(head) is None
-    )
+    has_controls = _count_controls(head) >= max(_MIN_CONTROLS, _MIN_CONTROL_RATIO * len(head))
+    return has_controls and _count_continuation_bytes(head) is None
 
 
-def control_characters(head: bytes) -> int:
-    """How many bytes are control characters that texts seldom have."""
-    return len(head) - len(head.translate(None, _CONTROLS))
+def _count_controls(head: bytes) -> int:
+    return len(head) - len(head.translate(None, _CONTROL_CHARACTERS))
 
 
-def _continuation_bytes(head: bytes) -> int | None:
-    """Of the beginning of a file in UTF-8 how many bytes go on a character; None for another one."""
+def _count_continuation_bytes(head: bytes) -> int | None:
+    """Return the number of continuation bytes at the beginning of a UTF-8 file; None for another encoding."""
     try:
         return len(head) - len(codecs.getincrementaldecoder("utf-8")().decode(head))
     except UnicodeDecodeError:
         return None
 
 
-def as_utf8(path: str, blocks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
-    """The same text in UTF-8. FileFault where reading cannot go on: in UTF-16 and UTF-32 a fault shifts all."""
-    decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
-    line = 1
-    final = False
-    while not final:
-        block = next(blocks, b"")
-        final = not block
-        waiting, state = decoder.getstate()
-        fault: UnicodeDecodeError | None = None
-        try:
-            text = decoder.decode(block, final)
-        except UnicodeDecodeError as error:
-            fault = error
-            decoder.setstate((waiting, state))
-            text = decoder.decode(block[: max(0, error.start - len(waiting))])
-        line += text.count("\n")
-        if text:
-            yield text.encode("utf-8", "surrogatepass")
-        if fault is not None:
-            raise FileFault(
-                "decoding_failed",
-                f"from here on the file is not {encoding} ({fault.reason})",
-                location=f"{path}:{line}",
-                argument="encoding",
-                hint="check that the file is complete and that this is its encoding",
-            )
-
-
-def original(raw: bytes, encoding: str) -> bytes:
-    """A line as it stood in the file, of what `as_utf8` made of it."""
-    return (
-        raw
-        if encoding == "utf-8"
-        else raw.decode("utf-8", "surrogatepass").encode(encoding, "surrogateescape")
-    )
-
-
-def remedy_of(lines: bytes) -> str:
-    """What to do about lines that are not UTF-8: a guess at their encoding, with a word by which to judge it."""
+def encoding_hint(lines: bytes) -> str:
+    """Return a hint for lines that are not UTF-8: their likely encoding, with a word by which to judge it."""
     with suppress(UnicodeDecodeError):
         lines.decode("utf-8", "surrogatepass")
         return "it begins half a character (a surrogate), which UTF-8 does not have: write the whole one, or none"
     strange = [line for line in lines.split(b"\n") if not line.isascii()]
-    good = sum(_continuation_bytes(line) is not None for line in strange)
-    if 2 * good > len(strange):
+    bad = [line for line in strange if _count_continuation_bytes(line) is None]
+    if 2 * len(bad) < len(strange):
         return "the lines around it are UTF-8: correct this one, or remove it"
-    sample = b"\n".join(line for line in strange if _continuation_bytes(line) is None)[:_SAMPLE]
-    name = guessed_encoding(sample)
-    if name is None:
+    sample = b"\n".join(bad)[:_GUESS_BYTES]
+    encoding = guess_encoding(sample)
+    if encoding is None:
         return f"save it as UTF-8, or name its encoding, such as {option('encoding', 'cp1252')}"
-    words = sample.decode(name, "replace").split()
-    shown = next((word[:16] for word in words if not word.isascii() and word.isprintable()), "")
-    return f"it looks like {name}" + (f" ({shown!r})" if shown else "") + f": add {option('encoding', name)}"
+    words = sample.decode(encoding, "replace").split()
+    word = next((word[:16] for word in words if not word.isascii() and word.isprintable()), "")
+    example = f" ({word!r})" if word else ""
+    return f"it looks like {encoding}{example}: add {option('encoding', encoding)}"
 
 
-def guessed_encoding(sample: bytes) -> str | None:
-    """What a text that is not UTF-8 is likely to be in.
+def guess_encoding(sample: bytes) -> str | None:
+    """Return the likely encoding of a text that is not UTF-8; None if there is none.
 
-    Two are judged here: charset-normalizer takes English with typographic quotes for cp1250, French for cp1257,
-    and some Japanese for Korean. All others are its guess.
+    charset-normalizer takes English with typographic quotes for cp1250, French for cp1257, and some Japanese for
+    Korean; these are recognized here.
     """
-    if _is_western(sample):
-        return "cp1252"
-    whole = {name: len(found) for name in _OF_SEVERAL if (found := _without_torn_end(sample, name))}
-    for name in ("cp932", "euc_jp"):
-        if name in whole:
-            text = sample[: whole[name]].decode(name)
-            if 2 * sum("\u3041" <= character <= "\u30fe" for character in text) > _KANA * len(sample):
-                return name
     from charset_normalizer import from_bytes
 
-    for length in sorted({*whole.values()} or {len(sample)}, reverse=True):
+    if _is_western(sample):
+        return "cp1252"
+    lengths = {name: length for name in _MULTIBYTE if (length := _decodable_length(sample, name))}
+    for name in ("cp932", "euc_jp"):
+        if name in lengths:
+            kana = sum(
+                "\u3041" <= character <= "\u30fe" for character in sample[: lengths[name]].decode(name)
+            )
+            if 2 * kana > _MIN_KANA_RATIO * len(sample):
+                return name
+    for length in sorted({*lengths.values()} or {len(sample)}, reverse=True):
         if (best := from_bytes(sample[:length], cp_isolation=_COMMON).best()) is not None:
             return best.encoding
     return None
 
 
-def _without_torn_end(sample: bytes, name: str) -> bytes | None:
-    """A sample of an encoding of several bytes a character without the character that its end cuts through; None
-    where it is not of that encoding."""
-    decoder = codecs.getincrementaldecoder(name)()
+def _decodable_length(sample: bytes, encoding: str) -> int:
+    """Return the bytes of a sample without a character that its end cuts through; 0 for another encoding."""
+    decoder = codecs.getincrementaldecoder(encoding)()
     try:
         decoder.decode(sample)
     except UnicodeDecodeError:
-        return None
-    return sample[: len(sample) - len(decoder.getstate()[0])]
+        return 0
+    return len(sample) - len(decoder.getstate()[0])
 
 
 def _is_western(sample: bytes) -> bool:
-    """Whether this is cp1252: letters of western languages, a few among many without accents, and the signs of
-    typography, which do not stand inside of words."""
+    """Return True if a sample in cp1252 has few accented letters, all western, and signs outside of words."""
     try:
         text = sample.decode("cp1252")
     except UnicodeDecodeError:
         return False
-    fit = strange = letters = accents = 0
-    for before, character, behind in zip(" " + text, text, text[1:] + " ", strict=False):
-        letters += character.isalpha()
-        if character.isascii():
-            continue
-        strange += 1
-        accents += character.isalpha()
-        inside = before.isalpha() and behind.isalpha()
-        fit += character in _WESTERN or (character in _BESIDE_WORDS and not inside) or character in "–—"
-    few = strange <= _MOST_STRANGE * len(text) and accents <= 0.3 * letters
-    return strange > 0 and fit >= 0.95 * strange and few
+    neighbors = zip(" " + text, text, text[1:] + " ", strict=False)
+    non_ascii = [(before, c, after) for before, c, after in neighbors if not c.isascii()]
+    plausible = sum(
+        c in _WESTERN_LETTERS or (c in _WESTERN_SIGNS and not (before.isalpha() and after.isalpha()))
+        for before, c, after in non_ascii
+    )
+    num_accents, num_letters = sum(c.isalpha() for _, c, _ in non_ascii), sum(map(str.isalpha, text))
+    if len(non_ascii) > _MAX_NON_ASCII_RATIO * len(text) or num_accents > _MAX_ACCENT_RATIO * num_letters:
+        return False
+    return bool(non_ascii) and plausible >= 0.95 * len(non_ascii)

@@ -1,6 +1,6 @@
-"""Which files some paths name, and what the readers left out on their way: for people, and for records.
+"""Find the text files of a corpus in folders and globs, and count the files that are skipped.
 
-In a folder the suffix says what is text; a file without one is looked into. What is passed over is counted.
+The suffix shows whether a file is text; a file without one is read at its beginning.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
-from bertsmith.io.binary_files import not_text
-from bertsmith.io.compressed import FileFault, bare_suffix, check_name, is_compressed, read_blocks
-from bertsmith.io.encodings import encoding_of, wide_encoding
-from bertsmith.io.memory import InMemory
+from bertsmith.io.binary_files import describe_binary
+from bertsmith.io.compression import FileError, check_name, format_suffix, is_compressed, read_blocks
+from bertsmith.io.encodings import detect_encoding, detect_wide_encoding
+from bertsmith.io.tables import Table
 from bertsmith.suggestions import not_found_error
 
-_TEXTS = {".txt", ".text", ".md", ".markdown", ".rst"}
-_FORMS = {*_TEXTS, ".jsonl", ".csv", ".tsv", ".parquet"}
+_SUFFIXES = {".txt", ".text", ".md", ".markdown", ".rst", ".jsonl", ".csv", ".tsv", ".parquet"}
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9_+~-]{0,9}")  # `chapter.1` and `Mr. Smith` have none
-_WORDS, _LONGEST_NAME = 5, 255  # words and characters from which on a path that is not there is a text
-_SHOWN = 60  # characters of it in a message
-_NAMED = 8  # kinds of files, and files, that a sentence names
+_MIN_TEXT_WORDS, _MAX_NAME_CHARACTERS = 5, 255  # a missing path with more is a text
+_MAX_SHOWN_CHARACTERS = 60
+_MAX_NAMES = 8  # in a message
 
 
 @dataclass
-class Notes:
-    """What readers left out or found out by themselves.
+class CorpusNotes:
+    """Notes on the files of a corpus.
 
-    skipped: files of folders by suffix, or by what else they are; hidden: entries whose name begins with a dot;
-    empty: files without any text; delimiters: of tables whose header told it, by file.
+    Attributes:
+        skipped: The number of skipped files of folders by suffix, or by another reason.
+        hidden: The number of entries whose name begins with a dot.
+        empty: The files without any text.
+        delimiters: The delimiters that were recognized by headers, by file.
     """
 
     skipped: Counter[str] = field(default_factory=Counter)
@@ -45,161 +47,154 @@ class Notes:
     delimiters: dict[str, str] = field(default_factory=dict)
 
     def sentences(self) -> list[str]:
-        """For people; hidden files are no news."""
-        told = []
+        """Return a sentence for each note except for hidden files."""
+        sentences = []
         if self.skipped:
-            told.append(f"skipped {pluralize(self.skipped.total(), 'file')}: {self.kinds()}")
+            sentences.append(f"skipped {pluralize(self.skipped.total(), 'file')}: {self.skipped_names()}")
         if self.empty:
-            number = "1 file has" if len(self.empty) == 1 else f"{len(self.empty):,} files have"
-            told.append(f"{number} no text: {_some(list(self.empty))}")
+            files = pluralize(len(self.empty), "file has", "files have")
+            sentences.append(f"{files} no text: {_join(list(self.empty))}")
         for delimiter in sorted(set(self.delimiters.values())):
-            files = [file for file, found in self.delimiters.items() if found == delimiter]
-            told.append(f"columns are separated by {delimiter!r}, as the header shows: {_some(files)}")
-        return told
+            names = [file for file, other in self.delimiters.items() if other == delimiter]
+            sentences.append(f"columns are separated by {delimiter!r}, as the header shows: {_join(names)}")
+        return sentences
 
-    def kinds(self) -> str:
-        """The files skipped: "7 .png, 5 .py"."""
-        ordered = self.by_number().items()
-        return _some(
-            [f"{n:,} {kind}" if kind[0] == "." else pluralize(n, kind) for kind, n in ordered], "kinds more"
-        )
+    def skipped_names(self) -> str:
+        """Return the skipped files as text: "7 .png, 5 .py"."""
+        counts = self.skipped_counts().items()
+        names = [f"{n:,} {name}" if name[0] == "." else pluralize(n, name) for name, n in counts]
+        return _join(names, "kinds more")
 
-    def record(self) -> dict[str, Any]:
-        """Plain values, for reports."""
-        return {"skipped": self.by_number(), "hidden": self.hidden, "empty": list(self.empty)}
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for reports."""
+        return {"skipped": self.skipped_counts(), "hidden": self.hidden, "empty": list(self.empty)}
 
-    def by_number(self) -> dict[str, int]:
-        """The files skipped by kind, the most frequent first; the same for the same folders."""
-        return dict(sorted(self.skipped.items(), key=lambda kind: (-kind[1], kind[0])))
+    def skipped_counts(self) -> dict[str, int]:
+        """Return the number of skipped files by suffix, the most frequent first."""
+        return dict(sorted(self.skipped.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _some(names: Sequence[str], others: str = "more") -> str:
-    if len(names) <= _NAMED + 1:
+def _join(names: Sequence[str], unit: str = "more") -> str:
+    if len(names) <= _MAX_NAMES + 1:
         return ", ".join(names)
-    return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED:,} {others}"
+    return f"{', '.join(names[:_MAX_NAMES])} and {len(names) - _MAX_NAMES:,} {unit}"
 
 
-def find_files(paths: Sequence[str | Path], notes: Notes | None = None) -> list[str | Path]:
-    """The files that some paths name, in order: files as they are, of a folder all that hold text, however deep,
-    of a glob (`**` too) all.
+def find_files(
+    sources: Sequence[str | Path | Table], notes: CorpusNotes | None = None
+) -> list[str | Path | Table]:
+    """Return the files of paths, folders, and globs (with `**`), in order; tables stay.
 
-    In a folder text is what has a known suffix (.txt, .text, .md, .markdown, .rst, .jsonl, .ndjson, .csv, .tsv,
-    .parquet, and compressed), and a file without suffix whose first bytes are text; the others are counted in
-    `notes`. Files of a folder or glob are sorted, and what is hidden (`.name`) is left out. What is in memory
-    stays. Raises `InputError` for a path with nothing there, a folder or glob without a file, a file that is named
-    twice, and a name that is not UTF-8.
+    A folder's text files have a known suffix (.txt, .text, .md, .markdown, .rst, .jsonl, .ndjson, .csv, .tsv,
+    .parquet, and compressed), or none and text at their beginning; `notes` counts the others. Files of a folder or
+    glob are sorted, without hidden ones (`.name`).
+
+    Raises:
+        InputError: A path does not exist, a folder or glob has no file, a file is named twice, or a name is not
+            UTF-8.
     """
-    notes = notes if notes is not None else Notes()
-    files: list[str | Path] = []
+    notes = notes if notes is not None else CorpusNotes()
+    files: list[str | Path | Table] = []
     seen: set[str] = set()
-    for path in paths:
-        check_name(path)
-        for file in [path] if isinstance(path, InMemory) else _named(path, notes):
+    for source in sources:
+        check_name(source)
+        for file in [source] if isinstance(source, Table) else _expand(source, notes):
             check_name(file)
-            name = os.path.abspath(file)
+            name = os.path.abspath(str(file))
             if name in seen:
-                raise InputError(
-                    "duplicate_file", "this file is named twice", location=file, hint="name each file once"
-                )
+                message, hint = "this file is named twice", "name each file once"
+                raise InputError("duplicate_file", message, location=file, hint=hint)
             seen.add(name)
             files.append(file)
     return files
 
 
-def _named(path: str | Path, notes: Notes) -> list[Path]:
+def _expand(path: str | Path, notes: CorpusNotes) -> list[Path]:
+    """Return the files of a path, folder, or glob."""
     if os.path.isdir(path):
-        walk = Notes()
-        found = _in_folder(path, walk)
-        if not found:
-            skipped = f" (skipped: {walk.kinds()})" if walk.skipped else ""
+        folder_notes = CorpusNotes()
+        files = _walk(path, folder_notes)
+        if not files:
+            skipped = f" (skipped: {folder_notes.skipped_names()})" if folder_notes.skipped else ""
             raise InputError(
                 "no_files",
                 f"there is no .txt, .md, .jsonl, .csv, .tsv, or .parquet in this folder{skipped}",
                 location=path,
                 hint=f"name files with another suffix: {path}/*",
             )
-        notes.skipped += walk.skipped
-        notes.hidden += walk.hidden
-        return found
+        notes.skipped += folder_notes.skipped
+        notes.hidden += folder_notes.hidden
+        return files
     try:
         os.stat(path)
+        return [Path(path)]
     except (FileNotFoundError, NotADirectoryError, ValueError):
         pass
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise _absent(path) from None
-        return [Path(path)]  # opening it raises the error
-    else:
-        return [Path(path)]
+            raise _missing_error(path) from None
+        return [Path(path)]  # Opening it raises the error.
     if not glob.has_magic(str(path)):
-        raise _absent(path)
-    found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
-    if not found:
-        raise _absent(path, "no file has such a name")
-    return found
+        raise _missing_error(path)
+    files = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
+    if not files:
+        raise _missing_error(path, is_pattern=True)
+    return files
 
 
-def _absent(path: str | Path, of_pattern: str = "") -> InputError:
-    """Return the error for a path or a pattern that names no file; a text in place of a path is shortened."""
+def _missing_error(path: str | Path, *, is_pattern: bool = False) -> InputError:
+    """Return the error for a path or pattern of no file, or for a text in place of a path."""
     name = str(path)
-    if len(name.split()) < _WORDS and "\n" not in name and len(name) <= _LONGEST_NAME:
-        if not of_pattern:
+    message = "no file has such a name" if is_pattern else "no such file"
+    if len(name.split()) < _MIN_TEXT_WORDS and "\n" not in name and len(name) <= _MAX_NAME_CHARACTERS:
+        if not is_pattern:
             return not_found_error(path)
-        return InputError("no_match", of_pattern, location=name, hint="check the pattern")
+        return InputError("no_match", message, location=name, hint="check the pattern")
     line = " ".join(name.split())
-    shown = line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…"
-    return InputError(
-        "not_found",
-        of_pattern or "no such file",
-        location=shown,
-        hint="check the path; in Python, pass texts themselves as bertsmith.Texts(docs)",
-    )
+    location = line if len(line) <= _MAX_SHOWN_CHARACTERS else f"{line[: _MAX_SHOWN_CHARACTERS - 1]}…"
+    hint = "check the path; in Python, pass texts themselves as bertsmith.Texts(docs)"
+    return InputError("not_found", message, location=location, hint=hint)
 
 
-def _in_folder(folder: str | Path, notes: Notes) -> list[Path]:
-    def refused(error: OSError) -> None:
-        raise InputError(
-            "permission_denied",
-            "this folder may not be read",
-            location=error.filename,
-            hint="check its permissions",
-        ) from None
+def _walk(root: str | Path, notes: CorpusNotes) -> list[Path]:
+    """Return the text files below a folder, sorted."""
 
-    found: list[Path] = []
-    for place, folders, names in os.walk(folder, onerror=refused):
-        notes.hidden += sum(name.startswith(".") for name in (*folders, *names))
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        linked = sum(os.path.islink(os.path.join(place, name)) for name in folders)
-        if linked:
-            notes.skipped["linked folder"] += linked
-        for name in names:
-            if not name.startswith("."):
-                file = Path(place, name)
-                if (kind := _other_kind(file)) is None:
-                    found.append(file)
-                else:
-                    notes.skipped[kind] += 1
-    return sorted(found)
+    def refuse(error: OSError) -> None:
+        message, hint = "this folder may not be read", "check its permissions"
+        raise InputError("permission_denied", message, location=error.filename, hint=hint) from None
+
+    files: list[Path] = []
+    for folder, subfolders, names in os.walk(root, onerror=refuse):
+        notes.hidden += sum(name.startswith(".") for name in (*subfolders, *names))
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        if num_links := sum(os.path.islink(os.path.join(folder, name)) for name in subfolders):
+            notes.skipped["linked folder"] += num_links
+        for file in (Path(folder, name) for name in names if not name.startswith(".")):
+            if (reason := _skip_reason(file)) is None:
+                files.append(file)
+            else:
+                notes.skipped[reason] += 1
+    return sorted(files)
 
 
-def _other_kind(file: Path) -> str | None:
-    """What a file of a folder is, if it is not to be read."""
+def _skip_reason(file: Path) -> str | None:
+    """Return the suffix of a file that is not text, or another reason to skip it; None for text."""
     if not file.is_file():
         return "broken link" if file.is_symlink() else "device"
-    suffix = bare_suffix(file)
-    if suffix in _FORMS:
+    suffix = format_suffix(file)
+    if suffix in _SUFFIXES:
         return None
     if _SUFFIX.fullmatch(suffix):
         return suffix + file.suffix.lower() if is_compressed(file) else suffix
-    return None if _begins_as_text(file) else "binary file"
+    return None if _starts_with_text(file) else "binary file"
 
 
-def _begins_as_text(file: Path) -> bool:
+def _starts_with_text(file: Path) -> bool:
     try:
         head = next(read_blocks(file), b"")
-    except FileFault:
+    except FileError:
         return False
     except InputError:
-        return True  # reading it raises the error
-    wide = encoding_of(head, None) != "utf-8" or wide_encoding(head) is not None
-    return not_text(str(file), head, wide=wide) is None
+        return True  # Reading it raises the error.
+    is_wide = detect_encoding(head, None) != "utf-8" or detect_wide_encoding(head) is not None
+    return describe_binary(head, is_wide=is_wide) is None

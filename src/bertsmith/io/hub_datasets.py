@@ -1,7 +1,7 @@
-"""Data sets of the Hugging Face hub, by name: `hub:OWNER/NAME:SPLIT`, or `hub:OWNER/NAME:CONFIG:SPLIT`.
+"""Load data sets of the Hugging Face hub by name: `hub:OWNER/NAME:SPLIT`, or `hub:OWNER/NAME:CONFIG:SPLIT`.
 
-Read from the Parquet files that the hub makes of each data set, through huggingface_hub (extra `hub`) and its
-cache; no code of the data set runs. Numbers of classes become their names.
+The hub provides each data set as Parquet files, which huggingface_hub (extra `hub`) downloads into its cache; no
+code of the data set runs.
 """
 
 from __future__ import annotations
@@ -17,22 +17,27 @@ from bertsmith.errors import InputError
 
 PREFIX = "hub:"
 _REVISION = "refs/convert/parquet"
-_FORM = "write hub:OWNER/NAME:SPLIT, such as hub:stanfordnlp/imdb:train, or hub:OWNER/NAME:CONFIG:SPLIT"
+_NAME_HINT = "write hub:OWNER/NAME:SPLIT, such as hub:stanfordnlp/imdb:train, or hub:OWNER/NAME:CONFIG:SPLIT"
 
 
-def published(name: str) -> tuple[Any, Mapping[str, Any]]:
-    """The rows of a split as a pyarrow table, and by column what the data set says of its classes: an object with
-    `names`, or with a `feature` that has them. InputError for what is not there."""
-    dataset, config, split = _parts(name)
-    folder = _fetched(name, dataset, f"{config or '*'}/{split}/*.parquet")
-    found = sorted(folder.glob(f"{config or '*'}/{split}/*.parquet"))
-    configs = sorted({file.parents[1].name for file in found})
-    if not found:
+def load_split(name: str) -> tuple[Any, Mapping[str, Any]]:
+    """Return a split as a pyarrow table, and the features of its columns, whose class names are in `names`.
+
+    A feature is an object with `names` and `feature`, as in `datasets`.
+
+    Raises:
+        InputError: There is no such data set or split.
+    """
+    dataset, config, split = _parse_name(name)
+    pattern = f"{config or '*'}/{split}/*.parquet"
+    files = sorted(_download(name, dataset, pattern).glob(pattern))
+    configs = sorted({file.parents[1].name for file in files})
+    if not files:
         raise InputError(
             "no_such_split",
             f"the data set has no split '{split}'{f' of {config}' if config else ''}",
             location=name,
-            hint=_FORM,
+            hint=_NAME_HINT,
         )
     if len(configs) > 1:
         raise InputError(
@@ -41,20 +46,20 @@ def published(name: str) -> tuple[Any, Mapping[str, Any]]:
             location=name,
             hint=f"name one: {PREFIX}{dataset}:{configs[0]}:{split}",
         )
-    return _read(found)
+    return _read(files)
 
 
-def _parts(name: str) -> tuple[str, str | None, str]:
-    """Data set, configuration, split."""
+def _parse_name(name: str) -> tuple[str, str | None, str]:
+    """Return the data set, the configuration, and the split."""
     parts = name.removeprefix(PREFIX).split(":")
     if len(parts) not in (2, 3) or not all(parts):
         message = "this is not the name of a data set and its split"
-        raise InputError("bad_dataset_name", message, location=name, hint=_FORM)
+        raise InputError("bad_dataset_name", message, location=name, hint=_NAME_HINT)
     return parts[0], parts[1] if len(parts) == 3 else None, parts[-1]
 
 
-def _fetched(name: str, dataset: str, pattern: str) -> Path:
-    """The folder of a data set's Parquet files: in the cache, or fetched into it."""
+def _download(name: str, dataset: str, pattern: str) -> Path:
+    """Download Parquet files into the cache, and return their folder."""
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -75,7 +80,7 @@ def _fetched(name: str, dataset: str, pattern: str) -> Path:
             "dataset_not_found",
             f"there is no such data set in the cache or on the hub{offline}: {reason}",
             location=name,
-            hint=f"{_FORM}; or name a file",
+            hint=f"{_NAME_HINT}; or name a file",
         ) from None
 
 
@@ -84,17 +89,17 @@ def _read(files: Sequence[Path]) -> tuple[Any, Mapping[str, Any]]:
     import pyarrow.parquet as pq
 
     table = pa.concat_tables([pq.read_table(file) for file in files])
-    said = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
-    features = said.get("info", {}).get("features", {})
-    return table, {column: _kind(features[column]) for column in table.column_names if column in features}
+    metadata = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = metadata.get("info", {}).get("features", {})
+    return table, {column: _feature(features[column]) for column in table.column_names if column in features}
 
 
-def _kind(feature: Any) -> SimpleNamespace:
-    """A column's type as `datasets` has it in memory."""
-    if isinstance(feature, list):  # a list of that
-        return SimpleNamespace(feature=_kind(feature[0]))
+def _feature(feature: Any) -> SimpleNamespace:
+    """Return a column's type with the attributes that it has in `datasets`."""
+    if isinstance(feature, list):
+        return SimpleNamespace(feature=_feature(feature[0]))
     inner = feature.get("feature")
     return SimpleNamespace(
         names=feature.get("names") if feature.get("_type") == "ClassLabel" else None,
-        feature=None if inner is None else _kind(inner),
+        feature=None if inner is None else _feature(inner),
     )

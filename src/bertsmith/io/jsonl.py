@@ -1,111 +1,105 @@
-"""jsonl: one JSON object a line, and what is wrong with a line.
+"""Read JSON: one object on each line of a .jsonl file, or a whole .json file.
 
-What JSON leaves open is decided here: an object with the same key twice is refused, since readers differ in
-which one counts; half a surrogate pair is refused, since no tokenizer takes it; NaN and Infinity, which Python
-and others write, are numbers.
+What JSON leaves open is decided here: an object with the same key twice is an error, since readers differ in which
+one counts; half a surrogate pair is an error, since no tokenizer takes it; NaN and Infinity, which Python and
+others write, are numbers.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertsmith.errors import InputError
-from bertsmith.io.lines import Faults, Line
-from bertsmith.io.records import FOR_ALL_FILES, missing_column
+from bertsmith.errors import InputError, option
+from bertsmith.io.text_io import read_lines, utf8_blocks
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-def texts_of_jsonl(lines: Iterable[Line], key: str, faults: Faults) -> Iterator[tuple[int, str]]:
-    """Yield the strings under `key`, each with its line's number; skip empty lines, report bad ones."""
-    for line in lines:
-        if not line.text or line.text.isspace():
-            continue
-        try:
-            text = _text(faults.path, line.number, line.text.removesuffix("\r"), key)
-        except InputError as error:
-            faults.add(error, line.number, line.byte, line.raw)
-        else:
-            yield line.number, text
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_MAX_JSON_BYTES = 1 << 29  # SQuAD's largest file has 46 million
 
 
-def json_object(path: str | Path, number: int, line: str) -> dict[str, Any]:
-    """The JSON object on one line of a jsonl file; anything else is an `InputError` with file:line:column."""
-    location = f"{path}:{number}"
+class _DuplicateKeyError(Exception):
+    """A key occurs twice in one object."""
+
+
+def read_json_lines(path: str | Path, encoding: str | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a .jsonl file with the numbers of their lines; skip blank lines."""
+    for number, line in read_lines(path, encoding):
+        if line and not line.isspace():
+            yield number, parse_object(line, f"{path}:{number}")
+
+
+def parse_object(line: str, location: str) -> dict[str, Any]:
+    """Return the JSON object on a line. Raises `InputError` with file:line:column for anything else."""
     try:
-        value = json.loads(line, object_pairs_hook=_object)
-        if _SURROGATE.search(line):  # only an escape can make half a pair
+        value = json.loads(line, object_pairs_hook=_unique_keys)
+        if _SURROGATE_ESCAPE.search(line):  # Only an escape can be half a pair.
             json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except json.JSONDecodeError as error:
+        message = f"this is not JSON ({error.msg[0].lower()}{error.msg[1:]})"
+        hint = "a .jsonl file has one JSON object per line"
+        raise InputError("not_json", message, location=f"{location}:{error.colno}", hint=hint) from None
+    except RecursionError:
+        raise InputError("json_too_deep", "this JSON is nested too deeply", location=location) from None
+    except UnicodeEncodeError:
+        raise surrogate_error(location) from None
+    except _DuplicateKeyError as error:
+        message = f"the key '{error}' occurs twice in one object"
+        raise InputError("duplicate_key", message, location=location, hint="rename or remove one") from None
+    except ValueError:  # Python reads no more than some thousand digits.
+        raise InputError("number_too_long", "a number has too many digits", location=location) from None
+    if not isinstance(value, dict):
+        hint = 'write {"text": "…"} on each line'
+        raise InputError("not_a_json_object", "this is not a JSON object", location=location, hint=hint)
+    return value
+
+
+def surrogate_error(location: str) -> InputError:
+    """Return the error for half a surrogate pair in a string."""
+    message, hint = "an escape (\\ud800 to \\udfff) is half a character", "write both halves, or none"
+    return InputError("lone_surrogate", message, location=location, hint=hint)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _DuplicateKeyError(ascii(next(key for key in keys if keys.count(key) > 1))[1:-1])
+    return values
+
+
+def read_json_bytes(path: str | Path, encoding: str | None = None) -> bytes:
+    """Return the content of a .json file, decompressed, as UTF-8 without a byte order mark."""
+    parts, size = [], 0
+    for block in utf8_blocks(path, encoding)[1]:
+        size += len(block)
+        if size > _MAX_JSON_BYTES:
+            raise InputError(
+                "file_too_large",
+                f"a .json file is read at once, and this one has more than {_MAX_JSON_BYTES >> 20} MiB",
+                location=path,
+                hint="write one row per line into a .jsonl, or split the file",
+            )
+        parts.append(block)
+    return b"".join(parts).removeprefix(codecs.BOM_UTF8)
+
+
+def read_json(path: str | Path, encoding: str | None = None) -> Any:
+    """Return the value of a .json file. Raises `InputError` with its location if it is not JSON."""
+    try:
+        return json.loads(read_json_bytes(path, encoding).decode("utf-8"))
     except json.JSONDecodeError as error:
         raise InputError(
             "not_json",
             f"this is not JSON ({error.msg[0].lower()}{error.msg[1:]})",
-            location=f"{location}:{error.colno}",
-            hint="a .jsonl file has one JSON object per line",
+            location=f"{path}:{error.lineno}:{error.colno}",
+            hint="the file is incomplete or damaged, or it has one object per line and should be called .jsonl",
         ) from None
     except RecursionError:
-        raise InputError("json_too_deep", "this JSON is nested too deeply", location=location) from None
-    except UnicodeEncodeError:
-        raise InputError(
-            "lone_surrogate",
-            "an escape (\\ud800 to \\udfff) is half a character",
-            location=location,
-            hint="write both halves, or none",
-        ) from None
-    except _TwiceError as error:
-        message = f"the key '{error}' occurs twice in one object"
-        raise InputError("duplicate_key", message, location=location, hint="rename or remove one") from None
-    except ValueError:  # Python reads no more than some thousand digits
-        raise InputError("number_too_long", "a number has too many digits", location=location) from None
-    if not isinstance(value, dict):
-        raise InputError(
-            "not_a_json_object",
-            "this is not a JSON object",
-            location=location,
-            hint='write {"text": "…"} on each line',
-        )
-    return value
-
-
-def _text(path: str, number: int, line: str, key: str) -> str:
-    value = json_object(path, number, line)
-    if key not in value:
-        raise InputError(
-            "field_missing",
-            f"the field '{key}' is missing",
-            location=f"{path}:{number}",
-            argument="text_column",
-            hint=missing_column(key, list(value), "text_column", word="keys", note=FOR_ALL_FILES),
-        )
-    text = value[key]
-    if not isinstance(text, str):
-        json_type = "null" if text is None else _KINDS[type(text)]
-        raise InputError(
-            "not_a_string",
-            f"the field '{key}' is not a string, but {json_type}",
-            location=f"{path}:{number}",
-            hint="write each text as a string in quotes",
-        )
-    return text
-
-
-_KINDS = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
-
-
-class _TwiceError(Exception):
-    """A key that occurs twice in one object."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise _TwiceError(ascii(key)[1:-1])
-            seen.add(key)
-    return found
+        raise InputError("json_too_deep", "this JSON is nested too deeply", location=path) from None
+    except ValueError as error:  # bytes that are not UTF-8, and numbers with too many digits
+        hint = f"save it as UTF-8, or name its encoding with {option('encoding')}"
+        raise InputError("not_json", f"this is not JSON ({error})", location=path, hint=hint) from None

@@ -1,62 +1,96 @@
-"""Task files as rows of named columns, each with its line: csv, tsv, jsonl, and the .txt that people label.
+"""Read tables, files and data in memory alike, as rows of named columns, each with its location.
 
-The one reader for every verb that takes a task file. What parts the columns of a .csv or .tsv is said by its
-suffix; of a .txt by its lines (`delimiter_of_labelled`), and a .txt without any has one text per line.
+Files are .csv, .tsv, and .txt (see `delimited`), .jsonl, .json, and .parquet; `sources` makes tables of data
+frames, lists, and the like.
 """
 
 from __future__ import annotations
 
-import csv
+import codecs
+import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, option
-from bertsmith.io.files import bare_suffix, json_object, read_lines
-from bertsmith.io.lines import Faults, Lines
-from bertsmith.io.memory import InMemory
-from bertsmith.io.records import columns_of, delimiter_of, missing_column, ragged, ragged_remedy, records_of
-from bertsmith.io.records import table_delimiter as delimiter_of_table
-
-_LOOKED_AT = 1000  # lines that show what separates the columns of a .txt
-_ALIKE = (
-    0.95  # the share of them that must agree; the others are bad rows, which raise errors when they are read
+from bertsmith.io import parquet
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.delimited import (
+    column_names,
+    detect_delimiter,
+    field_count_error,
+    missing_column_hint,
+    read_records,
 )
-_LONGEST_LABEL = 40  # characters
+from bertsmith.io.jsonl import read_json, read_json_lines, surrogate_error
+from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines, utf8_blocks
+
+IN_MEMORY = " (in memory)"
+"""Follows the name of data in memory in locations."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: the line that it began on (from 1) and its values by column. In jsonl a value may be absent."""
+    """A row of a table.
 
-    line: int
-    values: dict[str, str]
-
-
-@dataclass(frozen=True)
-class TabularFile:
-    """A file's rows, in order, and the names of its columns.
-
-    plain: a .txt of one text per line, without columns; its one column is "1".
+    Attributes:
+        values: The values by column; None for a missing value. In JSON lines a column may be absent.
+        location: `file:line` of its first line, `file:row` of a parquet file, or `train (in memory):17`.
     """
 
-    path: str
-    columns: list[str]
-    rows: list[Row]
-    plain: bool = False
+    values: Mapping[str, Any]
+    location: str
+
+    @property
+    def line(self) -> int:
+        """Return its line or row, from 1."""
+        return int(self.location.rpartition(":")[2].strip(" []"))
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Return its values as text."""
+        return {name: text_of(value) for name, value in self.values.items()}
+
+
+class Table:
+    """The rows of one file, or of data in memory.
+
+    Attributes:
+        name: The path of the file, or the name of the data in locations: `train (in memory)`.
+        columns: The names of the columns.
+        is_plain: True for a .txt with one text per line, whose only column is called "1".
+        in_memory: True for data that is in no file.
+    """
+
+    def __init__(
+        self, name: str, columns: Sequence[str], rows: Sequence[Row], *, is_plain: bool = False
+    ) -> None:
+        """Hold rows in a sequence, which may compute them when they are read."""
+        self.name, self.columns, self.rows, self.is_plain = name, list(columns), rows, is_plain
+        self.in_memory = name.endswith(IN_MEMORY)
 
     def __iter__(self) -> Iterator[Row]:
+        """Yield the rows."""
         return iter(self.rows)
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.rows)
 
-    def column(self, name: str, argument: str | None = None, note: str = "") -> list[str]:
-        """Return the values of one column, row by row.
+    def __str__(self) -> str:
+        """Return its name, for locations."""
+        return self.name
+
+    @property
+    def start(self) -> str:
+        """Return the location of its header, for errors."""
+        return self.name.removesuffix(IN_MEMORY) if self.in_memory else f"{self.name}:1"
+
+    def column(self, name: str, argument: str | None = None, note: str = "") -> list[Any]:
+        """Return the values of one column, row by row; None for a missing value of data in memory.
 
         Args:
             name: The column.
@@ -64,174 +98,192 @@ class TabularFile:
             note: Text to append to the argument in the hint, for a file.
 
         Raises:
-            InputError: The table, or a row of a jsonl file, lacks the column.
+            InputError: The table, or a row of a JSON lines file, lacks the column.
         """
-        if name not in self.columns and self.plain:
+        if name not in self.columns and self.is_plain:
             raise InputError(
                 "column_missing",
                 f"column '{name}' is missing: this file has one text per line and nothing that separates columns",
-                location=f"{self.path}:1",
+                location=self.start,
                 argument=argument,
                 hint="give a .csv, .tsv, or .jsonl file; finetune, evaluate, and predict also take "
                 f"{option('delimiter')}",
             )
         if name not in self.columns:
-            in_memory = isinstance(self.path, InMemory)
-            raise InputError(
-                "column_missing",
-                f"column '{name}' is missing",
-                location=self.path.bare_name if isinstance(self.path, InMemory) else f"{self.path}:1",
-                argument=argument,
-                hint=missing_column(name, self.columns, argument, note="" if in_memory else note),
-            )
-        for row in self.rows:
-            if name not in row.values:
-                keys = ", ".join(row.values) or "none"  # a key without a value is none
+            hint = missing_column_hint(name, self.columns, argument, note="" if self.in_memory else note)
+            message = f"column '{name}' is missing"
+            raise InputError("column_missing", message, location=self.start, argument=argument, hint=hint)
+        values = []
+        for row in self:
+            value = row.values.get(name)
+            if value is None and not (self.in_memory and name in row.values):
+                present = [key for key, other in row.values.items() if other is not None or self.in_memory]
                 raise InputError(
                     "field_missing",
                     f"the field '{name}' is missing or null",
-                    location=f"{self.path}:{row.line}",
+                    location=row.location,
                     argument=argument,
-                    hint=f"give it in every line; the keys of this one are {keys}",
+                    hint=f"give it in every line; the keys of this one are {', '.join(present) or 'none'}",
                 )
-        return [row.values[name] for row in self.rows]
+            values.append(value)
+        return values
+
+    def texts(self, name: str, argument: str | None = None, note: str = "") -> list[str]:
+        """Return the values of one column as text; arguments and errors as for `column`."""
+        texts = [text_of(value) for value in self.column(name, argument, note)]
+        if self.in_memory:
+            for row, text in zip(self, texts, strict=True):
+                check_surrogates(text, row.location)
+        return texts
+
+    @cached_property
+    def size(self) -> int:
+        """Return the bytes of its rows as JSON lines."""
+        return sum(map(len, self._json_lines()))
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the SHA-256 digest (hex) of its rows."""
+        digest = hashlib.sha256()
+        for line in self._json_lines():
+            digest.update(line)
+        return digest.hexdigest()
+
+    def _json_lines(self) -> Iterator[bytes]:
+        return (json.dumps(dict(row.values), default=str).encode("ascii") + b"\n" for row in self)
+
+
+def text_of(value: Any) -> str:
+    """Return a value of a table as text: a missing one is empty, and others than strings are JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float | list | tuple | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def check_surrogates(text: str, location: str) -> None:
+    """Raise `InputError` for a string with half a surrogate pair, which no tokenizer takes."""
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise surrogate_error(location) from None
 
 
 def read_table(
-    path: str | Path,
+    source: str | Path | Table,
     *,
     delimiter: str | None = None,
     header: bool = True,
     encoding: str | None = None,
     keep_blank: bool = False,
-) -> TabularFile:
-    """Read a task file into memory. encoding: of a file that is not UTF-8. keep_blank: an empty line between rows
-    of a table is a row of empty values, so that answers can stand beside the file's own rows.
+) -> Table:
+    """Read a file as a table: .csv, .tsv, .txt, .jsonl, .json, and .parquet; text files also compressed.
 
-    The delimiter is `delimiter`, or what the file says: comma for .csv (or what its header has instead), tab for
-    .tsv, `delimiter_of_labelled` for .txt. A .txt without any is `plain`: a text a line in the column "1",
-    whatever `header` says. .jsonl has one object a line, whose keys are the columns and whose values other than
-    strings become their JSON text (`3`, `true`; null is absent, of data in memory empty). Without `header` the
-    columns are named "1", "2", …, and so is a column whose header is blank. Other empty lines are skipped.
+    Args:
+        source: The file; a table is returned as it is.
+        delimiter: The delimiter; None: see `detect_delimiter`.
+        header: The first row of a text file has the names of the columns; without it they are "1", "2", …, and so
+            is a column whose name is blank.
+        encoding: The encoding of a text file that is not UTF-8.
+        keep_blank: An empty line between rows is a row of empty values, so that predictions align with the file.
 
-    Raises `InputError` with file:line for a ragged row, a header that occurs twice, an open quote, an empty
-    file, and what `read_lines` raises.
+    Raises:
+        InputError: The file is empty or has no rows, a row has another number of fields than the header, a column
+            occurs twice, a quote is not closed; and as `read_lines`.
     """
-    if bare_suffix(path) == ".jsonl":
-        return _of_jsonl(path, encoding)
-    delimiter = table_delimiter(path, delimiter, encoding)
+    if isinstance(source, Table):
+        if not len(source):
+            raise _empty_table_error(source)
+        return source
+    suffix = format_suffix(source)
+    if suffix == ".parquet":
+        parquet_rows = (Row(values, f"{source}:{number}") for number, values in parquet.read_rows(source))
+        return _table_of_objects(source, parquet_rows)
+    if suffix in (".jsonl", ".json"):
+        return _table_of_objects(source, json_rows(source, encoding))
+    delimiter = detect_delimiter(source, delimiter, encoding)
     if delimiter is None:
-        return _plain(path, encoding)
-    columns: list[str] | None = None
+        # Blank lines are rows, too, so that predictions align with the file.
+        rows = [Row({"1": line}, f"{source}:{number}") for number, line in read_lines(source, encoding)]
+        if not rows:
+            hint = "write one text per line"
+            raise InputError("empty_file", "this file is empty", location=f"{source}:1", hint=hint)
+        return Table(str(source), ["1"], rows, is_plain=True)
+    return _read_delimited(source, delimiter, header, encoding, keep_blank)
+
+
+def _read_delimited(
+    path: str | Path, delimiter: str, header: bool, encoding: str | None, keep_blank: bool
+) -> Table:
+    columns: list[str] = []
     rows: list[Row] = []
-    end = 0  # the last line of the record before
-    faults = Faults(path, None)
-    for record, fields in records_of(Lines(path, faults, encoding), delimiter, faults):
-        line = record[0].number
-        blank, end = range(end + 1, line), record[-1].number
-        if columns is None:
-            columns = columns_of(path, line, fields) if header else [str(i + 1) for i in range(len(fields))]
+    last_line = 0  # of the record before
+    errors = ErrorCollector(path)
+    for lines, fields in read_records(LineReader(path, errors, encoding), delimiter, errors):
+        line = lines[0].number
+        blank_lines, last_line = range(last_line + 1, line), lines[-1].number
+        location = f"{path}:{line}"
+        if not columns:
+            columns = column_names(fields, location) if header else [str(i + 1) for i in range(len(fields))]
             if header:
                 continue
         if len(fields) != len(columns):
-            raise InputError(
-                "field_count",
-                ragged(len(fields), columns, header),
-                location=f"{path}:{line}",
-                hint=ragged_remedy(delimiter, columns),
-            )
+            raise field_count_error(len(fields), columns, delimiter, location, header=header)
         if keep_blank and (rows or header):
-            rows += [Row(number, dict.fromkeys(columns, "")) for number in blank]
-        rows.append(Row(line, dict(zip(columns, fields, strict=True))))
-    if columns is None:
-        raise _empty_table(path)
+            rows += [Row(dict.fromkeys(columns, ""), f"{path}:{number}") for number in blank_lines]
+        rows.append(Row(dict(zip(columns, fields, strict=True)), location))
+    if not columns:
+        raise _empty_table_error(path)
     if not rows:
-        message = "there is a header but no row"
-        raise InputError("no_rows", message, location=f"{path}:1", hint="check how the file was made")
-    return TabularFile(str(path), columns, rows)
+        message, hint = "there is a header but no row", "check how the file was made"
+        raise InputError("no_rows", message, location=f"{path}:1", hint=hint)
+    return Table(str(path), columns, rows)
 
 
-def table_records(
-    path: str | Path, delimiter: str, encoding: str | None = None
-) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table as (line, fields), however many fields each has. Raises as `read_table`."""
-    faults = Faults(path, None)
-    for record, fields in records_of(Lines(path, faults, encoding), delimiter, faults):
-        yield record[0].number, fields
+def is_json_source(source: str | Path | Table) -> bool:
+    """Return True for rows that `json_rows` reads one at a time: a .jsonl file, or data in memory."""
+    return isinstance(source, Table) or format_suffix(source) == ".jsonl"
 
 
-def table_delimiter(path: str | Path, given: str | None = None, encoding: str | None = None) -> str | None:
-    """What separates the columns of a table that is no jsonl: `given`, or what its suffix and its lines say; None
-    for a .txt of a text a line, in which nothing does (nor `given`, where no line holds it)."""
-    suffix = bare_suffix(path)
-    if suffix != ".txt":
-        return delimiter_of_table(path, suffix, given, encoding)
-    lines = list(islice((line for _, line in read_lines(path, encoding) if line.strip()), _LOOKED_AT))
-    if given is None:
-        return delimiter_of_labelled(lines)
-    delimiter = delimiter_of(path, suffix, given)
-    return delimiter if any(delimiter in line for line in lines) else None
+def json_rows(source: str | Path | Table, encoding: str | None = None) -> Iterator[Row]:
+    """Yield the rows of a .jsonl or .json file, or of a table.
+
+    A .json file is an array, or has one object on each line; the location of a row of an array is `file: [17]`.
+    """
+    if isinstance(source, Table):
+        yield from source
+        return
+    if not is_json_array(source, encoding):
+        yield from (Row(values, f"{source}:{line}") for line, values in read_json_lines(source, encoding))
+        return
+    for index, values in enumerate(read_json(source, encoding)):
+        location = f"{source}: [{index}]"
+        if not isinstance(values, dict):
+            hint = "write an array of objects, one for each row"
+            raise InputError("not_an_object", "this is not an object", location=location, hint=hint)
+        yield Row(values, location)
 
 
-def delimiter_of_labelled(lines: Sequence[str]) -> str | None:
-    """What parts labels from texts in the lines of a .txt: a tab that the first line holds; else a ";" or "," of
-    which nearly every line holds the same number, with a column that looks like labels (short, no blanks at its
-    ends, some value twice). None: each line is one text, as in prose, where a blank follows a comma."""
-    if not lines:
-        return None
-    if "\t" in lines[0]:
-        return "\t"
-    return next((mark for mark in ";," if _parts_labels(lines, mark)), None)
-
-
-def _parts_labels(lines: Sequence[str], mark: str) -> bool:
-    rows = [fields for line in lines for fields in csv.reader([line], delimiter=mark)]
-    number, alike = Counter(map(len, rows)).most_common(1)[0]
-    if number < 2 or alike < _ALIKE * len(lines):
+def is_json_array(path: str | Path, encoding: str | None = None) -> bool:
+    """Return True for a .json file that begins with "["."""
+    if format_suffix(path) != ".json":
         return False
-    return any(map(_like_labels, zip(*(fields for fields in rows if len(fields) == number), strict=True)))
+    first_block = next(utf8_blocks(path, encoding)[1], b"")
+    return first_block.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
 
 
-def _like_labels(values: Sequence[str]) -> bool:
-    several = len(set(values))
-    if several == len(values) or any(not v or v != v.strip() or len(v) > _LONGEST_LABEL for v in values):
-        return False
-    return several <= len(values) / 4 or not any(character.isspace() for v in values for character in v)
-
-
-def _plain(path: str | Path, encoding: str | None) -> TabularFile:
-    lines = read_lines(path, encoding)
-    rows = [Row(number, {"1": line}) for number, line in lines]  # blank ones too: an answer a line
+def _table_of_objects(path: str | Path, rows: Iterable[Row]) -> Table:
+    rows = list(rows)
     if not rows:
-        raise InputError(
-            "empty_file", "this file is empty", location=f"{path}:1", hint="write one text per line"
-        )
-    return TabularFile(str(path), ["1"], rows, plain=True)
+        raise _empty_table_error(path)
+    columns = {name: None for row in rows for name, value in row.values.items() if value is not None}
+    return Table(str(path), list(columns), rows)
 
 
-def _of_jsonl(path: str | Path, encoding: str | None) -> TabularFile:
-    columns: dict[str, None] = {}
-    rows: list[Row] = []
-    blank = isinstance(path, InMemory)  # each row has every column there, as in a .csv, where a cell is empty
-    for number, line in read_lines(path, encoding):
-        if line and not line.isspace():
-            values = {
-                k: _text(v) for k, v in json_object(path, number, line).items() if v is not None or blank
-            }
-            columns.update(dict.fromkeys(values))
-            rows.append(Row(number, values))
-    if not rows:
-        raise _empty_table(path)
-    return TabularFile(str(path), list(columns), rows)
-
-
-def _empty_table(path: str | Path) -> InputError:
-    return InputError(
-        "empty_table", "this table is empty", location=f"{path}:1", hint="check how the file was made"
-    )
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _empty_table_error(path: str | Path | Table) -> InputError:
+    hint = "check how the file was made"
+    return InputError("empty_table", "this table is empty", location=f"{path}:1", hint=hint)

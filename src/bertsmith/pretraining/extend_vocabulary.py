@@ -21,8 +21,9 @@ from bertsmith.artifacts.locate import locate, locate_tokenizer
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
-from bertsmith.io.files import Reading
-from bertsmith.io.memory import Sources, as_files
+from bertsmith.io.documents import Reading
+from bertsmith.io.sources import Sources, to_sources
+from bertsmith.io.tables import Table
 from bertsmith.models.config import ModelConfig
 from bertsmith.settings import with_keywords
 from bertsmith.tokenizer.folder import TOKENIZER_FILES
@@ -90,7 +91,7 @@ def extend_tokenizer(
     Raises `InputError` for a tokenizer and weights that do not belong together, files without a word to add, a
     bad word list (with its line), and what `read_documents` raises.
     """
-    files, place, replace = as_files(files), Path(out) if out is not None else None, False
+    files, place, replace = to_sources(files), Path(out) if out is not None else None, False
     of_reading = {name: how.pop(name) for name in [*how] if hasattr(reading, name)}
     reading = with_keywords(reading, of_reading, extend_tokenizer)
     choice = with_keywords(choice, how, extend_tokenizer)
@@ -170,7 +171,7 @@ class _Found:
 
 
 def _words(
-    files: Sequence[str | Path],
+    files: Sequence[str | Path | Table],
     old: Tokenizer,
     choice: Choice,
     word_list: str | Path | None,
@@ -190,7 +191,7 @@ def _words(
         known = counts.counts if counts is not None else {}
         return _Found(extension.measure_word_list(listed, known, old), needless, counts)
     assert counts is not None
-    common = as_files(choice.against, "against")
+    common = to_sources(choice.against, "against")
     against = extension.count_domain_words(common, old, reading) if common else None
     words = extension.propose_words(
         counts,

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertsmith import rng
 from bertsmith.inference.model import Model
-from bertsmith.io.files import Document
+from bertsmith.io.documents import Document
 
 _REPLACEMENTS = {  # by phenomenon
     "a or an": {"a": "an", "an": "a"},

@@ -22,9 +22,8 @@ from bertsmith.errors import Stopped, option
 from bertsmith.finetuning.run import finetune
 from bertsmith.formatting import pluralize
 from bertsmith.inference.model import Model, load
-from bertsmith.io import atomic, documentation
-from bertsmith.io.documentation import Library
-from bertsmith.io.files import Document
+from bertsmith.io import atomic
+from bertsmith.io.documents import Document
 from bertsmith.models.family import preset
 from bertsmith.objectives.objective import MODEL
 from bertsmith.pretraining.model_init import first_weights
@@ -32,6 +31,8 @@ from bertsmith.pretraining.recipe import learning_settings
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.pretraining.speed_probe import timed_on_random_text
+from bertsmith.quickstart import documentation
+from bertsmith.quickstart.documentation import Library
 from bertsmith.quickstart.pairs import make_pairs, score_bigram_model, score_model
 from bertsmith.quickstart.task import (
     QuickstartTask,
@@ -133,7 +134,7 @@ def _run(
         task = make_task(_read_documents(libraries), seed)
         corpus, files = out / "corpus.txt", write_task(task, out / "task")
         write_whole(corpus, "\n\n".join(document.text for document in task.pretraining_documents) + "\n")
-        num_words = documentation.blank_separated_words(task.pretraining_documents)
+        num_words = documentation.count_words(task.pretraining_documents)
         num_documents = pluralize(len(task.pretraining_documents), "document")
         logger.info("1/5 %s: %s of documentation in %s", corpus, pluralize(num_words, "word"), num_documents)
     with timer.step("prepare"):

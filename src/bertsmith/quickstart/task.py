@@ -16,8 +16,8 @@ from typing import Any
 from bertsmith import rng
 from bertsmith.corpus.sentence_splitter import split_sentences
 from bertsmith.errors import InputError, command
-from bertsmith.io.documentation import STANDARD, library_of
-from bertsmith.io.files import Document
+from bertsmith.io.documents import Document
+from bertsmith.quickstart.documentation import STANDARD, library_of
 from bertsmith.runs.run_folder import write_whole
 
 _MAX_CLASSES, _MIN_CLASSES = 5, 3
@@ -90,7 +90,7 @@ def make_task(documents: Sequence[Document], seed: int) -> QuickstartTask:
 
 def _module_family(document: Document) -> str:
     """Return the top-level package of a standard module, and "reference" for the language reference."""
-    library, _, path = document.place.partition(":")
+    library, _, path = document.location.partition(":")
     if library != STANDARD:
         return ""
     return "reference" if path.startswith("pydoc_data/") else path.split("/")[0].removesuffix(".py")
@@ -128,8 +128,8 @@ def _draw_task(
         order = rng.permutation(seed, f"quickstart {label}", len(group))
         held_out[label] = [group[i] for i in order[: round(held_out_fraction * len(group))]]
     held_out_documents = [d for group in held_out.values() for d in group]
-    locations = {d.place for d in held_out_documents}
-    pretraining_documents = [d for d in documents if d.place not in locations]
+    locations = {d.location for d in held_out_documents}
+    pretraining_documents = [d for d in documents if d.location not in locations]
     used_letters = {_letters(sentence) for d in pretraining_documents for sentence in split_sentences(d.text)}
     sentences = {sentence for d in held_out_documents for sentence in sentences_of(d)}
     unseen = sorted(sentence for sentence in sentences if _letters(sentence) not in used_letters)
@@ -169,7 +169,7 @@ def _select_sentences(
     ranked: list[tuple[int, int, str]] = []
     for i, document in enumerate(documents):
         sentences = sentences_of(document)
-        for rank, j in enumerate(rng.permutation(seed, f"quickstart {document.place}", len(sentences))):
+        for rank, j in enumerate(rng.permutation(seed, f"quickstart {document.location}", len(sentences))):
             ranked.append((rank, i, sentences[j]))
     selected = []
     for _, _, sentence in sorted(ranked):

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, option
-from bertsmith.io.memory import Source
+from bertsmith.io.sources import Source
 from bertsmith.loss import distillation_kl
 from bertsmith.metrics.sufficient_statistics import SufficientStatistics
 from bertsmith.models.config import ModelConfig

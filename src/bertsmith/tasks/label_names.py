@@ -52,9 +52,9 @@ def label_names_to_list(names: LabelNames) -> list[Any]:
 
 def _read_file(file: str | Path) -> LabelNames:
     table = read_table(file, header=False)
-    rows = [[value.strip() for value in row.values.values()] for row in table]
+    rows = [[value.strip() for value in row.texts.values()] for row in table]
     rows = [row for row in rows if any(row)]
-    if table.plain and all(_NUMBERED.fullmatch(row[0]) for row in rows):
+    if table.is_plain and all(_NUMBERED.fullmatch(row[0]) for row in rows):
         rows = [list(match.groups()) for row in rows if (match := _NUMBERED.fullmatch(row[0]))]
     width = len(rows[0]) if rows else 0
     if width not in (1, 2):

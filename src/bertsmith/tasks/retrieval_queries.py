@@ -1,14 +1,15 @@
-"""Queries with relevant passages: rows of a .jsonl file, or questions of SQuAD with their passages."""
+"""Read queries with the passages that answer them: rows, or SQuAD's questions with their passages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertsmith.errors import InputError
-from bertsmith.io.files import bare_suffix, json_object, read_lines
-from bertsmith.io.squad import read_questions
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.sources import Source
+from bertsmith.io.tables import is_json_source, json_rows
+from bertsmith.tasks.question_answering.squad import read_questions
 
 POSITIVE_KEYS = ("positives", "positive", "pos")
 NEGATIVE_KEYS = ("negatives", "negative", "neg")
@@ -16,7 +17,7 @@ NEGATIVE_KEYS = ("negatives", "negative", "neg")
 
 
 class RetrievalQuery(NamedTuple):
-    """A query with relevant and irrelevant passages, and its location."""
+    """A query, the passages that answer it, some that do not, and its location."""
 
     query: str
     positives: tuple[str, ...]
@@ -24,49 +25,38 @@ class RetrievalQuery(NamedTuple):
     location: str
 
 
-def is_query_file(file: str | Path, encoding: str | None = None) -> bool:
-    """Return whether a file is a .json file, or a .jsonl file whose first row has a query and passages."""
-    suffix = bare_suffix(file)
-    if suffix != ".jsonl":
-        return suffix == ".json"
-    for number, line in read_lines(file, encoding):
-        if line and not line.isspace():
-            row = json_object(file, number, line)
-            return "query" in row and any(key in row for key in (*POSITIVE_KEYS, *NEGATIVE_KEYS))
-    return False
+def is_query_file(source: Source, encoding: str | None = None) -> bool:
+    """Return True for a .json file, and for rows whose first one has a query and passages."""
+    if not is_json_source(source):
+        return format_suffix(source) == ".json"
+    first = next(json_rows(source, encoding), None)
+    if first is None:
+        return False
+    return "query" in first.values and any(key in first.values for key in (*POSITIVE_KEYS, *NEGATIVE_KEYS))
 
 
 def read_queries(
-    file: str | Path, encoding: str | None = None, *, labeled: bool = True
+    source: Source, encoding: str | None = None, *, labeled: bool = True
 ) -> Iterator[RetrievalQuery]:
-    """Yield the queries of a file in order, without SQuAD's unanswerable questions.
+    """Yield the queries of a source in its order.
 
     Args:
-        file: The file.
+        source: A .jsonl file, data in memory, or SQuAD's .json, whose unanswerable questions are skipped.
         encoding: The encoding of a file that is not UTF-8.
-        labeled: True if each query needs a relevant passage.
-
-    Raises:
-        InputError: A query or passage is missing or not a text.
+        labeled: Each query needs a positive passage.
     """
-    if bare_suffix(file) == ".json":
-        for passage, question, location in read_questions(file, encoding):
+    if not is_json_source(source):
+        for passage, question, location in read_questions(source, encoding):
             if not question.is_impossible:
-                query, passage_text = _text(question.question, location), _text(passage, location)
-                yield RetrievalQuery(query, (passage_text,), (), location)
+                texts = _text(question.question, location), (_text(passage, location),)
+                yield RetrievalQuery(*texts, (), location)
         return
-    for number, line in read_lines(file, encoding):
-        if not line or line.isspace():
-            continue
-        row, location = json_object(file, number, line), f"{file}:{number}"
-        if "query" not in row:
-            raise InputError(
-                "field_missing",
-                "the field 'query' is missing",
-                location=location,
-                hint="give it in every line",
-            )
-        positives = _texts(row, POSITIVE_KEYS, location)
+    for row in json_rows(source, encoding):
+        values, location = row.values, row.location
+        if "query" not in values:
+            message, hint = "the field 'query' is missing", "give it in every line"
+            raise InputError("field_missing", message, location=location, hint=hint)
+        positives = _texts(values, POSITIVE_KEYS, location)
         if labeled and not positives:
             raise InputError(
                 "positive_missing",
@@ -74,22 +64,22 @@ def read_queries(
                 location=location,
                 hint='write it as "positives": ["…"], or remove the query',
             )
-        negatives = _texts(row, NEGATIVE_KEYS, location)
-        yield RetrievalQuery(_text(row["query"], location), positives, negatives, location)
+        query = _text(values["query"], location)
+        yield RetrievalQuery(query, positives, _texts(values, NEGATIVE_KEYS, location), location)
 
 
-def _texts(row: dict[str, Any], keys: tuple[str, ...], location: str) -> tuple[str, ...]:
-    """Return the different texts under the first of these keys that a row has."""
-    value: Any = next((row[key] for key in keys if row.get(key) is not None), [])
-    texts = value if isinstance(value, list) else [value]
+def _texts(values: Mapping[str, Any], keys: Sequence[str], location: str) -> tuple[str, ...]:
+    """Return the texts of the first key that a row has, each text once."""
+    value = next((values[key] for key in keys if values.get(key) is not None), ())
+    texts = value if isinstance(value, list | tuple) else [value]
     return tuple(dict.fromkeys(_text(text, location) for text in texts))
 
 
 def _text(value: Any, location: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        if isinstance(value, str):
-            hint = "fill it in, or remove this row"
-            raise InputError("empty_text", "a text is empty", location=location, hint=hint)
-        message = f"a text is not a string, but {value!r:.60}"
-        raise InputError("text_not_a_string", message, location=location, hint="give each text as a string")
+    if not isinstance(value, str):
+        message, hint = f"a text is not a string, but {value!r:.60}", "give each text as a string"
+        raise InputError("text_not_a_string", message, location=location, hint=hint)
+    if not value.strip():
+        hint = "fill it in, or remove this row"
+        raise InputError("empty_text", "a text is empty", location=location, hint=hint)
     return value

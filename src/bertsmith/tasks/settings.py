@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, PositiveFloat
 
-from bertsmith.io.choices import ChoiceNames
 from bertsmith.models.config import Layers, Pooling
 from bertsmith.settings import Settings
 
@@ -194,6 +193,29 @@ class AnswerSettings(Settings):
     )
     head: Head = "linear"
     second_encoder: SecondEncoderRun = ""
+
+
+class ChoiceNames(NamedTuple):
+    """The columns of questions with choices; None stands for the usual names.
+
+    Attributes:
+        context: The column of the context.
+        question: The column of the question.
+        choices: The column of the list of choices, or those of the choices with commas between.
+        label: The column of the right choice.
+        first: The label of the first choice as a number.
+    """
+
+    context: str | None = None
+    question: str | None = None
+    choices: str | None = None
+    label: str | None = None
+    first: int = 0
+
+    @property
+    def are_given(self) -> bool:
+        """Return True if any column is named."""
+        return any(name is not None for name in self[:4])
 
 
 class ChooseSettings(Settings):

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
-from bertsmith.io.compressed import bare_suffix
-from bertsmith.io.memory import InMemory, Source
-from bertsmith.io.tables import TabularFile, read_table
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.sources import Source
+from bertsmith.io.tables import Table, read_table
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
@@ -33,6 +33,7 @@ from bertsmith.tasks.truncation import Coverage
 from bertsmith.tasks.windows import NO_LIMIT, split_windows
 from bertsmith.tokenizer.tokenizer import Encoding, Tokenizer
 
+_NAMED_COLUMNS = (".jsonl", ".json", ".parquet")  # formats whose rows name their columns
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 
 
@@ -100,38 +101,38 @@ class TextData(TaskData):
         settings = self.settings
         table = self._read_table(source, header=settings.header, keep_blank=not labeled)
         text_column, has_rows = settings.text_column, True
-        only_column = not labeled and not isinstance(source, InMemory) and _has_one_column(table, settings)
+        only_column = not labeled and not table.in_memory and _has_one_column(table, settings)
         if only_column:
             has_rows = not settings.header or _names_a_column(table)
             if not has_rows:
                 table = self._read_table(source, header=False, keep_blank=True)
             (text_column,) = table.columns
-        elif table.plain and not labeled:
+        elif table.is_plain and not labeled:
             text_column, has_rows = "1", False
         note = f" {option('label_column', 2)})" if labeled else ")"
-        texts = table.column(
+        texts = table.texts(
             text_column,
             "text_column",
             f" (of pairs the second one with {option('second_column')}; without a header: "
             f"{option('header', False)} {option('text_column', 1)}{note}",
         )
         has_pairs = has_rows and settings.second_column is not None
-        seconds = table.column(settings.second_column, "second_column") if has_pairs else [None] * len(table)
-        labels = table.column(settings.label_column, "label_column") if labeled else [None] * len(table)
+        seconds = table.texts(settings.second_column, "second_column") if has_pairs else [None] * len(table)
+        labels = table.texts(settings.label_column, "label_column") if labeled else [None] * len(table)
         examples = []
         for row, text, second, label in zip(table, texts, seconds, labels, strict=True):
-            location, stripped = f"{source}:{row.line}", None if label is None else label.strip()
+            location, stripped = row.location, None if label is None else label.strip()
             if stripped == "" and not self.allow_empty_label:
                 hint = "give each row a label, or remove the row"
                 raise InputError("empty_label", "the label is empty", location=location, hint=hint)
-            values = row.values if has_rows else None
+            values = row.texts if has_rows else None
             is_changed = stripped != label
             examples.append(
                 self.example_type(text, second, stripped, location, values, only_column, is_changed)
             )
         return examples
 
-    def _read_table(self, source: Source, *, header: bool, keep_blank: bool) -> TabularFile:
+    def _read_table(self, source: Source, *, header: bool, keep_blank: bool) -> Table:
         delimiter, encoding = self.settings.delimiter, self.settings.encoding
         return read_table(
             source, delimiter=delimiter, header=header, encoding=encoding, keep_blank=keep_blank
@@ -362,17 +363,19 @@ def pairs_expected(location: str, settings: TextSettings) -> InputError:
     )
 
 
-def _has_one_column(table: TabularFile, settings: TextSettings) -> bool:
+def _has_one_column(table: Table, settings: TextSettings) -> bool:
     """Return True if a table has a single column, whose name the settings do not say."""
     is_single = len(table.columns) == 1 and settings.second_column is None
-    return is_single and settings.text_column not in table.columns and not table.plain
+    return is_single and settings.text_column not in table.columns and not table.is_plain
 
 
-def _names_a_column(table: TabularFile) -> bool:
+def _names_a_column(table: Table) -> bool:
     """Return True if the first line of a table of one column is its name, not a text.
 
     It is a name if it is a single word, and most rows have several words.
     """
     (name,) = table.columns
-    num_sentences = sum(len(row.values.get(name, "").split()) > 1 for row in table)
-    return bare_suffix(table.path) == ".jsonl" or (len(name.split()) == 1 and 2 * num_sentences > len(table))
+    num_sentences = sum(len(text_of(row.values.get(name)).split()) > 1 for row in table)
+    return format_suffix(table.name) in _NAMED_COLUMNS or (
+        len(name.split()) == 1 and 2 * num_sentences > len(table)
+    )

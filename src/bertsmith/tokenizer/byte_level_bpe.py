@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from bertsmith.errors import InputError
-from bertsmith.io.files import read_lines
+from bertsmith.io.text_io import read_lines
 from bertsmith.suggestions import not_found_error
 from bertsmith.tokenizer.config_schema import CORRUPT_FILE_HINT
 

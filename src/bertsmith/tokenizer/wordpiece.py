@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, processors
 
 from bertsmith.errors import InputError
-from bertsmith.io.files import read_lines
+from bertsmith.io.text_io import read_lines
 from bertsmith.tokenizer.config_schema import CORRUPT_FILE_HINT
 from bertsmith.tokenizer.normalizer import NormalizerName, bert_normalizer, bert_pre_tokenizer
 

@@ -24,7 +24,9 @@ import tokenizers
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
-from bertsmith.io.files import Reading, read_documents, read_lines
+from bertsmith.io.documents import Reading, read_documents
+from bertsmith.io.tables import Table
+from bertsmith.io.text_io import read_lines
 from bertsmith.tokenizer import unigram
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.tokenizer_training.added_words import VOCABULARY_KINDS, VocabularyKind
@@ -76,7 +78,7 @@ class WordCounts:
 
 
 def count_domain_words(
-    files: Sequence[str | Path],
+    files: Sequence[str | Path | Table],
     tokenizer: Tokenizer,
     reading: Reading = Reading(),  # noqa: B008  # frozen
     progress: Callable[[int], None] | None = None,

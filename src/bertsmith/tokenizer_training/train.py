@@ -30,8 +30,10 @@ from tokenizers import models, pre_tokenizers, trainers
 from bertsmith import console
 from bertsmith.errors import InputError, option
 from bertsmith.io import atomic
-from bertsmith.io.files import Notes, Reading
-from bertsmith.io.memory import Sources, as_files
+from bertsmith.io.documents import Reading
+from bertsmith.io.folders import CorpusNotes
+from bertsmith.io.sources import Sources, to_sources
+from bertsmith.io.tables import Table
 from bertsmith.settings import Settings, with_keywords
 from bertsmith.tokenizer import byte_level_bpe, unigram
 from bertsmith.tokenizer.byte_level_bpe import ROBERTA_SPECIAL_TOKENS
@@ -135,11 +137,11 @@ class TrainingFiles:
         notes: Collects the files that are skipped.
     """
 
-    files: Sequence[str | Path]
+    files: Sequence[str | Path | Table]
     reading: Reading = DEFAULT_READING
     max_ram: int | None = None
     seed: int = 0
-    notes: Notes = field(default_factory=Notes)
+    notes: CorpusNotes = field(default_factory=CorpusNotes)
 
 
 _FOLDER_LAYOUT = atomic.FolderLayout(
@@ -188,7 +190,7 @@ def train_tokenizer(
     Raises:
         InputError: The folder is not empty, options conflict, or the files have no words.
     """
-    out, files, reading = Path(out), as_files(files), with_keywords(reading, options, train_tokenizer)
+    out, files, reading = Path(out), to_sources(files), with_keywords(reading, options, train_tokenizer)
     replace = _FOLDER_LAYOUT.check_replaceable(out, overwrite=overwrite)
     _check_options(kind, cased, chinese, min_frequency, normalizer)
     settings = TokenizerTrainingSettings.of(
@@ -248,7 +250,7 @@ def _check_options(
 
 
 def train_wordpiece(
-    files: Sequence[str | Path],
+    files: Sequence[str | Path | Table],
     *,
     vocab_size: int,
     lowercase: bool = True,
@@ -473,7 +475,10 @@ def _train_unigram(settings: TokenizerTrainingSettings, words: Counter[str]) -> 
 
 
 def _make_record(
-    settings: TokenizerTrainingSettings, corpus_words: CorpusWords, result: _TrainingResult, notes: Notes
+    settings: TokenizerTrainingSettings,
+    corpus_words: CorpusWords,
+    result: _TrainingResult,
+    notes: CorpusNotes,
 ) -> TrainingRecord:
     num_words = sum(corpus_words.words.values())
     characters = result.characters
@@ -495,7 +500,7 @@ def _make_record(
         documents=corpus_words.documents,
         documents_sampled=corpus_words.documents_sampled,
         share_sampled=corpus_words.ratio,
-        files_skipped=notes.by_number(),
+        files_skipped=notes.skipped_counts(),
         files_empty=len(notes.empty),
     )
 

@@ -20,7 +20,11 @@ from pathlib import Path
 
 from bertsmith import rng
 from bertsmith.errors import InputError
-from bertsmith.io.files import Notes, Reading, bare_suffix, find_files, read_documents, read_lines
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.documents import Reading, read_documents
+from bertsmith.io.folders import CorpusNotes, find_files
+from bertsmith.io.tables import Table
+from bertsmith.io.text_io import read_lines
 
 Splitter = Callable[[str], list[str]]
 
@@ -76,7 +80,7 @@ def split_before_spaces(line: str) -> list[str]:
 
 
 def count_training_words(
-    files: Sequence[str | Path],
+    files: Sequence[str | Path | Table],
     *,
     split_runs: Splitter,
     split_words: Splitter,
@@ -84,7 +88,7 @@ def count_training_words(
     max_ram: int | None = None,
     seed: int = 0,
     progress: Callable[[int], None],
-    notes: Notes | None = None,
+    notes: CorpusNotes | None = None,
 ) -> CorpusWords:
     """Count the words of documents.
 
@@ -103,7 +107,7 @@ def count_training_words(
     Raises:
         InputError: `max_ram` is too small.
     """
-    notes = notes if notes is not None else Notes()
+    notes = notes if notes is not None else CorpusNotes()
     paths = find_files(files, notes)
     word_bytes = None if max_ram is None else max_ram - _BASE_BYTES
     if max_ram is not None and word_bytes is not None and word_bytes < _MIN_WORD_BYTES:
@@ -217,11 +221,13 @@ def _make_sampler(seed: int, ratio: float) -> Callable[[int], bool]:
     return is_sampled
 
 
-def _read_lines(paths: Sequence[str | Path], reading: Reading, notes: Notes) -> Iterator[tuple[bool, str]]:
+def _read_lines(
+    paths: Sequence[str | Path | Table], reading: Reading, notes: CorpusNotes
+) -> Iterator[tuple[bool, str]]:
     """Yield all lines, each with True if it starts a document; record files without text in `notes`."""
     # Plain text is read by line, not by document: a large file without a blank line would be one document.
     for path in paths:
-        if bare_suffix(path) in _ROW_SUFFIXES:
+        if isinstance(path, Table) or format_suffix(path) in _ROW_SUFFIXES:
             for document in read_documents([path], reading, notes=notes):
                 for i, line in enumerate(document.text.split("\n")):
                     yield i == 0, line

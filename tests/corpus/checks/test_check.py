@@ -22,7 +22,7 @@ from bertsmith.corpus.checks.lines import BOILERPLATE, RepeatedLines, find_lines
 from bertsmith.corpus.hashing import code_points
 from bertsmith.corpus.prepare import prepare
 from bertsmith.errors import InputError
-from bertsmith.io.files import Reading
+from bertsmith.io.documents import Reading
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 NAMES = ["Anna", "Bruno", "Clara", "David", "Erika", "Felix", "Greta", "Hanno", "Irene", "Jonas"]

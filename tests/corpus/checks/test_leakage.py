@@ -130,7 +130,7 @@ def test_missing_and_damaged_task_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"no parquet at all")
     with pytest.raises(InputError) as caught:
         check_files([path], against=[tmp_path / "bad.parquet"])
-    assert (caught.value.code, caught.value.location) == ("invalid_parquet", str(tmp_path / "bad.parquet"))
+    assert (caught.value.code, caught.value.location) == ("bad_parquet", str(tmp_path / "bad.parquet"))
 
 
 def test_lines_are_rows_in_tab_separated_files(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from bertsmith.corpus.checks import tokenizer_comparison, tokens
 from bertsmith.corpus.checks.tokenizer_comparison import compare_tokenizers
 from bertsmith.corpus.checks.tokens import display_piece
 from bertsmith.errors import InputError
-from bertsmith.io.files import Reading
+from bertsmith.io.documents import Reading
 from bertsmith.io.unicode_scripts import script_of, script_of_word, word_pattern
 from bertsmith.tokenizer.tokenizer import Tokenizer
 

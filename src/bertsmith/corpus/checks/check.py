@@ -30,8 +30,11 @@ from bertsmith.corpus.deduplication import SHINGLE_WORDS, DuplicateIndex, Locati
 from bertsmith.corpus.sentence_splitter import detect_language, split_sentences
 from bertsmith.errors import InputError, render
 from bertsmith.formatting import pluralize
-from bertsmith.io.encodings import remedy_of
-from bertsmith.io.files import Document, Notes, Reading, Reject, find_files, read_documents
+from bertsmith.io.documents import Document, Reading, read_documents
+from bertsmith.io.encodings import encoding_hint
+from bertsmith.io.folders import CorpusNotes, find_files
+from bertsmith.io.tables import Table
+from bertsmith.io.text_io import RejectedRow
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _MAX_NEAR_DOCUMENTS = 500_000  # documents in the index of near duplicates
@@ -63,11 +66,11 @@ class CheckOptions:
 
 
 def check_files(
-    files: Sequence[str | Path],
+    files: Sequence[str | Path | Table],
     options: CheckOptions | None = None,
     *,
     tokenizer: Tokenizer | str | Path | None = None,
-    against: Sequence[str | Path] = (),
+    against: Sequence[str | Path | Table] = (),
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Check a corpus; the same files give the same report.
@@ -95,9 +98,9 @@ def check_files(
         LeakageCheck(find_files(against), options.ngram, encoding=encoding) if against else None,
         progress or (lambda done: None),
     )
-    paths = [str(file) for file in find_files(files, corpus_check.notes)]
-    corpus_check.read(paths)
-    report = corpus_check.report(paths)
+    sources = find_files(files, corpus_check.notes)
+    corpus_check.read(sources)
+    report = corpus_check.report(list(map(str, sources)))
     return {"findings": findings(report), **report}
 
 
@@ -119,7 +122,7 @@ class _CorpusCheck:
         self._num_bad_lines = self._num_bytes = self._num_words = 0
         self._encoding_sample = b""  # lines that are not UTF-8
         self._truncated: list[str] = []
-        self.notes = Notes()
+        self.notes = CorpusNotes()
         self._file_errors = FileErrors(min(limit, MAX_LOCATIONS))
         self._characters, self._languages = CharacterCheck(limit, self._file_errors), LanguageCheck()
         self._documents, self._lines = DocumentCheck(limit), LineCheck()
@@ -132,15 +135,15 @@ class _CorpusCheck:
         self._missing: list[int] = []
         self._num_split = 0
 
-    def read(self, files: Sequence[str]) -> None:
+    def read(self, sources: Sequence[str | Path | Table]) -> None:
         """Read the files; bytes of the sample that a file does not use go to the files after it."""
-        for index, file in enumerate(files):
-            sample, done = self._options.sample, self._num_bytes
-            stop = None if sample is None else done + (sample - done) // (len(files) - index)
+        for index, source in enumerate(sources):
+            sample, done, file = self._options.sample, self._num_bytes, str(source)
+            stop = None if sample is None else done + (sample - done) // (len(sources) - index)
             self._missing = []
             try:
                 documents = read_documents(
-                    [file], self._options.reading, reject=self._reject, notes=self.notes
+                    [source], self._options.reading, on_reject=self._reject, notes=self.notes
                 )
                 for group in group_documents(documents, partial(self._window_size, stop)):
                     self._update(file, group)
@@ -162,7 +165,7 @@ class _CorpusCheck:
         self._unreadable.add({"place": file, "code": code, "reason": reason, "encoding": encoding})
         self._file_errors.add(file, _UNREADABLE_FILE, file, detail=reason)
 
-    def _reject(self, reject: Reject) -> None:
+    def _reject(self, reject: RejectedRow) -> None:
         if reject.line is None:
             self._add_unreadable(reject.file, reject.code, reject.reason, reject.encoding)
             return
@@ -240,11 +243,11 @@ class _CorpusCheck:
                 "bytes": self._bad_bytes.count,
                 "lines": self._num_bad_lines,
                 "places": self._bad_bytes.locations,
-                "remedy": render(remedy_of(self._encoding_sample), "python")
+                "remedy": render(encoding_hint(self._encoding_sample), "python")
                 if self._encoding_sample
                 else None,
             },
-            "left_out": self.notes.record() | {"kinds": self.notes.kinds()},
+            "left_out": self.notes.to_dict() | {"kinds": self.notes.skipped_names()},
             "delimiters": self.notes.delimiters,
             "records": self._bad_records.summary(),
             "unreadable": self._unreadable.summary(),
@@ -322,7 +325,7 @@ class _DuplicateCheck:
     def update(self, documents: list[Document]) -> list[Document]:
         """Compare documents with all earlier ones, and return those that repeat none."""
         new: list[Document] = []
-        duplicates = self.index.find_duplicates([d.text for d in documents], [d.place for d in documents])
+        duplicates = self.index.find_duplicates([d.text for d in documents], [d.location for d in documents])
         for document, first in zip(documents, duplicates, strict=True):
             if first is None:
                 new.append(document)
@@ -333,7 +336,7 @@ class _DuplicateCheck:
                 self._sizes[first] += 1
                 members = self._members.setdefault(first, [])
                 if len(members) < self._limit:
-                    members.append(document.place)
+                    members.append(document.location)
         return new
 
     def summary(self, num_characters: int) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from bertsmith.corpus import hashing
 from bertsmith.corpus.checks.lines import WindowLines
 from bertsmith.corpus.deduplication import LocationTable
 from bertsmith.corpus.tokenized_corpus import HashArray
-from bertsmith.io.files import Document, bare_suffix
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.documents import Document
+from bertsmith.io.tables import IN_MEMORY
 
 _MAX_DOCUMENTS = 4096  # per group
 # A record of these files has a location, but the lines inside it have none.
@@ -45,7 +47,7 @@ class TextWindow:
         self.codes, self.offsets = hashing.code_points(texts)
         self.words = hashing.hash_words(self.codes, self.offsets)
         self.text = "\n".join(texts) + "\n"
-        self._has_lines = bare_suffix(file) not in _RECORD_SUFFIXES
+        self._has_lines = not file.endswith(IN_MEMORY) and format_suffix(file) not in _RECORD_SUFFIXES
         self._missing = missing
         self._documents = documents
         self.is_start = np.array([document.part == 0 and offset == 0 for document in documents])
@@ -58,7 +60,7 @@ class TextWindow:
     def location(self, position: int) -> str:
         """Return file:line:column of a character, or the location of its record."""
         text_index = int(np.searchsorted(self.offsets, position, side="right")) - 1
-        location = self._documents[text_index].place
+        location = self._documents[text_index].location
         if not self._has_lines:
             return location
         path, _, first_line = location.rpartition(":")
@@ -77,7 +79,7 @@ class TextWindow:
 
     def line_locations(self, lines: WindowLines, table: LocationTable) -> HashArray:
         """Return the packed location of each line, uint64 [L]."""
-        packed = np.array([table.pack(document.place) for document in self._documents], dtype=np.uint64)
+        packed = np.array([table.pack(document.location) for document in self._documents], dtype=np.uint64)
         if not self._has_lines:
             return packed[lines.owner]
         lines_down = lines.index + self._lines_before

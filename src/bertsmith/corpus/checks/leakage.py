@@ -8,7 +8,7 @@ stored; the corpus is streamed.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,17 @@ from bertsmith.corpus.checks.characters import printable
 from bertsmith.corpus.hashing import WordHashes
 from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
 from bertsmith.errors import InputError
-from bertsmith.io.files import bare_suffix, read_lines
-from bertsmith.io.tables import table_delimiter, table_records
-from bertsmith.suggestions import not_found_error
+from bertsmith.io import parquet
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.delimited import detect_delimiter, read_records
+from bertsmith.io.tables import Table
+from bertsmith.io.text_io import ErrorCollector, LineReader, read_lines
 
 MIN_WORDS = 8
 _MIN_ROW_SIZE = 256  # Shorter rows count as this many characters, so that a batch has at most 4,096 rows.
 _MIN_FILTER_BITS, _MAX_FILTER_BITS = 20, 27  # of the filter before the search: 1 to 128 MB
 _EXCERPT_CHARACTERS = 100
 _MAX_CONLL_COLUMNS = 16
-_PARQUET_ROWS = 64  # read at once: a few, since one text may be long
 
 TaskRow = tuple[str, list[str]]
 """The location of a row and its texts."""
@@ -52,7 +53,11 @@ class LeakageCheck:
     """
 
     def __init__(
-        self, files: Sequence[str | Path], n: int = 13, max_examples: int = 1000, encoding: str | None = None
+        self,
+        files: Sequence[str | Path | Table],
+        n: int = 13,
+        max_examples: int = 1000,
+        encoding: str | None = None,
     ) -> None:
         """Read the evaluation sets: .csv, .tsv, .txt, .jsonl, .json, .parquet; text files also compressed.
 
@@ -77,7 +82,7 @@ class LeakageCheck:
         self._filter[(self._hashes >> self._shift).astype(np.int64)] = True
 
     def _read(
-        self, files: Sequence[str | Path], encoding: str | None
+        self, files: Sequence[str | Path | Table], encoding: str | None
     ) -> tuple[HashArray, IntArray, IntArray]:
         """Return all n-grams: their hashes [G], their rows [G], and the distinct numbers of words."""
         hashes, rows, lengths = [], [], []
@@ -173,11 +178,14 @@ class LeakageCheck:
         }
 
 
-def task_rows(file: str | Path, encoding: str | None = None) -> Iterator[TaskRow]:
+def task_rows(file: str | Path | Table, encoding: str | None = None) -> Iterator[TaskRow]:
     """Yield the rows of a task file in any supported format; `encoding` is that of a file that is not UTF-8."""
-    suffix = bare_suffix(file)
+    if isinstance(file, Table):
+        yield from ((row.location, list(_strings(row.values))) for row in file)
+        return
+    suffix = format_suffix(file)
     if suffix == ".parquet":
-        yield from _parquet_rows(file)
+        yield from ((f"{file}:{n}", list(_strings(values))) for n, values in parquet.read_rows(file))
     elif suffix == ".json":
         yield from _json_rows(file, encoding)
     elif suffix == ".jsonl":
@@ -186,12 +194,13 @@ def task_rows(file: str | Path, encoding: str | None = None) -> Iterator[TaskRow
                 yield f"{file}:{number}", list(_strings(_parse_json(file, number, line)))
     else:
         is_table = suffix in (".csv", ".txt")
-        delimiter = table_delimiter(file, None, encoding) if is_table else None
+        delimiter = detect_delimiter(file, None, encoding) if is_table else None
         if delimiter in (None, "\t"):
             yield from _line_rows(file, encoding)
             return
-        for number, fields in table_records(file, str(delimiter), encoding):
-            yield f"{file}:{number}", fields
+        errors = ErrorCollector(file)
+        for lines, fields in read_records(LineReader(file, errors, encoding), str(delimiter), errors):
+            yield f"{file}:{lines[0].number}", fields
 
 
 def _line_rows(file: str | Path, encoding: str | None) -> Iterator[TaskRow]:
@@ -251,7 +260,7 @@ def _strings_with_pointers(value: Any, pointer: str) -> Iterator[tuple[str, str]
     """Yield the strings in a JSON value with their JSON pointers (RFC 6901, without its escapes)."""
     if isinstance(value, str):
         yield pointer, value
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for name, part in value.items():
             yield from _strings_with_pointers(part, f"{pointer}/{name}")
     elif isinstance(value, list):
@@ -260,25 +269,6 @@ def _strings_with_pointers(value: Any, pointer: str) -> Iterator[tuple[str, str]
         else:
             for index, part in enumerate(value):
                 yield from _strings_with_pointers(part, f"{pointer}/{index}")
-
-
-def _parquet_rows(file: str | Path) -> Iterator[TaskRow]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not Path(file).is_file():
-        raise not_found_error(file)
-    try:
-        number = 0
-        with pq.ParquetFile(file) as table:
-            for batch in table.iter_batches(batch_size=_PARQUET_ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield f"{file}:{number}", list(_strings(row))
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        raise InputError(
-            "invalid_parquet", "this is not a complete parquet file", location=file, hint="download it again"
-        ) from None
 
 
 def _row_size(row: TaskRow) -> int:

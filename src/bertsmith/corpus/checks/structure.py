@@ -16,7 +16,7 @@ from bertsmith.corpus.diagnostics import (
     format_settings,
 )
 from bertsmith.formatting import format_percent, pluralize
-from bertsmith.io.files import Document
+from bertsmith.io.documents import Document
 
 _BATCH_DOCUMENTS = 4096  # counted at once
 _JOIN_COMMAND = """awk 'BEGIN{{RS="";ORS="\\n\\n"}}{{gsub(/\\n/,"{separator}");print}}' FILE > JOINED"""
@@ -71,7 +71,7 @@ class DocumentCheck:
         """Count a document, or a further part of the last one."""
         if document.part == 0 or self._open is None:
             self.close()
-            self._open = _OpenDocument(file, document.place)
+            self._open = _OpenDocument(file, document.location)
         self._open.characters += len(document.text) + (document.part > 0)
         self._open.lines += document.text.count("\n") + 1
         self._open.sentences += len(sentences)

@@ -12,7 +12,9 @@ from typing import Any
 from bertsmith.corpus.checks.tokens import MAX_TRACKED_WORDS, TokenizerStats, WordCounter, encode_waiting
 from bertsmith.errors import InputError
 from bertsmith.formatting import format_percent, pluralize
-from bertsmith.io.files import Notes, Reading, find_files, read_documents
+from bertsmith.io.documents import Reading, read_documents
+from bertsmith.io.folders import CorpusNotes, find_files
+from bertsmith.io.tables import Table
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 _SLICE_CHARACTERS = 1 << 20  # encoded at a time
@@ -20,7 +22,7 @@ MAX_UNKNOWN_RATIO = 0.005  # A tokenizer with more unknown words is not ranked b
 
 
 def compare_tokenizers(
-    files: Sequence[str | Path],
+    files: Sequence[str | Path | Table],
     tokenizers: Mapping[str, Tokenizer],
     *,
     reading: Reading = Reading(),  # noqa: B008  # frozen
@@ -62,7 +64,7 @@ def compare_tokenizers(
         )
     words = WordCounter()
     stats = {name: TokenizerStats(tokenizer) for name, tokenizer in tokenizers.items()}
-    skipped = Notes()
+    skipped = CorpusNotes()
     paths = find_files(files, skipped)
     truncated: list[str] = []
     for lines in _slices(paths, reading, max_bytes, truncated, skipped):
@@ -113,7 +115,11 @@ def ranked(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _slices(
-    files: Sequence[str | Path], reading: Reading, limit: int | None, truncated: list[str], skipped: Notes
+    files: Sequence[str | Path | Table],
+    reading: Reading,
+    limit: int | None,
+    truncated: list[str],
+    skipped: CorpusNotes,
 ) -> Iterator[list[str]]:
     """Yield the lines of all documents in slices, and append files that `limit` truncates to `truncated`.
 

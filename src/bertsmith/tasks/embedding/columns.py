@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
-from bertsmith.io.memory import InMemory
-from bertsmith.io.tables import TabularFile
+from bertsmith.io.tables import Table
 from bertsmith.tasks.settings import EmbedSettings
 
 _TEXT_COLUMNS = (
@@ -32,23 +31,23 @@ class Columns(NamedTuple):
     negative: str | None
 
 
-def find_columns(table: TabularFile, settings: EmbedSettings, *, labeled: bool) -> Columns:
+def find_columns(table: Table, settings: EmbedSettings, *, labeled: bool) -> Columns:
     """Return the columns that the settings name, or those with usual names.
 
     Raises:
         InputError: The columns of the texts are unknown.
     """
     columns = table.columns
-    if table.plain and labeled:
+    if table.is_plain and labeled:
         raise InputError(
             "no_columns",
             "this file has one text per line and nothing that separates columns",
-            location=f"{table.path}:1",
+            location=f"{table.name}:1",
             hint="give pairs of texts in a .csv, .tsv, or .jsonl file; or set "
             f"{option('delimiter')} to the character that separates columns",
         )
     text, second = settings.text_column, settings.second_column
-    if not settings.header and not table.plain:
+    if not settings.header and not table.is_plain:
         text, second = text or "1", second or ("2" if "2" in columns else None)
     if text is None and second is None:
         usual_pairs = (pair for pair in _TEXT_COLUMNS if set(pair) <= set(columns))
@@ -57,11 +56,10 @@ def find_columns(table: TabularFile, settings: EmbedSettings, *, labeled: bool) 
         usual = [name for name, _ in _TEXT_COLUMNS if name in columns]
         text = usual[0] if usual else columns[0] if len(columns) == 1 else None
     if text is None or (second is None and labeled):
-        path = table.path.bare_name if isinstance(table.path, InMemory) else f"{table.path}:1"
         raise InputError(
             "text_columns_unknown",
             f"no column has a known name for the two texts; the columns are {join_names(columns)}",
-            location=path,
+            location=table.start,
             argument="second_column" if text is not None else "text_column",
             hint=f"name them with {option('text_column')} and {option('second_column')}",
         )

@@ -20,8 +20,8 @@ from bertsmith.artifacts.sentence_transformers import (
 )
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names
-from bertsmith.io.memory import Source
-from bertsmith.io.tables import TabularFile, read_table
+from bertsmith.io.sources import Source
+from bertsmith.io.tables import Table, read_table
 from bertsmith.tasks.base import Example, Metadata, TaskData
 from bertsmith.tasks.embedding.columns import Columns, find_columns
 from bertsmith.tasks.labels import LabelNames
@@ -310,19 +310,19 @@ def detect_same_label(examples: Sequence[EmbeddingExample], settings: EmbedSetti
     return matching[0]
 
 
-def _read_rows(table: TabularFile, names: Columns) -> list[EmbeddingExample]:
+def _read_rows(table: Table, names: Columns) -> list[EmbeddingExample]:
     columns = (
-        [None] * len(table) if name is None else table.column(name, f"{argument}_column")
+        [None] * len(table) if name is None else table.texts(name, f"{argument}_column")
         for argument, name in zip(Columns._fields, names, strict=True)
     )
     examples = []
     for row, text, second, label, negative in zip(table, *columns, strict=True):
-        location = f"{table.path}:{row.line}"
+        location = row.location
         if label is not None and not label.strip():
             hint = "give each row a label, or remove the row"
             raise InputError("empty_label", "the label is empty", location=location, hint=hint)
         positives, negatives = (() if value is None else (value,) for value in (second, negative))
         label = None if label is None else label.strip()
-        values = None if table.plain else row.values
+        values = None if table.is_plain else row.texts
         examples.append(EmbeddingExample(text or "", positives, negatives, label, location, values))
     return examples

@@ -9,10 +9,10 @@ from typing import Any
 
 from bertsmith.errors import InputError
 from bertsmith.formatting import pluralize
-from bertsmith.io.choices import check_choices, read_choices
-from bertsmith.io.memory import Source
+from bertsmith.io.sources import Source
 from bertsmith.tasks.base import Example, HFCheckpoint, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_string
+from bertsmith.tasks.multiple_choice.choice_rows import check_choices, read_choices
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.settings import ChooseSettings
 
@@ -73,7 +73,7 @@ class MultipleChoiceData(TaskData):
         settings = self.settings
         rows = read_choices(
             source,
-            labelled=labeled,
+            labeled=labeled,
             names=settings.file_names,
             delimiter=settings.delimiter,
             header=settings.header,

@@ -10,11 +10,11 @@ from pydantic import BaseModel
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import join_names, pluralize
-from bertsmith.io.memory import Source
-from bertsmith.io.squad import Asked, PassageNames, read_questions
+from bertsmith.io.sources import Source
 from bertsmith.tasks.base import Example, HFCheckpoint, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_string
 from bertsmith.tasks.labels import LabelNames
+from bertsmith.tasks.question_answering.squad import PassageNames, SquadQuestion, read_questions
 from bertsmith.tasks.results import Diagnostic
 from bertsmith.tasks.settings import AnswerSettings
 
@@ -79,7 +79,7 @@ class QuestionAnsweringData(TaskData):
                 source,
                 settings.encoding,
                 names=self._column_names,
-                labelled=labeled,
+                labeled=labeled,
                 delimiter=settings.delimiter,
                 header=settings.header,
             )
@@ -151,7 +151,7 @@ def moved_answers(examples: Sequence[QuestionExample]) -> list[Diagnostic]:
     return [Diagnostic("answers not at their offset", message, moved)]
 
 
-def _check_answers_in_passages(rows: Sequence[tuple[str, Asked, str]]) -> None:
+def _check_answers_in_passages(rows: Sequence[tuple[str, SquadQuestion, str]]) -> None:
     """Raise InputError if answers are not in their passages, with the location of each."""
     missing = [
         (location, answer.text)
@@ -169,7 +169,7 @@ def _check_answers_in_passages(rows: Sequence[tuple[str, Asked, str]]) -> None:
     raise InputError("answer_not_in_passage", message, location=location, hint=hint)
 
 
-def _make_example(context: str, row: Asked, location: str, *, labeled: bool) -> QuestionExample:
+def _make_example(context: str, row: SquadQuestion, location: str, *, labeled: bool) -> QuestionExample:
     """Return an example of a row of `read_questions`."""
     example = _unlabeled(row.question, context, location, row.id)
     if not labeled:

@@ -7,12 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertsmith.errors import InputError, option
-from bertsmith.io.memory import Source
-from bertsmith.io.related import RelatedNames, Span, checked_spans, of_tagged, of_words, read_related, tagged
+from bertsmith.io.sources import Source
 from bertsmith.metrics.relations import has_direction
 from bertsmith.tasks.base import Example, HFCheckpoint, Metadata, TaskData
 from bertsmith.tasks.data_checks import check_examples, check_string
 from bertsmith.tasks.labels import LabelMap, LabelMetadata, LabelNames, label_metadata, sorted_labels
+from bertsmith.tasks.relation_extraction.relation_rows import (
+    RelatedNames,
+    Span,
+    checked_spans,
+    of_tagged,
+    of_words,
+    read_related,
+    tagged,
+)
 from bertsmith.tasks.settings import RelateSettings
 
 _NO_RELATION = ("other", "no_relation", "na")  # its names in published data, in lower case
@@ -80,7 +88,7 @@ class RelationData(TaskData):
         settings = self.settings
         rows = read_related(
             source,
-            labelled=labeled,
+            labeled=labeled,
             names=self._column_names,
             delimiter=settings.delimiter,
             encoding=settings.encoding,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertsmith.io.memory import Source
+from bertsmith.io.sources import Source
 from bertsmith.metrics.tagging_schemes import OUTSIDE, infer_scheme
 from bertsmith.tasks.base import HFCheckpoint, Metadata, TaskData
 from bertsmith.tasks.labels import LabelNames

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.io.conll import Column, fields_of, read_conll
-from bertsmith.io.files import bare_suffix, json_object, read_lines
+from bertsmith.io.compression import format_suffix
+from bertsmith.io.sources import Source
+from bertsmith.io.tables import Row, is_json_source, json_rows
+from bertsmith.io.text_io import read_lines
 from bertsmith.io.unicode_scripts import HAN_CLASS
 from bertsmith.tasks.base import Example
 from bertsmith.tasks.settings import TagSettings
+from bertsmith.tasks.tagging.conll import Column, read_conll, split_columns
 
 _SEPARATOR = re.compile(r"[\t\n\r]")
 _INTEGER = re.compile(r"-?\d+")
@@ -72,26 +74,22 @@ class TagExample(Example):
         return f"{self.location.rpartition(':')[0]}:{self.lines[index]}"
 
 
-def read_sentences(file: str | Path, settings: TagSettings, *, labeled: bool) -> list[TagExample]:
-    """Return the sentences of a file.
+def read_sentences(source: Source, settings: TagSettings, *, labeled: bool) -> list[TagExample]:
+    """Return the sentences of a source: lists of words in JSON lines and tables, else columns (see `conll`).
 
-    A .jsonl file has lists; an unlabeled .txt file without columns, a sentence per line; all others have columns
-    (see `io.conll`).
+    Without labels, a .txt that has no columns has one sentence on each line.
     """
-    if bare_suffix(file) == ".jsonl":
-        examples = list(_read_jsonl(file, settings, labeled))
-    elif _has_sentence_lines(file, settings, labeled):
-        lines = read_lines(file, settings.encoding)
-        examples = [TagExample(parse_words(line, ""), None, f"{file}:{n}", text=line) for n, line in lines]
+    if is_json_source(source):
+        rows = json_rows(source, settings.encoding)
+        examples = [_example_of_row(row, settings, labeled=labeled) for row in rows]
+    elif _has_sentence_lines(source, settings, labeled=labeled):
+        lines = read_lines(source, settings.encoding)
+        examples = [TagExample(parse_words(line, ""), None, f"{source}:{n}", text=line) for n, line in lines]
     else:
-        examples = list(_read_columns(file, settings, labeled))
+        examples = list(_examples_in_columns(source, settings, labeled=labeled))
     if not examples:
-        raise InputError(
-            "no_examples",
-            "this file has no sentences",
-            location=f"{file}:1",
-            hint="give a file with at least one sentence",
-        )
+        message, hint = "this file has no sentences", "give a file with at least one sentence"
+        raise InputError("no_examples", message, location=f"{source}:1", hint=hint)
     return examples
 
 
@@ -179,84 +177,70 @@ def tab_separated(cells: Iterable[object]) -> str:
     return "".join(_SEPARATOR.sub(" ", str(cell)) + "\t" for cell in cells)
 
 
-def _read_jsonl(file: str | Path, settings: TagSettings, labeled: bool) -> Iterator[TagExample]:
-    word_key, tag_key, predicate_key = json_keys(settings)
-    for number, line in read_lines(file, settings.encoding):
-        if not line or line.isspace():
-            continue
-        location = f"{file}:{number}"
-        row = json_object(file, number, line)
-        for argument, key in (("word_column", word_key), *((("tag_column", tag_key),) if labeled else ())):
-            if row.get(key) is None:
-                raise InputError(
-                    "field_missing",
-                    f"the field '{key}' is missing",
-                    location=location,
-                    argument=argument,
-                    hint=f"the fields are {', '.join(row)}; name it with {option(argument)}",
-                )
-        words, tags = parse_words(row[word_key], location), row.get(tag_key)
-        predicate = parse_predicate(row.get(predicate_key), words, location)
-        if not labeled:
-            text = row[word_key] if isinstance(row[word_key], str) else None
-            row_tags = tags if isinstance(tags, list) and len(tags) == len(words) else None
-            cells = zip(words, row_tags, strict=True) if row_tags else ((word,) for word in words)
-            rows = tuple(map(tab_separated, cells))
-            yield TagExample(words, None, location, rows=rows, text=text, predicate=predicate)
-            continue
-        if not isinstance(tags, list) or not all(isinstance(tag, str | int) for tag in tags):
+def _example_of_row(row: Row, settings: TagSettings, *, labeled: bool) -> TagExample:
+    values, location = row.values, row.location
+    key, tag_key, predicate_key = json_keys(settings)
+    for argument, name in [("word_column", key), ("tag_column", tag_key)][: 2 if labeled else 1]:
+        if values.get(name) is None:
             raise InputError(
-                "not_a_list",
-                f"'{tag_key}' is not a list of tags",
+                "field_missing",
+                f"the field '{name}' is missing",
                 location=location,
-                hint='write ["B-PER", "O"]',
+                argument=argument,
+                hint=f"the fields are {', '.join(values)}; name it with {option(argument)}",
             )
-        if len(tags) != len(words):
-            raise InputError(
-                "tag_count",
-                f"there are {pluralize(len(words), 'word')} and {pluralize(len(tags), 'tag')}",
-                location=location,
-                hint="give each word one tag",
-            )
-        if "" in tags:
-            raise InputError(
-                "empty_label",
-                f"tag {tags.index('') + 1} is empty",
-                location=location,
-                hint="give each word a tag",
-            )
-        if not words:
-            raise InputError(
-                "empty_sentence", "this sentence has no words", location=location, hint="remove the line"
-            )
-        yield TagExample(words, tuple(str(tag) for tag in tags), location, predicate=predicate)
+    words, tags = parse_words(values[key], location), values.get(tag_key)
+    predicate = parse_predicate(values.get(predicate_key), words, location)
+    if not labeled:
+        text = values[key] if isinstance(values[key], str) else None
+        has_tags = isinstance(tags, list | tuple) and len(tags) == len(words)
+        cells = zip(words, tags or (), strict=True) if has_tags else ((word,) for word in words)
+        rows = tuple(map(tab_separated, cells))
+        return TagExample(words, None, location, rows=rows, text=text, predicate=predicate)
+    if not isinstance(tags, list | tuple) or not all(isinstance(tag, str | int) for tag in tags):
+        message, hint = f"'{tag_key}' is not a list of tags", 'write ["B-PER", "O"]'
+        raise InputError("not_a_list", message, location=location, hint=hint)
+    if len(tags) != len(words):
+        message = f"there are {pluralize(len(words), 'word')} and {pluralize(len(tags), 'tag')}"
+        raise InputError("tag_count", message, location=location, hint="give each word one tag")
+    if "" in tags:
+        message = f"tag {tags.index('') + 1} is empty"
+        raise InputError("empty_label", message, location=location, hint="give each word a tag")
+    if not words:
+        message = "this sentence has no words"
+        raise InputError("empty_sentence", message, location=location, hint="remove the line")
+    return TagExample(words, tuple(str(tag) for tag in tags), location, predicate=predicate)
 
 
-def _has_sentence_lines(file: str | Path, settings: TagSettings, labeled: bool) -> bool:
-    """Return whether an unlabeled file has a sentence per line: no blank lines, or lines of different widths."""
+def _has_sentence_lines(source: Source, settings: TagSettings, *, labeled: bool) -> bool:
+    """Return True for a file with one sentence on each line.
+
+    Columns are equally many in all lines, and blank lines separate sentences in columns.
+    """
     if settings.layout == "lines" and labeled:
         raise InputError(
             "layout_with_tags",
             "the layout 'lines' is for sentences without tags",
-            location=file,
+            location=source,
             argument="layout",
             hint="give tags in columns",
         )
-    if labeled or settings.layout != "auto" or bare_suffix(file) != ".txt":
+    if labeled or settings.layout != "auto" or format_suffix(source) != ".txt":
         return settings.layout == "lines"
-    lines = [line for _, line in read_lines(file, settings.encoding)]
-    widths = {len(fields_of(line, tabs="\t" in line)) for line in lines if line.strip(" \t")}
+    lines = [line for _, line in read_lines(source, settings.encoding)]
+    widths = {len(split_columns(line)) for line in lines if line.strip(" \t")}
     return len(widths) > 1 or all(line.strip(" \t") for line in lines)
 
 
-def _read_columns(file: str | Path, settings: TagSettings, labeled: bool) -> Iterator[TagExample]:
+def _examples_in_columns(source: Source, settings: TagSettings, *, labeled: bool) -> Iterator[TagExample]:
     columns = [
         Column(settings.word_column, "1", "FORM", "word_column"),
-        Column(settings.tag_column, "-1", "UPOS", "tag_column", needed=labeled),
+        Column(settings.tag_column, "-1", "UPOS", "tag_column", required=labeled),
     ]
-    for sentence in read_conll(file, columns, settings.encoding):
-        words, location = tuple(row[0] for row in sentence.rows), f"{file}:{sentence.lines[0]}"
+    for sentence in read_conll(source, columns, settings.encoding):
+        words, location = tuple(cells[0] for cells in sentence.cells), f"{source}:{sentence.lines[0]}"
         if labeled:
-            yield TagExample(words, tuple(row[1] for row in sentence.rows), location, lines=sentence.numbers)
+            tags = tuple(cells[1] for cells in sentence.cells)
+            yield TagExample(words, tags, location, lines=sentence.line_numbers)
         else:
-            yield TagExample(words, None, location, rows=tuple(sentence.texts))
+            yield TagExample(words, None, location, rows=tuple(sentence.output_rows))

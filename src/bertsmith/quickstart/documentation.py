@@ -1,8 +1,7 @@
-"""The corpus that is always there: the English documentation which this Python installation carries.
+"""Read the English documentation in this Python installation as a corpus.
 
-Docstrings are read from source files by their syntax trees; nothing is imported and no code runs. A document
-is a module; its lines are paragraphs of prose. Examples, tables, directives, headings and addresses go. What a
-library requires is parsed by `packaging`, the standard's own reader.
+Docstrings come from the syntax trees of source files; no module is imported or run. A document is a module; its
+lines are paragraphs of prose, without examples, tables, directives, headings, and addresses.
 """
 
 from __future__ import annotations
@@ -21,19 +20,30 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from bertsmith.io.files import Document
+from bertsmith.io.documents import Document
 
-STANDARD = "python"  # the name under which the standard library goes
-_ASIDE = {"test", "tests", "testing", "_vendor", "_vendored", "vendor", "site-packages", "externals"}
-_FEWEST_WORDS = 5
-_LETTERS = 0.78  # of the characters that are not blank: below it a paragraph is code, a list or a formula
-# Libraries written in C hand their docstrings over in calls of these functions.
-_HANDED_OVER = {"add_newdoc", "add_docstr"}
+STANDARD = "python"  # the name of the standard library
+_SKIPPED_FOLDERS = {
+    "test",
+    "tests",
+    "testing",
+    "_vendor",
+    "_vendored",
+    "vendor",
+    "site-packages",
+    "externals",
+}
+_MIN_WORDS = 5
+_MIN_LETTER_RATIO = (
+    0.78  # of the characters except for spaces; below it a paragraph is code, a list, or a formula
+)
+# Libraries written in C pass their docstrings to these functions.
+_DOCSTRING_FUNCTIONS = {"add_newdoc", "add_docstr"}
 
 
 @dataclass(frozen=True)
 class Library:
-    """An installed library: its name, its version, and its source files by their paths within it, sorted."""
+    """An installed library: its name, its version, and its source files with their paths within it, sorted."""
 
     name: str
     version: str
@@ -41,46 +51,47 @@ class Library:
 
 
 def installed(root: str = "bertsmith") -> list[Library]:
-    """The standard library, then what `root` requires, and what that requires, as far as it is installed.
+    """Return the standard library, and the installed libraries that `root` requires, directly or not.
 
-    `root` itself is left out, so that the corpus does not change with our own source. Sorted by name.
+    They are sorted by name, without `root`, so that the corpus does not depend on its source.
     """
-    found: dict[str, Distribution] = {}
-    waiting = _requirements(root)
-    while waiting:
-        name = waiting.pop()
-        if name in found or name == canonicalize_name(root):
+    distributions: dict[str, Distribution] = {}
+    pending = _requirements(root)
+    while pending:
+        name = pending.pop()
+        if name in distributions or name == canonicalize_name(root):
             continue
         try:
-            found[name] = distribution(name)
+            distributions[name] = distribution(name)
         except PackageNotFoundError:
             continue
-        waiting += _requirements(name)
-    return [_standard_library(), *(_library(name, found[name]) for name in sorted(found))]
+        pending += _requirements(name)
+    return [_standard_library(), *(_library(name, distributions[name]) for name in sorted(distributions))]
 
 
 def documents(
     libraries: Sequence[Library], progress: Callable[[int], None] = lambda done: None
 ) -> Iterator[Document]:
-    """A document a module that holds prose; its place is `library:path`. Same sources, same documents.
+    """Yield one document for each module that contains prose, with the location `library:path`.
 
-    A paragraph that stood before, in whatever library, is left out (compared by its letters alone).
-    `progress` hears the number of source files read so far.
+    Args:
+        libraries: The libraries; a paragraph whose letters occurred before, in any of them, is omitted.
+        progress: A function that receives the number of source files read so far.
     """
     seen: set[str] = set()
     done = 0
     for library in libraries:
         for path, file in library.files:
             progress(done := done + 1)
-            for place, texts in _texts(f"{library.name}:{path}", file):
-                kept = [p for text in texts for p in paragraphs(text) if _is_new(p, seen)]
-                if kept:
-                    yield Document("\n".join(kept), place)
+            for location, texts in _texts(f"{library.name}:{path}", file):
+                new = [p for text in texts for p in paragraphs(text) if _is_new(p, seen)]
+                if new:
+                    yield Document("\n".join(new), location)
 
 
 def library_of(document: Document) -> str:
-    """The name of the library that a document comes from."""
-    return document.place.partition(":")[0]
+    """Return the name of the library that a document comes from."""
+    return document.location.partition(":")[0]
 
 
 def _requirements(name: str) -> list[str]:
@@ -90,51 +101,51 @@ def _requirements(name: str) -> list[str]:
         return []
     needed: list[str] = []
     for line in lines:
-        # Other conditions than extras do not matter: what they rule out is not installed. What the installers of
-        # old took for a requirement and the standard does not, is left out.
+        # Other conditions than extras do not matter: what they exclude is not installed. Old installers accepted
+        # requirements that the standard does not allow.
         with suppress(InvalidRequirement):
-            one = Requirement(line)
-            if "extra ==" not in str(one.marker):
-                needed.append(canonicalize_name(one.name))
+            requirement = Requirement(line)
+            if "extra ==" not in str(requirement.marker):
+                needed.append(canonicalize_name(requirement.name))
     return needed
 
 
-def _library(name: str, found: Distribution) -> Library:
-    listed = [str(f) for f in found.files or []]
-    files = [(path, Path(str(found.locate_file(path)))) for path in listed if _is_wanted(path)]
-    return Library(name, found.version, tuple(sorted(files)))
+def _library(name: str, source: Distribution) -> Library:
+    paths = [str(file) for file in source.files or []]
+    files = [(path, Path(str(source.locate_file(path)))) for path in paths if _is_source(path)]
+    return Library(name, source.version, tuple(sorted(files)))
 
 
 def _standard_library() -> Library:
     root = Path(sysconfig.get_paths()["stdlib"])
     files = [(file.relative_to(root).as_posix(), file) for file in root.rglob("*.py")]
     version = sysconfig.get_python_version()
-    return Library(STANDARD, version, tuple(sorted((p, f) for p, f in files if _is_wanted(p))))
+    return Library(STANDARD, version, tuple(sorted((p, f) for p, f in files if _is_source(p))))
 
 
-def _is_wanted(path: str) -> bool:
-    return path.endswith(".py") and ".." not in path and _ASIDE.isdisjoint(path.split("/")[:-1])
+def _is_source(path: str) -> bool:
+    return path.endswith(".py") and ".." not in path and _SKIPPED_FOLDERS.isdisjoint(path.split("/")[:-1])
 
 
-def _texts(place: str, file: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each document of a source file: its place, its docstrings in order. Unreadable files have none."""
+def _texts(location: str, file: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each document of a source file: its location and docstrings; unreadable files have none."""
     try:
         source = file.read_bytes()
-        if b'"""' not in source and b"'''" not in source and "pydoc_data" not in place:
-            return  # a syntax tree costs much more than this look
+        if b'"""' not in source and b"'''" not in source and "pydoc_data" not in location:
+            return  # Parsing costs much more than this search.
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of other people's escapes
+            warnings.simplefilter("ignore")  # of invalid escapes
             tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    if place.endswith("pydoc_data/topics.py"):
-        yield from ((f"{place}#{name}", [text]) for name, text in _topics(tree))
+    if location.endswith("pydoc_data/topics.py"):
+        yield from ((f"{location}#{name}", [text]) for name, text in _topics(tree))
     else:
-        yield place, list(_docstrings(tree))
+        yield location, list(_docstrings(tree))
 
 
 def _topics(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The chapters of the language reference that help() shows: entries of one dictionary of strings."""
+    """Yield the chapters of the language reference that help() shows: a dictionary of strings."""
     for table in ast.walk(tree):
         if isinstance(table, ast.Dict):
             for key, value in zip(table.keys, table.values, strict=True):
@@ -143,17 +154,17 @@ def _topics(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[str]:
-    # Only bodies of modules, classes, functions and `if`s are walked, in order: expressions hold none.
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
+    # Only bodies of modules, classes, functions, and conditions contain docstrings, not expressions.
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text:
                 yield text
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            yield from _handed_over(node.value)
-        waiting += reversed(_bodies(node))
+            yield from _passed_docstrings(node.value)
+        pending += reversed(_bodies(node))
 
 
 def _bodies(node: ast.AST) -> list[ast.AST]:
@@ -162,9 +173,9 @@ def _bodies(node: ast.AST) -> list[ast.AST]:
     ]
 
 
-def _handed_over(call: ast.Call) -> Iterator[str]:
+def _passed_docstrings(call: ast.Call) -> Iterator[str]:
     name = getattr(call.func, "id", getattr(call.func, "attr", ""))
-    if name in _HANDED_OVER and call.args:
+    if name in _DOCSTRING_FUNCTIONS and call.args:
         strings = [
             inner.value
             for inner in ast.walk(call.args[-1])
@@ -174,14 +185,14 @@ def _handed_over(call: ast.Call) -> Iterator[str]:
             yield inspect.cleandoc(max(strings, key=len))
 
 
-# What reStructuredText puts around words.
+# Inline markup of reStructuredText.
 _ROLE = re.compile(r":[\w:+-]+:`(?:~[^`<]*\.)?[~!]?([^`<]+?)(?:\s*<[^`>]*>)?`")
 _LINK = re.compile(r"`([^`<]+?)\s*<[^`>]*>`_*")
 _ADDRESS = re.compile(r"<?\b(?:https?|ftp)://\S+|\bwww\.\S+")
 _QUOTED = re.compile(r"`+([^`]*)`+_*")
 _EMPHASIS = re.compile(r"(?<!\w)(\*{1,2})(?=\S)([^*\n]+?)(?<=\S)\1(?!\w)")
 _FOOTNOTE = re.compile(r"\s*\[(?:#?\w{1,4}|\d+)\]_")
-# Lines that are no prose.
+# Lines that are not prose.
 _PROMPT = re.compile(r"(>>>|\.\.\.( |$)|\$ |In \[\d+\]:)")
 _DIRECTIVE = re.compile(r"\.\.(\s|$)")
 _PROSE_DIRECTIVE = re.compile(r"\.\. (?:note|warning|tip|important|caution|seealso|attention|hint)::\s*")
@@ -194,7 +205,7 @@ _NAMED = re.compile(
 
 
 def paragraphs(docstring: str) -> Iterator[str]:
-    """The paragraphs of a docstring that are prose, each on one line without markup."""
+    """Yield the paragraphs of a docstring that are prose, each on one line without markup."""
     for lines in _blocks(docstring.expandtabs().split("\n")):
         text = _plain(" ".join(lines))
         if _is_prose(text):
@@ -202,7 +213,7 @@ def paragraphs(docstring: str) -> Iterator[str]:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Runs of lines that belong together: ended by a blank line, a list's next item, or less indentation."""
+    """Yield paragraphs as lines; a blank line, a list item, and less indentation end one."""
     block: list[str] = []
     depth = 0  # of the block's last line
     literal: int | None = None  # lines deeper than this belong to code or to a directive
@@ -247,9 +258,9 @@ def _plain(text: str) -> str:
 
 def _is_prose(text: str) -> bool:
     bare = text.replace(" ", "")
-    if text.count(" ") + 1 < _FEWEST_WORDS or "](" in text:
+    if text.count(" ") + 1 < _MIN_WORDS or "](" in text:
         return False
-    return sum(map(str.isalpha, bare)) >= _LETTERS * len(bare)
+    return sum(map(str.isalpha, bare)) >= _MIN_LETTER_RATIO * len(bare)
 
 
 def _is_new(paragraph: str, seen: set[str]) -> bool:
@@ -260,6 +271,6 @@ def _is_new(paragraph: str, seen: set[str]) -> bool:
     return True
 
 
-def blank_separated_words(some: Iterable[Document]) -> int:
-    """Words of all documents together, as blanks part them."""
-    return sum(len(document.text.split()) for document in some)
+def count_words(documents: Iterable[Document]) -> int:
+    """Return the number of words in all documents, separated by white space."""
+    return sum(len(document.text.split()) for document in documents)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError, option
-from bertsmith.io.choices import ChoiceNames, ChoiceRow, position_of, read_choices
+from bertsmith.tasks.multiple_choice.choice_rows import ChoiceRow, choice_index, read_choices
+from bertsmith.tasks.settings import ChoiceNames
 
 DIALOGUE = [["M: kaba", "W: lode"], [{"question": "who?", "choice": ["M", "W"], "answer": "W"}], "5-1"]
 ARTICLE = {
@@ -105,7 +106,7 @@ def test_an_article_has_its_questions_and_a_folder_its_articles(tmp_path: Path) 
     ],
 )
 def test_the_right_one_by_index_letter_or_text(answer: Any, choices: list[str], index: int) -> None:
-    assert position_of(answer, choices, (), "here") == index
+    assert choice_index(answer, choices, (), "here") == index
 
 
 ROW = {"context": "kaba", "choices": ["x", "y", "z"], "label": 0}

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from bertsmith.errors import InputError, option
-from bertsmith.io.related import Related, RelatedNames, marked, of_tagged, read_related, tagged
+from bertsmith.tasks.relation_extraction.relation_rows import (
+    Related,
+    RelatedNames,
+    marked,
+    of_tagged,
+    read_related,
+    tagged,
+)
 
 BLOCK = '7\t"The <e1>child</e1> was put into the <e2>cradle</e2>."\nContent-Container(e1,e2)\nComment: c\n\n'
 LABEL = "Content-Container(e1,e2)"

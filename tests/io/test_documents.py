@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.errors import InputError
-from bertsmith.io.files import Document, Reject, read_documents, read_lines
+from bertsmith.io.documents import Document, read_documents
+from bertsmith.io.text_io import RejectedRow, read_lines
 
 TEXT = "One line.\nAnother.\n\n\nSecond document\u2028still, with \x00 and a lone \r inside.\n"
 
@@ -164,10 +165,10 @@ def test_a_parquet_of_one_text_takes_the_memory_of_one_text(tmp_path: Path) -> N
     column = pa.DictionaryArray.from_arrays(indices, pa.array(["word " * 20_000, "another"]))
     pq.write_table(pa.table({"text": column}), file, store_schema=False)
     assert file.stat().st_size < 20_000
-    seen: list[Reject] = []
+    seen: list[RejectedRow] = []
     before = pa.total_allocated_bytes()
     sizes, peak = [], 0
-    for document in read_documents([file], reject=seen.append):
+    for document in read_documents([file], on_reject=seen.append):
         sizes.append(len(document.text))
         peak = max(peak, pa.total_allocated_bytes() - before)
     assert sizes == [100_000] * 20_000 + [7]

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from bertsmith.io.documentation import (
+from bertsmith.io.documents import Document
+from bertsmith.quickstart.documentation import (
     STANDARD,
     Library,
-    blank_separated_words,
+    count_words,
     documents,
     installed,
     library_of,
     paragraphs,
 )
-from bertsmith.io.files import Document
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +26,10 @@ def standard() -> list[Document]:
 
 
 def test_the_standard_library_alone_is_a_corpus(standard: list[Document]) -> None:
-    assert blank_separated_words(standard) > 150_000
+    assert count_words(standard) > 150_000
     assert len(standard) > 300
     assert {library_of(document) for document in standard} == {STANDARD}
-    assert any(document.place == "python:pydoc_data/topics.py#assert" for document in standard)
+    assert any(document.location == "python:pydoc_data/topics.py#assert" for document in standard)
 
 
 def test_what_is_installed_holds_our_requirements_and_not_ourselves() -> None:
@@ -69,7 +69,8 @@ def test_a_second_reading_gives_the_same(standard: list[Document]) -> None:
 
 def test_nothing_is_imported_and_nothing_runs() -> None:
     code = (
-        "import sys; from bertsmith.io.documentation import documents, installed; before = set(sys.modules);"
+        "import sys; from bertsmith.quickstart.documentation import documents, installed;"
+        "before = set(sys.modules);"
         "n = sum(1 for d in documents([x for x in installed() if x.name in ('python', 'rich', 'joblib')]));"
         "new = {m.partition('.')[0] for m in set(sys.modules) - before};"
         "assert n > 300; assert not new & {'this', 'antigravity', 'rich', 'joblib', 'torch', 'tkinter'}, new"
@@ -89,7 +90,7 @@ def test_modules_with_faults_are_passed_over(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(source)
     files = tuple((name, tmp_path / name) for name in [*sorted(sources), "missing.py"])
     found = list(documents([Library("made", "1", files)]))
-    assert [document.place for document in found] == ["made:escape.py", "made:loud.py"]
+    assert [document.location for document in found] == ["made:escape.py", "made:loud.py"]
 
 
 def test_docstrings_that_are_handed_over_in_a_call_are_read(tmp_path: Path) -> None:

@@ -1,0 +1,166 @@
+"""Read the bytes of a file in blocks of bounded size; `.gz`, `.zst`, `.bz2`, and `.xz` files are decompressed.
+
+A compressed file may consist of several frames (pigz, pzstd, `cat a.gz b.gz`). A truncated file, a file of another
+format, and bytes after the last frame raise a `FileError` after the blocks before them.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import zstandard
+
+from bertsmith.errors import InputError
+from bertsmith.suggestions import not_found_error
+
+BLOCK_BYTES = 1 << 18
+_INPUT_BYTES = 1 << 14  # decompressed at a time: repetitive text becomes a thousand times as long
+_ZSTD_INPUT_BYTES = 1 << 12  # zstandard's output has no limit
+_MAX_XZ_MEMORY = 1 << 28  # bytes; `xz -9` needs a quarter of it
+_ALIASES = {".ndjson": ".jsonl"}
+
+
+class FileError(InputError):
+    """An error of a whole file, or from some location on.
+
+    Attributes:
+        raw: The bytes at the beginning of the file.
+        encoding: The encoding that the file seems to have, of the code `other_encoding`.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, raw: bytes = b"", encoding: str | None = None, **details: Any
+    ) -> None:
+        super().__init__(code, message, **details)
+        self.raw, self.encoding = raw, encoding
+
+
+def format_suffix(path: object) -> str:
+    """Return the suffix of a file's format in lower case: `.jsonl` for `a.jsonl.gz` and `a.ndjson`."""
+    name = Path(str(path))
+    suffix = Path(name.stem).suffix.lower() if is_compressed(name) else name.suffix.lower()
+    return _ALIASES.get(suffix, suffix)
+
+
+def is_compressed(path: object) -> bool:
+    """Return True if the file's name has the suffix of a compression format."""
+    return Path(str(path)).suffix.lower() in _DECODERS
+
+
+def check_name(path: object) -> None:
+    """Raise `InputError` for a path that is not UTF-8, since locations are printed and written as UTF-8."""
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(
+            "name_not_utf8",
+            "this name is not UTF-8",
+            location=os.fsencode(str(path)).decode("utf-8", "backslashreplace"),
+            hint="rename it: convmv -f latin1 -t utf-8",
+        ) from None
+
+
+def open_binary(path: str | Path) -> BinaryIO:
+    """Open a file for reading bytes. Raises `InputError` if there is no such file or it is not readable."""
+    check_name(path)
+    try:
+        return open(path, "rb")
+    except (FileNotFoundError, NotADirectoryError):
+        raise not_found_error(path) from None
+    except IsADirectoryError:
+        hint = f"name the files in it: {path}/*.txt"
+        raise InputError("is_a_folder", "this is a folder, not a file", location=path, hint=hint) from None
+    except PermissionError:
+        hint = "check its permissions"
+        raise InputError("permission_denied", "this file may not be read", location=path, hint=hint) from None
+
+
+def read_blocks(path: str | Path) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a file in blocks that are not empty."""
+    new_decoder = _DECODERS.get(Path(path).suffix.lower())
+    with open_binary(path) as file:
+        if new_decoder is not None:
+            yield from filter(None, _decompress(path, file, new_decoder))
+            return
+        while block := file.read(BLOCK_BYTES):
+            yield block
+
+
+def _decompress(path: str | Path, file: BinaryIO, new_decoder: Callable[[], Any]) -> Iterator[bytes]:
+    # Decoders and not the libraries' file objects: zstandard's takes a truncated file for a complete one, and
+    # bz2's and lzma's ignore bytes after the last frame.
+    decoder = new_decoder()
+    num_frames, is_inside = 0, False
+    head = b""
+    while data := file.read(_ZSTD_INPUT_BYTES if new_decoder is _new_zstd else _INPUT_BYTES):
+        head = head or data
+        # gzip and xz allow zeros between frames.
+        while data := data.lstrip(b"\0") if num_frames and not is_inside else data:
+            try:
+                yield from _decode(decoder, data)
+            except _ERRORS as error:
+                raise _format_error(path, error, 0 if is_inside else num_frames, head) from None
+            is_inside, data = not decoder.eof, b""
+            if decoder.eof:
+                data, decoder, num_frames = decoder.unused_data, new_decoder(), num_frames + 1
+    if is_inside and not num_frames and not head.startswith(_MAGIC[new_decoder][: len(head)]):
+        raise _format_error(path, None, 0, head)  # shorter than a header, so the decoder waits for more
+    if is_inside:
+        hint = "compress or download it again"
+        message = "the compressed file ends in the middle"
+        raise FileError("truncated_file", message, location=path, hint=hint, raw=head)
+
+
+def _decode(decoder: Any, data: bytes) -> Iterator[bytes]:
+    if not hasattr(decoder, "needs_input"):  # zlib and zstandard
+        yield decoder.decompress(data)
+        return
+    yield decoder.decompress(data, BLOCK_BYTES)
+    while not (decoder.eof or decoder.needs_input):
+        yield decoder.decompress(b"", BLOCK_BYTES)
+
+
+def _format_error(path: str | Path, error: Exception | None, num_frames: int, head: bytes) -> FileError:
+    name = Path(path).suffix[1:].lower()
+    if num_frames:
+        message = f"after the compressed text comes something that is not {name}"
+    elif "memory" in str(error).lower():
+        message = f"this {name} file needs more than {_MAX_XZ_MEMORY >> 20} MiB of memory to decompress"
+    else:
+        message = f"this is not a whole {name} file"
+    hint = "compress or download it again"
+    return FileError("bad_compression", message, location=path, hint=hint, raw=head)
+
+
+def _new_gzip() -> Any:
+    return zlib.decompressobj(wbits=31)
+
+
+def _new_zstd() -> Any:
+    return zstandard.ZstdDecompressor().decompressobj()
+
+
+def _new_xz() -> Any:
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MAX_XZ_MEMORY)
+
+
+_DECODERS: dict[str, Callable[[], Any]] = {
+    ".gz": _new_gzip,
+    ".zst": _new_zstd,
+    ".bz2": bz2.BZ2Decompressor,
+    ".xz": _new_xz,
+}
+_MAGIC: dict[Callable[[], Any], bytes] = {
+    _new_gzip: b"\x1f\x8b",
+    _new_zstd: b"\x28\xb5\x2f\xfd",
+    bz2.BZ2Decompressor: b"BZh",
+    _new_xz: b"\xfd7zXZ\0",
+}
+# bz2 raises OSError or ValueError for corrupt data.
+_ERRORS = (zlib.error, zstandard.ZstdError, lzma.LZMAError, OSError, ValueError)

@@ -1,0 +1,289 @@
+"""Read the records of delimited text: .csv, .tsv, and the .txt files in which users label texts.
+
+Tabs separate plain fields: a `"` is a character there, as in GLUE's and most task files. Fields of tables with
+commas and other delimiters may have RFC 4180 quotes. An unclosed quote takes the rest of a file into its record:
+then only the record's first line is an error, and reading continues behind it.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import sys
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from bertsmith.errors import InputError, option
+from bertsmith.io import text_io
+from bertsmith.io.compression import FileError, format_suffix
+from bertsmith.io.text_io import ErrorCollector, Line, LineReader, read_lines, too_long_error, utf8_blocks
+
+csv.field_size_limit(sys.maxsize)  # The default of 131,072 characters refuses long documents.
+
+FOR_ALL_FILES = ", which applies to all files"
+"""Follows the option that names the text column of a corpus."""
+_SUFFIX_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+_CSV_ALTERNATIVES = "\t;|"  # delimiters of a .csv in place of commas
+_MAX_HINT_COLUMNS = 40
+_MAX_NAME_CHARACTERS = 40
+_SNIFFED_LINES = 1000  # of a .txt, by which its delimiter is recognized
+_MIN_SAME_WIDTH = 0.95  # of these lines; the others are bad rows, which are errors when they are read
+_MAX_LABEL_CHARACTERS = 40
+_QUOTING_HINT = 'a quote within a quoted field is doubled: ""; a line end within a field needs quotes'
+
+
+def detect_delimiter(
+    path: str | Path, delimiter: str | None = None, encoding: str | None = None
+) -> str | None:
+    """Return the delimiter of a .csv, .tsv, or .txt file; None for a .txt with one text per line.
+
+    Without `delimiter` it is a tab for .tsv and a comma for .csv, unless its first two lines have no comma but a
+    tab, ";", or "|" (spreadsheets in half of the world). For .txt it is a tab if the first line has one; else
+    ";" or "," if nearly all lines have the same number and a column looks like labels.
+
+    Raises:
+        InputError: The file is missing, its suffix does not determine a delimiter, or the delimiter is not valid.
+    """
+    suffix = format_suffix(path)
+    if delimiter is not None:
+        if len(delimiter) != 1 or delimiter in '"\n\r':
+            message = f"a delimiter is one character, not {delimiter!r}"
+            hint = f"for a tab, {_delimiter_hint(chr(9))}"
+            raise InputError("bad_delimiter", message, argument="delimiter", hint=hint)
+        if suffix == ".txt":
+            return delimiter if any(delimiter in line for line in _first_lines(path, encoding)) else None
+        return delimiter
+    if suffix == ".txt":
+        return _label_delimiter(_first_lines(path, encoding))
+    if suffix == ".csv":
+        return _csv_delimiter(path, encoding)
+    if suffix not in _SUFFIX_DELIMITERS:
+        # A missing file or a workbook: no delimiter would help it.
+        utf8_blocks(path, encoding)
+        comma = "','"
+        raise InputError(
+            "delimiter_unknown",
+            f"the suffix '{suffix}' does not determine what separates columns",
+            location=path,
+            argument="delimiter",
+            hint=f"add {option('delimiter', comma)}",
+        )
+    return _SUFFIX_DELIMITERS[suffix]
+
+
+def _first_lines(path: str | Path, encoding: str | None) -> list[str]:
+    return list(islice((line for _, line in read_lines(path, encoding) if line.strip()), _SNIFFED_LINES))
+
+
+def _csv_delimiter(path: str | Path, encoding: str | None) -> str:
+    ignored = ErrorCollector(path, lambda row: None)  # The reader of the rows reports errors.
+    lines = LineReader(path, ignored, encoding)
+    first = list(islice((line.text for line in lines if line.text.strip()), 2))
+    if not first or "," in first[0]:
+        return ","
+    marks = [mark for mark in _CSV_ALTERNATIVES if all(mark in line for line in first)]
+    return marks[0] if len(marks) == 1 else ","
+
+
+def _label_delimiter(lines: Sequence[str]) -> str | None:
+    """Return the delimiter between texts and labels; None for prose, where a space follows a comma."""
+    if lines and "\t" in lines[0]:
+        return "\t"
+    return next((mark for mark in ";," if lines and _separates_labels(lines, mark)), None)
+
+
+def _separates_labels(lines: Sequence[str], delimiter: str) -> bool:
+    rows = [fields for line in lines for fields in csv.reader([line], delimiter=delimiter)]
+    width, count = Counter(map(len, rows)).most_common(1)[0]
+    if width < 2 or count < _MIN_SAME_WIDTH * len(lines):
+        return False
+    return any(map(_are_labels, zip(*(fields for fields in rows if len(fields) == width), strict=True)))
+
+
+def _are_labels(values: Sequence[str]) -> bool:
+    """Return True for values that repeat, are short, and have no spaces around them."""
+    num_distinct = len(set(values))
+    if num_distinct == len(values):
+        return False
+    if any(not v or v != v.strip() or len(v) > _MAX_LABEL_CHARACTERS for v in values):
+        return False
+    return num_distinct <= len(values) / 4 or not any(c.isspace() for value in values for c in value)
+
+
+def column_names(fields: Sequence[str], location: str) -> list[str]:
+    """Return the names in a header. Raises `InputError` for a name that occurs twice."""
+    columns: dict[str, None] = {}
+    for i, field in enumerate(fields):
+        name = field.strip() or str(i + 1)  # pandas leaves the name of its index blank
+        if name in columns:
+            raise InputError(
+                "duplicate_column",
+                f"the column '{name}' occurs twice in the header",
+                location=location,
+                hint="rename one, or read the file without a header",
+            )
+        columns[name] = None
+    return list(columns)
+
+
+def missing_column_hint(
+    name: str,
+    columns: Sequence[str],
+    argument: str | None = None,
+    *,
+    unit: str = "columns",
+    note: str = "",
+) -> str:
+    """Return the hint for a missing column: the columns that exist (at most 40) and a similar name.
+
+    Args:
+        name: The column that is missing.
+        columns: The columns of the file.
+        argument: Python's name of the argument that names the column, such as `text_column`.
+        unit: The noun for columns in this format.
+        note: Text to append to the argument.
+    """
+    if not columns:
+        return f"no {unit.removesuffix('s')} has a value: check how the file was made"
+    if len(columns) == 1 and (mark := _other_delimiter(columns[0])):
+        return f"the header has one column, {_shorten(columns[0])!r}: {_delimiter_hint(mark)}"
+    by_lower_case = {column.lower(): column for column in reversed(columns)}
+    similar = difflib.get_close_matches(name.lower(), list(by_lower_case), n=1)
+    question = f"did you mean '{_shorten(by_lower_case[similar[0]])}'? " if similar else ""
+    more = f", … ({len(columns):,} in all)" if len(columns) > _MAX_HINT_COLUMNS else ""
+    names = ", ".join(map(_shorten, columns[:_MAX_HINT_COLUMNS]))
+    advice = f"; name it with {option(argument)}{note}" if argument else ""
+    return f"{question}the {unit} are {names}{more}{advice}"
+
+
+def missing_column_error(location: str, column: str, columns: Sequence[str], raw: bytes = b"") -> FileError:
+    """Return the error for a file of a corpus without the column of the text."""
+    return FileError(
+        "column_missing",
+        f"column '{column}' is missing",
+        location=location,
+        argument="text_column",
+        hint=missing_column_hint(column, columns, "text_column", note=FOR_ALL_FILES),
+        raw=raw,
+    )
+
+
+def field_count_error(
+    num_fields: int, columns: Sequence[str], delimiter: str, location: str, *, header: bool = True
+) -> InputError:
+    """Return the error for a row with another number of fields than the first."""
+    fields = "1 field" if num_fields == 1 else f"{num_fields} fields"
+    message = f"{fields} where the {'header' if header else 'first row'} has {len(columns)}"
+    if len(columns) == 1 and (hint := _wrong_delimiter_hint(delimiter, columns[0])):
+        pass
+    elif delimiter == "\t":
+        hint = "a field cannot hold a tab or a line end; use .csv or .jsonl for such texts"
+    else:
+        hint = f"a field that contains '{delimiter}' or a line end needs quotes: \"…\""
+    return InputError("field_count", message, location=location, hint=hint)
+
+
+def _shorten(name: str) -> str:
+    """Return a column's name for a message; in a file without a header it is a text."""
+    line = " ".join(name.split())
+    return line if len(line) <= _MAX_NAME_CHARACTERS else f"{line[: _MAX_NAME_CHARACTERS - 1]}…"
+
+
+def _other_delimiter(header: str) -> str:
+    return next((mark for mark in _CSV_ALTERNATIVES if mark in header), "")
+
+
+def _delimiter_hint(mark: str) -> str:
+    """Return the advice to set a delimiter; a shell and Python write a tab in different ways."""
+    if mark == "\t":
+        return f"set {option('delimiter')} to a tab ($'\\t' in a shell, '\\t' in Python)"
+    return f"add {option('delimiter', repr(mark))}"
+
+
+def _wrong_delimiter_hint(delimiter: str, header: str) -> str:
+    """Return the hint for a header that has another delimiter than the one in use; "" if it has not."""
+    mark = "" if delimiter in header else _other_delimiter(header)
+    if not mark:
+        return ""
+    present, absent = ("a tab" if sign == "\t" else repr(sign) for sign in (mark, delimiter))
+    return f"the header has {present} and not {absent}: {_delimiter_hint(mark)}"
+
+
+def read_records(
+    lines: LineReader, delimiter: str, errors: ErrorCollector
+) -> Iterator[tuple[list[Line], list[str]]]:
+    """Yield the lines and the fields of each record; skip blank lines, and add bad records to `errors`."""
+    if delimiter == "\t":
+        for line in lines:
+            if text := line.text.removesuffix("\r"):
+                yield [line], text.split("\t")
+        return
+    feed = _RecordLines(lines)
+    reader = csv.reader(feed, delimiter=delimiter, strict=True)
+    while True:
+        feed.start_record()
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except (csv.Error, _RowTooLongError) as error:
+            if lines.is_truncated and not feed.pending:
+                return  # The end of the file, an error of its own, cut this record off.
+            first, *others = feed.lines
+            errors.add(
+                _record_error(error, feed, errors.path, delimiter), first.number, first.byte, first.raw
+            )
+            feed.pending.extendleft(reversed(others))
+            reader = csv.reader(feed, delimiter=delimiter, strict=True)
+        else:
+            if fields:
+                yield feed.lines, fields
+
+
+class _RowTooLongError(Exception):
+    """A record of several lines has more bytes than a row may have."""
+
+
+class _RecordLines:
+    """Feed lines to the csv module, and hold those of the current record."""
+
+    def __init__(self, lines: LineReader) -> None:
+        self._lines = iter(lines)
+        self.pending: deque[Line] = deque()  # lines of a bad record behind its first, which are read again
+        self.header = ""  # the first line that is not blank
+        self.start_record()
+
+    def start_record(self) -> None:
+        self.lines: list[Line] = []
+        self._num_characters = 0
+
+    def __iter__(self) -> _RecordLines:
+        return self
+
+    def __next__(self) -> str:
+        line = self.pending.popleft() if self.pending else next(self._lines)
+        self.header = self.header or line.text
+        self.lines.append(line)
+        self._num_characters += len(line.text)
+        if len(self.lines) > 1 and self._num_characters > text_io.MAX_LINE_BYTES:
+            raise _RowTooLongError
+        return line.text.removesuffix("\r") + "\n"
+
+
+def _record_error(
+    error: csv.Error | _RowTooLongError, feed: _RecordLines, path: str, delimiter: str
+) -> InputError:
+    location = f"{path}:{feed.lines[0].number}"
+    if isinstance(error, _RowTooLongError):
+        return too_long_error(location, "row (does a quote in it never close?)", _QUOTING_HINT)
+    message = str(error)
+    if "unexpected end" in message:
+        message = "a quote opens in this row and never closes"
+    elif "expected after" in message:
+        message = "text follows a closing quote"
+    elif "new-line" in message:
+        message = "a carriage return is in a field without quotes"
+    hint = _wrong_delimiter_hint(delimiter, feed.header) or _QUOTING_HINT
+    return InputError("bad_quoting", message, location=location, hint=hint)

@@ -1,0 +1,328 @@
+"""Take paths and data in memory alike: data frames, Arrow tables, data sets, and lists become a `Table` of rows.
+
+Tables are recognized by their methods, so none of the libraries is required: Arrow's stream (`__arrow_c_stream__`:
+pandas from 2.2, polars, pyarrow), `to_dict` (older pandas), `features` and `with_format` (datasets). A list of
+strings is a list of paths; texts are given as `Texts`.
+"""
+
+from __future__ import annotations
+
+import numbers
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bertsmith.errors import InputError
+from bertsmith.formatting import pluralize
+from bertsmith.io.hub_datasets import PREFIX, load_split
+from bertsmith.io.tables import IN_MEMORY, Row, Table
+
+Source = Any
+"""A str or Path, or data in memory: a `Table`, a data frame (pandas, polars), a pyarrow Table, a data set, a dict
+of columns, a list of dicts."""
+Sources = Any
+"""A `Source`, or an iterable of several."""
+TupleColumns = Callable[[int], Sequence[str]]
+"""Return the names of the columns where rows are tuples of that many values."""
+
+_COLUMN_METHODS = ("to_pylist", "tolist", "to_list")  # of pyarrow, numpy and pandas, polars
+_BATCH_ROWS = 1024  # rows of an Arrow table that are converted at a time
+_MISSING_TYPES = ("NAType", "NaTType")  # of pandas
+_PANDAS_INDEX = "__index_level_"
+_EXPECTED = "a DataFrame (pandas, polars), a pyarrow Table, a Dataset, a dict of columns, or a list of dicts"
+
+
+@dataclass(frozen=True)
+class _Rows(Sequence[Row]):
+    """Rows that are computed in batches when they are read.
+
+    Attributes:
+        name: The name of the table.
+        length: The number of rows.
+        values: A function that returns the values of the rows from start to stop.
+    """
+
+    name: str
+    length: int
+    values: Callable[[int, int], Sequence[Mapping[Any, Any]]]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[Row]:
+        for start in range(0, self.length, _BATCH_ROWS):
+            yield from self[start : start + _BATCH_ROWS]
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, slice):
+            index = range(self.length)[index]
+            return self[index : index + 1][0]
+        start, stop, _ = index.indices(self.length)
+        return [
+            Row({str(key): _to_python(value) for key, value in values.items()}, f"{self.name}:{number}")
+            for number, values in enumerate(self.values(start, stop), start=start + 1)
+        ]
+
+
+class Texts(Table):
+    """Texts in memory as a corpus, one document each: `Texts(["One text.", "Another."])`.
+
+    A list of strings names files wherever a corpus is expected; `Texts` says that they are the texts.
+    """
+
+    def __init__(self, texts: Iterable[str], name: str = "texts") -> None:
+        """Hold texts.
+
+        Args:
+            texts: Strings, in any iterable or column; reading None raises an error with its row.
+            name: The name of the texts in locations.
+        """
+        if isinstance(texts, str):
+            raise InputError(
+                "single_text",
+                "Texts takes a list of texts, not one text",
+                argument="texts",
+                hint=f"put it in brackets: [{texts[:40]!r}]",
+            )
+        values = texts.to_pylist() if hasattr(texts, "to_pylist") else list(texts)
+        name = f"{name}{IN_MEMORY}"
+        rows = _Rows(name, len(values), lambda start, stop: [{"text": text} for text in values[start:stop]])
+        super().__init__(name, ["text"], rows)
+
+
+def to_sources(data: Sources, name: str = "data") -> list[str | Path | Table]:
+    """Return one source or an iterable of sources as paths and tables; equal names of tables get a number."""
+    if isinstance(data, str | os.PathLike) or is_table(data) or hasattr(data, "__arrow_c_stream__"):
+        data = [data]
+    elif not isinstance(data, Iterable):
+        message = f"{_shorten(data)} is not a path"
+        raise InputError("not_a_source", message, location=name, hint=f"give a str or Path, {_EXPECTED}")
+    sources: list[str | Path | Table] = []
+    for number, item in enumerate(data, start=1):
+        source = to_source(item, name)
+        if isinstance(source, Table) and any(str(other) == source.name for other in sources):
+            source = _rename(source, f"{source.name.removesuffix(IN_MEMORY)} {number}{IN_MEMORY}")
+        sources.append(source)
+    return sources
+
+
+def _rename(table: Table, name: str) -> Table:
+    rows = table.rows
+    return Table(name, table.columns, replace(rows, name=name) if isinstance(rows, _Rows) else rows)
+
+
+def to_source(data: Source, name: str, tuple_columns: TupleColumns | None = None) -> str | Path | Table:
+    """Return a path as it is, and data in memory and `hub:NAME:SPLIT` as a table.
+
+    Args:
+        data: The path or data.
+        name: The name of data in memory in locations.
+        tuple_columns: The names of the columns where rows are tuples.
+    """
+    if isinstance(data, str):
+        return _hub_table(data) if data.startswith(PREFIX) else data
+    return Path(data) if isinstance(data, os.PathLike) else to_table(data, name, tuple_columns)
+
+
+def to_table(data: Any, name: str, tuple_columns: TupleColumns | None = None) -> Table:
+    """Return data in memory as a table.
+
+    Args:
+        data: A `Table`, a data frame, an Arrow table, a data set, a dict of columns, or a list of dicts or tuples.
+        name: The name of the data in locations.
+        tuple_columns: The names of the columns where rows are tuples.
+
+    Raises:
+        InputError: The data is not one of these, or its rows differ.
+    """
+    if isinstance(data, Table):
+        return data
+    if hasattr(data, "with_format") and hasattr(data, "features"):
+        if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
+            message = "this data set is a stream, whose length is unknown"
+            raise InputError("is_a_stream", message, location=name, hint="load it without streaming")
+        return _arrow_rows(data.with_format("arrow")[:], name, data.features or {})
+    if hasattr(data, "__arrow_c_stream__"):
+        return _arrow_rows(_arrow_table(data, name), name)
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):
+        data = data.to_dict("list")
+    if isinstance(data, Mapping):
+        return _table_of_columns(data, name)
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return _table_of_rows(data, name, tuple_columns)
+    hint = "collect it first" if hasattr(data, "collect") else f"give a str or Path, {_EXPECTED}"
+    message = f"{_shorten(data)} is neither a path nor a table"
+    raise InputError("not_a_source", message, location=name, hint=hint)
+
+
+def is_path(data: Source) -> bool:
+    """Return True for the path of a file, or the name of a data set."""
+    return isinstance(data, str | os.PathLike)
+
+
+def name_of(data: Source, name: str) -> str:
+    """Return a path as a string, and for data in memory its name in locations."""
+    return os.fspath(data) if is_path(data) else f"{name}{IN_MEMORY}"
+
+
+def size_of(source: str | Path | Table) -> int:
+    """Return the bytes of a file or table."""
+    return source.size if isinstance(source, Table) else os.path.getsize(source)
+
+
+def is_missing(value: Any) -> bool:
+    """Return True for None, NaN of any library, and pandas' NA and NaT."""
+    if value is None or type(value).__name__ in _MISSING_TYPES:
+        return True
+    return isinstance(value, numbers.Real) and bool(value != value)
+
+
+def is_table(data: Any) -> bool:
+    """Return True for data with named columns: a table, a data set, a dict of columns, a list of dicts."""
+    if isinstance(data, Mapping) or hasattr(data, "with_format") or hasattr(data, "columns"):
+        return True
+    if isinstance(data, Sequence):
+        return len(data) > 0 and isinstance(data[0], Mapping)
+    return hasattr(data, "__arrow_c_stream__") and not any(hasattr(data, name) for name in _COLUMN_METHODS)
+
+
+def column_values(data: Any, name: str) -> list[Any]:
+    """Return the values of a list or of a column of any library. Raises `InputError` for a table."""
+    if not is_table(data):
+        return _values(data, name)
+    if isinstance(data, Sequence):
+        columns = list(map(str, data[0]))
+    else:  # a list of columns of pyarrow has no names
+        is_mapping = isinstance(data, Mapping)
+        names: Any = (
+            data if is_mapping else getattr(data, "column_names", None) or getattr(data, "columns", ())
+        )
+        columns = list(map(str, names))
+    hint = "give one of its columns"
+    hint += f" ({', '.join(columns)}): table[{columns[0]!r}]" if columns else ""
+    raise InputError("is_a_table", "this is a table, not a list", location=name, hint=hint)
+
+
+def _to_python(value: Any) -> Any:
+    """Return None for a missing value, and a value or array of NumPy as Python's own."""
+    if isinstance(value, str) or value is None:
+        return value
+    if is_missing(value):
+        return None
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _hub_table(name: str) -> Table:
+    table, types = load_split(name)
+    return _arrow_rows(table, name, types)
+
+
+def _arrow_rows(table: Any, name: str, types: Mapping[str, Any] | None = None) -> Table:
+    """Return the rows of a pyarrow table, with the names of classes in place of their numbers."""
+    columns = [column for column in table.column_names if not column.startswith(_PANDAS_INDEX)]
+    table = table.select(columns)
+    to_name = {column: convert for column, kind in (types or {}).items() if (convert := _class_names(kind))}
+
+    def values(start: int, stop: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = table.slice(start, stop - start).to_pylist()
+        for column, convert in to_name.items():
+            for row in rows:
+                row[column] = convert(row[column])
+        return rows
+
+    name = f"{name}{IN_MEMORY}"
+    return Table(name, columns, _Rows(name, int(table.num_rows), values))
+
+
+def _class_names(feature: Any) -> Callable[[Any], Any] | None:
+    """Return a function from a class's number, or a list of them, to its name; None for other features."""
+    names = getattr(feature, "names", None)
+    if isinstance(names, list):
+        return lambda value: None if value is None or value < 0 else names[value]
+    inner = getattr(feature, "feature", None)
+    if inner is not None and (convert := _class_names(inner)) is not None:
+        return lambda values: None if values is None else [convert(value) for value in values]
+    return None
+
+
+def _arrow_table(data: Any, name: str) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.table(data)
+    except (pa.ArrowException, TypeError, ValueError):
+        pass
+    try:  # a single column
+        return pa.table({"text": pa.chunked_array(data)})
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        message = f"Arrow cannot read it ({str(error).splitlines()[0]})"
+        raise InputError("bad_arrow", message, location=name, hint=f"give {_EXPECTED}") from None
+
+
+def _table_of_columns(data: Mapping[Any, Any], name: str) -> Table:
+    if any(hasattr(column, "with_format") or isinstance(column, Mapping) for column in data.values()):
+        message, hint = (
+            f"this holds several tables: {', '.join(map(str, data))}",
+            "give one of them: data['train']",
+        )
+        raise InputError("several_tables", message, location=name, hint=hint)
+    columns = {str(key): _values(column, f"{name}: column '{key}'") for key, column in data.items()}
+    if len({len(column) for column in columns.values()}) > 1:
+        lengths = ", ".join(f"{key} {len(column):,}" for key, column in columns.items())
+        raise InputError(
+            "length_mismatch",
+            f"the columns differ in length: {lengths}",
+            location=name,
+            hint="give each row a value in every column",
+        )
+    return _table_of_rows(
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], name
+    )
+
+
+def _values(column: Any, location: str) -> list[Any]:
+    for method in _COLUMN_METHODS:
+        if hasattr(column, method):
+            return list(getattr(column, method)())
+    if isinstance(column, str) or not isinstance(column, Iterable):
+        message = f"{_shorten(column)} is not a list of values"
+        raise InputError("not_a_list", message, location=location, hint="give a list")
+    return list(column)
+
+
+def _table_of_rows(rows: Sequence[Any], name: str, tuple_columns: TupleColumns | None = None) -> Table:
+    if not all(isinstance(row, Mapping) for row in rows):
+        rows = _dicts_of_tuples(rows, name, tuple_columns)
+    columns = dict.fromkeys(str(column) for row in rows for column in row)
+    name = f"{name}{IN_MEMORY}"
+    return Table(name, list(columns), _Rows(name, len(rows), lambda start, stop: rows[start:stop]))
+
+
+def _dicts_of_tuples(
+    rows: Sequence[Any], name: str, tuple_columns: TupleColumns | None
+) -> list[dict[str, Any]]:
+    if tuple_columns is None or not isinstance(rows[0], list | tuple):
+        index = next(i for i, row in enumerate(rows) if not isinstance(row, Mapping))
+        message = f"{_shorten(rows[index])} is not a row of a table"
+        raise InputError("bad_row", message, location=f"{name} row {index + 1}", hint=f"give {_EXPECTED}")
+    columns = tuple_columns(len(rows[0]))
+    if len(columns) != len(rows[0]):
+        raise InputError(
+            "field_count",
+            f"a tuple of {pluralize(len(rows[0]), 'value')}, where {', '.join(columns)} are expected",
+            location=f"{name} row 1",
+            hint=f"give {pluralize(len(columns), 'value')}, or {_EXPECTED}",
+        )
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, list | tuple) or len(row) != len(columns):
+            expected = ", ".join(columns)
+            message, hint = f"{_shorten(row)} is not ({expected})", f"give each row as a tuple ({expected})"
+            raise InputError("bad_row", message, location=f"{name} row {number}", hint=hint)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def _shorten(value: Any) -> str:
+    text = f"{value!r}"
+    return text if len(text) <= 60 and "\n" not in text else f"a {type(value).__name__}"

@@ -1,0 +1,371 @@
+"""Read the lines of text files, decoded and with the location of each error.
+
+A line ends at "\\n", and a "\\r" before it is removed. `str.splitlines` and universal newlines also split at
+U+2028, U+0085, form feeds, and single carriage returns, which occur inside real sentences: here they are
+characters, as are NUL and other control characters. In a file whose first 256 KiB contain "\\r" but no "\\n"
+(old Macs), each "\\r" ends a line. A byte order mark at the start is removed. UTF-16, UTF-32, and binary files
+are errors unless the encoding is given.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertsmith.errors import InputError, option, render
+from bertsmith.io.binary_files import describe_binary
+from bertsmith.io.compression import BLOCK_BYTES, FileError, read_blocks
+from bertsmith.io.encodings import detect_encoding, detect_wide_encoding, encoding_hint, resolve_encoding
+
+MAX_LINE_BYTES = 1 << 26  # of a line or row; a longer one comes from missing line ends or an unclosed quote
+EXCERPT_BYTES = 1 << 16  # of such a line in its rejected row
+_HEAD_BYTES = 1 << 16  # by which a file's format and encoding are recognized
+_COLUMN = re.compile(r":\d+:(\d+)")  # in a location behind the file
+
+
+@dataclass(frozen=True)
+class RejectedRow:
+    """A line or row that was skipped.
+
+    Attributes:
+        file: Its file.
+        line: Its line, or its row in a parquet file, from 1; None: the file, or its rest.
+        byte: The byte that it begins at, from 0, of the decompressed file; None: the file is not UTF-8.
+        code: The code of the error.
+        reason: The message of the error.
+        raw: Its bytes without the line end.
+        encoding: The encoding that the file seems to have, of the code `other_encoding`.
+    """
+
+    file: str
+    line: int | None
+    byte: int | None
+    code: str
+    reason: str
+    raw: bytes
+    encoding: str | None = None
+
+
+class LineError(InputError):
+    """A line whose bytes are not of the file's encoding; the lines around it are readable."""
+
+
+class ErrorCollector:
+    """Raise the first error of a file, or pass each to `on_reject` and continue."""
+
+    def __init__(self, path: object, on_reject: Callable[[RejectedRow], None] | None = None) -> None:
+        """Collect the errors of the file `path`; without `on_reject` the first is raised."""
+        self.path = str(path)
+        self.count = 0  # of rejected rows
+        self.is_utf8 = True  # else positions in bytes are not those of the file
+        self._on_reject = on_reject
+
+    @property
+    def raises(self) -> bool:
+        """Return True if the first error is raised."""
+        return self._on_reject is None
+
+    def add(
+        self, error: InputError, line: int | None = None, byte: int | None = None, raw: bytes = b""
+    ) -> None:
+        """Raise an error, or reject the line that it is in."""
+        if self._on_reject is None:
+            raise error
+        self.count += 1
+        reason = render(error.message, "python")
+        column = _COLUMN.fullmatch((error.location or "").removeprefix(self.path))
+        if column and line is not None:
+            reason = f"column {column[1]}: {reason}"
+        encoding = error.encoding if isinstance(error, FileError) else None
+        byte = byte if self.is_utf8 else None
+        self._on_reject(RejectedRow(self.path, line, byte, error.code, reason, raw, encoding))
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Consecutive whole lines: the number of the first, its byte, and the text with "\\n" behind each line."""
+
+    line: int
+    byte: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line: its number from 1, the byte it begins at, and its text, which may end with "\\r"."""
+
+    number: int
+    byte: int
+    text: str
+
+    @property
+    def raw(self) -> bytes:
+        """Return its bytes without the line end."""
+        return self.text.removesuffix("\r").encode("utf-8")
+
+
+def read_lines(path: str | Path, encoding: str | None = None) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file, decompressed and decoded, as (number from 1, text without its line end).
+
+    Args:
+        path: The file; an empty one has no lines.
+        encoding: The encoding of a file that is not UTF-8.
+
+    Raises:
+        InputError: The file is missing, truncated, or not text, has another encoding, or has a line of more than
+            64 MiB; bytes that are not of the encoding have the location file:line:column.
+    """
+    for block in LineReader(path, ErrorCollector(path), encoding).blocks():
+        for number, text in enumerate(block.text.removesuffix("\n").split("\n"), start=block.line):
+            yield number, text.removesuffix("\r")
+
+
+def utf8_blocks(path: str | Path, encoding: str | None = None) -> tuple[str, Iterator[bytes]]:
+    """Return the encoding of a file, and its text as UTF-8 in blocks of about 256 KiB, with its byte order mark.
+
+    Args:
+        path: The file.
+        encoding: The encoding of a file that is not UTF-8.
+
+    Raises:
+        FileError: The file is not text, or has another encoding.
+    """
+    requested = encoding and resolve_encoding(encoding)
+    head, blocks = _peek(read_blocks(path))
+    detected = detect_encoding(head, requested)
+    wide = detected if detected.startswith(("utf-16", "utf-32")) else detect_wide_encoding(head)
+    if (binary := describe_binary(head, is_wide=wide is not None)) is not None:
+        message = f"this file is {binary[0]}, not text"
+        raise FileError("not_text", message, location=path, hint=binary[1].format(path=path), raw=head)
+    if wide is not None and (requested is None or detected != wide):
+        # The byte order mark shows the byte order, so the name needs none.
+        name = wide[:6] if detected == wide else wide[:6] + wide[7:]
+        raise FileError(
+            "other_encoding",
+            f"this file is {name.upper()}, not {requested or 'UTF-8'}",
+            location=f"{path}:1:1",
+            argument="encoding",
+            hint=f"add {option('encoding', name)}, or convert it: iconv -f {name} -t utf-8",
+            raw=head,
+            encoding=name,
+        )
+    blocks = _merge_blocks(blocks)
+    return detected, blocks if detected == "utf-8" else _transcode(str(path), blocks, detected)
+
+
+def _peek(blocks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """Return the beginning of a file, and all of its blocks; an error is raised after the blocks before it."""
+    first: list[bytes] = []
+    error: FileError | None = None
+    try:
+        while sum(map(len, first)) < _HEAD_BYTES and (block := next(blocks, b"")):
+            first.append(block)
+    except FileError as raised:
+        error = raised
+
+    def all_blocks() -> Iterator[bytes]:
+        yield from first
+        if error is not None:
+            raise error
+        yield from blocks
+
+    return b"".join(first)[:_HEAD_BYTES], all_blocks()
+
+
+def _merge_blocks(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in blocks of at least `BLOCK_BYTES`, except for the last."""
+    pending: list[bytes] = []
+    error: FileError | None = None
+    try:
+        for block in blocks:
+            pending.append(block)
+            if sum(map(len, pending)) >= BLOCK_BYTES:
+                yield b"".join(pending)
+                pending = []
+    except FileError as raised:  # The text before it comes first.
+        error = raised
+    if pending:
+        yield b"".join(pending)
+    if error is not None:
+        raise error
+
+
+def _transcode(path: str, blocks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    """Yield text in another encoding as UTF-8.
+
+    A byte that the encoding does not have becomes a lone surrogate, which UTF-8 does not allow, so that its line
+    and column are found as in other files. In UTF-16 and UTF-32 an error shifts all that follows: it raises
+    `FileError`.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
+    line = 1
+    is_last = False
+    while not is_last:
+        block = next(blocks, b"")
+        is_last = not block
+        pending, state = decoder.getstate()
+        error: UnicodeDecodeError | None = None
+        try:
+            text = decoder.decode(block, is_last)
+        except UnicodeDecodeError as raised:
+            error = raised
+            decoder.setstate((pending, state))
+            text = decoder.decode(block[: max(0, error.start - len(pending))])
+        line += text.count("\n")
+        if text:
+            yield text.encode("utf-8", "surrogatepass")
+        if error is not None:
+            raise FileError(
+                "decoding_failed",
+                f"from here on the file is not {encoding} ({error.reason})",
+                location=f"{path}:{line}",
+                argument="encoding",
+                hint="check that the file is complete and that this is its encoding",
+            )
+
+
+class LineReader:
+    """Read the lines of a file that can be decoded; the others are added to an `ErrorCollector`."""
+
+    def __init__(self, path: str | Path, errors: ErrorCollector, encoding: str | None = None) -> None:
+        """Read the file `path`; `encoding` is that of a file that is not UTF-8."""
+        self.path, self.errors = path, errors
+        self.is_truncated = False  # an error ended the lines before the file does
+        self._requested, self._encoding = encoding, "utf-8"
+        self._line, self._byte = 1, 0  # of the first line that is not yet read
+        self._pending: list[bytes] = []  # the beginning of that line
+        self._num_pending = 0  # bytes
+        self._is_skipping = False  # inside of a line that is too long
+
+    def __iter__(self) -> Iterator[Line]:
+        """Yield the lines."""
+        for block in self.blocks():
+            byte = block.byte
+            for number, text in enumerate(block.text.removesuffix("\n").split("\n"), start=block.line):
+                yield Line(number, byte, text)
+                byte += (len(text) if text.isascii() else len(text.encode("utf-8"))) + 1
+
+    def blocks(self) -> Iterator[TextBlock]:
+        """Yield the lines in blocks of about 256 KiB; an error splits a block."""
+        try:
+            self._encoding, blocks = utf8_blocks(self.path, self._requested)
+            self.errors.is_utf8 = self._encoding == "utf-8"
+            yield from self._split(blocks)
+        except FileError as error:
+            self.is_truncated = True
+            start = b"".join(self._pending)
+            if self._byte == 0 and not start:
+                self.errors.add(error, raw=error.raw[:EXCERPT_BYTES])
+            else:
+                self.errors.add(error, self._line, self._byte, start[:EXCERPT_BYTES])
+        else:
+            if last := b"".join(self._pending):
+                yield from self._decode(last + b"\n")
+
+    def _split(self, blocks: Iterable[bytes]) -> Iterator[TextBlock]:
+        has_mac_lines = False
+        for index, block in enumerate(blocks):
+            if index == 0:
+                head = block[:BLOCK_BYTES]
+                has_mac_lines = b"\n" not in head and b"\r" in head
+                if block.startswith(codecs.BOM_UTF8):
+                    block, self._byte = block.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
+            if has_mac_lines:
+                block = block.replace(b"\r", b"\n")
+            if self._is_skipping:
+                block = self._skip_line(block)
+            end = block.rfind(b"\n") + 1
+            if end:
+                lines = b"".join((*self._pending, block[:end]))
+                self._pending, self._num_pending = [], 0
+                yield from self._decode(lines)
+            if rest := block[end:]:
+                self._pending.append(rest)
+                self._num_pending += len(rest)
+            if self._num_pending > MAX_LINE_BYTES:
+                start = b"".join(self._pending)[:EXCERPT_BYTES]
+                self.errors.add(self._line_too_long(), self._line, self._byte, start)
+                self._byte += self._num_pending
+                self._pending, self._num_pending, self._is_skipping = [], 0, True
+
+    def _skip_line(self, block: bytes) -> bytes:
+        """Return the part of a block behind the line that is too long."""
+        end = block.find(b"\n") + 1
+        self._byte += end or len(block)
+        if not end:
+            return b""
+        self._line += 1
+        self._is_skipping = False
+        return block[end:]
+
+    def _decode(self, lines: bytes) -> Iterator[TextBlock]:
+        """Yield the readable ones of whole lines, of which the last ends with a line end, too."""
+        if len(lines) <= MAX_LINE_BYTES:
+            try:
+                block = TextBlock(self._line, self._byte, lines.decode("utf-8"))
+            except UnicodeDecodeError:
+                pass
+            else:
+                self._line += lines.count(b"\n")
+                self._byte += len(lines)
+                yield block
+                return
+        readable: list[str] = []
+        first, start = self._line, self._byte
+        for raw in lines[:-1].split(b"\n"):
+            try:
+                if len(raw) > MAX_LINE_BYTES:
+                    raise self._line_too_long()
+                readable.append(raw.decode("utf-8") + "\n")
+                error: InputError | None = None
+            except InputError as too_long:
+                error, raw_line = too_long, raw[:EXCERPT_BYTES]
+            except UnicodeDecodeError as undecodable:
+                error, raw_line = self._undecodable_line(undecodable, lines)
+            if error is not None:
+                if readable:
+                    yield TextBlock(first, start, "".join(readable))
+                self.errors.add(error, self._line, self._byte, raw_line)
+                readable = []
+            self._line += 1
+            self._byte += len(raw) + 1
+            if error is not None:
+                first, start = self._line, self._byte
+        if readable:
+            yield TextBlock(first, start, "".join(readable))
+
+    def _undecodable_line(self, error: UnicodeDecodeError, neighbors: bytes) -> tuple[InputError, bytes]:
+        """Return the error for a line that is not of the file's encoding, and the line's bytes in the file."""
+        raw: bytes = error.object
+        start = error.start
+        location = f"{self.path}:{self._line}:{len(raw[:start].decode('utf-8')) + 1}"
+        if self._encoding == "utf-8":
+            message = f"byte 0x{raw[start]:02X} (at offset {self._byte + start}) is not UTF-8"
+            hint = encoding_hint(neighbors) if self.errors.raises else None  # rejected rows have no hints
+            return LineError("not_utf8", message, location=location, hint=hint), raw.removesuffix(b"\r")
+        byte = ord(raw[start : start + 3].decode("utf-8", "surrogatepass")) & 0xFF
+        error_in_line = LineError(
+            "not_in_encoding",
+            f"byte 0x{byte:02X} is not {self._encoding}",
+            location=location,
+            argument="encoding",
+            hint="check that this is the file's encoding; if it is, correct or remove the line",
+        )
+        text = raw.removesuffix(b"\r").decode("utf-8", "surrogatepass")
+        return error_in_line, text.encode(self._encoding, "surrogateescape")
+
+    def _line_too_long(self) -> InputError:
+        return too_long_error(f"{self.path}:{self._line}", "line", "break it into lines")
+
+
+def too_long_error(location: str, unit: str, hint: str) -> InputError:
+    """Return the error for a line or row of more than `MAX_LINE_BYTES` bytes."""
+    return InputError(
+        "line_too_long",
+        f"this {unit} is longer than {MAX_LINE_BYTES:,} bytes (of a reject the first {EXCERPT_BYTES:,} are kept)",
+        location=location,
+        hint=hint,
+    )
