@@ -14,7 +14,7 @@ from bertsmith import rng
 from bertsmith.errors import InputError, option
 from bertsmith.finetuning.settings import FileSettings
 from bertsmith.formatting import pluralize
-from bertsmith.io.sources import Source, is_path, name_of
+from bertsmith.io.sources import Source, is_path, name_of, to_source
 from bertsmith.runs.run_folder import write_whole
 from bertsmith.tasks.base import Metadata, TaskData
 from bertsmith.tasks.data_checks import find_overlap

@@ -15,7 +15,7 @@ from bertsmith.inference.text_input import texts_of_lines
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.delimited import detect_delimiter
 from bertsmith.io.prefetch import growing_batches, prefetch
-from bertsmith.io.sources import Source, column_values, is_missing, is_path, is_table
+from bertsmith.io.sources import Source, column_values, is_missing, is_path, is_table, to_source
 from bertsmith.models.encoder import Encoder
 from bertsmith.settings import Settings
 from bertsmith.tasks.batching import Answers, Item, Outputs

@@ -18,7 +18,7 @@ from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.sources import Source
-from bertsmith.io.tables import Table, read_table
+from bertsmith.io.tables import Table, read_table, text_of
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import get_family
