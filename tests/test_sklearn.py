@@ -96,7 +96,7 @@ def test_every_container_of_texts_is_accepted(fitted: BertClassifier) -> None:
 def test_pairs_of_texts(base: Path) -> None:
     pairs = list(zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True))
     classifier = estimator(base).fit(pairs, MOODS)
-    assert classifier.model_.task.facts["pairs"] is True
+    assert classifier.model_.task.metadata["pairs"] is True
     assert np.array_equal(classifier.predict_proba(np.array(pairs)), classifier.predict_proba(pairs))
 
 
