@@ -189,7 +189,7 @@ def test_a_recipe_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -> None:
     from bertsmith.finetuning.settings import settings_type
     from bertsmith.pretraining.settings import PretrainSettings
-    from bertsmith.tasks.task import task_type
+    from bertsmith.tasks.registry import get_task
 
     names = ("workers", "checkpoint_every", "keep_checkpoints", "tensorboard", "threads", "shard")
     computing = ("kernels", "cuda_graphs", "deterministic")
@@ -197,4 +197,4 @@ def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -
     free = {f"train.{name}" for name in (*names, *computing, *budgets)}
     judged = {f"evaluate.pairs{name}" for name in ("", "_encoding", "_sample", "_at_end")}
     assert PretrainSettings.may_change() == free | {"base"} | judged
-    assert settings_type(task_type("classify")).may_change() == free | {"base", "files.train", "files.dev"}
+    assert settings_type(get_task("classify")).may_change() == free | {"base", "files.train", "files.dev"}

@@ -17,8 +17,8 @@ from bertsmith.models.family import preset
 from bertsmith.models.parameter_count import count_parameters, omitted_terms
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings
+from bertsmith.tasks.registry import get_task
 from bertsmith.tasks.settings import AnswerSettings, ClassSettings, TagSettings
-from bertsmith.tasks.task import task_type
 
 # row, settings, name, default, another value that may be chosen
 OPTIONS: list[tuple[str, type[Settings], str, Any, Any]] = [
@@ -119,7 +119,7 @@ def test_a_name_of_the_table_leads_to_ours() -> None:
 
 
 def test_a_head_begins_as_another_only_where_that_is_offered() -> None:
-    kind = settings_type(task_type("classify"))
+    kind = settings_type(get_task("classify"))
     with pytest.raises(InputError) as caught:
         kind().changed(["task.init_head_from=mlm"])
     assert (caught.value.code, caught.value.argument) == ("invalid_setting", "task.init_head_from")

@@ -65,15 +65,14 @@ def answered(model: bs.Model, data: Path) -> tuple[list[Any], list[Any]]:
 
 def test_scores_that_are_sums_are_the_task_s_scores(pair: Pair) -> None:
     predictions, examples = answered(pair.a, pair.data)
-    metrics = pair.a.task.metrics
-    values = metrics.compute(predictions, examples).values
-    statistics = metrics.sufficient_statistics(predictions, examples)
-    if statistics is None:
-        assert metrics.primary_metric == "spearman"
+    numbers = pair.a.task.metrics.compute(predictions, examples).values
+    tallies = pair.a.task.metrics.sufficient_statistics(predictions, examples)
+    if tallies is None:
+        assert pair.a.task.primary_metric == "spearman"
         return
-    assert len(statistics.per_example) == len(examples)
-    for name, value in statistics.scores().items():
-        assert value == pytest.approx(values[name], abs=1e-9), name
+    assert len(tallies.per_example) == len(examples)
+    for name, value in tallies.scores().items():
+        assert value == pytest.approx(numbers[name], abs=1e-9), name
 
 
 def test_a_model_beside_itself_cannot_be_told_apart(pair: Pair) -> None:
@@ -152,11 +151,14 @@ def test_a_vote_comes_back_as_the_outcome(pair: Pair) -> None:
     outputs = [
         model.task.model.run(model.encoder, items, model.place).per_item for model in (pair.a, pair.b)
     ]  # both have one tokenizer
-    task = pair.a.task.for_ensemble([pair.b.task])
+    decoder = pair.a.task.for_ensemble([pair.b.task]).decoder
     for one, other in zip(*outputs, strict=True):
-        votes = [pair.a.task.decoder.ensemble_output(one), pair.b.task.decoder.ensemble_output(other)]
-        found = task.decoder.ensemble_output(task.decoder.combine_outputs(votes))
-        if task.name == "embed":
+        votes = [
+            pair.a.task.decoder.ensemble_output(one),
+            pair.b.task.decoder.ensemble_output(other),
+        ]
+        found = decoder.ensemble_output(decoder.combine_outputs(votes))
+        if pair.a.task.name == "embed":
             a, b = (vote @ vote.T for vote in votes)
             assert torch.allclose(found @ found.T, (a + b) / 2, atol=1e-5)
         else:
