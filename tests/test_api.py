@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from bertsmith.tasks.task import task_type
 
 import bertsmith as bs
 import tiny_run
@@ -30,7 +29,8 @@ from bertsmith.io.tables import Table
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.reports.loss_curve import plot_loss_curve
 from bertsmith.settings import resolve
-from bertsmith.tasks.registry import TASKS
+from bertsmith.tasks.registry import TASKS, get_task
+from task_files import task_data
 
 SHORT: dict[str, Any] = {
     "max_steps": 3,
@@ -200,12 +200,12 @@ def test_the_location_of_an_error_in_memory_is_its_row(moods: bs.Model) -> None:
 
 
 def test_tuples_have_the_columns_of_their_task() -> None:
-    names = {name: task_type(name).columns_of_tuples(task_type(name).settings_type(), 2) for name in TASKS}
+    names = {name: task_data(name, get_task(name).settings_type()).tuple_columns(2) for name in TASKS}
     assert names["classify"] == names["regress"] == ["text", "label"]
     assert names["tag"] == ["words", "tags"]
     assert names["answer"] == ["question", "context", "answer"]
-    pairs = task_type("classify").settings_type(second_column="other")
-    assert task_type("classify").columns_of_tuples(pairs, 3) == ["text", "other", "label"]
+    pairs = get_task("classify").settings_type(second_column="other")
+    assert task_data("classify", pairs).tuple_columns(3) == ["text", "other", "label"]
 
 
 @pytest.mark.parametrize("column", [np.array, pa.array, pa.chunked_array, tuple])
@@ -323,7 +323,7 @@ def test_settings_are_assignments_mappings_or_keywords() -> None:
 
 @pytest.mark.parametrize("value", ["none", "3", "yes", "a: b", "\t", "'", "1e-3", "žluť", "# no", "{}", "-"])
 def test_text_stays_text_even_if_yaml_would_convert_it(value: str) -> None:
-    kind = task_type("classify").settings_type
+    kind = get_task("classify").settings_type
     assert kind().changed(resolve(kind, {}, {"text_column": value}, bs.finetune)).text_column == value
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bertsmith.tasks.task import task_type
 
 import bertsmith as bs
 from bertsmith.corpus.checks.check import CheckOptions
@@ -20,7 +19,7 @@ from bertsmith.io.documents import Reading
 from bertsmith.objectives.objective import OBJECTIVES, objective_type
 from bertsmith.pretraining.extend_vocabulary import Choice
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.tasks.registry import TASKS
+from bertsmith.tasks.registry import TASKS, get_task
 
 SOURCE = Path(bs.__file__).parent
 COMMAND_LINE_ONLY = {"json", "format", "help"}
@@ -116,7 +115,7 @@ def arguments() -> set[str]:
     }
     for options in (Reading, CheckOptions, Choice):
         names |= {field.name for field in dataclasses.fields(options)}
-    for settings in (PretrainSettings, FinetuneSettings, *(task_type(task).settings_type for task in TASKS)):
+    for settings in (PretrainSettings, FinetuneSettings, *(get_task(task).settings_type for task in TASKS)):
         names |= {name for name, _ in settings.names()}
         names |= {name.rpartition(".")[2] for name, _ in settings.names()}
     for objective in OBJECTIVES:

@@ -187,10 +187,9 @@ def test_a_recipe_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -> None:
-    from bertsmith.tasks.task import task_type
-
     from bertsmith.finetuning.settings import settings_type
     from bertsmith.pretraining.settings import PretrainSettings
+    from bertsmith.tasks.registry import get_task
 
     names = ("dataloader_num_workers", "save_steps", "save_total_limit", "report_to", "threads", "fsdp")
     computing = ("kernels", "cuda_graphs", "deterministic")
@@ -198,7 +197,7 @@ def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -
     free = {f"train.{name}" for name in (*names, *computing, *budgets)}
     judged = {f"evaluate.pairs{name}" for name in ("", "_encoding", "_sample", "_at_end")}
     assert PretrainSettings.may_change() == free | {"base"} | judged
-    assert settings_type(task_type("classify")).may_change() == free | {
+    assert settings_type(get_task("classify")).may_change() == free | {
         "base",
         "files.train",
         "files.validation",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bertsmith.tasks.task import task_type
 
 from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import FinetuneSettings, settings_type
@@ -18,6 +17,7 @@ from bertsmith.models.family import preset
 from bertsmith.models.parameter_count import count_parameters, omitted_terms
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings
+from bertsmith.tasks.registry import get_task
 from bertsmith.tasks.settings import AnswerSettings, ClassSettings, TagSettings
 
 # row, settings, name, default, another value that may be chosen
@@ -124,7 +124,7 @@ def test_a_name_of_the_table_leads_to_ours() -> None:
 
 
 def test_a_head_begins_as_another_only_where_that_is_offered() -> None:
-    kind = settings_type(task_type("classify"))
+    kind = settings_type(get_task("classify"))
     with pytest.raises(InputError) as caught:
         kind().changed(["task.init_head_from=mlm"])
     assert (caught.value.code, caught.value.argument) == ("invalid_setting", "task.init_head_from")

@@ -6,15 +6,15 @@ import difflib
 from pathlib import Path
 
 import pytest
-from bertsmith.tasks.task import task_type
 
 from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import settings_type
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.settings import Settings
 from bertsmith.suggestions import not_found_error, similar_names
+from bertsmith.tasks.registry import get_task
 
-KINDS: list[type[Settings]] = [PretrainSettings, settings_type(task_type("classify"))]
+KINDS: list[type[Settings]] = [PretrainSettings, settings_type(get_task("classify"))]
 NAMES = [name for kind in KINDS for name, _ in kind.names()]
 
 

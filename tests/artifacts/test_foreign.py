@@ -387,8 +387,8 @@ def test_wrong_types_in_a_config_are_refused(tmp_path: Path, text: str, code: st
     [
         ('{"settings": [1]}', "invalid_value", "settings"),
         ('{"settings": "none"}', "invalid_value", "settings"),
-        ('{"facts": ["a"]}', "invalid_value", "facts"),
-        ('{"facts": null}', "invalid_value", "facts"),
+        ('{"metadata": ["a"]}', "invalid_value", "metadata"),
+        ('{"metadata": null}', "invalid_value", "metadata"),
         ('{"task": 3}', "invalid_value", "task"),
         ('{"numbered": "yes"}', "invalid_value", "numbered"),
         ('{"weights_sha256": 12}', "invalid_value", "weights_sha256"),

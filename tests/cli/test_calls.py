@@ -159,13 +159,13 @@ def test_every_help_has_an_example_or_names_its_verbs(
 
 
 def test_help_lists_each_setting_once(capsys: pytest.CaptureFixture[str]) -> None:
-    from bertsmith.tasks.task import task_type
 
     from bertsmith.finetuning.settings import settings_type
     from bertsmith.pretraining.settings import PretrainSettings
+    from bertsmith.tasks.registry import get_task
 
     verbs: list[tuple[list[str], type[Settings]]] = [(["pretrain"], PretrainSettings)]
-    verbs += [(["finetune", task], settings_type(task_type(task))) for task in TASKS]
+    verbs += [(["finetune", task], settings_type(get_task(task))) for task in TASKS]
     for verb, kind in verbs:
         out = run(capsys, *verb, "--help")[0]
         for name, field in kind.names():

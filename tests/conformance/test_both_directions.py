@@ -16,7 +16,7 @@ import tiny_run
 from bertsmith.errors import InputError
 from bertsmith.models.feature_extraction import SecondEncoder
 from bertsmith.packed import Packed
-from bertsmith.tasks import items as task_items
+from bertsmith.tasks import batching
 from family_harness import transformers
 from run_equality import killed_in
 from task_files import FILES, HEADED, OWN, STEPS
@@ -64,7 +64,8 @@ def made(
 
 def outputs(model: bs.Model, file: Path) -> list[torch.Tensor]:
     _, examples = model.answering.labelled(file, {})
-    return model.task.outputs_of(model.encoder, model.task.items(examples, model.tokenizer), model.place)
+    items = model.task.encode(examples, model.tokenizer)
+    return list(model.task.model.run(model.encoder, items, model.place).per_item)
 
 
 def test_it_is_saved_read_back_and_counted(made: tuple[Made, bs.Model]) -> None:
@@ -72,8 +73,8 @@ def test_it_is_saved_read_back_and_counted(made: tuple[Made, bs.Model]) -> None:
     again = bs.load(model.path / "model")
     assert "beside" in again.folder.parts
     scores, report = again.evaluate(asked.files[1]), model.report["dev"]
-    assert {name: scores[name] for name in again.task.logged} == {
-        name: report[name] for name in again.task.logged
+    assert {name: scores[name] for name in again.task.metrics.logged_metrics} == {
+        name: report[name] for name in again.task.metrics.logged_metrics
     }
     modules = (model.encoder, model.task)
     assert model.info()["parameters"] == sum(p.numel() for one in modules for p in one.parameters())
@@ -87,7 +88,7 @@ def test_answers_do_not_depend_on_what_is_read_together(
 ) -> None:
     asked, model = made
     together = outputs(model, asked.files[2])
-    monkeypatch.setattr(task_items, "_BATCH_TOKENS", 20)
+    monkeypatch.setattr(batching, "_MAX_TOKENS_CPU", 20)
     for one, other in zip(together, outputs(model, asked.files[2]), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
@@ -103,7 +104,7 @@ def test_a_killed_run_resumes_to_the_bit(made: tuple[Made, bs.Model], tmp_path: 
 
 def test_both_models_are_trained_and_each_keeps_to_its_side(made: tuple[Made, bs.Model]) -> None:
     asked, model = made
-    joined = model.task.features.beside
+    joined = model.task.model.features.beside
     assert isinstance(joined, SecondEncoder)
     for mine, base in ((model.encoder, asked.left.encoder), (joined.encoder, asked.right.encoder)):
         before, after = base.state_dict(), mine.state_dict()
@@ -124,7 +125,7 @@ def test_the_states_are_those_of_both_side_by_side(bases: tuple[bs.Model, bs.Mod
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
     few = [f"task.second_encoder={right.path}", *STEPS, "train.learning_rate=1e-10"]
     model = bs.finetune("classify", left, tmp_path / "run", train=rows, validation=rows, settings=few)
-    features = model.task.features
+    features = model.task.model.features
     packed = Packed.from_lists([[2, 9, 12, 3], [2, 20, 3]], [[0] * 4, [0] * 3])
     with torch.inference_mode():
         own, other = left.encoder(packed), right.encoder(packed)
@@ -146,7 +147,7 @@ def test_a_vocabulary_is_extended_in_both_models(bases: tuple[bs.Model, bs.Model
     words.write_text("kabalode\n", encoding="utf-8")
     bs.extend_tokenizer((), tmp_path / "grown", model=model.path, word_list=words)
     grown = bs.load(tmp_path / "grown")
-    own, other = grown.encoder, grown.task.features.beside.encoder
+    own, other = grown.encoder, grown.task.model.features.beside.encoder
     assert own.embeddings.token.weight.shape == other.embeddings.token.weight.shape
     assert len(other.embeddings.token.weight) == len(tiny_run.TOKENS) + 1
     texts = ["kaba lode soba", "mide nugi"]

@@ -141,12 +141,11 @@ def test_losses_are_those_of_training(made: Made) -> None:
     answering = made.model.answering
     settings, examples = answering.labelled(made.dev, {})
     answers = answering.with_outputs(examples, settings)
-    losses = [loss for loss in answering.task.losses(answers) if loss is not None]
+    losses = [loss for loss in answering.task.metrics.example_losses(answers) if loss is not None]
     with torch.inference_mode():
-        found = answering.task.loss(answering.encoder, answering.task.collate(answers.items))
-    expected = sum(
-        answering.task.loss_weights.get(part, 1.0) * float(value) for part, value in found.sums.items()
-    )
+        model = answering.task.model
+        found = model.loss(answering.encoder, model.collate(answers.items))
+    expected = sum(model.loss_weights.get(part, 1.0) * float(value) for part, value in found.sums.items())
     assert sum(losses) == pytest.approx(expected, rel=1e-4)
 
 

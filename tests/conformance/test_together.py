@@ -65,10 +65,10 @@ def answered(model: bs.Model, data: Path) -> tuple[list[Any], list[Any]]:
 
 def test_scores_that_are_sums_are_the_task_s_scores(pair: Pair) -> None:
     predictions, examples = answered(pair.a, pair.data)
-    numbers = pair.a.task.score(predictions, examples).numbers
-    tallies = pair.a.task.tallies(predictions, examples)
+    numbers = pair.a.task.metrics.compute(predictions, examples).values
+    tallies = pair.a.task.metrics.sufficient_statistics(predictions, examples)
     if tallies is None:
-        assert pair.a.task.decides == "spearman"
+        assert pair.a.task.primary_metric == "spearman"
         return
     assert len(tallies.per_example) == len(examples)
     for name, value in tallies.scores().items():
@@ -77,7 +77,7 @@ def test_scores_that_are_sums_are_the_task_s_scores(pair: Pair) -> None:
 
 def test_a_model_beside_itself_cannot_be_told_apart(pair: Pair) -> None:
     report = bs.compare(pair.a, pair.a.path, pair.data, rounds=20)
-    assert pair.a.task.decides in report["scores"]
+    assert pair.a.task.primary_metric in report["scores"]
     for score in report["scores"].values():
         assert (score["difference"], score["p"]) == (0, 1)
     assert not report["told_apart"]
@@ -121,7 +121,7 @@ def as_close(one: Any, other: Any) -> None:
 def test_a_model_twice_answers_as_once(pair: Pair) -> None:
     """What is averaged is what decoding takes: the mean of a thing with itself is the thing."""
     twice = bs.ensemble([pair.a, pair.a])
-    decides = pair.a.task.decides
+    decides = pair.a.task.primary_metric
     assert twice.evaluate(pair.data)[decides] == pytest.approx(pair.a.evaluate(pair.data)[decides], abs=2e-5)
     once, both = (list(one.predict_file(pair.data)) for one in (pair.a, twice))
     as_close([{k: v for k, v in a.items() if k != "vector"} for a in both], once)
@@ -134,12 +134,12 @@ def test_an_ensemble_s_scores_are_those_of_its_answers(pair: Pair) -> None:
     evaluated = [dict(one.evaluate(pair.data)) for one in (both, pair.a, pair.b)]
     for scores in evaluated:
         assert scores.pop("truncation")["limit"] == pair.a.folder.config.max_length
-    assert evaluated == [own.document() for own in (found.together, *found.alone)]
+    assert evaluated == [own.to_dict() for own in (found.together, *found.alone)]
     _, examples = answered(pair.a, pair.data)
     settings = both.task.settings
     answers = list(both.answering.answers(settings)(examples))
-    again = both.task.score(answers, examples).numbers
-    assert again == pytest.approx(dict(found.together.numbers))
+    again = both.task.metrics.compute(answers, examples).values
+    assert again == pytest.approx(dict(found.together.values))
     first = list(pair.a.answering.answers(settings)(examples))
     assert answers != first
 
@@ -147,15 +147,18 @@ def test_an_ensemble_s_scores_are_those_of_its_answers(pair: Pair) -> None:
 def test_a_vote_comes_back_as_the_outcome(pair: Pair) -> None:
     """The outcome's own vote is the mean of the votes, whatever these are."""
     _, examples = pair.a.answering.labelled(pair.data, {})
-    items = pair.a.task.items(examples, pair.a.tokenizer)
+    items = pair.a.task.encode(examples, pair.a.tokenizer)
     outputs = [
-        model.task.outputs_of(model.encoder, items, model.place) for model in (pair.a, pair.b)
+        model.task.model.run(model.encoder, items, model.place).per_item for model in (pair.a, pair.b)
     ]  # both have one tokenizer
-    task = pair.a.task.together([pair.b.task])
+    decoder = pair.a.task.for_ensemble([pair.b.task]).decoder
     for one, other in zip(*outputs, strict=True):
-        votes = [pair.a.task.vote(one), pair.b.task.vote(other)]
-        found = task.vote(task.outcome(votes))
-        if task.name == "embed":
+        votes = [
+            pair.a.task.decoder.ensemble_output(one),
+            pair.b.task.decoder.ensemble_output(other),
+        ]
+        found = decoder.ensemble_output(decoder.combine_outputs(votes))
+        if pair.a.task.name == "embed":
             a, b = (vote @ vote.T for vote in votes)
             assert torch.allclose(found @ found.T, (a + b) / 2, atol=1e-5)
         else:

@@ -27,14 +27,15 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.settings import PretrainSettings
+from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import Item, TokenSequence
-from bertsmith.tasks.classification.model import ClassificationModel
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.training import trainer
 from bertsmith.training.data_loader import Position, Update, updates
 from bertsmith.training.optim.optimizer import optimizer_of
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.train_step import Checks, Trained, update
+from task_files import fitted_task
 
 CONFIG = ModelConfig(
     vocab_size=46,
@@ -100,11 +101,11 @@ def one(encoder: Encoder, objective: Any, work: Update, place: ComputeContext) -
     return watch
 
 
-def classified() -> tuple[Encoder, ClassificationModel, Update]:
+def classified() -> tuple[Encoder, TaskModel, Update]:
     generator = torch.Generator().manual_seed(0)
     encoder = Encoder(CONFIG, generator)
     metadata = {"labels": ["a", "b", "c"], "pairs": False}
-    task = ClassificationModel(CONFIG, generator, metadata, ClassSettings())
+    task = fitted_task("classify", CONFIG, generator, metadata, ClassSettings()).model.train()
     encodings = tiny_run.tokenizer().encode_batch([text for text, _ in tiny_run.examples(9)])
     items = [Item(i, (TokenSequence.from_encoding(e),), i % 3) for i, e in enumerate(encodings)]
     batch = task.collate(items)

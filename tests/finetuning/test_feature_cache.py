@@ -183,7 +183,7 @@ def test_it_learns_as_with_all_layers_frozen_and_no_dropout(
     known = bs.finetune(task, base, tmp_path / "a", train=rows, validation=rows, **HOW, **off)
     plain = HOW | off | {"freeze_encoder": False, "freeze_layers": 4}
     whole = bs.finetune(task, base, tmp_path / "b", train=rows, validation=rows, **plain)
-    mine, its = known.task.state_dict(), whole.task.state_dict()
+    mine, its = known.task.model.state_dict(), whole.task.model.state_dict()
     for name in its:
         torch.testing.assert_close(mine[name], its[name], atol=1e-5, rtol=1e-4)
 
@@ -213,7 +213,7 @@ def test_a_killed_run_goes_on_to_the_bit(
     assert len(list((tmp_path / "parts" / "features").iterdir())) == 1
     shutil.copytree(tmp_path / "parts", tmp_path / "other")
     parts = bs.finetune("tag", base, tmp_path / "parts", train=TAGS, validation=TAGS, resume=True)
-    mine, its = parts.task.state_dict(), whole.task.state_dict()
+    mine, its = parts.task.model.state_dict(), whole.task.model.state_dict()
     assert all(torch.equal(mine[name], its[name]) for name in its)
     monkeypatch.setattr(Encoder, "hidden_states", refused)  # it is finished, and needs no state any more
     bs.finetune("tag", base, tmp_path / "parts", train=TAGS, validation=TAGS, resume=True)

@@ -18,6 +18,7 @@ import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import Stopped
 from bertsmith.finetuning.report import evaluations, learning_warnings, log_examples
+from bertsmith.finetuning.settings import FileSettings
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
 from bertsmith.training.metric_logger import Recorder
 
@@ -117,25 +118,28 @@ def test_all_findings_stand_in_one_table_of_80_columns(
     files = [str(tmp_path / name / "some_examples.csv") for name in ("train", "dev")]
     overview = DataSummary(
         diagnostics=[
-            Diagnostic("a", "7 things are odd", [f"{files[0]}:{i}" for i in range(2, 9)], so="mend them"),
-            Diagnostic("b", "2 dev texts are trained on", shown=[f"{files[1]}:3 is {files[0]}:9"] * 2),
+            Diagnostic(
+                "a", "7 things are odd", [f"{files[0]}:{i}" for i in range(2, 9)], consequence="mend them"
+            ),
+            Diagnostic("b", "2 dev texts are trained on", excerpts=[f"{files[1]}:3 is {files[0]}:9"] * 2),
             Diagnostic("c", "all is one"),
         ]
     )
     (of_remarks,) = [Diagnostic("d", "1 label has spaces around", ["x:1"], ["' joy' (x:1)"])]
-    log_examples(overview, [of_remarks], [files[0], "dev.csv"])
+    log_examples(overview, [of_remarks], FileSettings(train=files[0], dev="dev.csv"))
     (table,) = caplog.messages
     assert all(len(line) <= 80 for line in table.splitlines())
     for shown in ("some_examples.csv:2 ", "some_examples.csv:6 ", "and 2 more", "' joy' (x:1)", "all is one"):
         assert shown in table
+    # Equal names are shown with their folders.
     assert "some_examples.csv:7" not in table
     assert files[0] not in table
-    log_examples(overview, [], files)  # equal names are shown with their folders
+    log_examples(overview, [], FileSettings(train=files[0], dev=files[1]))
     assert files[0] in "".join(caplog.messages[1].replace("│", "").split())
     places = ", ".join(f"{files[0]}:{i}" for i in range(2, 7))
-    assert overview.diagnostics[0].said == f"7 things are odd: {places} and 2 more: mend them"
+    assert overview.diagnostics[0].text == f"7 things are odd: {places} and 2 more: mend them"
     caplog.clear()
-    log_examples(DataSummary(), [], files)
+    log_examples(DataSummary(), [], FileSettings())
     assert not caplog.messages
 
 

@@ -13,7 +13,7 @@ from bertsmith.artifacts.folder import write_folder
 from bertsmith.errors import InputError
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.heads import MaskedLMHead
-from bertsmith.tasks import items
+from bertsmith.tasks import batching
 from family_harness import transformers
 
 TEXTS = ["kaba lode mi", "", "kaba lode. mide nugi", "soba", "kaba lode mi"]
@@ -65,7 +65,7 @@ def test_equal_texts_have_equal_scores_in_whichever_pass(
     """Sums of two passes may differ in their last bits, and equal hypotheses in their ranks with them."""
     passes: list[int] = []
     encoder = model.encoder.forward
-    monkeypatch.setattr(items, "_BATCH_TOKENS", 12)
+    monkeypatch.setattr(batching, "_MAX_TOKENS_CPU", 12)
     monkeypatch.setattr(
         model.encoder, "forward", lambda packed: passes.append(packed.num_sequences) or encoder(packed)
     )

@@ -226,10 +226,10 @@ def test_facts_of_the_wrong_kind_are_refused_by_name(
     facts = {"labels": names, "numbered": False}
     facts |= {"pairs": False} if task == "classify" else {"scheme": "iob2", "usual": "O"}
     record = tmp_path / "model" / "bertsmith.json"
-    record.write_text(json.dumps({"task": task, "settings": {}, "facts": facts}))
+    record.write_text(json.dumps({"task": task, "settings": {}, "metadata": facts}))
     assert len(bs.load(tmp_path / "model").predict(["kaba lode"])) == 1
     facts = {name: value for name, value in (facts | change).items() if value is not ...}
-    record.write_text(json.dumps({"task": task, "settings": {}, "facts": facts}))
+    record.write_text(json.dumps({"task": task, "settings": {}, "metadata": facts}))
     with pytest.raises(InputError, match=r"bertsmith\.json") as caught:
         bs.load(tmp_path / "model").predict(["kaba lode"])
     assert next(iter(change)) in str(caught.value)

@@ -203,7 +203,7 @@ def test_regression_and_tags_have_rows_too(base: bs.Model, tmp_path: Path) -> No
     stars = bs.finetune(
         "regress", base, tmp_path / "stars", train=numbers, validation_split=0.3, settings=SHORT
     )
-    first, second = list(as_csv(stars.task, stars.answering.of_file(numbers, {})))[:2]
+    first, second = list(as_csv(stars.task.report, stars.answering.of_file(numbers, {})))[:2]
     assert first == "text,label,prediction\n"
     assert second.startswith("kaba 0,0,")
     (tmp_path / "t.conll").write_text("kaba B-A\nlode O\n\nmigi O\n\n" * 6)
@@ -216,21 +216,21 @@ def test_regression_and_tags_have_rows_too(base: bs.Model, tmp_path: Path) -> No
         settings=SHORT,
     )
     answered = tagger.answering.of_file(tmp_path / "t.conll", {})
-    rows = [line.split(",")[:2] for line in as_csv(tagger.task, answered)]
+    rows = [line.split(",")[:2] for line in as_csv(tagger.task.report, answered)]
     assert rows[:4] == [["line", "word"], ["1", "kaba"], ["1", "lode"], ["4", "migi"]]
-    names, cells = as_table(tagger.task, tagger.answering.of_texts(["kaba lode"], {}), 80)
+    names, cells = as_table(tagger.task.report, tagger.answering.of_texts(["kaba lode"], {}), 80)
     assert names == ["word", "prediction", "score"]
     assert [row[0] for row in cells] == ["kaba", "lode"]
 
 
 def test_blank_rows_keep_their_place(moods: bs.Model) -> None:
-    examples = moods.task.of_inputs({"text": ["", "kaba", " "]}, moods.task.settings, ["f:1", "f:2", "f:3"])
-    answer = moods.predict(["kaba"])[0]
+    examples = moods.task.data.from_inputs({"text": ["", "kaba", " "]}, ["f:1", "f:2", "f:3"])
+    (answer,) = moods.answering.answers_of(examples[1:2], moods.task.settings)
     answered = [Answered(e, answer if e.text == "kaba" else None) for e in examples]
-    assert list(as_csv(moods.task, answered)) == [
+    assert list(as_csv(moods.task.report, answered)) == [
         "line,text,prediction,score\n",
         "1,,,\n",
-        f"2,kaba,{answer['label']},{answer['score']:.4f}\n",
+        f"2,kaba,{answer.label},{answer.score:.4f}\n",
         "3, ,,\n",
     ]
 

@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 
 import pytest
-from bertsmith.tasks.tagging.tagged import read_sentences
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from bertsmith.io.tables import read_table
 from bertsmith.io.text_io import RejectedRow, read_lines
 from bertsmith.tasks.question_answering.squad import read_questions
 from bertsmith.tasks.settings import TagSettings
+from bertsmith.tasks.tagging.sentences import read_sentences
 
 SMART = "He said “don’t go” — it’s fine…\n"
 CHINESE = "红楼梦是中国古典小说。贾宝玉和林黛玉的故事，人人都知道。\n"
@@ -254,7 +254,7 @@ def test_task_files_of_every_form_are_read_in_the_named_encoding(tmp_path: Path)
     assert read_table(objects, encoding="cp1252").column("text") == ["“go”"]
     tagged = file("a.conll", "Café O\n")
     settings = TagSettings(encoding="cp1252")
-    assert read_sentences(tagged, settings, labelled=True)[0].words == ("Café",)
+    assert read_sentences(tagged, settings, labeled=True)[0].words == ("Café",)
     row = {"question": "où?", "context": "à Paris", "answer": "Paris", "start": 2}
     squad = file("a.json", json.dumps([row], ensure_ascii=False))
     assert [asked.question for _, asked, _ in read_questions(squad, "cp1252")] == ["où?"]

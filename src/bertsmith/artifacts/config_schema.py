@@ -84,7 +84,8 @@ class Record(_StrictModel):
     task: str | None = None
     objective: str | None = None
     settings: dict[str, Any] = {}
-    facts: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    decoder_state: dict[str, Any] = {}
     numbered: bool = False
     steps: int | None = None
     tokens: int | None = None

@@ -189,7 +189,7 @@ def _show_model(document: dict[str, Any], *, of_run: bool) -> None:
         [(name, _line(value)) for name, value in config.items()],
     )
     console.print_table("parameters", ["term", "formula", "number"], _grouped(document["terms"]))
-    hidden = ("weights_sha256", "settings", "facts", "numbered")
+    hidden = ("weights_sha256", "settings", "metadata", "decoder_state", "numbered")
     record = {k: v for k, v in document["record"].items() if k not in hidden and v is not None}
     if held := record.pop("held_out", None):  # a run's table has them
         scores = ", ".join(f"{_score_name(name)} {_score(name, value)}" for name, value in held.items())
