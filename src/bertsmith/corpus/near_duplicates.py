@@ -6,7 +6,7 @@ groups such documents, and `corpus check` reports them.
 
 Two documents are near-duplicates if the Jaccard similarity of their 5-grams reaches a threshold. The tokens are
 those of the tokenizer in `prepare`, and words in `corpus check`, which needs no tokenizer: hashing words would
-slow `prepare` by 17 % (benchmarks/tried.md). rensa computes 128 MinHash values of a document (Broder 1997), of
+slow `prepare` by 13 % (benchmarks/tried.md). rensa computes 128 MinHash values of a document (Broder 1997), of
 which one byte each is stored (b-bit minwise hashing, Li and König 2010). Candidates are documents that agree in
 one of 42 bands of 3 values: of pairs with a similarity of 0.4 this finds 94 %, with 0.5 99.6 %. The standard
 deviation of the estimated similarity is at most 0.045. A short document that is contained in a long one is no

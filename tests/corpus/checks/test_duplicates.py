@@ -58,7 +58,7 @@ def test_exact_duplicates_have_the_location_of_the_first() -> None:
     assert summary["exact"]["number"] == 3
 
 
-def test_near_duplicates_are_found_and_others_are_not() -> None:
+def test_near_duplicates_are_counted_and_others_are_not() -> None:
     """Similarities differ from the threshold by more than three standard deviations of the estimate."""
     texts = []
     for i in range(60):
