@@ -301,11 +301,11 @@ class _Preparation:
         for batch, mask in zip(encoded, np.split(is_kept, batch_ends[:-1]), strict=True):
             stop = start + int(mask.sum())
             if stop > start:
-                kept = batch if mask.all() else batch.filter(pa.array(mask))
-                columns = {name: kept.column(name) for name in ("ids", "sentence_ends", "place")}
+                rows = batch if mask.all() else batch.filter(pa.array(mask))
+                columns = {name: rows.column(name) for name in ("ids", "sentence_ends", "place")}
                 shard = pa.record_batch({**columns, "hash": hashes[start:stop], "group": groups[start:stop]})
                 entries.append(write_shard(folder / f"shard-{len(entries):05d}.arrow", shard))
-                unknown += int(np.count_nonzero(list_values(kept, "ids") == self._tokenizer.unk_token_id))
+                unknown += int(np.count_nonzero(list_values(rows, "ids") == self._tokenizer.unk_token_id))
             start = stop
         self._counts["unknown"] = unknown
         for name in ("documents", "sentences", "tokens"):
