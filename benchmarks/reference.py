@@ -69,13 +69,12 @@ def instance_streams(shards: Shards, settings: PretrainSettings) -> tuple[Instan
     """Return the training and validation instances of a pre-training run."""
     split, length = DocumentSplit.from_settings(shards, settings.data), settings.data.sequence_length
     return (
-        instances_of(shards, split.train, settings, length, duplicate_groups=split.duplicate_groups),
+        instances_of(shards, split.train, settings, length),
         instances_of(
             shards,
             split.validation,
             settings,
             length,
-            duplicate_groups=split.duplicate_groups,
             seed=VALIDATION_SEED,
         ),
     )

@@ -185,7 +185,7 @@ def test_a_modified_progress_file_is_refused_or_read(tmp_path: Path) -> None:
         "sentences": 4,
         "tokens": 9,
     }
-    progress = {"request": "r", "portions": 2, "shards": [entry], "counts": {"bytes": 3}, "last": ["a:1", 7]}
+    progress = {"request": "r", "portions": 2, "shards": [entry], "counts": {"bytes": 3}}
     path = tmp_path / "progress.json"
     path.write_text(json.dumps(progress))
     assert read_progress(path) is not None

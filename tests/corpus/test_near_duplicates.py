@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import tiny_run
-from bertsmith.corpus.near_duplicates import duplicate_groups
+from bertsmith.corpus.near_duplicates import (
+    DEFAULT_THRESHOLD,
+    duplicate_groups,
+    minhash_signatures,
+)
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.shards import Shards, document_hash
 from bertsmith.errors import InputError
@@ -30,7 +34,12 @@ IntArray = NDArray[np.int64]
 class Texts:
     """Documents of token ids with the interface of shards; each sentence has at most ten tokens."""
 
-    def __init__(self, documents: Sequence[Sequence[int]], hashes: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        documents: Sequence[Sequence[int]],
+        hashes: Sequence[int] | None = None,
+        threshold: float = DEFAULT_THRESHOLD,
+    ) -> None:
         self.ids = np.array([i for document in documents for i in document], dtype=np.int64)
         sizes = np.array([len(document) for document in documents])
         ends = [[*range(10, n, 10), n] for n in sizes.tolist()]
@@ -39,6 +48,8 @@ class Texts:
         self.document_sentence_offsets = np.concatenate([[0], np.cumsum([len(e) for e in ends])])
         true_hashes = [document_hash(np.array(document, dtype=np.int64)) for document in documents]
         self.hashes = np.array(hashes or true_hashes, dtype=np.uint64)
+        signatures = minhash_signatures(self.ids.astype(np.uint16), np.append(starts, len(self.ids)))
+        self.duplicate_groups = duplicate_groups(self.hashes, signatures, threshold)
 
     def copy_spans(self, starts: IntArray, lengths: IntArray, out: IntArray, target_starts: IntArray) -> None:
         out[concat_ranges(target_starts, lengths)] = self.ids[concat_ranges(starts, lengths)]
@@ -57,8 +68,8 @@ def nearly(document: list[int], share: float, seed: int) -> list[int]:
 
 
 def overlap(a: Sequence[int], b: Sequence[int]) -> float:
-    """Return the Jaccard similarity of the trigrams."""
-    one, two = ({tuple(x[i : i + 3]) for i in range(len(x) - 2)} for x in (a, b))
+    """Return the Jaccard similarity of the 5-grams."""
+    one, two = ({tuple(x[i : i + 5]) for i in range(len(x) - 4)} for x in (a, b))
     return len(one & two) / max(1, len(one | two))
 
 
@@ -66,20 +77,21 @@ def overlap(a: Sequence[int], b: Sequence[int]) -> float:
 def test_near_duplicates_are_grouped_and_other_documents_are_not(size: int) -> None:
     number = 60 if size < 20_000 else 12
     first = [text(size, seed) for seed in range(number)]
-    twins = [nearly(document, 0.02, seed) for seed, document in enumerate(first)]
+    twins = [nearly(document, 0.005, seed) for seed, document in enumerate(first)]
     assert min(overlap(a, b) for a, b in zip(first, twins, strict=True)) > 0.55
-    groups = duplicate_groups(Texts([*first, *twins]))
-    assert groups.tolist() == [*range(number)] * 2
+    assert Texts([*first, *twins]).duplicate_groups.tolist() == [*range(number)] * 2
 
 
 def test_documents_above_the_threshold_are_grouped() -> None:
     first = [text(600, seed) for seed in range(150)]
     similarities = []
-    for share in (0.02, 0.08, 0.3):
+    for share in (0.01, 0.05, 0.2):
         twins = [nearly(document, share, seed) for seed, document in enumerate(first)]
         similarities.append(np.mean([overlap(a, b) for a, b in zip(first, twins, strict=True)]))
         for threshold in (0.3, 0.5, 0.7):
-            recall = (duplicate_groups(Texts([*first, *twins]), threshold)[150:] == np.arange(150)).mean()
+            recall = (
+                Texts([*first, *twins], threshold=threshold).duplicate_groups[150:] == np.arange(150)
+            ).mean()
             if similarities[-1] > threshold + 0.2:
                 assert recall > 0.99
             if similarities[-1] < threshold - 0.2:
@@ -93,18 +105,18 @@ def test_groups_are_transitive_and_contain_equal_hashes() -> None:
     """A chain of small changes; and the parts of a document that was too long for one row, which share a hash."""
     chain = [text(400, 0)]
     for step in range(6):
-        chain.append(nearly(chain[-1], 0.06, step))
+        chain.append(nearly(chain[-1], 0.03, step))
     assert overlap(chain[0], chain[-1]) < 0.45
     parts = [text(300, 1), text(300, 2)]
     documents = [*chain, *parts, text(400, 9)]
     hashes = [*range(100, 107), 7, 7, 8]
-    assert duplicate_groups(Texts(documents, hashes)).tolist() == [0] * 7 + [7, 7, 9]
-    assert duplicate_groups(Texts(documents, hashes), 1).tolist() == [*range(8), 7, 9]
+    assert Texts(documents, hashes).duplicate_groups.tolist() == [0] * 7 + [7, 7, 9]
+    assert Texts(documents, hashes, threshold=1).duplicate_groups.tolist() == [*range(8), 7, 9]
 
 
 @given(documents=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=4), min_size=1, max_size=8))
 def test_tiny_documents_are_grouped_if_equal(documents: list[list[int]]) -> None:
-    groups = duplicate_groups(Texts(documents))
+    groups = Texts(documents).duplicate_groups
     for i, a in enumerate(documents):
         assert groups[i] <= i
         assert groups[groups[i]] == groups[i]
@@ -115,11 +127,11 @@ def test_tiny_documents_are_grouped_if_equal(documents: list[list[int]]) -> None
 
 def test_batches_do_not_change_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     first = [text(size, seed) for seed, size in enumerate((3, 50, 700, 9, 2000, 31))]
-    corpus = Texts([*first, *(nearly(document, 0.02, 5) for document in first)])
-    expected = duplicate_groups(corpus)
+    documents = [*first, *(nearly(document, 0.01, 5) for document in first)]
+    expected = Texts(documents).duplicate_groups
     monkeypatch.setattr("bertsmith.corpus.near_duplicates._BATCH_TOKENS", 64)
     monkeypatch.setattr("bertsmith.corpus.near_duplicates._BATCH_PAIRS", 1)
-    assert duplicate_groups(corpus).tolist() == expected.tolist()
+    assert Texts(documents).duplicate_groups.tolist() == expected.tolist()
 
 
 # --- The use of the groups ----------------------------------------------------------------------------------
@@ -182,9 +194,9 @@ def test_more_twins_than_are_to_be_held_out_are_trained_on() -> None:
 
 def test_the_share_held_out_of_twins_is_the_share_asked() -> None:
     pairs = [text(60, seed) for seed in range(3000)]
-    corpus = Texts([*pairs, *(nearly(document, 0.02, 1) for document in pairs)])
+    corpus = Texts([*pairs, *(nearly(document, 0.01, 1) for document in pairs)])
     split = DocumentSplit.from_settings(corpus, DataSettings.of({"validation_split": 0.2}, "test"))
-    assert np.unique(split.duplicate_groups).size < 3100
+    assert np.unique(corpus.duplicate_groups).size < 3100
     assert abs(len(split.validation) - 0.2 * 6000) < 5 * 2 * (3000 * 0.2 * 0.8) ** 0.5
 
 
@@ -195,18 +207,11 @@ def test_where_all_documents_are_twins_it_is_said() -> None:
             DocumentSplit.from_settings(near, DataSettings.of(data, "test"))
         assert caught.value.code == code
     with pytest.raises(InputError) as caught:
-        plan_pairs(
-            near, np.arange(5), max_length=32, seed=0, epoch=0, duplicate_groups=np.zeros(5, dtype=np.int64)
-        )
+        plan_pairs(near, np.arange(5), max_length=32, seed=0, epoch=0)
     assert caught.value.code == "only_duplicates"
-    assert (
-        len(
-            DocumentSplit.from_settings(
-                near, DataSettings.of({"near_duplicate_threshold": 1.0, "validation_split": 0.2}, "test")
-            ).validation
-        )
-        >= 2
-    )
+    equal_only = Texts([nearly(text(400, 0), 0.02, seed) for seed in range(5)], threshold=1)
+    settings = DataSettings.of({"validation_split": 0.2}, "test")
+    assert len(DocumentSplit.from_settings(equal_only, settings).validation) >= 2
     with pytest.raises(InputError) as caught:
         DocumentSplit.from_settings(near, DataSettings(), allow_empty_validation=True)
     assert caught.value.code == "only_duplicates"

@@ -16,7 +16,7 @@ import pytest
 from bertsmith.corpus import prepare as prepare_module
 from bertsmith.corpus.prepare import prepare
 from bertsmith.corpus.sentence_splitter import split_sentences
-from bertsmith.corpus.shards import EncodedDocuments, Shards, document_hash, id_dtype, write_shard
+from bertsmith.corpus.shards import Shards, document_hash, id_dtype, write_shard
 from bertsmith.errors import InputError
 from bertsmith.io.documents import read_documents
 from bertsmith.tokenizer.tokenizer import Tokenizer
@@ -86,7 +86,7 @@ def test_hashes_locations_and_tokenizer(folder: Path, corpus: Path, tokenizer: T
 def test_arrow_opens_a_shard(folder: Path) -> None:
     with pa.ipc.open_file(folder / "shard-00000.arrow") as reader:
         table = reader.read_all()
-    assert table.schema.names == ["ids", "sentence_ends", "place", "hash"]
+    assert table.schema.names == ["ids", "sentence_ends", "place", "hash", "group"]
     assert table.schema.field("ids").type.value_type == pa.uint16()
     assert table.schema.field("sentence_ends").type.value_type == pa.int32()
     row = table.slice(0, 1).to_pylist()[0]
@@ -96,15 +96,15 @@ def test_arrow_opens_a_shard(folder: Path) -> None:
 def test_large_vocabularies_use_uint32(tmp_path: Path) -> None:
     assert id_dtype(65_535) is np.uint16
     assert id_dtype(65_536) is np.uint32
-    documents = EncodedDocuments(
-        ids=np.array([70_000, 1], dtype=np.uint32),
-        lengths=np.array([2]),
-        sentence_ends=np.array([2], dtype=np.int32),
-        sentence_counts=np.array([1]),
-        locations=["a:1"],
-        hashes=np.array([2**64 - 1], dtype=np.uint64),
+    batch = pa.record_batch(
+        {
+            "ids": list_array([0, 2], [70_000, 1], pa.uint32()),
+            "sentence_ends": list_array([0, 1], [2], pa.int32()),
+            "place": ["a:1"],
+            "hash": np.array([2**64 - 1], dtype=np.uint64),
+        }
     )
-    write_shard(tmp_path / "a.arrow", [documents])
+    write_shard(tmp_path / "a.arrow", batch)
     with pa.ipc.open_file(tmp_path / "a.arrow") as reader:
         assert reader.read_all().to_pylist() == [
             {"ids": [70_000, 1], "sentence_ends": [2], "place": "a:1", "hash": 2**64 - 1}
@@ -162,7 +162,8 @@ def test_folders_without_a_valid_manifest_are_refused(folder: Path, tmp_path: Pa
     for changed, code, field in [
         (text[:-9], "invalid_metadata", ""),
         ("[]", "invalid_metadata", ""),
-        (text.replace('"format": 1', '"format": 99'), "unknown_format", "99"),
+        (text.replace('"format": 2', '"format": 1'), "unknown_format", "1"),
+        (text.replace('"format": 2', '"format": 99'), "unknown_format", "99"),
         (text.replace('"vocab_size"', '"vocabulary"'), "invalid_metadata", "'vocab_size'"),
         (text.replace('"vocab_size": ', '"vocab_size": "many", "x": '), "invalid_metadata", "'vocab_size'"),
         (text.replace('"sha256"', '"sha1"'), "invalid_metadata", "'files.0.sha256'"),

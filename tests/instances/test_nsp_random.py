@@ -23,6 +23,7 @@ class Lengths:
     def __init__(self, documents: list[list[int]]) -> None:
         self.sentence_ends = np.cumsum([n for document in documents for n in document])
         self.document_sentence_offsets = np.concatenate([[0], np.cumsum([len(d) for d in documents])])
+        self.duplicate_groups = np.arange(len(documents))
 
 
 def draw_documents(number: int, seed: int, most: int = 13) -> list[list[int]]:
@@ -161,9 +162,10 @@ def test_half_the_pairs_are_not_next_and_none_is_empty_or_too_long() -> None:
 def test_all_documents_but_duplicates_have_equal_probability() -> None:
     groups = np.array([0, 1, 2, 1, 4, 0])
     corpus = Lengths([[5] * 4] * 6)
+    corpus.duplicate_groups = groups
     counts = np.zeros((6, 6))
     for epoch in range(3000):
-        plan = plan_pairs(corpus, np.arange(6), max_length=16, seed=0, epoch=epoch, duplicate_groups=groups)
+        plan = plan_pairs(corpus, np.arange(6), max_length=16, seed=0, epoch=epoch)
         is_random = plan.labels == NOT_NEXT
         np.add.at(counts, (plan.a_document[is_random], plan.b_document[is_random]), 1)
     for document in range(6):

@@ -25,6 +25,7 @@ class Lengths:
     def __init__(self, documents: list[list[int]]) -> None:
         self.sentence_ends = np.cumsum([n for document in documents for n in document])
         self.document_sentence_offsets = np.concatenate([[0], np.cumsum([len(d) for d in documents])])
+        self.duplicate_groups = np.arange(len(documents))
         self.sizes = [sum(document) for document in documents]
 
 

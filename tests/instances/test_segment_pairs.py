@@ -37,6 +37,11 @@ class Corpus:
         return cls(np.cumsum(lengths), np.concatenate([[0], np.cumsum(counts)]))
 
     @property
+    def duplicate_groups(self) -> IntArray:
+        """Return a group of its own for each document."""
+        return np.arange(len(self.document_sentence_offsets) - 1)
+
+    @property
     def owner(self) -> IntArray:
         """Return the document of each token."""
         ends = np.concatenate([[0], self.sentence_ends])[self.document_sentence_offsets]

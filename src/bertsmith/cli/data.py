@@ -65,6 +65,14 @@ def data() -> None:
     help="Drop documents that repeat an earlier one.",
 )
 @click.option(
+    "--near-duplicate-threshold",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.5,
+    show_default=True,
+    metavar="X",
+    help="Smallest ratio of shared word 5-grams of near-duplicates; 1: equal documents only.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1),
     metavar="N",

@@ -8,16 +8,24 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from bertsmith.corpus.batching import batches
+from bertsmith.corpus.near_duplicates import SIGNATURE_BYTES, minhash_signatures
 from bertsmith.corpus.sentence_splitter import split_sentences
-from bertsmith.corpus.shards import EncodedDocuments, document_hash, id_dtype
+from bertsmith.corpus.shards import document_hash, id_dtype, list_array
 from bertsmith.io.documents import Document
 from bertsmith.tokenizer.fast_words import WordEncoder, can_encode
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_BATCH_BYTES = 1 << 20  # UTF-8 that is encoded at once: it takes a dozen arrays as long as the text
+EncodedPortion = tuple[pa.RecordBatch, Counter[str]]
+"""Encoded documents and counts.
+
+Of a document that is several rows, `head` is the location of its start in each row but the first; else it is null.
+The other columns are those of shards, and `signature` for near-duplicates.
+"""
+_BATCH_CHARACTERS = 1 << 20  # encoded at once: it takes a dozen arrays as long as the text
 
 
 class PortionEncoder:
@@ -30,7 +38,7 @@ class PortionEncoder:
         self._tokenizer, self._language = tokenizer, language
         self._words = WordEncoder(tokenizer) if can_encode(tokenizer) else None
 
-    def encode(self, documents: Sequence[Document]) -> tuple[EncodedDocuments, Counter[str]]:
+    def encode(self, documents: Sequence[Document]) -> EncodedPortion:
         """Return the encoded documents and counts; documents and sentences without a token are dropped."""
         sentences = [split_sentences(document.text, self._language) for document in documents]
         if self._tokenizer.kind == "byte_level_bpe":  # Its pieces include the space before a word.
@@ -40,28 +48,27 @@ class PortionEncoder:
         is_nonempty = sentence_lengths > 0
         sentence_lengths, document_index = sentence_lengths[is_nonempty], document_index[is_nonempty]
         sentence_counts = np.bincount(document_index, minlength=len(documents))
-        lengths = np.bincount(document_index, weights=sentence_lengths, minlength=len(documents)).astype(
-            np.int64
-        )
+        lengths = np.zeros(len(documents), dtype=np.int64)
+        np.add.at(lengths, document_index, sentence_lengths)
         # Sentence ends are relative to the start of their document.
         ends = np.cumsum(sentence_lengths) - (np.cumsum(lengths) - lengths)[document_index]
         has_tokens = lengths > 0
-        document_ends = np.cumsum(lengths[has_tokens])
         encoded = [document for document, keep in zip(documents, has_tokens, strict=True) if keep]
-        result = EncodedDocuments(
-            ids=ids,
-            lengths=lengths[has_tokens],
-            sentence_ends=ends.astype(np.int32),
-            sentence_counts=sentence_counts[has_tokens].astype(np.int64),
-            locations=[document.location for document in encoded],
-            hashes=np.array(
-                [document_hash(part) for part in np.split(ids, document_ends)[:-1]], dtype=np.uint64
-            ),
-            continuations={
-                row: document.head for row, document in enumerate(encoded) if document.head is not None
-            },
+        offsets = np.concatenate([[0], np.cumsum(lengths[has_tokens])])
+        signatures = minhash_signatures(ids, offsets)
+        batch = pa.record_batch(
+            {
+                "ids": list_array(lengths[has_tokens], ids),
+                "sentence_ends": list_array(sentence_counts[has_tokens], ends.astype(np.int32)),
+                "place": pa.array([document.location for document in encoded], pa.string()),
+                "head": pa.array([document.head for document in encoded], pa.string()),
+                "hash": pa.array(
+                    [document_hash(part) for part in np.split(ids, offsets[1:])[:-1]], pa.uint64()
+                ),
+                "signature": pa.FixedSizeListArray.from_arrays(signatures.ravel(), SIGNATURE_BYTES),
+            }
         )
-        return result, Counter(
+        return batch, Counter(
             documents=int(has_tokens.sum()),
             sentences=len(sentence_lengths),
             tokens=len(ids),
@@ -76,7 +83,7 @@ class PortionEncoder:
         """Return the concatenated ids of all sentences, [N], and the sentence lengths, [S]."""
         dtype = id_dtype(self._tokenizer.vocab_size)
         ids, lengths = [np.empty(0, dtype=dtype)], [np.empty(0, dtype=np.int64)]
-        for batch in batches(sentences, lambda sentence: len(sentence.encode("utf-8")), _BATCH_BYTES):
+        for batch in batches(sentences, len, _BATCH_CHARACTERS):
             batch_ids, batch_lengths = self._encode_batch(batch)
             ids.append(batch_ids.astype(dtype))
             lengths.append(batch_lengths)

@@ -25,7 +25,7 @@ WINDOW_CHARACTERS = 1 << 20  # The arrays of a window take some 60 MB.
 _NUM_CODE_POINTS = 0x110000
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
 _SEPARATOR, _WORD_CHARACTER, _SINGLE_CHARACTER_WORD = 0, 1, 2
-_LAST_LETTER = 0x323B0  # No assigned code point above it is a letter, a mark, or a digit.
+_LAST_LETTER = 0x323B0  # No assigned code point from it on is a letter, a mark, or a digit.
 
 
 @dataclass(frozen=True)
@@ -92,37 +92,37 @@ def span_hashes(codes: NDArray[np.uint32], starts: IntArray, stops: IntArray) ->
 
 def hash_words(codes: NDArray[np.uint32], offsets: IntArray) -> WordHashes:
     """Hash the words of texts that `code_points` concatenated."""
-    roles, lowercase = _word_tables()
-    role = roles[np.minimum(codes, _LAST_LETTER)]
-    positions = np.flatnonzero(role != _SEPARATOR)
-    if not len(positions):
-        empty = np.empty(0, dtype=np.int64)
-        return WordHashes(np.empty(0, dtype=np.uint64), empty, np.zeros_like(offsets))
-    is_start = role == _SINGLE_CHARACTER_WORD
+    roles, values = _word_tables()
+    role = roles.take(codes, mode="clip")
     in_word = role == _WORD_CHARACTER
-    is_start[0] |= in_word[0]
-    is_start[1:] |= in_word[1:] & ~in_word[:-1]
-    # The first character of each word, as an index into the characters of words.
-    first = np.flatnonzero(is_start[positions])
-    values = lowercase[codes[positions]] * _powers(len(positions))
-    hashes = np.add.reduceat(values, first) * _inverse_powers(len(positions))[first]
-    starts = positions[first]
+    is_start = role == _SINGLE_CHARACTER_WORD
+    is_start[:1] |= in_word[:1]
+    is_start[1:] |= in_word[1:] > in_word[:-1]
+    starts = np.flatnonzero(is_start)
+    # Separators have the value 0, so that a word ends where the next one starts.
+    sums = _prefix_sums(values.take(codes, mode="clip"))
+    hashes: HashArray = np.diff(sums[starts], append=sums[-1:]) * _inverse_powers(len(codes))[starts]
     return WordHashes(_mix(hashes), starts, np.searchsorted(starts, offsets))
 
 
-def ngram_hashes(words: WordHashes, n: int) -> tuple[HashArray, IntArray, IntArray]:
-    """Return the word n-grams within each text: hashes [G], index of the first word [G], and text offsets [T + 1].
+def ngram_hashes(tokens: HashArray, offsets: IntArray, n: int) -> tuple[HashArray, IntArray, IntArray]:
+    """Return the n-grams within each text: hashes [G], index of the first token [G], and text offsets [T + 1].
 
-    A text of fewer than n words has one n-gram: all of its words. A text without words has none.
+    A text of fewer than n tokens has one n-gram: all of its tokens. A text without tokens has none.
+
+    Args:
+        tokens: uint64 [W], the tokens of all texts, such as hashes of words.
+        offsets: int64 [T + 1], the start of each text in `tokens`.
+        n: The number of tokens of an n-gram.
     """
-    lengths = np.diff(words.offsets)
+    lengths = np.diff(offsets)
     counts = np.where(lengths > 0, np.maximum(lengths - n + 1, 1), 0)
-    offsets = np.concatenate([[0], np.cumsum(counts)])
-    first = np.arange(offsets[-1]) + np.repeat(words.offsets[:-1] - offsets[:-1], counts)
-    length = np.repeat(np.minimum(lengths, n), counts)
-    sums = _prefix_sums(words.hashes)
-    hashes = (sums[first + length] - sums[first]) * _inverse_powers(len(words.hashes) + 1)[first]
-    return _mix(hashes), first, offsets
+    ngram_offsets = np.concatenate([[0], np.cumsum(counts)])
+    first = np.arange(ngram_offsets[-1]) + np.repeat(offsets[:-1] - ngram_offsets[:-1], counts)
+    last = np.minimum(first + n, np.repeat(offsets[1:], counts))
+    sums = _prefix_sums(tokens)
+    hashes: HashArray = (sums[last] - sums[first]) * _inverse_powers(len(sums))[first]
+    return _mix(hashes), first, ngram_offsets
 
 
 def _mix(x: HashArray) -> HashArray:
@@ -134,9 +134,10 @@ def _mix(x: HashArray) -> HashArray:
 
 def _prefix_sums(values: HashArray) -> HashArray:
     """Return the sums of value · B^position before each position, [N + 1]."""
-    sums = np.zeros(len(values) + 1, dtype=np.uint64)
-    np.cumsum(values * _powers(len(values)), out=sums[1:])
-    return sums
+    sums = np.empty(len(values) + 1, dtype=np.uint64)
+    sums[0] = 0
+    np.multiply(values, _powers(len(values)), out=sums[1:])
+    return np.cumsum(sums, out=sums)
 
 
 def _powers(count: int) -> HashArray:
@@ -148,7 +149,7 @@ def _inverse_powers(count: int) -> HashArray:
 
 
 def _table_size(count: int) -> int:
-    return max(WINDOW_CHARACTERS * 2, 1 << max(0, count - 1).bit_length())
+    return 1 << max(18, count.bit_length())
 
 
 @cache
@@ -165,7 +166,10 @@ def _mixed_code_points() -> HashArray:
 
 @cache
 def _word_tables() -> tuple[NDArray[np.uint8], HashArray]:
-    """Return, by code point up to the last letter, its role in words and the mixed value of its lower case."""
+    """Return, by code point up to the last letter, its role in words and the value that is hashed.
+
+    The value is that of the lower case; 0 for separators.
+    """
     characters = [chr(code) for code in range(_LAST_LETTER + 1)]
     roles = np.array(
         [_WORD_CHARACTER if unicodedata.category(c)[0] in "LMN" else _SEPARATOR for c in characters],
@@ -178,4 +182,4 @@ def _word_tables() -> tuple[NDArray[np.uint8], HashArray]:
     codes = np.array(
         [ord(low) if len(low) == 1 else ord(c) for c, low in zip(characters, lower, strict=True)]
     )
-    return roles, _mixed_code_points()[codes]
+    return roles, np.where(roles == _SEPARATOR, np.uint64(0), _mixed_code_points()[codes])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,7 +19,7 @@ from bertsmith.errors import InputError, command
 from bertsmith.io import atomic
 from bertsmith.suggestions import not_found_error
 
-FORMAT = 1
+FORMAT: Final = 2
 MANIFEST_FILE = "manifest.json"
 damaged_data_error = partial(
     InputError, hint="prepare the data again, or copy the folder from its source again"
@@ -62,10 +62,11 @@ class ShardEntry(FileEntry):
 class Manifest(_Schema):
     """The contents of a data folder; `skipped` counts the files that were skipped in input folders, by suffix."""
 
-    format: int = FORMAT
+    format: Literal[2] = FORMAT
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
     tokenizer_digest: str
     language: str
+    near_duplicate_threshold: Annotated[float, Field(gt=0, le=1)]
     counts: dict[str, _NonNegativeInt]
     skipped: dict[str, _NonNegativeInt] = {}
     files: list[ShardEntry | FileEntry]
@@ -79,16 +80,13 @@ class Manifest(_Schema):
 class PreparationProgress(_Schema):
     """The progress of a preparation: the number of portions in the finished shards, and their counts.
 
-    Attributes:
-        request: A digest of everything that determines the bytes.
-        last: The last document: the location of its start, and its hash, which its later parts share.
+    `request` is a digest of everything that determines the bytes.
     """
 
     request: str
     portions: _NonNegativeInt = 0
     shards: tuple[ShardEntry, ...] = ()
     counts: dict[str, _NonNegativeInt] = {}
-    last: tuple[str, Annotated[int, Field(ge=0, lt=1 << 64)]] | None = None
 
 
 _AnySchema = TypeVar("_AnySchema", bound=_Schema)
@@ -160,18 +158,17 @@ def _read_file(path: Path) -> bytes | None:
 
 def _parse(schema: type[_AnySchema], content: bytes, path: Path) -> _AnySchema:
     try:
-        document = schema.model_validate_json(content)
+        return schema.model_validate_json(content)
     except ValidationError as error:
-        message = _describe(error.errors(include_url=False)[0])
-        raise damaged_data_error("invalid_metadata", message, location=path) from None
-    if isinstance(document, Manifest) and document.format != FORMAT:
+        first_error = error.errors(include_url=False)[0]
+    if first_error["loc"] == ("format",) and isinstance(first_error["input"], int):
         raise InputError(
             "unknown_format",
-            f"format {document.format} is unknown",
+            f"the data has format {first_error['input']}, and this version reads format {FORMAT}",
             location=path,
-            hint="prepare the data again, or use the version of bertsmith that did",
+            hint=f"prepare it again with {command('data prepare')}, or use the version of bertsmith that did",
         )
-    return document
+    raise damaged_data_error("invalid_metadata", _describe(first_error), location=path)
 
 
 def _describe(error: Mapping[str, Any]) -> str:

@@ -1,202 +1,133 @@
-"""Group exact and near-duplicate documents with MinHash LSH over token trigrams.
+"""Group exact and near-duplicate documents with MinHash LSH over token 5-grams.
 
 In next-sentence prediction, a random segment B from a duplicate of A's document may be A's true continuation, with
-the wrong label. A validation document that duplicates a training document measures nothing. Such documents are
-therefore grouped, once per run, by their token ids. A group contains documents with equal content hashes (equal
-documents; the parts of a document that was too long for one row also carry the hash of the whole) and documents
-whose trigrams have at least a given Jaccard similarity, transitively.
+the wrong label. A validation document that duplicates a training document measures nothing. `prepare` therefore
+groups such documents, and `corpus check` reports them.
 
-The similarity is estimated by MinHash (Broder 1997) with one hash per trigram (one permutation hashing: Li, Owen,
-and Zhang 2012): the low bits of a hash select one of 64 bins, and each bin stores its minimum. To find candidates,
-an empty bin takes the value of the next nonempty one (densification: Shrivastava and Li 2014). Candidates are
-documents that agree in one of 21 bands of three bins: of pairs with a similarity of 0.5 this finds 94 %, with 0.6
-99 %, with 0.8 all. The standard deviation of the estimate is at most 0.06. A short document that is contained in a
-long one is no near duplicate of it.
+Two documents are near-duplicates if the Jaccard similarity of their 5-grams reaches a threshold. The tokens are
+those of the tokenizer in `prepare`, and words in `corpus check`, which needs no tokenizer: hashing words would
+slow `prepare` by 13 % (benchmarks/tried.md). rensa computes 128 MinHash values of a document (Broder 1997), of
+which one byte each is stored (b-bit minwise hashing, Li and König 2010). Candidates are documents that agree in
+one of 42 bands of 3 values: of pairs with a similarity of 0.4 this finds 94 %, with 0.5 99.6 %. The standard
+deviation of the estimated similarity is at most 0.045. A short document that is contained in a long one is no
+near-duplicate of it.
 
-Shape letters: D documents, P pairs of documents.
+Shape letters: D documents, H bytes of a signature, P pairs of documents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import rensa
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
-from bertsmith import rng
-from bertsmith.corpus.tokenized_corpus import HashArray, IntArray, TokenizedCorpus
+from bertsmith.corpus import hashing
+from bertsmith.corpus.tokenized_corpus import HashArray, IntArray
 
-_NUM_BINS, _BAND_SIZE = 64, 3
-# Only about this many trigrams of a document, those with the smallest hashes, are put into bins: they fill the
-# bins as well as all trigrams would.
-_MAX_TRIGRAMS = 512
-_BATCH_TOKENS = 1 << 18
-_BATCH_PAIRS = _BATCH_TOKENS // _NUM_BINS
-# No token id. Two pads follow each document, so that no trigram spans two documents and a document of one or two
-# tokens has a trigram.
-_PAD = 1 << 32
-_EMPTY = np.uint64(1 << 32)  # above all minima, which have 32 bits
-# Added per bin of distance to a value that an empty bin takes: such values match only at equal distances.
-_DISTANCE_STEP = np.uint64(1 << 33)
-# Odd 64-bit constants without structure, the last from the golden ratio.
-_FIRST_TOKEN_MULTIPLIER, _SECOND_TOKEN_MULTIPLIER = (
-    np.uint64(0xD6E8FEB86659FD93),
-    np.uint64(0xA0761D6478BD642F),
-)
-_MIX_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+NGRAM = 5
+"""The number of tokens of an n-gram."""
+DEFAULT_THRESHOLD = 0.5
+"""The default of the smallest Jaccard similarity of near-duplicates."""
+SIGNATURE_BYTES = 128
+_BAND_BYTES = 3
+_SEED = 1
+_BATCH_PAIRS = 1 << 16
+_BATCH_TOKENS = 1 << 17
 
 
-def duplicate_groups(corpus: TokenizedCorpus, threshold: float = 0.5) -> IntArray:
-    """Group exact and near-duplicate documents.
+def minhash_signatures(tokens: NDArray[Any], offsets: IntArray) -> NDArray[np.uint8]:
+    """Compute the MinHash signatures of documents; each depends on its document alone.
 
-    It reads all ids once and takes about 140 bytes per document. On one core, 36 million ids in 25,000 documents
-    take 0.7 s; near duplicates of every document add 8 µs per document.
+    A signature covers the 5-grams of a document, or all its tokens if it has fewer.
 
     Args:
-        corpus: The documents.
-        threshold: The smallest Jaccard similarity of near duplicates, above 0; from 1 on, only exact duplicates
-            are grouped.
+        tokens: uint16, uint32, or uint64, the tokens of all documents, or their hashes.
+        offsets: int64 [D + 1], the start of each document in `tokens`. No document is empty.
+
+    Returns:
+        uint8 [D, H], the low byte of each MinHash value.
+    """
+    signatures = np.empty((len(offsets) - 1, SIGNATURE_BYTES), dtype=np.uint8)
+    start = 0
+    while start < len(signatures):
+        stop = int(np.searchsorted(offsets, offsets[start] + _BATCH_TOKENS, side="right")) - 1
+        stop = max(stop, start + 1)
+        batch = tokens[offsets[start] : offsets[stop]].astype(np.uint64)
+        ngrams, _, ngram_offsets = hashing.ngram_hashes(
+            batch, offsets[start : stop + 1] - offsets[start], NGRAM
+        )
+        matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(
+            ngrams, ngram_offsets.astype(np.uint64), SIGNATURE_BYTES, _SEED
+        )
+        signatures[start:stop] = np.array(matrix.to_rows(), dtype=np.uint32)
+        start = stop
+    return signatures
+
+
+def duplicate_groups(hashes: HashArray, signatures: NDArray[np.uint8], threshold: float) -> IntArray:
+    """Group exact and near-duplicate documents, transitively.
+
+    It takes about 60 bytes per document besides its arguments.
+
+    Args:
+        hashes: uint64 [D]; documents with equal hashes are one group.
+        signatures: uint8 [D, H], from `minhash_signatures`.
+        threshold: The smallest Jaccard similarity of near-duplicates, above 0; from 1 on, only documents with
+            equal hashes are grouped.
 
     Returns:
         int64 [D], for each document the index of the first document of its group.
     """
-    _, groups = np.unique(corpus.hashes, return_inverse=True)
-    if threshold >= 1 or len(groups) < 2:
-        return _first_members(groups)
-    signatures, nonempty_bits = _signatures(corpus)
-    for start in range(0, _NUM_BINS - _BAND_SIZE + 1, _BAND_SIZE):
-        doc_a, doc_b = _candidate_pairs(signatures[:, start : start + _BAND_SIZE], nonempty_bits)
+    _, groups = np.unique(hashes, return_inverse=True)
+    num_bands = SIGNATURE_BYTES // _BAND_BYTES if threshold < 1 else 0
+    for start in range(0, num_bands * _BAND_BYTES, _BAND_BYTES):
+        band = np.zeros(len(groups), dtype=np.uint32)
+        for column in signatures.T[start : start + _BAND_BYTES]:
+            band = band << np.uint32(8) | column
+        doc_a, doc_b = _candidate_pairs(band)
         in_different_groups = groups[doc_a] != groups[doc_b]
         doc_a, doc_b = doc_a[in_different_groups], doc_b[in_different_groups]
-        is_similar = _similarities(signatures, nonempty_bits, doc_a, doc_b) >= threshold
+        is_similar = _similarities(signatures, doc_a, doc_b) >= threshold
         groups = _merge_groups(groups, groups[doc_a[is_similar]], groups[doc_b[is_similar]])
-    return _first_members(groups)
-
-
-def _merge_groups(groups: NDArray[Any], group_a: NDArray[Any], group_b: NDArray[Any]) -> NDArray[Any]:
-    """Return the group of each document after each group in `group_a` is merged with that in `group_b`."""
-    edges = coo_array(
-        (np.ones(len(group_a), dtype=np.int8), (group_a, group_b)), shape=(len(groups), len(groups))
-    )
-    merged_groups: NDArray[Any] = connected_components(edges, directed=False)[1][groups]
-    return merged_groups
-
-
-def _first_members(groups: NDArray[Any]) -> IntArray:
-    """Return for each member of a group the index of the group's first member."""
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
     first_members: IntArray = first[inverse]
     return first_members
 
 
-def _signatures(corpus: TokenizedCorpus) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
-    """Compute the MinHash signatures of all documents.
-
-    Returns:
-        uint16 [D, 64], a 16-bit hash of the minimum of each bin after densification; uint8 [D, 8], one bit per
-        bin, 1 if it is nonempty before densification.
-    """
-    num_documents = len(corpus.document_sentence_offsets) - 1
-    signatures = np.empty((num_documents, _NUM_BINS), dtype=np.uint16)
-    nonempty_bits = np.empty((num_documents, _NUM_BINS // 8), dtype=np.uint8)
-    offsets = np.concatenate([[0], corpus.sentence_ends])[corpus.document_sentence_offsets]
-    for start, stop in _batches(offsets):
-        minima = _bin_minima(corpus, offsets[start : stop + 1])
-        is_nonempty = minima != _EMPTY
-        nonempty_bits[start:stop] = np.packbits(is_nonempty, axis=0).T
-        values = _densify(minima, is_nonempty) * _MIX_MULTIPLIER
-        signatures[start:stop] = (values >> np.uint64(48)).T
-    return signatures, nonempty_bits
-
-
-def _densify(minima: HashArray, is_nonempty: NDArray[np.bool_]) -> HashArray:
-    """Fill each empty bin from the next nonempty bin, cyclically, uint64 [64, D] (Shrivastava and Li 2014)."""
-    result = np.empty(minima.shape, dtype=np.uint64)
-    value = minima[0]
-    for i in reversed(
-        range(2 * _NUM_BINS)
-    ):  # The first pass over the bins finds the values that wrap around.
-        index = i % _NUM_BINS
-        value = np.where(is_nonempty[index], minima[index], value + _DISTANCE_STEP)
-        result[index] = value
-    return result
-
-
-def _batches(offsets: IntArray) -> Iterator[tuple[int, int]]:
-    """Yield ranges [start, stop) of documents with at most `_BATCH_TOKENS` tokens, or of one longer document."""
-    start, num_documents = 0, len(offsets) - 1
-    while start < num_documents:
-        stop = int(np.searchsorted(offsets, offsets[start] + _BATCH_TOKENS, side="right")) - 1
-        stop = min(max(stop, start + 1), num_documents)
-        yield start, stop
-        start = stop
-
-
-def _bin_minima(corpus: TokenizedCorpus, offsets: IntArray) -> HashArray:
-    """Return the smallest trigram hash (its high 32 bits) of each bin, or `_EMPTY`: uint64 [64, D]."""
-    lengths = np.diff(offsets)
-    padded_starts = np.cumsum(lengths + 2) - lengths - 2
-    ids = np.full(int(lengths.sum()) + 2 * len(lengths), _PAD, dtype=np.int64)
-    corpus.copy_spans(offsets[:-1], lengths, out=ids, target_starts=padded_starts)
-    is_trigram = (ids[:-2] != _PAD) & (ids[2:] != _PAD)
-    is_trigram[padded_starts[lengths > 0]] = True  # even of a document of one or two tokens
-    x = ids.view(np.uint64)
-    # A 64-bit hash of the trigram at each position.
-    hashes = rng.extend_bits(x[:-2] * _FIRST_TOKEN_MULTIPLIER + x[1:-1] * _SECOND_TOKEN_MULTIPLIER, ids[2:])
-    # Hashes are uniform in [0, 2^64), so that about 512 of n are below 2^64 * 512 / n. The largest float64 below
-    # 2^64 is 2^64 - 2048.
-    num_trigrams = np.maximum(lengths - 2, 1)
-    limits = np.minimum(_MAX_TRIGRAMS / num_trigrams * 2.0**64, 2.0**64 - 2048).astype(np.uint64)
-    max_hash = np.repeat(limits, lengths + 2)[:-2]
-    positions = np.flatnonzero(is_trigram & (hashes < max_hash))
-    num_kept = np.diff(np.searchsorted(positions, padded_starts), append=len(positions))
-    document = np.repeat(np.arange(len(lengths)), num_kept)
-    hashes = hashes[positions]
-    slot = (hashes & np.uint64(_NUM_BINS - 1)).view(np.int64) * len(lengths) + document
-    minima = np.full(_NUM_BINS * len(lengths), _EMPTY)
-    np.minimum.at(minima, slot, hashes >> np.uint64(32))
-    return minima.reshape(_NUM_BINS, -1)
-
-
-def _candidate_pairs(band: NDArray[np.uint16], nonempty_bits: NDArray[np.uint8]) -> tuple[IntArray, IntArray]:
-    """Return pairs of documents with equal values in a band [D, 3], as two arrays [P].
+def _candidate_pairs(band: NDArray[np.uint32]) -> tuple[IntArray, IntArray]:
+    """Return pairs of documents with equal values in a band [D], as two arrays [P].
 
     In each run of documents with equal values, a document is paired with its predecessor and with the run's first.
     """
-    keys = np.zeros(len(band), dtype=np.uint64)
-    for column in band.T:
-        keys = (keys << np.uint64(16)) | column
-    # Most keys occur once: count keys in a hash table, and sort only those whose bucket holds more than one.
-    log2_buckets = (4 * len(keys)).bit_length()
-    buckets = ((keys * _MIX_MULTIPLIER) >> np.uint64(64 - log2_buckets)).view(np.int64)
-    is_repeated = np.bincount(buckets, minlength=1 << log2_buckets)[buckets] > 1
-    documents = np.flatnonzero(is_repeated & nonempty_bits.any(axis=1))
-    documents = documents[np.argsort(keys[documents], kind="stable")]
-    equals_previous = np.diff(keys[documents]) == 0
-    is_run_start = np.concatenate([[True], ~equals_previous])[: len(documents)]
-    run_start = np.maximum.accumulate(np.where(is_run_start, np.arange(len(documents)), 0))
-    position = np.flatnonzero(equals_previous) + 1
-    after_second = position[run_start[position] < position - 1]
-    doc_a = documents[np.concatenate([position - 1, run_start[after_second]])]
-    doc_b = documents[np.concatenate([position, after_second])]
-    return doc_a, doc_b
+    order = np.argsort(band, kind="stable")
+    equals_previous = np.diff(band[order], prepend=~band[order[:1]]) == 0
+    run_start = np.maximum.accumulate(np.where(equals_previous, 0, np.arange(len(order))))
+    position = np.flatnonzero(equals_previous)
+    others = np.concatenate([position - 1, run_start[position]])
+    return order[others], order[np.tile(position, 2)]
 
 
-def _similarities(
-    signatures: NDArray[np.uint16], nonempty_bits: NDArray[np.uint8], doc_a: IntArray, doc_b: IntArray
-) -> NDArray[np.float64]:
-    """Estimate the Jaccard similarity of pairs [P].
-
-    It is the fraction with equal minima of the bins that are nonempty in either document.
-    """
+def _similarities(signatures: NDArray[np.uint8], doc_a: IntArray, doc_b: IntArray) -> NDArray[np.float64]:
+    """Estimate the Jaccard similarity of pairs [P]; of different MinHash values, 1/256 have the same low byte."""
     similarities = np.empty(len(doc_a))
     for start in range(0, len(doc_a), _BATCH_PAIRS):
         batch = slice(start, start + _BATCH_PAIRS)
-        a, b = doc_a[batch], doc_b[batch]
-        in_a, in_b = (np.unpackbits(nonempty_bits[i], axis=1).view(np.bool_) for i in (a, b))
-        is_equal = (signatures[a] == signatures[b]) & in_a & in_b
-        similarities[batch] = is_equal.sum(1) / np.maximum((in_a | in_b).sum(1), 1)
+        is_equal = signatures[doc_a[batch]] == signatures[doc_b[batch]]
+        similarities[batch] = (is_equal.mean(axis=1) - 1 / 256) / (1 - 1 / 256)
     return similarities
+
+
+def _merge_groups(groups: NDArray[Any], group_a: NDArray[Any], group_b: NDArray[Any]) -> NDArray[Any]:
+    """Return the group of each document after each group in `group_a` is merged with that in `group_b`."""
+    if not len(group_a):
+        return groups
+    # Worker processes only compute signatures and do not need the memory that SciPy takes.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    size = int(groups.max()) + 1
+    edges = coo_array((np.ones(len(group_a), dtype=np.int8), (group_a, group_b)), shape=(size, size))
+    merged_groups: NDArray[Any] = connected_components(edges, directed=False)[1][groups]
+    return merged_groups

@@ -12,21 +12,33 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
 from bertsmith import console, hardware
+from bertsmith.corpus import hashing
 from bertsmith.corpus.batching import batches
-from bertsmith.corpus.deduplication import DuplicateIndex
 from bertsmith.corpus.diagnostics import corpus_warnings
+from bertsmith.corpus.encode import EncodedPortion
 from bertsmith.corpus.manifest import FORMAT, FileEntry, Manifest, ShardEntry, file_entry, write_manifest
+from bertsmith.corpus.near_duplicates import (
+    DEFAULT_THRESHOLD,
+    SIGNATURE_BYTES,
+    duplicate_groups,
+)
 from bertsmith.corpus.prepare_state import LAYOUT, PrepareState
 from bertsmith.corpus.rejected_rows import RejectFile
 from bertsmith.corpus.sentence_splitter import detect_language
-from bertsmith.corpus.shards import EncodedDocuments, Shards, write_shard
-from bertsmith.corpus.workers import EncodedPortion, encode_locally, encode_with_ray
+from bertsmith.corpus.shards import Shards, concat_column, list_values, read_batch, write_shard
+from bertsmith.corpus.tokenized_corpus import HashArray
+from bertsmith.corpus.workers import encode_locally, encode_with_ray
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
 from bertsmith.io.compression import check_name
@@ -56,6 +68,7 @@ class PrepareSettings:
     on_error: Literal["stop", "skip"] = "stop"
     max_rejects: int = 1000
     deduplicate: Literal["no", "exact", "near"] = "no"
+    near_duplicate_threshold: float = DEFAULT_THRESHOLD
 
 
 @console.with_progress_bar("encoding")
@@ -69,6 +82,7 @@ def prepare(
     on_error: Literal["stop", "skip"] = "stop",
     max_rejects: int = 1000,
     deduplicate: Literal["no", "exact", "near"] = "no",
+    near_duplicate_threshold: float = DEFAULT_THRESHOLD,
     workers: int | None = None,
     max_ram: int | None = None,
     engine: Literal["local", "ray"] = "local",
@@ -80,10 +94,13 @@ def prepare(
     """Encode the documents of some files as token shards in a data folder, and open it.
 
     Files without text, and files of other types in folders, are skipped, counted, and reported. Documents and
-    sentences without a token are dropped and counted; long sentences are not split. A document longer than 4 Mi
-    characters becomes several rows with the hash of the first, and `deduplicate` compares these rows one by one.
-    If the call is interrupted, the same call resumes; the bytes are those of an uninterrupted one. If a file is
-    invalid, nothing is kept.
+    sentences without a token are dropped and counted; long sentences are not split. Exact and near-duplicate
+    documents are grouped. A document longer than 4 Mi characters becomes several rows with the hash of the first,
+    and `deduplicate` compares these rows one by one. If the call is interrupted, the same call resumes; the bytes
+    are those of an uninterrupted one. If a file is invalid, nothing is kept.
+
+    Grouping takes 200 bytes of memory per document, and writing the groups takes the space of the shards on the
+    disk once more for a moment.
 
     Args:
         files: One path, folder, or glob, or several; or data in memory: `Texts([…])`, a table (pandas, polars,
@@ -95,7 +112,11 @@ def prepare(
         reading: The rules by which files become documents.
         on_error: "stop" at the first error, or "skip" unreadable lines and rows, and list them in `rejects.jsonl`.
         max_rejects: The most lines and rows to skip.
-        deduplicate: Drop documents that repeat an earlier one, exactly or nearly (MinHash).
+        deduplicate: Drop documents that repeat an earlier one: "exact", those with equal ids; "near", also
+            near-duplicates. The counts of characters and bytes include them.
+        near_duplicate_threshold: The smallest Jaccard similarity of word 5-grams at which two documents are
+            near-duplicates, above 0; 1: only documents with equal ids. Near-duplicates give each other no NotNext
+            segments, and are on one side of the validation split.
         workers: Portions to encode at a time; None: one per core, at most eight ("local").
         max_ram: Bytes of memory to stay below; fewer workers run if necessary ("local").
         engine: "local" processes, or a "ray" cluster.
@@ -121,7 +142,9 @@ def prepare(
         )
     tokenizer = _load_tokenizer(tokenizer)
     hardware.return_freed_memory()
-    settings = PrepareSettings(language, reading, on_error, max_rejects, deduplicate)
+    settings = PrepareSettings(
+        language, reading, on_error, max_rejects, deduplicate, near_duplicate_threshold
+    )
     encode = _encoder(engine, tokenizer, _num_workers(workers, max_ram, engine), address)
     notes = CorpusNotes()
     paths = find_files(files, notes)
@@ -163,7 +186,7 @@ class _Preparation:
         self._notes = notes
         self._dropped: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
-        self.first_characters: Counter[str] = Counter()
+        self.first_characters: dict[str, int] = {}
 
     def run(
         self,
@@ -183,14 +206,15 @@ class _Preparation:
         with closing(RejectFile(path, self._settings.max_rejects)) as rejects:
             on_reject = rejects if self._settings.on_error == "skip" else None
             documents = read_documents(files, self._settings.reading, on_reject=on_reject, notes=self._notes)
-            portions = _portions(self._drop_duplicates(self._count_split_documents(documents)))
+            portions = _portions(self._count_split_documents(documents))
             first_portion = next(portions, [])
             texts = [document.text for document in first_portion]
             language = self._settings.language or detect_language(texts)
-            self.first_characters.update("".join(texts))
-            # Finished portions are read again, for their rejects and duplicates, but not encoded again.
+            counts = np.bincount(hashing.code_points(texts)[0])
+            self.first_characters = {chr(code): int(counts[code]) for code in np.flatnonzero(counts)}
+            # Finished portions are read again, for their rejects, but not encoded again.
             remaining = islice(chain([first_portion], portions), resumed.portions, None)
-            self._write(encode(remaining, language), progress)
+            self._write_encoded(encode(remaining, language), progress)
         if not self._state.progress.shards:
             raise self._no_tokens_error(files, first_portion, rejects)
         for sentence in self._notes.sentences():
@@ -231,46 +255,68 @@ class _Preparation:
             error.hint = f"{error.hint}; {option('on_error', 'skip')} skips such lines"
             raise
 
-    def _drop_duplicates(self, documents: Iterable[Document]) -> Iterator[Document]:
-        method = self._settings.deduplicate
-        if method == "no":
-            yield from documents
-            return
-        index = DuplicateIndex(method)
-        for portion in _portions(documents):  # Many documents in one call are faster.
-            duplicates = index.find_duplicates([d.text for d in portion], [d.location for d in portion])
-            yield from (d for d, original in zip(portion, duplicates, strict=True) if original is None)
-            self._dropped["duplicates_dropped"] += len(duplicates) - duplicates.count(None)
-            self._dropped["duplicates_not_looked_for"] = index.num_not_indexed
-
-    def _write(self, encoded: Iterator[EncodedPortion], progress: Callable[[int], None]) -> None:
-        unwritten: list[EncodedDocuments] = []
-        portions, last = self._state.progress.portions, self._state.progress.last
-        counts = Counter(self._state.progress.counts)
+    def _write_encoded(self, encoded: Iterator[EncodedPortion], progress: Callable[[int], None]) -> None:
+        unwritten: list[pa.RecordBatch] = []
+        portions, counts = self._state.progress.portions, Counter(self._state.progress.counts)
 
         def close_shard() -> None:
-            if any(len(part.lengths) for part in unwritten):
+            batch = pa.concat_batches(unwritten) if unwritten else None
+            if batch is not None and batch.num_rows:
                 saved = self._state.progress
-                path = self._state.folder / f"shard-{len(saved.shards):05d}.arrow"
-                shards = (*saved.shards, write_shard(path, unwritten))
-                changes = {"portions": portions, "shards": shards, "counts": dict(counts), "last": last}
+                path = self._state.folder / f"encoded-{len(saved.shards):05d}.arrow"
+                changes = {
+                    "portions": portions,
+                    "shards": (*saved.shards, write_shard(path, batch)),
+                    "counts": dict(counts),
+                }
                 self._state.save(saved.model_copy(update=changes))
             unwritten.clear()
 
-        for portion, portion_counts in encoded:
-            documents, last = _share_hashes(portion, last)
-            unwritten.append(documents)
+        for batch, portion_counts in encoded:
+            unwritten.append(batch)
             counts.update(portion_counts)
             portions += 1
-            if sum(len(part.ids) for part in unwritten) >= _SHARD_TOKENS:
+            if sum(len(list_values(part, "ids")) for part in unwritten) >= _SHARD_TOKENS:
                 close_shard()
             progress(counts["bytes"])
         close_shard()
         self._counts = counts
 
+    def _write_shards(self) -> list[ShardEntry]:
+        """Write the final shards, with the duplicate group of each document and without dropped duplicates."""
+        settings, folder = self._settings, self._state.folder
+        encoded = [read_batch(folder / entry.name) for entry in self._state.progress.shards]
+        hashes = concat_column(encoded, "hash")
+        signatures = np.concatenate([batch.column("signature").values.to_numpy() for batch in encoded])
+        signatures = signatures.reshape(-1, SIGNATURE_BYTES)
+        is_kept = np.ones(len(hashes), dtype=bool)
+        if settings.deduplicate != "no":
+            threshold = settings.near_duplicate_threshold if settings.deduplicate == "near" else 1
+            is_kept = duplicate_groups(hashes, signatures, threshold) == np.arange(len(hashes))
+            self._dropped["duplicates_dropped"] = int((~is_kept).sum())
+            hashes, signatures = hashes[is_kept], signatures[is_kept]
+        hashes = _document_hashes(encoded, is_kept, hashes)
+        groups = duplicate_groups(hashes, signatures, settings.near_duplicate_threshold)
+        entries: list[ShardEntry] = []
+        unknown = start = 0
+        batch_ends = np.cumsum([batch.num_rows for batch in encoded])
+        for batch, mask in zip(encoded, np.split(is_kept, batch_ends[:-1]), strict=True):
+            stop = start + int(mask.sum())
+            if stop > start:
+                rows = batch if mask.all() else batch.filter(pa.array(mask))
+                columns = {name: rows.column(name) for name in ("ids", "sentence_ends", "place")}
+                shard = pa.record_batch({**columns, "hash": hashes[start:stop], "group": groups[start:stop]})
+                entries.append(write_shard(folder / f"shard-{len(entries):05d}.arrow", shard))
+                unknown += int(np.count_nonzero(list_values(rows, "ids") == self._tokenizer.unk_token_id))
+            start = stop
+        self._counts["unknown"] = unknown
+        for name in ("documents", "sentences", "tokens"):
+            self._counts[name] = sum(getattr(entry, name) for entry in entries)
+        return entries
+
     def _finish(self, language: str, num_rejected: int) -> None:
         folder = self._state.folder
-        entries: list[ShardEntry | FileEntry] = [*self._state.progress.shards]
+        entries: list[ShardEntry | FileEntry] = [*self._write_shards()]
         self._tokenizer.save(folder / "tokenizer")
         entries += [file_entry(f, f"tokenizer/{f.name}") for f in sorted((folder / "tokenizer").iterdir())]
         if num_rejected:
@@ -283,6 +329,7 @@ class _Preparation:
                 vocab_size=self._tokenizer.vocab_size,
                 tokenizer_digest=self._tokenizer.digest,
                 language=language,
+                near_duplicate_threshold=self._settings.near_duplicate_threshold,
                 counts=counts | ({"rejected": num_rejected} if num_rejected else {}),
                 skipped=self._notes.skipped_counts(),
                 files=entries,
@@ -291,26 +338,20 @@ class _Preparation:
         self._state.finish()
 
 
-def _share_hashes(
-    documents: EncodedDocuments, last: tuple[str, int] | None
-) -> tuple[EncodedDocuments, tuple[str, int] | None]:
-    """Give rows that continue a document the hash of its first row.
-
-    `last` is the start location and hash of the last document before these, None at the start of the corpus. The
-    second value that is returned is `last` for the next call.
-    """
-    if not len(documents.lengths):
-        return documents, last
-    starts = documents.continuations
-    hashes = documents.hashes.copy() if starts else documents.hashes
-    for row, start in sorted(starts.items()):
-        # The previous row belongs to the same document, unless the document's earlier rows were dropped.
-        previous = (starts.get(row - 1, documents.locations[row - 1]), int(hashes[row - 1])) if row else last
-        if previous is not None and previous[0] == start:
-            hashes[row] = previous[1]
-    end = len(hashes) - 1
-    last = starts.get(end, documents.locations[end]), int(hashes[end])
-    return replace(documents, hashes=hashes), last
+def _document_hashes(
+    batches: Sequence[pa.RecordBatch], is_kept: NDArray[np.bool_], hashes: HashArray
+) -> HashArray:
+    """Return the hash of the document of each kept row: that of its first one, for documents of several rows."""
+    heads = pa.chunked_array([batch.column("head") for batch in batches])
+    if heads.null_count == len(heads):
+        return hashes
+    starts = pc.coalesce(heads, pa.chunked_array([batch.column("place") for batch in batches]))
+    heads, starts = (column.filter(pa.array(is_kept)) for column in (heads, starts))
+    # If the previous row belongs to another document, the document's first rows have no tokens or were dropped.
+    is_continuation = heads.is_valid().to_numpy()
+    is_continuation &= np.append(False, pc.equal(starts[1:], starts[:-1]).to_numpy())
+    first_rows = np.maximum.accumulate(np.where(is_continuation, 0, np.arange(len(hashes))))
+    return hashes[first_rows]
 
 
 def _encoder(

@@ -1,6 +1,6 @@
 """The hidden folder of a preparation in progress, from which an interrupted one resumes.
 
-`.NAME.unfinished` beside the output folder holds `shard-*.arrow`, each complete once `progress.json` lists it. A
+`.NAME.unfinished` beside the output folder holds `encoded-*.arrow`, each complete once `progress.json` lists it. A
 preparation resumes only if its request (files with sizes and times, tokenizer, settings that determine the bytes)
 is the same. A lock admits one preparation at a time.
 """
@@ -90,8 +90,10 @@ class PrepareState:
         self.progress = progress
 
     def finish(self) -> None:
-        """Rename the hidden folder to the output folder."""
+        """Delete the files that only resuming needs, and rename the hidden folder to the output folder."""
         (self.folder / "progress.json").unlink(missing_ok=True)
+        for entry in self.progress.shards:
+            (self.folder / entry.name).unlink()
         atomic.commit_folder(self.folder, self._out, replace=self._replace)
 
     def _close(self, error: BaseException) -> None:

@@ -53,7 +53,8 @@ def detect_language(texts: Iterable[str]) -> str:
 
 
 def _split_line(line: str, language: str, closing: str) -> list[str]:
-    sentences = [sentence for part in _segments(line, language) if (sentence := part.strip())]
+    segments = sentencex.segment(language, line) if len(line) <= _WINDOW_SIZE else _segments(line, language)
+    sentences = [sentence for part in segments if (sentence := part.strip())]
     if line.isascii():  # the closing marks are not
         return sentences
     result: list[str] = []
@@ -68,6 +69,7 @@ def _split_line(line: str, language: str, closing: str) -> list[str]:
 
 
 def _segments(line: str, language: str) -> Iterator[str]:
+    """Yield the segments of a line longer than a window."""
     start = 0
     while len(line) - start > _WINDOW_SIZE:
         window = line[start : start + _WINDOW_SIZE]

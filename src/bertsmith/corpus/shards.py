@@ -2,16 +2,16 @@
 
 Any Arrow tool opens them. Columns: `ids` (list<uint16>, or uint32 for vocabularies of 65,536 tokens or more),
 `sentence_ends` (list<int32>, exclusive ends within the document), `place` (string, `path:line`), `hash` (uint64,
-of the ids). A document too long for memory is several rows, each with the hash of the first, so that whatever is
-decided by hash (such as the validation split) is decided for the whole document. `manifest.json` is written
-last: a folder without it is no data folder. `tokenizer/` is a copy of the tokenizer.
+of the ids), `group` (int64, the index of the first document of the corpus that is an exact or near-duplicate). A
+document too long for memory is several rows, each with the hash of the first, so that whatever is decided by hash
+(such as the validation split) is decided for the whole document. `manifest.json` is written last: a folder without
+it is no data folder. `tokenizer/` is a copy of the tokenizer.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,30 +36,6 @@ from bertsmith.io import atomic
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
-class EncodedDocuments:
-    """D encoded documents of N tokens and S sentences, from one portion or for one shard.
-
-    Attributes:
-        ids: uint16 or uint32 [N], the concatenated token ids of all documents.
-        lengths: int64 [D], tokens per document.
-        sentence_ends: int32 [S], exclusive ends within the documents.
-        sentence_counts: int64 [D], sentences per document.
-        locations: D locations, `path:line`.
-        hashes: uint64 [D].
-        continuations: By the index of each row that continues a document, the location of the document's start;
-            empty in a shard.
-    """
-
-    ids: NDArray[Any]
-    lengths: NDArray[np.int64]
-    sentence_ends: NDArray[np.int32]
-    sentence_counts: NDArray[np.int64]
-    locations: list[str]
-    hashes: NDArray[np.uint64]
-    continuations: dict[int, str] = field(default_factory=dict)
-
-
 def id_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
     """Return the smallest dtype that holds the ids of a vocabulary."""
     return np.uint16 if vocab_size < 65_536 else np.uint32
@@ -70,41 +46,36 @@ def document_hash(ids: NDArray[Any]) -> int:
     return int.from_bytes(hashlib.blake2b(ids.astype("<u4").tobytes()).digest()[:8], "little")
 
 
-def to_record_batch(parts: Sequence[EncodedDocuments]) -> pa.RecordBatch:
-    """Return documents as one Arrow batch, one row per document, for a shard or another process."""
-    lengths = np.concatenate([part.lengths for part in parts])
-    counts = np.concatenate([part.sentence_counts for part in parts])
-    return pa.record_batch(
-        {
-            "ids": _list_array(lengths, np.concatenate([part.ids for part in parts])),
-            "sentence_ends": _list_array(counts, np.concatenate([part.sentence_ends for part in parts])),
-            "place": pa.array([location for part in parts for location in part.locations], pa.string()),
-            "hash": pa.array(np.concatenate([part.hashes for part in parts])),
-        }
-    )
+def list_array(lengths: NDArray[np.int64], values: NDArray[Any]) -> pa.ListArray:
+    """Return the Arrow array of lists with these lengths [D] and concatenated values."""
+    return pa.ListArray.from_arrays(pa.array(_offsets(lengths).astype(np.int32)), pa.array(values))
 
 
-def from_record_batch(batch: pa.RecordBatch) -> EncodedDocuments:
-    """Return the documents of an Arrow batch, without continuations."""
-    return EncodedDocuments(
-        ids=_values(batch, "ids"),
-        lengths=_list_lengths(batch, "ids"),
-        sentence_ends=_values(batch, "sentence_ends"),
-        sentence_counts=_list_lengths(batch, "sentence_ends"),
-        locations=batch.column("place").to_pylist(),
-        hashes=batch.column("hash").to_numpy(zero_copy_only=False),
-    )
+def list_values(batch: pa.RecordBatch, column: str) -> NDArray[Any]:
+    """Return the concatenated values of the lists of a column."""
+    values: NDArray[Any] = batch.column(column).values.to_numpy(zero_copy_only=True)
+    return values
 
 
-def write_shard(path: Path, parts: Sequence[EncodedDocuments]) -> ShardEntry:
-    """Write documents to one Arrow file, flush it to the disk, and return its manifest entry."""
-    # With one batch per file, each column is one array over the mapped bytes.
-    batch = to_record_batch(parts)
+def concat_column(batches: Sequence[pa.RecordBatch], column: str) -> NDArray[Any]:
+    """Return the values of a column of numbers of all batches."""
+    values: NDArray[Any] = pa.chunked_array([batch.column(column) for batch in batches]).to_numpy()
+    return values
+
+
+def write_shard(path: Path, batch: pa.RecordBatch) -> ShardEntry:
+    """Write documents to an Arrow file of one batch, flush it to the disk, and return its manifest entry."""
     with open(path, "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
         writer.write_batch(batch)
     atomic.fsync(path)
-    counts = {"documents": batch.num_rows, "sentences": len(_values(batch, "sentence_ends"))}
-    return ShardEntry(**file_entry(path).model_dump(), **counts, tokens=len(_values(batch, "ids")))
+    counts = {"documents": batch.num_rows, "sentences": len(list_values(batch, "sentence_ends"))}
+    return ShardEntry(**file_entry(path).model_dump(), **counts, tokens=len(list_values(batch, "ids")))
+
+
+def read_batch(path: Path) -> pa.RecordBatch:
+    """Return the batch of an Arrow file that `write_shard` wrote, over the mapped file."""
+    with pa.ipc.open_file(pa.memory_map(str(path))) as file:
+        return file.get_batch(0)
 
 
 class Shards:
@@ -119,6 +90,7 @@ class Shards:
         sentence_ends: int64 [S], the end of each sentence among all tokens.
         document_sentence_offsets: int64 [D + 1], the number of sentences before each document, and S.
         hashes: uint64 [D], the hash of each document.
+        duplicate_groups: int64 [D], the index of the first document of each document's duplicate group.
         counts: Counts from preparation.
         skipped: The number of files that preparation skipped, by suffix.
         vocab_size: The size of the vocabulary.
@@ -136,7 +108,7 @@ class Shards:
         self.language = manifest.language
         self.counts, self.skipped = manifest.counts, manifest.skipped
         self._batches = [_open_batch(folder, entry, self.vocab_size) for entry in self._shards]
-        self._ids: list[NDArray[Any]] = [_values(batch, "ids") for batch in self._batches]
+        self._ids: list[NDArray[Any]] = [list_values(batch, "ids") for batch in self._batches]
         self._token_offsets = _offsets([len(ids) for ids in self._ids])
         self._document_offsets = _offsets([batch.num_rows for batch in self._batches])
         self.tokens = int(self._token_offsets[-1])
@@ -145,9 +117,8 @@ class Shards:
         self.document_sentence_offsets = _offsets(
             np.concatenate([_list_lengths(batch, "sentence_ends") for batch in self._batches])
         )
-        self.hashes: NDArray[np.uint64] = np.concatenate(
-            [batch.column("hash").to_numpy(zero_copy_only=False) for batch in self._batches]
-        )
+        self.hashes: NDArray[np.uint64] = concat_column(self._batches, "hash")
+        self.duplicate_groups: NDArray[np.int64] = concat_column(self._batches, "group")
 
     def __repr__(self) -> str:
         return f"Shards({str(self.folder)!r}, {self.documents:,} documents, {self.tokens:,} tokens)"
@@ -308,22 +279,13 @@ class Shards:
         for batch, offset in zip(self._batches, self._token_offsets[:-1], strict=True):
             document_starts = _offsets(_list_lengths(batch, "ids"))[:-1] + offset
             sentence_counts = _list_lengths(batch, "sentence_ends")
-            ends.append(_values(batch, "sentence_ends") + document_starts.repeat(sentence_counts))
+            ends.append(list_values(batch, "sentence_ends") + document_starts.repeat(sentence_counts))
         return np.concatenate(ends)
 
 
 def _offsets(lengths: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
     """Return the start of each of n parts and the total, [n + 1], from their lengths, [n]."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
-
-
-def _list_array(lengths: NDArray[np.int64], values: NDArray[Any]) -> pa.ListArray:
-    return pa.ListArray.from_arrays(pa.array(_offsets(lengths).astype(np.int32)), pa.array(values))
-
-
-def _values(batch: pa.RecordBatch, column: str) -> NDArray[Any]:
-    values: NDArray[Any] = batch.column(column).values.to_numpy(zero_copy_only=True)
-    return values
 
 
 def _list_lengths(batch: pa.RecordBatch, column: str) -> NDArray[np.int64]:
@@ -366,12 +328,13 @@ def _open_batch(folder: Path, entry: ShardEntry, vocab_size: int) -> pa.RecordBa
 
 def _column_types(vocab_size: int) -> dict[str, pa.DataType]:
     ids = pa.list_(pa.from_numpy_dtype(id_dtype(vocab_size)))
-    return {"ids": ids, "sentence_ends": pa.list_(pa.int32()), "place": pa.string(), "hash": pa.uint64()}
+    columns = {"ids": ids, "sentence_ends": pa.list_(pa.int32()), "place": pa.string()}
+    return columns | {"hash": pa.uint64(), "group": pa.int64()}
 
 
 def _sentences_fill_documents(batch: pa.RecordBatch) -> bool:
     """Check that each document has sentences, none is empty, and the last one ends with the document."""
-    ends, counts = _values(batch, "sentence_ends"), _list_lengths(batch, "sentence_ends")
+    ends, counts = list_values(batch, "sentence_ends"), _list_lengths(batch, "sentence_ends")
     if counts.min() < 1:
         return False
     last = np.cumsum(counts) - 1

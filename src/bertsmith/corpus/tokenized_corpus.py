@@ -17,6 +17,7 @@ class TokenizedCorpus(Protocol):
     sentence_ends: IntArray  # [S] token offset behind each sentence, over the whole corpus
     document_sentence_offsets: IntArray  # [D + 1] number of sentences before each document
     hashes: HashArray  # [D]
+    duplicate_groups: IntArray  # [D] index of the first document of the group
 
     def take(self, positions: IntArray) -> IntArray:
         """Return the ids at token positions of the whole corpus."""

@@ -11,16 +11,13 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import pyarrow as pa
 
 from bertsmith import hardware
 from bertsmith.corpus.encode import PortionEncoder
-from bertsmith.corpus.shards import EncodedDocuments, from_record_batch, to_record_batch
 from bertsmith.io.documents import Document
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
@@ -38,15 +35,6 @@ def documents_to_batch(documents: Sequence[Document]) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=SCHEMA)
 
 
-def result_from_batch(
-    batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]
-) -> tuple[EncodedDocuments, Counter[str]]:
-    """Return the encoded documents and counts of an Arrow batch and its metadata."""
-    continuations = {int(row): location for row, location in json.loads(metadata[b"continuations"]).items()}
-    documents = replace(from_record_batch(batch), continuations=continuations)
-    return documents, Counter(json.loads(metadata[b"counts"]))
-
-
 def main() -> None:
     """Encode portions until stdin ends."""
     # Ctrl-C reaches the whole group; the parent ends this process.
@@ -58,11 +46,9 @@ def main() -> None:
         writer = None
         for batch in source:
             columns = [column.to_pylist() for column in batch.columns]
-            documents, counts = encoder.encode([Document(*row) for row in zip(*columns, strict=True)])
-            result = to_record_batch([documents])
-            metadata = {"counts": json.dumps(counts), "continuations": json.dumps(documents.continuations)}
-            writer = writer or pa.ipc.new_stream(sys.stdout.buffer, result.schema)
-            writer.write_batch(result, custom_metadata=metadata)
+            encoded, counts = encoder.encode([Document(*row) for row in zip(*columns, strict=True)])
+            writer = writer or pa.ipc.new_stream(sys.stdout.buffer, encoded.schema)
+            writer.write_batch(encoded, custom_metadata={"counts": json.dumps(counts)})
             sys.stdout.buffer.flush()
 
 

@@ -6,6 +6,7 @@ for any engine and any number of workers.
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import subprocess
@@ -24,14 +25,12 @@ import pyarrow as pa
 
 from bertsmith import hardware
 from bertsmith.corpus import worker_process
-from bertsmith.corpus.encode import PortionEncoder
-from bertsmith.corpus.shards import EncodedDocuments
+from bertsmith.corpus.encode import EncodedPortion, PortionEncoder
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.io.documents import Document
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 Portion = Sequence[Document]
-EncodedPortion = tuple[EncodedDocuments, Counter[str]]
 
 _MIN_PORTIONS = 4  # fewer are encoded before a process has started
 
@@ -108,7 +107,8 @@ class _WorkerProcess:
             self._process.stdin.flush()  # type: ignore[union-attr]
             if self._reader is None:
                 self._reader = pa.ipc.open_stream(self._process.stdout, memory_pool=pa.system_memory_pool())
-            return worker_process.result_from_batch(*self._reader.read_next_batch_with_custom_metadata())
+            batch, metadata = self._reader.read_next_batch_with_custom_metadata()
+            return batch, Counter(json.loads(metadata[b"counts"]))
         except (OSError, StopIteration, pa.ArrowException):
             code = self._process.wait()
             reason = "killed, perhaps since memory ran out" if code < 0 else "its error is above"

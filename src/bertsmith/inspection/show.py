@@ -79,9 +79,7 @@ def show_instance(
             "no document is held out for validation: the corpus has only %s",
             pluralize(shards.documents, "document"),
         )
-    stream = instances_of(
-        shards, split.train, resolved, length, resolved.train.batch_tokens, split.duplicate_groups
-    )
+    stream = instances_of(shards, split.train, resolved, length, resolved.train.batch_tokens)
     num_instances = stream.size(epoch)
     if not 0 <= index < num_instances:
         available = f"has instances 0 to {num_instances - 1}" if num_instances else "has no instances"

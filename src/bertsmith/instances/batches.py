@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertsmith import rng
-from bertsmith.corpus import near_duplicates
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, option
 from bertsmith.instances.corruption import Corruption, FramedInstances
@@ -212,7 +211,6 @@ class InstanceStream:
         seed: int,
         word_starts: WordStarts | None = None,
         batch_tokens: int | None = None,
-        duplicate_groups: IntArray | None = None,
     ) -> None:
         """Check the arguments; no plan is made yet.
 
@@ -226,8 +224,6 @@ class InstanceStream:
             word_starts: Maps ids [N] to bool [N], True for pieces that start a word. Needed for masks of whole
                 words and spans.
             batch_tokens: The token budget of a batch; None: batches have a fixed number of instances.
-            duplicate_groups: The duplicate group of each document of the corpus, from
-                `near_duplicates.duplicate_groups`; None: computed if next-sentence pairs need it.
 
         Raises:
             InputError: The budget is smaller than `length`.
@@ -239,7 +235,7 @@ class InstanceStream:
             settings, ids.mask, ids.is_special, (ids.cls, ids.sep), word_starts, seed
         )
         self._corruption = Corruption(settings, np.flatnonzero(~ids.is_special), seed, word_starts)
-        self._batch_tokens, self._duplicate_groups = batch_tokens, duplicate_groups
+        self._batch_tokens = batch_tokens
         self._epochs: dict[int, _Epoch] = {}
         check_batch_tokens(batch_tokens, length)
 
@@ -281,10 +277,6 @@ class InstanceStream:
             return plan_doc_sentences(self._corpus, self._documents, max_length=length)
         if settings.instances == "single":
             return plan_single_documents(self._corpus, self._documents, max_length=length)
-        if self._duplicate_groups is None and settings.uses_other_documents:
-            self._duplicate_groups = near_duplicates.duplicate_groups(
-                self._corpus, settings.near_duplicate_threshold
-            )
         return plan_pairs(
             self._corpus,
             self._documents,
@@ -296,7 +288,6 @@ class InstanceStream:
             single_sentences=settings.instances == "sentence_pair",
             num_separators=self._special_token_ids.num_separators,
             negatives=settings.nsp_sampling,
-            duplicate_groups=self._duplicate_groups,
         )
 
     def size(self, epoch: int) -> int:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertsmith import rng
-from bertsmith.corpus.near_duplicates import duplicate_groups
 from bertsmith.corpus.tokenized_corpus import IntArray, TokenizedCorpus
 from bertsmith.errors import InputError, command, option
 from bertsmith.formatting import pluralize
@@ -34,12 +33,10 @@ class DocumentSplit:
     Attributes:
         train: int64, the indices of the documents to train on.
         validation: int64, the indices of the documents to validate on.
-        duplicate_groups: int64 [D], the duplicate group of each of the D documents of the corpus.
     """
 
     train: IntArray
     validation: IntArray
-    duplicate_groups: IntArray
 
     @classmethod
     def from_settings(
@@ -56,19 +53,18 @@ class DocumentSplit:
         Raises:
             InputError: There are too few documents.
         """
-        needs_groups = settings.validation_split > 0 or settings.uses_other_documents
-        groups = duplicate_groups(corpus, settings.near_duplicate_threshold if needs_groups else 1)
+        groups = corpus.duplicate_groups
         min_documents, fraction = settings.min_documents, settings.validation_split
         if allow_empty_validation and len(np.unique(groups)) < 2 * min_documents:
             fraction = 0
         hashes = _split_hashes(corpus.hashes, groups, fraction)
         train, validation = split_documents(hashes, fraction, min_documents)
         train = _train_subset(train, hashes, settings.train_fraction, min_documents)
-        return cls(train, validation, groups)
+        return cls(train, validation)
 
     def describe(self, corpus: TokenizedCorpus, settings: DataSettings) -> Iterator[str]:
         """Describe the split for the user, one sentence at a time."""
-        num_documents = len(self.duplicate_groups)
+        num_documents = len(corpus.duplicate_groups)
         num_train = count_document_tokens(corpus, self.train)
         num_validation = count_document_tokens(corpus, self.validation)
         num_tokens = num_train + num_validation
@@ -84,12 +80,12 @@ class DocumentSplit:
                 f"(data.train_fraction={settings.train_fraction:g})"
             )
             return
-        _, sizes = np.unique(self.duplicate_groups, return_counts=True)
+        _, sizes = np.unique(corpus.duplicate_groups, return_counts=True)
         if num_duplicates := int(sizes[sizes > 1].sum()):
             nsp = " and give each other no NotNext" if settings.uses_other_documents else ""
             yield (
-                f"{num_duplicates:,} documents have exact or near-duplicates (data.near_duplicate_threshold="
-                f"{settings.near_duplicate_threshold:g}): these stay on one side of the split{nsp}"
+                f"{num_duplicates:,} documents have exact or near-duplicates: these stay on one side of the "
+                f"split{nsp}"
             )
         if num_train < _MIN_TRAIN_RATIO * num_tokens:
             yield (

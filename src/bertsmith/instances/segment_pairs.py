@@ -52,7 +52,6 @@ def plan_pairs(
     single_sentences: bool = False,
     num_separators: int = 1,
     negatives: NspNegatives = "other_document",
-    duplicate_groups: IntArray | None = None,
 ) -> EpochPlan:
     """Plan the pairs of one epoch; a pure function of its arguments.
 
@@ -67,14 +66,13 @@ def plan_pairs(
         single_sentences: True if A and B are one sentence each, not segments of several.
         num_separators: The number of separator tokens between A and B.
         negatives: The source of B in NotNext pairs.
-        duplicate_groups: The duplicate group of each document of the corpus, int64; None: each is its own group.
 
     Raises:
         InputError: NotNext's B is to come from another document, and all documents are in one duplicate group.
     """
     max_tokens = max_length - 2 - num_separators  # of A and B; [CLS] and the last separator are 2 tokens
     if task == "nsp":
-        groups = documents if duplicate_groups is None else duplicate_groups[documents]
+        groups = corpus.duplicate_groups[documents]
         sentences = split_into_fragments(corpus, documents)
         if negatives == "other_document":
             check_enough_nsp_documents(groups[sentences.fragments_per_document > 0])
@@ -129,7 +127,7 @@ def check_enough_nsp_documents(duplicate_groups: NDArray[Any]) -> None:
         "only_duplicates",
         "next-sentence pairs need at least two documents that are not duplicates, and all "
         f"{len(duplicate_groups):,} are near-duplicates or parts of one too long document",
-        hint=f"use other documents, or raise {option('data.near_duplicate_threshold')}; "
+        hint=f"use other documents, or raise {option('near_duplicate_threshold')} of {command('data prepare')}; "
         f"or set {option('data.sentence_task', 'none')}",
     )
 

@@ -105,13 +105,6 @@ class DataSettings(Settings):
         "other_document",
         description="source of NotNext's B: other_document, or same_document (A's own, but not adjacent to A)",
     )
-    near_duplicate_threshold: float = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="ratio of shared token trigrams from which two documents are near-duplicates: neither gives "
-        "the other a NotNext, and both are on one side of the validation split; 1: equal documents only",
-    )
     validation_split: float = Field(
         0.01,
         ge=0,

@@ -88,10 +88,7 @@ class Source:
         """The training instances of each phase."""
         split, chosen = self.split, self.chosen
         budget = chosen.train.batch_tokens
-        return [
-            instances_of(self.shards, split.train, chosen, length, budget, split.duplicate_groups)
-            for length, _ in self.lengths
-        ]
+        return [instances_of(self.shards, split.train, chosen, length, budget) for length, _ in self.lengths]
 
     @property
     def phases(self) -> list[Phase]:
@@ -119,7 +116,6 @@ class Source:
                 self.split.validation,
                 self._as_written,
                 length,
-                duplicate_groups=self.split.duplicate_groups,
                 seed=VALIDATION_SEED,
             )
             last = min(stream.size(0), self.chosen.data.max_validation_instances)
@@ -135,7 +131,6 @@ def instances_of(
     chosen: PretrainSettings,
     length: int,
     batch_tokens: int | None = None,
-    duplicate_groups: IntArray | None = None,
     seed: int | None = None,
 ) -> InstanceStream:
     """The instances of some documents as a run with these settings sees them; seed: in place of train.seed."""
@@ -149,7 +144,6 @@ def instances_of(
         seed=chosen.train.seed if seed is None else seed,
         word_starts=word_start_function(tokenizer, chosen.data),
         batch_tokens=batch_tokens,
-        duplicate_groups=duplicate_groups,
     )
 
 

@@ -1,14 +1,13 @@
 """Check the quality of a corpus in one pass over the files, in bounded memory.
 
 It stores counts, hashes, and MinHash signatures, but no texts: 28 bytes per distinct line (at most 4 million,
-then a sample), about 40 bytes per document for exact duplicates and 800 for near duplicates (at most 500,000
+then a sample), 24 bytes per document for exact duplicates and 128 for near duplicates (at most 2 million
 documents), and windows of a million characters.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from bertsmith.corpus import hashing
 from bertsmith.corpus.checks.characters import CharacterCheck, LanguageCheck, most_common, with_shares
 from bertsmith.corpus.checks.document_window import TextWindow, group_documents
+from bertsmith.corpus.checks.duplicates import MAX_NEAR_DOCUMENTS, DuplicateCheck, LocationTable
 from bertsmith.corpus.checks.file_errors import MAX_LOCATIONS, FileErrors
 from bertsmith.corpus.checks.findings import findings
 from bertsmith.corpus.checks.histogram import Occurrences
@@ -26,8 +26,9 @@ from bertsmith.corpus.checks.leakage import LeakageCheck
 from bertsmith.corpus.checks.lines import LineCheck, RepeatedLines, find_lines, line_hashes
 from bertsmith.corpus.checks.structure import DocumentCheck, assess_structure
 from bertsmith.corpus.checks.tokens import TokenizerCheck
-from bertsmith.corpus.deduplication import SHINGLE_WORDS, DuplicateIndex, LocationTable
+from bertsmith.corpus.near_duplicates import DEFAULT_THRESHOLD, NGRAM
 from bertsmith.corpus.sentence_splitter import detect_language, split_sentences
+from bertsmith.corpus.tokenized_corpus import HashArray
 from bertsmith.errors import InputError, render
 from bertsmith.formatting import pluralize
 from bertsmith.io.documents import Document, Reading, read_documents
@@ -37,10 +38,8 @@ from bertsmith.io.tables import Table
 from bertsmith.io.text_io import RejectedRow
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
-_MAX_NEAR_DOCUMENTS = 500_000  # documents in the index of near duplicates
 _MAX_LINES = 4_000_000  # distinct lines that are counted
 _ENCODING_SAMPLE_BYTES = 1 << 14  # of lines that are not UTF-8, from which their encoding is estimated
-_MAX_CLUSTERS = 10_000  # groups of duplicate documents that are listed
 _UNREADABLE_FILE = "cannot be read to its end"
 
 
@@ -60,7 +59,7 @@ class CheckOptions:
     reading: Reading = field(default_factory=Reading)
     language: str | None = None
     ngram: int = 13
-    near_duplicate_threshold: float = 0.8
+    near_duplicate_threshold: float = DEFAULT_THRESHOLD
     sample: int | None = None
     max_examples: int = 20
 
@@ -127,10 +126,7 @@ class _CorpusCheck:
         self._characters, self._languages = CharacterCheck(limit, self._file_errors), LanguageCheck()
         self._documents, self._lines = DocumentCheck(limit), LineCheck()
         self._repeated, self._locations = RepeatedLines(_MAX_LINES), LocationTable()
-        self._exact = _DuplicateCheck(DuplicateIndex("exact"), limit)
-        self._near = _DuplicateCheck(
-            DuplicateIndex("near", options.near_duplicate_threshold, _MAX_NEAR_DOCUMENTS), limit
-        )
+        self._duplicates = DuplicateCheck(options.near_duplicate_threshold, limit)
         # Lines of the current file that could not be read, which shift the locations of the text below.
         self._missing: list[int] = []
         self._num_split = 0
@@ -194,10 +190,12 @@ class _CorpusCheck:
         if self._language is None:
             self._language = detect_language(texts)
         num_words = np.zeros(len(texts), dtype=np.int64)
+        words: list[HashArray] = []
         sentences: list[list[str]] = [[] for _ in texts]
         for first, group, offset in hashing.windows(texts):
             part = slice(first, first + len(group))
             window = TextWindow(file, documents[part], group, offset, self._missing)
+            words.append(window.words.hashes)
             num_words[part] += np.diff(window.words.offsets)
             for i, text in enumerate(group, start=first):
                 text_sentences = split_sentences(text, self._language)
@@ -212,8 +210,12 @@ class _CorpusCheck:
         )
         self._num_bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
         self._num_split += sum(document.part == 1 for document in documents)
-        compared = [document for i, document in enumerate(documents) if num_words[i] and document.part == 0]
-        self._near.update(self._exact.update(compared))
+        is_compared = np.array([document.part == 0 for document in documents]) & (num_words > 0)
+        self._duplicates.update(
+            [document for document, compare in zip(documents, is_compared, strict=True) if compare],
+            np.concatenate(words)[np.repeat(is_compared, num_words)],
+            num_words[is_compared],
+        )
 
     def _update_window(self, file: str, window: TextWindow) -> None:
         codes, words, text = window.codes, window.words, window.text
@@ -233,6 +235,8 @@ class _CorpusCheck:
         self._documents.finish()
         num_characters = self._documents.characters.total
         lines, language, reading = self._lines.lengths, self._language or "en", self._options.reading
+        duplicates = self._duplicates.summary(num_characters)
+        duplicates["near"] |= {"threshold": self._options.near_duplicate_threshold, "ngram_words": NGRAM}
         report: dict[str, Any] = {
             "files": files,
             "bytes": self._num_bytes,
@@ -266,15 +270,11 @@ class _CorpusCheck:
                 ),
                 "boilerplate": self._lines.boilerplate(),
             },
-            "duplicates": {
-                "exact": self._exact.summary(num_characters),
-                "near": self._near.summary(num_characters)
-                | {"threshold": self._options.near_duplicate_threshold, "shingle_words": SHINGLE_WORDS},
-            },
+            "duplicates": duplicates,
             "scripts": with_shares(self._characters.counts.letters_by_script()),
             "languages": with_shares(dict(most_common(self._languages.characters))),
             "structure": assess_structure(self._documents, self._lines, reading.documents, language),
-            "limits": self._limits(),
+            "limits": self._limits(duplicates["near"]),
         }
         if self._tokens is not None:
             report["tokenizer"] = self._tokens.summary()
@@ -282,7 +282,7 @@ class _CorpusCheck:
             report["against"] = self._leakage.summary()
         return report
 
-    def _limits(self) -> list[str]:
+    def _limits(self, near_duplicates: Mapping[str, Any]) -> list[str]:
         """Return sentences on what was skipped or estimated."""
         limits = [
             f"at most {pluralize(self._options.max_examples, 'location')} listed of each finding, "
@@ -297,57 +297,17 @@ class _CorpusCheck:
             limits.append(
                 f"{pluralize(self._num_split, 'document')} too long: only the first part is compared"
             )
-        if self._near.count:
+        if near_duplicates["number"]:
             limits.append(
-                "near duplicates are estimated; the standard deviation of the Jaccard similarity is about 0.025"
+                "near duplicates are estimated: the standard deviation of the Jaccard similarity is at most 0.045"
             )
-        if more := self._near.index.num_not_indexed:
+        if more := near_duplicates["not_remembered"]:
             limits.append(
-                f"near duplicates were searched among the first {_MAX_NEAR_DOCUMENTS:,} different documents; "
-                f"{more:,} later ones were compared with those but not with each other"
+                f"near duplicates were searched among the first {MAX_NEAR_DOCUMENTS:,} documents; {more:,} later "
+                "ones were only compared for equality"
             )
         if (fraction := self._repeated.sampled_fraction) < 1:
             limits.append(
                 f"repeated lines are estimated from a sample of 1/{round(1 / fraction)} of the distinct lines"
             )
         return limits
-
-
-class _DuplicateCheck:
-    """Count documents that repeat an earlier one, in clusters around the first of each."""
-
-    def __init__(self, index: DuplicateIndex, limit: int) -> None:
-        self.index, self._limit = index, limit
-        self.count = self._num_characters = 0
-        self._sizes: Counter[str] = Counter()
-        self._members: dict[str, list[str]] = {}
-
-    def update(self, documents: list[Document]) -> list[Document]:
-        """Compare documents with all earlier ones, and return those that repeat none."""
-        new: list[Document] = []
-        duplicates = self.index.find_duplicates([d.text for d in documents], [d.location for d in documents])
-        for document, first in zip(documents, duplicates, strict=True):
-            if first is None:
-                new.append(document)
-                continue
-            self.count += 1
-            self._num_characters += len(document.text)
-            if first in self._members or len(self._members) < _MAX_CLUSTERS:
-                self._sizes[first] += 1
-                members = self._members.setdefault(first, [])
-                if len(members) < self._limit:
-                    members.append(document.location)
-        return new
-
-    def summary(self, num_characters: int) -> dict[str, Any]:
-        """Return the duplicates, their share of the characters, and the largest clusters."""
-        top = sorted(self._sizes, key=lambda first: -self._sizes[first])[: self._limit]
-        return {
-            "number": self.count,
-            "share_of_characters": round(self._num_characters / max(1, num_characters), 6),
-            "clusters": [
-                {"first": first, "repeated": self._sizes[first], "places": self._members[first]}
-                for first in top
-            ],
-            "not_remembered": self.index.num_not_indexed,
-        }

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from bertsmith.corpus import hashing
+from bertsmith.corpus.checks.duplicates import LocationTable
 from bertsmith.corpus.checks.lines import WindowLines
-from bertsmith.corpus.deduplication import LocationTable
 from bertsmith.corpus.tokenized_corpus import HashArray
 from bertsmith.io.compression import format_suffix
 from bertsmith.io.documents import Document

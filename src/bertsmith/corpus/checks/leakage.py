@@ -93,7 +93,7 @@ class LeakageCheck:
                 texts = [text for _, fields in batch for text in fields]
                 row_of_text = np.repeat(np.arange(len(batch)), [len(fields) for _, fields in batch])
                 words = hashing.hash_words(*hashing.code_points(texts))
-                ngrams, _, offsets = hashing.ngram_hashes(words, self.n)
+                ngrams, _, offsets = hashing.ngram_hashes(words.hashes, words.offsets, self.n)
                 num_ngrams = np.diff(offsets)
                 length = np.repeat(np.minimum(np.diff(words.offsets), self.n), num_ngrams)
                 row_of_ngram = np.repeat(row_of_text, num_ngrams).astype(np.uint64)
@@ -124,7 +124,7 @@ class LeakageCheck:
             location: A function that returns the location of a position in `text`.
         """
         for length in self._lengths:
-            hashes, first_words, _ = hashing.ngram_hashes(words, length)
+            hashes, first_words, _ = hashing.ngram_hashes(words.hashes, words.offsets, length)
             candidates = np.flatnonzero(self._filter[(hashes >> self._shift).astype(np.int64)])
             if not len(candidates):
                 continue
