@@ -21,7 +21,7 @@ from bertsmith.errors import InputError, Stopped
 from bertsmith.tasks.question_answering.answer import Answer
 from bertsmith.tasks.question_answering.passages import Gold, PassageExample
 from bertsmith.tasks.settings import AnswerSettings
-from bertsmith.training.metric_logger import Recorder
+from bertsmith.training.metric_logger import MetricLogger
 from squad_data import asked, head, item_of, logits_of, read, squad, written
 
 UNITS = [(0, 1), (2, 3), (4, 5)]
@@ -282,12 +282,12 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
     trained: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is chosen anew at each evaluation; the one after the best must not change it."""
-    stepped, fit, calls = Recorder.stepped, Answer.fit, [0]
+    stepped, fit, calls = MetricLogger.on_step_end, Answer.fit, [0]
 
-    def signal_then_step(self: Recorder, number: int, *rest: Any) -> None:
-        if number == 8:
+    def signal_then_step(self: MetricLogger, trainer: Any, result: Any) -> None:
+        if trainer.state.step == 8:
             os.kill(os.getpid(), signal.SIGINT)
-        stepped(self, number, *rest)
+        stepped(self, trainer, result)
 
     def worse_and_worse(self: Answer, *rest: Any) -> None:
         fit(self, *rest)
@@ -295,7 +295,7 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
         if calls[0] > 1:
             self.null_threshold.fill_(1e6)
 
-    monkeypatch.setattr(Recorder, "stepped", signal_then_step)
+    monkeypatch.setattr(MetricLogger, "on_step_end", signal_then_step)
     monkeypatch.setattr(Answer, "fit", worse_and_worse)
     settings = ["train.max_steps=60", "train.batch_size=4", "train.learning_rate=1e-6", "train.threads=1"]
     more = ["train.eval_steps=1", "train.report_to=none"]

@@ -26,7 +26,7 @@ from bertsmith.finetuning.report import (
 )
 from bertsmith.finetuning.second_encoder import fill_other_direction
 from bertsmith.finetuning.settings import FinetuneSettings, FinetuneTrainSettings
-from bertsmith.finetuning.trainable_layers import settle_layers, thaws
+from bertsmith.finetuning.trainable_layers import settle_layers, unfreeze_steps
 from bertsmith.inference.model import Model, load
 from bertsmith.io.memory import Source
 from bertsmith.models.config import encoder_parameter_terms
@@ -36,14 +36,13 @@ from bertsmith.models.parameter_count import count_parameters
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.step_times import StepTimer
-from bertsmith.runs.compute_setup import budget_of
+from bertsmith.runs.compute_setup import budget_limits
 from bertsmith.runs.run_folder import (
     CHECKPOINTS,
-    OnTheWay,
+    IntermediateSaver,
     check_accumulation,
     numbers,
     settled,
-    with_kernels,
 )
 from bertsmith.tasks.classification.texts import IN_WINDOWS
 from bertsmith.tasks.error_analysis import Answers, judged
@@ -53,12 +52,18 @@ from bertsmith.tasks.settings import TextSettings
 from bertsmith.tasks.task import Facts, Task
 from bertsmith.tasks.task_distillation import Taught, check_teacher
 from bertsmith.tasks.truncation import Account
-from bertsmith.training.checkpoint import load_weights
+from bertsmith.training.checkpoint import load_best_weights
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.train_state import Evaluation, Progress
-from bertsmith.training.train_step import Trained
-from bertsmith.training.trainer import Course, fingerprint
-from bertsmith.training.training_budget import Aim
+from bertsmith.training.run_plan import TrainingBudget
+from bertsmith.training.train_state import TrainState
+from bertsmith.training.train_step import TrainModule
+from bertsmith.training.training_job import (
+    Evaluation,
+    EvaluationResult,
+    TrainingJob,
+    TrainOutput,
+    fingerprint,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -174,15 +179,15 @@ class FineTuning:
             predictions = head.decode(outputs, items, examples)
             return head.score(predictions, examples), Answers(outputs, items, examples, predictions)
 
-    def logged(self) -> dict[str, float]:
-        """The scores that the log keeps."""
-        found = self.scores()[0].numbers
-        return {name: found[name] for name in self.head.logged}
+    def evaluate(self) -> EvaluationResult:
+        """Return the scores that the log keeps."""
+        numbers = self.scores()[0].numbers
+        return EvaluationResult({name: numbers[name] for name in self.head.logged})
 
     def with_kernels(self) -> FineTuning:
         """At its place with the kernels that it computes with, which depend on how long it is."""
-        model = self.base.folder.config
-        place = with_kernels(self.place, self.chosen.train, model, updates=self.updates())
+        hidden_size = self.base.folder.config.hidden_size
+        place = self.place.with_kernels(self.chosen.train, hidden_size, self.updates())
         place.prepare_modules(self.encoder, self.head)
         return replace(self, place=place)
 
@@ -221,16 +226,16 @@ class FineTuning:
         train = self.chosen.train
         return Phase(ItemStream(self.head, self.items, train.seed), 1.0, train.batch_size)
 
-    def course(self, aim: Aim, out: Path) -> Course:
+    def job(self, budget: TrainingBudget, out: Path) -> TrainingJob:
         """All epochs as one phase."""
 
-        def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:
-            with self._best_so_far(out, progress):
-                dev = {} if progress.best is None else {"dev": {self.head.decides: progress.best}}
-                self._write(out, self._record(progress) | dev | mark)
+        def write_so_far(state: TrainState, mark: dict[str, Any]) -> None:
+            with self._best_so_far(out, state):
+                dev = {} if state.best_score is None else {"dev": {self.head.decides: state.best_score}}
+                self._write(out, self._record(state) | dev | mark)
 
         weights, train = self.base.folder.weights_digest(), self.chosen.train
-        return Course(
+        return TrainingJob(
             [self.phase()],
             self.chosen.train,
             out,
@@ -242,27 +247,27 @@ class FineTuning:
                 weights,
                 *([self.teacher_weights] if self.teacher_weights else []),
             ),
-            aim=aim,
+            budget=budget,
             evaluation=Evaluation(
-                self.logged,
-                best_by=self.head.decides,
+                self.evaluate,
+                best_metric=self.head.decides,
                 patience=train.patience,
                 lr_patience=train.lr_patience if train.lr_scheduler_type == "reduce_lr_on_plateau" else None,
             ),
-            unfinished=OnTheWay(write_so_far),
-            thaws=thaws(self.encoder, self.head, train, self.updates_per_epoch),
+            callbacks=[IntermediateSaver(write_so_far)],
+            unfreeze_steps=unfreeze_steps(self.encoder, self.head, train, self.updates_per_epoch),
         )
 
-    def leave(self, out: Path, progress: Progress) -> None:
+    def leave(self, out: Path, output: TrainOutput) -> None:
         """Write the finished run's model and report, and log the report's warnings."""
         steps = self.steps
-        steps.reattribute("training", "checkpoints", progress.saving)
+        steps.reattribute("training", "checkpoints", output.saving_seconds)
         dev, answers = self.scores()
         of_dev = {name: dev.numbers[name] for name in (*self.head.logged, "examples")}
         with steps.step("writing the model"):
-            self._write(out, self._record(progress) | {"dev": of_dev})
+            self._write(out, self._record(output.state) | {"dev": of_dev})
         with steps.step("the report"):
-            report = self._report(progress, dev, out) | self._details(dev, answers, out)
+            report = self._report(output, dev, out) | self._details(dev, answers, out)
             drawn = write_figures(out, report)
         for warning in report["warnings"][len(self.examples.overview.warnings) :]:
             logger.warning("%s", warning)
@@ -282,12 +287,12 @@ class FineTuning:
             "settings": self.chosen.model_dump(mode="json"),
         }
 
-    def _report(self, progress: Progress, dev: Scores, out: Path) -> dict[str, Any]:
-        chosen, head, examples = self.chosen, self.head, self.examples
+    def _report(self, output: TrainOutput, dev: Scores, out: Path) -> dict[str, Any]:
+        chosen, head, examples, progress = self.chosen, self.head, self.examples, output.state
         baseline = head.baseline(examples.train, examples.dev)
         answers = {answer for gold in head.gold(examples.dev, examples.facts) for answer in gold}
-        budget = budget_of(chosen.train)
-        learning = [progress.cut_short] if progress.cut_short else []
+        budget = budget_limits(chosen.train)
+        learning = [output.cut_schedule] if output.cut_schedule else []
         learning += told_of_learning(
             head.decides,
             dev,
@@ -310,9 +315,9 @@ class FineTuning:
             "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
             "precision": chosen.train.precision,
             "device": chosen.train.device,
-            "threads": progress.threads,
+            "threads": output.threads,
             "best_step": progress.best_step,
-            "stopped_early": progress.early,
+            "stopped_early": output.early_stop,
             "chosen_on_dev": chosen_on_dev(head),
             "baseline": dict(baseline.numbers),
             "baseline_name": head.baseline_name,
@@ -323,7 +328,7 @@ class FineTuning:
             "warnings": [*examples.overview.warnings, *learning],
         }
 
-    def _record(self, progress: Progress) -> dict[str, Any]:
+    def _record(self, progress: TrainState) -> dict[str, Any]:
         """What bertsmith.json says of the training, with all that is needed to answer as it was trained to."""
         return {
             "task": self.head.name,
@@ -337,18 +342,18 @@ class FineTuning:
         }
 
     @contextmanager
-    def _best_so_far(self, out: Path, progress: Progress) -> Iterator[None]:
+    def _best_so_far(self, out: Path, progress: TrainState) -> Iterator[None]:
         """The weights of the best evaluation in place of the latest, if there was one, as long as this lasts."""
         if progress.best_step is None:
             yield
             return
-        trained = Trained(self.read, self.objective)
-        latest = {name: tensor.clone() for name, tensor in trained.saved().items()}
-        trained.restore(load_weights(out / CHECKPOINTS, progress.best_step, progress.best_sha256))
+        trained = TrainModule(self.read, self.objective)
+        latest = {name: tensor.clone() for name, tensor in trained.saved_tensors().items()}
+        trained.load_tensors(load_best_weights(out / CHECKPOINTS, progress))
         try:
             yield
         finally:
-            trained.restore(latest)
+            trained.load_tensors(latest)
 
     def _write(self, out: Path, record: dict[str, Any]) -> None:
         """The model folder."""

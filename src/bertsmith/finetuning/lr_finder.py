@@ -32,8 +32,8 @@ from bertsmith.tasks.label_names import as_listed, names_of
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import refuse_too_long, task_type
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.lr_range_test import CurveReading, range_test, rates_between, suggestion
-from bertsmith.training.train_step import Trained
+from bertsmith.training.lr_range_test import LRCurve, lr_range_test, spaced_rates, suggest_learning_rate
+from bertsmith.training.train_step import TrainModule
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class RateTest:
     task: str
     rates: list[float]
     losses: Mapping[int, list[float]]
-    readings: Mapping[int, CurveReading]
+    readings: Mapping[int, LRCurve]
     suggestion: float | None
     said: str
 
@@ -136,7 +136,7 @@ def find_rate(
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(parameters, hardware.memory_bytes(place.device))
     examples, facts = read_training(kind, chosen.files, chosen.task, {"train": train})
-    rates, losses, readings = rates_between(low, high, steps), {}, {}
+    rates, losses, readings = spaced_rates(low, high, steps), {}, {}
     items: list[Item] = []
     with TemporaryDirectory(prefix="bertsmith-") as states, drop_repeated_logs():
         for number in range(seeds):
@@ -157,9 +157,9 @@ def find_rate(
                 def shown(made: int, loss: float, bar: console.ProgressBar = bar) -> None:
                     bar.update(made, f"rate {rates[made - 1]:.1e} · loss {loss:.2f}")
 
-                losses[seed] = range_test(Trained(read, head), phase, chosen.train, here, rates, shown)
-            readings[seed] = CurveReading.of(rates, losses[seed])
-    rate, why = suggestion(list(readings.values()), high)
+                losses[seed] = lr_range_test(TrainModule(read, head), phase, chosen.train, here, rates, shown)
+            readings[seed] = LRCurve.from_losses(rates, losses[seed])
+    rate, why = suggest_learning_rate(list(readings.values()), high)
     passes = steps * chosen.train.batch_size * chosen.train.gradient_accumulation_steps / len(items)
     logger.info(
         "%s per seed, %.2g passes over %s; the model is not changed",

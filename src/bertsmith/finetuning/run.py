@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import hardware
+from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError
 from bertsmith.finetuning.data import write_split
 from bertsmith.finetuning.feature_cache import FEATURES, forget_states
@@ -17,10 +18,9 @@ from bertsmith.finetuning.settings import OWN_ARGUMENTS, FinetuneSettings, new_s
 from bertsmith.inference.model import Model, load
 from bertsmith.io.memory import Source, is_path, name_of
 from bertsmith.models.parameter_count import count_parameters
-from bertsmith.runs.compute_setup import aim_of, footing, without_other_budgets
+from bertsmith.runs.compute_setup import choose_compute_setup, training_budget, without_other_budgets
 from bertsmith.runs.run_folder import (
     SETTINGS,
-    bare_place,
     check_folders,
     goes_on,
     is_written,
@@ -35,7 +35,8 @@ from bertsmith.settings import Changes, read_yaml, resolve
 from bertsmith.tasks.label_names import as_listed, names_of
 from bertsmith.tasks.labels import Names
 from bertsmith.tasks.task import Task, refuse_too_long, task_type
-from bertsmith.training.trainer import train
+from bertsmith.training.train_step import TrainModule
+from bertsmith.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ def finetune(
                 hint="set train.num_train_epochs or train.max_steps",
             )
         refuse_too_long(chosen.task, base.folder.config.max_length)
-    place = bare_place(chosen.train)
+    place = ComputeContext.for_training(chosen.train)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(parameters, hardware.memory_bytes(place.device))
     work = FineTuning.of(kind, base, chosen, {"train": train, "dev": dev}, place)
@@ -108,9 +109,9 @@ def finetune(
             write_split(work.examples, kind, chosen.task, out / "split")
         work = work.with_evaluations()
     work = work.with_states(out, None if states is None else Path(states), resuming=resuming)
-    on = footing(
-        work.read,
-        work.objective,
+    module = TrainModule(work.read, work.objective)
+    on = choose_compute_setup(
+        module,
         [work.phase()],
         work.chosen.train,
         place,
@@ -118,23 +119,20 @@ def finetune(
         resuming=resuming,
     )
     named = with_recipe(FinetuneSettings, recipe, changes) if resuming else None
-    aim = aim_of(work.chosen.train, on, work.updates, begun, named=named)
+    budget = training_budget(work.chosen.train, on, work.updates, begun, explicit=named)
     if resuming:
-        work = replace(work, place=on.place)
+        work = replace(work, place=on.context)
     else:
-        work = work.settled(on.place)
+        work = work.settled(on.context)
         write_whole(out / SETTINGS, work.chosen.to_yaml())
     with work.steps.step("training"):
-        progress = _train(work.read, work.objective, work.course(aim, out), on.place, resume=resume)
-    if resuming and not progress.made and is_written(out, progress.step):
-        log_finished(out, progress)
+        output = Trainer(module, work.job(budget, out), on.context, resume=resume).fit()
+    if resuming and not output.num_new_updates and is_written(out, output.state.step):
+        log_finished(out, output)
     else:
-        work.leave(out, progress)
+        work.leave(out, output)
     forget_states(out / FEATURES)
     return load(out)
-
-
-_train = train  # `train` is also the name of the file of examples, which people know
 
 
 def _settings(

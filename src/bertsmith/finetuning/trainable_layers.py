@@ -64,7 +64,7 @@ def settle_layers(encoder: Encoder, head: Task, train: FinetuneTrainSettings) ->
             setattr(module, "lr_multiplier", train.layerwise_lr_decay**under)  # noqa: B010  (a Module's type knows no such name)
 
 
-def thaws(
+def unfreeze_steps(
     encoder: Encoder, head: Task, train: FinetuneTrainSettings, updates_per_epoch: float
 ) -> dict[nn.Parameter, int]:
     """From which update on each parameter is trained, where that is not the first: gradual unfreezing (Howard and

@@ -192,11 +192,11 @@ class _UpdateTime:
 
 def _estimate_update_time(config: ModelConfig, settings: TrainSettings) -> _UpdateTime:
     """Measure a few updates on random text, or compute the time of a long update from that of a matrix product."""
+    from bertsmith.device import ComputeContext
     from bertsmith.pretraining.settings import PretrainSettings
-    from bertsmith.pretraining.speed_probe import timed_on_random_text
-    from bertsmith.runs.run_folder import place_of
+    from bertsmith.pretraining.speed_probe import probe_speed
 
-    context = place_of(settings, config, is_look=True)
+    context = ComputeContext.for_training(settings).with_kernels(settings, config.hidden_size, 0)
     flops = hardware.matmul_flops(context.device, context.precision, _MATMUL_SIZE, _MATMUL_SECONDS)
     tokens = settings.batch_size * settings.gradient_accumulation_steps * _SEQUENCE_LENGTH * MEAN_FILL_RATIO
     seconds = tokens * flops_per_token(config, _MLM_PROBABILITY) / (flops * _MATMUL_UTILIZATION)
@@ -208,7 +208,7 @@ def _estimate_update_time(config: ModelConfig, settings: TrainSettings) -> _Upda
             f"{hardware.device_name(context.device)} under its current load",
         )
     logger.info("measuring the speed of an update ...")
-    seconds, execution = timed_on_random_text(PretrainSettings(model=config), context, _BENCHMARK_SECONDS)
+    seconds, execution = probe_speed(PretrainSettings(model=config), context, _BENCHMARK_SECONDS)
     return _UpdateTime(
         seconds,
         f"seconds per update measured for {_BENCHMARK_SECONDS:g} s on random text, in {execution.precision} on "

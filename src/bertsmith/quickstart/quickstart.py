@@ -19,6 +19,7 @@ import torch
 from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.prepare import prepare
+from bertsmith.device import ComputeContext
 from bertsmith.errors import Stopped, option
 from bertsmith.finetuning.run import finetune
 from bertsmith.formatting import pluralize
@@ -32,7 +33,7 @@ from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.recipe import learning_settings
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.pretraining.speed_probe import timed_on_random_text
+from bertsmith.pretraining.speed_probe import probe_speed
 from bertsmith.quickstart.pairs import make_pairs, score_bigram_model, score_model
 from bertsmith.quickstart.task import (
     QuickstartTask,
@@ -41,7 +42,7 @@ from bertsmith.quickstart.task import (
     score_majority_baseline,
     write_task,
 )
-from bertsmith.runs.run_folder import SETTINGS, place_of, write_report, write_whole
+from bertsmith.runs.run_folder import SETTINGS, write_report, write_whole
 from bertsmith.tokenizer_training.train import train_tokenizer
 
 _PRESET = "bert-tiny-uncased"
@@ -196,8 +197,11 @@ def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: 
     settings = PretrainSettings.of(values, "quickstart").changed(
         {**PRETRAINING_SETTINGS, "train.seed": seed, **budget}
     )
-    context = place_of(settings.train, settings.model)
-    seconds, _ = timed_on_random_text(settings, context, _PROBE_SECONDS)
+    train = settings.train
+    context = ComputeContext.for_training(train).with_kernels(
+        train, settings.model.hidden_size, train.max_steps
+    )
+    seconds, _ = probe_speed(settings, context, _PROBE_SECONDS)
     train = settings.train
     steps_in_time = _MAX_STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)
     steps = min(steps_in_time, train.max_steps or steps_in_time)

@@ -1,4 +1,4 @@
-"""A run's budget, threads and precision: from the settings, the environment and a few timed updates."""
+"""The budget, threads, and precision of a run, from settings, environment, and timed updates."""
 
 from __future__ import annotations
 
@@ -8,222 +8,234 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch import nn
-
 from bertsmith import hardware
 from bertsmith.console import format_duration
 from bertsmith.device import ComputeContext
 from bertsmith.formatting import pluralize
 from bertsmith.hardware import Precision
-from bertsmith.training.autotune import Speeds
-from bertsmith.training.data_loader import Batch, Phase
+from bertsmith.training.autotune import (
+    ExecutionConfig,
+    benchmark_configs,
+    execution_configs,
+    fastest_config,
+    thread_counts,
+)
+from bertsmith.training.data_loader import Phase
 from bertsmith.training.distributed import SINGLE_RANK, RankGroup
-from bertsmith.training.execution_benchmark import Way, best_way, numbers_of_threads, tried, ways
+from bertsmith.training.run_plan import TrainingBudget
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.train_step import Trained
-from bertsmith.training.training_budget import Aim
+from bertsmith.training.time_budget import Throughput
+from bertsmith.training.train_step import TrainModule
 
 logger = logging.getLogger(__name__)
 
-_BUDGETS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
-_TRIAL_SHARE = 0.02  # of a run: time spent on measuring how long an update takes
-_LONGEST_TRIAL = 10.0  # seconds
-_FORWARD = 1 / 3  # of an update's time, for as many instances
-_BYTES_A_SECOND = 150e6  # written, read again for a digest and synchronised, until a checkpoint was timed
-_FEWEST = 20  # planned for at first: a single slow measurement is not to end a run after its first update
-_FEW_TO_LEARN = 500
+_LIMITS = ("train.max_steps", "train.max_tokens", "train.max_minutes")
+_MAX_MEASURING_RATIO, _MAX_MEASURING_SECONDS = 0.02, 10.0  # of the run
+_MIN_PLANNED_UPDATES = 20  # so that one slow measurement does not end a run after its first update
+_MIN_USEFUL_UPDATES = 500
 
 
 def without_other_budgets(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes of settings that also remove the other budgets, if they set one."""
-    if changes.keys().isdisjoint({*_BUDGETS, "train.num_train_epochs"}):
+    if changes.keys().isdisjoint({*_LIMITS, "train.num_train_epochs"}):
         return dict(changes)
-    return {**dict.fromkeys(_BUDGETS), **changes}
+    return {**dict.fromkeys(_LIMITS), **changes}
 
 
-def budget_of(train: TrainSettings) -> dict[str, float]:
-    """The budget by its settings' names: epochs where no other is given."""
-    given = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_minutes")}
-    return {name: value for name, value in given.items() if value is not None} or {
-        "num_train_epochs": train.num_train_epochs
-    }
+def budget_limits(train: TrainSettings) -> dict[str, float]:
+    """Return the budget by the names of settings: epochs if there is no other."""
+    limits = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_minutes")}
+    limits = {name: value for name, value in limits.items() if value is not None}
+    return limits or {"num_train_epochs": train.num_train_epochs}
 
 
 @dataclass(frozen=True)
-class Footing:
-    """On what a run computes. free: whether the number of threads may change while it goes. processes: that share
-    out the work, each on so many threads."""
+class ComputeSetup:
+    """The compute context of a run with its number of threads.
 
-    place: ComputeContext
+    Attributes:
+        context: The compute context.
+        threads: The number of threads of each process.
+        may_change_threads: True if the number of threads may change during the run.
+        throughput: The measured speed.
+        num_processes: The number of processes.
+    """
+
+    context: ComputeContext
     threads: int
-    free: bool
-    speeds: Speeds = field(default_factory=Speeds)
-    processes: int = 1
+    may_change_threads: bool
+    throughput: Throughput = field(default_factory=Throughput)
+    num_processes: int = 1
 
 
-def footing(
-    encoder: nn.Module,
-    objective: nn.Module,
+def choose_compute_setup(
+    module: TrainModule,
     phases: Sequence[Phase],
     train: TrainSettings,
-    place: ComputeContext,
-    updates: Callable[[], int],
+    context: ComputeContext,
+    num_updates: Callable[[], int],
     *,
     resuming: bool = False,
     ranks: RankGroup = SINGLE_RANK,
-) -> Footing:
-    """Choose the threads and the precision that settings leave open, by timing updates that change nothing, on
-    rank 0.
+) -> ComputeSetup:
+    """Choose the threads and the precision that settings leave open, by timing updates on rank 0.
 
-    updates: how many the run is to have, asked where it has no budget of minutes; a fiftieth of its time is spent.
-    Where nothing is open, only minutes need a measurement. A run that is resumed has all that already.
+    Nothing is timed if nothing is open and there is no time budget, or if the run is resumed.
+
+    Args:
+        module: The module to train.
+        phases: The phases of the run.
+        train: The settings of the run.
+        context: The compute context.
+        num_updates: Returns the number of updates, if there is no time budget. Timing takes at most 2 % of the
+            run.
+        resuming: True if the run is resumed.
+        ranks: The ranks that train together.
     """
-    free, among = has_free_threads(train, place), ranks.run_on_main(lambda: ways_of(train, place))
-    most, several = among[0].threads, ranks.world_size
-    if not resuming and place.is_cpu and most > (cores := hardware.available_cores()):
+    may_change_threads = can_choose_threads(train, context)
+    configs = ranks.run_on_main(partial(configs_to_measure, train, context))
+    max_threads = configs[0].threads
+    if not resuming and context.is_cpu and max_threads > (cores := hardware.available_cores()):
         logger.warning(
             "this run uses %s on %s: as many threads as cores would be faster",
-            pluralize(most, "thread"),
+            pluralize(max_threads, "thread"),
             pluralize(cores, "core"),
         )
-    if resuming or (len(among) == 1 and train.max_minutes is None):
-        return Footing(place, most, free, processes=several)
-    logger.info("measuring the speed of an update ...")
-    trained = Trained(encoder, objective)
     minutes = train.max_minutes
-    number = 0 if minutes is not None else updates()
+    if resuming or (len(configs) == 1 and minutes is None):
+        return ComputeSetup(context, max_threads, may_change_threads, num_processes=ranks.world_size)
+    logger.info("measuring the speed of an update ...")
+    updates = 0 if minutes is not None else num_updates()
 
-    def enough(seconds: float) -> float:
-        whole = minutes * 60 if minutes is not None else number * seconds
-        return min(_LONGEST_TRIAL, _TRIAL_SHARE * whole) / len(phases)
+    def time_limit(update_seconds: float) -> float:
+        run_seconds = updates * update_seconds if minutes is None else minutes * 60
+        return min(_MAX_MEASURING_SECONDS, _MAX_MEASURING_RATIO * run_seconds) / len(phases)
 
-    found = ranks.run_on_main(lambda: tried(trained, phases[0], train, place, among, enough))
-    way = best_way(found)
-    place = replace(place, precision=way.precision)
-    seconds = found.get(way) or min(found.values())
-    speeds = Speeds({0: seconds})
+    seconds = ranks.run_on_main(
+        lambda: benchmark_configs(module, phases[0], train, context, configs, time_limit)
+    )
+    config = fastest_config(seconds)
+    context = replace(context, precision=config.precision)
+    update_seconds = seconds.get(config) or min(seconds.values())
+    throughput = Throughput({0: update_seconds})
     if minutes is not None:
-        for later, phase in enumerate(phases[1:], start=1):
-            timed = ranks.run_on_main(partial(tried, trained, phase, train, place, [way], enough))
-            speeds.updates[later] = min(timed.values())
-    logger.info("%s", _told(found, way, seconds, place))
-    return Footing(place, way.threads, free, speeds, several)
+        for index, phase in enumerate(phases[1:], start=1):
+            measure = partial(benchmark_configs, module, phase, train, context, [config], time_limit)
+            throughput.update_seconds[index] = min(ranks.run_on_main(measure).values())
+    logger.info("%s", describe_measurement(seconds, config, update_seconds, context))
+    return ComputeSetup(context, config.threads, may_change_threads, throughput, ranks.world_size)
 
 
-def has_free_threads(train: TrainSettings, place: ComputeContext) -> bool:
-    """Whether the number of threads is ours to choose: neither the settings nor OMP_NUM_THREADS name one, and no
-    other processes of the run are here, whose share a trial would not see."""
-    named = train.threads or hardware.omp_num_threads()
-    alone = hardware.rank_info().world_size == 1
-    return named is None and alone and place.is_cpu and hardware.available_cores() > 1
+def can_choose_threads(train: TrainSettings, context: ComputeContext) -> bool:
+    """Return True if neither settings nor OMP_NUM_THREADS set the number of threads of a single process."""
+    is_set = train.threads or hardware.omp_num_threads()
+    is_single = hardware.rank_info().world_size == 1
+    return is_set is None and is_single and context.is_cpu and hardware.available_cores() > 1
 
 
-def ways_of(train: TrainSettings, place: ComputeContext) -> list[Way]:
-    """How an update may be computed, as far as settings and environment leave that open. bf16 is tried only where
-    its products alone are faster: elsewhere it could win but by other work that slows the updates in fp32."""
-    most = train.threads or hardware.omp_num_threads() or hardware.cores_per_process()
-    precisions: list[Precision] = [place.precision]
+def configs_to_measure(train: TrainSettings, context: ComputeContext) -> list[ExecutionConfig]:
+    """Return the configurations that settings and environment leave open.
+
+    bf16 is measured only if its matrix products are faster, since otherwise it could only win by chance.
+    """
+    max_threads = train.threads or hardware.omp_num_threads() or hardware.cores_per_process()
+    precisions: list[Precision] = [context.precision]
     if train.precision == "auto":
-        products = hardware.choose_precision(place.device).precision
-        precisions = ["fp32", "bf16"] if products == "bf16" else ["fp32"]
-    return ways(numbers_of_threads(most) if has_free_threads(train, place) else [most], precisions)
+        faster = hardware.choose_precision(context.device).precision
+        precisions = ["fp32", "bf16"] if faster == "bf16" else ["fp32"]
+    threads = thread_counts(max_threads) if can_choose_threads(train, context) else [max_threads]
+    return execution_configs(threads, precisions)
 
 
-def _told(found: Mapping[Way, float], way: Way, seconds: float, place: ComputeContext) -> str:
-    """What was measured, in a line."""
+def describe_measurement(
+    seconds: Mapping[ExecutionConfig, float],
+    config: ExecutionConfig,
+    update_seconds: float,
+    context: ComputeContext,
+) -> str:
+    """Return a sentence about the measured seconds, and why a faster configuration was not chosen."""
 
-    def said(one: Way) -> str:
-        where = pluralize(one.threads, "thread") if place.is_cpu else hardware.device_name(place.device)
-        return f"{one.precision} on {where}"
+    def describe(config: ExecutionConfig) -> str:
+        name = pluralize(config.threads, "thread") if context.is_cpu else hardware.device_name(context.device)
+        return f"{config.precision} on {name}"
 
     others = []
-    for other, spent in found.items():
-        why = "leave threads idle" if other.precision == way.precision else "give up digits"
-        near = f", not enough faster to {why}" if spent < seconds else ""
-        if other != way:
-            others.append(f"{said(other)}: {spent:.3g} s{near}")
-    beside = f" ({'; '.join(others)})" if others else ""
-    return f"an update takes about {seconds:.3g} s in {said(way)}{beside}"
+    for other, other_seconds in seconds.items():
+        drawback = "leave threads idle" if other.precision == config.precision else "give up digits"
+        reason = f", not enough faster to {drawback}" if other_seconds < update_seconds else ""
+        if other != config:
+            others.append(f"{describe(other)}: {other_seconds:.3g} s{reason}")
+    in_parentheses = f" ({'; '.join(others)})" if others else ""
+    return f"an update takes about {update_seconds:.3g} s in {describe(config)}{in_parentheses}"
 
 
-def aim_of(
+def training_budget(
     train: TrainSettings,
-    on: Footing,
-    updates: Callable[[], int],
-    begun: float,
+    setup: ComputeSetup,
+    num_updates: Callable[[], int],
+    start_time: float,
     *,
-    named: Collection[str] | None = None,
-) -> Aim:
-    """What is asked of a run: of a new one, or of one that is resumed with the settings `named`.
+    explicit: Collection[str] | None = None,
+) -> TrainingBudget:
+    """Return the budget of a run, and log a time budget that is too short.
 
-    updates: how many its budget comes to, where that is not one of minutes. A budget of minutes that is too short
-    to learn anything in is logged.
+    Args:
+        train: The settings of the run.
+        setup: The compute setup.
+        num_updates: Returns the number of updates that a budget without minutes allows.
+        start_time: The clock at the start of the command.
+        explicit: The settings that a command that resumes a run names; None for a new run.
     """
-    budget, names = budget_of(train), set(named or ())
-    asked = named is None or not names.isdisjoint({*_BUDGETS, "train.num_train_epochs"})
-    threads: int | None = on.threads
-    if named is not None:
+    limits, names = budget_limits(train), set(explicit or ())
+    is_explicit = explicit is None or not names.isdisjoint({*_LIMITS, "train.num_train_epochs"})
+    threads: int | None = setup.threads
+    if explicit is not None:
         threads = (train.threads if "train.threads" in names else None) or hardware.omp_num_threads()
     if train.max_minutes is None:
-        number = updates()
-    elif named is None:
-        number = _in_minutes(train, on.speeds, budget, hardware.clock() - begun)
+        updates = num_updates()
+    elif explicit is None:
+        updates = _updates_in_minutes(train, setup.throughput, hardware.clock() - start_time)
     else:
-        number = _FEWEST
-    return Aim(budget, number, threads, asked, on.free, _most(on, threads), begun, on.processes)
+        updates = _MIN_PLANNED_UPDATES
+    return TrainingBudget(
+        limits,
+        updates,
+        threads,
+        is_explicit,
+        setup.may_change_threads,
+        hardware.available_cores() if setup.may_change_threads else threads or setup.threads,
+        start_time,
+        setup.num_processes,
+    )
 
 
-def _most(on: Footing, threads: int | None) -> int:
-    return hardware.available_cores() if on.free else threads or on.threads
-
-
-def _in_minutes(
-    train: TrainSettings,
-    speeds: Speeds,
-    budget: Mapping[str, float],
-    spent: float,
-) -> int:
-    """About how many updates there is time for, as the trial has it. spent: seconds that are gone already."""
-    minutes, seconds = train.max_minutes or 0.0, speeds.of(0)
-    found = max(1, int((minutes * 60 - spent - speeds.closing) / seconds))
-    cap = budget.get("max_steps")
-    short = found < _FEW_TO_LEARN and (cap is None or found < cap)
-    found = found if cap is None else min(found, int(cap))
-    if spent < minutes * 60:
+def _updates_in_minutes(train: TrainSettings, throughput: Throughput, elapsed_seconds: float) -> int:
+    """Return about how many updates a time budget allows after the preparation, and log it."""
+    total_seconds = (train.max_minutes or 0.0) * 60
+    seconds, closing_seconds = throughput.seconds_of_update(0), throughput.closing_seconds
+    updates = max(1, int((total_seconds - elapsed_seconds - closing_seconds) / seconds))
+    is_short = updates < _MIN_USEFUL_UPDATES and (train.max_steps is None or updates < train.max_steps)
+    if train.max_steps is not None:
+        updates = min(updates, train.max_steps)
+    if elapsed_seconds < total_seconds:
         logger.info(
             "%s, of which %s have passed, are enough for about %s; the number is corrected during the run",
-            format_duration(minutes * 60),
-            format_duration(spent),
-            pluralize(found, "update"),
+            format_duration(total_seconds),
+            format_duration(elapsed_seconds),
+            pluralize(updates, "update"),
         )
     else:
         logger.warning(
             "the time is over before the first update: the preparation took %s of %s; the run makes one update",
-            format_duration(spent),
-            format_duration(minutes * 60),
+            format_duration(elapsed_seconds),
+            format_duration(total_seconds),
         )
-    if short:
+    if is_short:
         logger.warning(
             "a model learns little in %s; %s updates take about %s on this machine",
-            pluralize(found, "update"),
-            f"{_FEW_TO_LEARN:,}",
-            format_duration(_FEW_TO_LEARN * seconds + speeds.closing),
+            pluralize(updates, "update"),
+            f"{_MIN_USEFUL_UPDATES:,}",
+            format_duration(_MIN_USEFUL_UPDATES * seconds + closing_seconds),
         )
-    planned = max(found, _FEWEST)
-    return planned if cap is None else min(planned, int(cap))
-
-
-def expect_evaluations(speeds: Speeds, held_out: Mapping[str, Sequence[Batch]], tokens: float) -> None:
-    """Say what an evaluation is worth in updates of so many tokens."""
-    speeds.evaluated = forward(sum(batch.tokens for some in held_out.values() for batch in some), tokens)
-
-
-def forward(read: int, tokens: float) -> float:
-    """What it is worth in updates of so many tokens to read others without learning."""
-    return _FORWARD * read / tokens
-
-
-def expect_writing(speeds: Speeds, *modules: nn.Module) -> None:
-    """Say how long a checkpoint and the model take to write, by their sizes: weights, two moments; weights."""
-    size = sum(p.numel() * p.element_size() for module in modules for p in module.parameters())
-    speeds.checkpoint, speeds.writing = 3 * size / _BYTES_A_SECOND, size / _BYTES_A_SECOND
+    planned = max(updates, _MIN_PLANNED_UPDATES)
+    return planned if train.max_steps is None else min(planned, train.max_steps)

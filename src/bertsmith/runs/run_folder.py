@@ -11,9 +11,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from bertsmith import hardware
 from bertsmith.artifacts.folder import check_replaceable
@@ -22,15 +21,18 @@ from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, MachineError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
-from bertsmith.kernels.backend_selection import select_gpu_backend, select_training_backend
-from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, ModelParts
 from bertsmith.runs.compute_setup import without_other_budgets
 from bertsmith.settings import Settings, read_yaml
+from bertsmith.training.callbacks import TrainerCallback
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.train_state import Progress
+from bertsmith.training.train_state import TrainState
+from bertsmith.training.training_job import TrainOutput
+
+if TYPE_CHECKING:
+    from bertsmith.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,6 @@ _LEFT_OPEN = {
     "train.eval_steps": None,
 }
 _HOW_COMPUTED = ("train.kernels",)  # may change on resume, and change the last digits
-_LONG, _LONG_MINUTES = 500, 3.0  # updates, and minutes, in which a minute of compiling is won back
 _SHARE_OF_MODELS = 0.01  # of the time: what writing the models of a run under way may take
 
 _LAYOUT = atomic.FolderLayout(
@@ -269,12 +270,12 @@ def settled(train: AnyTrainSettings, place: ComputeContext) -> AnyTrainSettings:
     return train.model_copy(update=here)
 
 
-def log_finished(out: Path, progress: Progress) -> None:
+def log_finished(out: Path, output: TrainOutput) -> None:
     """Log that a resumed run has no updates left."""
     logger.info(
         "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
         out,
-        progress.early or f"is finished after {pluralize(progress.step, 'update')}",
+        output.early_stop or f"is finished after {pluralize(output.state.step, 'update')}",
     )
 
 
@@ -306,43 +307,6 @@ def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
         )
 
 
-def place_of(
-    train: TrainSettings,
-    model: ModelConfig,
-    *,
-    is_look: bool = False,
-) -> ComputeContext:
-    """Set the process up; returns where to compute, in fp32 where the precision is to be measured yet.
-    is_look: only a few updates are made, to see how long they take. InputError for what is not here."""
-    updates = 0 if is_look else train.max_steps
-    return with_kernels(bare_place(train), train, model, updates=updates)
-
-
-def bare_place(train: TrainSettings) -> ComputeContext:
-    """The same without the kernels that a run computes with."""
-    hardware.configure_process(train.threads)
-    precision = "fp32" if train.precision == "auto" else train.precision
-    return ComputeContext.create(train.device, precision, train.seed, for_training=True)
-
-
-def with_kernels(
-    place: ComputeContext,
-    train: TrainSettings,
-    model: ModelConfig,
-    *,
-    updates: int | None,
-) -> ComputeContext:
-    """The place with the kernels of a run of so many updates (None: many), of this model: a short one does not
-    wait for kernels that have not been compiled yet. InputError for what is not here."""
-    is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
-    if place.is_cpu:
-        kernels = select_training_backend(train.kernels, model.hidden_size, is_long=is_long)
-        return replace(place, kernels=kernels)
-    if train.kernels == "auto" and (train.precision == "fp32" or not place.is_async):
-        return place
-    return replace(place, kernels=select_gpu_backend(train.kernels, place.device, is_long=is_long))
-
-
 def is_written(out: Path, step: int) -> bool:
     """Whether a run's report is of so many updates, and its models are there: nothing is left to write."""
     try:
@@ -352,25 +316,34 @@ def is_written(out: Path, step: int) -> bool:
     return isinstance(report, dict) and report.get("steps") == step and any(out.glob("model*"))
 
 
-@dataclass
-class OnTheWay:
-    """Writes the model of a run that has not finished (`Course.unfinished`): where it stops, and at checkpoints as
-    often as takes a hundredth of the time, so that also a run that is killed leaves one.
+class IntermediateSaver(TrainerCallback):
+    """Writes the model of a run that has not finished, so that also a run that is killed leaves one.
 
-    write: writes the model folder, given where the run stands and what marks the model.
+    It writes when the run stops, and at checkpoints as often as takes a hundredth of the time.
+
+    Args:
+        write: Writes the model folder, given the state of the run and what marks the model as unfinished.
     """
 
-    write: Callable[[Progress, dict[str, Any]], None]
-    _next: float = 0.0
+    def __init__(self, write: Callable[[TrainState, dict[str, Any]], None]) -> None:
+        self._write, self._next_time = write, 0.0
 
-    def __call__(self, progress: Progress, stopping: bool) -> None:
-        """After a checkpoint."""
-        begin = time.monotonic()
-        if not stopping and begin < self._next:
+    def on_save(self, trainer: Trainer, *, is_stopping: bool) -> None:
+        """Write the model."""
+        if trainer.is_finished:
             return
-        step = progress.step if progress.best_step is None else progress.best_step
-        self.write(progress, {"unfinished": {"step": step, "of": progress.planned}})
-        self._next = time.monotonic() + (time.monotonic() - begin) / _SHARE_OF_MODELS
+        with trainer.strategy.unsharded():
+            num_updates = trainer.plan.num_updates
+            trainer.ranks.run_on_main(lambda: self.save(trainer.state, num_updates, is_stopping=is_stopping))
+
+    def save(self, state: TrainState, num_updates: int, *, is_stopping: bool) -> None:
+        """Write the model if it is time to, or if the run stops."""
+        start = time.monotonic()
+        if not is_stopping and start < self._next_time:
+            return
+        step = state.step if state.best_step is None else state.best_step
+        self._write(state, {"unfinished": {"step": step, "of": num_updates}})
+        self._next_time = time.monotonic() + (time.monotonic() - start) / _SHARE_OF_MODELS
 
 
 def write_whole(path: Path, text: str) -> None:
