@@ -108,7 +108,7 @@ def task_recipes(name: str, tuning_key: str) -> dict[str, dict[str, Any]]:
             "train.precision": "fp32",
             "train.report_to": "none",
         }
-        files = {"train": str(data / spec.train), "dev": str(data / spec.dev)}
+        files = {"train": str(data / spec.train), "validation": str(data / spec.dev)}
         recipes[task] = {"verb": spec.verb, **files, "settings": settings}
     return recipes
 

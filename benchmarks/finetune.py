@@ -168,7 +168,7 @@ def finetune_ours(name: str, seed: int, threads: int) -> dict[str, Any]:
         checkpoint(),
         out,
         train=task_file(name, task.train),
-        dev=task_file(name, task.dev),
+        validation=task_file(name, task.dev),
         sample=task.sample,
         settings=[
             *task.settings,

@@ -146,8 +146,8 @@ def finetune_score(
         folder,
         out,
         train=data / spec.train,
-        dev=dev,
-        dev_share=0.1 if is_split else None,
+        validation=dev,
+        validation_split=0.1 if is_split else None,
         sample=None if all_rows else spec.max_rows,
         overwrite=True,
         settings=[

@@ -31,7 +31,7 @@ def main() -> None:
         options.model,
         options.out,
         train=options.file,
-        dev_share=0.2,  # of each class; a title that occurs twice stays on one side
+        validation_split=0.2,  # of each class; a title that occurs twice stays on one side
         label_names=options.names,
         sample=options.sample,
         settings={"files.seed": 42, "train.num_train_epochs": options.epochs},

@@ -47,7 +47,7 @@ def main() -> None:
         "classify",
         bert,
         run,
-        dev=options.dev,
+        validation=options.dev,
         num_train_epochs=3,
         lr_scheduler_type="one_cycle",
         warmup_steps=0.3,

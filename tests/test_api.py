@@ -52,7 +52,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 def moods(bert: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """Return a classifier that was fine-tuned on data in memory."""
     out = tmp_path_factory.mktemp("moods") / "moods"
-    return bs.finetune("classify", bert, out, train=ROWS, dev=ROWS[:9], text_column="title", **SHORT)
+    return bs.finetune("classify", bert, out, train=ROWS, validation=ROWS[:9], text_column="title", **SHORT)
 
 
 class Arrow:
@@ -163,8 +163,8 @@ def test_finetuning_on_data_in_memory_equals_finetuning_on_the_file(
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     settings = {"task": {"text_column": "title"}, "train.max_steps": 3, "train.logging_steps": 1}
     same = bs.finetune(
-        "classify", bert, tmp_path / "run", train=FORMS[form](ROWS), dev=FORMS[form](ROWS[:9]), settings=settings,
-        threads=1, precision="fp32", report_to="none",
+        "classify", bert, tmp_path / "run", train=FORMS[form](ROWS), validation=FORMS[form](ROWS[:9]),
+        settings=settings, threads=1, precision="fp32", report_to="none",
     )  # fmt: skip
     assert same.folder.weights_digest() == moods.folder.weights_digest()
     scores = moods.evaluate(tmp_path / "train.jsonl")
@@ -174,16 +174,16 @@ def test_finetuning_on_data_in_memory_equals_finetuning_on_the_file(
 
 
 def test_a_run_on_data_in_memory_resumes_only_with_the_same_data(moods: bs.Model, bert: bs.Model) -> None:
-    run, data = moods.path, {"train": ROWS, "dev": ROWS[:9]}
+    run, data = moods.path, {"train": ROWS, "validation": ROWS[:9]}
     settings = (run / "settings.yaml").read_text(encoding="utf-8")
     assert "train: train (in memory)" in settings
     again = bs.finetune("classify", bert, run, **data, resume=True)
     assert again.report["steps"] == 3
     with pytest.raises(bs.InputError) as caught:
         bs.finetune("classify", bert, run, train=ROWS, resume=True)
-    assert (caught.value.code, caught.value.argument) == ("data_missing", "dev")
+    assert (caught.value.code, caught.value.argument) == ("data_missing", "validation")
     with pytest.raises(bs.InputError) as caught:
-        bs.finetune("classify", bert, run, train=ROWS[1:], dev=ROWS[:9], resume=True)
+        bs.finetune("classify", bert, run, train=ROWS[1:], validation=ROWS[:9], resume=True)
     assert caught.value.code == "checkpoint_of_another_run"
 
 
@@ -278,7 +278,7 @@ def test_a_missing_text_in_memory_is_an_empty_text(
             bert,
             tmp_path / "run",
             train=rows,
-            dev=ROWS[:9],
+            validation=ROWS[:9],
             text_column="title",
             **SHORT,
         )
@@ -348,7 +348,7 @@ def test_suggestions_include_arguments_of_the_function(moods: bs.Model) -> None:
         (lambda: bs.extend_tokenizer(bs.Texts(["a"]), None, text_colum="t"), "text_column"),
         (lambda: bs.check_corpus(bs.Texts(["a"]), preset_nam="x"), "preset_name"),
         (lambda: bs.inspect_tokenizers([], bs.Texts(["a"]), limits=3), "limit"),
-        (lambda: bs.finetune("classify", moods, "run", train=ROWS, devshare=0.2), "dev_share"),
+        (lambda: bs.finetune("classify", moods, "run", train=ROWS, validationsplit=0.2), "validation_split"),
         (lambda: moods.predict(["a"], max_lenght=3), "max_length"),
         (lambda: moods.predict_file(ROWS, max_lenght=3), "max_length"),
         (lambda: moods.evaluate(ROWS, text_colum="a"), "text_column"),
@@ -501,7 +501,7 @@ def test_a_repeated_notebook_cell_replaces_its_output(tmp_path: Path, bert: bs.M
             shards, tmp_path / "run", settings=tiny_run.SETTINGS, overwrite=overwrite, **options
         )
         moods = bs.finetune(
-            "classify", bert, tmp_path / "moods", train=ROWS, dev_share=0.3, text_column="title",
+            "classify", bert, tmp_path / "moods", train=ROWS, validation_split=0.3, text_column="title",
             overwrite=overwrite, **options,
         )  # fmt: skip
         return len(tokenizer), shards.documents, again.report["steps"], moods.report["steps"]
@@ -511,7 +511,9 @@ def test_a_repeated_notebook_cell_replaces_its_output(tmp_path: Path, bert: bs.M
     for verb in (
         lambda: bs.train_tokenizer(bs.Texts(texts), tmp_path / "tokenizer", vocab_size=60),
         lambda: bs.prepare(bs.Texts(texts), tiny_run.tokenizer(), tmp_path / "shards"),
-        lambda: bs.finetune("classify", bert, tmp_path / "moods", train=ROWS, dev=ROWS, text_column="title"),
+        lambda: bs.finetune(
+            "classify", bert, tmp_path / "moods", train=ROWS, validation=ROWS, text_column="title"
+        ),
     ):
         with pytest.raises(bs.InputError) as caught:
             verb()
@@ -535,7 +537,7 @@ def test_a_folder_with_other_files_is_never_replaced(tmp_path: Path, moods: bs.M
         with pytest.raises(bs.InputError):
             bs.train_tokenizer(bs.Texts(["kaba."]), tmp_path / out, overwrite=True)
         with pytest.raises(bs.InputError):
-            bs.finetune("classify", moods, tmp_path / out, train=ROWS, dev=ROWS, overwrite=True)
+            bs.finetune("classify", moods, tmp_path / out, train=ROWS, validation=ROWS, overwrite=True)
         with pytest.raises(bs.InputError):
             moods.save(tmp_path / out, overwrite=True)
     assert contents(tmp_path) == before
@@ -543,7 +545,7 @@ def test_a_folder_with_other_files_is_never_replaced(tmp_path: Path, moods: bs.M
 
 def test_a_run_that_the_new_run_reads_is_not_removed(moods: bs.Model) -> None:
     before = contents(moods.path)
-    options: dict[str, Any] = {"train": ROWS, "dev": ROWS, "text_column": "title", **SHORT}
+    options: dict[str, Any] = {"train": ROWS, "validation": ROWS, "text_column": "title", **SHORT}
     with pytest.raises(bs.InputError) as caught:
         bs.finetune("classify", moods, moods.path, overwrite=True, **options)
     assert caught.value.code == "input_inside_output"

@@ -197,4 +197,8 @@ def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -
     free = {f"train.{name}" for name in (*names, *computing, *budgets)}
     judged = {f"evaluate.pairs{name}" for name in ("", "_encoding", "_sample", "_at_end")}
     assert PretrainSettings.may_change() == free | {"base"} | judged
-    assert settings_type(task_type("classify")).may_change() == free | {"base", "files.train", "files.dev"}
+    assert settings_type(task_type("classify")).may_change() == free | {
+        "base",
+        "files.train",
+        "files.validation",
+    }

@@ -149,12 +149,14 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         settings: dict[str, Any],
     ) -> Model:
         rows = {**columns, "label": labels}
-        validation: dict[str, Any] = {"dev_share": self.validation_fraction}
+        validation: dict[str, Any] = {"validation_split": self.validation_fraction}
         if not self.validation_fraction:
             # The evaluation at the end needs some data: the first row of each label, and the first 64 rows.
             indices = np.unique(labels, return_index=True)[1].tolist() + list(range(_NUM_EVALUATION_ROWS))
             validation = {
-                "dev": {name: [cells[i] for i in indices if i < len(cells)] for name, cells in rows.items()}
+                "validation": {
+                    name: [cells[i] for i in indices if i < len(cells)] for name, cells in rows.items()
+                }
             }
         with _suppress_logs(enabled=not self.verbose):
             return finetune(

@@ -68,7 +68,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
          folder / "shards"],
         ["pretrain", "--preset", "bert-tiny-uncased", "--tokenizer", folder / "tokenizer", "--data",
          folder / "shards", "--out", folder / "bert", *TINY, *FEW],
-        ["finetune", "classify", "--model", folder / "bert", "--train", folder / "train.csv", "--dev",
+        ["finetune", "classify", "--model", folder / "bert", "--train", folder / "train.csv", "--validation",
          folder / "dev.csv", "--out", folder / "moods", *TUNE],
     ):  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
@@ -108,7 +108,7 @@ def pretrain(world: Path, out: Path, *more: object) -> list[object]:
 
 
 def finetune(world: Path, out: Path, train: Path, dev: Path | None, *more: object) -> list[object]:
-    side = ["--dev", dev] if dev else []
+    side = ["--validation", dev] if dev else []
     return [
         "finetune",
         "classify",
@@ -181,11 +181,18 @@ def test_an_unknown_label_on_dev_and_at_evaluation(call: Call, world: Path, tmp_
 
 
 def test_no_dev_side_or_two(call: Call, world: Path, tmp_path: Path) -> None:
-    refused(call(*finetune(world, tmp_path / "r", world / "train.csv", None)), 2, "train.csv", "--dev-share")
-    both = finetune(world, tmp_path / "r", world / "train.csv", world / "dev.csv", "--dev-share", "20%")
-    refused(call(*both), 2, "--dev")
+    refused(
+        call(*finetune(world, tmp_path / "r", world / "train.csv", None)),
+        2,
+        "train.csv",
+        "--validation-split",
+    )
+    both = finetune(
+        world, tmp_path / "r", world / "train.csv", world / "dev.csv", "--validation-split", "20%"
+    )
+    refused(call(*both), 2, "--validation")
     for share in ("0", "1", "150%", "-0.1", "many"):
-        arguments = finetune(world, tmp_path / "r", world / "train.csv", None, "--dev-share", share)
+        arguments = finetune(world, tmp_path / "r", world / "train.csv", None, "--validation-split", share)
         refused(call(*arguments), 2)
     assert not (tmp_path / "r").exists()
 
@@ -206,7 +213,7 @@ def test_missing_files_and_folders_are_named(call: Call, world: Path, tmp_path: 
             "classify",
             "--train",
             world / "dev.csv",
-            "--dev",
+            "--validation",
             world / "dev.csv",
             "--out",
             tmp_path / "a",
@@ -500,13 +507,13 @@ def test_arguments_that_are_no_unicode(world: Path) -> None:
 def test_columns_by_number_and_odd_names(call: Call, world: Path, tmp_path: Path) -> None:
     rows = tiny_run.examples(30)
     (tmp_path / "bare.csv").write_text("".join(f"{text},{label}\n" for text, label in rows))
-    bare = finetune(world, tmp_path / "a", tmp_path / "bare.csv", None, "--dev-share", "0.3", "--no-header",
+    bare = finetune(world, tmp_path / "a", tmp_path / "bare.csv", None, "--validation-split", "0.3", "--no-header",
                     "--text-column", "1", "--label-column", "2")  # fmt: skip
     assert call(*bare).code == 0
     assert call("evaluate", tmp_path / "a", "--data", tmp_path / "bare.csv").code == 0
     tiny_run.table(tmp_path / "odd.csv", rows, header="1e5,none")
-    odd = finetune(world, tmp_path / "b", tmp_path / "odd.csv", None, "--dev-share", "0.3", "--text-column", "1e5",
-                   "--label-column", "none")  # fmt: skip
+    odd = finetune(world, tmp_path / "b", tmp_path / "odd.csv", None, "--validation-split", "0.3",
+                   "--text-column", "1e5", "--label-column", "none")  # fmt: skip
     assert call(*odd).code == 0
 
 
@@ -655,4 +662,4 @@ def test_a_share_above_one_is_read_back_as_a_percentage(
 ) -> None:
     train = world / "train.csv"
     tune = ["finetune", "classify", "--model", world / "bert", "--train", train, "--out", tmp_path / "r"]
-    refused(call(*tune, "--dev-share", share), 2, f"is not between 0 and 1; write {write}")
+    refused(call(*tune, "--validation-split", share), 2, f"is not between 0 and 1; write {write}")

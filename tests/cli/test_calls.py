@@ -75,7 +75,7 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
     pretrain += ["--out", bert, *TINY, "--set", "train.max_steps=5"]
     report = call(*pretrain)
     call(*pretrain, "--resume")
-    finetune = ["finetune", "classify", "--model", bert, "--train", tmp_path / "train.csv", "--dev"]
+    finetune = ["finetune", "classify", "--model", bert, "--train", tmp_path / "train.csv", "--validation"]
     finetune += [tmp_path / "dev.csv", "--out", moods, "--text-column", "text", "--label-column", "label"]
     tuned = call(*finetune, "--delimiter", ",", "--set", "train.max_steps=4", *ONE)
     scores = call("evaluate", moods, "--data", tmp_path / "dev.csv")
@@ -122,8 +122,9 @@ def test_one_file_is_split_stratified_and_both_parts_are_written(
     for number, names in enumerate(["joy,fear,anger", tmp_path / "names.txt"]):
         out = tmp_path / f"moods-{number}"
         report = one_json(
-            capsys, "finetune", "classify", "--model", tmp_path / "bert", "--train", file, "--dev-share", "0.2",
-            "--seed", 42, "--sample", 45, "--label-names", names, "--out", out, "--set", "train.max_steps=2", *ONE,
+            capsys, "finetune", "classify", "--model", tmp_path / "bert", "--train", file,
+            "--validation-split", "0.2", "--seed", 42, "--sample", 45, "--label-names", names, "--out", out,
+            "--set", "train.max_steps=2", *ONE,
         )  # fmt: skip
         assert report["labels"] == ["joy", "fear", "anger"]
         parts = {

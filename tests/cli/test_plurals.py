@@ -65,10 +65,10 @@ def test_one_of_everything_has_a_singular_noun(capsys: pytest.CaptureFixture[str
     check(said(capsys, "pretrain", "--data", shards, "--out", bert, "--steps", 1, *TINY))
     check(said(capsys, "info", bert))
     finetune = ("finetune", "classify", "--model", bert, "--train", train, "--steps", 1, *TUNE)
-    check(said(capsys, *finetune, "--dev", single, "--out", moods))
-    check(said(capsys, *finetune, "--dev", long, "--out", tmp_path / "long", "--max-length", 8))
-    check(said(capsys, *finetune, "--dev-share", "1%", "--out", tmp_path / "few", code=None))
-    check(said(capsys, "finetune", "classify", "--model", bert, "--train", single, "--dev-share", "50%",
+    check(said(capsys, *finetune, "--validation", single, "--out", moods))
+    check(said(capsys, *finetune, "--validation", long, "--out", tmp_path / "long", "--max-length", 8))
+    check(said(capsys, *finetune, "--validation-split", "1%", "--out", tmp_path / "few", code=None))
+    check(said(capsys, "finetune", "classify", "--model", bert, "--train", single, "--validation-split", "50%",
                "--out", tmp_path / "x", code=2))  # fmt: skip
     check(said(capsys, "evaluate", moods, "--data", single))
     check(said(capsys, "evaluate", moods, "--data", long, "--max-length", 8))

@@ -41,15 +41,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     bert = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     rows = [(text, " ".join(reversed(text.split()))) for text in TEXTS]
-    run = bs.finetune("embed", bert, folder / "near", train=rows, dev=rows[:9], max_length=16, **FEW)
+    run = bs.finetune("embed", bert, folder / "near", train=rows, validation=rows[:9], max_length=16, **FEW)
     fits = [{"a": text, "b": other, "label": str(i % 2)} for i, (text, other) in enumerate(rows)]
     pairs: dict[str, Any] = {"text_column": "a", "second_column": "b", **FEW}
-    bs.finetune("classify", bert, folder / "fits", train=fits, dev=fits, **pairs)
-    bs.finetune("regress", bert, folder / "grade", train=fits, dev=fits, **pairs)
+    bs.finetune("classify", bert, folder / "fits", train=fits, validation=fits, **pairs)
+    bs.finetune("regress", bert, folder / "grade", train=fits, validation=fits, **pairs)
     named = [{**row, "label": ("good", "bad")[i % 2]} for i, row in enumerate(fits)]
-    bs.finetune("classify", bert, folder / "named", train=named, dev=named, **pairs)
+    bs.finetune("classify", bert, folder / "named", train=named, validation=named, **pairs)
     singles = tiny_run.table(folder / "rows.csv", tiny_run.examples(12))
-    bs.finetune("classify", bert, folder / "moods", train=singles, dev=singles, **FEW)
+    bs.finetune("classify", bert, folder / "moods", train=singles, validation=singles, **FEW)
     (folder / "texts.txt").write_text("\n".join([*TEXTS[:5], "", *TEXTS[5:]]) + "\n")
     lines = [{"_id": f"d{i}", "text": text, "more": 1} for i, text in enumerate(TEXTS)]
     (folder / "texts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -47,7 +47,7 @@ class Made(NamedTuple):
         own = [*SETTINGS, *OWN.get(self.kind, []), *settings]
         with tiny_run.logged(self.messages):
             return bs.finetune(
-                self.kind.split()[0], self.base, out, train=train, dev=dev, settings=own, **more
+                self.kind.split()[0], self.base, out, train=train, validation=dev, settings=own, **more
             )
 
     def outputs(self, *, order: int = 1) -> list[Tensor]:
@@ -283,7 +283,7 @@ def tuned(base: bs.Model, out: Path, messages: list[str], task: str = "classify"
     file = write(out.parent / f"{task}.{suffix}", 0)
     few = [one for one in SETTINGS if not one.startswith("task.")]
     with tiny_run.logged(messages):
-        return bs.finetune(task, base, out, train=file, dev=file, settings=few, **how)
+        return bs.finetune(task, base, out, train=file, validation=file, settings=few, **how)
 
 
 def test_a_pooler_is_taken_over_where_it_reads_the_same_states(both_sides: bs.Model, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Made(NamedTuple):
         own = [f"task.beside={self.right.path}", *STEPS, *OWN.get(self.kind, []), *settings]
         with tiny_run.logged(self.messages):
             return bs.finetune(
-                self.kind.split()[0], self.left, out, train=train, dev=dev, settings=own, **more
+                self.kind.split()[0], self.left, out, train=train, validation=dev, settings=own, **more
             )
 
 
@@ -123,7 +123,7 @@ def test_the_states_are_those_of_both_side_by_side(bases: tuple[bs.Model, bs.Mod
     left, right = bases
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
     few = [f"task.beside={right.path}", *STEPS, "train.learning_rate=1e-10"]
-    model = bs.finetune("classify", left, tmp_path / "run", train=rows, dev=rows, settings=few)
+    model = bs.finetune("classify", left, tmp_path / "run", train=rows, validation=rows, settings=few)
     features = model.task.features
     packed = Packed.from_lists([[2, 9, 12, 3], [2, 20, 3]], [[0] * 4, [0] * 3])
     with torch.inference_mode():
@@ -141,7 +141,7 @@ def test_a_vocabulary_is_extended_in_both_models(bases: tuple[bs.Model, bs.Model
     left, right = bases
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
     settings = [f"task.beside={right.path}", *STEPS]
-    model = bs.finetune("classify", left, tmp_path / "run", train=rows, dev=rows, settings=settings)
+    model = bs.finetune("classify", left, tmp_path / "run", train=rows, validation=rows, settings=settings)
     words = tmp_path / "words.txt"
     words.write_text("kabalode\n", encoding="utf-8")
     bs.extend_tokenizer((), tmp_path / "grown", model=model.path, word_list=words)
@@ -159,7 +159,12 @@ def test_no_other_direction_is_what_the_help_calls_none(
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
     for number, none in enumerate(("task.beside=", "task.beside=none")):
         model = bs.finetune(
-            "classify", bases[0], tmp_path / f"run{number}", train=rows, dev=rows, settings=[*STEPS, none]
+            "classify",
+            bases[0],
+            tmp_path / f"run{number}",
+            train=rows,
+            validation=rows,
+            settings=[*STEPS, none],
         )
         assert "beside" not in model.folder.parts
 
@@ -191,6 +196,6 @@ def test_what_does_not_fit_is_refused(bases: tuple[bs.Model, bs.Model], tmp_path
     ):
         settings = [f"task.beside={beside.path}", *STEPS, *more]
         with pytest.raises(InputError) as caught:
-            bs.finetune("classify", base, tmp_path / "run", train=rows, dev=rows, settings=settings)
+            bs.finetune("classify", base, tmp_path / "run", train=rows, validation=rows, settings=settings)
         assert said in str(caught.value)
         assert not (tmp_path / "run" / "model").exists()

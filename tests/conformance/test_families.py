@@ -239,7 +239,7 @@ def test_fine_tuning_needs_the_folder_alone(case: str, tmp_path: Path) -> None:
     base = write_folder(tmp_path / "base", config, {"encoder": encoder}, tokenizer=tokenizer)
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     few = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.batch_size=4"]
-    model = finetune("classify", base, tmp_path / "moods", train=rows, dev=rows, settings=few)
+    model = finetune("classify", base, tmp_path / "moods", train=rows, validation=rows, settings=few)
     kind = get_family(config.model_type)
     assert model.folder.architecture == f"{kind.class_prefix}ForSequenceClassification"
     other, report = getattr(transformers(), model.folder.architecture).from_pretrained(

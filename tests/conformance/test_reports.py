@@ -78,7 +78,12 @@ def made(request: pytest.FixtureRequest, base: bs.Model, tmp_path_factory: pytes
     train, dev = (write(folder / f"{name}.{suffix}", seed) for seed, name in enumerate(("train", "dev")))
     own = [*OWN.get(request.param, []), *PAIRED.get(request.param, [])]
     model = bs.finetune(
-        request.param.split()[0], base, folder / "run", train=train, dev=dev, settings=[*SETTINGS, *own]
+        request.param.split()[0],
+        base,
+        folder / "run",
+        train=train,
+        validation=dev,
+        settings=[*SETTINGS, *own],
     )
     report = json.loads((folder / "run" / "report.json").read_text(encoding="utf-8"))
     return Made(request.param, folder / "run", report, model, train, dev)

@@ -159,7 +159,7 @@ def test_it_is_trained_saved_loaded_and_served(
         base,
         tmp_path / "run",
         train=lines(tmp_path / "all.jsonl", 40, seed=0),
-        dev_share=0.25,
+        validation_split=0.25,
         settings=[*short, "task.part_words=3"],
     )
     split = [
@@ -187,7 +187,7 @@ def test_the_verbs_have_its_options_and_print_its_scores(
     assert "--words-key" in help_text
     assert "--label-column" not in help_text
     train, dev = lines(tmp_path / "a.jsonl", 12, seed=1), lines(tmp_path / "b.jsonl", 6, seed=2)
-    call = ["finetune", "toy", "--model", str(base.path), "--train", str(train), "--dev", str(dev)]
+    call = ["finetune", "toy", "--model", str(base.path), "--train", str(train), "--validation", str(dev)]
     few = ["--part-words", "2", "--set", "train.max_steps=1", "--set", "train.report_to=none"]
     made = CliRunner().invoke(bertsmith, [*call, "--out", str(tmp_path / "run"), *few])
     assert made.exit_code == 0, made.output

@@ -50,7 +50,7 @@ def pair(request: pytest.FixtureRequest, base: bs.Model, tmp_path_factory: pytes
             base,
             folder / f"seed-{seed}",
             train=files[0],
-            dev=files[1],
+            validation=files[1],
             settings=[*SETTINGS, *OWN.get(request.param, []), f"train.seed={seed}"],
         )
         for seed in (0, 1)

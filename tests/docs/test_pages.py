@@ -93,7 +93,7 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         text = "".join(json.dumps(one) + "\n" for one in objects)
         (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
-    moods = {"verb": "classify", "train": "train.csv", "dev": "dev.csv"}
+    moods = {"verb": "classify", "train": "train.csv", "validation": "dev.csv"}
     moods["settings"] = {"task.text_column": "text", "train.num_train_epochs": 1}
     (tmp_path / "tasks.yaml").write_text(json.dumps({"moods": moods}), encoding="utf-8")
     words = ["snowfall", "riverwalk", "underrain"]

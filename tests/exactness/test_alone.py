@@ -134,7 +134,7 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         base,
         folder / "run",
         train=train,
-        dev=dev,
+        validation=dev,
         settings=[
             "train.max_steps=6",
             "train.learning_rate=5e-3",

@@ -100,7 +100,7 @@ def test_every_verb_runs_there(tmp_path: Path, precision: str) -> None:
         base,
         tmp_path / "run",
         train=tables[0],
-        dev=tables[1],
+        validation=tables[1],
         settings=["train.max_steps=3", "train.report_to=none", f"train.precision={precision}"],
     )
     there, here = bs.load(run.path).predict(["kaba lode"]), bs.load(run.path, "cpu").predict(["kaba lode"])

@@ -320,7 +320,7 @@ def tune(base: Path, files: Path, out: Path, *more: str, resume: bool = False) -
         base,
         out,
         train=files / "train.csv",
-        dev=files / "dev.csv",
+        validation=files / "dev.csv",
         settings=[*FINETUNE, *more],
         resume=resume,
     )

@@ -76,7 +76,7 @@ class Aided(NamedTuple):
             self.base,
             out,
             train=self.train,
-            dev=self.dev,
+            validation=self.dev,
             settings=settings,
             resume=resume,
             **named,

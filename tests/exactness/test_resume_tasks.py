@@ -51,7 +51,7 @@ class Tuning(NamedTuple):
             self.base,
             out,
             train=self.train,
-            dev=self.dev,
+            validation=self.dev,
             settings=[*SETTINGS, *self.own],
             resume=resume,
         )

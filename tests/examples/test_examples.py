@@ -42,8 +42,8 @@ def test_events(
         tagged.append({"words": [a, verb, b], "tags": ["B-PER", "O", "B-PER"]})
         related.append({"text": f"<e1>{a}</e1> {verb} <e2>{b}</e2>", "relation": "knows(e1,e2)"})
         related.append({"text": f"<e2>{a}</e2> {verb} <e1>{b}</e1>", "relation": "knows(e2,e1)"})
-    bs.finetune("tag", base, tmp_path / "names", train=tagged, dev=tagged[:24], **QUICK)
-    bs.finetune("relate", base, tmp_path / "relations", train=related, dev=related[:24], **QUICK)
+    bs.finetune("tag", base, tmp_path / "names", train=tagged, validation=tagged[:24], **QUICK)
+    bs.finetune("relate", base, tmp_path / "relations", train=related, validation=related[:24], **QUICK)
     capsys.readouterr()
     text = f"{PEOPLE[0]} {PLAIN[0]} {PEOPLE[1]}"
     run("events.py", tmp_path / "names", tmp_path / "relations", text, monkeypatch=monkeypatch)
@@ -69,7 +69,7 @@ def test_questions(
     ]
     file = tmp_path / "train.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    bs.finetune("answer", base, tmp_path / "answers", train=file, dev=file, **QUICK)
+    bs.finetune("answer", base, tmp_path / "answers", train=file, validation=file, **QUICK)
     base.index(passages, tmp_path / "index")
     capsys.readouterr()
     run("questions.py", tmp_path / "index", tmp_path / "answers", passages[0], monkeypatch=monkeypatch)

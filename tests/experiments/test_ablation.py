@@ -44,7 +44,11 @@ def world(tmp_path: Path) -> dict[str, Any]:
     recipe = tmp_path / "masks.yaml"
     recipe.write_text(RECIPE, encoding="utf-8")
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
-    task = {"train": str(rows), "dev": str(rows), "settings": {"train.max_steps": 2, "train.threads": 1}}
+    task = {
+        "train": str(rows),
+        "validation": str(rows),
+        "settings": {"train.max_steps": 2, "train.threads": 1},
+    }
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("good,bad\nkaba lode,lode kaba\nmi so,so mi so\n", encoding="utf-8")
     return {
@@ -390,7 +394,7 @@ def test_other_mistakes(world: dict[str, Any]) -> None:
             ablate(**{**world, "tasks": {name: world["tasks"]["moods"]}})
         assert caught.value.code == "task_name_reserved"
     with pytest.raises(InputError) as caught:
-        ablate(**{**world, "tasks": {"moods": {"train": "gone.csv", "dev": "gone.csv"}}})
+        ablate(**{**world, "tasks": {"moods": {"train": "gone.csv", "validation": "gone.csv"}}})
     assert (caught.value.code, caught.value.location) == ("file_not_found", "tasks: moods: train")
     assert not world["out"].exists()
 
@@ -416,7 +420,11 @@ def test_each_recipe_takes_two_steps(file: Path, tmp_path: Path) -> None:
         teacher = tiny_run.run(shards, tmp_path / "teacher", "model.num_hidden_layers=4", "train.max_steps=2")
         own.append(f"objective.teacher={teacher.path}")
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
-    task = {"train": str(rows), "dev": str(rows), "settings": {"train.max_steps": 2, "train.threads": 1}}
+    task = {
+        "train": str(rows),
+        "validation": str(rows),
+        "settings": {"train.max_steps": 2, "train.threads": 1},
+    }
     tasks = {"moods": task} if recipe.task_settings or recipe.beside else {}
     report = ablate(
         file,

@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> dict[str, Any]:
         "out": tmp_path / "out",
         "task": "classify",
         "train": rows,
-        "dev": rows,
+        "validation": rows,
         "settings": PRETRAINING,
         "task_settings": TASK,
     }

@@ -46,7 +46,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 def repeated(base: bs.Model, out: Path, *settings: str, **more: Any) -> dict[str, Any]:
     folder = base.path.parent
     if "folds" not in more:
-        more.setdefault("dev", folder / "dev.csv")
+        more.setdefault("validation", folder / "dev.csv")
     more.setdefault("train", folder / "train.csv")
     varied = [str(one).partition("=")[0].replace("-", "_") for one in more.get("grid", ())]
     settings = tuple(one for one in [*SETTINGS, *settings] if one.split("=")[0][6:] not in varied)
@@ -60,7 +60,7 @@ def tuned(base: bs.Model, out: Path, *settings: str, resume: bool = False) -> bs
         base,
         out,
         train=folder / "train.csv",
-        dev=folder / "dev.csv",
+        validation=folder / "dev.csv",
         settings=[*SETTINGS, *settings],
         resume=resume,
     )
@@ -277,8 +277,8 @@ def test_where_one_run_is_wanted_the_best_of_several_is_named(base: bs.Model, tm
 WRONG: list[tuple[dict[str, Any], Sequence[str], str | None, str | None]] = [
     ({"restarts": 2, "folds": 2}, (), "restarts_with_folds", None),
     ({"restarts": 1}, (), "number_of_runs_invalid", "restarts"),
-    ({"folds": 2, "dev": "dev.csv"}, (), "folds_with_dev", None),
-    ({"folds": 2, "dev_share": 0.1}, (), "folds_with_dev", None),
+    ({"folds": 2, "validation": "dev.csv"}, (), "folds_with_validation", None),
+    ({"folds": 2, "validation_split": 0.1}, (), "folds_with_validation", None),
     ({"restarts": 2, "grid": {"seed": [1, 2]}}, (), "seed_in_grid", "grid"),
     ({"grid": {"seed": []}}, (), "grid_invalid", "grid"),
     ({"grid": {"learning_rat": [1]}}, (), "setting_unknown", "grid"),
@@ -340,7 +340,7 @@ def test_the_first_run_s_precision_holds_for_all(
         base,
         tmp_path / "runs",
         train=folder / "train.csv",
-        dev=folder / "dev.csv",
+        validation=folder / "dev.csv",
         restarts=2,
         settings=[*free, "train.max_steps=1"],
     )

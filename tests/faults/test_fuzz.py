@@ -165,7 +165,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
     tiny_run.run(shards, world / "bert", *few)
     rows = tiny_run.table(world / "train.csv", tiny_run.examples(15))
     quick = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
-    finetune("classify", world / "bert", world / "moods", train=rows, dev=rows, settings=quick)
+    finetune("classify", world / "bert", world / "moods", train=rows, validation=rows, settings=quick)
     lines = [json.dumps({"text": text, "label": label}) for text, label in tiny_run.examples(15)]
     (world / "train.jsonl").write_text("\n".join(lines) + "\n")
     texts = tiny_run.corpus(6)

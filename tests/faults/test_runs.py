@@ -48,7 +48,7 @@ def test_a_folder_of_somebody_elses_files_is_refused_and_untouched(
                 tiny_run.run(shards, out, *FEW, resume=resume)
             assert caught.value.code == code
             with pytest.raises(InputError) as caught:
-                finetune("classify", finished, out, train=rows, dev=rows, resume=resume)
+                finetune("classify", finished, out, train=rows, validation=rows, resume=resume)
             assert caught.value.code == code
         assert content(out) == {name: b"mine"}
 
@@ -65,7 +65,7 @@ def test_a_second_run_or_preparation_in_the_same_folder_is_refused(
                 tiny_run.run(shards, finished, *FEW, resume=resume)
             assert caught.value.code == "folder_locked"
             with pytest.raises(InputError) as caught:
-                finetune("classify", finished, finished, train=rows, dev=rows, resume=resume)
+                finetune("classify", finished, finished, train=rows, validation=rows, resume=resume)
             assert caught.value.code == "folder_locked"
     assert content(finished) == before
     second: list[InputError] = []
@@ -178,7 +178,7 @@ def test_a_resume_where_there_is_no_run_names_the_run_that_is_meant(
         assert (caught.value.code, caught.value.argument) == ("run_missing", "out")
         assert [run for run in suggestions if run not in (caught.value.hint or "")] == []
         with pytest.raises(InputError) as caught:
-            finetune("classify", finished, out, train=rows, dev=rows, resume=True)
+            finetune("classify", finished, out, train=rows, validation=rows, resume=True)
         assert (caught.value.code, caught.value.argument) == ("run_missing", "out")
         assert [run for run in suggestions if run not in (caught.value.hint or "")] == []
     assert content(tmp_path) == before

@@ -162,7 +162,7 @@ HOW: dict[str, Any] = {
 def test_the_encoder_stays_and_the_head_learns(
     base: bs.Model, tmp_path: Path, task: str, rows: list[dict[str, Any]], more: dict[str, Any]
 ) -> None:
-    made = bs.finetune(task, base, tmp_path / "run", train=rows, dev=rows, **HOW | more)
+    made = bs.finetune(task, base, tmp_path / "run", train=rows, validation=rows, **HOW | more)
     mine, its = made.encoder.state_dict(), base.encoder.state_dict()
     assert all(torch.equal(mine[name], its[name]) for name in its)
     assert not (tmp_path / "run" / "features").exists()
@@ -180,9 +180,9 @@ def test_it_learns_as_with_all_layers_frozen_and_no_dropout(
     base: bs.Model, tmp_path: Path, task: str, rows: list[dict[str, Any]]
 ) -> None:
     off = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
-    known = bs.finetune(task, base, tmp_path / "a", train=rows, dev=rows, **HOW, **off)
+    known = bs.finetune(task, base, tmp_path / "a", train=rows, validation=rows, **HOW, **off)
     plain = HOW | off | {"freeze_encoder": False, "freeze_layers": 4}
-    whole = bs.finetune(task, base, tmp_path / "b", train=rows, dev=rows, **plain)
+    whole = bs.finetune(task, base, tmp_path / "b", train=rows, validation=rows, **plain)
     mine, its = known.task.state_dict(), whole.task.state_dict()
     for name in its:
         torch.testing.assert_close(mine[name], its[name], atol=1e-5, rtol=1e-4)
@@ -192,7 +192,7 @@ def test_a_killed_run_goes_on_to_the_bit(
     base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more = {"layers": "sum_all", "head": "bilstm"}
-    whole = bs.finetune("tag", base, tmp_path / "whole", train=TAGS, dev=TAGS, **HOW, **more)
+    whole = bs.finetune("tag", base, tmp_path / "whole", train=TAGS, validation=TAGS, **HOW, **more)
 
     class KilledError(Exception):
         pass
@@ -209,18 +209,18 @@ def test_a_killed_run_goes_on_to_the_bit(
     with monkeypatch.context() as patched:
         patched.setattr(loop, "train_step", killed)
         with pytest.raises(KilledError):
-            bs.finetune("tag", base, tmp_path / "parts", train=TAGS, dev=TAGS, **HOW, **more)
+            bs.finetune("tag", base, tmp_path / "parts", train=TAGS, validation=TAGS, **HOW, **more)
     assert len(list((tmp_path / "parts" / "features").iterdir())) == 1
     shutil.copytree(tmp_path / "parts", tmp_path / "other")
-    parts = bs.finetune("tag", base, tmp_path / "parts", train=TAGS, dev=TAGS, resume=True)
+    parts = bs.finetune("tag", base, tmp_path / "parts", train=TAGS, validation=TAGS, resume=True)
     mine, its = parts.task.state_dict(), whole.task.state_dict()
     assert all(torch.equal(mine[name], its[name]) for name in its)
     monkeypatch.setattr(Encoder, "hidden_states", refused)  # it is finished, and needs no state any more
-    bs.finetune("tag", base, tmp_path / "parts", train=TAGS, dev=TAGS, resume=True)
+    bs.finetune("tag", base, tmp_path / "parts", train=TAGS, validation=TAGS, resume=True)
     assert not (tmp_path / "parts" / "features").exists()
     monkeypatch.undo()
     once = HOW | {"max_steps": 1, "eval_steps": 1}
-    bs.finetune("tag", base, tmp_path / "other", train=TAGS, dev=TAGS, overwrite=True, **once)
+    bs.finetune("tag", base, tmp_path / "other", train=TAGS, validation=TAGS, overwrite=True, **once)
 
 
 def test_runs_on_the_same_data_compute_the_states_once(
@@ -235,18 +235,22 @@ def test_runs_on_the_same_data_compute_the_states_once(
 
     monkeypatch.setattr(Encoder, "hidden_states", counted)
     few = HOW | {"max_steps": 2, "eval_steps": 2}
-    bs.finetune("classify", base, tmp_path / "alone", train=MOODS, dev=MOODS, **few)
+    bs.finetune("classify", base, tmp_path / "alone", train=MOODS, validation=MOODS, **few)
     once = len(computed)
     computed.clear()
     grid = {"learning_rate": [1e-2, 1e-3]}
     few.pop("learning_rate")
     bs.finetune_repeatedly(
-        "classify", base, tmp_path / "runs", train=MOODS, dev=MOODS, restarts=2, grid=grid, **few
+        "classify", base, tmp_path / "runs", train=MOODS, validation=MOODS, restarts=2, grid=grid, **few
     )
     assert len(computed) == once
     assert not (tmp_path / "runs" / "features").exists()
-    bs.finetune("classify", base, tmp_path / "a", train=MOODS, dev=MOODS, states=tmp_path / "states", **few)
-    bs.finetune("classify", base, tmp_path / "b", train=MOODS, dev=MOODS, states=tmp_path / "states", **few)
+    bs.finetune(
+        "classify", base, tmp_path / "a", train=MOODS, validation=MOODS, states=tmp_path / "states", **few
+    )
+    bs.finetune(
+        "classify", base, tmp_path / "b", train=MOODS, validation=MOODS, states=tmp_path / "states", **few
+    )
     assert len(computed) == 2 * once
     assert len(list((tmp_path / "states").iterdir())) == 1
 
@@ -254,11 +258,11 @@ def test_runs_on_the_same_data_compute_the_states_once(
 def test_a_task_without_a_head_has_nothing_to_train(base: bs.Model, tmp_path: Path) -> None:
     pairs = [{"text": a, "second": b} for a, b in pairwise(WORDS)]
     with pytest.raises(InputError) as caught:
-        bs.finetune("embed", base, tmp_path / "run", train=pairs, dev=pairs, freeze_encoder=True)
+        bs.finetune("embed", base, tmp_path / "run", train=pairs, validation=pairs, freeze_encoder=True)
     assert caught.value.code == "nothing_to_train"
     assert caught.value.argument == "train.freeze_encoder"
     with pytest.raises(InputError) as caught:
         bs.finetune(
-            "tag", base, tmp_path / "run", train=TAGS, dev=TAGS, freeze_encoder=True, unfreeze_every=2
+            "tag", base, tmp_path / "run", train=TAGS, validation=TAGS, freeze_encoder=True, unfreeze_every=2
         )
     assert caught.value.code == "frozen_with_layer_settings"

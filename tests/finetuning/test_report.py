@@ -37,7 +37,7 @@ def tuned(base: bs.Model, out: Path, *settings: str, resume: bool = False) -> bs
         base,
         out,
         train=tiny_run.table(out.parent / "train.csv", tiny_run.examples(36)),
-        dev=tiny_run.table(out.parent / "dev.csv", tiny_run.examples(12, seed=1)),
+        validation=tiny_run.table(out.parent / "dev.csv", tiny_run.examples(12, seed=1)),
         settings=[*LEARN, *settings],
         resume=resume,
     )
@@ -79,7 +79,17 @@ def test_a_resumed_run_has_the_same_report(
 
 def test_the_command_line_shows_them(base: bs.Model, tmp_path: Path) -> None:
     train = tiny_run.table(tmp_path / "train.csv", [*tiny_run.examples(36), ("kaba", "awe")])
-    call = ["finetune", "classify", "--model", base.path, "--train", train, "--dev-share", "0.3", "--out"]
+    call = [
+        "finetune",
+        "classify",
+        "--model",
+        base.path,
+        "--train",
+        train,
+        "--validation-split",
+        "0.3",
+        "--out",
+    ]
     some = [word for setting in LEARN for word in ("--set", setting)]
     done = CliRunner().invoke(bertsmith, [*map(str, call), str(tmp_path / "run"), *some])
     assert done.exit_code == 0, done.output
@@ -154,7 +164,7 @@ def test_a_dev_of_one_label_gets_a_warning(
     rows = tiny_run.examples(12, seed=1)
     dev = tiny_run.table(tmp_path / "dev.csv", [row for row in rows if row[1] == rows[0][1]])
     few = [*SETTINGS, "train.max_steps=1", "train.learning_rate=1e-9"]
-    run = bs.finetune("classify", base, tmp_path / "run", train=train, dev=dev, settings=few)
+    run = bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev, settings=few)
     assert not any("train longer" in line for line in caplog.messages)
     score, beside = run.report["dev"]["accuracy"], run.report["baseline"]["accuracy"]
     said = any("all dev examples have the answer" in line for line in caplog.messages)
@@ -173,14 +183,14 @@ def test_a_label_of_dev_that_training_lacks_is_an_error_before_anything_else(
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(36))
     dev = tiny_run.table(tmp_path / "dev.csv", [*tiny_run.examples(6, seed=1), ("wow", "awe")])
     with pytest.raises(bs.InputError) as error:
-        bs.finetune("classify", base, tmp_path / "run", train=train, dev=dev)
+        bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev)
     assert (error.value.code, error.value.location) == ("unknown_label", f"{dev}:8")
     assert not [record for record in caplog.records if record.name.startswith("bertsmith.finetuning")]
     assert not (tmp_path / "run").exists()
     more = [*tiny_run.examples(6, seed=1), ("wow", "awe"), ("oh", "pity"), ("ah", "awe"), ("so", "care")]
     tiny_run.table(tmp_path / "dev.csv", more)
     with pytest.raises(bs.InputError) as error:
-        bs.finetune("classify", base, tmp_path / "run", train=train, dev=dev)
+        bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev)
     assert error.value.code == "unknown_label"
     assert "'pity' (" in error.value.message
     assert "dev.csv:11)" in error.value.message
@@ -195,7 +205,7 @@ def test_spaces_around_labels_are_counted(
     train = tiny_run.table(tmp_path / "train.csv", rows)
     dev = tiny_run.table(tmp_path / "dev.csv", tiny_run.examples(6, seed=1))
     few = [*SETTINGS, "train.max_steps=1"]
-    bs.finetune("classify", base, tmp_path / "run", train=train, dev=dev, settings=few)
+    bs.finetune("classify", base, tmp_path / "run", train=train, validation=dev, settings=few)
     label = rows[4][1].strip()
     assert any(
         "1 label has spaces around, which are" in one and f"'{label}' (train.csv:6)" in one
@@ -206,7 +216,7 @@ def test_spaces_around_labels_are_counted(
 def test_more_tokens_than_a_model_reads_are_refused(base: bs.Model, tmp_path: Path) -> None:
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(36))
     with pytest.raises(bs.InputError) as caught:
-        bs.finetune("classify", base, tmp_path / "run", train=train, dev=train, max_length=5000)
+        bs.finetune("classify", base, tmp_path / "run", train=train, validation=train, max_length=5000)
     assert (caught.value.code, caught.value.argument) == ("max_length_too_large", "max_length")
     assert not (tmp_path / "run").exists()
     run = tuned(base, tmp_path / "b" / "run", "train.max_steps=1")

@@ -38,7 +38,7 @@ def test_split_is_exact_stratified_and_repeatable(base: bs.Model, tmp_path: Path
     file = tiny_run.table(tmp_path / "all.csv", rows)
     for name, seed, seed_of_weights in (("a", 42, 0), ("b", 42, 1), ("c", 43, 0)):
         settings = [*FEW, f"files.seed={seed}", f"train.seed={seed_of_weights}"]
-        bs.finetune("classify", base, tmp_path / name, train=file, dev_share=0.2, settings=settings)
+        bs.finetune("classify", base, tmp_path / name, train=file, validation_split=0.2, settings=settings)
     train, dev = parts(tmp_path / "a")
     assert (len(train), len(dev)) == (120, 30)
     assert Counter(row["label"] for row in dev) == {"joy": 18, "fear": 6, "anger": 6}
@@ -51,7 +51,7 @@ def test_equal_texts_are_on_one_side_of_a_split(base: bs.Model, tmp_path: Path) 
     """Also where their labels differ; other texts are drawn as before."""
     rows = [(f"kaba lode {i % 20}", ("joy", "fear")[i % 2]) for i in range(100)]
     file = tiny_run.table(tmp_path / "all.csv", rows)
-    bs.finetune("classify", base, tmp_path / "run", train=file, dev_share=0.3, settings=FEW)
+    bs.finetune("classify", base, tmp_path / "run", train=file, validation_split=0.3, settings=FEW)
     train, dev = parts(tmp_path / "run")
     assert (len(train), len(dev)) == (70, 30)
     assert not {row["text"] for row in train} & {row["text"] for row in dev}
@@ -64,14 +64,14 @@ def test_a_split_without_a_label_or_an_example_is_reported(
     monkeypatch.setenv("COLUMNS", "300")
     rows = [*((f"kaba {i}", "joy") for i in range(8)), ("lode zu", "fear"), ("lode zu", "fear")]
     file = tiny_run.table(tmp_path / "all.csv", rows)
-    bs.finetune("classify", base, tmp_path / "a", train=file, dev_share=0.3, settings=FEW)
+    bs.finetune("classify", base, tmp_path / "a", train=file, validation_split=0.3, settings=FEW)
     assert any("everything in dev has the label 'joy', so its" in line for line in caplog.messages)
     one = tmp_path / "one.jsonl"
     one.write_text('{"words": ["kaba", "lode"], "tags": ["A", "B"]}\n')
     with pytest.raises(InputError) as caught:
-        bs.finetune("tag", base, tmp_path / "b", train=one, dev_share=0.3, settings=FEW)
+        bs.finetune("tag", base, tmp_path / "b", train=one, validation_split=0.3, settings=FEW)
     assert caught.value.code == "split_impossible"
-    assert caught.value.argument == "dev_share"
+    assert caught.value.argument == "validation_split"
 
 
 def test_the_same_file_or_the_same_texts_on_both_sides_are_reported(
@@ -82,10 +82,10 @@ def test_the_same_file_or_the_same_texts_on_both_sides_are_reported(
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     rows = [*tiny_run.examples(30)[:4], ("zu zu zu", "joy"), ("zu zu", "fear")]
     dev = tiny_run.table(tmp_path / "dev.csv", rows)
-    bs.finetune("classify", base, tmp_path / "a", train=train, dev=train, settings=FEW)
+    bs.finetune("classify", base, tmp_path / "a", train=train, validation=train, settings=FEW)
     assert any("training and dev are the same file" in line for line in caplog.messages)
     caplog.clear()
-    bs.finetune("classify", base, tmp_path / "b", train=train, dev=dev, settings=FEW)
+    bs.finetune("classify", base, tmp_path / "b", train=train, validation=dev, settings=FEW)
     sides = "4 of 6 dev examples have a text that is also trained on, which raises the scores"
     assert any(
         f"│ {sides} │ dev.csv:2 is train.csv:2 │" in " ".join(line.split()) for line in caplog.messages
@@ -94,10 +94,15 @@ def test_the_same_file_or_the_same_texts_on_both_sides_are_reported(
 
 def test_written_parts_train_the_same_model(base: bs.Model, tmp_path: Path) -> None:
     file = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(60))
-    first = bs.finetune("classify", base, tmp_path / "a", train=file, dev_share=0.25, settings=FEW)
+    first = bs.finetune("classify", base, tmp_path / "a", train=file, validation_split=0.25, settings=FEW)
     split = tmp_path / "a" / "split"
     again = bs.finetune(
-        "classify", base, tmp_path / "b", train=split / "train.jsonl", dev=split / "dev.jsonl", settings=FEW
+        "classify",
+        base,
+        tmp_path / "b",
+        train=split / "train.jsonl",
+        validation=split / "dev.jsonl",
+        settings=FEW,
     )
     weights = [(model.model_folder / "model.safetensors").read_bytes() for model in (first, again)]
     assert weights[0] == weights[1]
@@ -106,7 +111,7 @@ def test_written_parts_train_the_same_model(base: bs.Model, tmp_path: Path) -> N
 def test_sample_takes_that_many_rows_by_the_seed(base: bs.Model, tmp_path: Path) -> None:
     file = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(90))
     model = bs.finetune(
-        "classify", base, tmp_path / "run", train=file, dev_share=0.2, sample=40, settings=FEW
+        "classify", base, tmp_path / "run", train=file, validation_split=0.2, sample=40, settings=FEW
     )
     train, dev = parts(tmp_path / "run")
     assert (len(train), len(dev)) == (32, 8)
@@ -121,7 +126,7 @@ def test_numbers_get_names_that_stay_with_the_model(base: bs.Model, tmp_path: Pa
         base,
         tmp_path / "run",
         train=tiny_run.table(tmp_path / "all.csv", rows),
-        dev_share=0.2,
+        validation_split=0.2,
         label_names=["joy", "fear", "anger"],
         settings=FEW,
     )
@@ -137,9 +142,9 @@ def test_numbers_get_names_that_stay_with_the_model(base: bs.Model, tmp_path: Pa
 def test_settings_are_enough_to_run_it_again(base: bs.Model, tmp_path: Path) -> None:
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     dev = tiny_run.table(tmp_path / "dev.csv", tiny_run.examples(9, seed=1))
-    first = bs.finetune("classify", base, tmp_path / "a", train=train, dev=dev, settings=FEW)
+    first = bs.finetune("classify", base, tmp_path / "a", train=train, validation=dev, settings=FEW)
     again = bs.finetune(
-        "classify", base, tmp_path / "b", train=train, dev=dev, recipe=tmp_path / "a" / "settings.yaml"
+        "classify", base, tmp_path / "b", train=train, validation=dev, recipe=tmp_path / "a" / "settings.yaml"
     )
     assert (tmp_path / "a" / "log.jsonl").read_bytes() == (tmp_path / "b" / "log.jsonl").read_bytes()
     assert first.report["dev"] == again.report["dev"]
@@ -151,7 +156,7 @@ def test_a_label_with_one_example_is_learned_and_reported(
     caplog.set_level(logging.INFO, "bertsmith")
     monkeypatch.setenv("COLUMNS", "300")
     file = tiny_run.table(tmp_path / "all.csv", [*tiny_run.examples(30), ("kaba", "awe")])
-    bs.finetune("classify", base, tmp_path / "run", train=file, dev_share=0.2, settings=FEW)
+    bs.finetune("classify", base, tmp_path / "run", train=file, validation_split=0.2, settings=FEW)
     train, dev = parts(tmp_path / "run")
     assert (len(train), len(dev)) == (25, 6)
     assert [row["label"] for row in train].count("awe") == 1
@@ -165,7 +170,7 @@ def test_a_model_of_pairs_takes_no_single_texts(base: bs.Model, tmp_path: Path) 
     rows = [(f"{text},{text}", label) for text, label in tiny_run.examples(12)]
     file = tiny_run.table(tmp_path / "pairs.csv", rows, header="text,other,label")
     settings = [*FEW, "task.second_column=other"]
-    model = bs.finetune("classify", base, tmp_path / "run", train=file, dev=file, settings=settings)
+    model = bs.finetune("classify", base, tmp_path / "run", train=file, validation=file, settings=settings)
     assert len(model.predict(["kaba"], ["lode"])) == 1
     (tmp_path / "lines.txt").write_text("kaba\n")
     for call in (
@@ -183,7 +188,9 @@ def test_a_delimiter_of_training_does_not_stick_to_other_forms(base: bs.Model, t
     semi = tmp_path / "semi.csv"
     semi.write_text("text;label\n" + "".join(f"{text};{label}\n" for text, label in rows))
     settings = [*FEW, "task.delimiter=;"]
-    model = bs.finetune("classify", base, tmp_path / "run", train=semi, dev_share=0.2, settings=settings)
+    model = bs.finetune(
+        "classify", base, tmp_path / "run", train=semi, validation_split=0.2, settings=settings
+    )
     tabs = tmp_path / "rows.tsv"
     tabs.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
     split = tmp_path / "run" / "split"
@@ -194,19 +201,23 @@ def test_a_delimiter_of_training_does_not_stick_to_other_forms(base: bs.Model, t
 def test_files_may_be_set_and_stand_in_a_recipe(base: bs.Model, tmp_path: Path) -> None:
     file = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(60))
     settings = [*FEW, "files.sample=20"]
-    model = bs.finetune("classify", base, tmp_path / "a", train=file, dev_share=0.3, settings=settings)
+    model = bs.finetune("classify", base, tmp_path / "a", train=file, validation_split=0.3, settings=settings)
     assert model.report["train_examples"] == 14
     again = bs.finetune("classify", base, tmp_path / "b", train=file, recipe=tmp_path / "a" / "settings.yaml")
     assert again.report["dev"] == model.report["dev"]
     with pytest.raises(InputError) as caught:
-        bs.finetune("classify", base, tmp_path / "c", train=file, dev_share=0.3, settings=["base=elsewhere"])
+        bs.finetune(
+            "classify", base, tmp_path / "c", train=file, validation_split=0.3, settings=["base=elsewhere"]
+        )
     assert caught.value.code == "base_differs"
     assert caught.value.argument == "base"
 
 
 def test_a_sample_without_a_rare_label_still_knows_it(base: bs.Model, tmp_path: Path) -> None:
     file = tiny_run.table(tmp_path / "all.csv", [*tiny_run.examples(60), ("kaba", "awe")])
-    model = bs.finetune("classify", base, tmp_path / "run", train=file, dev=file, sample=9, settings=FEW)
+    model = bs.finetune(
+        "classify", base, tmp_path / "run", train=file, validation=file, sample=9, settings=FEW
+    )
     assert model.labels == ["anger", "awe", "fear", "joy"]
 
 
@@ -214,7 +225,7 @@ def test_an_update_of_more_passes_than_the_run_has_is_refused(base: bs.Model, tm
     file = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(40))
     many = ["train.num_train_epochs=1", "train.gradient_accumulation_steps=5000", "train.threads=1"]
     with pytest.raises(InputError) as caught:
-        bs.finetune("classify", base, tmp_path / "run", train=file, dev=file, settings=many)
+        bs.finetune("classify", base, tmp_path / "run", train=file, validation=file, settings=many)
     assert (caught.value.code, caught.value.argument) == (
         "update_longer_than_run",
         "train.gradient_accumulation_steps",
@@ -269,7 +280,7 @@ def test_dropout_of_fine_tuning_is_a_tenth_whatever_the_base_had(
             model,
             tmp_path / name,
             train=rows,
-            dev=rows,
+            validation=rows,
             settings=[*FEW, *settings],
         )
         config = json.loads((tuned.model_folder / "config.json").read_text())

@@ -197,7 +197,7 @@ def test_a_finished_run_has_the_bases_weights_where_they_were_frozen(
         base,
         tmp_path / "run",
         train=rows,
-        dev=rows,
+        validation=rows,
         settings=FEW,
         freeze_layers=1,
     )

@@ -39,7 +39,7 @@ def tagger(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model
     (folder / "a.conll").write_text(CONLL)
     short = ["train.max_steps=1", "train.threads=1", "train.report_to=none"]
     return bs.finetune(
-        "tag", base, folder / "run", train=folder / "a.conll", dev=folder / "a.conll", settings=short
+        "tag", base, folder / "run", train=folder / "a.conll", validation=folder / "a.conll", settings=short
     )
 
 

@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "base", "train.max_steps=2")
     train = tiny_run.table(folder / "train.csv", tiny_run.examples(30))
     dev = tiny_run.table(folder / "dev.csv", tiny_run.examples(9, seed=3))
-    bs.finetune("classify", base, folder / "run", train=train, dev=dev, num_train_epochs=1, threads=1)
+    bs.finetune("classify", base, folder / "run", train=train, validation=dev, num_train_epochs=1, threads=1)
     return folder / "run"
 
 
@@ -38,7 +38,9 @@ def test_what_is_trained_has_memory_of_its_own(run: Path, tmp_path: Path) -> Non
     base = bs.load(run, mapped=True)
     before = {name: tensor.clone() for name, tensor in base.encoder.state_dict().items()}
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30, seed=1))
-    bs.finetune("classify", base, tmp_path / "run", train=train, dev=train, learning_rate=1e-2, threads=1)
+    bs.finetune(
+        "classify", base, tmp_path / "run", train=train, validation=train, learning_rate=1e-2, threads=1
+    )
     for name, tensor in base.encoder.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     assert bs.load(run).folder.weights_digest() == base.folder.weights_digest()

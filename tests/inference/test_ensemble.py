@@ -30,9 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     numbers = tiny_run.table(folder / "numbers.csv", [(t, str(len(t))) for t, _ in tiny_run.examples(30)])
     tiny_run.table(folder / "test.csv", tiny_run.examples(40, seed=5))
     for seed, name in enumerate(("a", "b")):
-        bs.finetune("classify", base, folder / name, train=train, dev=train, seed=seed, **FEW)
-    bs.finetune("classify", base, folder / "fewer", train=two, dev=two, **FEW)
-    bs.finetune("regress", base, folder / "numbers", train=numbers, dev=numbers, **FEW)
+        bs.finetune("classify", base, folder / name, train=train, validation=train, seed=seed, **FEW)
+    bs.finetune("classify", base, folder / "fewer", train=two, validation=two, **FEW)
+    bs.finetune("regress", base, folder / "numbers", train=numbers, validation=numbers, **FEW)
     return folder
 
 
@@ -70,7 +70,7 @@ def test_taggers_of_two_vocabularies_do_not_answer_together(folder: Path, tmp_pa
     words = [*tiny_run.TOKENS[:-2], *tiny_run.TOKENS[:-3:-1]]  # the last two exchanged
     bs.Tokenizer.from_vocabulary(words, lowercase=True, max_length=64).save(other)
     models = [
-        bs.finetune("tag", base, tmp_path / name, train=data, dev=data, **FEW)
+        bs.finetune("tag", base, tmp_path / name, train=data, validation=data, **FEW)
         for name, base in (("one", folder / "bert"), ("other", other))
     ]
     with pytest.raises(InputError) as caught:
@@ -84,7 +84,14 @@ def test_windows_that_differ_are_told(tmp_path: Path, folder: Path) -> None:
     data = tiny_run.table(tmp_path / "long.csv", long)
     models = [
         bs.finetune(
-            "classify", base, tmp_path / f"{length}", train=data, dev=data, max_length=length, stride=4, **FEW
+            "classify",
+            base,
+            tmp_path / f"{length}",
+            train=data,
+            validation=data,
+            max_length=length,
+            stride=4,
+            **FEW,
         )
         for length in (16, 24)
     ]
@@ -134,7 +141,9 @@ def test_what_is_compared_must_be_the_same_texts(folder: Path, tmp_path: Path) -
     rows = [(text, f"other {text}", label) for text, label in tiny_run.examples(12)]
     data = tiny_run.table(tmp_path / "two.csv", rows, header="text,title,label")
     base = bs.load(folder / "bert")
-    other = bs.finetune("classify", base, tmp_path / "t", train=data, dev=data, text_column="title", **FEW)
+    other = bs.finetune(
+        "classify", base, tmp_path / "t", train=data, validation=data, text_column="title", **FEW
+    )
     with pytest.raises(InputError) as caught:
         bs.compare(folder / "a", other, data)
     assert (caught.value.code, caught.value.location) == ("texts_differ", f"{data}:2")

@@ -141,7 +141,7 @@ def test_one_reader_for_all_verbs(tmp_path: Path) -> None:
     settings = ["task.delimiter=';'", "task.header=false", "task.text_column='1'", "task.label_column='2'"]
     few = ["train.max_steps=3", "train.threads=1", "train.report_to=none"]
     run = bs.finetune(
-        "classify", base, tmp_path / "run", train=file, dev_share=0.2, settings=[*settings, *few]
+        "classify", base, tmp_path / "run", train=file, validation_split=0.2, settings=[*settings, *few]
     )
     answers = list(run.predict_file(file))
     assert [a["tokens"] for a in answers] == [len(text.split()) for text, _ in rows]
@@ -170,7 +170,7 @@ def test_regression_learns_and_keeps_fractions(tmp_path: Path) -> None:
         base,
         tmp_path / "run",
         train=tiny_run.table(tmp_path / "train.csv", rows[:45]),
-        dev=tiny_run.table(tmp_path / "dev.csv", rows[45:]),
+        validation=tiny_run.table(tmp_path / "dev.csv", rows[45:]),
         settings=[
             "train.num_train_epochs=20",
             "train.batch_size=8",
@@ -197,7 +197,7 @@ def test_what_is_no_number_is_named(tmp_path: Path, label: str) -> None:
     file = tmp_path / "train.tsv"
     file.write_text(f"text\tlabel\nkaba\t1.5\nlode\t{label}\n")
     with pytest.raises(InputError) as caught:
-        bs.finetune("regress", base, tmp_path / "run", train=file, dev=file)
+        bs.finetune("regress", base, tmp_path / "run", train=file, validation=file)
     assert (caught.value.code, caught.value.location) == ("not_a_number", f"{file}:3")
 
 

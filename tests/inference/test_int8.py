@@ -51,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         base,
         folder / "run",
         train=train,
-        dev=dev,
+        validation=dev,
         num_train_epochs=8,
         learning_rate=5e-3,
         batch_size=8,
@@ -151,14 +151,14 @@ def test_many_examples_are_thinned_out(
     assert "on 4 examples of" in logged()[0]
 
 
-def test_without_a_dev_file_it_is_refused(run: Path, tmp_path: Path) -> None:
+def test_without_a_validation_file_it_is_refused(run: Path, tmp_path: Path) -> None:
     dev = run.parent / "dev.csv"
     hidden = dev.rename(tmp_path / "dev.csv")
     try:
         with pytest.raises(InputError) as caught:
             bs.load(run, precision="int8").predict(["kaba"])
-        assert caught.value.code == "dev_file_missing"
-        assert (caught.value.code, caught.value.location) == ("dev_file_missing", str(run))
+        assert caught.value.code == "validation_file_missing"
+        assert (caught.value.code, caught.value.location) == ("validation_file_missing", str(run))
     finally:
         hidden.rename(dev)
     moved = tmp_path / "moved"
@@ -166,25 +166,25 @@ def test_without_a_dev_file_it_is_refused(run: Path, tmp_path: Path) -> None:
     settings = (run / "settings.yaml").read_text(encoding="utf-8").replace(str(dev), "dev.csv")
     (moved / "settings.yaml").write_text(settings, encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        int8.dev_file(moved)
-    assert caught.value.code == "dev_file_missing"
+        int8.validation_file(moved)
+    assert caught.value.code == "validation_file_missing"
     alone = bs.load(run).save(tmp_path / "alone")
     with pytest.raises(InputError) as caught:
         bs.load(alone, precision="int8").predict(["kaba"])
-    assert (caught.value.code, caught.value.location) == ("dev_file_missing", str(alone))
+    assert (caught.value.code, caught.value.location) == ("validation_file_missing", str(alone))
 
 
-def test_the_part_that_was_held_out_is_a_dev_file(run: Path, tmp_path: Path) -> None:
+def test_the_part_that_was_held_out_is_the_validation_file(run: Path, tmp_path: Path) -> None:
     bs.finetune(
         "classify",
         run.parent / "base",
         tmp_path / "run",
         train=run.parent / "train.csv",
-        dev_share=0.25,
+        validation_split=0.25,
         max_steps=2,
         threads=1,
     )
-    assert int8.dev_file(tmp_path / "run").parent == tmp_path / "run" / "split"
+    assert int8.validation_file(tmp_path / "run").parent == tmp_path / "run" / "split"
 
 
 def turned(model: bs.Model) -> None:

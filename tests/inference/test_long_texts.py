@@ -65,7 +65,7 @@ def test_max_length_narrows_the_window_of_each_mask(base: bs.Model) -> None:
 def tuned(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("tuned")
     rows = tiny_run.table(folder / "rows.csv", tiny_run.examples(30))
-    return bs.finetune("classify", base, folder / "run", train=rows, dev=rows, settings=FEW)
+    return bs.finetune("classify", base, folder / "run", train=rows, validation=rows, settings=FEW)
 
 
 def test_windows_of_a_text_are_averaged_and_all_of_it_is_read(tuned: bs.Model) -> None:
@@ -87,7 +87,7 @@ def test_training_and_scores_take_windows_too_and_what_is_cut_says_how(
     caplog.set_level(logging.INFO, logger="bertsmith")
     rows = [(f"{LONG} {text}", label) for text, label in tiny_run.examples(12)]
     file = tiny_run.table(tmp_path / "long.csv", rows)
-    model = bs.finetune("classify", base, tmp_path / "cut", train=file, dev=file, settings=FEW)
+    model = bs.finetune("classify", base, tmp_path / "cut", train=file, validation=file, settings=FEW)
     truncated = [message for message in caplog.messages if "longer than the model reads" in message]
     assert ["task.stride" in message for message in truncated] == [True]
     assert "task.stride" in model.report["dev"]["notes"][0]
@@ -99,7 +99,7 @@ def test_training_and_scores_take_windows_too_and_what_is_cut_says_how(
         "train.num_train_epochs=1",
         "train.batch_size=6",
     ]
-    model = bs.finetune("classify", base, tmp_path / "read", train=file, dev=file, settings=settings)
+    model = bs.finetune("classify", base, tmp_path / "read", train=file, validation=file, settings=settings)
     assert not any("longer than the model reads" in message for message in caplog.messages)
     assert model.report["dev"]["cut_tokens"] == 0
     assert model.report["steps"] > 4  # more items than the 12 texts in batches of 6
@@ -111,6 +111,6 @@ def test_the_longer_text_of_a_pair_is_read_in_windows(base: bs.Model, tmp_path: 
     rows = [(f"{text},{text}", str(i / 7)) for i, (text, _) in enumerate(tiny_run.examples(12))]
     file = tiny_run.table(tmp_path / "pairs.csv", rows, header="text,other,label")
     settings = [*FEW, "task.second_column=other"]
-    model = bs.finetune("regress", base, tmp_path / "run", train=file, dev=file, settings=settings)
+    model = bs.finetune("regress", base, tmp_path / "run", train=file, validation=file, settings=settings)
     answers = model.predict(["kaba lode", LONG, LONG], [LONG, "kaba", LONG], stride=20)
     assert [(a["tokens"], a["tokens_read"]) for a in answers] == [(122, 122), (121, 121), (240, 152)]

@@ -33,7 +33,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 def moods(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("moods")
     file = tiny_run.table(folder / "all.csv", tiny_run.examples(30))
-    return bs.finetune("classify", base, folder / "run", train=file, dev_share=0.3, settings=SHORT)
+    return bs.finetune("classify", base, folder / "run", train=file, validation_split=0.3, settings=SHORT)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def pairs(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     rows = [(f"{text},{text}", label) for text, label in tiny_run.examples(12)]
     file = tiny_run.table(folder / "pairs.csv", rows, header="text,other,label")
     settings = [*SHORT, "task.second_column=other"]
-    return bs.finetune("classify", base, folder / "run", train=file, dev=file, settings=settings)
+    return bs.finetune("classify", base, folder / "run", train=file, validation=file, settings=settings)
 
 
 @pytest.fixture
@@ -200,13 +200,20 @@ def test_places(moods: bs.Model) -> None:
 
 def test_regression_and_tags_have_rows_too(base: bs.Model, tmp_path: Path) -> None:
     numbers = tiny_run.table(tmp_path / "n.csv", [(f"kaba {i}", str(i)) for i in range(12)])
-    stars = bs.finetune("regress", base, tmp_path / "stars", train=numbers, dev_share=0.3, settings=SHORT)
+    stars = bs.finetune(
+        "regress", base, tmp_path / "stars", train=numbers, validation_split=0.3, settings=SHORT
+    )
     first, second = list(as_csv(stars.task, stars.answering.of_file(numbers, {})))[:2]
     assert first == "text,label,prediction\n"
     assert second.startswith("kaba 0,0,")
     (tmp_path / "t.conll").write_text("kaba B-A\nlode O\n\nmigi O\n\n" * 6)
     tagger = bs.finetune(
-        "tag", base, tmp_path / "tags", train=tmp_path / "t.conll", dev=tmp_path / "t.conll", settings=SHORT
+        "tag",
+        base,
+        tmp_path / "tags",
+        train=tmp_path / "t.conll",
+        validation=tmp_path / "t.conll",
+        settings=SHORT,
     )
     answered = tagger.answering.of_file(tmp_path / "t.conll", {})
     rows = [line.split(",")[:2] for line in as_csv(tagger.task, answered)]

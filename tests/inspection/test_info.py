@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             tiny_run.run(shards, folder / "stopped", "train.max_steps=6", "train.eval_steps=2")
     rows = tiny_run.table(folder / "rows.csv", tiny_run.examples(12))
     settings = ["train.max_steps=4", "train.eval_steps=2", "train.threads=1", "task.max_length=20"]
-    bs.finetune("classify", folder / "bert", folder / "moods", train=rows, dev=rows, settings=settings)
+    bs.finetune("classify", folder / "bert", folder / "moods", train=rows, validation=rows, settings=settings)
     return folder
 
 

@@ -76,7 +76,7 @@ def test_a_task_learns_from_the_hub_and_is_judged_on_it(hub: Path, tmp_path: Pat
     for split in ("train", "validation"):
         written(hub / "plain" / split / "0000.parquet", rows, {n: FEATURES[n] for n in ("text", "label")})
     base = tiny_run.run(tiny_run.make_shards(tmp_path), tmp_path / "bert", "train.max_steps=1")
-    names = {"train": "hub:owner/moods:train", "dev": "hub:owner/moods:plain:validation"}
+    names = {"train": "hub:owner/moods:train", "validation": "hub:owner/moods:plain:validation"}
     settings = ["train.threads=1", "train.precision=fp32", "train.max_steps=2"]
     moods = bs.finetune("classify", base, tmp_path / "moods", settings=settings, **names)
     assert moods.labels == ["glad", "sad"]

@@ -108,7 +108,7 @@ def test_the_backend_of_fine_tuning_depends_on_the_number_of_updates(
         base,
         tmp_path / "run",
         train=rows,
-        dev_share=0.25,
+        validation_split=0.25,
         num_train_epochs=2,
         batch_size=8,
     )
@@ -195,7 +195,7 @@ def test_repeated_runs_use_the_backend_of_the_first(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(device, "select_training_backend", select)
     settings = ["train.max_steps=2", "train.report_to=none"]
     bs.finetune_repeatedly(
-        "classify", base, tmp_path / "runs", train=rows, dev_share=0.25, restarts=3, settings=settings
+        "classify", base, tmp_path / "runs", train=rows, validation_split=0.25, restarts=3, settings=settings
     )
     assert names == ["auto", "torch", "torch"]
 

@@ -154,7 +154,7 @@ def test_fine_tuning_with_and_without_a_frozen_encoder(switch: str, tmp_path: Pa
     before = read_folder(locate(base.path)).weights()
     for name, extra in {"all": [], "frozen": ["train.freeze_encoder=true"]}.items():
         out = tmp_path / name
-        bs.finetune("classify", base, out, train=rows, dev=rows, settings=[*settings, *extra])
+        bs.finetune("classify", base, out, train=rows, validation=rows, settings=[*settings, *extra])
         after = read_folder(locate(out)).weights()
         changed = {n for n, weight in after.items() if n in before and not torch.equal(weight, before[n])}
         assert ("encoder.embeddings.position.weight" in changed) == (

@@ -142,7 +142,7 @@ def test_a_backwards_model_is_fine_tuned_and_rejected_by_transformers(tmp_path: 
         transformers().AutoModel.from_pretrained(model.folder.path)
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     settings = ["train.max_steps=4", "train.threads=1", "train.precision=fp32", "train.batch_size=4"]
-    moods = bs.finetune("classify", model, tmp_path / "moods", train=rows, dev=rows, settings=settings)
+    moods = bs.finetune("classify", model, tmp_path / "moods", train=rows, validation=rows, settings=settings)
     assert moods.folder.config.backwards
     texts = ["kaba lode", "mi so", "kaba lode mide nugi soba"]
     scores = [moods.predict([text])[0]["score"] for text in texts]
@@ -211,7 +211,7 @@ def test_a_classifier_reads_the_last_token(tmp_path: Path) -> None:
     base = tiny_run.run(shards, tmp_path / "run", *CAUSAL_SETTINGS, "train.max_steps=2")
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     settings = ["train.max_steps=4", "train.threads=1", "train.precision=fp32", "train.batch_size=4"]
-    model = bs.finetune("classify", base, tmp_path / "moods", train=rows, dev=rows, settings=settings)
+    model = bs.finetune("classify", base, tmp_path / "moods", train=rows, validation=rows, settings=settings)
     assert model.folder.config.causal
     assert model.folder.architecture == "BertForLastTokenSequenceClassification"
     predictions = bs.load(tmp_path / "moods").predict(["kaba lode mi", "kaba lode"])

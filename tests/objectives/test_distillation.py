@@ -202,7 +202,9 @@ def test_students_that_do_not_fit_their_teacher_are_refused(tmp_path: Path) -> N
     assert_refused("student_differs_from_teacher", "model.intermediate_size=16")
     assert_refused("hidden_size_differs", "model.hidden_size=16", "objective.start=drawn")
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
-    moods = bs.finetune("classify", teacher, tmp_path / "moods", train=rows, dev=rows, max_steps=1, threads=1)
+    moods = bs.finetune(
+        "classify", teacher, tmp_path / "moods", train=rows, validation=rows, max_steps=1, threads=1
+    )
     causal = ("objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none")
     causal_teacher = tiny_run.run(shards, tmp_path / "causal", *causal, "train.max_steps=1")
     with pytest.raises(InputError) as caught:

@@ -64,7 +64,7 @@ def test_a_run_opens_there_with_the_same_vectors(
         folder,
         tmp_path / "run",
         train=rows,
-        dev=rows,
+        validation=rows,
         max_steps=1,
         batch_size=2,
         learning_rate=1e-4,
@@ -101,7 +101,7 @@ def test_settings_of_the_base_are_taken_over(
 ) -> None:
     base = base_like(folder, tmp_path / "base", cls=True, normalize=False, length=24)
     pairs = [("a", "b", 1), ("c", "d", 0)]
-    how: dict[str, Any] = {"train": pairs, "dev": pairs, "max_steps": 1, "threads": 1, "batch_size": 2}
+    how: dict[str, Any] = {"train": pairs, "validation": pairs, "max_steps": 1, "threads": 1, "batch_size": 2}
     how |= {"learning_rate": 1e-12, "hidden_dropout_prob": 0, "precision": "fp32"}
     caplog.set_level("INFO", "bertsmith")
     run = bs.finetune("embed", base, tmp_path / "run", **how)

@@ -165,7 +165,7 @@ def test_heads_that_the_model_lacks_or_has_for_another_question_are_new_and_told
     again = bs.pretrain(shards, tmp_path / "again", model=model, settings=FEW)
     assert again.folder.record["sentence_task"] == "sop"
     rows = tiny_run.table(tmp_path / "rows.csv", tiny_run.examples(12))
-    moods = bs.finetune("classify", bert, tmp_path / "moods", train=rows, dev=rows, settings=FEW[2:])
+    moods = bs.finetune("classify", bert, tmp_path / "moods", train=rows, validation=rows, settings=FEW[2:])
     caplog.clear()
     bs.pretrain(shards, tmp_path / "from-moods", model=moods, settings=FEW)
     new = [

@@ -504,7 +504,7 @@ def test_a_run_that_was_fine_tuned_still_predicts(tmp_path: Path) -> None:
     tiny_run.run(shards, tmp_path / "bert", "train.max_steps=1")
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(12))
     moods = bs.finetune(
-        "classify", tmp_path / "bert", tmp_path / "moods", train=train, dev_share=0.3,
+        "classify", tmp_path / "bert", tmp_path / "moods", train=train, validation_split=0.3,
         settings=["train.max_steps=2", "train.threads=1", "train.precision=fp32"],
     )  # fmt: skip
     (tmp_path / "list.txt").write_text("kabalode\n")

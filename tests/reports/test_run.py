@@ -91,7 +91,11 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
         "findings": [
             {"kind": "empty texts", "said": f"1 text is empty: {text}", "places": ["train.csv:3"], "number": 30}
         ],
-        "settings": {"base": text, "files": {"train": "a.csv", "dev": None}, "train": {"num_train_epochs": 3.0}},
+        "settings": {
+            "base": text,
+            "files": {"train": "a.csv", "validation": None},
+            "train": {"num_train_epochs": 3.0},
+        },
         "warnings": ["the model did not learn", f"1 text is empty: {text}"],
         "wall_time": [{"step": "training", "seconds": 9.0}, {"step": "encoding", "seconds": 3.0}],
     }  # fmt: skip

@@ -61,7 +61,7 @@ def signal_at(patch: pytest.MonkeyPatch, step: int, number: int = signal.SIGINT)
 
 def tune(base: bs.Model, rows: Path, out: Path, *settings: str, resume: bool = False) -> bs.Model:
     return bs.finetune(
-        "classify", base, out, train=rows, dev=rows, settings=[*TUNE, *settings], resume=resume
+        "classify", base, out, train=rows, validation=rows, settings=[*TUNE, *settings], resume=resume
     )
 
 
@@ -94,7 +94,7 @@ def test_a_stopped_pre_training_leaves_a_model_that_says_what_it_is(
         model.encoder.embeddings.token.weight, saved["encoder.embeddings.token.weight"], rtol=0, atol=0
     )
     caplog.clear()
-    bs.finetune("classify", run, tmp_path / "moods", train=rows, dev=rows, settings=TUNE)
+    bs.finetune("classify", run, tmp_path / "moods", train=rows, validation=rows, settings=TUNE)
     assert [message for message in caplog.messages if "unfinished" in message] == [warning]
     caplog.clear()
     resumed = tiny_run.run(shards, run, *STEPS, resume=True)

@@ -129,7 +129,7 @@ shards = bs.prepare([folder / "corpus.txt"], trained, folder / "shards")
 bert = tiny_run.run(shards, folder / "bert", "train.max_steps=4", "train.report_to=tensorboard")
 few = ["train.max_steps=4", "train.threads=1", "train.precision=fp32"]
 moods = bs.finetune("classify", folder / "bert", folder / "moods", train=folder / "train.csv",
-                    dev_share=0.3, settings=few)
+                    validation_split=0.3, settings=few)
 scores = moods.evaluate(folder / "train.csv")
 answers = bs.load(folder / "moods").predict(["kaba lode", "mi"])
 masks = bs.load(folder / "bert").fill_mask("kaba [MASK] lode")

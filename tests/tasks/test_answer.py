@@ -285,7 +285,7 @@ def test_a_layer_before_the_two_vectors_is_trained_kept_and_asked(tmp_path: Path
     few = {
         "settings": ["train.max_steps=4", "train.threads=1", "train.precision=fp32"],
         "train": file,
-        "dev": file,
+        "validation": file,
     }
     plain = bs.finetune("answer", base, tmp_path / "plain", **few)
     assert plain.folder.parts == {"encoder", "span"}
@@ -474,7 +474,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         base,
         folder / "run",
         train=written(folder, passages(60, 0)),
-        dev_share=0.25,
+        validation_split=0.25,
         settings=[*settings, "train.batch_size=8", "train.threads=1", "train.report_to=none"],
     )
 
@@ -572,7 +572,7 @@ def test_moved_answers_are_told_before_training(
     rows = [{"question": "?", "context": f"kaba lode {w}", "answer": "lode"} for w in tiny_run.WORDS[:4]]
     file = written(tmp_path, rows)
     settings = ["train.max_steps=1", "train.threads=1", "train.report_to=none"]
-    bs.finetune("answer", trained, tmp_path / "run", train=file, dev_share=0.5, settings=settings)
+    bs.finetune("answer", trained, tmp_path / "run", train=file, validation_split=0.5, settings=settings)
     assert any("4 answers were found by their texts" in " ".join(one.split()) for one in caplog.messages)
 
 

@@ -237,7 +237,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         base,
         folder / "run",
         train=written(folder, passages(80, 0), "train.json"),
-        dev=written(folder, passages(40, 1), "dev.json"),
+        validation=written(folder, passages(40, 1), "dev.json"),
         settings=[*settings, "train.batch_size=8", "train.threads=1", "train.report_to=none"],
     )
 

@@ -276,7 +276,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("choose")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
     short = ["train.max_steps=40", "train.learning_rate=3e-3", "train.threads=1", "train.report_to=none"]
-    return bs.finetune("choose", base, folder / "run", train=rows(200, 0), dev=rows(40, 1), settings=short)
+    return bs.finetune(
+        "choose", base, folder / "run", train=rows(200, 0), validation=rows(40, 1), settings=short
+    )
 
 
 def test_answers_depend_on_nothing_but_their_own_example(run: bs.Model) -> None:
@@ -383,7 +385,7 @@ def test_a_folder_of_articles_is_a_file_of_training(run: bs.Model, tmp_path: Pat
         file.write_text(json.dumps(article))
     short = ["train.max_steps=1", "train.threads=1", "train.report_to=none"]
     again = bs.finetune(
-        "choose", run, tmp_path / "out", train=tmp_path / "race", dev_share=0.25, settings=short
+        "choose", run, tmp_path / "out", train=tmp_path / "race", validation_split=0.25, settings=short
     )
     assert (again.report["train_examples"], again.report["dev"]["examples"]) == (9, 3)
     assert again.evaluate(tmp_path / "race")["examples"] == 12

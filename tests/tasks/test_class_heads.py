@@ -33,7 +33,7 @@ def test_without_a_pooler_the_logits_are_a_product_with_the_first_hidden_state(
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     made = {
         pooler: bs.finetune(
-            "classify", base, tmp_path / str(pooler), train=rows, dev=rows, settings=FEW, pooler=pooler
+            "classify", base, tmp_path / str(pooler), train=rows, validation=rows, settings=FEW, pooler=pooler
         )
         for pooler in (True, False)
     }
@@ -60,7 +60,7 @@ def test_what_was_trained_without_a_pooler_is_asked_without_one(base: bs.Model, 
     rows = [(text, str(len(text))) for text, _ in tiny_run.examples(20)]
     file = tiny_run.table(tmp_path / "train.csv", rows)
     model = bs.finetune(
-        "regress", base, tmp_path / "run", train=file, dev=file, settings=[*FEW, "task.pooler=false"]
+        "regress", base, tmp_path / "run", train=file, validation=file, settings=[*FEW, "task.pooler=false"]
     )
     assert model.folder.parts == {"encoder", "classifier"}
     with pytest.raises(InputError) as caught:
@@ -72,7 +72,9 @@ def test_a_model_that_reads_from_left_to_right_may_do_without(tmp_path: Path) ->
     shards = tiny_run.make_shards(tmp_path)
     base = tiny_run.run(shards, tmp_path / "bert", *LEFT_TO_RIGHT, "train.max_steps=2")
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
-    made = bs.finetune("classify", base, tmp_path / "run", train=rows, dev=rows, settings=FEW, pooler=False)
+    made = bs.finetune(
+        "classify", base, tmp_path / "run", train=rows, validation=rows, settings=FEW, pooler=False
+    )
     assert made.folder.parts == {"encoder", "classifier"}
     assert bs.load(tmp_path / "run").predict(["kaba lode"]) == made.predict(["kaba lode"])
 
@@ -106,7 +108,7 @@ def test_two_labels_may_begin_as_the_head_for_the_next_sentence(
     before = load_file(base.model_folder / "model.safetensors")
     for start, equal in (("nsp", True), ("none", False)):
         settings = [*STILL, f"task.init_head_from={start}"]
-        made = bs.finetune("classify", base, tmp_path / start, train=file, dev=file, settings=settings)
+        made = bs.finetune("classify", base, tmp_path / start, train=file, validation=file, settings=settings)
         after = load_file(made.model_folder / "model.safetensors")
         same = torch.equal(before["cls.seq_relationship.weight"], after["classifier.weight"])
         assert same is equal
@@ -121,7 +123,7 @@ def test_where_there_is_no_such_head_that_is_said(base: bs.Model, tmp_path: Path
     two, three = two_labels(tmp_path), tiny_run.table(tmp_path / "three.csv", tiny_run.examples(30))
     shards = tiny_run.make_shards(tmp_path)
     sop = tiny_run.run(shards, tmp_path / "sop", "data.sentence_task=sop", "train.max_steps=1")
-    tuned = bs.finetune("classify", base, tmp_path / "tuned", train=two, dev=two, settings=FEW)
+    tuned = bs.finetune("classify", base, tmp_path / "tuned", train=two, validation=two, settings=FEW)
     ask = "task.init_head_from=nsp"
     for file, more, code in (
         (three, (), "init_head_label_count"),
@@ -130,11 +132,13 @@ def test_where_there_is_no_such_head_that_is_said(base: bs.Model, tmp_path: Path
         (two, ("task.multi_label=true",), "init_head_multi_label"),
     ):
         with pytest.raises(InputError) as caught:
-            bs.finetune("classify", base, tmp_path / "no", train=file, dev=file, settings=[*FEW, ask, *more])
+            bs.finetune(
+                "classify", base, tmp_path / "no", train=file, validation=file, settings=[*FEW, ask, *more]
+            )
         assert (caught.value.code, caught.value.argument) == (code, "init_head_from")
         assert not (tmp_path / "no").exists()
     for model in (sop, tuned):
         with pytest.raises(InputError) as caught:
-            bs.finetune("classify", model, tmp_path / "no", train=two, dev=two, settings=[*FEW, ask])
+            bs.finetune("classify", model, tmp_path / "no", train=two, validation=two, settings=[*FEW, ask])
         assert (caught.value.code, caught.value.argument) == ("nsp_head_missing", "task.init_head_from")
         assert not (tmp_path / "no").exists()

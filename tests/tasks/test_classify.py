@@ -47,7 +47,7 @@ def moods(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         base,
         folder / "run",
         train=tiny_run.table(folder / "train.csv", tiny_run.examples(60)),
-        dev=tiny_run.table(folder / "dev.csv", tiny_run.examples(21, seed=1)),
+        validation=tiny_run.table(folder / "dev.csv", tiny_run.examples(21, seed=1)),
         settings=[
             "train.num_train_epochs=60",
             "train.learning_rate=3e-3",
@@ -284,8 +284,12 @@ def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model
     file = tiny_run.table(tmp_path / "noisy.csv", rows)
     settings = ["train.max_steps=1", "train.learning_rate=1e-9", "train.threads=1", "train.report_to=none"]
     kept = ["task.calibrate=true", *settings]
-    run = bs.finetune("classify", moods.path, tmp_path / "run", train=file, dev=file, settings=settings)
-    calibrated = bs.finetune("classify", moods.path, tmp_path / "kept", train=file, dev=file, settings=kept)
+    run = bs.finetune(
+        "classify", moods.path, tmp_path / "run", train=file, validation=file, settings=settings
+    )
+    calibrated = bs.finetune(
+        "classify", moods.path, tmp_path / "kept", train=file, validation=file, settings=kept
+    )
     plain, better = (model.report["dev"]["calibration_error"] for model in (run, calibrated))
     temperature = calibrated.folder.record["facts"]["temperature"]
     assert temperature != 1.0

@@ -388,7 +388,7 @@ def test_each_kind_is_trained_evaluated_and_predicted_with(
     base: bs.Model, tmp_path: Path, text: str, settings: dict[str, Any], decided: str
 ) -> None:
     file = write(tmp_path / "p.csv", text)
-    run = bs.finetune("embed", base, tmp_path / "run", train=file, dev=file, **settings, **FEW)
+    run = bs.finetune("embed", base, tmp_path / "run", train=file, validation=file, **settings, **FEW)
     assert run.report["decided_by"] == decided
     assert (run.report["baseline_name"], run.report["baseline_reads"]) == ("TF-IDF", True)
     if decided == "ndcg@10":  # what is asked is the query alone: the passage is the right answer
@@ -418,7 +418,7 @@ def test_learning_brings_pairs_together(base: bs.Model, tmp_path: Path) -> None:
         base,
         tmp_path / "run",
         train=file,
-        dev=file,
+        validation=file,
         num_train_epochs=20,
         learning_rate=3e-3,
         threads=1,
@@ -433,6 +433,6 @@ def test_data_in_memory_and_a_held_out_part(base: bs.Model, tmp_path: Path) -> N
         (f"{a} {b}", f"{b} {a}", str(i % 5))
         for i, (a, b) in enumerate(zip(tiny_run.WORDS, tiny_run.WORDS[3:], strict=False))
     ]
-    run = bs.finetune("embed", base, tmp_path / "run", train=pairs, dev_share=0.25, **FEW)
+    run = bs.finetune("embed", base, tmp_path / "run", train=pairs, validation_split=0.25, **FEW)
     assert run.report["decided_by"] == "spearman"
     assert len(read(tmp_path / "run" / "split" / "dev.jsonl")) == run.report["dev"]["examples"]

@@ -73,7 +73,7 @@ def test_codes_are_learnt_by_their_names(tmp_path: Path) -> None:
         base,
         tmp_path / "run",
         train=tiny_run.table(tmp_path / "all.csv", rows),
-        dev_share=0.3,
+        validation_split=0.3,
         label_names=tmp_path / "names.csv",
         settings=few,
     )

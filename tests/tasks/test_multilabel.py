@@ -217,7 +217,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         base,
         folder / "run",
         train=tiny_run.table(folder / "train.csv", rows(240)),
-        dev=tiny_run.table(folder / "dev.csv", rows(60, seed=1)),
+        validation=tiny_run.table(folder / "dev.csv", rows(60, seed=1)),
         settings=["task.multi_label=true", "task.label_separator='|'", *settings],
     )
 
@@ -288,7 +288,7 @@ def test_the_command_line_takes_it(trained: bs.Model, tmp_path: Path) -> None:
         str(trained.path),
         "--train",
         str(train),
-        "--dev-share",
+        "--validation-split",
         "0.3",
     ]
     words += [

@@ -285,7 +285,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         "train.precision=fp32",
         "train.report_to=none",
     ]
-    return bs.finetune("relate", base, folder / "run", train=rows(300, 0), dev=rows(60, 1), settings=short)
+    return bs.finetune(
+        "relate", base, folder / "run", train=rows(300, 0), validation=rows(60, 1), settings=short
+    )
 
 
 def test_answers_depend_on_nothing_but_their_own_example(run: bs.Model) -> None:

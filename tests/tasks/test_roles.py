@@ -88,7 +88,7 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=1")
     short = ["train.max_steps=2", "train.threads=1", "train.report_to=none"]
     file = written(folder / "a.conllu", f"{TWO}\n{NONE}\n{TWO}")
-    return bs.finetune("tag", base, folder / "run", train=file, dev=file, settings=short)
+    return bs.finetune("tag", base, folder / "run", train=file, validation=file, settings=short)
 
 
 def test_a_model_of_roles_is_asked_with_predicates(roles: bs.Model, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_they_are_text_unless_they_are_parsed(
     rows += [("[CLS] kaba lode [SEP]", "joy"), ("lode", "fear")]
     file = tiny_run.table(tmp_path / "train.csv", rows)
     more = {} if how is None else {"specials_in_text": how}
-    bs.finetune("classify", base, tmp_path / "run", train=file, dev=file, settings=FEW, **more)
+    bs.finetune("classify", base, tmp_path / "run", train=file, validation=file, settings=FEW, **more)
     messages = list(caplog.messages)
     model = bs.load(tmp_path / "run")
     assert model.task.settings.specials_in_text == (how or "text")

@@ -55,7 +55,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         base,
         folder / "run",
         train=conll(folder / "all.txt", sentences(200, seed=0)),
-        dev_share=0.2,
+        validation_split=0.2,
         settings=[*SHORT, "train.num_train_epochs=16"],
     )
 
@@ -185,7 +185,7 @@ def test_a_tagger_of_characters_reads_running_text(tmp_path: Path) -> None:
     lines = ["".join(f"{c}\t{t}\n" for c, t in zip(text, tags.split(), strict=True)) for text, tags in rows]
     file.write_text("\n".join(lines), encoding="utf-8")
     run = bs.finetune(
-        "tag", base, tmp_path / "run", train=file, dev=file, settings=[*SHORT, "train.max_steps=2"]
+        "tag", base, tmp_path / "run", train=file, validation=file, settings=[*SHORT, "train.max_steps=2"]
     )
     assert run.folder.record["facts"]["characters"] is True
     text = "国正先生 in 北京"

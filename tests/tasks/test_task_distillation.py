@@ -85,10 +85,10 @@ def world(tmp_path: Path) -> dict[str, Any]:
     shards = tiny_run.make_shards(tmp_path)
     base = tiny_run.run(shards, tmp_path / "bert", "train.max_steps=2")
     train = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
-    teacher = bs.finetune("classify", base, tmp_path / "moods", train=train, dev=train, settings=FEW)
+    teacher = bs.finetune("classify", base, tmp_path / "moods", train=train, validation=train, settings=FEW)
     few = [one for one in tiny_run.SETTINGS if not one.startswith(("model.", "start."))]
     student = bs.distill(shards, tmp_path / "student", base, settings=[*few, "train.max_steps=2"])
-    return {"teacher": teacher, "model": student, "train": train, "dev": train, "settings": FEW}
+    return {"teacher": teacher, "model": student, "train": train, "validation": train, "settings": FEW}
 
 
 def test_a_student_learns_a_task_and_resumes_to_the_bit(world: dict[str, Any], tmp_path: Path) -> None:
@@ -113,7 +113,12 @@ def test_the_teacher_matters_and_stays_as_it_is(world: dict[str, Any], tmp_path:
     before = {name: weight.clone() for name, weight in world["teacher"].encoder.state_dict().items()}
     taught = bs.distill_task(**world, out=tmp_path / "taught")
     alone = bs.finetune(
-        "classify", world["model"], tmp_path / "alone", train=world["train"], dev=world["dev"], settings=FEW
+        "classify",
+        world["model"],
+        tmp_path / "alone",
+        train=world["train"],
+        validation=world["validation"],
+        settings=FEW,
     )
     mine, its = (m.folder.weights()["classifier.linear.weight"] for m in (taught, alone))
     assert not torch.equal(mine, its)
@@ -124,7 +129,7 @@ def test_the_teacher_matters_and_stays_as_it_is(world: dict[str, Any], tmp_path:
 def test_what_does_not_fit_is_refused(world: dict[str, Any], tmp_path: Path) -> None:
     other = tiny_run.table(tmp_path / "other.csv", [("kaba lode", "a"), ("mi so", "b")] * 6)
     with pytest.raises(InputError) as caught:
-        bs.distill_task(**{**world, "train": other, "dev": other}, out=tmp_path / "x")
+        bs.distill_task(**{**world, "train": other, "validation": other}, out=tmp_path / "x")
     assert (caught.value.code, caught.value.argument) == ("teacher_labels_differ", "teacher.model")
     with pytest.raises(InputError) as caught:
         bs.distill_task(**{**world, "teacher": world["model"]}, out=tmp_path / "x")

@@ -21,8 +21,8 @@ from bertsmith.formatting import pluralize
 @click.option(
     "--tasks",
     metavar="FILE",
-    help="YAML of what each model is fine-tuned for: a name, below it verb, train, dev, settings [the recipe's "
-    "`tasks`].",
+    help="YAML of what each model is fine-tuned for: a name, below it verb, train, validation, "
+    "settings [the recipe's `tasks`].",
 )
 @click.option(
     "--pairs",

@@ -26,7 +26,7 @@ from bertsmith.cli.verbs import Verb
 )
 @click.option("--task", required=True, metavar="TASK", help="What it is measured on: a verb of `finetune`.")
 @click.option("--train", required=True, metavar="FILE", help="Labelled examples of the task.")
-@click.option("--dev", required=True, metavar="FILE", help="Those that decide.")
+@click.option("--validation", required=True, metavar="FILE", help="Those that decide.")
 @click.option("--out", required=True, metavar="DIR", help="The folder for the runs and their report.")
 @click.option(
     "--words",
@@ -60,7 +60,7 @@ def adapt(
     corpus: tuple[str, ...],
     task: str,
     train: str,
-    dev: str,
+    validation: str,
     out: str,
     words: int,
     seeds: int,
@@ -74,7 +74,7 @@ def adapt(
 
     \b
     Example:
-      bertsmith adapt --model bert --corpus notes/ --task tag --train a.conll --dev b.conll --out adapted
+      bertsmith adapt --model bert --corpus notes/ --task tag --train a.conll --validation b.conll --out adapted
       bertsmith adapt … --minutes 60 --words 500 --seeds 3
       bertsmith adapt … --resume
 
@@ -91,7 +91,7 @@ def adapt(
         out,
         task=task,
         train=train,
-        dev=dev,
+        validation=validation,
         words=words,
         seeds=seeds,
         minutes=minutes,
@@ -110,7 +110,9 @@ def adapt(
         gain = f"{report['gain']:+.4f} ± {report['deviation']:.4f}"
         rows.append(("mean", f"{report['before']:.4f}", f"{report['after']:.4f}", gain))
     console.print_table(
-        f"{out}: {report['score']} on dev", ["seed", "before", "after", "gain, 95 % interval"], rows
+        f"{out}: {report['score']} on the validation data",
+        ["seed", "before", "after", "gain, 95 % interval"],
+        rows,
     )
     beside = report["runs"][0]["baseline"]
     if beside is not None:

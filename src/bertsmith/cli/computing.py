@@ -14,9 +14,9 @@ from bertsmith import hardware
 DEVICE = click.option("--device", default="auto", metavar="D", help="Where to compute: cpu, cuda, auto.")
 _PRECISIONS = (
     "Of the encoder's products: fp32, bf16 with about three digits, or int8 with two, first checked against fp32: "
-    "a task's answers on the run's dev file, anything else on some of the texts. Asked for by name, each uses the "
-    "kernels of the extra fast once they have been compiled: that pays with many texts [what the run was trained "
-    "in, bf16 where it is faster here]."
+    "a task's answers on the run's validation file, anything else on some of the texts. Asked for by name, each "
+    "uses the kernels of the extra fast once they have been compiled: that pays with many texts [what the run was "
+    "trained in, bf16 where it is faster here]."
 )
 
 

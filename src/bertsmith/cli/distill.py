@@ -28,7 +28,7 @@ def _settings() -> type[Settings]:
 )
 @click.option("--data", metavar="DIR", help="Token shards, prepared with the teacher's tokenizer.")
 @click.option("--train", metavar="FILE", help="Or, of a fine-tuned teacher: labelled examples of its task.")
-@click.option("--dev", metavar="FILE", help="With --train: those that decide.")
+@click.option("--validation", metavar="FILE", help="With --train: those that decide.")
 @click.option(
     "--model",
     metavar="DIR|NAME",
@@ -52,7 +52,7 @@ def distill(
     teacher: str,
     data: str | None,
     train: str | None,
-    dev: str | None,
+    validation: str | None,
     model: str | None,
     out: str,
     layers: int | None,
@@ -69,7 +69,7 @@ def distill(
       bertsmith distill --teacher bert --data shards --out student --minutes 30
       bertsmith distill --teacher bert --data shards --out student --layers 2
       bertsmith distill --teacher bert --data shards --out student --set objective.cosine_weight=0
-      bertsmith distill --teacher moods --model student --train a.csv --dev b.csv --out small-moods
+      bertsmith distill --teacher moods --model student --train a.csv --validation b.csv --out small-moods
       bertsmith distill --teacher bert --data shards --out student --resume
 
     The student is as wide as its teacher, begins with some of its layers and learns three things at once: what
@@ -90,11 +90,13 @@ def distill(
             raise click.UsageError(
                 f"{option} is for a student of token shards; --model brings this one's layers"
             )
-        _distill_task(teacher, model, train, dev, data, out, given, changes, resume=resume, as_json=as_json)
+        _distill_task(
+            teacher, model, train, validation, data, out, given, changes, resume=resume, as_json=as_json
+        )
         return
     if data is None:
         raise click.UsageError(
-            "give --data DIR, or of a fine-tuned teacher --train FILE, --dev FILE and --model DIR"
+            "give --data DIR, or of a fine-tuned teacher --train FILE, --validation FILE and --model DIR"
         )
     options.refuse_twice({**given, "train.max_minutes": minutes}, changes)
     trained = run(
@@ -114,7 +116,7 @@ def _distill_task(
     teacher: str,
     model: str | None,
     train: str,
-    dev: str | None,
+    validation: str | None,
     data: str | None,
     out: str,
     given: dict[str, Any],
@@ -126,14 +128,14 @@ def _distill_task(
     from bertsmith.cli.finetune import show_report
     from bertsmith.experiments.distillation import distill_task
 
-    if model is None or dev is None or data is not None:
-        raise click.UsageError("--train goes with --dev FILE and --model DIR, and without --data")
+    if model is None or validation is None or data is not None:
+        raise click.UsageError("--train goes with --validation FILE and --model DIR, and without --data")
     made = distill_task(
         teacher,
         model,
         out,
         train=train,
-        dev=dev,
+        validation=validation,
         settings=options.changes_of(given, changes),
         resume=resume,
     )

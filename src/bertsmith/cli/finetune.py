@@ -38,7 +38,7 @@ _REPEATS = (
         "--folds",
         type=click.IntRange(2, 1000),
         metavar="K",
-        help="Without --dev: train K runs, each without another K-th of --train, which is its dev.",
+        help="Without --validation: train K runs, each without another K-th of --train, which validates it.",
     ),
     click.option(
         "--grid",
@@ -97,12 +97,12 @@ class _OrGlue(OfTasks):
 
 @click.group(cls=_OrGlue)
 def finetune() -> None:
-    """Fine-tune a model for a TASK; the weights of the best epoch on dev are kept.
+    """Fine-tune a model for a TASK; the weights of the best epoch by the validation data are kept.
 
     \b
     Example:
-      bertsmith finetune classify --model bert --train train.csv --dev dev.csv --out moods
-      bertsmith finetune classify --model bert --train all.csv --dev-share 0.2 --out moods
+      bertsmith finetune classify --model bert --train train.csv --validation dev.csv --out moods
+      bertsmith finetune classify --model bert --train all.csv --validation-split 0.2 --out moods
       bertsmith finetune classify --help
     """
 
@@ -118,7 +118,7 @@ def _command(name: str, kind: Kind) -> click.Command:
 
     \b
     Example:
-      bertsmith finetune {name} --model bert --train {kind.example_file} --dev-share 10% --out run
+      bertsmith finetune {name} --model bert --train {kind.example_file} --validation-split 10% --out run
       bertsmith finetune {name} --model bert --train {kind.example_file} --folds 5 --out runs
     """
     for option in (
@@ -144,9 +144,12 @@ def _command(name: str, kind: Kind) -> click.Command:
         *((LABEL_NAMES,) if kind.may_name_labels else ()),
         click.option("--out", required=True, metavar="RUN", help="The run folder to write."),
         click.option(
-            "--dev-share", type=options.Share(), metavar="SHARE", help="Without --dev: hold out this share."
+            "--validation-split",
+            type=options.Share(),
+            metavar="SHARE",
+            help="Without --validation: hold out this share.",
         ),
-        click.option("--dev", metavar="FILE", help="Examples that decide which epoch is kept."),
+        click.option("--validation", metavar="FILE", help="Examples that decide which epoch is kept."),
         click.option(
             "--train",
             required=True,
@@ -188,8 +191,8 @@ def _finetune(
     *,
     model: str,
     train: str,
-    dev: str | None,
-    dev_share: float | None,
+    validation: str | None,
+    validation_split: float | None,
     out: str,
     sample: int | None,
     recipe: str | None,
@@ -208,8 +211,8 @@ def _finetune(
     of_task = {f"task.{name}": value for name, value in own.items()}
     given: dict[str, Any] = {
         "train": train,
-        "dev": dev,
-        "dev_share": dev_share,
+        "validation": validation,
+        "validation_split": validation_split,
         "sample": sample,
         "label_names": label_names,
         "recipe": recipe,
@@ -256,14 +259,16 @@ def _show_run(out: str, report: dict[str, Any]) -> None:
     decided, dev_scores, beside = report["decided_by"], report["dev"], report["baseline"]
     shown = [name for name, value in beside.items() if isinstance(value, float)]
     console.print_table(
-        f"{out}: dev, the best epoch by {decided}",
+        f"{out}: validation, the best epoch by {decided}",
         ["score", "this model", report.get("baseline_name", "without looking at the text")],
         [(name, f"{dev_scores[name]:.4f}", f"{beside[name]:.4f}") for name in shown],
     )
     for name, value in report.get("chosen_on_dev", {}).items():
-        console.print_note(f"{name.replace('_', ' ')} {value:.4g}, chosen on dev and kept with the model")
+        console.print_note(
+            f"{name.replace('_', ' ')} {value:.4g}, chosen on the validation data and kept with the model"
+        )
     console.print_note(
-        f"{pluralize(report['train_examples'], 'example')} trained on, {dev_scores['examples']:,} of dev, "
+        f"{pluralize(report['train_examples'], 'example')} trained on, {dev_scores['examples']:,} for validation, "
         f"{console.format_duration(report['seconds'])}"
     )
     console.print_note(f"{Path(out) / 'report.html'}: all of it with plots; open it in a browser")
@@ -288,4 +293,6 @@ def _show_evaluations(report: dict[str, Any]) -> None:
         for row in shown
     ]
     more = f" ({len(shown)} of {len(every):,}; all are in report.json)" if len(shown) < len(every) else ""
-    console.print_table(f"evaluations on dev{more}", ["epoch", "step", "loss", *scores, ""], rows)
+    console.print_table(
+        f"evaluations on the validation data{more}", ["epoch", "step", "loss", *scores, ""], rows
+    )

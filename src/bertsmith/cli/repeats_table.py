@@ -21,7 +21,9 @@ def show_repeats(out: str, report: dict[str, Any]) -> None:
         )
         for row in report["runs"]
     ]
-    console.print_table(f"{out}: {decides} on dev", ["run", decides, "baseline", "time", ""], rows)
+    console.print_table(
+        f"{out}: {decides} on the validation data", ["run", decides, "baseline", "time", ""], rows
+    )
     figures = ("mean", "median", "best", "deviation")
     cells = [cell for cell in report.get("cells", ()) if cell["scores"] > 1]
     named = [(_cell_name(cell["settings"]), cell) for cell in cells]

@@ -70,7 +70,7 @@ def ablate(
     """Pre-train each row of a recipe with each seed, fine-tune it for each task, and set it beside the paper.
 
     recipe: YAML as in recipes/ablations/. data: prepared shards. tasks: what each model is fine-tuned for, a YAML
-    file or a mapping of names to {verb, train, dev, settings}. pairs: minimal pairs that each model is scored on.
+    file or a mapping of names to {verb, train, validation, settings}. pairs: minimal pairs to score each model on.
     None of these three: what the recipe names.
     rows: only these and the first. seeds: 0, 1, …: of first weights, data and heads alike. settings: for all
     pre-training runs, such as {"train.max_steps": 2000}. out: a folder with one of each row and seed. jobs:
@@ -282,7 +282,7 @@ def _tasks_of(
                 "task_invalid",
                 f"'{name}' is {value!r}, not a task",
                 location=place,
-                hint="write verb, train, and dev below it, indented",
+                hint="write verb, train, and validation below it, indented",
             )
     found = {name: TaskRecipe.of(dict(value), f"{place}: {name}") for name, value in values.items()}
     refuse_one_folder(found, place)
@@ -301,7 +301,7 @@ def _tasks_of(
                 location=place,
                 hint="give the task another name",
             )
-        for part in ("train", "dev"):
+        for part in ("train", "validation"):
             if not getattr(task, part):
                 raise InputError(
                     "task_file_missing",

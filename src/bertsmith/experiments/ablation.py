@@ -56,7 +56,7 @@ class TaskRecipe(Settings):
 
     verb: str = Field("classify", description="a verb of finetune")
     train: str = Field("", description="its training file")
-    dev: str = Field("", description="the file that decides")
+    validation: str = Field("", description="the file that decides")
     settings: dict[str, Any] = Field(default_factory=dict, description="of fine-tuning, by their names")
 
 
@@ -70,7 +70,7 @@ class AblationRecipe(Settings):
     tasks: str | dict[str, dict[str, Any]] | None = Field(
         None,
         description="what each model is fine-tuned for, where none are named beside the recipe: names with verb, "
-        "train, dev and settings below them, or a file of these",
+        "train, validation and settings below them, or a file of these",
     )
     pairs: str | None = Field(None, description="minimal pairs, where none are named beside the recipe")
     settings: dict[str, Any] = Field(default_factory=dict, description="of all rows, by their names")
@@ -212,7 +212,7 @@ class Measurement:
             model,
             run,
             train=task.train,
-            dev=task.dev,
+            validation=task.validation,
             settings=settings,
             resume=holds_run(run),
         )
@@ -296,7 +296,7 @@ def check_tasks(
         with _in_place(f"{place}: '{name}'"):
             refuse_seed(task.settings, "settings")
             chosen = settings_type(task_type(task.verb)).of(
-                {"files": {"train": task.train, "dev": task.dev}}, "settings"
+                {"files": {"train": task.train, "validation": task.validation}}, "settings"
             )
         for row in rows:
             with _in_place(f"{place}: '{name}' of the row '{row}': finetune {task.verb}"):

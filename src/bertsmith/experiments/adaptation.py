@@ -50,7 +50,7 @@ def adapt(
     *,
     task: str,
     train: str | Path,
-    dev: str | Path,
+    validation: str | Path,
     words: int = 0,
     seeds: int = 1,
     minutes: float | None = None,
@@ -61,13 +61,13 @@ def adapt(
     """Pre-train a model further on files of text, fine-tune it before and after, and compare.
 
     model: a run, a model folder or a published name, with a masked-LM head. corpus: as in `prepare`. task, train,
-    dev: as in `finetune`. words: how many words of the corpus its vocabulary grows by, 0 for none. seeds: how
+    validation: as in `finetune`. words: number of words of the corpus to add to the vocabulary. seeds: how
     often each of both is fine-tuned, with seeds 0, 1, …; minutes: that pre-training may take. settings,
     task_settings: for `pretrain` and for `finetune`.
     out: the folder for all of it: model/ is the adapted model's run, before-0/ and after-0/ those of the task.
     resume: what is finished stays, what was interrupted continues.
 
-    Returns the report, also in out/report.json: the score that decides on dev before and after for each seed, its
+    Returns the report, also in out/report.json: the validation score before and after for each seed, its
     gain, and each pair's comparison (`compare`: paired bootstrap and randomization).
     InputError for what a user can fix.
     """
@@ -85,7 +85,7 @@ def adapt(
         "corpus": [str(file) for file in ([corpus] if isinstance(corpus, str | Path) else corpus)],
         "task": task,
         "train": str(train),
-        "dev": str(dev),
+        "validation": str(validation),
         "words": words,
         "settings": changes,
         "task_settings": task_changes,
@@ -93,7 +93,7 @@ def adapt(
     _begin(out, asked, resume=resume)
     base = load(model)
     _check_settings(base, changes, task_changes)
-    _read_all(corpus, task, train, dev, base, task_changes)
+    _read_all(corpus, task, train, validation, base, task_changes)
     with atomic.folder_lock(out, "adaptation"), keeping_runs(out):
         write_whole(out / _ASKED, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
         if words and not (out / "extended" / EXTENSION).exists():
@@ -110,7 +110,9 @@ def adapt(
             settings=changes,
             resume=holds_run(out / "model"),
         )
-        rows = [_scored(out, seed, base, adapted, task, train, dev, task_changes) for seed in range(seeds)]
+        rows = [
+            _scored(out, seed, base, adapted, task, train, validation, task_changes) for seed in range(seeds)
+        ]
         found = _report(asked, adapted, rows)
         write_report(out, found)
     return Report(found, ("score", "before", "after", "gain"))
@@ -121,7 +123,7 @@ _STEPS = {
     "extended": ("model", "corpus", "words"),
     "shards": ("model", "corpus", "words"),
     "model": ("model", "corpus", "words", "settings"),
-    f"{_BEFORE}-0": ("model", "task", "train", "dev", "task_settings"),
+    f"{_BEFORE}-0": ("model", "task", "train", "validation", "task_settings"),
 }
 
 
@@ -161,12 +163,17 @@ def _check_settings(base: Model, settings: Mapping[str, Any], task_settings: Map
 
 
 def _read_all(
-    corpus: Sources, task: str, train: str | Path, dev: str | Path, base: Model, settings: Mapping[str, Any]
+    corpus: Sources,
+    task: str,
+    train: str | Path,
+    validation: str | Path,
+    base: Model,
+    settings: Mapping[str, Any],
 ) -> None:
     """InputError for files that cannot be read, before an hour is spent on the first of them."""
     find_files(as_files(corpus), Notes())
     kind = task_type(task)
-    files = {"train": str(train), "dev": str(dev)}
+    files = {"train": str(train), "validation": str(validation)}
     chosen = new_settings(kind, base, files, None, {}, settings)
     with options_as_settings(task):
         gather(kind.variant(chosen.task), chosen.files, chosen.task)
@@ -185,16 +192,20 @@ def _scored(
     adapted: Model,
     task: str,
     train: str | Path,
-    dev: str | Path,
+    validation: str | Path,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Both models fine-tuned with a seed, and compared on dev."""
+    """Both models fine-tuned with a seed, and compared on the validation data."""
     runs = []
     for name, model in ((_BEFORE, base), (_AFTER, adapted)):
         run = out / f"{name}-{seed}"
         logger.info("fine-tuning: %s", run)
         own = {**settings, "train.seed": seed}
-        runs.append(finetune(task, model, run, train=train, dev=dev, settings=own, resume=holds_run(run)))
+        runs.append(
+            finetune(
+                task, model, run, train=train, validation=validation, settings=own, resume=holds_run(run)
+            )
+        )
     before, after = runs
     score = before.task.decides
     return {
@@ -204,7 +215,7 @@ def _scored(
         _AFTER: after.report["dev"][score],
         "baseline": before.report["baseline"].get(score),
         "baseline_name": before.report["baseline_name"],
-        "comparison": compare(before, after, dev)["scores"][score],
+        "comparison": compare(before, after, validation)["scores"][score],
     }
 
 

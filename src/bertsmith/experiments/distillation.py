@@ -78,7 +78,7 @@ def distill_task(
     out: str | Path,
     *,
     train: Any,
-    dev: Any,
+    validation: Any,
     settings: Changes = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -87,7 +87,7 @@ def distill_task(
     """Fine-tune a model for the task of a fine-tuned teacher, on examples and on the teacher's answers to them.
 
     teacher: a fine-tuned run or model folder. model: the student as it begins, with the teacher's vocabulary, such
-    as a run of `distill`. train, dev, settings, keywords: as in `finetune`, which this is with `teacher.model`
+    as a run of `distill`. train, validation, settings, keywords: as in `finetune`, with `teacher.model`
     set; the group `teacher` has the temperature and the two weights. The student reads files as the teacher does.
 
     Returns the student, with its report. InputError where the two do not fit.
@@ -101,7 +101,7 @@ def distill_task(
         model,
         out,
         train=train,
-        dev=dev,
+        validation=validation,
         settings={**FinetuneSettings.dotted(own), **changes},
         resume=resume,
         overwrite=overwrite,

@@ -148,7 +148,7 @@ def finetune_glue(
                 base,
                 run,
                 train=files.train,
-                dev=files.dev,
+                validation=files.dev,
                 sample=sample,
                 recipe=recipe,
                 settings=settings,

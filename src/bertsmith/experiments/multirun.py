@@ -48,7 +48,7 @@ def finetune_repeatedly(
     out: str | Path,
     *,
     train: Source,
-    dev: Source | None = None,
+    validation: Source | None = None,
     restarts: int | None = None,
     folds: int | None = None,
     grid: Grid | None = None,
@@ -61,27 +61,29 @@ def finetune_repeatedly(
     """Fine-tune a model several times, each an ordinary run in a folder of its own in `out`.
 
     restarts: with so many seeds, from train.seed on: the data stay as they are, the head's first weights and the
-    order vary. folds: so many times on train, each time without another part of it, which is dev; classes keep
+    order vary. folds: so many times on train, each time without another part of it, which validates; classes keep
     their proportion, equal texts stay together. grid: with each combination of settings, {"learning_rate": [5e-5,
-    3e-5], "batch_size": [16, 32]}; goes with either of the others. train, dev, recipe, settings and keywords
-    (dev_share, sample, label_names, num_train_epochs=3 …): as in `finetune`, for all runs. resume: finished runs
-    stay, an interrupted one continues exactly, the rest follow; there may be more of them now. overwrite: replace
-    a folder of runs. What the first run found out about precision and kernels holds for all, and so do the hidden
+    3e-5], "batch_size": [16, 32]}; goes with either of the others. train, validation, recipe, settings, keywords
+    (validation_split, sample, num_train_epochs=3 …): as in `finetune`, for all runs. resume: finished runs stay,
+    an interrupted one continues exactly, the rest follow; there may be more of them now. overwrite: replace a
+    folder of runs. What the first run found out about precision and kernels holds for all, and so do the hidden
     states of a frozen base, which are computed once.
 
-    Returns the report, which is also in out/report.json: each run with its score on dev, of all the mean, median,
+    Returns the report, which is also in out/report.json: each run with its validation score, the mean, median,
     best and standard deviation (of a sample: n - 1), the names of degenerate runs; with folds the scores of all
     held-out answers together, where the task supports it. Raises as `finetune`; a run whose loss is no longer
     finite is reported, and the others follow.
     """
     out, kind = Path(out), task_type(task)
-    own = {name: keywords.pop(name) for name in ("dev_share", "sample", "label_names") if name in keywords}
+    own = {
+        name: keywords.pop(name) for name in ("validation_split", "sample", "label_names") if name in keywords
+    }
     changes = resolve(settings_type(kind), settings, keywords, finetune_repeatedly, hidden=OWN_ARGUMENTS)
-    if folds is not None and (dev is not None or own.get("dev_share") is not None):
-        given = option("dev" if dev is not None else "dev_share")
+    if folds is not None and (validation is not None or own.get("validation_split") is not None):
+        given = option("validation" if validation is not None else "validation_split")
         raise InputError(
-            "folds_with_dev",
-            f"{option('folds')} and {given} exclude each other, because each fold is the dev data once",
+            "folds_with_validation",
+            f"{option('folds')} and {given} exclude each other, because each fold is the validation data once",
             hint=f"omit {given}",
         )
     runs = planned(
@@ -94,7 +96,7 @@ def finetune_repeatedly(
         function=finetune_repeatedly,
     )
     with atomic.folder_lock(out, "run"), keeping_runs(out), drop_repeated_logs() as repeat_filter:
-        _begin(out, runs, [train, dev], resume=resume, overwrite=overwrite)
+        _begin(out, runs, [train, validation], resume=resume, overwrite=overwrite)
         base = model if isinstance(model, Model) else load(model)
         reports: dict[str, dict[str, Any] | str] = {}
         for number, run in enumerate(runs, start=1):
@@ -107,7 +109,7 @@ def finetune_repeatedly(
                     base,
                     out / run.name,
                     train=train,
-                    dev=dev,
+                    validation=validation,
                     recipe=recipe,
                     settings=asked,
                     states=out / FEATURES,
@@ -120,7 +122,9 @@ def finetune_repeatedly(
                 continue
             reports[run.name] = dict(made.report)
             decides = made.report["decided_by"]
-            logger.info("%s: %s %.4f on dev", out / run.name, decides, made.report["dev"][decides])
+            logger.info(
+                "%s: %s %.4f on the validation data", out / run.name, decides, made.report["dev"][decides]
+            )
         pooled = None if folds is None else _pooled(out, runs, reports, train)
         found = report_of(runs, reports, pooled)
         write_report(out, found)

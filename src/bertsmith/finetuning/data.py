@@ -1,4 +1,4 @@
-"""Which examples a task is learnt from: read, sampled, and held out where there is no dev file."""
+"""Which examples a task is learnt from: read, sampled, and held out where there is no validation file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def gather(
 ) -> Examples:
     """The task's examples from one file or from two. A sample and a split depend on `files.seed` alone.
 
-    given: what `files` names where it is in memory, by train and dev.
+    given: what `files` names where it is in memory, by train and validation.
     """
     training, dev, facts = parts_of(kind, files, settings, given)
     sides = Overview(findings=list(_of_both_sides(kind, files, training, dev)))
@@ -52,8 +52,8 @@ def parts_of(
     """The examples to train on, those of dev, and what there is to know of all training examples."""
     _check_parts(files)
     training, facts = read_training(kind, files, settings, given)
-    if files.dev is not None:
-        dev = kind.read(_source(kind, "dev", files.dev, settings, given or {}), settings)
+    if files.validation is not None:
+        dev = kind.read(_source(kind, "validation", files.validation, settings, given or {}), settings)
         kind.check_dev(dev, facts)
         return training, dev, facts
     if files.folds is not None:
@@ -61,18 +61,18 @@ def parts_of(
         held = [fold + 1 == files.fold for fold in fold_of]
         dev = [example for example, out in zip(training, held, strict=True) if out]
         return [example for example, out in zip(training, held, strict=True) if not out], dev, facts
-    assert files.dev_share is not None
-    return *_split(kind, training, files.dev_share, files.seed), facts
+    assert files.validation_split is not None
+    return *_split(kind, training, files.validation_split, files.seed), facts
 
 
 def _check_parts(files: FileSettings) -> None:
     """InputError where it is not clear what dev is."""
     if files.folds is not None:
-        if files.dev is not None or files.dev_share is not None:
-            given = option("dev" if files.dev is not None else "dev_share")
+        if files.validation is not None or files.validation_split is not None:
+            given = option("validation" if files.validation is not None else "validation_split")
             raise InputError(
-                "folds_with_dev",
-                f"{option('folds')} and {given} exclude each other, because each fold is the dev data once",
+                "folds_with_validation",
+                f"{option('folds')} and {given} exclude each other, because each fold is the validation data once",
                 hint=f"omit {given}",
             )
         if files.fold is None or files.fold > files.folds:
@@ -89,21 +89,21 @@ def _check_parts(files: FileSettings) -> None:
             argument="files.folds",
             hint="set both",
         )
-    elif files.dev is not None:
-        if files.dev_share is not None:
+    elif files.validation is not None:
+        if files.validation_split is not None:
             raise InputError(
-                "dev_with_dev_share",
-                f"{option('dev')} and {option('dev_share')} exclude each other",
+                "validation_with_split",
+                f"{option('validation')} and {option('validation_split')} exclude each other",
                 hint="omit one of them",
             )
-    elif files.dev_share is None:
+    elif files.validation_split is None:
         raise InputError(
-            "dev_missing",
-            "there is no dev file",
+            "validation_missing",
+            "there is no validation file",
             location=files.train,
-            argument="dev",
-            hint=f"give a file with {option('dev')}, hold out a part with {option('dev_share', 0.2)}, or "
-            f"cross-validate with {option('folds', 5)}",
+            argument="validation",
+            hint=f"give a file with {option('validation')}, hold out a part with "
+            f"{option('validation_split', 0.2)}, or cross-validate with {option('folds', 5)}",
         )
 
 
@@ -139,8 +139,8 @@ def _of_both_sides(
     kind: type[Task], files: FileSettings, train: Sequence[Any], dev: Sequence[Any]
 ) -> Iterator[Finding]:
     """Where training and dev share examples: scores on dev are then of what was learnt by heart."""
-    if files.dev is not None and Path(files.dev).resolve() == Path(files.train).resolve():
-        said = f"{files.dev}: training and dev are the same file, so the scores on dev say nothing of other texts"
+    if files.validation is not None and Path(files.validation).resolve() == Path(files.train).resolve():
+        said = f"{files.validation}: the validation file is the training file, so its scores say little"
         yield Finding("one file for both", said)
         return
     known = {kind.content(example): example.place for example in reversed(train)}
@@ -154,7 +154,7 @@ def write_split(examples: Examples, kind: type[Task], settings: Any, folder: Pat
         lines = [json.dumps(kind.as_row(example, settings), ensure_ascii=False) + "\n" for example in part]
         write_whole(folder / f"{name}.jsonl", "".join(lines))
     train = pluralize(len(examples.train), "example")
-    logger.info("%s for training and %s for dev, both in %s", train, f"{len(examples.dev):,}", folder)
+    logger.info("%s for training and %s for validation, both in %s", train, f"{len(examples.dev):,}", folder)
 
 
 def _split(kind: type[Task], examples: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
@@ -187,9 +187,9 @@ def _split(kind: type[Task], examples: Sequence[Any], share: float, seed: int) -
         )
         raise InputError(
             "split_impossible",
-            f"{given} cannot be split with {option('dev_share', f'{share:g}')}: "
+            f"{given} cannot be split with {option('validation_split', f'{share:g}')}: "
             f"each part needs {'an example' if strata[0] is None else 'all labels'}",
-            argument="dev_share",
+            argument="validation_split",
             hint="choose another share, or add examples",
         ) from None
     out = {i for g in held for i in members[g]}

@@ -103,7 +103,7 @@ class FineTuning:
         steps = StepTimer()
         with steps.step("reading the files"):
             examples = gather(kind, chosen.files, chosen.task, sources)
-        files = [file for file in (chosen.files.train, chosen.files.dev) if file]
+        files = [file for file in (chosen.files.train, chosen.files.validation) if file]
         remarks = kind.remarks([*examples.train, *examples.dev])
         log_examples(examples.overview, remarks, files)
         with steps.step("building the model"):

@@ -152,7 +152,7 @@ def told_of_learning(
         return []
     if len(answers) == 1:
         return [
-            f"all dev examples have the answer '{next(iter(answers))}', so no score on dev is informative: add "
+            f"all validation examples have the answer '{next(iter(answers))}', so no score is informative: add "
             "examples with other answers"
         ]
     name, value = next(iter(budget.items()))
@@ -163,6 +163,6 @@ def told_of_learning(
         else f"try another learning rate (train.learning_rate=2e-5), {longer}, and check the labels"
     )
     return [
-        f"the best {decides} on dev, {score:.4f}, is no better than {beside_name} ({beside:.4f}): "
+        f"the best {decides} on the validation data, {score:.4f}, is no better than {beside_name} ({beside:.4f}): "
         f"{'' if reads else 'the model learned nothing useful; '}{change}"
     ]

@@ -48,8 +48,8 @@ def finetune(
     out: str | Path,
     *,
     train: Source,
-    dev: Source | None = None,
-    dev_share: float | None = None,
+    validation: Source | None = None,
+    validation_split: float | None = None,
     sample: int | None = None,
     label_names: str | Path | Names | None = None,
     recipe: str | Path | None = None,
@@ -59,18 +59,18 @@ def finetune(
     overwrite: bool = False,
     **keywords: Any,
 ) -> Model:
-    """Fine-tune a model for a task (`bertsmith.tasks.task.TASKS`); the weights of the best epoch on dev are kept.
+    """Fine-tune a model for a task, and keep the weights of the best epoch.
 
-    train, dev: files as the task reads them, or data in memory with the same columns: a table (pandas, polars,
-    pyarrow), a data set, a dict of columns, a list of dicts, or of tuples such as (text, label). Without dev,
-    `dev_share` of train is held out, each label in its proportion and equal texts on one side, and both parts
-    are written into out/split. sample: use that many examples of train. Sample and split depend on the setting
-    files.seed; train.seed draws the head and the order. label_names: names for labels that are numbers, in
-    their order, or the name of each code, or a file of either. settings and keywords: as in `pretrain`
-    (num_train_epochs=3, text_column="title"); `bertsmith finetune TASK --help` lists them. states: with
-    freeze_encoder=True a folder for the hidden states, where further runs on the same data find them; without it
-    they are in `out` until the run has finished. resume, overwrite: as in `pretrain`; what was in memory must be
-    given again, and is compared. Returns the finished model, with its report.
+    task: a name in `bertsmith.tasks.registry.TASKS`. train, validation: files as the task reads them, or data in
+    memory with the same columns: a table (pandas, polars, pyarrow), a dataset, a dict of columns, a list of dicts,
+    or of tuples such as (text, label). Without it, `validation_split` of train is held out, each label in its
+    proportion and equal texts on one side, and both parts are written into out/split. sample: use that many
+    examples of train. Sample and split depend on files.seed; train.seed draws the head and the order. label_names:
+    names for labels that are numbers, in their order, or the name of each code, or a file of either. settings and
+    keywords: as in `pretrain` (num_train_epochs=3, text_column="title"); `bertsmith finetune TASK --help` lists
+    them. states: with freeze_encoder=True a folder for the hidden states, where further runs on the same data find
+    them; without it they are in `out` until the run has finished. resume, overwrite: as in `pretrain`; what was in
+    memory must be given again, and is compared. Returns the finished model, with its report.
 
     Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
     """
@@ -80,8 +80,8 @@ def finetune(
     resuming = goes_on(out, resume=resume, overwrite=overwrite)
     given = {
         "train": name_of(train, "train"),
-        "dev": None if dev is None else name_of(dev, "dev"),
-        "dev_share": dev_share,
+        "validation": None if validation is None else name_of(validation, "validation"),
+        "validation_split": validation_split,
         "sample": sample,
         "label_names": None if label_names is None else as_listed(names_of(label_names)),
     }
@@ -99,13 +99,15 @@ def finetune(
     place = ComputeContext.for_training(chosen.train)
     parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(parameters, hardware.memory_bytes(place.device))
-    work = FineTuning.of(kind, base, chosen, {"train": train, "dev": dev}, place)
+    work = FineTuning.of(kind, base, chosen, {"train": train, "validation": validation}, place)
     work = work.with_kernels().with_teacher()
     place = work.place
     check_folders(out, work.head.export(work.encoder))
     if not resuming:
-        start_over(out, base.path, train if is_path(train) else None, dev if is_path(dev) else None)
-        if chosen.files.dev is None:
+        start_over(
+            out, base.path, train if is_path(train) else None, validation if is_path(validation) else None
+        )
+        if chosen.files.validation is None:
             write_split(work.examples, kind, chosen.task, out / "split")
         work = work.with_evaluations()
     work = work.with_states(out, None if states is None else Path(states), resuming=resuming)

@@ -33,14 +33,16 @@ class FileSettings(Settings):
     """Which examples a task is learnt from."""
 
     train: str = Field("", description="the file of training examples", json_schema_extra=MAY_CHANGE)
-    dev: str | None = Field(
+    validation: str | None = Field(
         None, description="the file that decides which epoch is kept", json_schema_extra=MAY_CHANGE
     )
-    dev_share: float | None = Field(
-        None, gt=0, lt=1, description="without a dev file: share of train to hold out"
+    validation_split: float | None = Field(
+        None, gt=0, lt=1, description="without a validation file: share of train to hold out"
     )
     folds: int | None = Field(
-        None, ge=2, description="without a dev file: into how many parts to split train, one of them held out"
+        None,
+        ge=2,
+        description="without a validation file: into how many parts to split train, one of them held out",
     )
     fold: int | None = Field(None, ge=1, description="with folds: the part that is held out, from 1 on")
     sample: int | None = Field(None, ge=1, description="use only so many examples of train, drawn at random")

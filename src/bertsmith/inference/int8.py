@@ -29,7 +29,7 @@ _FALL = 0.01  # of the score that decides: a larger fall is refused
 _COSINE = 0.995  # of each vector with that in single precision
 _NATS = 0.05  # a token, by which scores may differ on average
 _SHARE = 0.05  # by which the probability of the likeliest token may differ on average
-_MOST = 1_000  # examples of the dev file that are answered twice
+_MOST = 1_000  # examples of the validation file that are answered twice
 _FEW = 64  # texts whose vectors are made twice, or whose masks are filled
 _FEW_SCORED = 16  # texts that are scored twice, each with every token of it masked in turn
 _GUESSES = 10  # tokens for a mask among which the likeliest is looked for
@@ -46,11 +46,11 @@ def in_int8(encoder: Encoder, tokenizer: Tokenizer) -> Encoder:
 
 
 def check_answers(exact: Answering, quick: Answering, run: Path) -> None:
-    """Log by how much the score that decides on the run's dev file changes in int8.
+    """Log by how much the score that decides on the run's validation file changes in int8.
 
     InputError where it falls by more than a hundredth, or where the file is not there.
     """
-    file = dev_file(run)
+    file = validation_file(run)
     settings, examples = exact.labelled(file, {})
     some = examples[:: -(-len(examples) // _MOST)]
     task = exact.task
@@ -72,14 +72,14 @@ def check_answers(exact: Answering, quick: Answering, run: Path) -> None:
     logger.info("%s: %s", run, comparison)
 
 
-def dev_file(run: Path) -> Path:
-    """The run's dev file, or the part of its training file that was held out. InputError where it is not there."""
+def validation_file(run: Path) -> Path:
+    """Return the run's validation file, or the part of its training file that was held out."""
     known: Any = None
     for folder in (run, run.parent):  # its model folder may have been named
         if (settings := folder / "settings.yaml").is_file():
             if held_out := sorted((folder / "split").glob("dev.*")):
                 return held_out[0]
-            known = read_yaml(settings).get("files", {}).get("dev")
+            known = read_yaml(settings).get("files", {}).get("validation")
             break
     if known and Path(known).is_file():
         return Path(known)
@@ -90,8 +90,8 @@ def dev_file(run: Path) -> Path:
     else:
         fault, hint = "this folder names none", "name the folder of the run"
     raise InputError(
-        "dev_file_missing",
-        f"int8 is compared with fp32 on the run's dev file, and {fault}",
+        "validation_file_missing",
+        f"int8 is compared with fp32 on the run's validation file, and {fault}",
         location=run,
         hint=f"{hint}, or {_OTHERWISE}",
     )

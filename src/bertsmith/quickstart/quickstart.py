@@ -292,7 +292,7 @@ def _score_models(
             base,
             run,
             train=files["train"],
-            dev=files["dev"],
+            validation=files["dev"],
             settings={
                 **FINETUNING_SETTINGS,
                 "train.seed": seed,
@@ -455,7 +455,7 @@ def _show_next_commands(report: dict[str, Any]) -> None:
         "bertsmith data prepare *.txt --tokenizer tokenizer --out shards",
         "bertsmith pretrain --data shards --out bert --minutes 60",
         "bertsmith finetune classify --model bert --train train.csv \\",
-        "    --dev dev.csv --out mine",
+        "    --validation dev.csv --out mine",
         "bertsmith evaluate mine --data test.csv",
     ):
         console.print_result(f"  {command}")
