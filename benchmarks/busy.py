@@ -23,7 +23,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,13 +116,14 @@ def measure(mode: str, preset_name: str, updates: int, batch: int) -> dict[str, 
         hardware.set_thread_wait_policy()  # before torch is imported, as the command line does
     from bertsmith.device import ComputeContext
     from bertsmith.instances.synthetic_batches import SyntheticStream
-    from bertsmith.kernels.backend_selection import select_training_backend
     from bertsmith.models.family import preset
     from bertsmith.pretraining.model_init import first_weights
     from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings
-    from bertsmith.runs.compute_setup import aim_of, footing
+    from bertsmith.runs.compute_setup import choose_compute_setup, training_budget
     from bertsmith.training.data_loader import Phase
-    from bertsmith.training.trainer import Course, train
+    from bertsmith.training.train_step import TrainModule
+    from bertsmith.training.trainer import Trainer
+    from bertsmith.training.training_job import TrainingJob
 
     config = preset(preset_name)
     settings = PretrainTrainSettings(
@@ -136,18 +136,19 @@ def measure(mode: str, preset_name: str, updates: int, batch: int) -> dict[str, 
     hardware.configure_process(settings.threads)
     context = ComputeContext.create("cpu", "fp32")
     if mode == "kernels":
-        context = replace(context, kernels=select_training_backend("auto", config.hidden_size))
+        context = context.with_kernels(settings, config.hidden_size, None)
     run_settings = PretrainSettings(model=config, train=settings)
     encoder, objective = first_weights(run_settings, context.init_generator)
     context.prepare_modules(encoder, objective)
     phases = [Phase(SyntheticStream(config.vocab_size, LENGTH, MLM_PROBABILITY), 1.0, batch)]
-    setup = footing(encoder, objective, phases, settings, context, lambda: updates)
-    budget = aim_of(settings, setup, lambda: updates, hardware.clock())
+    module = TrainModule(encoder, objective)
+    setup = choose_compute_setup(module, phases, settings, context, lambda: updates)
+    budget = training_budget(settings, setup, lambda: updates, hardware.clock())
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        job = Course(phases, settings, Path(folder), "busy", "", budget)
-        progress = train(encoder, objective, job, setup.place)
-        return {"rate": updates / (time.perf_counter() - start), "threads": progress.threads}
+        job = TrainingJob(phases, settings, Path(folder), "busy", "", budget)
+        output = Trainer(module, job, setup.context).fit()
+        return {"rate": updates / (time.perf_counter() - start), "threads": output.threads}
 
 
 def report() -> None:

@@ -311,7 +311,7 @@ def finetune_reference(name: str, seed: int) -> dict[str, Any]:
     best: dict[str, float] = {}
     for epoch in range(math.ceil(trainer.benchmark.epochs)):
         for items in trainer.batches(epoch):
-            loss = trainer.update(items)
+            loss = trainer.train_step(items)
             if trainer.step % 10 == 0:
                 print(name, "reference", trainer.step, round(loss, 3), flush=True)
                 trim_memory()

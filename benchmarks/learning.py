@@ -198,7 +198,7 @@ def compare_time(name: str, threads: int) -> dict[str, Any]:
             work = [next(batches) for _ in range(UPDATES)]
             start = hardware.clock()
             for batch in work:
-                trainer.update(batch, learning_rate_at(trainer.step + 1, schedule))
+                trainer.train_step(batch, learning_rate_at(trainer.step + 1, schedule))
             if window:  # the first window warms up
                 seconds[arm].append((hardware.clock() - start) / sum(batch.tokens for batch in work))
     by_window = record.ratios(seconds["ours"], seconds["before"])

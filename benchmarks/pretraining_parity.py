@@ -112,7 +112,7 @@ def same_losses(shards: Shards, steps: int, threads: int) -> dict[str, float]:
     batches = batches_after(Source.of(shards, settings).streams[0], SAME_BATCH, 0)
     differences = {"mlm": 0.0, "nsp": 0.0}
     for line in ours:
-        losses = trainer.update(next(batches))
+        losses = trainer.train_step(next(batches))
         differences = {
             name: max(value, abs(losses[name] - line[name])) for name, value in differences.items()
         }
@@ -149,7 +149,7 @@ def train_reference(trainer: ReferenceTrainer, stream: InstanceStream, state: Pa
     steps = trainer.settings.max_steps or 0
     batches = batches_after(stream, trainer.settings.batch_size, trainer.step)
     while trainer.step < steps:
-        losses = trainer.update(next(batches))
+        losses = trainer.train_step(next(batches))
         if trainer.step % SAVE_STEPS == 0:
             trainer.save(state)
             print(trainer.step, steps, losses, flush=True)

@@ -23,7 +23,7 @@ from bertsmith.packed import Packed
 from bertsmith.pretraining.data import instances_of
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.training.data_loader import Position, batches
+from bertsmith.training.data_loader import DataPosition, iterate_batches
 from bertsmith.training.lr_schedule import learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 from record import WORK, median_and_range, ratios
@@ -86,7 +86,7 @@ def batches_after(stream: InstanceStream, size: int, step: int) -> Iterator[Mask
     while start >= stream.size(epoch):
         start -= -(-stream.size(epoch) // size) * size
         epoch += 1
-    for batch, _ in batches(stream, size, Position(epoch, start), 0):
+    for batch, _ in iterate_batches(stream, size, DataPosition(epoch, start), 0):
         assert isinstance(batch, MaskedBatch)
         yield batch
 
@@ -142,7 +142,7 @@ def learning_rate_at(step: int, settings: TrainSettings) -> float:
         peak=settings.learning_rate,
         warmup_steps=warmup_updates(settings.warmup_steps, updates),
         updates=updates,
-        shape=settings.lr_scheduler_type,
+        scheduler_type=settings.lr_scheduler_type,
     )
 
 

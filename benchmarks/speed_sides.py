@@ -34,7 +34,7 @@ from bertsmith.models.layers import ONEDNN
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.pretraining.settings import PretrainSettings
 from bertsmith.tasks.batching import ItemStream
-from bertsmith.training.data_loader import Position, batches
+from bertsmith.training.data_loader import START, iterate_batches
 from bertsmith.training.settings import TrainSettings
 from corpus import prepare_corpus
 from finetune import TASKS, checkpoint, task_file
@@ -192,7 +192,7 @@ class Ours:
         self.trainer = OurTrainer(workload.encoder, workload.objective, settings, options.device)
         self.device = self.trainer.context.device
         threads = 0 if self.device.type == "cpu" else GPU_LOADER_THREADS
-        self.batches = batches(workload.stream, options.batch, Position(), threads)
+        self.batches = iterate_batches(workload.stream, options.batch, START, threads)
 
     def first_loss(self) -> dict[str, float | None]:
         """Return loss and gradient norm of the first batch without dropout, by the kernels of training."""
@@ -211,9 +211,9 @@ class Ours:
             window = list(window)
         tokens, start = 0, hardware.clock()
         for batch, _ in window:
-            self.trainer.update(batch, LEARNING_RATE)
+            self.trainer.train_step(batch, LEARNING_RATE)
             tokens += batch.tokens
-        self.trainer.checks.settle()
+        self.trainer.finite_check.wait()
         synchronize(self.device)
         return tokens / (hardware.clock() - start)
 
@@ -230,7 +230,7 @@ class Reference:
         for group in self.optimizer.param_groups:
             group["lr"] = LEARNING_RATE
         self.forward: Any = torch.compile(self.model) if "compiled" in options.side else self.model
-        batches_of_ours = batches(workload.stream, options.batch, Position(), 0)
+        batches_of_ours = iterate_batches(workload.stream, options.batch, START, 0)
         self.inputs: Iterator[Inputs] = (workload.inputs(batch) for batch, _ in batches_of_ours)
         if "grouped" in options.side:
             self.inputs = grouped_by_length(self.inputs, options.batch)

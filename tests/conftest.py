@@ -57,13 +57,13 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def compiled_kernels() -> Iterator[None]:
     """Compile kernels before the tests, so that short runs compute the same each time."""
+    from bertsmith import device
     from bertsmith.kernels import backend_selection
-    from bertsmith.runs import run_folder
 
     backend_selection.select_training_backend("auto", 128)  # a hidden size that kernels support
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_folder, "_LONG", 0)
-        patch.setattr(run_folder, "_LONG_MINUTES", 0.0)
+        patch.setattr(device, "LONG_RUN_UPDATES", 0)
+        patch.setattr(device, "LONG_RUN_MINUTES", 0.0)
         yield
 
 

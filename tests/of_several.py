@@ -44,36 +44,36 @@ FAMILIES = ("roberta-mini", "albert-small", "electra-mini-discriminator")
 @contextmanager
 def after(step: int, what: Callable[[], Any], *, leader: bool) -> Iterator[None]:
     """Something happens after update number `step`, in the process that leads or in the others."""
-    update = trainer.update
+    update = trainer.train_step
 
     def watched(*given: Any) -> Any:
         found = update(*given)
-        if given[6] == step and leader == rank_info().is_main:
+        if given[3] == step and leader == rank_info().is_main:
             what()
         return found
 
-    trainer.update = watched
+    trainer.train_step = watched
     yield
-    trainer.update = update
+    trainer.train_step = update
 
 
 @contextmanager
 def held(file: Path) -> Iterator[None]:
     """Write down how many numbers of weights, gradients and the optimiser's state this process holds."""
-    update = trainer.update
+    update = trainer.train_step
 
     def watched(*given: Any) -> Any:
         found = update(*given)
-        trained, optimizer = given[:2]
+        trained, optimizer = given[0].module, given[0].optimizer
         own = [*trained.parameters(), *(p.grad for p in trained.parameters())]
         own += [tensor for state in optimizer.state.values() for tensor in state.values()]
         here = sum((one.to_local() if isinstance(one, DTensor) else one).numel() for one in own)
         file.write_text(str(here))
         return found
 
-    trainer.update = watched
+    trainer.train_step = watched
     yield
-    trainer.update = update
+    trainer.train_step = update
 
 
 def threads_of_gloo() -> int:

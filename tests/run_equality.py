@@ -20,15 +20,15 @@ class Killed(BaseException):
 @contextmanager
 def killed_in(step: int) -> Iterator[None]:
     """Kill the training run in this context before update number `step`."""
-    update = trainer.update
+    update = trainer.train_step
 
     def killed(*arguments: Any) -> Any:
-        if arguments[6] == step:
+        if arguments[3] == step:
             raise Killed
         return update(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "update", killed)
+        patch.setattr(trainer, "train_step", killed)
         with pytest.raises(Killed):
             yield
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol, Self, TypeVar, get_args
 
@@ -22,12 +22,14 @@ from torch import Tensor, nn
 from bertsmith import hardware
 from bertsmith.errors import InputError, option
 from bertsmith.hardware import Precision
+from bertsmith.kernels.backend_selection import select_gpu_backend, select_training_backend
 from bertsmith.kernels.reference import REFERENCE, KernelBackend, set_kernel_backend
 
 logger = logging.getLogger(__name__)
 
 # With other values, products of cuBLAS vary from call to call.
 _DETERMINISTIC_CUBLAS = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+LONG_RUN_UPDATES, LONG_RUN_MINUTES = 500, 3.0  # from which a minute of compiling kernels pays
 
 
 class SupportsTo(Protocol):
@@ -99,6 +101,42 @@ class ComputeContext:
             )
         generator = _default_generator(torch_device) if for_training else torch.Generator(torch_device)
         return cls(torch_device, resolved, generator.manual_seed(seed))
+
+    @classmethod
+    def for_training(cls, settings: Any) -> ComputeContext:
+        """Configure the process and create the context of a run, still without kernels (`with_kernels`).
+
+        The precision "auto" becomes fp32 until both are measured.
+
+        Args:
+            settings: The settings `train` of the run.
+
+        Raises:
+            InputError: The device is unknown or missing.
+        """
+        hardware.configure_process(settings.threads)
+        precision = "fp32" if settings.precision == "auto" else settings.precision
+        return cls.create(settings.device, precision, settings.seed, for_training=True)
+
+    def with_kernels(self, settings: Any, hidden_size: int, num_updates: int | None) -> ComputeContext:
+        """Return the context with the kernels of a run.
+
+        Args:
+            settings: The settings `train` of the run.
+            hidden_size: The hidden size of the model.
+            num_updates: The number of updates; None: many. A short run does not wait for compilation.
+
+        Raises:
+            InputError: The kernels are not available.
+        """
+        has_time = (settings.max_minutes or LONG_RUN_MINUTES) >= LONG_RUN_MINUTES
+        is_long = has_time and (num_updates is None or num_updates >= LONG_RUN_UPDATES)
+        if self.is_cpu:
+            kernels = select_training_backend(settings.kernels, hidden_size, is_long=is_long)
+            return replace(self, kernels=kernels)
+        if settings.kernels == "auto" and (settings.precision == "fp32" or not self.is_async):
+            return self
+        return replace(self, kernels=select_gpu_backend(settings.kernels, self.device, is_long=is_long))
 
     @property
     def init_generator(self) -> torch.Generator:

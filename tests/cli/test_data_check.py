@@ -224,7 +224,7 @@ def test_large_models_are_computed_and_not_probed(corpus: Path, monkeypatch: pyt
     from bertsmith.pretraining import speed_probe
 
     monkeypatch.setattr(check, "_MAX_MEASURED_SECONDS", 0.0)
-    monkeypatch.setattr(speed_probe, "timed_on_random_text", lambda *_: pytest.fail("an update was made"))
+    monkeypatch.setattr(speed_probe, "probe_speed", lambda *_: pytest.fail("an update was made"))
     small, large = (
         check.check_corpus([corpus], preset_name=name)["forecast"]
         for name in ("bert-mini-uncased", "bert-large-uncased")

@@ -115,15 +115,15 @@ def test_a_teacher_is_never_saved_and_a_shared_table_once(toy: str, tmp_path: Pa
 def test_it_resumes_to_the_bit(toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = tiny_run.make_shards(tmp_path)
     straight = tiny_run.run(shards, tmp_path / "straight", toy, *MORE)
-    update = trainer.update
+    update = trainer.train_step
 
     def killed(*arguments: Any) -> Any:
-        if arguments[6] == 5:
+        if arguments[3] == 5:
             raise KeyboardInterrupt
         return update(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "update", killed)
+        patch.setattr(trainer, "train_step", killed)
         with pytest.raises(KeyboardInterrupt):
             tiny_run.run(shards, tmp_path / "resumed", toy, *MORE)
     resumed = tiny_run.run(shards, tmp_path / "resumed", toy, *MORE, resume=True)

@@ -31,10 +31,10 @@ from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.batching import Item, TokenSequence
 from bertsmith.tasks.settings import ClassSettings
 from bertsmith.training import trainer
-from bertsmith.training.data_loader import Position, Update, updates
-from bertsmith.training.optim.optimizer import optimizer_of
+from bertsmith.training.data_loader import START, Update, iterate_updates
+from bertsmith.training.optim.optimizer import create_optimizer
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.train_step import Checks, Trained, update
+from bertsmith.training.train_step import DeferredFiniteCheck, GradientStrategy, TrainModule, train_step
 from task_files import fitted_task
 
 CONFIG = ModelConfig(
@@ -84,20 +84,19 @@ def pretraining(folder: Path) -> tuple[Encoder, MaskedLM, Any]:
 
 
 def one(encoder: Encoder, objective: Any, work: Update, place: ComputeContext) -> Watch:
-    trained = Trained(encoder, objective).train()
+    trained = TrainModule(encoder, objective).train()
     optimizer: torch.optim.Optimizer
     if place.device.type == "meta":  # where torch has no fused AdamW
         optimizer = torch.optim.SGD(trained.parameters(), foreach=True)
     else:
-        optimizer = optimizer_of(trained, TrainSettings())
+        optimizer = create_optimizer(trained, TrainSettings())
     settings = TrainSettings()
     only = place.device if place.device.type == "meta" else None
+    strategy = GradientStrategy(trained, place, settings, optimizer)
     with Watch(only):
-        update(
-            trained, optimizer, work, 1e-3, settings, place, 1
-        )  # the first also makes the optimiser's state
+        train_step(strategy, work, 1e-3, 1)  # the first also makes the optimiser's state
     with Watch(only) as watch:
-        update(trained, optimizer, work, 1e-3, settings, place, 2)
+        train_step(strategy, work, 1e-3, 2)
     return watch
 
 
@@ -109,17 +108,17 @@ def classified() -> tuple[Encoder, TaskModel, Update]:
     encodings = tiny_run.tokenizer().encode_batch([text for text, _ in tiny_run.examples(9)])
     items = [Item(i, (TokenSequence.from_encoding(e),), i % 3) for i, e in enumerate(encodings)]
     batch = task.collate(items)
-    return encoder, task, Update(batch.counts, batch.tokens, 0, [batch], Position())
+    return encoder, task, Update(batch.counts, batch.tokens, 0, [batch], START)
 
 
 def test_the_host_waits_once_a_step(tmp_path: Path) -> None:
     encoder, objective, stream = pretraining(tmp_path)
     place = ComputeContext.create("cpu", "fp32")
-    work = next(updates(stream, 8, 1, Position(), 0, objective.counts))
+    work = next(iterate_updates(stream, 8, 1, START, 0, objective.counts))
     assert one(encoder, objective, work, place).waits == {"_local_scalar_dense": 1}
     batches = [stream.batch(0, 0, 8), stream.batch(0, 8, 16)]
     counts = {part: sum(batch.counts[part] for batch in batches) for part in ("mlm", "nsp")}
-    several = Update(counts, 0, 0, batches, Position())
+    several = Update(counts, 0, 0, batches, START)
     assert one(encoder, objective, several, place).waits == {"_local_scalar_dense": 1}
     assert one(*classified(), place).waits == {"_local_scalar_dense": 1}
 
@@ -127,7 +126,7 @@ def test_the_host_waits_once_a_step(tmp_path: Path) -> None:
 def test_the_host_does_not_wait_where_it_runs_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether an update was finite is fetched, and looked at during the next one."""
     encoder, objective, stream = pretraining(tmp_path)
-    place, checks, looked = ComputeContext.create("cpu", "fp32"), Checks(), []
+    place, checks, looked = ComputeContext.create("cpu", "fp32"), DeferredFiniteCheck(), []
 
     class Answer:
         def item(self) -> bool:
@@ -136,13 +135,13 @@ def test_the_host_does_not_wait_where_it_runs_ahead(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(ComputeContext, "is_async", property(lambda _: True))
     monkeypatch.setattr(ComputeContext, "start_copy_to_host", lambda *_: Answer)
-    trained = Trained(encoder, objective).train()
-    optimizer, train = optimizer_of(trained, TrainSettings()), TrainSettings()
+    trained = TrainModule(encoder, objective).train()
+    strategy = GradientStrategy(trained, place, TrainSettings())
     for number, work in zip(
-        range(1, 4), updates(stream, 8, 1, Position(), 0, objective.counts), strict=False
+        range(1, 4), iterate_updates(stream, 8, 1, START, 0, objective.counts), strict=False
     ):
         with Watch() as watch:
-            update(trained, optimizer, work, 1e-3, train, place, number, None, checks)
+            train_step(strategy, work, 1e-3, number, checks)
         assert watch.waits == {}
         assert len(looked) == number - 1
 
@@ -154,14 +153,14 @@ def test_a_run_on_a_gpu_takes_deterministic_algorithms_where_that_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_ahead: bool, asked: bool, mode: int
 ) -> None:
     """On a processor there are no others, and what was set before the run is set behind it."""
-    made, modes, filled = trainer.update, [], []
+    made, modes, filled = trainer.train_step, [], []
 
     def watched(*given: Any) -> Any:
         modes.append(torch.get_deterministic_debug_mode())
         filled.append(torch.utils.deterministic.fill_uninitialized_memory)
         return made(*given)
 
-    monkeypatch.setattr(trainer, "update", watched)
+    monkeypatch.setattr(trainer, "train_step", watched)
     monkeypatch.setattr(ComputeContext, "is_async", property(lambda _: runs_ahead))
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is put back, whatever the run makes of it
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
@@ -195,14 +194,14 @@ def test_what_has_no_deterministic_algorithm_is_said(monkeypatch: pytest.MonkeyP
 
 def test_nothing_is_made_on_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = ComputeContext(META, "fp32", torch.Generator())
-    monkeypatch.setattr("bertsmith.training.train_step._refuse", lambda *_: None)
+    monkeypatch.setattr("bertsmith.training.train_step._raise_diverged", lambda *_: None)
     encoder, objective, stream = pretraining(tmp_path)
-    work = next(updates(stream, 8, 1, Position(), 0, objective.counts))
+    work = next(iterate_updates(stream, 8, 1, START, 0, objective.counts))
     for some in ((encoder, objective, work), classified()):
         for module in some[:2]:
             module.to(META)
         batch = next(iter(some[2].batches))
-        there = Update(some[2].counts, 0, 0, [batch], Position())
+        there = Update(some[2].counts, 0, 0, [batch], START)
         watch = one(some[0], some[1], there, place)
         assert set(watch.waits) == {"_local_scalar_dense"}
 

@@ -72,15 +72,15 @@ def test_a_resumed_run_is_the_unbroken_one(
     shards = tiny_run.make_shards(tmp_path)
     settings = (*FEW, *way, "train.device=cuda", "train.deterministic=true")
     straight = tiny_run.run(shards, tmp_path / "straight", *settings)
-    update = trainer.update
+    update = trainer.train_step
 
     def killed(*arguments: Any) -> Any:
-        if arguments[6] == 6:
+        if arguments[3] == 6:
             raise KeyboardInterrupt
         return update(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "update", killed)
+        patch.setattr(trainer, "train_step", killed)
         with pytest.raises(KeyboardInterrupt):
             tiny_run.run(shards, tmp_path / "resumed", *settings)
     resumed = tiny_run.run(shards, tmp_path / "resumed", *settings, resume=True)

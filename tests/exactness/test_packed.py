@@ -21,10 +21,10 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.packed import Packed
-from bertsmith.training.data_loader import Position, Update
-from bertsmith.training.optim.optimizer import make_optimizer
+from bertsmith.training.data_loader import START, Update
+from bertsmith.training.optim.optimizer import create_adamw
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.train_step import Trained, update
+from bertsmith.training.train_step import GradientStrategy, TrainModule, train_step
 
 CONFIG = ModelConfig(
     vocab_size=46,
@@ -101,14 +101,15 @@ def test_one_update_from_any_cut_of_its_batches(stream: InstanceStream) -> None:
     settings = TrainSettings(threads=1)
 
     def updated(cuts: list[int]) -> tuple[dict[str, float], list[Tensor]]:
-        trained = Trained(*model())
-        optimizer = make_optimizer(
+        trained = TrainModule(*model())
+        optimizer = create_adamw(
             trained.named_parameters(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.01
         )
         micro = [stream.batch(0, a, b) for a, b in itertools.pairwise(cuts)]
         counts = {part: sum(batch.counts[part] for batch in micro) for part in micro[0].counts}
-        work = Update(counts, sum(batch.tokens for batch in micro), 0, micro, Position())
-        values = update(trained, optimizer, work, 1e-3, settings, ComputeContext.create("cpu", "fp32"), 1)
+        work = Update(counts, sum(batch.tokens for batch in micro), 0, micro, START)
+        context = ComputeContext.create("cpu", "fp32")
+        values = train_step(GradientStrategy(trained, context, settings, optimizer), work, 1e-3, 1)
         return {name: float(value) for name, value in values.items()}, [
             p.detach().clone() for p in trained.parameters()
         ]

@@ -19,7 +19,7 @@ from bertsmith.errors import InputError, Stopped
 from bertsmith.finetuning.run import finetune
 from bertsmith.kernels import backend_selection
 from bertsmith.training import checkpoint
-from bertsmith.training.metric_logger import Recorder
+from bertsmith.training.metric_logger import MetricLogger
 from run_equality import Killed, assert_same, outcome
 
 STEPS = 8  # two epochs of the tiny corpus
@@ -51,20 +51,20 @@ def kill_at(patch: pytest.MonkeyPatch, step: int, *, saved: bool) -> None:
 
         def save_and_die(folder: Path, what: checkpoint.Checkpoint, keep: int) -> Path:
             path = save(folder, what, keep)
-            if what.step >= step:
+            if what.state.step >= step:
                 raise Killed
             return path
 
         patch.setattr(checkpoint, "save", save_and_die)
         return
-    stepped = Recorder.stepped
+    stepped = MetricLogger.on_step_end
 
-    def step_and_die(self: Recorder, number: int, *rest: Any) -> None:
-        stepped(self, number, *rest)
-        if number == step:
+    def step_and_die(self: MetricLogger, trainer: Any, result: Any) -> None:
+        stepped(self, trainer, result)
+        if trainer.state.step == step:
             raise Killed
 
-    patch.setattr(Recorder, "stepped", step_and_die)
+    patch.setattr(MetricLogger, "on_step_end", step_and_die)
 
 
 def run_until_killed(shards: Shards, run: Path, step: int, *settings: str, saved: bool, resume: bool) -> None:
@@ -448,17 +448,17 @@ def test_a_signal_saves_exits_and_the_resumed_run_is_straight(
 
 
 def test_a_signal_at_any_step_is_saved_at_that_step(shards: Shards, tmp_path: Path) -> None:
-    stepped = Recorder.stepped
+    stepped = MetricLogger.on_step_end
     for step in range(1, STEPS):
         run = tmp_path / f"run-{step}"
 
-        def signal_then_step(self: Recorder, number: int, *rest: Any, at: int = step) -> None:
-            if number == at:
+        def signal_then_step(self: MetricLogger, trainer: Any, result: Any, at: int = step) -> None:
+            if trainer.state.step == at:
                 os.kill(os.getpid(), signal.SIGTERM)
-            stepped(self, number, *rest)
+            stepped(self, trainer, result)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Recorder, "stepped", signal_then_step)
+            patch.setattr(MetricLogger, "on_step_end", signal_then_step)
             with pytest.raises(Stopped) as stopped:
                 tiny_run.run(shards, run, *TWO_EPOCHS)
         assert stopped.value.exit_code == 143
@@ -471,15 +471,15 @@ def test_a_signal_just_after_the_moment_of_saving_never_claims_a_checkpoint_that
     """The signal falls into each place between two calls of one step; what the message names is on disk."""
     from bertsmith.training import trainer
 
-    evaluated = trainer._Running._evaluate_when_due
+    evaluate = trainer.Trainer._evaluate
 
-    def late_signal(running: Any, ends: bool) -> None:
-        evaluated(running, ends)
-        if running.progress.step % 3 == 0:
+    def late_signal(running: Any) -> None:
+        evaluate(running)
+        if running.state.step % 3 == 0:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer._Running, "_evaluate_when_due", late_signal)
+        patch.setattr(trainer.Trainer, "_evaluate", late_signal)
         with pytest.raises(Stopped) as stopped:
             tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.eval_steps=3")
     newest = checkpoint.newest_name(tmp_path / "run" / "checkpoints")

@@ -17,7 +17,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.errors import Stopped
 from bertsmith.training import checkpoint, trainer
-from bertsmith.training.metric_logger import Recorder
+from bertsmith.training.metric_logger import MetricLogger
 from run_equality import Killed, assert_same, outcome
 
 SETTINGS = [
@@ -129,7 +129,7 @@ def test_the_aid_is_at_work(aided: Aided) -> None:
     rates = [line["learning_rate"] for line in aided.log if line["kind"] == "train"]
     state = aided.straight["state"]
     if "plateau" in aided.name:
-        assert state["drops"] >= 2
+        assert state["num_lr_reductions"] >= 2
         expected = by_torchs_plateau(aided.log, *((0.1, 1) if "early" in aided.name else (0.5, 0)))
         assert rates == pytest.approx(expected, rel=1e-12)
     if "early" in aided.name:
@@ -167,7 +167,7 @@ def die_after(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int) -> No
 
 
 PLACES = [
-    *((Recorder, "stepped", call) for call in (1, 7, 11)),
+    *((MetricLogger, "on_step_end", call) for call in (1, 7, 11)),
     *((checkpoint, "save", call) for call in (1, 2)),
     (trainer, "write_plan", 2),  # the early end is decided and written, its checkpoint is not
 ]
@@ -198,15 +198,15 @@ def test_killed_there_and_resumed_is_straight(
 
 def test_stopped_by_signals_and_resumed_is_straight(aided: Aided, tmp_path: Path) -> None:
     """Again and again, at every third update."""
-    stepped = Recorder.stepped
+    stepped = MetricLogger.on_step_end
 
-    def signal_then_step(self: Recorder, number: int, *rest: Any) -> None:
-        if number % 3 == 0 and number > begun:
+    def signal_then_step(self: MetricLogger, trainer: Any, result: Any) -> None:
+        if trainer.state.step % 3 == 0 and trainer.state.step > begun:
             os.kill(os.getpid(), signal.SIGINT)
-        stepped(self, number, *rest)
+        stepped(self, trainer, result)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recorder, "stepped", signal_then_step)
+        patch.setattr(MetricLogger, "on_step_end", signal_then_step)
         for begun in range(0, 24, 3):
             try:
                 aided.run(tmp_path / "run", resume=begun > 0)

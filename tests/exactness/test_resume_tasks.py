@@ -16,7 +16,7 @@ from bertsmith.errors import Stopped
 from bertsmith.finetuning.job import FinetuneJob
 from bertsmith.finetuning.run import finetune
 from bertsmith.training import checkpoint
-from bertsmith.training.metric_logger import Recorder
+from bertsmith.training.metric_logger import MetricLogger
 from run_equality import Killed, assert_same, outcome
 from task_files import FILES, OWN
 
@@ -87,11 +87,11 @@ def die_at(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int, *, after
 @pytest.mark.parametrize(
     ("where", "call", "after"),
     [
-        ("stepped", 2, True),
-        ("stepped", 7, True),
+        ("on_step_end", 2, True),
+        ("on_step_end", 7, True),
         ("evaluate", 1, False),
         ("evaluate", 2, True),
-        ("save_weights", 1, True),  # between the best weights and the checkpoint that refers to them
+        ("save_best_weights", 1, True),  # between the best weights and the checkpoint that refers to them
         ("save", 1, False),
         ("save", 2, True),
         ("save", 3, True),  # the last checkpoint; the model is not yet written
@@ -100,7 +100,7 @@ def die_at(patch: pytest.MonkeyPatch, owner: Any, name: str, call: int, *, after
 def test_killed_there_and_resumed_is_straight(
     tuning: Tuning, tmp_path: Path, where: str, call: int, after: bool
 ) -> None:
-    owner: Any = {"stepped": Recorder, "evaluate": FinetuneJob}.get(where, checkpoint)
+    owner: Any = {"on_step_end": MetricLogger, "evaluate": FinetuneJob}.get(where, checkpoint)
     with pytest.MonkeyPatch.context() as patch:
         die_at(patch, owner, where, call, after=after)
         with pytest.raises(Killed):
@@ -114,7 +114,9 @@ def test_killed_again_and_again(tuning: Tuning, tmp_path: Path) -> None:
     """At random moments of one run, each time of another kind."""
     draw = random.Random(tuning.task)
     for number in range(5):
-        owner, name = draw.choice([(Recorder, "stepped"), (checkpoint, "save"), (checkpoint, "save_weights")])
+        owner, name = draw.choice(
+            [(MetricLogger, "on_step_end"), (checkpoint, "save"), (checkpoint, "save_best_weights")]
+        )
         with pytest.MonkeyPatch.context() as patch:
             die_at(patch, owner, name, draw.randint(1, 4), after=draw.random() < 0.5)
             try:
@@ -128,15 +130,15 @@ def test_killed_again_and_again(tuning: Tuning, tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", [1, 3, 8, 10])
 def test_stopped_by_a_signal_and_resumed_is_straight(tuning: Tuning, tmp_path: Path, step: int) -> None:
     """The unfinished model that is left, of the best weights so far, does not touch the run."""
-    stepped = Recorder.stepped
+    stepped = MetricLogger.on_step_end
 
-    def signal_then_step(self: Recorder, number: int, *rest: Any) -> None:
-        if number == step:
+    def signal_then_step(self: MetricLogger, trainer: Any, result: Any) -> None:
+        if trainer.state.step == step:
             os.kill(os.getpid(), signal.SIGINT)
-        stepped(self, number, *rest)
+        stepped(self, trainer, result)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recorder, "stepped", signal_then_step)
+        patch.setattr(MetricLogger, "on_step_end", signal_then_step)
         with pytest.raises(Stopped):
             tuning.run(tmp_path / "run")
     unfinished = bs.load(tmp_path / "run")

@@ -20,7 +20,7 @@ import tiny_run
 from bertsmith.errors import Diverged, InputError, Stopped
 from bertsmith.experiments.grid import PlannedRun
 from bertsmith.experiments.multirun import MultirunReport, RunResult, summarize_runs, summarize_scores
-from bertsmith.training.metric_logger import Recorder
+from bertsmith.training.metric_logger import MetricLogger
 from run_equality import assert_same, outcome
 
 SETTINGS = [
@@ -128,15 +128,15 @@ def test_a_run_below_a_baseline_that_reads_the_texts_is_not_degenerate() -> None
 def test_a_run_that_diverges_is_reported_and_the_others_follow(
     base: bs.Model, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stepped = Recorder.stepped
+    stepped = MetricLogger.on_step_end
 
-    def diverging(self: Recorder, number: int, *rest: Any) -> None:
-        if self._path.parent.name == "seed-1" and number == 2:
+    def diverging(self: MetricLogger, trainer: Any, result: Any) -> None:
+        if self._path.parent.name == "seed-1" and trainer.state.step == 2:
             raise Diverged("loss_not_finite", "the loss of step 2 is nan")
-        stepped(self, number, *rest)
+        stepped(self, trainer, result)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recorder, "stepped", diverging)
+        patch.setattr(MetricLogger, "on_step_end", diverging)
         report = repeated(base, tmp_path / "runs", restarts=3)
     assert [row.score is None for row in report.runs] == [False, True, False]
     assert report.runs[1].failure == "the loss of step 2 is nan"
@@ -185,15 +185,15 @@ def test_a_grid_is_every_combination_and_each_cell_may_have_seeds(base: bs.Model
 
 def stop_at(patch: pytest.MonkeyPatch, step: int) -> None:
     """A signal after so many updates of all runs together."""
-    stepped, calls = Recorder.stepped, [0]
+    stepped, calls = MetricLogger.on_step_end, [0]
 
-    def signal_then_step(self: Recorder, number: int, *rest: Any) -> None:
+    def signal_then_step(self: MetricLogger, trainer: Any, result: Any) -> None:
         calls[0] += 1
         if calls[0] == step:
             os.kill(os.getpid(), signal.SIGINT)
-        stepped(self, number, *rest)
+        stepped(self, trainer, result)
 
-    patch.setattr(Recorder, "stepped", signal_then_step)
+    patch.setattr(MetricLogger, "on_step_end", signal_then_step)
 
 
 @pytest.mark.parametrize("step", [3, 6, 9])

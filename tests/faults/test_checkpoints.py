@@ -21,6 +21,7 @@ from bertsmith.errors import InputError, MachineError
 from bertsmith.io import atomic
 from bertsmith.training import checkpoint
 from bertsmith.training.checkpoint import Checkpoint, load_newest, newest_name, prune, save, steps
+from bertsmith.training.train_state import TrainState
 
 NAMES = (
     "manifest.json",
@@ -38,12 +39,19 @@ STATE: dict[str, Any] = {
     "position": {"epoch": 0, "instance": 8},
     "tokens": 100,
     "seconds": 1.5,
-    "best": None,
+    "best_score": None,
     "best_step": None,
     "best_sha256": None,
+    "best_state": {},
     "evaluation": {"mlm_loss": 2},
+    "num_bad_evals": 0,
+    "num_lr_reductions": 0,
     "plan": [{"step": 0, "updates": 9, "progress": 0.0, "threads": 1, "budget": {"epochs": 1}, "why": ""}],
 }
+
+
+def state_at(step: int, **changes: Any) -> TrainState:
+    return TrainState.model_validate_json(json.dumps(STATE | {"step": step} | changes))
 
 
 def made(step: int) -> Checkpoint:
@@ -53,7 +61,7 @@ def made(step: int) -> Checkpoint:
         "optimizer": {"w/exp_avg": -values},
         "generator": {"state": values.byte()},
     }
-    return Checkpoint(step, tensors, STATE | {"step": step})
+    return Checkpoint(state_at(step), tensors)
 
 
 def loaded(folder: Path) -> tuple[int | None, list[str]]:
@@ -62,9 +70,9 @@ def loaded(folder: Path) -> tuple[int | None, list[str]]:
         found = load_newest(folder)
     if found is None:
         return None, messages
-    assert found.state["step"] == found.step
-    assert torch.equal(found.tensors["weights"]["w"], torch.arange(6.0) + found.step)
-    return found.step, messages
+    step = found.state.step
+    assert torch.equal(found.tensors["weights"]["w"], torch.arange(6.0) + step)
+    return step, messages
 
 
 # What a save asks of the system; each call is a place where the disk can be full or fail.
@@ -156,7 +164,7 @@ def test_a_fault_at_every_call_leaves_the_old_or_the_new(
             assert loaded(folder) == (3, []), (at, name)
         # Every step-N that is there is whole, and the newest of them is loaded without a word.
         for step in steps(folder):
-            assert checkpoint._fault(folder / f"step-{step}") is None, (at, name)
+            assert checkpoint._find_damage(folder / f"step-{step}") is None, (at, name)
         assert loaded(folder) in ((2, []), (3, [])), (at, name)
         save(folder, made(4), keep=2)  # and the next save goes well, and clears up
         assert loaded(folder) == (4, [])
@@ -196,7 +204,7 @@ def test_safetensors_own_error_is_a_full_disk_too(tmp_path: Path, monkeypatch: p
 
 
 def test_a_log_that_finds_no_room_is_one_sentence(tmp_path: Path) -> None:
-    from bertsmith.training.metric_logger import Recorder
+    from bertsmith.training.metric_logger import MetricLogger
 
     class Full:
         """A file on a full disk: what is written does not get there, now or at its closing."""
@@ -214,7 +222,7 @@ def test_a_log_that_finds_no_room_is_one_sentence(tmp_path: Path) -> None:
             self.real.close()
             raise full()
 
-    with Recorder(tmp_path, title="", steps=1, step=0, report_to="none") as recorder:
+    with MetricLogger(tmp_path, title="", num_updates=1, step=0, tensorboard=False) as recorder:
         recorder._log = Full(recorder._log)  # type: ignore[assignment]
         with pytest.raises(MachineError) as caught:
             recorder.record(1, "train", {"loss": 1.0})
@@ -273,7 +281,7 @@ def test_any_flipped_bit_and_any_cut_is_refused_by_name_and_the_older_one_taken(
         damaged.append(bytes(flipped))
     for content in damaged:
         file.write_bytes(content)
-        fault = checkpoint._fault(tmp_path / "step-2")
+        fault = checkpoint._find_damage(tmp_path / "step-2")
         assert fault is not None, content
         assert name in fault or name == "manifest.json"
     step, told = loaded(tmp_path)
@@ -282,7 +290,7 @@ def test_any_flipped_bit_and_any_cut_is_refused_by_name_and_the_older_one_taken(
     assert any("step-1" in text for text in told)
     file.unlink()
     assert loaded(tmp_path)[0] == 1
-    assert name in (checkpoint._fault(tmp_path / "step-2") or "")
+    assert name in (checkpoint._find_damage(tmp_path / "step-2") or "")
 
 
 def test_all_torn_is_an_input_error_that_names_the_newest_fault(tmp_path: Path) -> None:
@@ -411,7 +419,7 @@ def signed(folder: Path, manifest: dict[str, Any] | None = None) -> None:
 
 
 BENT: list[tuple[str, Any]] = [
-    *[(name, None) for name in made(2).state],  # missing
+    *[(name, None) for name in TrainState.model_fields],  # missing
     ("log_bytes", "7"),
     ("log_bytes", -1),
     ("log_bytes", 10**30),
@@ -438,7 +446,8 @@ def test_a_bent_state_with_a_fitting_manifest_falls_back_to_the_older(
 ) -> None:
     for step in (1, 2):
         save(tmp_path, made(step), keep=2)
-    state = {k: v for k, v in made(2).state.items() if k != key} | ({} if value is None else {key: value})
+    written = json.loads(made(2).state.model_dump_json())
+    state = {k: v for k, v in written.items() if k != key} | ({} if value is None else {key: value})
     (tmp_path / "step-2" / "state.json").write_text(json.dumps(state))
     signed(tmp_path / "step-2")
     step, told = loaded(tmp_path)
@@ -497,14 +506,14 @@ def test_tensors_of_another_model_with_a_fitting_manifest_fall_back(
     moments["w/step"] = torch.tensor(1.0)
     for step in (1, 2):
         good = made(step)
-        save(tmp_path, Checkpoint(step, {**good.tensors, "optimizer": moments}, good.state), keep=2)
+        save(tmp_path, Checkpoint(good.state, {**good.tensors, "optimizer": moments}), keep=2)
     parts = {"w": torch.ones(6)}
-    expected = checkpoint.Expected(
+    expected = checkpoint.ExpectedContent(
         "f",
         {"weights": parts, "optimizer": parts, "generator": {"state": torch.ones(6).byte()}},
         {"w": frozenset({"step", "exp_avg", "exp_avg_sq"})},
     )
-    assert load_newest(tmp_path, expected).step == 2  # type: ignore[union-attr]
+    assert load_newest(tmp_path, expected).state.step == 2  # type: ignore[union-attr]
     file = tmp_path / "step-2" / f"{name}.safetensors"
     if tensors is None:
         file.write_bytes(b"\0" * 64)
@@ -514,10 +523,12 @@ def test_tensors_of_another_model_with_a_fitting_manifest_fall_back(
     with tiny_run.logged() as messages:
         found = load_newest(tmp_path, expected)
     assert found is not None
-    assert found.step == 1
+    assert found.state.step == 1
     assert f"{name}.safetensors" in messages[0]
     with pytest.raises(InputError) as caught:
-        load_newest(tmp_path, checkpoint.Expected("another", expected.tensors, expected.moments))
+        load_newest(
+            tmp_path, checkpoint.ExpectedContent("another", expected.tensors, expected.optimizer_state_names)
+        )
     assert caught.value.code == "checkpoint_of_another_run"
 
 
@@ -557,7 +568,7 @@ def test_numbers_that_are_not_finite_are_never_kept(tmp_path: Path, name: str, n
     assert "step-1" in (refused.value.hint or "")
     assert loaded(tmp_path) == (1, [])
     with pytest.raises(MachineError) as refused:
-        checkpoint.save_weights(tmp_path, 2, bad.tensors[name])
+        checkpoint.save_best_weights(tmp_path, 2, bad.tensors[name])
     assert refused.value.code == "weights_not_finite"
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
 
@@ -578,9 +589,9 @@ def test_best_weights_stay_as_long_as_a_checkpoint_refers_to_them(tmp_path: Path
     names = []
     for step in range(1, 6):
         best = step - step % 2 or 1
-        sha256 = checkpoint.save_weights(folder, best, weights)
-        state = made(step).state | {"best": 0.5, "best_step": best, "best_sha256": sha256}
-        save(folder, Checkpoint(step, made(step).tensors, state), keep=2)
+        sha256 = checkpoint.save_best_weights(folder, best, weights)
+        state = state_at(step, best_score=0.5, best_step=best, best_sha256=sha256)
+        save(folder, Checkpoint(state, made(step).tensors), keep=2)
         names.append(sorted(path.name.partition(".")[0] for path in folder.iterdir()))
     assert names == [
         ["best-1", "step-1"],
@@ -589,7 +600,7 @@ def test_best_weights_stay_as_long_as_a_checkpoint_refers_to_them(tmp_path: Path
         ["best-2", "best-4", "step-3", "step-4"],
         ["best-4", "step-4", "step-5"],
     ]
-    assert torch.equal(checkpoint.load_weights(folder, 4, sha256)["w"], weights["w"])
+    assert torch.equal(checkpoint.load_best_weights(folder, state)["w"], weights["w"])
     save(folder, made(6), keep=2)
     (folder / "best-4.safetensors").write_bytes(b"torn")
     assert loaded(folder)[0] == 6  # which needs none

@@ -199,15 +199,15 @@ def test_a_killed_run_goes_on_to_the_bit(
 
     import bertsmith.training.trainer as loop
 
-    update = loop.update
+    update = loop.train_step
 
     def killed(*given: Any, **named: Any) -> Any:
-        if given[6] == 6:
+        if given[3] == 6:
             raise KilledError
         return update(*given, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "update", killed)
+        patched.setattr(loop, "train_step", killed)
         with pytest.raises(KilledError):
             bs.finetune("tag", base, tmp_path / "parts", train=TAGS, validation=TAGS, **HOW, **more)
     assert len(list((tmp_path / "parts" / "features").iterdir())) == 1

@@ -25,9 +25,9 @@ from bertsmith.packed import Packed
 from bertsmith.tasks.batching import ItemStream
 from bertsmith.tasks.registry import TASKS, get_task
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.lr_range_test import range_test, rates_between
-from bertsmith.training.optim.optimizer import optimizer_of, set_rate
-from bertsmith.training.train_step import Trained
+from bertsmith.training.lr_range_test import lr_range_test, spaced_rates
+from bertsmith.training.optim.optimizer import create_optimizer, set_learning_rate
+from bertsmith.training.train_step import TrainModule
 from task_files import FILES, OWN
 
 FEW: dict[str, Any] = {"threads": 1, "precision": "fp32", "batch_size": 5}
@@ -98,16 +98,16 @@ class Made:
         self.place = ComputeContext.create("auto", "fp32", 3)
         examples, facts = read_training(kind, chosen.files, chosen.task)
         encoder, task = build_model(kind, base.folder, chosen, facts, self.place)
-        self.trained = Trained(encoder, task.model)
+        self.trained = TrainModule(encoder, task.model)
         items = task.encode(examples, base.tokenizer)
         self.phase = Phase(ItemStream(task.model, items, 0), 1.0, 4)
-        self.optimizer = optimizer_of(self.trained, self.settings)
+        self.optimizer = create_optimizer(self.trained, self.settings)
         self.trained.train()
         for start in (0, 4):
             batch = self.phase.stream.batch(0, start, start + 4)
             self.optimizer.zero_grad()
             self.trained.loss(batch).reduce(batch.counts, {}).backward()
-            set_rate(self.optimizer, 1e-3)
+            set_learning_rate(self.optimizer, 1e-3)
             self.optimizer.step()
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -147,15 +147,15 @@ def test_afterwards_everything_is_as_it_was(
     """Weights, buffers, gradients, the run's own optimiser, the generator, the mode; also after a divergence."""
     made = Made(base, tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30)), *settings)
     before = made.state()
-    rates = rates_between(1e-6, high, 30)
-    losses = range_test(made.trained, made.phase, made.settings, made.place, rates)
+    rates = spaced_rates(1e-6, high, 30)
+    losses = lr_range_test(made.trained, made.phase, made.settings, made.place, rates)
     assert_equal(made.state(), before)
     assert (len(losses) < 30) == (high > 1)
-    again = range_test(made.trained, made.phase, made.settings, made.place, rates)
+    again = lr_range_test(made.trained, made.phase, made.settings, made.place, rates)
     assert again == losses  # from the same state, the same
     made.trained.eval()
     still = made.state()
-    range_test(made.trained, made.phase, made.settings, made.place, rates[:3])
+    lr_range_test(made.trained, made.phase, made.settings, made.place, rates[:3])
     assert_equal(made.state(), still)
 
 
@@ -168,8 +168,8 @@ def test_an_interruption_leaves_it_as_it_was_too(base: bs.Model, tmp_path: Path)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        range_test(
-            made.trained, made.phase, made.settings, made.place, rates_between(1e-6, 1, 9), interrupted
+        lr_range_test(
+            made.trained, made.phase, made.settings, made.place, spaced_rates(1e-6, 1, 9), interrupted
         )
     assert_equal(made.state(), before)
 

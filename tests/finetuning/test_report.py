@@ -20,7 +20,7 @@ from bertsmith.errors import Stopped
 from bertsmith.finetuning.report import evaluations, learning_warnings, log_examples
 from bertsmith.finetuning.settings import FileSettings
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
-from bertsmith.training.metric_logger import Recorder
+from bertsmith.training.metric_logger import MetricLogger
 
 SETTINGS = ["train.batch_size=6", "train.threads=1", "train.report_to=none", "train.precision=fp32"]
 LEARN = [*SETTINGS, "train.num_train_epochs=4", "train.learning_rate=3e-3"]
@@ -66,15 +66,15 @@ def test_a_resumed_run_has_the_same_report(
     base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     straight = tuned(base, tmp_path / "a" / "run")
-    stepped = Recorder.stepped
+    stepped = MetricLogger.on_step_end
 
-    def signal_then_step(self: Recorder, at: int, *rest: Any) -> None:
-        if at == 15:
+    def signal_then_step(self: MetricLogger, trainer: Any, result: Any) -> None:
+        if trainer.state.step == 15:
             os.kill(os.getpid(), signal.SIGINT)
-        stepped(self, at, *rest)
+        stepped(self, trainer, result)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "stepped", signal_then_step)
+        patch.setattr(MetricLogger, "on_step_end", signal_then_step)
         with pytest.raises(Stopped):
             tuned(base, tmp_path / "b" / "run")
     resumed = tuned(base, tmp_path / "b" / "run", resume=True)

@@ -21,8 +21,8 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.tasks.base import TaskModel
 from bertsmith.tasks.registry import get_task
-from bertsmith.training.optim.optimizer import make_optimizer, optimizer_of
-from bertsmith.training.train_step import Trained
+from bertsmith.training.optim.optimizer import create_adamw, create_optimizer
+from bertsmith.training.train_step import TrainModule
 
 FEW = ["train.max_steps=3", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
 
@@ -73,10 +73,10 @@ def test_what_is_frozen_needs_no_gradient_and_has_no_moments(
     caplog.set_level(logging.INFO, "bertsmith")
     encoder, head = made()
     train = settled(encoder, head, **settings)
-    trained = Trained(encoder, head)
+    trained = TrainModule(encoder, head)
     named = dict(trained.named_parameters())
     assert {layer_of(name) for name, p in named.items() if not p.requires_grad} == frozen
-    held = {p for group in optimizer_of(trained, train).param_groups for p in group["params"]}
+    held = {p for group in create_optimizer(trained, train).param_groups for p in group["params"]}
     assert {layer_of(name) for name, p in named.items() if p in held} == (
         {"embeddings", "0", "1", "2", "3", "head"} - frozen
     )
@@ -94,12 +94,14 @@ def test_each_layers_rate_is_a_multiple_of_the_one_above(optimizer: str, below: 
     """Sun et al. 2019: the top layer and the head have the whole rate, and so has what is new below the head."""
     encoder, head = made(own={"head": below})
     train = settled(encoder, head, layerwise_lr_decay=0.5, optim=optimizer, muon_learning_rate=1e-3)
-    names = {p: name for name, p in Trained(encoder, head).named_parameters()}
+    names = {p: name for name, p in TrainModule(encoder, head).named_parameters()}
     assert any("recurrent" in name for name in names.values()) == (below == "bilstm")
     rates: dict[tuple[str, bool], set[float]] = {}
-    for group in optimizer_of(Trained(encoder, head), train).param_groups:
+    for group in create_optimizer(TrainModule(encoder, head), train).param_groups:
         for p in group["params"]:
-            rates.setdefault((layer_of(names[p]), "momentum" in group), set()).add(group.get("rate", 1.0))
+            rates.setdefault((layer_of(names[p]), "momentum" in group), set()).add(
+                group.get("lr_multiplier", 1.0)
+            )
     expected = {"head": 1.0, "3": 1.0, "2": 0.5, "1": 0.25, "0": 0.125, "embeddings": 0.0625}
     assert {layer: found for (layer, muon), found in rates.items() if not muon} == {
         layer: {rate} for layer, rate in expected.items()
@@ -119,7 +121,7 @@ def begins(
     train = settled(encoder, head, **settings)
     since = unfreeze_steps(encoder, head, train, **{"updates_per_epoch": 7.4, **more})
     found: dict[str, set[int]] = {}
-    for name, p in Trained(encoder, head).named_parameters():
+    for name, p in TrainModule(encoder, head).named_parameters():
         if p.requires_grad:
             found.setdefault(layer_of(name), set()).add(since.get(p, 1))
     return found
@@ -170,8 +172,8 @@ def test_without_bias_correction_each_counts_its_own_updates() -> None:
     late, early = (nn.Parameter(torch.full((3, 2), 0.5)) for _ in range(2))
     alone = nn.Parameter(late.detach().clone())
     usual: dict[str, Any] = {"betas": (0.9, 0.999), "epsilon": 1e-6, "weight_decay": 0.1}
-    both = make_optimizer({"late": late, "early": early}.items(), bias_correction=False, **usual)
-    own = make_optimizer({"alone": alone}.items(), bias_correction=False, **usual)
+    both = create_adamw({"late": late, "early": early}.items(), bias_correction=False, **usual)
+    own = create_adamw({"alone": alone}.items(), bias_correction=False, **usual)
     for step in range(1, 7):
         early.grad = torch.full((3, 2), float(step))
         if step >= 3:

@@ -17,7 +17,7 @@ import bertsmith as bs
 import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError, Stopped
-from bertsmith.training.metric_logger import Recorder
+from bertsmith.training.metric_logger import MetricLogger
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +27,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shards = tiny_run.make_shards(folder)
     shards.tokenizer.save(folder / "tokenizer")
     tiny_run.run(shards, folder / "bert", "train.max_steps=6")
-    original = Recorder.stepped
+    original = MetricLogger.on_step_end
 
-    def signal_then_step(self: Recorder, step: int, *rest: Any) -> None:
-        if step == 3:
+    def signal_then_step(self: MetricLogger, trainer: Any, result: Any) -> None:
+        if trainer.state.step == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-        original(self, step, *rest)
+        original(self, trainer, result)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recorder, "stepped", signal_then_step)
+        patch.setattr(MetricLogger, "on_step_end", signal_then_step)
         with pytest.raises(Stopped):
             tiny_run.run(shards, folder / "stopped", "train.max_steps=6", "train.eval_steps=2")
     rows = tiny_run.table(folder / "rows.csv", tiny_run.examples(12))

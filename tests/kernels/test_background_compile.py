@@ -17,13 +17,13 @@ import pytest
 
 import bertsmith as bs
 import tiny_run
+from bertsmith import device
 from bertsmith.device import ComputeContext
 from bertsmith.experiments.ablation import _wait_for_kernels
 from bertsmith.kernels import backend_selection, background_compile, kernel_cache
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.family import preset
 from bertsmith.pretraining.settings import PretrainSettings, PretrainTrainSettings
-from bertsmith.runs import run_folder
 from bertsmith.training.settings import TrainSettings
 
 if not backend_selection.is_numba_available():
@@ -37,8 +37,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(kernel_cache, "is_complete", lambda: False)
     monkeypatch.setattr(background_compile, "start_background_compile", lambda: names.append("background"))
     monkeypatch.setattr(backend_selection, "load_backend", lambda name: names.append(name))
-    monkeypatch.setattr(run_folder, "_LONG", 500)
-    monkeypatch.setattr(run_folder, "_LONG_MINUTES", 3.0)
+    monkeypatch.setattr(device, "LONG_RUN_UPDATES", 500)
+    monkeypatch.setattr(device, "LONG_RUN_MINUTES", 3.0)
     return names
 
 
@@ -82,9 +82,7 @@ def test_compiled_kernels_are_used_by_short_runs(loads: list[str], monkeypatch: 
 )
 def test_long_runs_wait(loads: list[str], updates: int | None, minutes: float | None, waits: bool) -> None:
     train = PretrainTrainSettings(max_minutes=minutes)
-    run_folder.with_kernels(
-        ComputeContext.create("cpu", "fp32"), train, preset("bert-tiny-uncased"), updates=updates
-    )
+    ComputeContext.create("cpu", "fp32").with_kernels(train, 128, updates)
     assert loads == ["numba" if waits else "background"]
 
 
@@ -98,11 +96,13 @@ def test_the_backend_of_fine_tuning_depends_on_the_number_of_updates(
     class OtherBackend(KernelBackend):
         name = "numba"
 
-    def with_kernels(context: ComputeContext, *_: Any, updates: int | None) -> ComputeContext:
+    def with_kernels(
+        context: ComputeContext, settings: Any, hidden_size: int, updates: int | None
+    ) -> ComputeContext:
         update_counts.append(updates)
         return replace(context, kernels=OtherBackend())
 
-    monkeypatch.setattr("bertsmith.finetuning.job.with_kernels", with_kernels)
+    monkeypatch.setattr(ComputeContext, "with_kernels", with_kernels)
     run = bs.finetune(
         "classify",
         base,
@@ -118,9 +118,10 @@ def test_the_backend_of_fine_tuning_depends_on_the_number_of_updates(
 
 def test_a_preview_does_not_wait(loads: list[str]) -> None:
     train = TrainSettings(max_steps=10_000)
-    run_folder.place_of(train, preset("bert-tiny-uncased"), is_look=True)
+    context = ComputeContext.for_training(train)
+    context.with_kernels(train, 128, 0)
     assert loads == ["background"]
-    run_folder.place_of(train, preset("bert-tiny-uncased"))
+    context.with_kernels(train, 128, train.max_steps)
     assert loads == ["background", "numba"]
 
 
@@ -191,7 +192,7 @@ def test_repeated_runs_use_the_backend_of_the_first(tmp_path: Path, monkeypatch:
         names.append(name)
         return REFERENCE
 
-    monkeypatch.setattr(run_folder, "select_training_backend", select)
+    monkeypatch.setattr(device, "select_training_backend", select)
     settings = ["train.max_steps=2", "train.report_to=none"]
     bs.finetune_repeatedly(
         "classify", base, tmp_path / "runs", train=rows, validation_split=0.25, restarts=3, settings=settings

@@ -22,7 +22,6 @@ from bertsmith.instances.batches import BatchSizes
 from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.kernels.gpu.torch_flash_attention import FlashBackend
 from bertsmith.kernels.reference import KernelBackend
-from bertsmith.runs import run_folder
 from bertsmith.training import cuda_graphs, trainer
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
@@ -56,12 +55,12 @@ def imitate_gpu(monkeypatch: pytest.MonkeyPatch, kernels: KernelBackend) -> None
     Batches are padded so far that few shapes occur.
     """
     monkeypatch.setattr(ComputeContext, "capture_graph", lambda _, work, __: FakeGraph(work))
-    monkeypatch.setattr(cuda_graphs, "_STEPS", 1)
+    monkeypatch.setattr(cuda_graphs, "_TOKEN_STEPS", 1)
     monkeypatch.setattr(cuda_graphs, "_ROW_STEPS", 1)
     monkeypatch.setattr(FakeGraph, "num_replays", 0)
     monkeypatch.setattr("bertsmith.device._default_generator", lambda _: torch.default_generator)
     monkeypatch.setattr(ComputeContext, "is_async", property(lambda _: True))
-    monkeypatch.setattr(run_folder, "select_training_backend", lambda *_, **__: kernels)
+    monkeypatch.setattr(device, "select_training_backend", lambda *_, **__: kernels)
 
 
 SETTINGS = (
@@ -79,15 +78,15 @@ def test_resumed_run_equals_uninterrupted_run(
     uninterrupted = tiny_run.run(shards, tmp_path / "uninterrupted", *SETTINGS)
     assert (FakeGraph.num_replays > 2) == kernels.ignores_negative_labels
     assert f"kernels: {kernels.name}\n" in (uninterrupted.path / "settings.yaml").read_text(encoding="utf-8")
-    update = trainer.update
+    update = trainer.train_step
 
     def interrupted_update(*args: Any) -> Any:
-        if args[6] == 6:
+        if args[3] == 6:
             raise KeyboardInterrupt
         return update(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "update", interrupted_update)
+        patch.setattr(trainer, "train_step", interrupted_update)
         with pytest.raises(KeyboardInterrupt):
             tiny_run.run(shards, tmp_path / "resumed", *SETTINGS)
     torch.manual_seed(7)
@@ -126,7 +125,7 @@ def test_graphs_change_no_bit(fp32_attention: None, tmp_path: Path, monkeypatch:
     logs = []
     for max_graphs in (16, 0):
         monkeypatch.setattr(FakeGraph, "num_replays", 0)
-        monkeypatch.setattr(cuda_graphs, "_MOST", max_graphs)
+        monkeypatch.setattr(cuda_graphs, "_MAX_GRAPHS", max_graphs)
         run = tiny_run.run(shards, tmp_path / str(max_graphs), *SETTINGS, "train.logging_steps=1")
         assert bool(FakeGraph.num_replays) == bool(max_graphs)
         logs.append((run.path / "log.jsonl").read_bytes())
@@ -155,10 +154,10 @@ def test_update_that_is_not_finite_changes_nothing(
     """The host detects it during the next step, and the run ends before that step's update."""
     imitate_gpu(monkeypatch, TritonBackend())
     shards = tiny_run.make_shards(tmp_path)
-    update, states = trainer.update, {}
+    update, states = trainer.train_step, {}
 
-    def update_with_nan(module: Any, optimizer: Any, work: Any, *args: Any) -> Any:
-        step = args[3]
+    def update_with_nan(strategy: Any, work: Any, *args: Any) -> Any:
+        module, optimizer, step = strategy.module, strategy.optimizer, args[1]
         states[step] = [p.detach().clone() for p in module.parameters()], _moments(optimizer)
         if step == 5:
             with torch.no_grad():
@@ -166,13 +165,13 @@ def test_update_that_is_not_finite_changes_nothing(
                 original = bias.clone()
                 bias.fill_(torch.nan)
         try:
-            return update(module, optimizer, work, *args)
+            return update(strategy, work, *args)
         finally:
             if step == 5:
                 with torch.no_grad():
                     bias.copy_(original)
 
-    monkeypatch.setattr(trainer, "update", update_with_nan)
+    monkeypatch.setattr(trainer, "train_step", update_with_nan)
     settings = (
         "train.max_steps=9",
         "train.logging_steps=100",
@@ -203,15 +202,15 @@ def test_checkpoint_waits_for_the_finite_check(
 ) -> None:
     imitate_gpu(monkeypatch, FlashBackend())
     shards = tiny_run.make_shards(tmp_path)
-    update = trainer.update
+    update = trainer.train_step
 
-    def update_with_inf(module: Any, *args: Any) -> Any:
-        if args[5] == 4:
+    def update_with_inf(strategy: Any, *args: Any) -> Any:
+        if args[2] == 4:
             with torch.no_grad():
-                module.objective.masked.bias.fill_(torch.inf)
-        return update(module, *args)
+                strategy.module.objective.masked.bias.fill_(torch.inf)
+        return update(strategy, *args)
 
-    monkeypatch.setattr(trainer, "update", update_with_inf)
+    monkeypatch.setattr(trainer, "train_step", update_with_inf)
     settings = (
         "train.max_steps=9",
         "train.logging_steps=100",
@@ -229,7 +228,7 @@ def test_checkpoint_waits_for_the_finite_check(
 def test_padded_sizes(num_tokens: int, num_rows: int, max_seqlen: int) -> None:
     """Batches are padded by at most 4 % of their tokens and 7 % of their rows."""
     sizes = BatchSizes(-(-num_tokens // max_seqlen), num_tokens, num_rows, max_seqlen)
-    padded = cuda_graphs._filled_up(sizes)
+    padded = cuda_graphs._padded_sizes(sizes)
     assert num_tokens < padded.num_tokens <= 1.04 * num_tokens + 2
     assert num_rows <= padded.num_rows <= 1.07 * num_rows + 1
     assert padded.num_tokens - num_tokens <= (padded.num_sequences - sizes.num_sequences) * max_seqlen

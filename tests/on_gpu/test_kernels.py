@@ -28,7 +28,7 @@ from bertsmith.models.fused_cross_entropy import fused_cross_entropy
 from bertsmith.models.layers import Dropout
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.packed import Packed
-from bertsmith.training.train_step import Trained
+from bertsmith.training.train_step import TrainModule
 
 pytest.importorskip("triton", reason="needs Triton, which the extra `dev` has on Linux")
 from bertsmith.kernels.gpu import encoder_layer, triton_backend
@@ -265,7 +265,7 @@ def test_padded_batch_equals_batch(
     sizes = BatchSizes(*(size + n for size, n in zip(batch.sizes, (*padding, 2), strict=True)))
     encoder = Encoder(CONFIG, torch.Generator().manual_seed(0))
     objective = MaskedLM(CONFIG, encoder.generator)
-    module = Trained(encoder, objective).train()
+    module = TrainModule(encoder, objective).train()
     set_kernel_backend(module, TritonBackend())
     results = []
     for training_batch in (batch, batch.padded_to(sizes)):

@@ -21,9 +21,9 @@ from bertsmith.inference.pseudo_likelihood import Scorer
 from bertsmith.pretraining import minimal_pairs
 from bertsmith.pretraining.minimal_pairs import PairsOnTheWay, expect_pairs
 from bertsmith.pretraining.settings import EvaluateSettings
-from bertsmith.training import execution_benchmark, trainer
-from bertsmith.training.autotune import Speeds
-from bertsmith.training.metric_logger import Recorder
+from bertsmith.training import autotune, trainer
+from bertsmith.training.metric_logger import MetricLogger
+from bertsmith.training.time_budget import Throughput
 from run_equality import Killed, assert_same, outcome
 
 STEPS = ("train.max_steps=6", "train.eval_steps=2", "train.save_steps=1")
@@ -108,12 +108,12 @@ def test_a_fixed_sample_is_scored_on_the_way_and_all_at_the_end(
 def test_a_killed_run_continues_with_its_pairs(
     shards: Shards, pairs: Path, straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    def killed(self: Recorder, step: int, *rest: Any) -> None:
-        if step == 4:
+    def killed(self: MetricLogger, trainer: Any, result: Any) -> None:
+        if trainer.state.step == 4:
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "stepped", killed)
+        patch.setattr(MetricLogger, "on_step_end", killed)
         with pytest.raises(Killed):
             tiny_run.run(shards, tmp_path / "run", *STEPS, evaluate_pairs=pairs)
     again = {"evaluate_pairs": pairs} if named else {}
@@ -179,31 +179,31 @@ def test_what_pairs_cost_is_expected_in_updates_and_fewer_are_scored_where_minut
     straight: Path, pairs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
-    speeds = Speeds({0: 3.0}, evaluated=1.0)
+    speeds = Throughput({0: 3.0}, evaluation_updates=1.0)
     some = on_the_way(straight, pairs, pairs_sample=5)
     same = expect_pairs(speeds, some, 10.0, None)  # of a run that continues
-    assert (speeds.evaluated, same.settings, caplog.messages) == (
+    assert (speeds.evaluation_updates, same.settings, caplog.messages) == (
         pytest.approx(1 + 10 / 30),
         some.settings,
         [],
     )
-    assert speeds.closing == pytest.approx((2 * (1 + 10 / 30) + 40 / 30) * 3)
-    speeds.evaluation = 8.0  # as one took: twice as long as expected
-    assert speeds.closing == pytest.approx(2 * (2 * (1 + 10 / 30) + 40 / 30) * 3)
+    assert speeds.closing_seconds == pytest.approx((2 * (1 + 10 / 30) + 40 / 30) * 3)
+    speeds.evaluation_seconds = 8.0  # as one took: twice as long as expected
+    assert speeds.closing_seconds == pytest.approx(2 * (2 * (1 + 10 / 30) + 40 / 30) * 3)
 
-    speeds = Speeds({0: 3.0}, evaluated=1.0)
+    speeds = Throughput({0: 3.0}, evaluation_updates=1.0)
     fewer = expect_pairs(speeds, some, 10.0, 0.25)  # 4 s for all of them, of 15 s in all
     assert fewer.settings.pairs_at_end == 7
     # An evaluation takes at most half of what the end takes, so that the end has the better figure.
     assert (len(fewer.sample), len(fewer.last)) == (3, 7)
-    assert speeds.closing == pytest.approx((2 * (1 + 6 / 30) + 14 / 30) * 3)
+    assert speeds.closing_seconds == pytest.approx((2 * (1 + 6 / 30) + 14 / 30) * 3)
     assert caplog.messages == [
         "scoring all 20 minimal pairs would take about 4 s: 7 of them are scored at the end "
         "(evaluate.pairs_at_end); `bertsmith score` scores all",
         "scoring minimal pairs takes about 1 s at each evaluation, and 1 s at the end",
     ]
     asked = on_the_way(straight, pairs, pairs_sample=5, pairs_at_end=20)
-    assert len(expect_pairs(Speeds({0: 3.0}), asked, 10.0, 0.25).last) == 20
+    assert len(expect_pairs(Throughput({0: 3.0}), asked, 10.0, 0.25).last) == 20
     assert caplog.messages[2:] == [
         "scoring minimal pairs takes about 1 s at each evaluation, and 4 s at the end"
     ]
@@ -222,14 +222,14 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
         scored.append(len(of))
         return plainly(of, *rest)
 
-    for module in (trainer, execution_benchmark):
+    for module in (trainer, autotune):
 
-        def timed(*arguments: Any, update: Any = module.update) -> Any:  # type: ignore[attr-defined]
+        def timed(*arguments: Any, update: Any = module.train_step) -> Any:  # type: ignore[attr-defined]
             nonlocal now
             now += 1.0
             return update(*arguments)
 
-        monkeypatch.setattr(module, "update", timed)
+        monkeypatch.setattr(module, "train_step", timed)
     monkeypatch.setattr(minimal_pairs, "score_pairs", counted)
     monkeypatch.setattr(hardware, "clock", lambda: now)
     settings = ("evaluate.pairs_sample=6", "train.eval_steps=10", "evaluate.pairs_at_end=20")

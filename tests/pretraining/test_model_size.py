@@ -64,7 +64,7 @@ QUICK = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.
 def test_minutes_alone_choose_the_size_and_say_so(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(model_size, "timed_on_random_text", lambda *_: (3600.0, None))
+    monkeypatch.setattr(model_size, "probe_speed", lambda *_: (3600.0, None))
     caplog.clear()
     model = bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK)
     (line,) = (line for line in caplog.messages if "on this machine: " in line and "layers of" in line)
@@ -74,9 +74,9 @@ def test_minutes_alone_choose_the_size_and_say_so(
     assert model.encoder.config.hidden_size == 128
     assert "hidden_size: 128" in (tmp_path / "a" / "settings.yaml").read_text()
     # the same command with --resume has its size already
-    monkeypatch.setattr(model_size, "timed_on_random_text", never)
+    monkeypatch.setattr(model_size, "probe_speed", never)
     bs.pretrain(shards, tmp_path / "a", minutes=1, settings=QUICK, resume=True)
-    monkeypatch.setattr(model_size, "timed_on_random_text", lambda *_: (1e-9, None))
+    monkeypatch.setattr(model_size, "probe_speed", lambda *_: (1e-9, None))
     other = model_size.size_in_minutes({"train.max_minutes": 1}, tiny_run.tokenizer())
     assert other == SIZES[-1].name
 
@@ -84,7 +84,7 @@ def test_minutes_alone_choose_the_size_and_say_so(
 def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them_than_asked(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(model_size, "timed_on_random_text", lambda *_: (0.5, None))
+    monkeypatch.setattr(model_size, "probe_speed", lambda *_: (0.5, None))
 
     def said(*more: str) -> str:
         caplog.clear()
@@ -113,12 +113,12 @@ def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them
 def test_a_size_that_is_said_stays(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(model_size, "timed_on_random_text", never)
+    monkeypatch.setattr(model_size, "probe_speed", never)
     bs.pretrain(shards, tmp_path / "run", **{"settings": QUICK, **more})
 
 
 def test_a_recipe_stays_as_it_is(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_size, "timed_on_random_text", never)
+    monkeypatch.setattr(model_size, "probe_speed", never)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("preset: bert-tiny-uncased\ndata:\n  sequence_length: 32\n")
     bs.pretrain(shards, tmp_path / "run", recipe=recipe, minutes=1, settings=QUICK)

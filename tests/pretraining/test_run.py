@@ -31,14 +31,14 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 
 def stopped_at(step: int, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """From now on a run is torn before this update."""
-    update = trainer.update
+    update = trainer.train_step
 
     def torn(*arguments: object) -> object:
-        if arguments[6] == step:
+        if arguments[3] == step:
             raise KeyboardInterrupt
         return update(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(trainer, "update", torn)
+    monkeypatch.setattr(trainer, "train_step", torn)
     return monkeypatch
 
 
@@ -264,7 +264,7 @@ def test_the_papers_recipe_is_the_papers() -> None:
             peak=chosen.train.learning_rate,
             warmup_steps=warmup_updates(chosen.train.warmup_steps, 1_000_000),
             updates=chosen.train.max_steps or 0,
-            shape=chosen.train.lr_scheduler_type,
+            scheduler_type=chosen.train.lr_scheduler_type,
         )
         for t in (5_000, 500_000)
     }

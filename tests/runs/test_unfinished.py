@@ -18,7 +18,7 @@ import tiny_run
 from bertsmith.corpus.shards import Shards
 from bertsmith.errors import InputError, Stopped
 from bertsmith.training import checkpoint
-from bertsmith.training.metric_logger import Recorder
+from bertsmith.training.metric_logger import MetricLogger
 
 STEPS = ["train.max_steps=8", "train.save_steps=100"]
 TUNE = [
@@ -49,14 +49,14 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def signal_at(patch: pytest.MonkeyPatch, step: int, number: int = signal.SIGINT) -> None:
     """A signal comes in at this update."""
-    stepped = Recorder.stepped
+    stepped = MetricLogger.on_step_end
 
-    def signal_then_step(self: Recorder, at: int, *rest: Any) -> None:
-        if at == step:
+    def signal_then_step(self: MetricLogger, trainer: Any, result: Any) -> None:
+        if trainer.state.step == step:
             os.kill(os.getpid(), number)
-        stepped(self, at, *rest)
+        stepped(self, trainer, result)
 
-    patch.setattr(Recorder, "stepped", signal_then_step)
+    patch.setattr(MetricLogger, "on_step_end", signal_then_step)
 
 
 def tune(base: bs.Model, rows: Path, out: Path, *settings: str, resume: bool = False) -> bs.Model:
@@ -125,7 +125,9 @@ def test_a_stopped_fine_tuning_leaves_its_best_or_its_last_weights(
     assert torch.equal(model.encoder.embeddings.token.weight, saved["encoder.embeddings.token.weight"])
     assert model.predict(["kaba"])[0]["label"] in model.labels
     if state["best_step"]:
-        assert model.evaluate(rows)["accuracy"] == state["best"] == model.folder.record["dev"]["accuracy"]
+        assert (
+            model.evaluate(rows)["accuracy"] == state["best_score"] == model.folder.record["dev"]["accuracy"]
+        )
     resumed = tune(finished, rows, run, setting, resume=True)
     assert resumed.report["dev"] == straight.report["dev"]
     for name, tensor in weights(straight.path).items():
@@ -137,7 +139,7 @@ def test_a_killed_run_leaves_the_model_of_a_checkpoint(shards: Shards, tmp_path:
     save = checkpoint.save
 
     def save_and_die(folder: Path, what: checkpoint.Checkpoint, keep: int) -> Path:
-        if what.step == 4:
+        if what.state.step == 4:
             raise KeyboardInterrupt
         return save(folder, what, keep)
 
@@ -153,20 +155,20 @@ def test_a_killed_run_leaves_the_model_of_a_checkpoint(shards: Shards, tmp_path:
 def test_models_on_the_way_take_a_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a second; checkpoints are ten seconds apart."""
     from bertsmith.runs import run_folder
-    from bertsmith.training.train_state import Progress
+    from bertsmith.training.train_state import TrainState
 
     clock, written = [0.0], []
 
-    def write(progress: Progress, mark: dict[str, Any]) -> None:
+    def write(state: TrainState, mark: dict[str, Any]) -> None:
         clock[0] += 1
-        written.append(progress.step)
+        written.append(state.step)
 
     monkeypatch.setattr(run_folder.time, "monotonic", lambda: clock[0])
     on_the_way = run_folder.IntermediateSaver(write)
     for step in range(1, 41):
         clock[0] += 10
-        on_the_way(Progress(step=step), False)
-    on_the_way(Progress(step=41), True)
+        on_the_way.save(TrainState(step=step), 41, is_stopping=False)
+    on_the_way.save(TrainState(step=41), 41, is_stopping=True)
     assert written == [1, 11, 21, 31, 41]
 
 

@@ -48,11 +48,12 @@ ERRORS = ("InputError", "MachineError", "Diverged")
 REMAINING: dict[str, int] = {
     "cli": 73,
     "explain": 7,
-    "finetuning": 69,
-    "inference": 202,
-    "pretraining": 98,
-    "tasks": 442,
-    "training": 149,
+    "finetuning": 68,
+    "inference": 204,
+    "io": 120,
+    "pretraining": 95,
+    "runs": 11,
+    "tasks": 469,
 }
 """Packages that are not rewritten yet, with the number of their violations; lower a count when it falls."""
 

@@ -22,7 +22,7 @@ from bertsmith.errors import InputError, Stopped
 from bertsmith.tasks.batching import Outputs
 from bertsmith.tasks.question_answering.data import QuestionExample, ReferenceAnswer
 from bertsmith.tasks.question_answering.decode import AnswerPrediction, QuestionAnsweringDecoder
-from bertsmith.training.metric_logger import Recorder
+from bertsmith.training.metric_logger import MetricLogger
 from squad_data import answerer, asked, data, decode, item_of, logits_of, read, squad, written
 
 UNITS = [(0, 1), (2, 3), (4, 5)]
@@ -290,12 +290,12 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
     trained: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is chosen anew at each evaluation; the one after the best must not change it."""
-    stepped, calibrate, first = Recorder.stepped, QuestionAnsweringDecoder.calibrate, list[Tensor]()
+    stepped, calibrate, first = MetricLogger.on_step_end, QuestionAnsweringDecoder.calibrate, list[Tensor]()
 
-    def signal_then_step(self: Recorder, number: int, *rest: Any) -> None:
-        if number == 8:
+    def signal_then_step(self: MetricLogger, trainer: Any, result: Any) -> None:
+        if trainer.state.step == 8:
             os.kill(os.getpid(), signal.SIGINT)
-        stepped(self, number, *rest)
+        stepped(self, trainer, result)
 
     def worse_after_the_first(self: QuestionAnsweringDecoder, outputs: Outputs, *rest: Any) -> None:
         calibrate(self, outputs, *rest)
@@ -303,7 +303,7 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
         if not torch.equal(outputs.per_item[0], first[0]):
             self.state["null_threshold"] = 1e6
 
-    monkeypatch.setattr(Recorder, "stepped", signal_then_step)
+    monkeypatch.setattr(MetricLogger, "on_step_end", signal_then_step)
     monkeypatch.setattr(QuestionAnsweringDecoder, "calibrate", worse_after_the_first)
     settings = ["train.max_steps=60", "train.batch_size=4", "train.learning_rate=1e-6", "train.threads=1"]
     more = ["train.eval_steps=1", "train.report_to=none"]

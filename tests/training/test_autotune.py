@@ -15,11 +15,19 @@ from bertsmith import hardware
 from bertsmith.corpus.shards import Shards
 from bertsmith.device import ComputeContext
 from bertsmith.hardware import Precision
-from bertsmith.runs.compute_setup import _describe_timings, ways_of
-from bertsmith.training import checkpoint, execution_benchmark, trainer
-from bertsmith.training.autotune import Watch
-from bertsmith.training.execution_benchmark import Way, best_way, numbers_of_threads, of_whole, tried, ways
-from bertsmith.training.metric_logger import Recorder
+from bertsmith.runs.compute_setup import configs_to_measure, describe_measurement
+from bertsmith.training import autotune, checkpoint, trainer
+from bertsmith.training.autotune import (
+    Autotuner,
+    ExecutionConfig,
+    ThreadMonitor,
+    benchmark_configs,
+    estimate_update_seconds,
+    execution_configs,
+    fastest_config,
+    thread_counts,
+)
+from bertsmith.training.metric_logger import MetricLogger
 from bertsmith.training.run_plan import PLAN
 from bertsmith.training.settings import TrainSettings
 
@@ -37,14 +45,14 @@ class Clock:
     def __init__(self, cost: Callable[[int, float], float], patch: pytest.MonkeyPatch) -> None:
         self.now, self.rates = 0.0, dict[int, float]()
         patch.setattr(hardware, "clock", lambda: self.now)
-        for module in (trainer, execution_benchmark):
+        for module in (trainer, autotune):
 
-            def timed(*arguments: Any, update: Any = module.update) -> Any:  # type: ignore[attr-defined]
-                self.now += cost(arguments[6], self.now)
-                self.rates[arguments[6]] = arguments[3]
+            def timed(*arguments: Any, update: Any = module.train_step) -> Any:  # type: ignore[attr-defined]
+                self.now += cost(arguments[3], self.now)
+                self.rates[arguments[3]] = arguments[2]
                 return update(*arguments)
 
-            patch.setattr(module, "update", timed)
+            patch.setattr(module, "train_step", timed)
 
 
 MACHINES: dict[str, Callable[[int, float], float]] = {
@@ -95,7 +103,7 @@ MACHINES_THAT_STOP: dict[str, Callable[[int, float], float]] = {
     [
         ("sleeps", "linear", True),
         ("sleeps", "warmup_stable_decay", True),
-        ("sleeps", "constant", False),
+        ("sleeps", "constant_with_warmup", False),
         ("steady", "warmup_stable_decay", False),
     ],
 )
@@ -158,16 +166,16 @@ class Killed(BaseException):
 
 def run_killed(shards: Shards, run: Path, step: int, *, resume: bool = False) -> None:
     """A run of a minute on a machine that slows down at update 40, killed after `step`."""
-    stepped = Recorder.stepped
+    stepped = MetricLogger.on_step_end
 
-    def step_and_die(self: Recorder, number: int, *rest: Any) -> None:
-        stepped(self, number, *rest)
-        if number == step:
+    def step_and_die(self: MetricLogger, trainer: Any, result: Any) -> None:
+        stepped(self, trainer, result)
+        if trainer.state.step == step:
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
         Clock(lambda number, now: 0.5 if number < 40 else 1.0, patch)
-        patch.setattr(Recorder, "stepped", step_and_die)
+        patch.setattr(MetricLogger, "on_step_end", step_and_die)
         if step:
             with pytest.raises(Killed):
                 tiny_run.run(shards, run, "train.save_steps=15", minutes=1, resume=resume)
@@ -193,7 +201,7 @@ def test_a_killed_run_makes_its_updates_again_as_they_were_made(shards: Shards, 
     run_killed(shards, again, 1)
     (again / PLAN).write_bytes((run / PLAN).read_bytes())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer.Pace, "replanned", lambda *_: None)
+        patch.setattr(Autotuner, "propose", lambda *_: None)
         run_killed(shards, again, 0, resume=True)
     assert outcome(again) == outcome(run)
 
@@ -224,20 +232,35 @@ def test_time_that_was_spent_before_counts(
 
 
 def test_the_quickest_way_is_taken_and_fewer_threads_only_where_they_are_clearly_quicker() -> None:
-    assert numbers_of_threads(2) == [2, 1]
-    assert numbers_of_threads(16) == [16, 8, 4, 3, 2, 1]
-    assert ways([2, 1], ["fp32", "bf16"]) == [Way(2, "fp32"), Way(1, "fp32"), Way(2, "bf16")]
+    assert thread_counts(2) == [2, 1]
+    assert thread_counts(16) == [16, 8, 4, 3, 2, 1]
+    assert execution_configs([2, 1], ["fp32", "bf16"]) == [
+        ExecutionConfig(2, "fp32"),
+        ExecutionConfig(1, "fp32"),
+        ExecutionConfig(2, "bf16"),
+    ]
 
-    def best(two: float, one: float, half: float) -> Way:
-        return best_way({Way(2, "fp32"): two, Way(1, "fp32"): one, Way(2, "bf16"): half})
+    def best(two: float, one: float, half: float) -> ExecutionConfig:
+        return fastest_config(
+            {
+                ExecutionConfig(2, "fp32"): two,
+                ExecutionConfig(1, "fp32"): one,
+                ExecutionConfig(2, "bf16"): half,
+            }
+        )
 
-    assert best(1.0, 1.6, 1.3) == Way(2, "fp32")
-    assert best(1.0, 0.95, 0.97) == Way(2, "fp32")
-    assert best(1.0, 0.6, 1.3) == Way(1, "fp32")
-    assert best(1.0, 1.6, 0.5) == Way(2, "bf16")
+    assert best(1.0, 1.6, 1.3) == ExecutionConfig(2, "fp32")
+    assert best(1.0, 0.95, 0.97) == ExecutionConfig(2, "fp32")
+    assert best(1.0, 0.6, 1.3) == ExecutionConfig(1, "fp32")
+    assert best(1.0, 1.6, 0.5) == ExecutionConfig(2, "bf16")
 
 
-SPEEDS = {Way(2, "fp32"): 0.4, Way(1, "fp32"): 0.7, Way(2, "bf16"): 0.5, Way(1, "bf16"): 0.9}
+SPEEDS = {
+    ExecutionConfig(2, "fp32"): 0.4,
+    ExecutionConfig(1, "fp32"): 0.7,
+    ExecutionConfig(2, "bf16"): 0.5,
+    ExecutionConfig(1, "bf16"): 0.9,
+}
 
 
 def test_precision_is_that_of_the_models_own_update(
@@ -248,12 +271,12 @@ def test_precision_is_that_of_the_models_own_update(
         now = [0.0]
 
         def timed(*arguments: Any, faster: str = faster, now: list[float] = now) -> Any:
-            now[0] += 0.4 if arguments[5].precision == faster else 0.5
+            now[0] += 0.4 if arguments[0].context.precision == faster else 0.5
             return {}
 
         with monkeypatch.context() as patch:
             patch.setattr(hardware, "clock", lambda now=now: now[0])
-            patch.setattr(execution_benchmark, "update", timed)
+            patch.setattr(autotune, "train_step", timed)
             products_are(patch, "bf16")
             caplog.clear()
             one = ("train.max_steps=1", "train.precision=auto")
@@ -272,9 +295,11 @@ def test_bf16_is_not_tried_where_its_products_are_slower(monkeypatch: pytest.Mon
     """A busy machine had runs choose it by chance."""
     for precision, expected in (("fp32", ["fp32"]), ("bf16", ["fp32", "bf16"])):
         products_are(monkeypatch, precision)
-        found = ways_of(TrainSettings(threads=1), ComputeContext.create("cpu", "fp32"))
+        found = configs_to_measure(TrainSettings(threads=1), ComputeContext.create("cpu", "fp32"))
         assert [way.precision for way in found] == expected
-        asked = ways_of(TrainSettings(threads=1, precision="bf16"), ComputeContext.create("cpu", "bf16"))
+        asked = configs_to_measure(
+            TrainSettings(threads=1, precision="bf16"), ComputeContext.create("cpu", "bf16")
+        )
         assert [way.precision for way in asked] == ["bf16"]
 
 
@@ -284,23 +309,23 @@ def test_a_trial_changes_nothing(shards: Shards, tmp_path: Path, optimizer: str)
     ten = ("train.max_steps=6", "train.learning_rate=1e-2", f"train.optim={optimizer}")
     plain = tiny_run.run(shards, tmp_path / "plain", *ten)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execution_benchmark, "_BF16_PAYS", 0.0)
+        patch.setattr(autotune, "_MAX_BF16_TIME", 0.0)
         timed = tiny_run.run(shards, tmp_path / "timed", *ten, "train.precision=auto")
     for file in ("log.jsonl", "model/model.safetensors"):
         assert (plain.path / file).read_bytes() == (timed.path / file).read_bytes()
 
 
 def test_a_collapse_is_noticed_once_and_fewer_threads_are_left_again() -> None:
-    watch = Watch(most=2)
-    quiet = [watch.due(0, 0.3, 2) for _ in range(50)]
-    busy = [watch.due(0, 1.0, 2) for _ in range(12)]
+    watch = ThreadMonitor(2)
+    quiet = [watch.is_due(0, 0.3, 2) for _ in range(50)]
+    busy = [watch.is_due(0, 1.0, 2) for _ in range(12)]
     assert not any(quiet)
     assert busy.index(True) == 6  # when most of the last dozen were slow
-    watch.rest()
-    assert not any(watch.due(0, 1.0, 2) for _ in range(63))
-    watch.rest()
-    assert not any(watch.due(0, 0.4, 1) for _ in range(255))
-    assert any(watch.due(0, 0.4, 1) for _ in range(2))
+    watch.pause()
+    assert not any(watch.is_due(0, 1.0, 2) for _ in range(63))
+    watch.pause()
+    assert not any(watch.is_due(0, 0.4, 1) for _ in range(255))
+    assert any(watch.is_due(0, 0.4, 1) for _ in range(2))
 
 
 class Threads:
@@ -314,16 +339,16 @@ class Threads:
         patch.setattr(hardware, "configure_process", lambda threads=None: 2)
         patch.setattr(hardware, "set_num_threads", lambda count: setattr(self, "number", count))
         patch.setattr(torch, "get_num_threads", lambda: self.number)
-        for module in (trainer, execution_benchmark):
+        for module in (trainer, autotune):
 
-            def timed(*arguments: Any, update: Any = module.update) -> Any:  # type: ignore[attr-defined]
-                step = arguments[6] or max(self.used, default=0)
+            def timed(*arguments: Any, update: Any = module.train_step) -> Any:  # type: ignore[attr-defined]
+                step = arguments[3] or max(self.used, default=0)
                 self.now += cost(step, self.number)
-                if arguments[6]:
+                if arguments[3]:
                     self.used[step] = self.number
                 return update(*arguments)
 
-            patch.setattr(module, "update", timed)
+            patch.setattr(module, "train_step", timed)
 
 
 def crowded(step: int, threads: int) -> float:
@@ -405,16 +430,16 @@ def test_a_resume_uses_the_threads_that_its_updates_were_made_on(
         "train.gradient_accumulation_steps=1",
         "train.save_steps=30",
     )
-    stepped = Recorder.stepped
+    stepped = MetricLogger.on_step_end
 
-    def step_and_die(self: Recorder, number: int, *rest: Any) -> None:
-        stepped(self, number, *rest)
-        if number == 58:
+    def step_and_die(self: MetricLogger, trainer: Any, result: Any) -> None:
+        stepped(self, trainer, result)
+        if trainer.state.step == 58:
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
         first = Threads(crowded, patch)
-        patch.setattr(Recorder, "stepped", step_and_die)
+        patch.setattr(MetricLogger, "on_step_end", step_and_die)
         with pytest.raises(Killed):
             tiny_run.run(shards, tmp_path / "run", *settings)
     with pytest.MonkeyPatch.context() as patch:
@@ -431,10 +456,10 @@ def test_a_resume_uses_the_threads_that_its_updates_were_made_on(
 
 def trial_of(
     seconds: dict[tuple[int, Precision], float], enough: float
-) -> tuple[dict[Way, float], list[tuple[Way, int]], float]:
+) -> tuple[dict[ExecutionConfig, float], list[tuple[ExecutionConfig, int]], float]:
     """A trial of updates of 32 sequences that take so long by threads and precision, with time for so many of the
     quickest: what it finds, the updates that it makes with their sizes, and how long it takes."""
-    seen: list[tuple[Way, int]] = []
+    seen: list[tuple[ExecutionConfig, int]] = []
     now = [0.0]
     threads = [2]
 
@@ -451,14 +476,14 @@ def trial_of(
         def __init__(self, tokens: int) -> None:
             self.tokens = tokens
 
-    def timed(trained: Any, optimizer: Any, work: Any, *rest: Any) -> Any:
-        way = Way(threads[0], rest[2].precision)
+    def timed(strategy: Any, work: Any, *rest: Any) -> Any:
+        way = ExecutionConfig(threads[0], strategy.context.precision)
         now[0] += seconds[way.threads, way.precision] * work.tokens / 32
         seen.append((way, work.tokens))
 
     from bertsmith.device import ComputeContext
     from bertsmith.training.data_loader import Phase
-    from bertsmith.training.train_step import Trained
+    from bertsmith.training.train_step import TrainModule
 
     class Counting(torch.nn.Linear):
         def counts(self, batch: Any) -> dict[str, int]:
@@ -467,13 +492,13 @@ def trial_of(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "clock", lambda: now[0])
         patch.setattr(hardware, "set_num_threads", lambda count: threads.__setitem__(0, count))
-        patch.setattr(execution_benchmark, "update", timed)
-        found = tried(
-            Trained(torch.nn.Linear(1, 1), Counting(1, 1)),
+        patch.setattr(autotune, "train_step", timed)
+        found = benchmark_configs(
+            TrainModule(torch.nn.Linear(1, 1), Counting(1, 1)),
             Phase(Stream(), 1.0, 32),
             TrainSettings(),
             ComputeContext.create("cpu", "fp32"),
-            ways([2, 1], ["fp32", "bf16"]),
+            execution_configs([2, 1], ["fp32", "bf16"]),
             lambda seconds: enough * seconds,
         )
     return found, seen, now[0]
@@ -483,8 +508,11 @@ def test_a_trial_measures_whole_batches_where_there_is_time() -> None:
     """Growing parts of a batch, each way in turn; what is hopeless is dropped; the last size counts."""
     seconds: dict[tuple[int, Precision], float] = {(2, "fp32"): 1.0, (1, "fp32"): 1.5, (2, "bf16"): 9.0}
     found, seen, spent = trial_of(seconds, 12.0)
-    assert found == {Way(2, "fp32"): 1.0, Way(1, "fp32"): 1.5}
-    assert [tokens for way, tokens in seen if way == Way(2, "bf16")] == [4, 4]  # the first is not counted
+    assert found == {ExecutionConfig(2, "fp32"): 1.0, ExecutionConfig(1, "fp32"): 1.5}
+    assert [tokens for way, tokens in seen if way == ExecutionConfig(2, "bf16")] == [
+        4,
+        4,
+    ]  # the first is not counted
     assert spent <= 12.0
 
 
@@ -498,7 +526,7 @@ def test_a_trial_without_time_compares_two_sizes_where_they_are_soon_measured(
     warm, rounds = seen[:2], seen[2:]
     assert {way.precision for way, _ in warm} == {"fp32", "bf16"}  # an update of each, which is not counted
     assert rounds == [(way, size) for size in sizes for way in found]
-    assert found == pytest.approx({Way(*way): times * one for way, one in seconds.items()})
+    assert found == pytest.approx({ExecutionConfig(*way): times * one for way, one in seconds.items()})
 
 
 @pytest.mark.parametrize(
@@ -515,18 +543,26 @@ def test_a_trial_without_time_compares_two_sizes_where_they_are_soon_measured(
 def test_what_an_update_takes_whatever_its_size_is_counted_once(
     size: int, seconds: float, smaller: tuple[int, float] | None, whole: int, expected: float
 ) -> None:
-    assert of_whole(size, seconds, smaller, whole) == pytest.approx(expected)
+    assert estimate_update_seconds(size, seconds, smaller, whole) == pytest.approx(expected)
 
 
 def test_the_measured_speeds_say_why_one_is_taken() -> None:
     here = ComputeContext.create("cpu", "fp32")
-    found = {Way(2, "fp32"): 0.122, Way(1, "fp32"): 0.113, Way(2, "bf16"): 4.07}
-    assert _describe_timings(found, Way(2, "fp32"), 0.122, here) == (
+    found = {
+        ExecutionConfig(2, "fp32"): 0.122,
+        ExecutionConfig(1, "fp32"): 0.113,
+        ExecutionConfig(2, "bf16"): 4.07,
+    }
+    assert describe_measurement(found, ExecutionConfig(2, "fp32"), 0.122, here) == (
         "an update takes about 0.122 s in fp32 on 2 threads (fp32 on 1 thread: 0.113 s, not enough faster to "
         "leave threads idle; bf16 on 2 threads: 4.07 s)"
     )
-    found = {Way(2, "fp32"): 0.133, Way(1, "fp32"): 0.124, Way(2, "bf16"): 0.07}
-    assert _describe_timings(found, Way(2, "bf16"), 0.07, here) == (
+    found = {
+        ExecutionConfig(2, "fp32"): 0.133,
+        ExecutionConfig(1, "fp32"): 0.124,
+        ExecutionConfig(2, "bf16"): 0.07,
+    }
+    assert describe_measurement(found, ExecutionConfig(2, "bf16"), 0.07, here) == (
         "an update takes about 0.07 s in bf16 on 2 threads (fp32 on 2 threads: 0.133 s; fp32 on 1 thread: 0.124 "
         "s)"
     )

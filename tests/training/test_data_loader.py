@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.training.data_loader import Position, batches
+from bertsmith.training.data_loader import START, DataPosition, iterate_batches
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Epochs:
 
 
 def spans(
-    stream: Epochs, size: int, position: Position, workers: int, n: int
-) -> list[tuple[Numbers, Position]]:
-    with closing(batches(stream, size, position, workers)) as found:
+    stream: Epochs, size: int, position: DataPosition, workers: int, n: int
+) -> list[tuple[Numbers, DataPosition]]:
+    with closing(iterate_batches(stream, size, position, workers)) as found:
         return list(islice(found, n))
 
 
@@ -59,11 +59,11 @@ def test_each_instance_once_an_epoch_in_order_and_from_any_position(
     sizes: list[int], size: int, workers: int, n: int
 ) -> None:
     stream = Epochs(sizes)
-    straight = spans(stream, size, Position(), 0, n)
+    straight = spans(stream, size, START, 0, n)
     read = [(b.epoch, i) for b, _ in straight for i in range(b.start, b.stop)]
     expected = [(epoch, i) for epoch in range(n + 1) for i in range(stream.size(epoch))]
     assert read == expected[: len(read)]
-    assert spans(stream, size, Position(), workers, n) == straight
+    assert spans(stream, size, START, workers, n) == straight
     for cut in range(n):  # the position behind a batch leads to the next one
         behind = straight[cut][1]
         assert spans(stream, size, behind, workers, n - cut - 1) == straight[cut + 1 :]
@@ -72,12 +72,12 @@ def test_each_instance_once_an_epoch_in_order_and_from_any_position(
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_slow_batches_are_not_overtaken(workers: int) -> None:
     stream = Epochs([13, 7], slow=True)
-    assert spans(stream, 2, Position(), workers, 30) == spans(stream, 2, Position(), 0, 30)
+    assert spans(stream, 2, START, workers, 30) == spans(stream, 2, START, 0, 30)
 
 
 def test_workers_end_with_the_iterator() -> None:
     before = threading.active_count()
-    spans(Epochs([100]), 3, Position(), 4, 5)
+    spans(Epochs([100]), 3, START, 4, 5)
     assert threading.active_count() == before
 
 
@@ -89,7 +89,7 @@ def test_a_workers_error_is_the_loops_error(workers: int) -> None:
                 raise OSError("torn")
             return super().batch(epoch, start, stop)
 
-    found = batches(Torn([10]), 2, Position(), workers)
+    found = iterate_batches(Torn([10]), 2, START, workers)
     assert [next(found)[0].start, next(found)[0].start] == [0, 2]
     with pytest.raises(OSError, match="torn"):
         next(found)
@@ -98,4 +98,4 @@ def test_a_workers_error_is_the_loops_error(workers: int) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_epoch_without_instances_is_an_error_and_no_endless_search(workers: int) -> None:
     with pytest.raises(ValueError, match="no instances"):
-        next(batches(Epochs([0]), 2, Position(), workers))
+        next(iterate_batches(Epochs([0]), 2, START, workers))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bertsmith.training.lr_range_test import CurveReading, rates_between, suggestion
+from bertsmith.training.lr_range_test import LRCurve, spaced_rates, suggest_learning_rate
 
-RATES = rates_between(1e-7, 1.0, 100)
+RATES = spaced_rates(1e-7, 1.0, 100)
 
 
 def curve(
@@ -43,13 +43,13 @@ def test_the_lowest_rate_is_found_through_noise_and_a_tenth_of_it_suggested(
     lowest: float, begin: float, seed: int
 ) -> None:
     shape = {"begin": begin, "fall": 0.7 * begin, "rise": 3 * begin, "noise": 0.05 * begin}
-    readings = [CurveReading.of(RATES, curve(10**lowest, **shape, seed=seed + n)) for n in range(3)]
+    readings = [LRCurve.from_losses(RATES, curve(10**lowest, **shape, seed=seed + n)) for n in range(3)]
     for reading in readings:
         assert reading.clear
         assert math.log10(reading.lowest) == pytest.approx(lowest, abs=0.35)
         assert reading.diverges is not None
         assert reading.lowest < reading.diverges < 10 * reading.lowest
-    rate, said = suggestion(readings, 1.0)
+    rate, said = suggest_learning_rate(readings, 1.0)
     assert rate is not None
     assert math.log10(rate) == pytest.approx(lowest - 1, abs=0.35)
     assert said.startswith(f"suggestion: train.learning_rate={rate:g}, ")
@@ -64,15 +64,15 @@ def test_the_lowest_rate_is_found_through_noise_and_a_tenth_of_it_suggested(
 )
 def test_noise_alone_suggests_nothing(begin: float, noise: float, ends_in_fire: bool, seed: int) -> None:
     losses = curve(1e-2, begin=begin, fall=0, rise=3.0 * ends_in_fire, noise=noise * begin, seed=seed)
-    rate, said = suggestion([CurveReading.of(RATES, losses)], 1.0)
+    rate, said = suggest_learning_rate([LRCurve.from_losses(RATES, losses)], 1.0)
     assert rate is None
     assert said.startswith("no suggestion: the loss does not fall clearly at any rate")
 
 
 def test_a_fall_without_an_end_suggests_nothing() -> None:
-    reading = CurveReading.of(RATES, curve(1e-3, rise=0))
+    reading = LRCurve.from_losses(RATES, curve(1e-3, rise=0))
     assert (reading.clear, reading.diverges) == (True, None)
-    rate, said = suggestion([reading, CurveReading.of(RATES, curve(1e-3))], 1.0)
+    rate, said = suggest_learning_rate([reading, LRCurve.from_losses(RATES, curve(1e-3))], 1.0)
     assert (rate, said) == (
         None,
         "no suggestion: the loss does not rise again up to the highest rate, 1 (--high tries more)",
@@ -80,18 +80,18 @@ def test_a_fall_without_an_end_suggests_nothing() -> None:
 
 
 def test_seeds_that_disagree_suggest_nothing() -> None:
-    near = [CurveReading.of(RATES, curve(lowest)) for lowest in (1e-3, 1.5e-3, 2e-3)]
-    assert suggestion(near, 1.0)[0] is not None
-    rate, said = suggestion([*near, CurveReading.of(RATES, curve(2e-2))], 1.0)
+    near = [LRCurve.from_losses(RATES, curve(lowest)) for lowest in (1e-3, 1.5e-3, 2e-3)]
+    assert suggest_learning_rate(near, 1.0)[0] is not None
+    rate, said = suggest_learning_rate([*near, LRCurve.from_losses(RATES, curve(2e-2))], 1.0)
     assert rate is None
     assert said.startswith("no suggestion: the seeds do not agree, their losses are lowest at rates from ")
-    unclear = suggestion([*near, CurveReading.of(RATES, curve(1e-3, fall=0, rise=0))], 1.0)[1]
+    unclear = suggest_learning_rate([*near, LRCurve.from_losses(RATES, curve(1e-3, fall=0, rise=0))], 1.0)[1]
     assert unclear.startswith("no suggestion: with 1 seed the loss does not fall clearly at any rate")
 
 
 @pytest.mark.parametrize("ended", [0, 1, 19, 20, 21, 60, 99])
 def test_a_curve_that_ended_before_the_last_rate_diverges_there_at_the_latest(ended: int) -> None:
-    reading = CurveReading.of(RATES, curve(RATES[55])[:ended])
+    reading = LRCurve.from_losses(RATES, curve(RATES[55])[:ended])
     assert reading.diverges is not None
     assert reading.diverges <= RATES[ended]
     assert reading.clear == (ended > 45)
@@ -101,6 +101,6 @@ def test_a_curve_that_ended_before_the_last_rate_diverges_there_at_the_latest(en
 def test_what_explodes_does_not_move_the_lowest() -> None:
     losses = curve(1e-3)
     exploded = [loss if loss < 0.9 else 1e9 for loss in losses]
-    assert CurveReading.of(RATES, exploded).lowest == pytest.approx(
-        CurveReading.of(RATES, losses).lowest, rel=0.5
+    assert LRCurve.from_losses(RATES, exploded).lowest == pytest.approx(
+        LRCurve.from_losses(RATES, losses).lowest, rel=0.5
     )

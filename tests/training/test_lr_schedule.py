@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertsmith.training.lr_schedule import SchedulerType, learning_rate, warmup_updates
-from bertsmith.training.training_budget import _SHAPES
+from bertsmith.training.run_plan import _DESCRIPTIONS
 
 
 def bert(update: int, shape: SchedulerType = "linear") -> float:
-    return learning_rate(update, peak=1e-4, warmup_steps=10_000, updates=1_000_000, shape=shape)
+    return learning_rate(update, peak=1e-4, warmup_steps=10_000, num_updates=1_000_000, scheduler_type=shape)
 
 
 def test_the_papers_values() -> None:
@@ -53,7 +53,7 @@ def test_every_rate_is_the_references() -> None:
         for update in range(1, 41):
             optimizer.step()
             schedule.step()
-            ours = learning_rate(update, peak=1.0, warmup_steps=7, updates=40, shape=shape)  # type: ignore[arg-type]
+            ours = learning_rate(update, peak=1.0, warmup_steps=7, num_updates=40, scheduler_type=shape)  # type: ignore[arg-type]
             assert ours == pytest.approx(schedule.get_last_lr()[0], abs=1e-12)
 
 
@@ -79,7 +79,7 @@ def test_one_cycle_is_torchs(updates: int, warmup_steps: int) -> None:
         optimizer, max_lr=3.0, total_steps=updates, pct_start=warmup_steps / updates, cycle_momentum=False
     )
     ours = [
-        learning_rate(u, peak=3.0, warmup_steps=warmup_steps, updates=updates, shape="one_cycle")
+        learning_rate(u, peak=3.0, warmup_steps=warmup_steps, num_updates=updates, scheduler_type="one_cycle")
         for u in range(1, updates + 1)
     ]
     assert ours == pytest.approx(rates_of(schedule, optimizer, updates), rel=1e-12)
@@ -96,8 +96,8 @@ def test_steps_are_torchs_milestones(lr_milestones: tuple[float, ...]) -> None:
             u,
             peak=3.0,
             warmup_steps=0,
-            updates=100,
-            shape="step",
+            num_updates=100,
+            scheduler_type="step",
             lr_decay_factor=0.2,
             lr_milestones=lr_milestones,
         )
@@ -108,7 +108,7 @@ def test_steps_are_torchs_milestones(lr_milestones: tuple[float, ...]) -> None:
 
 
 def test_each_shape_has_words_for_a_run_that_continues() -> None:
-    assert _SHAPES.keys() == set(get_args(SchedulerType))
+    assert _DESCRIPTIONS.keys() == set(get_args(SchedulerType))
 
 
 @given(
@@ -122,7 +122,7 @@ def test_rates_rise_to_the_peak_then_fall_and_only_the_last_may_be_none(
     first = warmup_updates(warmup_steps, updates)
     assert 0 <= first <= updates
     rates = [
-        learning_rate(u, peak=2.0, warmup_steps=first, updates=updates, shape=shape)
+        learning_rate(u, peak=2.0, warmup_steps=first, num_updates=updates, scheduler_type=shape)
         for u in range(1, updates + 1)
     ]
     assert all(0 < rate <= 2.0 for rate in rates[:-1])
@@ -142,8 +142,8 @@ def test_constant_then_down_falls_over_its_share_alone() -> None:
             update,
             peak=2.0,
             warmup_steps=warmup_steps,
-            updates=1000,
-            shape="warmup_stable_decay",
+            num_updates=1000,
+            scheduler_type="warmup_stable_decay",
             decay_ratio=down,
         )
 

@@ -36,13 +36,13 @@ def test_bf16_resumes_exactly(shards: Shards, tmp_path: Path, monkeypatch: pytes
     settings = ("train.precision=bf16", "train.max_steps=9", "train.save_steps=2")
     straight = tiny_run.run(shards, tmp_path / "straight", *settings)
 
-    def killed(*arguments: object, _update: object = trainer.update) -> object:
-        if arguments[6] == 6:
+    def killed(*arguments: object, _update: object = trainer.train_step) -> object:
+        if arguments[3] == 6:
             raise KeyboardInterrupt
         return _update(*arguments)  # type: ignore[operator]
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "update", killed)
+        patch.setattr(trainer, "train_step", killed)
         with pytest.raises(KeyboardInterrupt):
             tiny_run.run(shards, tmp_path / "resumed", *settings)
     resumed = tiny_run.run(shards, tmp_path / "resumed", *settings, resume=True)

@@ -67,16 +67,16 @@ def test_weights_stay_as_they_were_when_the_loss_is_not_finite(
     from bertsmith.training import trainer
 
     seen: list[dict[str, torch.Tensor]] = []
-    update = trainer.update
+    update = trainer.train_step
 
-    def watched(trained: Any, *rest: Any) -> Any:
+    def watched(strategy: Any, *rest: Any) -> Any:
         try:
-            return update(trained, *rest)
+            return update(strategy, *rest)
         except MachineError:
-            seen.append({name: tensor.clone() for name, tensor in trained.saved().items()})
+            seen.append({name: tensor.clone() for name, tensor in strategy.module.saved_tensors().items()})
             raise
 
-    monkeypatch.setattr(trainer, "update", watched)
+    monkeypatch.setattr(trainer, "train_step", watched)
     spoil(monkeypatch, call=9, how="loss")  # the first batch of update 5
     with pytest.raises(MachineError):
         tiny_run.run(shards, tmp_path / "run", *SIX)

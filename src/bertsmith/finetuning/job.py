@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.device import ComputeContext
 from bertsmith.finetuning.data import Examples
@@ -24,17 +22,23 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.objective import Objective
 from bertsmith.reports.run import write_figures, write_report
 from bertsmith.reports.step_times import StepTimer
-from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver, with_kernels
+from bertsmith.runs.run_folder import CHECKPOINTS, IntermediateSaver
 from bertsmith.runs.settings import check_accumulation, fingerprint_settings
 from bertsmith.tasks.batching import Answers, Item, ItemStream
 from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.results import Metrics
-from bertsmith.training.checkpoint import load_weights
+from bertsmith.training.checkpoint import load_best_weights
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.train_state import Evaluation, Progress
-from bertsmith.training.train_step import Trained
-from bertsmith.training.trainer import Course, fingerprint
-from bertsmith.training.training_budget import Aim
+from bertsmith.training.run_plan import TrainingBudget
+from bertsmith.training.train_state import TrainState
+from bertsmith.training.train_step import TrainModule
+from bertsmith.training.training_job import (
+    Evaluation,
+    EvaluationResult,
+    TrainingJob,
+    TrainOutput,
+    fingerprint,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +83,7 @@ class FinetuneJob:
             self.validation_items = self.task.encode(self.examples.validation, tokenizer)
         log_truncation(self.task, self.items, self.examples, tokenizer)
         config = self.base.folder.config
-        self.context = with_kernels(self.context, self.settings.train, config, updates=self.num_updates())
+        self.context = self.context.with_kernels(self.settings.train, config.hidden_size, self.num_updates())
         self.context.prepare_modules(self.encoder, self.task.model)
         self.objective = self.task.model
         if self.settings.teacher.model:
@@ -91,6 +95,11 @@ class FinetuneJob:
     def trained_encoder(self) -> Encoder:
         """The encoder, or the cache of its hidden states, which has the same interface."""
         return self.encoder if self.cache is None else cast("Encoder", self.cache)
+
+    @property
+    def module(self) -> TrainModule:
+        """The encoder and the objective that are trained."""
+        return TrainModule(self.trained_encoder, self.objective)
 
     @property
     def updates_per_epoch(self) -> float:
@@ -134,10 +143,10 @@ class FinetuneJob:
         train = self.settings.train
         return Phase(ItemStream(self.task.model, self.items, train.seed), 1.0, train.batch_size)
 
-    def course(self, aim: Aim, out: Path) -> Course:
+    def training_job(self, budget: TrainingBudget, out: Path) -> TrainingJob:
         """Return what the trainer needs."""
         train = self.settings.train
-        return Course(
+        return TrainingJob(
             [self.phase()],
             train,
             out,
@@ -149,15 +158,15 @@ class FinetuneJob:
                 self.base.folder.weights_digest(),
                 *([self.teacher_digest] if self.teacher_digest else []),
             ),
-            aim=aim,
+            budget=budget,
             evaluation=Evaluation(
-                self.logged_metrics,
-                best_by=self.task.primary_metric,
+                self.evaluate_in_training,
+                best_metric=self.task.primary_metric,
                 patience=train.patience,
                 lr_patience=train.lr_patience if train.lr_scheduler_type == "reduce_lr_on_plateau" else None,
             ),
-            unfinished=IntermediateSaver(lambda progress, mark: self._save_intermediate(out, progress, mark)),
-            thaws=unfreeze_steps(self.encoder, self.task.model, train, self.updates_per_epoch),
+            callbacks=[IntermediateSaver(lambda state, mark: self._save_intermediate(out, state, mark))],
+            unfreeze_steps=unfreeze_steps(self.encoder, self.task.model, train, self.updates_per_epoch),
         )
 
     def evaluate(self) -> tuple[Metrics, Answers]:
@@ -170,23 +179,24 @@ class FinetuneJob:
             metrics = task.metrics.compute(predictions, examples)
         return metrics, Answers(outputs, items, examples, predictions)
 
-    def logged_metrics(self) -> dict[str, float]:
-        """Evaluate, and return the metrics for the log."""
+    def evaluate_in_training(self) -> EvaluationResult:
+        """Evaluate, and return the metrics for the log and the decoder's state."""
         values = self.evaluate()[0].values
-        return {name: values[name] for name in self.task.metrics.logged_metrics}
+        metrics = {name: values[name] for name in self.task.metrics.logged_metrics}
+        return EvaluationResult(metrics, dict(self.task.decoder.state))
 
-    def save(self, out: Path, progress: Progress) -> None:
+    def save(self, out: Path, output: TrainOutput) -> None:
         """Write the model and the report of a finished run, and log the report's warnings."""
-        self.steps.reattribute("training", "checkpoints", progress.saving)
+        self.steps.reattribute("training", "checkpoints", output.saving_seconds)
         metrics, answers = self.evaluate()
         saved_metrics = {
             name: metrics.values[name] for name in (*self.task.metrics.logged_metrics, "examples")
         }
         with self.steps.step("writing the model"):
-            self._write_model(out, self._record(progress) | {"dev": saved_metrics})
+            self._write_model(out, self._record(output.state) | {"dev": saved_metrics})
         with self.steps.step("the report"):
             report, warnings = run_report(
-                self.task, self.examples, self.settings, progress, metrics, out, self.updates_per_epoch
+                self.task, self.examples, self.settings, output, metrics, out, self.updates_per_epoch
             )
             report |= data_report(
                 self.task, self.examples, (self.items, self.validation_items), metrics, answers
@@ -197,40 +207,39 @@ class FinetuneJob:
             logger.warning("%s", warning)
         write_report(out, report | {"wall_time": self.steps.to_list()}, figures)
 
-    def _save_intermediate(self, out: Path, progress: Progress, mark: dict[str, Any]) -> None:
+    def _save_intermediate(self, out: Path, state: TrainState, mark: dict[str, Any]) -> None:
         """Write the model of a run that has not finished, with the weights of the best evaluation so far."""
-        with self._best_weights(out, progress):
-            best = {} if progress.best is None else {"dev": {self.task.primary_metric: progress.best}}
-            self._write_model(out, self._record(progress) | best | mark)
+        with self._best_weights(out, state):
+            metrics = (
+                {} if state.best_score is None else {"dev": {self.task.primary_metric: state.best_score}}
+            )
+            self._write_model(out, self._record(state) | metrics | mark)
 
     @contextmanager
-    def _best_weights(self, out: Path, progress: Progress) -> Iterator[None]:
-        """Return a context manager in which the model has the weights of the best evaluation, if there is one."""
-        if progress.best_step is None:
+    def _best_weights(self, out: Path, state: TrainState) -> Iterator[None]:
+        """Return a context manager in which the model and the decoder are those of the best evaluation, if any."""
+        if state.best_step is None:
             yield
             return
-        trained = Trained(self.trained_encoder, self.objective)
-        latest = {name: tensor.clone() for name, tensor in trained.saved().items()}
-        trained.restore(load_weights(out / CHECKPOINTS, progress.best_step, progress.best_sha256))
-        if self.task.decoder.state:  # calibrated for the latest weights
-            trained.eval()
-            with torch.inference_mode():
-                self.evaluate()
-            trained.train()
+        module, latest_state = self.module, self.task.decoder.state
+        latest = {name: tensor.clone() for name, tensor in module.saved_tensors().items()}
+        module.load_tensors(load_best_weights(out / CHECKPOINTS, state))
+        self.task.decoder.state = dict(state.best_state)
         try:
             yield
         finally:
-            trained.restore(latest)
+            module.load_tensors(latest)
+            self.task.decoder.state = latest_state
 
-    def _record(self, progress: Progress) -> dict[str, Any]:
+    def _record(self, state: TrainState) -> dict[str, Any]:
         """Return the content of bertsmith.json."""
         return {
             "task": self.task.name,
             "settings": self.settings.task.model_dump(mode="json"),
             "metadata": dict(self.task.metadata),
             "decoder_state": self.task.decoder.state,
-            "steps": progress.step,
-            "tokens": progress.tokens,
+            "steps": state.step,
+            "tokens": state.tokens,
             "precision": self.context.precision,
             "base": self.settings.base,
             "pretraining_tokens": self.base.folder.record.get("tokens"),

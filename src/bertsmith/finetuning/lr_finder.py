@@ -33,8 +33,8 @@ from bertsmith.tasks.fitted import check_max_length
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import get_task
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.lr_range_test import CurveReading, range_test, rates_between, suggestion
-from bertsmith.training.train_step import Trained
+from bertsmith.training.lr_range_test import LRCurve, lr_range_test, spaced_rates, suggest_learning_rate
+from bertsmith.training.train_step import TrainModule
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class RateTest:
     task: str
     rates: list[float]
     losses: Mapping[int, list[float]]
-    readings: Mapping[int, CurveReading]
+    readings: Mapping[int, LRCurve]
     suggestion: float | None
     message: str
 
@@ -149,7 +149,7 @@ def find_rate(
     num_parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
     examples, metadata = read_training(declaration, run_settings.files, run_settings.task, {"train": train})
-    rates, losses, readings = rates_between(low, high, steps), {}, {}
+    rates, losses, readings = spaced_rates(low, high, steps), {}, {}
     items: list[Item] = []
     with TemporaryDirectory(prefix="bertsmith-") as features, without_repeats():
         for seed in range(train_settings.seed, train_settings.seed + seeds):
@@ -170,10 +170,10 @@ def find_rate(
                 def show(num_updates: int, loss: float, bar: console.ProgressBar = bar) -> None:
                     bar.update(num_updates, f"rate {rates[num_updates - 1]:.1e} · loss {loss:.2f}")
 
-                trained = Trained(trained_encoder, fitted.model)
-                losses[seed] = range_test(trained, phase, train_settings, seed_context, rates, show)
-            readings[seed] = CurveReading.of(rates, losses[seed])
-    rate, reason = suggestion(list(readings.values()), high)
+                module = TrainModule(trained_encoder, fitted.model)
+                losses[seed] = lr_range_test(module, phase, train_settings, seed_context, rates, show)
+            readings[seed] = LRCurve.from_losses(rates, losses[seed])
+    rate, reason = suggest_learning_rate(list(readings.values()), high)
     logger.info(
         "%s per seed, %.2g passes over %s; the model is not changed",
         pluralize(steps, "update"),

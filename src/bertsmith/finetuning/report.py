@@ -14,7 +14,7 @@ from bertsmith import console
 from bertsmith.finetuning.data import Examples
 from bertsmith.finetuning.settings import FileSettings, FinetuneSettings
 from bertsmith.formatting import pluralize
-from bertsmith.runs.compute_setup import budget_of
+from bertsmith.runs.compute_setup import budget_limits
 from bertsmith.tasks.base import TaskMetrics
 from bertsmith.tasks.batching import Answers, Item
 from bertsmith.tasks.error_analysis import prediction_report
@@ -22,7 +22,7 @@ from bertsmith.tasks.fitted import FittedTask
 from bertsmith.tasks.results import DataSummary, Diagnostic, Metrics
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.metric_logger import LOG
-from bertsmith.training.train_state import Progress
+from bertsmith.training.training_job import TrainOutput
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def run_report(
     task: FittedTask,
     examples: Examples,
     settings: FinetuneSettings,
-    progress: Progress,
+    output: TrainOutput,
     metrics: Metrics,
     run: Path,
     updates_per_epoch: float,
@@ -100,30 +100,30 @@ def run_report(
     """Return the part of report.json about the training, and the warnings that are not about the examples."""
     baseline = task.metrics.baseline(examples.train, examples.validation)
     labels = {label for labels in task.metrics.labels(examples.validation) for label in labels}
-    warnings = [progress.cut_short] if progress.cut_short else []
-    budget = budget_of(settings.train)
-    warnings += learning_warnings(task.metrics, metrics, baseline, progress.step, budget, labels)
+    warnings = [output.cut_schedule] if output.cut_schedule else []
+    budget, state = budget_limits(settings.train), output.state
+    warnings += learning_warnings(task.metrics, metrics, baseline, state.step, budget, labels)
     report = {
         "task": task.name,
         "base": settings.base,
         "labels": task.labels,
         "decided_by": task.primary_metric,
         "train_examples": len(examples.train),
-        "steps": progress.step,
-        "tokens": progress.tokens,
-        "seconds": round(progress.seconds, 1),
-        "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
+        "steps": state.step,
+        "tokens": state.tokens,
+        "seconds": round(state.seconds, 1),
+        "tokens_per_second": round(state.tokens / max(state.seconds, 1e-9), 1),
         "precision": settings.train.precision,
         "device": settings.train.device,
-        "threads": progress.threads,
-        "best_step": progress.best_step,
-        "stopped_early": progress.early,
+        "threads": output.threads,
+        "best_step": state.best_step,
+        "stopped_early": output.early_stop,
         "chosen_on_dev": {k: v for k, v in task.decoder.state.items() if isinstance(v, float)},
         "baseline": dict(baseline.values),
         "baseline_name": task.metrics.baseline_name,
         "baseline_reads": task.metrics.baseline_reads_text,
         "dev": metrics.to_dict(),
-        "evaluations": evaluations(run, updates_per_epoch, progress.best_step),
+        "evaluations": evaluations(run, updates_per_epoch, state.best_step),
         "examples": dict(examples.summary.details),
         "warnings": [*examples.summary.warnings, *warnings],
         "curve": loss_curve(run),

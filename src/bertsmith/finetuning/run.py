@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertsmith import hardware
+from bertsmith.device import ComputeContext
 from bertsmith.finetuning.data import load_examples, write_split
 from bertsmith.finetuning.feature_cache import FEATURES, remove_features
 from bertsmith.finetuning.job import FinetuneJob
@@ -22,10 +23,9 @@ from bertsmith.inference.model import Model, load
 from bertsmith.io.sources import Source, is_path
 from bertsmith.models.parameter_count import count_parameters
 from bertsmith.reports.step_times import StepTimer
-from bertsmith.runs.compute_setup import aim_of, footing
+from bertsmith.runs.compute_setup import choose_compute_setup, training_budget
 from bertsmith.runs.run_folder import (
     SETTINGS,
-    bare_place,
     check_folders,
     check_resume,
     is_written,
@@ -38,7 +38,7 @@ from bertsmith.runs.settings import with_context, with_recipe
 from bertsmith.settings import Changes, resolve
 from bertsmith.tasks.labels import LabelNames
 from bertsmith.tasks.registry import get_task
-from bertsmith.training.trainer import train as run_training
+from bertsmith.training.trainer import Trainer
 
 
 @run_alone
@@ -98,7 +98,7 @@ def finetune(
     else:
         run_settings = new_settings(declaration, base, files, recipe, changes)
         check_settings(run_settings, base)
-    context = bare_place(run_settings.train)
+    context = ComputeContext.for_training(run_settings.train)
     num_parameters = sum(term.size for term in count_parameters(base.folder.config))
     hardware.check_memory(num_parameters, hardware.memory_bytes(context.device))
 
@@ -122,30 +122,22 @@ def finetune(
     if run_settings.train.freeze_encoder:
         job.cache_features(Path(states or out / FEATURES), lazily=is_resuming)
 
-    setup = footing(
-        job.trained_encoder,
-        job.objective,
-        [job.phase()],
-        job.settings.train,
-        job.context,
-        job.num_updates,
-        resuming=is_resuming,
+    train_settings, module = job.settings.train, job.module
+    setup = choose_compute_setup(
+        module, [job.phase()], train_settings, job.context, job.num_updates, resuming=is_resuming
     )
-    job.context = setup.place
+    job.context = setup.context
     named_settings = with_recipe(FinetuneSettings, recipe, changes) if is_resuming else None
-    aim = aim_of(job.settings.train, setup, job.num_updates, start, named=named_settings)
+    budget = training_budget(train_settings, setup, job.num_updates, start, explicit=named_settings)
     if not is_resuming:
-        job.settings = job.settings.model_copy(
-            update={"train": with_context(job.settings.train, job.context)}
-        )
+        job.settings = job.settings.model_copy(update={"train": with_context(train_settings, job.context)})
         write_whole(out / SETTINGS, job.settings.to_yaml())
 
     with steps.step("training"):
-        course = job.course(aim, out)
-        progress = run_training(job.trained_encoder, job.objective, course, job.context, resume=resume)
-    if is_resuming and not progress.made and is_written(out, progress.step):
-        log_finished(out, progress)
+        output = Trainer(module, job.training_job(budget, out), job.context, resume=resume).fit()
+    if is_resuming and not output.num_new_updates and is_written(out, output.state.step):
+        log_finished(out, output)
     else:
-        job.save(out, progress)
+        job.save(out, output)
     remove_features(out / FEATURES)
     return load(out)

@@ -178,11 +178,11 @@ def _estimate_update_seconds(config: ModelConfig, settings: TrainSettings) -> tu
 
     A few updates on random text are measured; the time of long updates is computed from that of a matrix product.
     """
+    from bertsmith.device import ComputeContext
     from bertsmith.pretraining.settings import PretrainSettings
-    from bertsmith.pretraining.speed_probe import timed_on_random_text
-    from bertsmith.runs.run_folder import place_of
+    from bertsmith.pretraining.speed_probe import probe_speed
 
-    context = place_of(settings, config, is_look=True)
+    context = ComputeContext.for_training(settings).with_kernels(settings, config.hidden_size, 0)
     flops = hardware.matmul_flops(context.device, context.precision, _MATMUL_SIZE, _MATMUL_SECONDS)
     batch_size = settings.batch_size * settings.gradient_accumulation_steps
     tokens = batch_size * _SEQUENCE_LENGTH * MEAN_FILL_RATIO
@@ -194,7 +194,7 @@ def _estimate_update_seconds(config: ModelConfig, settings: TrainSettings) -> tu
             f"{hardware.device_name(context.device)} under its current load"
         )
     logger.info("measuring the speed of an update ...")
-    seconds, execution = timed_on_random_text(PretrainSettings(model=config), context, _BENCHMARK_SECONDS)
+    seconds, execution = probe_speed(PretrainSettings(model=config), context, _BENCHMARK_SECONDS)
     return seconds, (
         f"seconds per update measured for {_BENCHMARK_SECONDS:g} s on random text, in {execution.precision} on "
         f"{pluralize(execution.threads, 'thread')} of this machine under its current load"

@@ -26,7 +26,7 @@ from bertsmith.settings import Settings, read_yaml
 from bertsmith.tasks.registry import TASKS, get_task
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_state
-from bertsmith.training.run_plan import Entry, read_plan
+from bertsmith.training.run_plan import PlanEntry, read_plan
 
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 _KIND_NAMES = {
@@ -198,7 +198,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
     return description if model is None else {**model.info(), **description}
 
 
-def _changed_budget(plan: Sequence[Entry]) -> dict[str, Any]:
+def _changed_budget(plan: Sequence[PlanEntry]) -> dict[str, Any]:
     """Return the budget of a continued run by dotted names; None for a setting that only the first budget has."""
     if not plan or plan[-1].budget == plan[0].budget:
         return {}

@@ -33,15 +33,22 @@ from bertsmith.pretraining.minimal_pairs import (
 )
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.runs.compute_setup import Footing, expect_evaluations, expect_writing, footing
-from bertsmith.runs.run_folder import IntermediateSaver, place_of, write_report
+from bertsmith.runs.compute_setup import ComputeSetup, choose_compute_setup
+from bertsmith.runs.run_folder import IntermediateSaver, write_report
 from bertsmith.runs.settings import check_accumulation, fingerprint_settings, with_context
-from bertsmith.training.autotune import Speeds
 from bertsmith.training.distributed import RankGroup
 from bertsmith.training.metric_logger import last_loss
-from bertsmith.training.train_state import Evaluation, Progress
-from bertsmith.training.trainer import Course, fingerprint
-from bertsmith.training.training_budget import Aim
+from bertsmith.training.run_plan import TrainingBudget
+from bertsmith.training.time_budget import Throughput
+from bertsmith.training.train_state import TrainState
+from bertsmith.training.train_step import TrainModule
+from bertsmith.training.training_job import (
+    Evaluation,
+    EvaluationResult,
+    TrainingJob,
+    TrainOutput,
+    fingerprint,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +91,10 @@ class Work:
         """
         check_length(chosen)
         pairs = pairs_of(chosen.evaluate)
-        place = place_of(chosen.train, chosen.model)
+        train = chosen.train
+        place = ComputeContext.for_training(train).with_kernels(
+            train, chosen.model.hidden_size, train.max_steps
+        )
         _check_memory(chosen, place)
         source = Source.of(shards, chosen)
         folder = None if base is None else base.folder
@@ -103,12 +113,11 @@ class Work:
         )
         return cls(chosen, source, base, encoder, objective, place, batches, held_out, on_the_way)
 
-    def on_footing(self, *, resuming: bool, ranks: RankGroup) -> tuple[Work, Footing]:
+    def on_footing(self, *, resuming: bool, ranks: RankGroup) -> tuple[Work, ComputeSetup]:
         """Time updates here, and expect what else will take time; the work with what was settled by that."""
         chosen, source = self.chosen, self.source
-        on = footing(
-            self.encoder,
-            self.objective,
+        on = choose_compute_setup(
+            self.module,
             source.phases,
             chosen.train,
             self.place,
@@ -116,20 +125,22 @@ class Work:
             resuming=resuming,
             ranks=ranks,
         )
-        expect_evaluations(on.speeds, self.held_out, self._tokens_per_update)
-        expect_writing(on.speeds, self.encoder, self.objective)
+        tokens = sum(batch.tokens for batches in self.held_out.values() for batch in batches)
+        on.throughput.expect_evaluation(tokens, self._tokens_per_update)
+        parameters = [*self.encoder.parameters(), *self.objective.parameters()]
+        on.throughput.expect_writing(sum(p.numel() * p.element_size() for p in parameters))
         if (pairs := self.pairs) is None:
-            return replace(self, place=on.place), on
+            return replace(self, place=on.context), on
         if (minutes := chosen.train.max_minutes) is not None:
             budget = None if resuming else minutes
-            pairs = expect_pairs(on.speeds, pairs, self._tokens_per_update, budget)
+            pairs = expect_pairs(on.throughput, pairs, self._tokens_per_update, budget)
         log_sample(pairs)
         chosen = chosen.model_copy(update={"evaluate": pairs.settings})
-        return replace(self, place=on.place, pairs=pairs, chosen=chosen), on
+        return replace(self, place=on.context, pairs=pairs, chosen=chosen), on
 
-    def settled(self, on: Footing) -> Work:
+    def settled(self, on: ComputeSetup) -> Work:
         """The work with what was left open to the machine."""
-        train = with_context(self.chosen.train, on.place)
+        train = with_context(self.chosen.train, on.context)
         return replace(self, chosen=self.chosen.model_copy(update={"train": train}))
 
     def updates(self) -> int:
@@ -157,13 +168,18 @@ class Work:
             for stream, (_, share) in zip(source.streams, source.lengths, strict=True)
         )
 
-    def course(self, aim: Aim, speeds: Speeds, out: Path) -> Course:
+    @property
+    def module(self) -> TrainModule:
+        """The module to train."""
+        return TrainModule(self.encoder, self.objective)
+
+    def job(self, budget: TrainingBudget, throughput: Throughput, out: Path) -> TrainingJob:
         """The run's phases, judged as they should be; its model is written on the way."""
 
-        def write_so_far(progress: Progress, mark: dict[str, Any]) -> None:
+        def write_so_far(progress: TrainState, mark: dict[str, Any]) -> None:
             self._write(out, self._record(progress, progress.evaluation) | mark)
 
-        return Course(
+        return TrainingJob(
             self.source.phases,
             self.chosen.train,
             out,
@@ -174,10 +190,10 @@ class Work:
                 *([self.base.folder.weights_digest()] if self.base is not None else []),
                 *self.objective.input_digests,
             ),
-            aim=aim,
+            budget=budget,
             evaluation=self._evaluation(),
-            speeds=speeds,
-            unfinished=IntermediateSaver(write_so_far),
+            throughput=throughput,
+            callbacks=[IntermediateSaver(write_so_far)],
         )
 
     def _evaluation(self) -> Evaluation | None:
@@ -185,24 +201,26 @@ class Work:
         if not self.held_out and self.pairs is None:
             return None
 
-        def measure() -> dict[str, float]:
-            return {
+        def measure() -> EvaluationResult:
+            losses = {
                 f"{prefix}{name}": value
                 for prefix, batches in self.held_out.items()
                 for name, value in evaluate_objective(
                     self.objective, self.encoder, batches, self.place
                 ).items()
-            } | ({} if self.pairs is None else self.pairs.measure())
+            }
+            return EvaluationResult(losses | ({} if self.pairs is None else self.pairs.measure()))
 
         return Evaluation(measure)
 
-    def leave(self, out: Path, progress: Progress) -> None:
+    def leave(self, out: Path, output: TrainOutput) -> None:
         """Write the model and the report, and log what the figures mean."""
+        progress = output.state
         figures = dict(progress.evaluation)
         for prefix, some in self.held_out.items():
             found = self.objective.unigram_baseline(self.source.counts, some)
             figures |= {f"{prefix}{name}": value for name, value in found.items()}
-        report = self._report(progress, figures, out)
+        report = self._report(output, figures, out)
         for remark in report["remarks"]:
             logger.warning("%s", remark)
 
@@ -216,8 +234,8 @@ class Work:
             figures[ACCURACY] = report["pairs"]["accuracy"]
             write()
 
-    def _report(self, progress: Progress, held_out: dict[str, float], out: Path) -> dict[str, Any]:
-        train = self.chosen.train
+    def _report(self, output: TrainOutput, held_out: dict[str, float], out: Path) -> dict[str, Any]:
+        train, progress = self.chosen.train, output.state
         return {
             "objective": self.chosen.objective.name,
             **({"base": self.chosen.base} if self.chosen.base else {}),
@@ -227,11 +245,11 @@ class Work:
             "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9), 1),
             "precision": train.precision,
             "device": train.device,
-            "threads": progress.threads,
-            "processes": progress.processes,
+            "threads": output.threads,
+            "processes": output.processes,
             "held_out": held_out,
             "remarks": [
-                *([progress.cut_short] if progress.cut_short else []),
+                *([output.cut_schedule] if output.cut_schedule else []),
                 *self._of_learning(progress, held_out, out),
             ],
             "corpus": self.source.shards.counts,
@@ -250,7 +268,7 @@ class Work:
                 f"{passes:,.0f}",
             )
 
-    def _of_learning(self, progress: Progress, held_out: dict[str, float], out: Path) -> list[str]:
+    def _of_learning(self, progress: TrainState, held_out: dict[str, float], out: Path) -> list[str]:
         """A sentence where the text was learnt by heart, or where the held-out MLM loss is no better than by word
         frequencies alone: what was reached, and what to change, each with its figure."""
         loss, alone = held_out.get("mlm_loss"), held_out.get("unigram_mlm_loss")
@@ -279,7 +297,7 @@ class Work:
             f"{model.hidden_size:,})"
         ]
 
-    def _record(self, progress: Progress, held_out: dict[str, float]) -> dict[str, Any]:
+    def _record(self, progress: TrainState, held_out: dict[str, float]) -> dict[str, Any]:
         """What bertsmith.json says of the training."""
         return {
             "task": "pretrain",

@@ -19,9 +19,8 @@ from bertsmith.models.encoder import Encoder
 from bertsmith.models.heads import MaskedLMHead
 from bertsmith.objectives.objective import MODEL, Objective
 from bertsmith.pretraining.settings import EvaluateSettings
-from bertsmith.runs.compute_setup import forward
 from bertsmith.tokenizer.tokenizer import Tokenizer
-from bertsmith.training.autotune import Speeds
+from bertsmith.training.time_budget import Throughput, forward_updates
 
 logger = logging.getLogger(__name__)
 
@@ -120,15 +119,17 @@ def log_sample(pairs: PairsOnTheWay) -> None:
         )
 
 
-def expect_pairs(speeds: Speeds, pairs: PairsOnTheWay, tokens: float, minutes: float | None) -> PairsOnTheWay:
+def expect_pairs(
+    throughput: Throughput, pairs: PairsOnTheWay, tokens: float, minutes: float | None
+) -> PairsOnTheWay:
     """Say what scoring pairs is worth in updates of so many tokens, at each evaluation and after the last update.
 
     minutes: the budget of a run that begins; where all pairs would take more than a tenth of it, fewer are scored
     at the end, and at most half as many at each evaluation, which is logged. Returns the pairs with that settled.
     """
     settings, number = pairs.settings, len(pairs.every)
-    worth = forward(pairs.every.cost(pairs.scorer), tokens)  # of all; a sample is alike
-    seconds = worth * speeds.of(0)
+    worth = forward_updates(pairs.every.cost(pairs.scorer), tokens)  # of all; a sample is alike
+    seconds = worth * throughput.seconds_of_update(0)
     if minutes is not None and settings.pairs_at_end is None and seconds > (most := _AT_END * minutes * 60):
         some = max(2, int(number * most / seconds))
         sample = min(settings.pairs_sample or number, int(_EACH * some))
@@ -143,9 +144,13 @@ def expect_pairs(speeds: Speeds, pairs: PairsOnTheWay, tokens: float, minutes: f
         )
     each, last = (worth * len(some) / number for some in (pairs.sample, pairs.last))
     if minutes is not None:
-        one, other = (console.format_duration(part * speeds.of(0)) for part in (each, last))
+        one, other = (
+            console.format_duration(part * throughput.seconds_of_update(0)) for part in (each, last)
+        )
         logger.info("scoring minimal pairs takes about %s at each evaluation, and %s at the end", one, other)
-    speeds.writing *= 2  # the model is written before the last pairs are scored, and with their figures
-    speeds.evaluated += each
-    speeds.at_end += last / speeds.evaluated
+    throughput.writing_seconds *= (
+        2  # the model is written before the last pairs are scored, and with their figures
+    )
+    throughput.evaluation_updates += each
+    throughput.final_evaluations += last / throughput.evaluation_updates
     return pairs

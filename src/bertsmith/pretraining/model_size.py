@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bertsmith.console import format_duration
+from bertsmith.device import ComputeContext
 from bertsmith.instances.settings import MEAN_FILL_RATIO
 from bertsmith.models.family import preset
 from bertsmith.pretraining.recipe import SIZES, Learning
 from bertsmith.pretraining.resolve_settings import asked_for, resolved
-from bertsmith.pretraining.speed_probe import timed_on_random_text
-from bertsmith.runs.run_folder import place_of
+from bertsmith.pretraining.speed_probe import probe_speed
 from bertsmith.tokenizer.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -73,8 +73,10 @@ def _tokens_in(
 ) -> float:
     """How many tokens a run of this size sees in so many seconds here, from a look at some updates."""
     draft = resolved(asked_for(size.name, None)[0], {}, None, changes, tokenizer)
-    place = place_of(draft.train, draft.model)
-    update, _ = timed_on_random_text(draft, place, min(_LONGEST, _SHARE * seconds))
+    place = ComputeContext.for_training(draft.train).with_kernels(
+        draft.train, draft.model.hidden_size, draft.train.max_steps
+    )
+    update, _ = probe_speed(draft, place, min(_LONGEST, _SHARE * seconds))
     updates = min(seconds / update, draft.train.max_steps or math.inf)
     return (
         updates

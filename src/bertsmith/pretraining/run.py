@@ -19,7 +19,7 @@ from bertsmith.pretraining.model_size import size_in_minutes
 from bertsmith.pretraining.recipe import learning_settings
 from bertsmith.pretraining.resolve_settings import asked_for, asked_kind, needed_by, resolved, settings_of
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.runs.compute_setup import aim_of
+from bertsmith.runs.compute_setup import training_budget
 from bertsmith.runs.run_folder import (
     CHECKPOINTS,
     SETTINGS,
@@ -36,7 +36,7 @@ from bertsmith.settings import Changes, resolve
 from bertsmith.tokenizer.tokenizer import Tokenizer
 from bertsmith.training.checkpoint import newest_name
 from bertsmith.training.distributed import rank_group
-from bertsmith.training.trainer import train
+from bertsmith.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -112,9 +112,11 @@ def pretrain(
         check_folders(out, work.objective.export(work.encoder))
         work, on = work.on_footing(resuming=resuming, ranks=ranks)
         named = with_recipe(PretrainSettings, recipe, changes) if resuming else None
-        aim = ranks.run_on_main(lambda: aim_of(work.chosen.train, on, work.updates, begun, named=named))
+        budget = ranks.run_on_main(
+            lambda: training_budget(work.chosen.train, on, work.updates, begun, explicit=named)
+        )
         if not resuming:
-            work.log_passes(aim.updates)
+            work.log_passes(budget.num_updates)
             work = work.settled(on)
 
             def write_settings() -> None:
@@ -122,14 +124,14 @@ def pretrain(
                 write_whole(out / SETTINGS, work.chosen.to_yaml())
 
             ranks.run_on_main(write_settings)
-        course = work.course(aim, on.speeds, out)
-        progress = train(work.encoder, work.objective, course, on.place, resume=resume, ranks=ranks)
+        job = work.job(budget, on.throughput, out)
+        output = Trainer(work.module, job, on.context, resume=resume, ranks=ranks).fit()
 
         def write_model() -> None:
-            if not resuming or progress.made or not is_written(out, progress.step):
-                work.leave(out, progress)
+            if not resuming or output.num_new_updates or not is_written(out, output.state.step):
+                work.leave(out, output)
                 return
-            log_finished(out, progress)
+            log_finished(out, output)
             if work.pairs is not None and "pairs" not in load(out).report:
                 logger.info("%s: the minimal pairs were not scored; `bertsmith score` scores them", out)
 

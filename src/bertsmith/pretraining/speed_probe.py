@@ -1,4 +1,4 @@
-"""How long an update takes on this machine: a few are made on random text, before there are shards."""
+"""Measure the time of an update on random text, before there are shards."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ from bertsmith.instances.settings import MEAN_FILL_RATIO
 from bertsmith.instances.synthetic_batches import SyntheticStream
 from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.runs.compute_setup import ways_of
+from bertsmith.runs.compute_setup import configs_to_measure
+from bertsmith.training.autotune import ExecutionConfig, benchmark_configs, fastest_config
 from bertsmith.training.data_loader import Phase
-from bertsmith.training.execution_benchmark import Way, best_way, tried
-from bertsmith.training.train_step import Trained
+from bertsmith.training.train_step import TrainModule
 
 
-def timed_on_random_text(
-    chosen: PretrainSettings, place: ComputeContext, seconds: float
-) -> tuple[float, Way]:
-    """Seconds of an update of a run with these settings on random text, in the quickest way here, and that way.
+def probe_speed(
+    settings: PretrainSettings, context: ComputeContext, max_seconds: float
+) -> tuple[float, ExecutionConfig]:
+    """Return the seconds of an update, and the fastest configuration.
 
-    seconds: that may be spent on it.
+    Args:
+        settings: The settings of the run.
+        context: The compute context.
+        max_seconds: The seconds that may be spent.
     """
-    data, train = chosen.data, chosen.train
-    encoder, objective = first_weights(chosen, place.init_generator)
-    place.prepare_modules(encoder, objective)
+    data, train = settings.data, settings.train
+    encoder, objective = first_weights(settings, context.init_generator)
+    context.prepare_modules(encoder, objective)
     length = round(data.sequence_length * MEAN_FILL_RATIO)
-    pairs = SyntheticStream(chosen.model.vocab_size, length, data.mlm_probability, data.sentence_task)
-    phase = Phase(pairs, 1.0, train.batch_size)
-    trained = Trained(encoder, objective)
-    found = tried(trained, phase, train, place, ways_of(train, place), lambda _: seconds)
-    way = best_way(found)
-    return found.get(way, min(found.values())), way
+    stream = SyntheticStream(settings.model.vocab_size, length, data.mlm_probability, data.sentence_task)
+    seconds = benchmark_configs(
+        TrainModule(encoder, objective),
+        Phase(stream, 1.0, train.batch_size),
+        train,
+        context,
+        configs_to_measure(train, context),
+        lambda _: max_seconds,
+    )
+    config = fastest_config(seconds)
+    return seconds.get(config, min(seconds.values())), config

@@ -18,6 +18,7 @@ import torch
 from bertsmith import console
 from bertsmith.artifacts.folder import write_folder
 from bertsmith.corpus.prepare import prepare
+from bertsmith.device import ComputeContext
 from bertsmith.errors import Stopped, option
 from bertsmith.finetuning.run import finetune
 from bertsmith.formatting import pluralize
@@ -30,7 +31,7 @@ from bertsmith.pretraining.model_init import first_weights
 from bertsmith.pretraining.recipe import learning_settings
 from bertsmith.pretraining.run import pretrain
 from bertsmith.pretraining.settings import PretrainSettings
-from bertsmith.pretraining.speed_probe import timed_on_random_text
+from bertsmith.pretraining.speed_probe import probe_speed
 from bertsmith.quickstart import documentation
 from bertsmith.quickstart.documentation import Library
 from bertsmith.quickstart.pairs import make_pairs, score_bigram_model, score_model
@@ -42,7 +43,7 @@ from bertsmith.quickstart.task import (
     write_task,
 )
 from bertsmith.reports.step_times import StepTimer
-from bertsmith.runs.run_folder import SETTINGS, place_of, write_report, write_whole
+from bertsmith.runs.run_folder import SETTINGS, write_report, write_whole
 from bertsmith.tokenizer_training.train import train_tokenizer
 
 _PRESET = "bert-tiny-uncased"
@@ -190,7 +191,10 @@ def _log_estimated_time(budget: Mapping[str, Any], seconds_so_far: float, seed: 
         {**PRETRAINING_SETTINGS, "train.seed": seed, **budget}
     )
     train = settings.train
-    seconds, _ = timed_on_random_text(settings, place_of(train, settings.model), _PROBE_SECONDS)
+    context = ComputeContext.for_training(train).with_kernels(
+        train, settings.model.hidden_size, train.max_steps
+    )
+    seconds, _ = probe_speed(settings, context, _PROBE_SECONDS)
     steps_in_time = _MAX_STEPS if train.max_minutes is None else int(train.max_minutes * 60 / seconds)
     steps = min(steps_in_time, train.max_steps or steps_in_time)
     other_seconds = seconds_so_far * _PREPARE_TIME_RATIO + _FINETUNING_UPDATES * seconds

@@ -11,29 +11,28 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from bertsmith import hardware
 from bertsmith.artifacts.folder import check_replaceable
 from bertsmith.artifacts.run_collection import run_names
-from bertsmith.device import ComputeContext
 from bertsmith.errors import InputError, MachineError, Stopped, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
-from bertsmith.kernels.backend_selection import select_gpu_backend, select_training_backend
-from bertsmith.models.config import ModelConfig
 from bertsmith.models.family import get_family
 from bertsmith.objectives.objective import GENERATOR, ModelParts
+from bertsmith.training.callbacks import TrainerCallback
 from bertsmith.training.checkpoint import newest_name
-from bertsmith.training.settings import TrainSettings
-from bertsmith.training.train_state import Progress
+from bertsmith.training.train_state import TrainState
+from bertsmith.training.training_job import TrainOutput
+
+if TYPE_CHECKING:
+    from bertsmith.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
 SETTINGS, CHECKPOINTS, REPORT = "settings.yaml", "checkpoints", "report.json"
-_LONG, _LONG_MINUTES = 500, 3.0  # updates and minutes that make up for a minute of compiling
 _MAX_SAVING_RATIO = 0.01  # of the time may be spent on writing models of the unfinished run
 
 _LAYOUT = atomic.FolderLayout(
@@ -219,50 +218,6 @@ def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:
         get_family(parts.config.model_type).architecture(parts.modules)
 
 
-def place_of(train: TrainSettings, model: ModelConfig, *, is_look: bool = False) -> ComputeContext:
-    """Configure the process, and return the compute context of a run, in fp32 if the precision is to be measured.
-
-    Args:
-        train: The training settings.
-        model: The model.
-        is_look: True if only a few updates are made, to measure their time.
-
-    Raises:
-        InputError: The device or the kernels are not available.
-    """
-    return with_kernels(bare_place(train), train, model, updates=0 if is_look else train.max_steps)
-
-
-def bare_place(train: TrainSettings) -> ComputeContext:
-    """Configure the process, and return the compute context of a run with the reference kernels."""
-    hardware.configure_process(train.threads)
-    precision = "fp32" if train.precision == "auto" else train.precision
-    return ComputeContext.create(train.device, precision, train.seed, for_training=True)
-
-
-def with_kernels(
-    place: ComputeContext, train: TrainSettings, model: ModelConfig, *, updates: int | None
-) -> ComputeContext:
-    """Return the context with the kernels of a run; a short run does not wait until they are compiled.
-
-    Args:
-        place: The context.
-        train: The training settings.
-        model: The model.
-        updates: The number of updates of the run; None: many.
-
-    Raises:
-        InputError: The kernels are not available.
-    """
-    is_long = (updates is None or updates >= _LONG) and (train.max_minutes or _LONG_MINUTES) >= _LONG_MINUTES
-    if place.is_cpu:
-        kernels = select_training_backend(train.kernels, model.hidden_size, is_long=is_long)
-        return replace(place, kernels=kernels)
-    if train.kernels == "auto" and (train.precision == "fp32" or not place.is_async):
-        return place
-    return replace(place, kernels=select_gpu_backend(train.kernels, place.device, is_long=is_long))
-
-
 def is_written(out: Path, step: int) -> bool:
     """Return True if the report and the models of a run with this many updates are written."""
     try:
@@ -272,35 +227,42 @@ def is_written(out: Path, step: int) -> bool:
     return isinstance(report, dict) and report.get("steps") == step and any(out.glob("model*"))
 
 
-@dataclass
-class IntermediateSaver:
-    """Write the model of an unfinished run when it stops, and at checkpoints as often as 1 % of the time allows.
+class IntermediateSaver(TrainerCallback):
+    """Write the model of an unfinished run, so that a run that is killed leaves a model, too.
 
-    So also a run that is killed leaves a model.
+    It writes when the run stops, and at checkpoints as often as takes a hundredth of the time.
 
-    Attributes:
-        write: Writes the model folder, given the state of training and a mark of the model.
+    Args:
+        write: Writes the model folder, given the state of the run and what marks the model as unfinished.
     """
 
-    write: Callable[[Progress, dict[str, Any]], None]
-    _next_time: float = 0.0
+    def __init__(self, write: Callable[[TrainState, dict[str, Any]], None]) -> None:
+        self._write, self._next_time = write, 0.0
 
-    def __call__(self, progress: Progress, stopping: bool) -> None:
-        """Write the model after a checkpoint, if it is time or the run stops."""
-        start = time.monotonic()
-        if not stopping and start < self._next_time:
+    def on_save(self, trainer: Trainer, *, is_stopping: bool) -> None:
+        """Write the model."""
+        if trainer.is_finished:
             return
-        step = progress.step if progress.best_step is None else progress.best_step
-        self.write(progress, {"unfinished": {"step": step, "of": progress.planned}})
+        with trainer.strategy.unsharded():
+            num_updates = trainer.plan.num_updates
+            trainer.ranks.run_on_main(lambda: self.save(trainer.state, num_updates, is_stopping=is_stopping))
+
+    def save(self, state: TrainState, num_updates: int, *, is_stopping: bool) -> None:
+        """Write the model if it is time to, or if the run stops."""
+        start = time.monotonic()
+        if not is_stopping and start < self._next_time:
+            return
+        step = state.step if state.best_step is None else state.best_step
+        self._write(state, {"unfinished": {"step": step, "of": num_updates}})
         self._next_time = time.monotonic() + (time.monotonic() - start) / _MAX_SAVING_RATIO
 
 
-def log_finished(out: Path, progress: Progress) -> None:
+def log_finished(out: Path, output: TrainOutput) -> None:
     """Log that a resumed run has no updates left."""
     logger.info(
         "%s: the run %s; its model is unchanged. To train it further, set a larger budget",
         out,
-        progress.early or f"is finished after {pluralize(progress.step, 'update')}",
+        output.early_stop or f"is finished after {pluralize(output.state.step, 'update')}",
     )
 
 

@@ -1,1 +1,1 @@
-"""The one training loop and what it stands on: optimiser, schedule, checkpoints, progress."""
+"""Training: the trainer, optimizers, learning rate schedules, checkpoints, and metrics."""

@@ -1,179 +1,321 @@
-"""Keeping to a budget of minutes, and noticing that the threads of computation have come into each other's way.
+"""Choose threads and precision by timing updates, before and during a run.
 
-Both only watch a clock; what they find is decided in the loop and written into the plan. So a run's numbers depend
-on the plan alone.
+Decisions become entries of the `RunPlan`. The numbers of a run depend on its plan, not on the clock.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from statistics import median, median_high
+from typing import Any
 
-from bertsmith.training.run_plan import Entry, RunPlan
+import torch
+
+from bertsmith import hardware
+from bertsmith.device import ComputeContext
+from bertsmith.formatting import pluralize
+from bertsmith.hardware import Precision
+from bertsmith.training.data_loader import START, DataPosition, Phase, iterate_updates
+from bertsmith.training.optim.optimizer import create_optimizer
+from bertsmith.training.run_plan import PlanEntry, RunPlan, TrainingBudget
 from bertsmith.training.settings import TrainSettings
+from bertsmith.training.time_budget import Throughput, TimeBudget
+from bertsmith.training.train_step import GradientStrategy, TrainModule, train_step
 
-# Shares of the budget after which the plan is looked at: often while little is known and while little is left.
-_MOMENTS = tuple(2**-n for n in range(6, 0, -1)) + tuple(1 - 2**-n for n in range(2, 7))
-_DRIFT = 0.02  # of the budget that the run may be ahead or behind before the plan is looked at
-_MEMORY = 32  # updates over which the speed is smoothed
-_RECENT = 12  # updates whose median is the speed that is compared with the best
-_COLLAPSE = 2.5  # times as long as at best: one busy process a core alone doubles it
-_FIRST_REST = 64  # updates between two looks at other numbers of threads; doubled after each
+logger = logging.getLogger(__name__)
+
+_FIRST_BATCH_RATIO = 8  # the first updates use this fraction of a batch
+_QUICK_SECONDS = 0.5  # if the first batch size takes less, a second size is measured in any case
+_MAX_SLOWDOWN = 2.0  # a configuration that takes this many times as long as the fastest is dropped
+_MAX_FEWER_THREADS_TIME = 0.75  # of the time of an update, for which fewer threads are preferred
+_MAX_BF16_TIME = 0.95  # of the time of an update, for which bf16 is preferred
+_RETUNE_UPDATES = 12  # time to spend on trying other numbers of threads during a run
+_MAX_RETUNE_TIME = 0.9  # of the time of an update, for which the number of threads changes
+_MIN_REMAINING_UPDATES, _MIN_REMAINING_RATIO = 20, 0.05  # with fewer, the number of threads stays
+_RECENT_UPDATES = 12
+_COLLAPSE_RATIO = 2.5  # of the time of an update to the best: one busy process per core alone doubles it
+_FIRST_PAUSE_UPDATES = 64  # between two tries of other numbers of threads; doubled after each
 
 
-@dataclass
-class Speeds:
-    """Seconds that the parts of a run take, as last seen: an update of each phase, an evaluation, a checkpoint.
+@dataclass(frozen=True)
+class ExecutionConfig:
+    """A number of threads and a precision for updates."""
 
-    evaluated: how many updates an evaluation is worth, until one was timed. at_end: how many evaluations is worth
-    what is measured after the last update. writing: of the model, at the end.
+    threads: int
+    precision: Precision
+
+
+def execution_configs(threads: Sequence[int], precisions: Sequence[Precision]) -> list[ExecutionConfig]:
+    """Return the configurations to measure: each number of threads, and each precision with the first number."""
+    return [
+        *(ExecutionConfig(number, precisions[0]) for number in threads),
+        *(ExecutionConfig(threads[0], precision) for precision in precisions[1:]),
+    ]
+
+
+def thread_counts(max_threads: int) -> list[int]:
+    """Return the numbers of threads to measure, the largest first: all up to 4, above that each half."""
+    if max_threads <= 4:
+        return list(range(max_threads, 0, -1))
+    return [max_threads, *thread_counts(max_threads // 2)]
+
+
+def fastest_config(seconds: Mapping[ExecutionConfig, float]) -> ExecutionConfig:
+    """Return the fastest configuration, but keep the first one's threads and precision unless others pay."""
+    first = next(iter(seconds))
+    fastest = min((c for c in seconds if c.precision == first.precision), key=lambda c: seconds[c])
+    is_faster = seconds[fastest] < _MAX_FEWER_THREADS_TIME * seconds[first]
+    precision = first.precision
+    for config in seconds:
+        if config.precision != first.precision and seconds[config] < _MAX_BF16_TIME * seconds[first]:
+            precision = config.precision
+    return ExecutionConfig(fastest.threads if is_faster else first.threads, precision)
+
+
+def benchmark_configs(
+    module: TrainModule,
+    phase: Phase,
+    settings: TrainSettings,
+    context: ComputeContext,
+    configs: Sequence[ExecutionConfig],
+    time_limit: Callable[[float], float],
+    position: DataPosition = START,
+) -> dict[ExecutionConfig, float]:
+    """Return the seconds of an update by configuration, for at least the first one.
+
+    All configurations make updates in turn: on a part of a batch, then on larger parts, then on whole batches,
+    until the time is over. The median of the largest size counts. If that is not a whole batch, the time of a
+    whole one is estimated from the two largest sizes, since a part of it, such as Muon's, does not depend on the
+    size. If the first size takes less than half a second, two sizes are measured in any case, since one update of
+    each configuration is too few. Weights, optimizer state, and generator stay as they are.
+
+    Args:
+        module: The module to train.
+        phase: The instances.
+        settings: The settings of the run.
+        context: The compute context, whose precision is replaced.
+        configs: The configurations.
+        time_limit: Returns the seconds that may be spent, given the seconds of an update.
+        position: The first instance.
     """
+    optimizer = create_optimizer(module, settings)
+    state, was_training, threads = context.generator.get_state(), module.training, torch.get_num_threads()
+    batch_size = settings.gradient_accumulation_steps * phase.batch_size
+    objective: Any = module.objective
 
-    updates: dict[int, float] = field(default_factory=dict)
-    evaluation: float | None = None
-    evaluated: float = 0.0
-    at_end: float = 2.0
-    checkpoint: float = 0.0
-    writing: float = 0.0
-    _seen: dict[int, int] = field(default_factory=dict)
+    def seconds_of(config: ExecutionConfig, size: int) -> float:
+        hardware.set_num_threads(config.threads)
+        strategy = GradientStrategy(module, replace(context, precision=config.precision), settings, optimizer)
+        start = hardware.clock()
+        updates = iterate_updates(phase.stream, size, 1, position, 0, objective.counts)
+        with closing(updates):
+            train_step(strategy, next(updates), 0.0, 0)
+        return hardware.clock() - start
 
-    def observe(self, phase: int, seconds: float) -> None:
-        """An update took so long. It replaces what a trial said; phases to come are expected to be as much off."""
-        seen = self._seen[phase] = self._seen.get(phase, 0) + 1
-        before = self.updates.get(phase, seconds)
-        if seen == 1 and before > 0:
-            unseen = self.updates.keys() - self._seen.keys()
-            self.updates |= {other: self.updates[other] * seconds / before for other in unseen}
-        self.updates[phase] = before + (seconds - before) / min(seen, _MEMORY)
-
-    def of(self, phase: int) -> float:
-        """Seconds of an update of a phase; of another one where it was never timed."""
-        return self.updates.get(phase) or next(iter(self.updates.values()), 0.0)
-
-    @property
-    def an_evaluation(self) -> float:
-        """Seconds of one."""
-        return self.evaluated * self.of(0) if self.evaluation is None else self.evaluation
-
-    @property
-    def closing(self) -> float:
-        """What is to be done after the last update: evaluations, a checkpoint, the model."""
-        return self.at_end * self.an_evaluation + self.checkpoint + self.writing
-
-
-class Minutes:
-    """A budget of minutes, and at most `cap` updates: how many there is time for, asked after each one."""
-
-    def __init__(self, minutes: float, cap: int | None, shares: Sequence[float]) -> None:
-        self.seconds, self.cap = minutes * 60, cap
-        self._shares = tuple(shares)
-        self._looked: tuple[float, float] = (0.0, 0.0)  # seconds spent and progress made, when last looked
-
-    def updates(
-        self, step: int, progress: float, spent: float, speeds: Speeds, between: tuple[int | None, int]
-    ) -> int:
-        """How many updates fit in all, `step` of them made in `spent` seconds; at least `step`, and at least 1.
-
-        between: updates from one evaluation to the next (none: at the end alone), and from one checkpoint.
-        """
-        self._looked = (spent, progress)
-        left = self.seconds - speeds.closing - spent
-        evaluate, checkpoint = between
-        each = self._mean(progress, speeds) + speeds.checkpoint / checkpoint
-        each += speeds.an_evaluation / evaluate if evaluate else 0.0
-        found = max(1, step, step + round(left / max(each, 1e-9)))
-        return min(found, max(self.cap, step)) if self.cap is not None else found
-
-    def due(self, plan: RunPlan, step: int, spent: float, speeds: Speeds) -> bool:
-        """Whether it is time to look at the plan after so many updates and seconds."""
-        whole = max(self.seconds - speeds.closing, 1e-9)
-        then, before = self._looked
-        progress = plan.progress(step)
-        if spent >= whole or any(then < share * whole <= spent for share in _MOMENTS):
-            return True
-        expected = before + (1 - before) * (spent - then) / max(whole - then, 1e-9)
-        return abs(progress - expected) > _DRIFT
-
-    def _mean(self, progress: float, speeds: Speeds) -> float:
-        """Seconds of an update, over the progress that is left: phases have their shares of it."""
-        total, begin = 0.0, 0.0
-        for phase, share in enumerate(self._shares):
-            end = 1.0 if phase == len(self._shares) - 1 else begin + share
-            total += max(0.0, end - max(begin, progress)) * speeds.of(phase)
-            begin = end
-        return total / (1 - progress) if progress < 1 else speeds.of(len(self._shares) - 1)
+    times: dict[ExecutionConfig, list[float]] = {}  # of batches of `measured_size`
+    smaller: dict[ExecutionConfig, tuple[int, float]] = {}  # the size before that, and its seconds
+    remaining, size, measured_size = list(configs), _first_size(phase, settings), 0
+    module.train()
+    begin = hardware.clock()
+    try:
+        for config in {config.precision: config for config in reversed(remaining)}.values():
+            seconds_of(config, size)  # the first update also allocates memory and loads kernels
+        while True:
+            start = hardware.clock()
+            if measured_size != size:
+                smaller |= {config: (measured_size, median_high(ts)) for config, ts in times.items()}
+                times, measured_size = {}, size
+            for config in remaining:
+                times.setdefault(config, []).append(seconds_of(config, size))
+            round_seconds = hardware.clock() - start
+            next_size = min(2 * size, phase.batch_size)
+            fastest = min(times, key=lambda config: min(times[config]))
+            best = min(times[fastest])
+            estimate = estimate_update_seconds(size, best, smaller.get(fastest), batch_size)
+            is_compared = bool(smaller) or round_seconds > _QUICK_SECONDS or size == phase.batch_size
+            next_end = hardware.clock() - begin + round_seconds * next_size / size
+            if is_compared and next_end > time_limit(estimate):
+                break
+            remaining = [config for config in remaining if min(times[config]) <= _MAX_SLOWDOWN * best]
+            size = next_size
+    finally:
+        hardware.set_num_threads(threads)
+        context.generator.set_state(state)
+        module.train(was_training)
+        optimizer.zero_grad(set_to_none=True)
+    return {
+        config: estimate_update_seconds(size, median_high(ts), smaller.get(config), batch_size)
+        for config, ts in times.items()
+    }
 
 
-class Watch:
-    """Whether updates have become so slow, or were made on fewer threads for so long, that others are tried."""
+def estimate_update_seconds(
+    size: int, seconds: float, smaller: tuple[int, float] | None, batch_size: int
+) -> float:
+    """Return the estimated seconds of an update.
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    The estimate is on the line through both measurements, but at least `seconds`, and at most proportional to the
+    size.
+
+    Args:
+        size: The sequences of the measured update.
+        seconds: Its time.
+        smaller: The sequences and the time of a smaller update, if one was measured.
+        batch_size: The sequences of the whole update.
+    """
+    proportional = seconds / size
+    slope = proportional if smaller is None else (seconds - smaller[1]) / (size - smaller[0])
+    return seconds + min(max(slope, 0.0), proportional) * (batch_size - size)
+
+
+def _first_size(phase: Phase, settings: TrainSettings) -> int:
+    """Return the batch size to start with; batches of a number of tokens have only one size."""
+    if getattr(settings, "batch_tokens", None) is not None:
+        return phase.batch_size
+    return max(1, phase.batch_size // _FIRST_BATCH_RATIO)
+
+
+class ThreadMonitor:
+    """Decides when to try other numbers of threads: after a collapse of the speed, or after a while on few."""
+
+    def __init__(self, max_threads: int) -> None:
+        self._max_threads = max_threads
         self._best: dict[int, float] = {}
         self._recent: dict[int, deque[float]] = {}
-        self._rest = _FIRST_REST
-        self._resting, self._made = 0, 0
+        self._pause = _FIRST_PAUSE_UPDATES
+        self._remaining_pause, self._num_updates = 0, 0
 
-    def due(self, phase: int, seconds: float, threads: int) -> bool:
-        """An update took so long on so many threads: is it time to try other numbers?"""
-        recent = self._recent.setdefault(phase, deque(maxlen=_RECENT))
+    def is_due(self, phase: int, seconds: float, threads: int) -> bool:
+        """Include the time of an update, and return True if it is time to try other numbers of threads."""
+        recent = self._recent.setdefault(phase, deque(maxlen=_RECENT_UPDATES))
         recent.append(seconds)
-        self._resting, self._made = max(0, self._resting - 1), self._made + 1
-        if len(recent) < _RECENT:
+        self._remaining_pause, self._num_updates = max(0, self._remaining_pause - 1), self._num_updates + 1
+        if len(recent) < _RECENT_UPDATES:
             return False
-        now = median(recent)
-        best = self._best[phase] = min(now, self._best.get(phase, now))
-        slow = threads > 1 and now > _COLLAPSE * best
-        return (slow and not self._resting) or (threads < self._most and self._made >= self._rest)
+        current = median(recent)
+        best = self._best[phase] = min(current, self._best.get(phase, current))
+        has_collapsed = threads > 1 and current > _COLLAPSE_RATIO * best
+        may_use_more = threads < self._max_threads and self._num_updates >= self._pause
+        return (has_collapsed and not self._remaining_pause) or may_use_more
 
-    def rest(self) -> None:
-        """Others were tried now; wait longer each time."""
-        self._resting, self._rest, self._made = self._rest, 2 * self._rest, 0
+    def pause(self) -> None:
+        """Start a pause, twice as long as the previous one."""
+        self._remaining_pause, self._pause, self._num_updates = self._pause, 2 * self._pause, 0
         self._recent.clear()
 
 
-class Pace:
-    """The speeds of a run under way, and what they ask of its plan."""
+class Autotuner:
+    """Proposes entries of the plan during a run: other numbers of updates and threads."""
 
     def __init__(
         self,
+        module: TrainModule,
+        phases: Sequence[Phase],
         settings: TrainSettings,
-        shares: Sequence[float],
-        speeds: Speeds,
-        budget: Mapping[str, float],
-        most: int,
+        context: ComputeContext,
+        budget: TrainingBudget,
+        limits: Mapping[str, float],
+        throughput: Throughput,
     ) -> None:
-        self.speeds, self.watch = speeds, Watch(most)
-        minutes, cap = budget.get("max_minutes"), budget.get("max_steps")
-        self._minutes = (
-            None if minutes is None else Minutes(minutes, None if cap is None else int(cap), shares)
-        )
-        self._between = (settings.eval_steps, settings.save_steps)
+        self._module, self._phases, self._settings, self._context = module, phases, settings, context
+        self._budget, self.throughput = budget, throughput
+        self._monitor = ThreadMonitor(budget.max_threads if budget.may_change_threads else 1)
+        minutes, max_steps = limits.get("max_minutes"), limits.get("max_steps")
+        max_updates = None if max_steps is None else int(max_steps)
+        self._time_budget = None if minutes is None else TimeBudget(minutes, max_updates, phases)
 
-    def replanned(self, plan: RunPlan, step: int, spent: float) -> Entry | None:
-        """An entry where minutes hold another number of updates than planned; spent: seconds so far."""
-        minutes = self._minutes
-        if minutes is None or step >= plan.updates or not minutes.due(plan, step, spent, self.speeds):
+    @property
+    def is_active(self) -> bool:
+        """True if there may be proposals."""
+        return self._budget.may_change_threads or self._time_budget is not None
+
+    def propose(
+        self,
+        plan: RunPlan,
+        step: int,
+        phase: int,
+        position: DataPosition,
+        update_seconds: float,
+        seconds: float,
+    ) -> PlanEntry | None:
+        """Return a new entry of the plan after an update, if it should change.
+
+        Updates that are repeated after a crash follow the entries that exist already.
+
+        Args:
+            plan: The plan.
+            step: The number of the update.
+            phase: Its phase.
+            position: The next instance.
+            update_seconds: The time of the update.
+            seconds: The time of the run.
+        """
+        self.throughput.observe(phase, update_seconds)
+        if any(entry.step >= step for entry in plan.entries[1:]):
+            return None
+        entry = self._other_threads(plan, step, phase, position, update_seconds)
+        changed_plan = plan if entry is None else RunPlan([*plan.entries, entry])
+        return self._other_length(changed_plan, step, seconds) or entry
+
+    def seconds_left(self, seconds: float, num_updates: int) -> float | None:
+        """Return the remaining seconds, if the time budget and not a number of updates ends the run."""
+        budget = self._time_budget
+        if budget is None or (budget.max_updates is not None and num_updates >= budget.max_updates):
+            return None
+        return max(0.0, budget.seconds - self.throughput.closing_seconds - seconds)
+
+    def _other_length(self, plan: RunPlan, step: int, seconds: float) -> PlanEntry | None:
+        """Return an entry if the time budget allows more or fewer updates than planned."""
+        budget = self._time_budget
+        if budget is None or step >= plan.num_updates:
+            return None
+        if not budget.is_due(plan, step, seconds, self.throughput):
             return None
         progress = plan.progress(step)
-        updates = minutes.updates(step, progress, spent, self.speeds, self._between)
-        if updates == plan.updates:
+        num_updates = budget.num_updates(step, progress, seconds, self.throughput, self._settings)
+        if num_updates == plan.num_updates:
             return None
-        took = self.speeds.of(0)
+        per_update = self.throughput.seconds_of_update(0)
+        why = f"{seconds:.1f} s spent, about {per_update:.4g} s an update"
         return plan.last.model_copy(
-            update={
-                "step": step,
-                "updates": updates,
-                "progress": progress,
-                "why": f"{spent:.1f} s spent, about {took:.4g} s an update",
-            }
+            update={"step": step, "updates": num_updates, "progress": progress, "why": why}
         )
 
-    def left(self, spent: float, updates: int) -> float | None:
-        """Seconds that a budget of minutes leaves, where it ends the run: `updates` of it are planned."""
-        minutes = self._minutes
-        if minutes is None or (minutes.cap is not None and updates >= minutes.cap):
+    def _other_threads(
+        self, plan: RunPlan, step: int, phase: int, position: DataPosition, update_seconds: float
+    ) -> PlanEntry | None:
+        """Try other numbers of threads if it is time to, and return an entry if one is faster."""
+        threads = plan.last.threads
+        min_remaining = max(_MIN_REMAINING_UPDATES, _MIN_REMAINING_RATIO * plan.num_updates)
+        if plan.num_updates - step < min_remaining or not self._budget.may_change_threads:
             return None
-        return max(0.0, minutes.seconds - self.speeds.closing - spent)
+        if not self._monitor.is_due(phase, update_seconds, threads):
+            return None
+        self._monitor.pause()
+        others = [number for number in thread_counts(self._budget.max_threads) if number != threads]
+        seconds = benchmark_configs(
+            self._module,
+            self._phases[phase],
+            self._settings,
+            self._context,
+            execution_configs([threads, *others], [self._context.precision]),
+            lambda _: _RETUNE_UPDATES * update_seconds,
+            position,
+        )
+        fastest = min(seconds, key=lambda config: seconds[config])
+        current = seconds.get(ExecutionConfig(threads, self._context.precision))  # None: dropped as too slow
+        if current is not None and seconds[fastest] > _MAX_RETUNE_TIME * current:
+            return None
+        logger.info(
+            "computing on %s from update %s on, not on %d: updates are faster that way now",
+            pluralize(fastest.threads, "thread"),
+            f"{step + 1:,}",
+            threads,
+        )
+        changes = {"step": step, "progress": plan.progress(step), "threads": fastest.threads}
+        why = "updates are quicker on this number of threads"
+        return plan.last.model_copy(update={**changes, "why": why})

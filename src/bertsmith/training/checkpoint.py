@@ -1,9 +1,8 @@
-"""Checkpoints that are whole or not there, verified when read, pruned when superseded.
+"""Checkpoints: written atomically, verified when read, and pruned only after verification.
 
-A checkpoint is written into a hidden folder, all of it is on the disk before that gets its name, and a manifest of
-sizes and digests vouches for each file. Whatever is killed at whatever moment, a folder named step-N is whole,
-and what a crash leaves behind has a name that nobody reads. Files signed anew by somebody else are read through
-typed schemas and compared with the model they are for, like damaged ones.
+A checkpoint is written into a hidden folder and renamed when all of it is on the disk; a manifest holds size and
+digest of each file. A folder named step-N is therefore complete, whenever a process is killed. Files are read
+through typed schemas and compared with the model of the run, in case somebody changed them and the manifest.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -27,95 +26,66 @@ from torch import Tensor
 from bertsmith.errors import InputError, MachineError, option
 from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
-from bertsmith.training.run_plan import Entry, follows
+from bertsmith.training.data_loader import Count
+from bertsmith.training.train_state import Digest, TrainState
 
 logger = logging.getLogger(__name__)
 
 _MANIFEST, _STATE = "manifest.json", "state.json"
-_NEEDED = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", _STATE}
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_LARGEST_JSON = 2**24  # bytes
+_REQUIRED_FILES = {"weights.safetensors", "optimizer.safetensors", "generator.safetensors", _STATE}
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_MAX_JSON_BYTES = 2**24
 
-_Count = Annotated[int, Field(ge=0, lt=2**63)]
-_Digest = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
-_FileName = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9_]+\.(safetensors|json)$")
-]  # in this folder
+_FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+\.(safetensors|json)$")]
 
 
 class _Schema(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-class _File(_Schema):
-    bytes: _Count
-    sha256: _Digest
+class _FileEntry(_Schema):
+    bytes: Count
+    sha256: Digest
 
 
 class _Manifest(_Schema):
-    step: _Count
-    files: dict[_FileName, _File]
+    step: Count
+    files: dict[_FileName, _FileEntry]
 
 
-class _Position(_Schema):
-    epoch: _Count
-    instance: _Count
-
-
-class State(_Schema):
-    """What state.json holds: where the run stands, what it has reached, and what it must go on with."""
-
-    fingerprint: str
-    log_bytes: _Count
-    step: _Count
-    phase: _Count
-    position: _Position
-    tokens: _Count
-    seconds: Annotated[float, Field(ge=0)]
-    best: float | None
-    best_step: _Count | None
-    best_sha256: _Digest | None
-    evaluation: dict[str, float]
-    plan: list[Entry]
-    waited: _Count = 0
-    drops: _Count = 0
-
-    @field_validator("plan")
-    @classmethod
-    def _follows(cls, plan: list[Entry]) -> list[Entry]:
-        if not follows(plan):
-            raise ValueError("these entries are no run's")
-        return plan
-
-
-_Parsed = TypeVar("_Parsed", bound=_Schema)
+_SchemaT = TypeVar("_SchemaT", bound=BaseModel)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to go on: `tensors` by file name and key, and `state`, the fields of `State`."""
+    """The content of a checkpoint.
 
-    step: int
+    Attributes:
+        state: The state of the run.
+        tensors: Tensors by file name ("weights", "optimizer", "generator") and key.
+    """
+
+    state: TrainState
     tensors: Mapping[str, Mapping[str, Tensor]]
-    state: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Expected:
-    """What a checkpoint must fit to be gone on from.
+class ExpectedContent:
+    """The content that a checkpoint must have to resume a run.
 
-    fingerprint: of settings and data. tensors: by file name and key, compared in dtype and shape; `optimizer`
-    holds the parameters by name, whose moments are compared with them; moments: by name, what the optimiser keeps
-    of a parameter.
+    Attributes:
+        fingerprint: The digest of settings and data.
+        tensors: Tensors of the expected dtypes and shapes by file name and key; `optimizer` holds the parameters.
+        optimizer_state_names: The names of the optimizer's state of each parameter.
     """
 
     fingerprint: str
     tensors: Mapping[str, Mapping[str, Tensor]]
-    moments: Mapping[str, frozenset[str]]
+    optimizer_state_names: Mapping[str, frozenset[str]]
 
 
-class _TornError(Exception):
-    """A fault of a checkpoint, with the location of the file at fault."""
+class _DamagedError(Exception):
+    """A checkpoint is damaged."""
 
     def __init__(self, location: Path, message: str) -> None:
         super().__init__(f"{location}: {message}")
@@ -123,25 +93,34 @@ class _TornError(Exception):
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write folder/step-N, then remove all but the newest `keep`.
+    """Write folder/step-N, then remove all but the newest `keep` checkpoints.
 
-    A full disk, and numbers that are not finite any more, leave everything as it was: MachineError.
+    Raises:
+        MachineError: The disk is full, or a number is not finite. Nothing has changed.
     """
-    final = folder / f"step-{checkpoint.step}"
-    _refuse_not_finite(folder, checkpoint)
-    State.model_validate(checkpoint.state)
+    state = checkpoint.state
+    final = folder / f"step-{state.step}"
+    for name, tensors in checkpoint.tensors.items():
+        if (key := _find_not_finite(tensors)) is not None:
+            newest = newest_name(folder)
+            raise MachineError(
+                "state_not_finite",
+                f"the {name} of step {state.step} are not finite ('{key}'), so they were not saved",
+                hint="lower train.learning_rate, or raise train.adam_epsilon"
+                + (f"; the newest checkpoint is {newest}" if newest else ""),
+            )
+    state_json = state.model_dump_json(indent=1)
+    TrainState.model_validate_json(state_json)
     try:
-        with atomic.atomic_replacement(final) as beside:
+        with atomic.atomic_replacement(final) as temporary:
             for name, tensors in checkpoint.tensors.items():
-                save_file(
-                    {k: v.detach().contiguous() for k, v in tensors.items()}, beside / f"{name}.safetensors"
-                )
-            (beside / _STATE).write_text(json.dumps(checkpoint.state, indent=1))
+                _save_tensors(tensors, temporary / f"{name}.safetensors")
+            (temporary / _STATE).write_text(state_json)
             files = {
                 path.name: {"bytes": path.stat().st_size, "sha256": atomic.sha256_of_file(path)}
-                for path in sorted(beside.iterdir())
+                for path in sorted(temporary.iterdir())
             }
-            (beside / _MANIFEST).write_text(json.dumps({"step": checkpoint.step, "files": files}, indent=1))
+            (temporary / _MANIFEST).write_text(json.dumps({"step": state.step, "files": files}, indent=1))
     except (OSError, SafetensorError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise MachineError(
@@ -149,13 +128,13 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
                 f"the checkpoint could not be written ({error.strerror})",
                 location=final,
             ) from None
-        kept = newest_name(folder)
+        newest = newest_name(folder)
         raise MachineError(
             "disk_full",
             "the disk is full or failing, so the checkpoint could not be written",
             location=final,
-            hint=f"free some space and continue with {option('resume', True)}; the newest checkpoint is {kept}"
-            if kept
+            hint=f"free some space and continue with {option('resume', True)}; the newest checkpoint is {newest}"
+            if newest
             else "free some space and start the run again",
         ) from None
     try:
@@ -170,99 +149,94 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     return final
 
 
-def _refuse_not_finite(folder: Path, checkpoint: Checkpoint) -> None:
-    for name, tensors in checkpoint.tensors.items():
-        if (key := _not_finite(tensors)) is not None:
-            kept = newest_name(folder)
-            raise MachineError(
-                "state_not_finite",
-                f"the {name} of step {checkpoint.step} are not finite ('{key}'), so they were not saved",
-                hint="lower train.learning_rate, or raise train.adam_epsilon"
-                + (f"; the newest checkpoint is {kept}" if kept else ""),
-            )
+def _save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, file)
 
 
-def _not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The first tensor with a NaN or an infinity, None if there is none; one pass, and one wait for a device."""
+def _find_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Return the name of a tensor with a NaN or an Inf; None if there is none."""
     names = [name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()]
     if not names:
         return None
-    ends = [torch.stack(torch.aminmax(tensors[name].detach())).float() for name in names]  # NaN goes through
-    finite = torch.stack(ends).isfinite().all(dim=1).tolist()
-    return next((name for name, good in zip(names, finite, strict=True) if not good), None)
+    # Minimum and maximum are NaN if any element is; the host waits for the device once.
+    extremes = [torch.stack(torch.aminmax(tensors[name].detach())).float() for name in names]
+    is_finite = torch.stack(extremes).isfinite().all(dim=1).tolist()
+    return next((name for name, finite in zip(names, is_finite, strict=True) if not finite), None)
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, best weights of none of them, and what killed writers left.
+    """Remove all but the newest `keep` checkpoints, and best weights that none of these refers to.
 
-    A folder is renamed out of sight before it is emptied, so that a kill in between leaves no torn step-N. If
-    none of those to be kept verifies, nothing is removed.
+    If none of the newest checkpoints is complete, nothing is removed. A folder is renamed before it is emptied, so
+    that a kill leaves no damaged step-N.
     """
-    found = steps(folder)
-    kept = found[-keep:]
-    if not any(_fault(folder / f"step-{step}") is None for step in kept[::-1]):
+    existing = steps(folder)
+    newest = existing[-keep:]
+    if not any(_find_damage(folder / f"step-{step}") is None for step in newest[::-1]):
         return
-    for step in found[:-keep]:
+    for step in existing[:-keep]:
         atomic.remove_folder(folder / f"step-{step}")
     try:
-        needed = {_state(folder / f"step-{step}").best_step for step in kept}
-    except _TornError:
+        best_steps = {_read_state(folder / f"step-{step}").best_step for step in newest}
+    except _DamagedError:
         return
     for file in folder.glob("best-*.safetensors"):
-        if file.name not in {_best(folder, step).name for step in needed if step is not None}:
+        if file.name not in {_best_file(folder, step).name for step in best_steps if step is not None}:
             file.unlink()
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint in `folder`, ascending."""
+    """Return the steps that have a checkpoint, in ascending order."""
     if not folder.is_dir():
         return []
-    named = (re.fullmatch(r"step-(0|[1-9][0-9]*)", path.name) for path in folder.iterdir() if path.is_dir())
-    return sorted(int(match[1]) for match in named if match)
+    matches = (re.fullmatch(r"step-(0|[1-9][0-9]*)", path.name) for path in folder.iterdir() if path.is_dir())
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def newest_name(folder: Path) -> str | None:
-    """The name of the newest checkpoint, None if there is none."""
-    found = steps(folder)
-    return f"step-{found[-1]}" if found else None
+    """Return the name of the newest checkpoint; None if there is none."""
+    existing = steps(folder)
+    return f"step-{existing[-1]}" if existing else None
 
 
-def newest_state(folder: Path) -> State | None:
-    """Where the newest checkpoint that says so stands; its tensors are not looked at. None if there is none."""
+def newest_state(folder: Path) -> TrainState | None:
+    """Return the state of the newest checkpoint with a readable one, without a look at its tensors."""
     for step in reversed(steps(folder)):
-        with suppress(_TornError):
-            return _state(folder / f"step-{step}")
+        with suppress(_DamagedError):
+            return _read_state(folder / f"step-{step}")
     return None
 
 
-def load_newest(folder: Path, expected: Expected | None = None) -> Checkpoint | None:
-    """The newest whole checkpoint of a run; None if it has none at all. What killed writers left is removed.
+def load_newest(folder: Path, expected: ExpectedContent | None = None) -> Checkpoint | None:
+    """Load the newest complete checkpoint of a run; None if there is none. Remove what killed processes left.
 
-    Each one that does not verify, or is not of the tensors expected, is logged, with its fault, and the one before
-    it tried. InputError when there are checkpoints and none is whole, and for one of other settings or data.
+    A checkpoint that is damaged or has unexpected tensors is logged, and the previous one is tried.
+
+    Raises:
+        InputError: No checkpoint is complete, or it has other settings or data.
     """
     if folder.is_dir():
         atomic.remove_abandoned(folder)
-    faults: list[_TornError] = []
+    errors: list[_DamagedError] = []
     for step in reversed(steps(folder)):
         path = folder / f"step-{step}"
         try:
-            found = _read(path)
+            checkpoint = _read(path)
             if expected is not None:
-                _check_fit(found, expected, path)
-            _check_best(path, found.state)
-        except _TornError as fault:
-            logger.warning("%s", fault)
-            faults.append(fault)
+                _check_content(checkpoint, expected, path)
+            _check_best_weights(path, checkpoint.state)
+        except _DamagedError as error:
+            logger.warning("%s", error)
+            errors.append(error)
             continue
-        if faults:
+        if errors:
             logger.info("continuing from the newest checkpoint that is complete, %s", path.name)
-        return found
-    if faults:
+        return checkpoint
+    if errors:
         raise InputError(
             "no_complete_checkpoint",
-            f"{faults[0].message}, and no older checkpoint is complete",
-            location=faults[0].location,
+            f"{errors[0].message}, and no older checkpoint is complete",
+            location=errors[0].location,
             hint="restore the folder of checkpoints from a backup, or start a new run without "
             f"{option('resume', True)} and with another {option('out')}",
         )
@@ -270,81 +244,81 @@ def load_newest(folder: Path, expected: Expected | None = None) -> Checkpoint | 
 
 
 def _read(path: Path) -> Checkpoint:
-    manifest, state = _verified(path)
+    manifest, state = _verify(path)
     tensors = {}
     for file in (path / name for name in manifest.files if name.endswith(".safetensors")):
         try:
             tensors[file.stem] = load_file(file)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise _TornError(file, f"these are no tensors ({error})") from None
-    return Checkpoint(manifest.step, tensors, state.model_dump())
+            raise _DamagedError(file, f"these are no tensors ({error})") from None
+    return Checkpoint(state, tensors)
 
 
-def _fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint folder, in half a sentence with its place; None when it is whole."""
+def _find_damage(path: Path) -> str | None:
+    """Return what is damaged in a checkpoint, with its location; None if it is complete."""
     try:
-        _check_best(path, _verified(path)[1].model_dump())
-    except _TornError as fault:
-        return str(fault)
+        _check_best_weights(path, _verify(path)[1])
+    except _DamagedError as error:
+        return str(error)
     return None
 
 
-def _verified(path: Path) -> tuple[_Manifest, State]:
-    """The manifest and the state of a checkpoint whose files are all what was written."""
-    pickles = [file.name for file in path.iterdir() if file.suffix in _PICKLES]
+def _verify(path: Path) -> tuple[_Manifest, TrainState]:
+    """Return the manifest and the state of a checkpoint whose files have the size and digest of the manifest."""
+    pickles = [file.name for file in path.iterdir() if file.suffix in _PICKLE_SUFFIXES]
     if pickles:
-        raise _TornError(path / pickles[0], "this is a pickle, which can run code and is never opened")
-    manifest = _parsed(_Manifest, path / _MANIFEST, "manifest")
-    if f"step-{manifest.step}" != path.name or _NEEDED - manifest.files.keys():
-        raise _TornError(path / _MANIFEST, "the manifest is damaged")
+        raise _DamagedError(path / pickles[0], "this is a pickle, which can run code and is never opened")
+    manifest = _parse(_Manifest, path / _MANIFEST, "manifest")
+    if f"step-{manifest.step}" != path.name or _REQUIRED_FILES - manifest.files.keys():
+        raise _DamagedError(path / _MANIFEST, "the manifest is damaged")
     for name, entry in manifest.files.items():
         file = path / name
         if not file.is_file():
-            raise _TornError(file, "the file is missing")
+            raise _DamagedError(file, "the file is missing")
         if (size := file.stat().st_size) != entry.bytes:
-            raise _TornError(
+            raise _DamagedError(
                 file, f"the file has {pluralize(size, 'byte')} and was written with {entry.bytes:,}"
             )
         if atomic.sha256_of_file(file) != entry.sha256:
-            raise _TornError(file, "the content is not what was written (its digest differs)")
-    state = _state(path)
+            raise _DamagedError(file, "the content is not what was written (its digest differs)")
+    state = _read_state(path)
     if state.step != manifest.step or (state.best_step is None) != (state.best_sha256 is None):
-        raise _TornError(path / _STATE, "the state is damaged")
+        raise _DamagedError(path / _STATE, "the state is damaged")
     return manifest, state
 
 
-def _check_best(path: Path, state: Mapping[str, Any]) -> None:
-    """A fault where the best weights that a checkpoint refers to are not there any more."""
-    if state["best_step"] is not None:
-        best = _best(path.parent, state["best_step"])
-        if not best.is_file() or atomic.sha256_of_file(best) != state["best_sha256"]:
-            raise _TornError(best, "the best weights are missing, or are not what was written")
+def _check_best_weights(path: Path, state: TrainState) -> None:
+    if state.best_step is not None:
+        file = _best_file(path.parent, state.best_step)
+        if not file.is_file() or atomic.sha256_of_file(file) != state.best_sha256:
+            raise _DamagedError(file, "the best weights are missing, or are not what was written")
 
 
-def _state(path: Path) -> State:
-    return _parsed(State, path / _STATE, "state")
+def _read_state(path: Path) -> TrainState:
+    state = _parse(TrainState, path / _STATE, "state")
+    if missing := TrainState.model_fields.keys() - state.model_fields_set:
+        raise _DamagedError(path / _STATE, f"the state is damaged ('{min(missing)}')")
+    return state
 
 
-def _parsed(kind: type[_Parsed], file: Path, what: str) -> _Parsed:
+def _parse(schema: type[_SchemaT], file: Path, title: str) -> _SchemaT:
     try:
-        if file.stat().st_size > _LARGEST_JSON:
-            raise _TornError(file, f"the {what} is damaged (larger than any of its kind)")
-        return kind.model_validate_json(file.read_bytes())
+        if file.stat().st_size > _MAX_JSON_BYTES:
+            raise _DamagedError(file, f"the {title} is damaged (larger than any of its kind)")
+        return schema.model_validate_json(file.read_bytes())
     except FileNotFoundError:
-        raise _TornError(file, f"the {what} is missing") from None
+        raise _DamagedError(file, f"the {title} is missing") from None
     except OSError as error:
-        raise _TornError(
-            file, f"the {what} cannot be read ({(error.strerror or str(error)).lower()})"
-        ) from None
+        reason = (error.strerror or str(error)).lower()
+        raise _DamagedError(file, f"the {title} cannot be read ({reason})") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise _TornError(file, f"the {what} is damaged" + (f" ('{where}')" if where else "")) from None
+        key = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise _DamagedError(file, f"the {title} is damaged" + (f" ('{key}')" if key else "")) from None
 
 
-def _check_fit(found: Checkpoint, expected: Expected, path: Path) -> None:
-    """InputError for a checkpoint of another run; a fault where its tensors are not those of this model."""
-    if found.state["fingerprint"] != expected.fingerprint:
+def _check_content(checkpoint: Checkpoint, expected: ExpectedContent, path: Path) -> None:
+    """Raise InputError for a checkpoint of another run, and _DamagedError for tensors of another model."""
+    if checkpoint.state.fingerprint != expected.fingerprint:
         raise InputError(
             "checkpoint_of_another_run",
             "this checkpoint was written with other settings or data, or by another version",
@@ -352,55 +326,54 @@ def _check_fit(found: Checkpoint, expected: Expected, path: Path) -> None:
             hint="resume with the settings and data of the run (settings.yaml in its folder), or choose another "
             f"{option('out')}",
         )
-    for name, wanted in expected.tensors.items():
-        file, tensors = path / f"{name}.safetensors", found.tensors[name]
+    for name, expected_tensors in expected.tensors.items():
+        file, tensors = path / f"{name}.safetensors", checkpoint.tensors[name]
         if name == "optimizer":
-            _check_moments(file, tensors, wanted, expected.moments)
-        elif tensors.keys() != wanted.keys():
-            odd = sorted(tensors.keys() ^ wanted.keys())[0]
-            raise _TornError(file, f"the tensors are not this model's ('{odd}')")
-        else:
-            for key, tensor in tensors.items():
-                if tensor.shape != wanted[key].shape or tensor.dtype != wanted[key].dtype:
-                    raise _TornError(file, f"tensor '{key}' is not this model's")
+            _check_optimizer_state(file, tensors, expected_tensors, expected.optimizer_state_names)
+            continue
+        if different := sorted(tensors.keys() ^ expected_tensors.keys()):
+            raise _DamagedError(file, f"the tensors are not this model's ('{different[0]}')")
+        for key, tensor in tensors.items():
+            if (tensor.shape, tensor.dtype) != (expected_tensors[key].shape, expected_tensors[key].dtype):
+                raise _DamagedError(file, f"tensor '{key}' is not this model's")
 
 
-def _check_moments(
+def _check_optimizer_state(
     file: Path,
     tensors: Mapping[str, Tensor],
     parameters: Mapping[str, Tensor],
-    moments: Mapping[str, frozenset[str]],
+    state_names: Mapping[str, frozenset[str]],
 ) -> None:
-    parts: dict[str, set[str]] = {}
+    names: dict[str, set[str]] = {}
     for key, tensor in tensors.items():
-        name, _, part = key.rpartition("/")
-        parts.setdefault(name, set()).add(part)
-        shape = torch.Size([]) if part == "step" else getattr(parameters.get(name), "shape", None)
-        if name not in parameters or tensor.shape != shape or not tensor.is_floating_point():
-            raise _TornError(file, f"tensor '{key}' is not of this model's parameters")
-    if odd := [name for name, found in parts.items() if found != moments[name]]:
-        raise _TornError(file, f"the moments of '{odd[0]}' are not those of this run's optimiser")
+        parameter, _, state_name = key.rpartition("/")
+        names.setdefault(parameter, set()).add(state_name)
+        shape = torch.Size([]) if state_name == "step" else getattr(parameters.get(parameter), "shape", None)
+        if parameter not in parameters or tensor.shape != shape or not tensor.is_floating_point():
+            raise _DamagedError(file, f"tensor '{key}' is not of this model's parameters")
+    if different := [p for p, present in names.items() if present != state_names[p]]:
+        raise _DamagedError(file, f"the moments of '{different[0]}' are not those of this run's optimizer")
 
 
-def _best(folder: Path, step: int) -> Path:
+def _best_file(folder: Path, step: int) -> Path:
     return folder / f"best-{step}.safetensors"
 
 
-def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
-    """Write the best weights so far, folder/best-STEP.safetensors, whole or not at all; returns its digest.
+def save_best_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
+    """Write folder/best-STEP.safetensors atomically, and return its digest.
 
-    The earlier ones stay until `prune` finds no checkpoint that refers to them.
+    Earlier best weights remain until `prune` removes the checkpoints that refer to them.
     """
-    file = _best(folder, step)
-    if (key := _not_finite(tensors)) is not None:
+    file = _best_file(folder, step)
+    if (key := _find_not_finite(tensors)) is not None:
         raise MachineError(
             "weights_not_finite",
             f"the weights of step {step} are not finite ('{key}'), so they were not saved",
             hint="lower train.learning_rate, or raise train.adam_epsilon",
         )
     try:
-        with atomic.atomic_file(file) as beside:
-            save_file({k: v.detach().contiguous() for k, v in tensors.items()}, beside)
+        with atomic.atomic_file(file) as temporary:
+            _save_tensors(tensors, temporary)
         return atomic.sha256_of_file(file)
     except (OSError, SafetensorError) as error:
         raise MachineError(
@@ -411,10 +384,10 @@ def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
         ) from None
 
 
-def load_weights(folder: Path, step: int | None, sha256: str | None) -> dict[str, Tensor]:
-    """Read what `save_weights` wrote; a missing or changed file is an InputError."""
-    file = _best(folder, step or 0)
-    if not file.is_file() or atomic.sha256_of_file(file) != sha256:
+def load_best_weights(folder: Path, state: TrainState) -> dict[str, Tensor]:
+    """Load the weights of the best evaluation; raise InputError if the file is missing or has changed."""
+    file = _best_file(folder, state.best_step or 0)
+    if not file.is_file() or atomic.sha256_of_file(file) != state.best_sha256:
         raise InputError(
             "best_weights_changed",
             "the file of the best weights is missing, or its content has changed",
@@ -422,24 +395,3 @@ def load_weights(folder: Path, step: int | None, sha256: str | None) -> dict[str
             hint=f"restore the file from a backup, or start a new run with another {option('out')}",
         )
     return load_file(file)
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
-    """An optimiser's state by `parameter name/state name`."""
-    return {
-        f"{names[parameter]}/{key}": value
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-    }
-
-
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], tensors: Mapping[str, Tensor]
-) -> None:
-    """Put back what `optimizer_tensors` took."""
-    by_name = {name: parameter for parameter, name in names.items()}
-    optimizer.state.clear()
-    for key, value in tensors.items():
-        name, _, part = key.rpartition("/")
-        parameter = by_name[name]
-        optimizer.state[parameter][part] = value.to(parameter.device, copy=True)

@@ -1,8 +1,8 @@
-"""Forward passes and gradients on a GPU, recorded as CUDA graphs: the host asks for one thing instead of hundreds.
+"""Forward and backward passes on a GPU as CUDA graphs, which the host starts with one call instead of hundreds.
 
-A graph is of one shape. So batches are filled up to one of few, with sequences, rows and pairs that count for
-nothing; a shape is computed as usual when it is first met, and recorded when it comes again. What a batch is
-filled up to depends on nothing but itself, so that a resumed run computes what one does that was never stopped.
+A graph has fixed shapes. Batches are therefore padded to a few shapes, with sequences, rows, and pairs that do not
+count. A shape is computed without a graph the first time, captured the second time, and replayed from then on. The
+padding of a batch depends only on the batch, so that a resumed run computes the same.
 """
 
 from __future__ import annotations
@@ -18,164 +18,170 @@ from bertsmith.device import CapturedGraph, ComputeContext
 from bertsmith.kernels.reference import KernelBackend
 from bertsmith.packed import copy_to_device
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.train_step import Passes, Trained
+from bertsmith.training.train_step import GradientStrategy, TrainModule
 
-_STEPS, _ROW_STEPS = 32, 16  # of tokens, and of rows to predict, from a power of two to the next
-_MOST = 16  # shapes that are recorded: others are computed as usual
+_TOKEN_STEPS, _ROW_STEPS = 32, 16  # sizes from one power of two to the next
+_MAX_GRAPHS = 16  # further shapes are computed without a graph
 
 
-class Fillable(Protocol):
-    """A batch that can be padded to fixed sizes, as `MaskedBatch` can."""
+class PaddableBatch(Protocol):
+    """A batch that can be padded to fixed sizes, such as `MaskedBatch`."""
 
     @property
     def sizes(self) -> Any:
-        """A named tuple: its sequences, tokens, rows to predict, and the tokens of its longest sequence."""
+        """A named tuple: number of sequences, tokens, and rows to predict, and maximum sequence length."""
         ...
 
     @property
     def tensors(self) -> Sequence[Tensor]:
-        """All of it that computing reads."""
+        """All tensors that passes read."""
         ...
 
     def padded_to(self, sizes: Any) -> Self:
-        """Return the batch padded to these sizes; padding adds nothing to losses and counts."""
+        """Return the batch padded to these sizes; padding changes neither losses nor counts."""
         ...
 
     def unmeasured(self, longest: int) -> Self:
-        """The same without what the host knows of its lengths, but that none is longer than this."""
+        """Return the batch without sequence lengths on the host, except for an upper bound."""
         ...
 
     def to(self, device: torch.device) -> Self:
-        """The same on another device."""
+        """Copy to a device."""
         ...
 
 
 @dataclass
-class _Made:
-    """What a pass writes: the loss's sums and their total, and the gradients."""
+class _Outputs:
+    """The outputs of captured passes: loss sums, their weighted sum, and gradients."""
 
     sums: Mapping[str, Tensor] = field(default_factory=dict)
-    total: Tensor | None = None
+    loss: Tensor | None = None
     gradients: Mapping[nn.Parameter, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Graph:
-    """What was recorded. batch, factors: to be written to before it is replayed."""
+    """A captured graph with its inputs, to be overwritten before a replay, and its outputs."""
 
     graph: CapturedGraph
-    batch: Fillable
+    batch: PaddableBatch
     factors: Tensor
-    made: _Made
+    outputs: _Outputs
 
 
-class Recorded(Passes):
-    """Those of one process on a GPU, where `pays` says so."""
+class CudaGraphStrategy(GradientStrategy):
+    """Replays CUDA graphs in one process on a GPU; see `supports_cuda_graphs`."""
 
-    def __init__(self, trained: Trained) -> None:
-        super().__init__(trained)
-        self._trained = trained
-        self._lengths = min(some.seqlen_multiple for some in _kernels_of(trained))
+    def __init__(self, module: TrainModule, context: ComputeContext, settings: TrainSettings) -> None:
+        super().__init__(module, context, settings)
+        self._seqlen_multiple = min(kernels.seqlen_multiple for kernels in _kernels_of(module))
         self._graphs: dict[tuple[int, ...], _Graph | None] = {}
-        self._first: CapturedGraph | None = None
-        self._works: bool | None = None
+        self._first_graph: CapturedGraph | None = None
+        self._can_capture: bool | None = None
 
-    def gradients(
-        self, batch: Any, factors: Mapping[str, float], place: ComputeContext, *, last: bool
+    def backward_batch(
+        self, batch: Any, factors: Mapping[str, float], *, is_last: bool
     ) -> tuple[Mapping[str, Tensor], Tensor]:
-        """As `Passes.gradients`, of an update of one batch: nothing is added to gradients of earlier ones."""
-        sizes = _filled_up(batch.sizes)
-        shape = (*sizes[:3], -(-sizes.max_seqlen // self._lengths))
-        filled = batch.padded_to(sizes)
-        tried = (
-            self._tried(filled.unmeasured(sizes.max_seqlen), factors, place) if self._works is None else None
-        )
-        if not self._works:
-            return super().gradients(batch, factors, place, last=last)
+        """Compute the gradients of the only batch of an update."""
+        sizes = _padded_sizes(batch.sizes)
+        shape = (*sizes[:3], -(-sizes.max_seqlen // self._seqlen_multiple))
+        padded = batch.padded_to(sizes)
+        result = None
+        if self._can_capture is None:
+            result = self._try_without_lengths(padded.unmeasured(sizes.max_seqlen), factors)
+        if not self._can_capture:
+            return super().backward_batch(batch, factors, is_last=is_last)
         if shape not in self._graphs:
-            if len(self._graphs) < _MOST:
+            if len(self._graphs) < _MAX_GRAPHS:
                 self._graphs[shape] = None
-            return tried or super().gradients(filled, factors, place, last=last)
-        there, graph = place.to_device(filled), self._graphs[shape]
+            return result or super().backward_batch(padded, factors, is_last=is_last)
+        device_batch, graph = self.context.to_device(padded), self._graphs[shape]
         if graph is None:
-            graph = self._graphs[shape] = self._recorded(there, sizes.max_seqlen, factors, place)
-        for kept, new in zip(graph.batch.tensors, there.tensors, strict=True):
-            kept.copy_(new)
-        graph.factors.copy_(copy_to_device(torch.tensor(list(factors.values())), place.device))
+            graph = self._graphs[shape] = self._capture(device_batch, sizes.max_seqlen, factors)
+        for graph_tensor, tensor in zip(graph.batch.tensors, device_batch.tensors, strict=True):
+            graph_tensor.copy_(tensor)
+        graph.factors.copy_(copy_to_device(torch.tensor(list(factors.values())), self.context.device))
         graph.graph.replay()
-        made = graph.made
-        assert made.total is not None
-        for parameter, gradient in made.gradients.items():
+        outputs = graph.outputs
+        assert outputs.loss is not None
+        for parameter, gradient in outputs.gradients.items():
             parameter.grad = gradient
-        return {part: value.clone() for part, value in made.sums.items()}, made.total.clone()
+        return {part: value.clone() for part, value in outputs.sums.items()}, outputs.loss.clone()
 
-    def _tried(
-        self, batch: Fillable, factors: Mapping[str, float], place: ComputeContext
+    def _try_without_lengths(
+        self, batch: PaddableBatch, factors: Mapping[str, float]
     ) -> tuple[Mapping[str, Tensor], Tensor] | None:
-        """The first pass, of a batch whose lengths the host does not know; None where the model asks for them, so
-        that nothing can be recorded: all is then as it was."""
-        state = place.generator.get_state()
+        """Compute a batch without sequence lengths on the host, as in a graph.
+
+        Returns None, with everything as before, if the model needs the lengths, so that nothing can be captured.
+        """
+        state = self.context.generator.get_state()
         try:
-            found = super().gradients(batch, factors, place, last=True)
+            result = super().backward_batch(batch, factors, is_last=True)
         except (AttributeError, TypeError):
-            place.generator.set_state(state)
-            self._trained.zero_grad()
-            self._works = False
+            self.context.generator.set_state(state)
+            self.module.zero_grad()
+            self._can_capture = False
             return None
-        self._works = True
-        return found
+        self._can_capture = True
+        return result
 
-    def _recorded(
-        self, there: Fillable, longest: int, factors: Mapping[str, float], place: ComputeContext
-    ) -> _Graph:
-        """The graph of a batch on the device, which stays its own."""
-        batch, by = there.unmeasured(longest), torch.tensor(list(factors.values()), device=place.device)
-        parameters = [p for p in self._trained.parameters() if p.requires_grad]
-        made = _Made()
+    def _capture(self, device_batch: PaddableBatch, max_seqlen: int, factors: Mapping[str, float]) -> _Graph:
+        """Capture the passes of a batch on the device, which becomes the input of the graph."""
+        batch = device_batch.unmeasured(max_seqlen)
+        graph_factors = torch.tensor(list(factors.values()), device=self.context.device)
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        outputs = _Outputs()
 
-        def computed() -> None:
+        def forward_backward() -> None:
             for parameter in parameters:
                 parameter.grad = None
-            with self.adding(last=True), place.autocast():
-                loss = self._trained.loss(batch)
-            total = loss.weighted_sum(dict(zip(factors, by.unbind(), strict=True)))
+            with self.accumulate(is_last=True), self.context.autocast():
+                loss = self.module.loss(batch)
+            total = loss.weighted_sum(dict(zip(factors, graph_factors.unbind(), strict=True)))
             torch.autograd.backward(total)
-            made.sums = {part: value.detach() for part, value in loss.sums.items()}
-            made.total = total.detach()
-            made.gradients = {p: p.grad for p in parameters if p.grad is not None}
+            outputs.sums = {part: value.detach() for part, value in loss.sums.items()}
+            outputs.loss = total.detach()
+            outputs.gradients = {p: p.grad for p in parameters if p.grad is not None}
 
-        graph = place.capture_graph(computed, self._first)
-        self._first = self._first or graph
-        return _Graph(graph, batch, by, made)
+        graph = self.context.capture_graph(forward_backward, self._first_graph)
+        self._first_graph = self._first_graph or graph
+        return _Graph(graph, batch, graph_factors, outputs)
 
 
-def pays(
-    trained: Trained, place: ComputeContext, settings: TrainSettings, thaws: Mapping[nn.Parameter, int]
+def supports_cuda_graphs(
+    module: TrainModule, context: ComputeContext, settings: TrainSettings, *, unfreezes: bool
 ) -> bool:
-    """Whether updates can be recorded here: of one batch each, by kernels that skip rows without a label, of an
-    objective whose batches can be filled up, with the same parameters throughout."""
-    skip = all(some.ignores_negative_labels for some in _kernels_of(trained))
-    fills = bool(getattr(trained.objective, "supports_filling", False))
-    return place.is_async and fills and skip and settings.gradient_accumulation_steps == 1 and not thaws
+    """Return True if updates of a run can be CUDA graphs.
+
+    They need one batch per update, kernels that ignore rows without a label, an objective whose batches can be
+    padded, and the same trainable parameters in all updates.
+    """
+    ignores_labels = all(kernels.ignores_negative_labels for kernels in _kernels_of(module))
+    can_pad = bool(getattr(module.objective, "supports_filling", False))
+    is_one_batch = settings.gradient_accumulation_steps == 1
+    return context.is_async and can_pad and ignores_labels and is_one_batch and not unfreezes
 
 
-def _kernels_of(trained: Trained) -> list[KernelBackend]:
-    every: list[Any] = [getattr(module, "kernels", None) for module in trained.modules()]
-    return [some for some in every if isinstance(some, KernelBackend)]
+def _kernels_of(module: TrainModule) -> list[KernelBackend]:
+    backends: list[Any] = [getattr(part, "kernels", None) for part in module.modules()]
+    return [kernels for kernels in backends if isinstance(kernels, KernelBackend)]
 
 
-def _filled_up(sizes: Any) -> Any:
-    """What a batch of these sizes is filled up to. The first row of an empty sequence is another's, so there is
-    one token more at least; the sequences suffice for all that may be added."""
-    tokens, step = _next(sizes.num_tokens + 1, _STEPS)
-    rows, _ = _next(sizes.num_rows, _ROW_STEPS)
-    each = 1 << (sizes.max_seqlen.bit_length() - 1)
-    return sizes._replace(
-        num_sequences=sizes.num_sequences + 1 + step // each, num_tokens=tokens, num_rows=rows
-    )
+def _padded_sizes(sizes: Any) -> Any:
+    """Return the sizes to which a batch of these sizes is padded.
+
+    There is at least one more token, since the first row of an empty sequence belongs to another one, and there
+    are enough sequences for all tokens of padding.
+    """
+    num_tokens, step = _round_up(sizes.num_tokens + 1, _TOKEN_STEPS)
+    num_rows, _ = _round_up(sizes.num_rows, _ROW_STEPS)
+    min_tokens = 1 << (sizes.max_seqlen.bit_length() - 1)  # of a sequence of padding
+    num_sequences = sizes.num_sequences + 1 + step // min_tokens
+    return sizes._replace(num_sequences=num_sequences, num_tokens=num_tokens, num_rows=num_rows)
 
 
-def _next(size: int, steps: int) -> tuple[int, int]:
-    """The next of so many steps from a power of two to the next, and how far they are apart."""
+def _round_up(size: int, steps: int) -> tuple[int, int]:
+    """Return the next of `steps` equidistant sizes between two powers of two, and their distance."""
     step = max(1, (1 << (max(1, size).bit_length() - 1)) // steps)
     return -(-size // step) * step, step

@@ -1,4 +1,4 @@
-"""Batches in order, from any (epoch, instance) on, built beside the step by as many workers as one likes."""
+"""The batches of a training run, in order from any position, built in advance by threads."""
 
 from __future__ import annotations
 
@@ -8,178 +8,219 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+from pydantic import Field
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Batch(Protocol):
-    """What the loop needs to know of a batch; the rest is between the stream and the objective."""
+    """A batch as the trainer sees it; the rest is between the stream and the objective."""
 
     @property
     def tokens(self) -> int:
-        """Tokens in the batch."""
+        """Number of tokens."""
         ...
 
     @property
     def epoch(self) -> int:
-        """The epoch its instances are of."""
+        """The epoch of the instances."""
         ...
 
     @property
     def place(self) -> str:
-        """Which instances these are, for messages."""
+        """The location of the instances in the data, for messages."""
         ...
 
     def to(self, device: Any) -> Any:
-        """The same on another device."""
+        """Copy to a device."""
         ...
 
 
 @dataclass(frozen=True)
 class EmptyRankBatch:
-    """A batch of which this rank has no part: an instance of another rank, with a loss and counts of zero."""
+    """A batch without an instance for this rank; it holds an instance of another rank, whose loss counts as 0."""
 
     batch: Batch
 
     @property
     def tokens(self) -> int:
-        """None."""
+        """Zero."""
         return 0
 
     @property
     def epoch(self) -> int:
-        """The epoch its instances are of."""
+        """The epoch of the instance."""
         return self.batch.epoch
 
     @property
     def place(self) -> str:
-        """Which instances these are, for messages."""
+        """The location of the instance in the data."""
         return self.batch.place
 
     def to(self, device: Any) -> EmptyRankBatch:
-        """The same on another device."""
+        """Copy to a device."""
         return EmptyRankBatch(self.batch.to(device))
 
 
 class Stream(Protocol):
-    """Instances by epoch and number; `batch` is a pure function, so any worker may build any batch."""
+    """Instances by epoch and index. `batch` is a pure function, so that any thread may build any batch."""
 
     def size(self, epoch: int) -> int:
-        """Instances in the epoch."""
+        """Return the number of instances in an epoch."""
         ...
 
     def batch(self, epoch: int, start: int, stop: int) -> Batch:
-        """Instances [start, stop)."""
+        """Return the batch of instances start to stop - 1."""
         ...
 
 
 @runtime_checkable
-class CutStream(Stream, Protocol):
-    """A stream that says itself where its batches end: they need not have the same number of instances."""
+class VariableSizeStream(Stream, Protocol):
+    """A stream whose batches have different numbers of instances, such as batches by a number of tokens."""
 
     def stop(self, epoch: int, start: int, size: int) -> int:
-        """Behind which instance the batch ends that begins with `start`, where `size` instances are asked for."""
+        """Return the end of the batch that starts at an instance.
+
+        Args:
+            epoch: The epoch.
+            start: The first instance.
+            size: The batch size from the settings.
+        """
         ...
 
 
 @dataclass(frozen=True)
-class Position:
-    """Where a run stands in its stream: the next instance to be used."""
+class DataPosition:
+    """The next instance of a stream."""
 
-    epoch: int = 0
-    instance: int = 0
+    epoch: Count
+    instance: Count
+
+
+START = DataPosition(0, 0)
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of a run: its instances, its share of the run's progress (from 0 to 1), its batch size."""
+    """A part of a run with its own stream and batch size.
+
+    Attributes:
+        stream: The instances.
+        share: The fraction of all updates.
+        batch_size: Sequences per batch.
+    """
 
     stream: Stream
     share: float
     batch_size: int
 
 
-def batches(stream: Stream, size: int, position: Position, workers: int) -> Generator[tuple[Batch, Position]]:
-    """Endless batches of `size` instances (a `CutStream`'s: as it cuts them) from `position` on, each with the
-    position behind it.
-
-    The last batch of an epoch may be smaller. workers: threads that build ahead; 0 builds when asked. The
-    batches are the same for any number. Close the iterator to stop the workers.
-    """
-    if workers == 0:
-        for epoch, start, stop, behind in _spans(stream, size, position):
-            yield stream.batch(epoch, start, stop), behind
-        return
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="batches")
-    ahead: deque[tuple[Future[Batch], Position]] = deque()
-    try:
-        with closing(_spans(stream, size, position)) as spans:
-            while True:
-                while len(ahead) < 2 * workers:
-                    epoch, start, stop, behind = next(spans)
-                    ahead.append((pool.submit(stream.batch, epoch, start, stop), behind))
-                future, behind = ahead.popleft()
-                yield future.result(), behind
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
 @dataclass(frozen=True)
 class Update:
-    """What one update is made of. counts: what each part of the loss is a mean over, of all its batches; tokens:
-    of all; epoch: of the last. batches: to be gone through once. behind: where the run stands after it."""
+    """The batches of one optimizer update.
+
+    Attributes:
+        counts: The number of predictions in all batches, by part of the loss, over which losses are averaged.
+        tokens: Number of tokens in all batches.
+        epoch: The epoch of the last batch.
+        batches: The batches, which can be iterated once.
+        next_position: The position after the last batch.
+    """
 
     counts: Mapping[str, int]
     tokens: int
     epoch: int
     batches: Iterable[Batch]
-    behind: Position
+    next_position: DataPosition
 
 
-def updates(
+def iterate_batches(
+    stream: Stream, size: int, position: DataPosition, num_workers: int
+) -> Generator[tuple[Batch, DataPosition]]:
+    """Yield batches without end, each with the position after it. The last batch of an epoch may be smaller.
+
+    Args:
+        stream: The instances.
+        size: Instances per batch; a `VariableSizeStream` decides itself.
+        position: The first instance.
+        num_workers: Threads that build batches in advance, until the generator is closed; 0: none. It does not
+            change the batches.
+    """
+    if num_workers == 0:
+        for epoch, start, stop, next_position in _batch_ranges(stream, size, position):
+            yield stream.batch(epoch, start, stop), next_position
+        return
+    pool = ThreadPoolExecutor(num_workers, thread_name_prefix="batches")
+    pending: deque[tuple[Future[Batch], DataPosition]] = deque()
+    try:
+        with closing(_batch_ranges(stream, size, position)) as ranges:
+            while True:
+                while len(pending) < 2 * num_workers:
+                    epoch, start, stop, next_position = next(ranges)
+                    pending.append((pool.submit(stream.batch, epoch, start, stop), next_position))
+                future, next_position = pending.popleft()
+                yield future.result(), next_position
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def iterate_updates(
     stream: Stream,
     size: int,
-    accumulate: int,
-    position: Position,
-    workers: int,
+    accumulation_steps: int,
+    position: DataPosition,
+    num_workers: int,
     counts: Callable[[Any], Mapping[str, int]],
 ) -> Generator[Update]:
-    """Endless updates of `accumulate` batches each, from `position` on; the rest is as `batches` has it.
+    """Yield updates without end.
 
-    The loss is divided by the counts of all batches together, so these are needed before the first is used. Each
-    batch is therefore built, counted and dropped, and built again when its turn comes: that costs a thousandth
-    of a step, and memory does not grow with `accumulate`.
+    The loss is divided by the counts of all batches of the update, which are needed before the first batch is
+    used. Each batch is therefore built, counted, dropped, and built again when it is used. That costs a thousandth
+    of an update, and memory does not grow with the number of batches.
+
+    Args:
+        stream: The instances.
+        size: Instances per batch.
+        accumulation_steps: Batches per update.
+        position: The first instance.
+        num_workers: As for `iterate_batches`.
+        counts: Returns the counts of a batch by part of the loss.
     """
-    if accumulate == 1:
-        with closing(batches(stream, size, position, workers)) as once:
-            for batch, behind in once:
-                yield Update(counts(batch), batch.tokens, batch.epoch, (batch,), behind)
+    if accumulation_steps == 1:
+        with closing(iterate_batches(stream, size, position, num_workers)) as batches:
+            for batch, next_position in batches:
+                yield Update(counts(batch), batch.tokens, batch.epoch, (batch,), next_position)
     with (
-        closing(batches(stream, size, position, workers)) as counted,
-        closing(batches(stream, size, position, workers)) as used,
+        closing(iterate_batches(stream, size, position, num_workers)) as counted,
+        closing(iterate_batches(stream, size, position, num_workers)) as used,
     ):
         while True:
             totals: dict[str, int] = {}
             tokens = 0
-            for batch, behind in islice(counted, accumulate):
-                position = behind
+            for batch, next_position in islice(counted, accumulation_steps):
+                position = next_position
                 tokens += batch.tokens
                 for part, count in counts(batch).items():
                     totals[part] = totals.get(part, 0) + count
-            micro = (batch for batch, _ in islice(used, accumulate))
-            yield Update(totals, tokens, batch.epoch, micro, position)
+            batches_to_use = (batch for batch, _ in islice(used, accumulation_steps))
+            yield Update(totals, tokens, batch.epoch, batches_to_use, position)
 
 
-def _spans(stream: Stream, size: int, position: Position) -> Generator[tuple[int, int, int, Position]]:
+def _batch_ranges(
+    stream: Stream, size: int, position: DataPosition
+) -> Generator[tuple[int, int, int, DataPosition]]:
+    """Yield epoch, start, and stop of each batch, and the position after it."""
     epoch, start = position.epoch, position.instance
     while True:
-        instances = stream.size(epoch)
-        if not instances:
+        num_instances = stream.size(epoch)
+        if not num_instances:
             raise ValueError(f"epoch {epoch} has no instances")
-        if start >= instances:
+        if start >= num_instances:
             epoch, start = epoch + 1, 0
             continue
-        cut = stream.stop(epoch, start, size) if isinstance(stream, CutStream) else start + size
-        stop = min(cut, instances)
-        behind = Position(epoch, stop) if stop < instances else Position(epoch + 1, 0)
-        yield epoch, start, stop, behind
+        end = stream.stop(epoch, start, size) if isinstance(stream, VariableSizeStream) else start + size
+        stop = min(end, num_instances)
+        yield epoch, start, stop, DataPosition(*(epoch, stop) if stop < num_instances else (epoch + 1, 0))
         start = stop

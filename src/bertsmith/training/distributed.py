@@ -11,6 +11,7 @@ import atexit
 import gc
 import itertools
 import json
+import logging
 import signal
 import time
 import traceback
@@ -31,8 +32,12 @@ from bertsmith import hardware, rng
 from bertsmith.device import ComputeContext
 from bertsmith.errors import BertsmithError, MachineError, Stopped, error_from_dict, option
 from bertsmith.hardware import RankInfo
-from bertsmith.training.data_loader import Batch, CutStream, EmptyRankBatch, Stream, Update
-from bertsmith.training.train_step import Passes, Trained
+from bertsmith.training.cuda_graphs import CudaGraphStrategy, supports_cuda_graphs
+from bertsmith.training.data_loader import Batch, EmptyRankBatch, Stream, Update, VariableSizeStream
+from bertsmith.training.settings import TrainSettings
+from bertsmith.training.train_step import GradientStrategy, TrainModule
+
+logger = logging.getLogger(__name__)
 
 _TIMEOUT = timedelta(days=7)  # rank 0 may evaluate for long; a rank that has ended is noticed at once
 _LEAVE_SECONDS = 3.0  # ranks that have not left after another rank's error are waiting for it in a collective
@@ -73,8 +78,8 @@ class RankGroup:
             raise error
         if shared[1] is not None:
             raise shared[1]
-        answer: Result = shared[0]
-        return answer
+        main_result: Result = shared[0]
+        return main_result
 
     def broadcast(self, value: int) -> int:
         """Return rank 0's value on every rank."""
@@ -84,36 +89,23 @@ class RankGroup:
         dist.broadcast(shared, 0, self._control)
         return int(shared.item())
 
-    def all_reduce_counts(self, work: Update) -> Update:
+    def all_reduce_counts(self, update: Update) -> Update:
         """Return the update with the counts and tokens of all ranks."""
         if self.world_size == 1:
-            return work
-        sums = torch.tensor([*work.counts.values(), work.tokens])
+            return update
+        sums = torch.tensor([*update.counts.values(), update.tokens])
         dist.all_reduce(sums, group=self._control)
         *counts, tokens = sums.tolist()
-        return replace(work, counts=dict(zip(work.counts, counts, strict=True)), tokens=tokens)
+        return replace(update, counts=dict(zip(update.counts, counts, strict=True)), tokens=tokens)
 
     def rank_stream(self, stream: Stream) -> Stream:
-        """Return the stream of this rank's parts of the batches of `stream`."""
+        """Return the stream of this rank's parts of the batches of a stream."""
         return stream if self.world_size == 1 else _RankStream(stream, self.info.rank, self.world_size)
 
-    def passes(self, trained: Trained, *, shard: bool = False) -> Passes:
-        """Return passes through the model whose gradients are summed over all ranks. The weights are rank 0's.
-
-        shard: shard parameters and optimizer state; the optimizer must be made afterwards.
-        """
-        if self.world_size == 1:
-            return Passes(trained)
-        if shard:
-            from bertsmith.training.fsdp import Sharded  # the import takes half a second
-
-            return Sharded(trained)
-        return _AllReduced(trained)
-
-    def seed_step(self, place: ComputeContext, seed: int, step: int) -> None:
-        """Seed the generator of another rank than 0 by the step: a checkpoint holds the state of rank 0 alone."""
+    def seed_step(self, context: ComputeContext, seed: int, step: int) -> None:
+        """Seed the generator by the step on other ranks than 0, whose state is not in checkpoints."""
         if not self.is_main:
-            place.generator.manual_seed(int(rng.random_bits(seed, "process", self.info.rank, step)) >> 1)
+            context.generator.manual_seed(int(rng.random_bits(seed, "process", self.info.rank, step)) >> 1)
 
 
 SINGLE_RANK = RankGroup(RankInfo())
@@ -143,8 +135,8 @@ def rank_group() -> Iterator[RankGroup]:
     try:
         yield _active[-1]
     except BaseException as error:
-        own = _portable(error, info.rank)
-        first = errors.first(own)
+        portable = _portable(error, info.rank)
+        first = errors.first(portable)
         if _is_connection_error(error) or not errors.all_have_left():
             traceback.clear_frames(error.__traceback__)  # they hold the groups
             _active[-1], control = RankGroup(info), None
@@ -153,7 +145,7 @@ def rank_group() -> Iterator[RankGroup]:
             first.is_reported = True
             raise first from None
         if _is_connection_error(error):
-            raise own from None
+            raise portable from None
         raise
     finally:
         _active.pop()
@@ -170,9 +162,9 @@ class _ErrorExchange:
 
     def first(self, error: BertsmithError) -> BertsmithError | None:
         """Publish this rank's error; return another rank's where that was published before."""
-        own = json.dumps({"rank": self._info.rank, "error": error.to_dict()})
+        message = json.dumps({"rank": self._info.rank, "error": error.to_dict()})
         try:
-            published = self._store.compare_set(f"{self._prefix}/error", "", own).decode()
+            published = self._store.compare_set(f"{self._prefix}/error", "", message).decode()
         except RuntimeError:  # the store has ended with the rank that holds it
             return None
         first = json.loads(published)
@@ -220,7 +212,7 @@ def _destroy_groups() -> None:
 
 @dataclass(frozen=True)
 class _RankStream:
-    """A stream of which each batch is cut into `world_size` parts, and only part `rank` is built."""
+    """A stream that builds only this rank's part of each batch."""
 
     stream: Stream
     rank: int
@@ -230,7 +222,11 @@ class _RankStream:
         return self.stream.size(epoch)
 
     def stop(self, epoch: int, start: int, size: int) -> int:
-        return self.stream.stop(epoch, start, size) if isinstance(self.stream, CutStream) else start + size
+        return (
+            self.stream.stop(epoch, start, size)
+            if isinstance(self.stream, VariableSizeStream)
+            else start + size
+        )
 
     def batch(self, epoch: int, start: int, stop: int) -> Batch:
         size = stop - start
@@ -247,31 +243,64 @@ def count_batch(counts: Callable[[Any], Mapping[str, int]], batch: Any) -> Mappi
     return counts(batch)
 
 
-class _AllReduced(Passes):
-    """Passes whose gradients are summed over all ranks, during the backward pass of an update's last batch."""
+def create_strategy(
+    module: TrainModule,
+    context: ComputeContext,
+    settings: TrainSettings,
+    ranks: RankGroup,
+    *,
+    unfreezes: bool = False,
+) -> GradientStrategy:
+    """Create the gradient strategy of a run.
 
-    def __init__(self, trained: Trained) -> None:
-        device = next(trained.parameters()).device
-        super().__init__(trained)
-        self._wrapped = DistributedDataParallel(
-            trained,
+    Args:
+        module: The module to train.
+        context: The compute context.
+        settings: The settings of the run.
+        ranks: The ranks that train together.
+        unfreezes: True if parameters become trainable during the run.
+    """
+    if ranks.world_size > 1 and settings.fsdp:
+        from bertsmith.training.fsdp import FSDPStrategy  # the import takes half a second
+
+        return FSDPStrategy(module, context, settings)
+    if ranks.world_size > 1:
+        return DDPStrategy(module, context, settings)
+    if settings.fsdp:
+        logger.warning(
+            "train.fsdp has no effect: this run has one process, which holds the whole model; start several with "
+            "torchrun"
+        )
+    if settings.cuda_graphs and supports_cuda_graphs(module, context, settings, unfreezes=unfreezes):
+        return CudaGraphStrategy(module, context, settings)
+    return GradientStrategy(module, context, settings)
+
+
+class DDPStrategy(GradientStrategy):
+    """Sums gradients over all ranks during the backward pass of an update's last batch. Weights are rank 0's."""
+
+    def __init__(self, module: TrainModule, context: ComputeContext, settings: TrainSettings) -> None:
+        super().__init__(module, context, settings)
+        device = next(module.parameters()).device
+        self._ddp = DistributedDataParallel(
+            module,
             device_ids=None if device.index is None else [device],  # a CPU has no index
             gradient_as_bucket_view=True,
         )
         # DDP itself would divide by the number of ranks. The lambda has no annotations, which DDP would check.
-        self._wrapped.register_comm_hook(None, lambda state, bucket: _summed(bucket.buffer()))
-        self._passed = self._wrapped
+        self._ddp.register_comm_hook(None, lambda state, bucket: _all_reduce_bucket(bucket.buffer()))
+        self._wrapped_module = self._ddp
 
-    def adding(self, *, last: bool) -> AbstractContextManager[object]:
-        return nullcontext() if last else self._wrapped.no_sync()
+    def accumulate(self, *, is_last: bool) -> AbstractContextManager[object]:
+        return nullcontext() if is_last else self._ddp.no_sync()
 
     def all_reduce(self, values: Tensor) -> Tensor:
         dist.all_reduce(values)
         return values
 
 
-def _summed(gradients: Tensor) -> torch.futures.Future[Tensor]:
+def _all_reduce_bucket(gradients: Tensor) -> torch.futures.Future[Tensor]:
     """Return a bucket of gradients, summed over all ranks."""
     future = dist.all_reduce(gradients, async_op=True).get_future()
-    summed: torch.futures.Future[Tensor] = future.then(lambda done: done.value()[0])
-    return summed
+    result: torch.futures.Future[Tensor] = future.then(lambda done: done.value()[0])
+    return result

@@ -1,6 +1,6 @@
-"""A range test: the rate rises from update to update until the loss diverges, and everything is as it was again.
+"""The learning rate range test (Smith 2017, section 3.3): the rate rises until the loss diverges.
 
-After Smith 2017 (section 3.3). What a curve says is read off it when it is whole: see `CurveReading`.
+`LRCurve` analyzes the losses; `suggest_learning_rate` compares the curves of several seeds.
 """
 
 from __future__ import annotations
@@ -17,97 +17,106 @@ from numpy.typing import NDArray
 from bertsmith.device import ComputeContext
 from bertsmith.errors import MachineError
 from bertsmith.formatting import pluralize
-from bertsmith.training.data_loader import Phase, Position, updates
-from bertsmith.training.optim.optimizer import optimizer_of
+from bertsmith.training.data_loader import START, Phase, iterate_updates
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.train_step import Trained, update
+from bertsmith.training.train_step import GradientStrategy, TrainModule, train_step
 
-_FIRST = (
-    0.2  # of the rates: too low to change the loss, so that this part says what it is at first, and its noise
-)
-_WIDTH = 0.15  # decades: deviation of the bell that smooths a curve, as wide on both sides
-_CLEAR_SHARE, _CLEAR_NOISE = 0.1, 7.0  # what a clear fall has at least: of the first loss, and of its noise
-_NORMAL = 1.4826  # a normal's deviation, in medians of what it is off by
-_RISE = 0.5  # of the fall: what the loss has lost again where it has diverged
-_HOPELESS = 4.0  # times the first loss, for some updates: no higher rate is tried
-_MEMORY = 0.8  # of the mean that this is asked of
-_BELOW = 10.0  # times lower than where the loss is lowest: the rate to train with
-_AGREED = 0.5  # decades that the seeds may be apart
+_INITIAL_RATIO = 0.2  # of the rates: too low to change the loss, they give the initial loss and its noise
+_SMOOTHING_DECADES = 0.15  # standard deviation of the Gaussian that smooths a curve
+_MIN_FALL_RATIO, _MIN_FALL_NOISE = 0.1, 7.0  # of a clear fall: of the initial loss, and of its noise
+_MAD_TO_DEVIATION = 1.4826  # of a normal distribution
+_DIVERGENCE_RATIO = 0.5  # of the fall by which the loss has risen again where it diverges
+_MAX_LOSS_RATIO = 4.0  # of the mean loss to the initial loss: no higher rate is tried
+_MEAN_DECAY = 0.8  # of that mean
+_RATE_DIVISOR = 10.0  # from the rate with the lowest loss to the suggested rate
+_MAX_SEED_DECADES = 0.5  # between the lowest points of different seeds
 
 
-def rates_between(low: float, high: float, steps: int) -> list[float]:
-    """So many rates from low to high, each the same multiple of the one before."""
+def spaced_rates(low: float, high: float, steps: int) -> list[float]:
+    """Return learning rates from low to high with a constant ratio."""
     return [float(rate) for rate in np.geomspace(low, high, steps)]
 
 
-def range_test(
-    trained: Trained,
+def lr_range_test(
+    module: TrainModule,
     phase: Phase,
     settings: TrainSettings,
-    place: ComputeContext,
+    context: ComputeContext,
     rates: Sequence[float],
     progress: Callable[[int, float], None] = lambda step, loss: None,
 ) -> list[float]:
-    """The loss of each update's batches, before the update with that rate; ends where it is not finite any more,
-    or hopeless. progress: is called with the number of updates so far, and the loss.
+    """Make an update with each learning rate, and restore the module and the generator afterwards.
 
-    Updates are those of a run: the settings' optimiser, batch size and clipping, the phase's batches from the
-    first on. Weights, buffers, gradients, the mode and the place's generator are afterwards what they were, also
-    after an error; the moments are its own.
+    Args:
+        module: The module to train.
+        phase: The instances.
+        settings: The settings of the run, for optimizer, batch size, and clipping.
+        context: The compute context.
+        rates: The learning rates.
+        progress: Called with the number of updates and the loss after each update.
+
+    Returns:
+        The loss before each update; fewer than there are rates if it diverges.
     """
     losses: list[float] = []
     mean = 0.0
-    objective: Any = trained.objective
-    with _restored(trained, place):
-        trained.train()
-        optimizer = optimizer_of(trained, settings)
-        stream = updates(
+    num_initial = _num_initial(len(rates))
+    objective: Any = module.objective
+    with _restored(module, context):
+        module.train()
+        strategy = GradientStrategy(module, context, settings)
+        updates = iterate_updates(
             phase.stream,
             phase.batch_size,
             settings.gradient_accumulation_steps,
-            Position(),
+            START,
             settings.dataloader_num_workers,
             objective.counts,
         )
-        with closing(stream):
+        with closing(updates):
             for step, rate in enumerate(rates, 1):
                 try:
-                    values = update(trained, optimizer, next(stream), rate, settings, place, step)
+                    metrics = train_step(strategy, next(updates), rate, step)
                 except MachineError:  # not finite
                     break
-                losses.append(float(values["loss"]))
-                progress(step, losses[-1])
-                mean = losses[-1] if step == 1 else _MEMORY * mean + (1 - _MEMORY) * losses[-1]
-                first = sum(losses[: _first(len(rates))]) / len(losses[: _first(len(rates))])
-                if step > _first(len(rates)) and mean > _HOPELESS * first:
+                loss = float(metrics["loss"])
+                losses.append(loss)
+                progress(step, loss)
+                mean = loss if step == 1 else _MEAN_DECAY * mean + (1 - _MEAN_DECAY) * loss
+                initial_losses = losses[:num_initial]
+                initial_loss = sum(initial_losses) / len(initial_losses)
+                if step > num_initial and mean > _MAX_LOSS_RATIO * initial_loss:
                     break
     return losses
 
 
 @contextmanager
-def _restored(trained: Trained, place: ComputeContext) -> Iterator[None]:
-    """As long as this lasts `trained` may be changed; then it is as it was, to the bit."""
-    weights = {name: tensor.clone() for name, tensor in trained.saved().items()}
-    gradients = {parameter: parameter.grad for parameter in trained.parameters()}
-    state, training = place.generator.get_state(), trained.training
+def _restored(module: TrainModule, context: ComputeContext) -> Iterator[None]:
+    """Restore weights, buffers, gradients, mode, and generator at the end of the context."""
+    weights = {name: tensor.clone() for name, tensor in module.saved_tensors().items()}
+    gradients = {parameter: parameter.grad for parameter in module.parameters()}
+    state, was_training = context.generator.get_state(), module.training
     for parameter in gradients:
         parameter.grad = None
     try:
         yield
     finally:
-        trained.restore(weights)
+        module.load_tensors(weights)
         for parameter, gradient in gradients.items():
             parameter.grad = gradient
-        place.generator.set_state(state)
-        trained.train(training)
+        context.generator.set_state(state)
+        module.train(was_training)
 
 
 @dataclass(frozen=True)
-class CurveReading:
-    """What the curve of one seed says.
+class LRCurve:
+    """The analysis of the losses of one seed.
 
-    smoothed: the losses. lowest: the rate at which the smoothed loss is lowest. clear: whether it falls clearly
-    until there. diverges: the rate at which half of the fall is lost again; None where that is nowhere.
+    Attributes:
+        smoothed: The smoothed losses.
+        lowest: The learning rate with the lowest smoothed loss.
+        clear: True if the loss falls clearly until there.
+        diverges: The learning rate at which half of the fall is lost again; None if there is none.
     """
 
     smoothed: tuple[float, ...]
@@ -116,82 +125,87 @@ class CurveReading:
     diverges: float | None
 
     @classmethod
-    def of(cls, rates: Sequence[float], losses: Sequence[float]) -> CurveReading:
-        """losses: one for each of the first rates; fewer than there are rates where it ended before."""
-        first = _first(len(rates))
-        if len(losses) <= first:
+    def from_losses(cls, rates: Sequence[float], losses: Sequence[float]) -> LRCurve:
+        """Analyze the losses of the first rates; there are fewer losses than rates if the test ended early."""
+        num_initial = _num_initial(len(rates))
+        if len(losses) <= num_initial:
             return cls(tuple(losses), rates[0], clear=False, diverges=rates[len(losses)])
-        found = np.array(losses)
-        begin = float(found[:first].mean())
-        at = np.log10(np.array(rates[: len(losses)]))
-        smoothed = _smoothed(
-            at, np.minimum(found, 2 * begin)
-        )  # what has exploded says nothing of its neighbours
-        noise = _noise(found, first) / math.sqrt(_within(at))
-        where = int(smoothed.argmin())
-        fall = begin - float(smoothed[where])
-        lost = np.flatnonzero(smoothed[where:] > smoothed[where] + _RISE * fall)
+        values = np.array(losses)
+        initial_loss = float(values[:num_initial].mean())
+        decades = np.log10(np.array(rates[: len(losses)]))
+        # The smoothed loss before an explosion should not depend on its size.
+        smoothed = _smooth(decades, np.minimum(values, 2 * initial_loss))
+        noise = _noise(values, num_initial) / math.sqrt(_num_averaged(decades))
+        lowest = int(smoothed.argmin())
+        fall = initial_loss - float(smoothed[lowest])
+        is_higher = np.flatnonzero(smoothed[lowest:] > smoothed[lowest] + _DIVERGENCE_RATIO * fall)
         diverges = None
-        if len(lost):
-            diverges = rates[where + int(lost[0])]
+        if len(is_higher):
+            diverges = rates[lowest + int(is_higher[0])]
         elif len(losses) < len(rates):
             diverges = rates[len(losses)]
-        clear = fall > max(_CLEAR_SHARE * begin, _CLEAR_NOISE * noise)
-        return cls(tuple(smoothed.tolist()), rates[where], clear, diverges)
+        is_clear = fall > max(_MIN_FALL_RATIO * initial_loss, _MIN_FALL_NOISE * noise)
+        return cls(tuple(smoothed.tolist()), rates[lowest], is_clear, diverges)
 
 
-def _first(rates: int) -> int:
-    return max(1, round(_FIRST * rates))
+def _num_initial(num_rates: int) -> int:
+    return max(1, round(_INITIAL_RATIO * num_rates))
 
 
-def _noise(losses: NDArray[np.float64], first: int) -> float:
-    """The deviation of a single loss, from the differences of neighbours. The first losses alone are too few: of
-    12,000 curves that are nothing but noise 30 would fall by six times as much. The median over the whole curve
-    hardly feels its fall or its end; the larger of both counts."""
-    steps = np.diff(losses)
-    most = max(float(steps[:first].std()), _NORMAL * float(np.median(np.abs(steps))))
-    return most / math.sqrt(2)
+def _noise(losses: NDArray[np.float64], num_initial: int) -> float:
+    """Return the standard deviation of a loss, from the differences of neighbors.
+
+    The initial losses alone are too few: of 12,000 curves of pure noise 30 would fall by six times as much. The
+    median over the whole curve is robust against its fall and its end; the larger of both is used.
+    """
+    differences = np.diff(losses)
+    by_median = _MAD_TO_DEVIATION * float(np.median(np.abs(differences)))
+    return max(float(differences[:num_initial].std()), by_median) / math.sqrt(2)
 
 
-def _smoothed(at: NDArray[np.float64], losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means of a curve's points under a bell around each; at: their places."""
-    weights = np.exp(-0.5 * ((at[:, None] - at[None]) / _WIDTH) ** 2)
+def _smooth(decades: NDArray[np.float64], losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the losses smoothed by a Gaussian over the logarithms of the rates."""
+    weights = np.exp(-0.5 * ((decades[:, None] - decades[None]) / _SMOOTHING_DECADES) ** 2)
     smoothed: NDArray[np.float64] = (weights @ losses) / weights.sum(axis=1)
     return smoothed
 
 
-def _within(at: NDArray[np.float64]) -> float:
-    """Points that such a mean is worth."""
-    apart = float(at[-1] - at[0]) / max(1, len(at) - 1)
-    return max(1.0, 2 * math.sqrt(math.pi) * _WIDTH / max(apart, 1e-9))
+def _num_averaged(decades: NDArray[np.float64]) -> float:
+    """Return the effective number of losses in a smoothed loss."""
+    distance = float(decades[-1] - decades[0]) / max(1, len(decades) - 1)
+    return max(1.0, 2 * math.sqrt(math.pi) * _SMOOTHING_DECADES / max(distance, 1e-9))
 
 
-def suggestion(readings: Sequence[CurveReading], high: float) -> tuple[float | None, str]:
-    """The rate to train with, where all curves give one and agree, and a sentence on it: a tenth of the rate at
-    which the loss is lowest, in two digits. high: the highest rate that was tried."""
-    unclear = sum(not reading.clear for reading in readings)
-    if unclear:
-        which = (
-            "the loss does"
-            if unclear == len(readings)
-            else f"with {pluralize(unclear, 'seed')} the loss does"
+def suggest_learning_rate(curves: Sequence[LRCurve], high: float) -> tuple[float | None, str]:
+    """Return a learning rate, or None, and a sentence about it.
+
+    The rate is a tenth of the one with the lowest loss, with two digits, if all curves have a clear minimum and
+    agree.
+
+    Args:
+        curves: The curves of several seeds.
+        high: The highest learning rate that was tried.
+    """
+    num_unclear = sum(not curve.clear for curve in curves)
+    if num_unclear:
+        seeds = "" if num_unclear == len(curves) else f"with {pluralize(num_unclear, 'seed')} "
+        return None, (
+            f"no suggestion: {seeds}the loss does not fall clearly at any rate (--steps makes more updates)"
         )
-        return None, f"no suggestion: {which} not fall clearly at any rate (--steps makes more updates)"
-    if any(reading.diverges is None for reading in readings):
+    if any(curve.diverges is None for curve in curves):
         return None, (
             f"no suggestion: the loss does not rise again up to the highest rate, {high:g} (--high tries more)"
         )
-    lowest = [reading.lowest for reading in readings]
-    apart = math.log10(max(lowest) / min(lowest))
-    if apart > _AGREED:
+    lowest = [curve.lowest for curve in curves]
+    if math.log10(max(lowest) / min(lowest)) > _MAX_SEED_DECADES:
         return None, (
             f"no suggestion: the seeds do not agree, their losses are lowest at rates from {min(lowest):.2g} to "
             f"{max(lowest):.2g}"
         )
-    middle = 10 ** (sum(map(math.log10, lowest)) / len(lowest))
-    rate = float(f"{middle / _BELOW:.1e}")
-    diverges = min(reading.diverges for reading in readings if reading.diverges is not None)
+    mean = 10 ** (sum(map(math.log10, lowest)) / len(lowest))
+    rate = float(f"{mean / _RATE_DIVISOR:.1e}")
+    diverges = min(curve.diverges for curve in curves if curve.diverges is not None)
     return rate, (
         f"suggestion: train.learning_rate={rate:g}, a tenth of the rate at which the loss is lowest "
-        f"({middle:.2g}); it diverges at {diverges:.2g}"
+        f"({mean:.2g}); it diverges at {diverges:.2g}"
     )

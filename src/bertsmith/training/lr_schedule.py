@@ -1,4 +1,4 @@
-"""Warm-up and decay: the learning rate of each update as a function of its number."""
+"""Warm-up and decay of the learning rate."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ SchedulerType = Literal[
     "reduce_lr_on_plateau",
 ]
 
-_BEGIN, _END = (
-    25,
-    1e4,
-)  # of one cycle: the peak is so many times the first rate, and that so many times the last
-_ROUNDING = 1 + 1e-12  # a share of all updates may come out a last bit too small
+_DIV_FACTOR, _FINAL_DIV_FACTOR = 25, 1e4  # of one_cycle, as in torch's OneCycleLR
+_ROUNDING = 1 + 1e-12  # a fraction of all updates may be rounded down in the last bit
 
 
-def warmup_updates(warmup_steps: float, updates: int) -> int:
-    """The length of the warm-up: `warmup` is a share of all updates below 1, a number of updates from 1 on.
+def warmup_updates(warmup_steps: float, num_updates: int) -> int:
+    """Return the length of the warm-up in updates.
 
-    A share above 0 is one update at least.
+    Args:
+        warmup_steps: Below 1 a fraction of all updates, which is at least one update unless it is 0; from 1 on a
+            number of updates.
+        num_updates: The number of all updates.
     """
     if warmup_steps >= 1:
-        return min(updates, round(warmup_steps))
-    return max(1, round(warmup_steps * updates)) if warmup_steps > 0 else 0
+        return min(num_updates, round(warmup_steps))
+    return max(1, round(warmup_steps * num_updates)) if warmup_steps > 0 else 0
 
 
 def learning_rate(
@@ -40,67 +40,74 @@ def learning_rate(
     *,
     peak: float,
     warmup_steps: float,
-    updates: int,
-    shape: SchedulerType = "linear",
+    num_updates: int,
+    scheduler_type: SchedulerType = "linear",
     decay_ratio: float = 0.4,
     lr_decay_factor: float = 0.1,
     lr_milestones: Sequence[float] = (0.5, 0.75),
 ) -> float:
-    """The rate of update number `update` (1 … updates), after Devlin et al. 2019, A.2.
+    """Return the learning rate of an update (Devlin et al. 2019, A.2).
 
-    Where a run's length changed on the way, the update is where it stands among `updates`, between two numbers.
-    With t the update, W the warm-up and N all updates: peak · t / W up to W, where the peak is reached once; then
+    With t the update, W the warm-up, and N all updates, the rate is peak · t / W up to W, and then:
 
     * linear: peak · (N - t) / (N - W), from the peak to 0;
-    * linear_google: peak · (1 - t / N), as if it had fallen from the first update on; in BERT's release the
-      warm-up ends before update W, so the rate never quite reaches the peak (0.99 of it for 10,000 of a million);
+    * linear_google: peak · (1 - t / N), as if it had decreased from the first update on; in BERT's released code
+      the warm-up ends before update W, so that the rate does not quite reach the peak (0.99 of it with W = 10,000
+      and N = 1,000,000);
     * cosine: half a cosine from the peak to 0;
     * constant_with_warmup: the peak;
-    * warmup_stable_decay: the peak, then from it in a line to 0 over the last `decay_ratio` of all updates, or
-      over all after the warm-up where these are fewer (Zhai et al. 2022; Hägele et al. 2024);
+    * warmup_stable_decay: the peak, then linear to 0 over the last `decay_ratio` of all updates, or over all
+      updates after the warm-up if they are fewer (Zhai et al. 2022; Hägele et al. 2024);
     * one_cycle: half a cosine up from peak / 25 at the first update to the peak at W, half a cosine down to
-      peak / 250,000 at N (Smith 2018, as torch's `OneCycleLR` has it; the momentum stays as it is);
-    * step: the peak, times `lr_decay_factor` after each of the shares `lr_milestones` of all updates;
+      peak / 250,000 at N (Smith 2018; torch's `OneCycleLR` without its cycle of the momentum);
+    * step: the peak, times `lr_decay_factor` after each of the fractions `lr_milestones` of all updates;
     * inverse_sqrt: peak · sqrt(W / t), W at least 1 (Vaswani et al. 2017);
-    * reduce_lr_on_plateau: the peak; what evaluations take from it is the loop's to know (`Progress.drops`).
+    * reduce_lr_on_plateau: the peak; the trainer applies the reductions (`TrainState.num_lr_reductions`).
 
-    Those that fall to 0 do so for update N. (The release and the reference library count from 0: with them it is
-    the first update that has a rate of 0.)
+    The schedules that decrease to 0 reach it at update N. (BERT's released code and transformers count from 0: the
+    rate of their first update is 0.)
+
+    Args:
+        update: The update, from 1 to N; it lies between two updates if the length of the run has changed.
+        peak: The highest learning rate.
+        warmup_steps: W, in updates.
+        num_updates: N.
+        scheduler_type: The schedule.
+        decay_ratio: The fraction of all updates of the decay of warmup_stable_decay.
+        lr_decay_factor: The factor at each milestone of step.
+        lr_milestones: The milestones of step as fractions of all updates.
     """
-    if shape == "one_cycle":
-        return _one_cycle(update, peak, warmup_steps, updates)
-    if update < warmup_steps or (update == warmup_steps and shape != "linear_google"):
+    if scheduler_type == "one_cycle":
+        return _one_cycle(update, peak, warmup_steps, num_updates)
+    if update < warmup_steps or (update == warmup_steps and scheduler_type != "linear_google"):
         return peak * update / warmup_steps
-    left = (updates - update) / max(1, updates - warmup_steps)
-    match shape:
+    remaining = (num_updates - update) / max(1, num_updates - warmup_steps)
+    match scheduler_type:
         case "constant_with_warmup" | "reduce_lr_on_plateau":
             return peak
         case "linear_google":
-            return peak * (updates - update) / updates
+            return peak * (num_updates - update) / num_updates
         case "warmup_stable_decay":
-            return peak * min(
-                1.0, (updates - update) / max(1, min(decay_ratio * updates, updates - warmup_steps))
-            )
+            decay_updates = min(decay_ratio * num_updates, num_updates - warmup_steps)
+            return peak * min(1.0, (num_updates - update) / max(1, decay_updates))
         case "cosine":
-            return peak * 0.5 * (1 + math.cos(math.pi * (1 - left)))
+            return peak * 0.5 * (1 + math.cos(math.pi * (1 - remaining)))
         case "step":
-            return peak * lr_decay_factor ** sum(
-                update > share * updates * _ROUNDING for share in lr_milestones
-            )
+            reductions = sum(update > milestone * num_updates * _ROUNDING for milestone in lr_milestones)
+            return peak * lr_decay_factor**reductions
         case "inverse_sqrt":
             return peak * math.sqrt(max(1, warmup_steps) / max(1, update))
         case _:
-            return peak * left
+            return peak * remaining
 
 
-def _one_cycle(update: float, peak: float, warmup_steps: float, updates: int) -> float:
-    """Up from the first update to number `warmup`, then down to the last."""
-    low, lowest = peak / _BEGIN, peak / _BEGIN / _END
+def _one_cycle(update: float, peak: float, warmup_steps: float, num_updates: int) -> float:
+    initial, final = peak / _DIV_FACTOR, peak / _DIV_FACTOR / _FINAL_DIV_FACTOR
     if update < warmup_steps:
-        return _along_cosine(low, peak, max(0.0, update - 1) / (warmup_steps - 1))
-    return _along_cosine(peak, lowest, (update - warmup_steps) / max(1, updates - warmup_steps))
+        return _cosine(initial, peak, max(0.0, update - 1) / (warmup_steps - 1))
+    return _cosine(peak, final, (update - warmup_steps) / max(1, num_updates - warmup_steps))
 
 
-def _along_cosine(begin: float, end: float, share: float) -> float:
-    """From one rate to another along half a cosine. share: of the way."""
-    return end + (begin - end) / 2 * (1 + math.cos(math.pi * share))
+def _cosine(start: float, end: float, fraction: float) -> float:
+    """Return the value at a fraction of the half cosine from start to end."""
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * fraction))

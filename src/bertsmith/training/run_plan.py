@@ -1,135 +1,153 @@
-"""How far a run is to go: what was decided about it, when, and the progress and learning rate that follow.
+"""The plan of a run: its length, number of threads, and learning rates, as decided before and during the run.
 
-A run begins with one entry. More are added where the decision changes: minutes that hold more or fewer updates
-than expected, another number of threads, a larger budget on resuming. A run that is resumed makes the updates that
-were lost under the entries they were made under, so it stays the run that was not interrupted.
+A plan starts with one entry. Another one is added when the decision changes: a time budget allows more or fewer
+updates than expected, another number of threads is faster, or a resumed run has a larger budget. Entries are saved
+in plan.jsonl and in each checkpoint. A resumed run repeats lost updates under the same entries, and so equals an
+uninterrupted run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bertsmith.errors import MachineError
+from bertsmith.console import format_duration
+from bertsmith.errors import InputError, MachineError, option
+from bertsmith.formatting import pluralize
 from bertsmith.io import atomic
-from bertsmith.training.lr_schedule import learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import SchedulerType, learning_rate, warmup_updates
 from bertsmith.training.settings import TrainSettings
 
+logger = logging.getLogger(__name__)
+
 PLAN = "plan.jsonl"
-_LARGEST = 2**22  # bytes of a plan
-_HIGH = 0.1  # of the peak: how far above its end the schedule may be left without a word
+_MAX_PLAN_BYTES = 2**22
+_MAX_FINAL_RATIO = 0.1  # of the peak: a larger excess of the last learning rate is reported
+
+_DESCRIPTIONS: dict[SchedulerType, str] = {
+    "linear": "decreases linearly to 0",
+    "linear_google": "decreases linearly to 0",
+    "cosine": "decreases along a cosine to 0",
+    "constant_with_warmup": "stays constant",
+    "warmup_stable_decay": "stays constant, then decreases linearly to 0",
+    "one_cycle": "decreases along a cosine to nearly 0",
+    "step": "decreases in steps",
+    "inverse_sqrt": "decreases with the square root of the updates",
+    "reduce_lr_on_plateau": "stays constant while evaluations improve",
+}
 
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
-_Positive = Annotated[int, Field(ge=1, lt=2**53)]
+_PositiveCount = Annotated[int, Field(ge=1, lt=2**53)]
 
 
-class Entry(BaseModel):
-    """What holds for the updates after `step`: a line of plan.jsonl.
+class PlanEntry(BaseModel):
+    """The decision for the updates after `step`: a line of plan.jsonl.
 
-    updates: that the run is to have in all. progress: at `step`, from 0 to 1; 0 begins the schedule. threads: of
-    computation, in each of so many processes. budget: what the user asked for, by the setting's name. why: in
-    words.
+    Attributes:
+        step: The updates before this entry.
+        updates: The updates of the whole run.
+        progress: The position in the learning rate schedule at `step`, from 0 to 1; 0 starts the schedule.
+        threads: The number of threads of each process.
+        budget: The user's budget, by the name of the setting.
+        why: The reason for the entry.
+        processes: The number of processes.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 
     step: _Count
-    updates: _Positive
+    updates: _PositiveCount
     progress: Annotated[float, Field(ge=0, le=1)]
-    threads: _Positive
+    threads: _PositiveCount
     budget: dict[str, float | int]
     why: str
-    processes: _Positive = 1
+    processes: _PositiveCount = 1
 
 
 class RunPlan:
-    """The entries of a run in order of their steps, at least one; the first is of step 0."""
+    """The entries of a run in the order of their steps; the first one is of step 0."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[PlanEntry]) -> None:
         self.entries = list(entries)
 
     @property
-    def last(self) -> Entry:
-        """What was decided last."""
+    def last(self) -> PlanEntry:
+        """The latest entry."""
         return self.entries[-1]
 
     @property
-    def updates(self) -> int:
-        """That the run is to have in all."""
+    def num_updates(self) -> int:
+        """The updates of the whole run."""
         return self.last.updates
 
-    def at(self, step: int) -> Entry:
-        """What update number `step` (from 1 on) is made under."""
+    def entry_at(self, step: int) -> PlanEntry:
+        """Return the entry that holds for update `step`, from 1 on."""
         return next(entry for entry in reversed(self.entries) if entry.step < max(1, step))
 
-    def position(self, step: int) -> float:
-        """Where update number `step` stands among the updates of its entry, from 0 to `updates`.
-
-        With one entry that is the number itself, exactly. Later entries keep the progress that was made, and share
-        the rest among the updates that are left.
-        """
-        entry = self.at(step)
-        whole = entry.updates
-        left = whole - whole * entry.progress if entry.progress else whole
-        return whole - left * (whole - step) / max(1, whole - entry.step)
-
-    def progress(self, step: int) -> float:
-        """From 0 before the first update to 1 after the last, after `step` updates."""
-        known = self.entries_until(step)[-1]
-        return known.progress if known.step == step else self.position(step) / known.updates
-
-    def end_at(self, step: int, why: str) -> None:
-        """Have the run end with update number `step`, before the updates that were planned."""
-        self.entries.append(
-            self.last.model_copy(
-                update={"step": step, "updates": step, "progress": self.progress(step), "why": why}
-            )
-        )
-
-    def begins_after(self, step: int) -> bool:
-        """Whether the schedule begins with the update after this one."""
-        entry = self.at(step + 1)
-        return entry.step == step and not entry.progress
-
-    def entries_until(self, step: int) -> list[Entry]:
-        """Those decided after at most `step` updates."""
+    def entries_until(self, step: int) -> list[PlanEntry]:
+        """Return the entries that were decided after at most `step` updates."""
         return [entry for entry in self.entries if entry.step <= step]
 
-    def rate(self, step: int, settings: TrainSettings) -> float:
-        """The learning rate of update number `step`: the schedule of `settings` at the progress made.
+    def position(self, step: int) -> float:
+        """Return the position of update `step` among the updates of its entry, from 0 to `updates`.
 
-        A warm-up that is a share is one of the progress. One that is a number of updates is counted in updates
-        from the schedule's beginning, and the decay begins at the progress that was made by then.
+        With one entry, this is exactly `step`. A later entry starts at its `progress`, and divides the remaining
+        schedule among the remaining updates.
         """
-        whole, position = self.at(step).updates, self.position(step)
-        warmup_steps: float = warmup_updates(settings.warmup_steps, whole)
+        entry = self.entry_at(step)
+        total = entry.updates
+        remaining = total - total * entry.progress if entry.progress else total
+        return total - remaining * (total - step) / max(1, total - entry.step)
+
+    def progress(self, step: int) -> float:
+        """Return the progress after `step` updates, from 0 to 1."""
+        entry = self.entries_until(step)[-1]
+        return entry.progress if entry.step == step else self.position(step) / entry.updates
+
+    def end_at(self, step: int, why: str) -> None:
+        """End the run with update `step`, before the planned end."""
+        changes = {"step": step, "updates": step, "progress": self.progress(step), "why": why}
+        self.entries.append(self.last.model_copy(update=changes))
+
+    def restarts_schedule_after(self, step: int) -> bool:
+        """Return True if the learning rate schedule starts with the update after `step`."""
+        entry = self.entry_at(step + 1)
+        return entry.step == step and not entry.progress
+
+    def learning_rate(self, step: int, settings: TrainSettings) -> float:
+        """Return the learning rate of update `step`.
+
+        A warm-up that is a fraction is one of the progress. A warm-up that is a number of updates counts updates
+        from the start of the schedule, and the decay starts at the progress that these updates made.
+        """
+        total, position = self.entry_at(step).updates, self.position(step)
+        warmup_steps: float = warmup_updates(settings.warmup_steps, total)
         if settings.warmup_steps >= 1:
-            begun = next(e.step for e in reversed(self.entries) if e.step < step and not e.progress)
-            warmup_steps = min(warmup_steps, whole - begun)
-            if step - begun <= warmup_steps:
-                position = step - begun
-            elif self.at(begun + int(warmup_steps)) is not self.at(step) or begun:
-                warmup_steps = self.progress(begun + int(warmup_steps)) * whole
-        return _rate_at(position, whole, warmup_steps, settings)
+            start = next(e.step for e in reversed(self.entries) if e.step < step and not e.progress)
+            warmup_steps = min(warmup_steps, total - start)
+            if step - start <= warmup_steps:
+                position = step - start
+            elif self.entry_at(start + int(warmup_steps)) is not self.entry_at(step) or start:
+                warmup_steps = self.progress(start + int(warmup_steps)) * total
+        return _scheduled_rate(position, total, warmup_steps, settings)
 
-    def cut_short(self, settings: TrainSettings) -> str | None:
-        """Where the time was over so early that the last rate is high above the schedule's own end, a sentence
-        that says so; else None.
+    def describe_cut_schedule(self, settings: TrainSettings) -> str | None:
+        """Return a sentence if a time budget ended the run with a high learning rate, otherwise None.
 
-        A machine that stands still for the rest of the minutes, as a laptop that sleeps, leaves no updates for the
-        rate to come down in.
+        A machine that stops for the rest of the time, such as a laptop that sleeps, has no time for the decay.
         """
         last = self.last
         if "max_minutes" not in last.budget or last.progress == 0 or last.step < last.updates:
             return None
-        rate = self.rate(last.updates, settings)
-        end = _rate_at(
-            last.updates, last.updates, warmup_updates(settings.warmup_steps, last.updates), settings
-        )
-        if rate - end < _HIGH * settings.learning_rate:
+        rate = self.learning_rate(last.updates, settings)
+        warmup_steps = warmup_updates(settings.warmup_steps, last.updates)
+        final_rate = _scheduled_rate(last.updates, last.updates, warmup_steps, settings)
+        if rate - final_rate < _MAX_FINAL_RATIO * settings.learning_rate:
             return None
         return (
             f"the time was over after {last.progress:.0%} of the schedule, since updates took longer than "
@@ -138,43 +156,48 @@ class RunPlan:
             "larger --minutes and --resume train it further, to the schedule's end"
         )
 
-    def phase(self, step: int, shares: Sequence[float]) -> int:
-        """The phase that update number `step` falls into; shares: of the progress, a later one has an update."""
-        bounds, end = [], self.at(step).updates
+    def phase_index(self, step: int, shares: Sequence[float]) -> int:
+        """Return the phase of update `step`; each phase has at least one update.
+
+        Args:
+            step: The update, from 1 on.
+            shares: The fraction of the updates of each phase.
+        """
+        total = self.entry_at(step).updates
+        ends, end = [], total
         for share in reversed(shares[1:]):
-            end -= max(1, round(self.at(step).updates * share))
-            bounds.append(end)
-        return sum(self.position(step) > max(0, bound) for bound in bounds)
+            end -= max(1, round(total * share))
+            ends.append(end)
+        return sum(self.position(step) > max(0, end) for end in ends)
 
 
-def _rate_at(position: float, updates: int, warmup_steps: float, settings: TrainSettings) -> float:
-    """The rate of the settings' schedule where an update stands among all."""
+def _scheduled_rate(position: float, num_updates: int, warmup_steps: float, settings: TrainSettings) -> float:
     return learning_rate(
         position,
         peak=settings.learning_rate,
         warmup_steps=warmup_steps,
-        updates=updates,
-        shape=settings.lr_scheduler_type,
+        num_updates=num_updates,
+        scheduler_type=settings.lr_scheduler_type,
         decay_ratio=settings.decay_ratio,
         lr_decay_factor=settings.lr_decay_factor,
         lr_milestones=settings.lr_milestones,
     )
 
 
-def read_plan(run: Path, sealed: Sequence[Entry]) -> list[Entry]:
-    """The entries of a run's plan.jsonl; those of its checkpoint where the file does not continue them."""
+def read_plan(run: Path, sealed: Sequence[PlanEntry]) -> list[PlanEntry]:
+    """Return the entries of a run's plan.jsonl, or those of its checkpoint if the file does not continue them."""
     file = run / PLAN
     try:
-        text = file.read_text(encoding="utf-8") if file.stat().st_size <= _LARGEST else ""
-        entries = [Entry.model_validate_json(line) for line in text.splitlines()]
+        text = file.read_text(encoding="utf-8") if file.stat().st_size <= _MAX_PLAN_BYTES else ""
+        entries = [PlanEntry.model_validate_json(line) for line in text.splitlines()]
     except (OSError, UnicodeDecodeError, ValidationError):
         entries = []
-    whole = entries[: len(sealed)] == list(sealed) and follows(entries)
-    return entries if whole else list(sealed)
+    continues = entries[: len(sealed)] == list(sealed) and is_valid_plan(entries)
+    return entries if continues else list(sealed)
 
 
 def write_plan(run: Path, plan: RunPlan) -> None:
-    """plan.jsonl, whole or as it was; it is on the disk when this returns."""
+    """Write a run's plan.jsonl atomically."""
     file = run / PLAN
     try:
         atomic.write_text(file, "".join(entry.model_dump_json() + "\n" for entry in plan.entries))
@@ -184,8 +207,171 @@ def write_plan(run: Path, plan: RunPlan) -> None:
         ) from None
 
 
-def follows(entries: Sequence[Entry]) -> bool:
-    """Whether these could be a run's: from step 0 on, none before its predecessor, none behind its own end."""
+def is_valid_plan(entries: Sequence[PlanEntry]) -> bool:
+    """Return True if the entries start at step 0, are in order, and none starts after its own end."""
     steps = [entry.step for entry in entries]
-    ends = all(entry.step <= entry.updates for entry in entries)
-    return bool(steps) and steps[0] == 0 and not entries[0].progress and steps == sorted(steps) and ends
+    if not steps or steps[0] != 0 or entries[0].progress or steps != sorted(steps):
+        return False
+    return all(entry.step <= entry.updates for entry in entries)
+
+
+@dataclass(frozen=True)
+class TrainingBudget:
+    """The length of a run and its number of threads, as a command specifies them.
+
+    Attributes:
+        limits: The budget by the name of the setting (`max_steps`, `max_tokens`, `num_train_epochs`, or
+            `max_minutes`).
+        num_updates: The updates that it allows; an estimate for minutes.
+        threads: The number of threads; None: a resumed run keeps its own.
+        is_explicit: True if the command names a budget; otherwise a resumed run keeps its own.
+        may_change_threads: True if the number of threads may change during the run.
+        max_threads: The largest number of threads to use.
+        start_time: The clock at the start of the command, from which minutes count; None: the start of training.
+        num_processes: The number of processes.
+    """
+
+    limits: Mapping[str, float]
+    num_updates: int
+    threads: int | None = None
+    is_explicit: bool = True
+    may_change_threads: bool = False
+    max_threads: int = 1
+    start_time: float | None = None
+    num_processes: int = 1
+
+    def new_plan(self) -> RunPlan:
+        """Return the plan of a new run."""
+        threads = self.threads or self.max_threads
+        return RunPlan([self._entry(0, self.num_updates, 0.0, threads, self.limits, "the run begins")])
+
+    def resumed_plan(
+        self,
+        run: Path,
+        entries: Sequence[PlanEntry],
+        step: int,
+        seconds: float,
+        scheduler_type: SchedulerType,
+    ) -> RunPlan:
+        """Return the plan of a resumed run, and log what has changed.
+
+        Args:
+            run: The run folder.
+            entries: The plan of the run so far.
+            step: The updates of the run so far.
+            seconds: The seconds that they took.
+            scheduler_type: The learning rate schedule.
+
+        Raises:
+            InputError: The run has already used up the budget.
+        """
+        plan = RunPlan(entries)
+        if self.is_explicit and dict(self.limits) != plan.last.budget:
+            plan = self._with_new_budget(run, plan, step, seconds, scheduler_type)
+        current, last = plan.entry_at(step + 1), plan.last
+        coming = [entry for entry in plan.entries if entry.step >= step] + [current]
+        threads = self.threads or last.threads
+        if step < last.updates and any(self._computes_differently(entry) for entry in coming):
+            logger.warning(
+                "computing %s from here on, not %s: numbers are added in another order, so the run is no longer "
+                "bit-identical to an uninterrupted one",
+                _describe_threads(threads, self.num_processes),
+                _describe_threads(current.threads, current.processes),
+            )
+            past = RunPlan(plan.entries_until(step))
+            same_processes = current.processes == self.num_processes
+            change = "on other threads" if same_processes else "in another number of processes"
+            progress = past.progress(step)
+            entry = self._entry(step, last.updates, progress, threads, last.budget, f"resumed {change}")
+            plan = RunPlan([*past.entries, entry])
+        return plan
+
+    def _computes_differently(self, entry: PlanEntry) -> bool:
+        return self.threads not in (None, entry.threads) or entry.processes != self.num_processes
+
+    def _with_new_budget(
+        self, run: Path, plan: RunPlan, step: int, seconds: float, scheduler_type: SchedulerType
+    ) -> RunPlan:
+        """Return a plan with this command's budget instead of the run's."""
+        num_updates, is_finished = self._resumed_num_updates(run, step, seconds), step >= plan.num_updates
+        if num_updates < step:
+            raise InputError(
+                "budget_exceeded",
+                f"the run has already made {pluralize(step, 'update')}, and {_describe_limits(self.limits)} "
+                f"means {num_updates:,}",
+                location=run,
+                hint="set a larger budget, or none to continue with the budget of the run",
+            )
+        if num_updates == step and is_finished:
+            return plan
+        past = RunPlan(plan.entries_until(step))
+        about = "about " if "max_minutes" in self.limits else ""
+        if is_finished:
+            logger.info(
+                "the run was finished after %s; %s adds %s: the learning rate warms up again, then %s over these",
+                pluralize(step, "update"),
+                _describe_limits(self.limits),
+                about + pluralize(num_updates - step, "update"),
+                _DESCRIPTIONS[scheduler_type],
+            )
+        else:
+            logger.info(
+                "the run now ends after %s (%s), not after %s: the learning rate continues at its current value "
+                "and %s until then",
+                about + pluralize(num_updates, "update"),
+                _describe_limits(self.limits),
+                f"{plan.num_updates:,}",
+                _DESCRIPTIONS[scheduler_type],
+            )
+        if about:
+            logger.info(
+                "minutes count from the beginning of the run; the number of updates is corrected during the run"
+            )
+        progress = 0.0 if is_finished else past.progress(step)
+        entry = self._entry(
+            step, num_updates, progress, past.last.threads, self.limits, "resumed with another budget"
+        )
+        return RunPlan([*past.entries, entry.model_copy(update={"processes": past.last.processes})])
+
+    def _resumed_num_updates(self, run: Path, step: int, seconds: float) -> int:
+        """Return the updates of the whole run that the budget allows, after `step` updates in `seconds`."""
+        minutes = self.limits.get("max_minutes")
+        if minutes is None or not step:
+            return self.num_updates
+        if minutes * 60 < seconds:
+            raise InputError(
+                "time_exceeded",
+                f"the run has already taken {format_duration(seconds)}, more than {minutes:g} minutes; minutes "
+                "count from the beginning of the run",
+                location=run,
+                argument="minutes",
+                hint=f"set the total number of minutes, such as "
+                f"{option('minutes', max(1, round(seconds / 60)) + 10)}",
+            )
+        num_updates = step + round((minutes * 60 - seconds) / max(seconds / step, 1e-9))
+        return int(min(num_updates, self.limits.get("max_steps", num_updates)))
+
+    def _entry(
+        self, step: int, updates: int, progress: float, threads: int, budget: Mapping[str, float], why: str
+    ) -> PlanEntry:
+        return PlanEntry(
+            step=step,
+            updates=max(1, updates),
+            progress=progress,
+            threads=threads,
+            budget=dict(budget),
+            why=why,
+            processes=self.num_processes,
+        )
+
+
+def _describe_threads(threads: int, processes: int) -> str:
+    text = f"on {pluralize(threads, 'thread')}"
+    return f"{text} in each of {pluralize(processes, 'process', 'processes')}" if processes > 1 else text
+
+
+def _describe_limits(limits: Mapping[str, float]) -> str:
+    return ", ".join(
+        f"train.{name}={value:g}" if value < 1e6 else f"train.{name}={value:,}"
+        for name, value in limits.items()
+    )

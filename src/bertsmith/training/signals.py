@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGHUP (a terminal closed) ask a run to save and stop; they do not tear it."""
+"""Catch signals that stop a run, so that it can save a checkpoint first."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import FrameType
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect these signals instead of dying of them; a second SIGINT is let through.
+    """Collect SIGTERM, SIGINT, and SIGHUP in a list. A second SIGINT raises KeyboardInterrupt.
 
-    Who started the process with one of them ignored (nohup, a shell's background job) wants it ignored.
+    Signals that the process was started to ignore, such as SIGHUP with nohup, stay ignored.
     """
     received: list[int] = []
 
@@ -21,15 +21,15 @@ def stop_signals() -> Iterator[list[int]]:
             raise KeyboardInterrupt
         received.append(number)
 
-    before = {}
+    previous_handlers = {}
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
-                before[number] = signal.signal(number, receive)
-    except ValueError:  # not in the main thread: signals are somebody else's business there
+                previous_handlers[number] = signal.signal(number, receive)
+    except ValueError:  # outside the main thread, signals belong to other code
         pass
     try:
         yield received
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -1,10 +1,11 @@
-"""One update, whole: forward, backward, check, clip, update. What changes numbers is here and nowhere else."""
+"""One optimizer update: forward and backward passes, check, clipping, and the optimizer's step."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 import torch
@@ -13,103 +14,285 @@ from torch import Tensor, nn
 from bertsmith.device import ComputeContext, stored_tensors
 from bertsmith.errors import Diverged, InputError, option
 from bertsmith.loss import Loss, reduction_factors
-from bertsmith.training.checkpoint import optimizer_tensors
 from bertsmith.training.data_loader import EmptyRankBatch, Update
-from bertsmith.training.optim.optimizer import clip, set_rate, skip_where, skips
+from bertsmith.training.optim.optimizer import (
+    clip_grad_norm,
+    create_optimizer,
+    load_optimizer_state,
+    optimizer_state,
+    set_found_inf,
+    set_learning_rate,
+    supports_found_inf,
+)
 from bertsmith.training.settings import TrainSettings
 
 
-class Trained(nn.Module):
-    """All that is trained together: an encoder, and what owns its heads and its loss (an objective or a task)."""
+def train_step(
+    strategy: GradientStrategy,
+    update: Update,
+    learning_rate: float,
+    step: int,
+    finite_check: DeferredFiniteCheck | None = None,
+) -> dict[str, Tensor]:
+    """Make one optimizer update from all batches of an update.
+
+    Each part of the loss is averaged over all batches and ranks, or summed if it is one of the objective's
+    `summed_parts`.
+
+    Args:
+        strategy: The gradient strategy, with the module, the optimizer, and the settings.
+        update: The batches of this rank, with the counts of all ranks.
+        learning_rate: The learning rate.
+        step: The number of the update, for messages.
+        finite_check: Where the device computes asynchronously, check an update for NaN or Inf during the next one;
+            None: wait for the device in each update.
+
+    Returns:
+        `loss`, the mean of each part, and `gradient_norm`, fp64 scalars on the device.
+
+    Raises:
+        Diverged: A loss or gradient of this update, or of the previous update with `finite_check`, is not finite.
+            That update has changed nothing.
+    """
+    optimizer = strategy.optimizer
+    optimizer.zero_grad(set_to_none=True)
+    result = strategy.forward_backward(update)
+    grad_norm = clip_grad_norm(optimizer, strategy.settings.max_grad_norm)
+    is_finite = torch.isfinite(result.total) & torch.isfinite(grad_norm)
+    if finite_check is not None and strategy.defers_finite_check:
+        is_finite_on_host = strategy.context.start_copy_to_host(is_finite)
+        finite_check.defer(is_finite_on_host, lambda: _raise_diverged(step, result.batch_losses))
+        set_found_inf(optimizer, (~is_finite).float())
+    else:
+        if finite_check is not None:
+            finite_check.wait()
+        if not is_finite.item():
+            _raise_diverged(step, result.batch_losses)
+        set_found_inf(optimizer, None)
+    set_learning_rate(optimizer, learning_rate)
+    with strategy.context.autocast():  # for the matrix products of Muon; everything else is in fp32
+        optimizer.step()
+    return _mean_losses(strategy.module, result.sums, update.counts) | {"gradient_norm": grad_norm.double()}
+
+
+def _mean_losses(
+    module: TrainModule, sums: Mapping[str, Tensor], counts: Mapping[str, int]
+) -> dict[str, Tensor]:
+    """Return the total loss and the mean of each part."""
+    means = {part: value / max(1, counts[part]) for part, value in sums.items()}
+    parts = [
+        mean * (counts[part] if part in module.summed_parts else 1) * module.loss_weights.get(part, 1.0)
+        for part, mean in means.items()
+    ]
+    return {"loss": torch.stack(parts).sum(), **means}
+
+
+def _raise_diverged(step: int, batch_losses: list[tuple[str, Tensor]]) -> NoReturn:
+    """Raise Diverged for the first batch with a bad loss, or for all batches if only the gradient is bad."""
+    for location, loss in batch_losses:
+        if not math.isfinite(value := loss.item()):
+            raise Diverged(
+                "loss_not_finite",
+                f"the loss is {value} at step {step} ({location}); the update was not made",
+                hint="lower train.learning_rate or train.max_grad_norm, or inspect these instances; continue from "
+                f"the last checkpoint with {option('resume', True)}",
+            )
+    raise Diverged(
+        "gradient_not_finite",
+        f"the gradient is not finite at step {step} ({'; '.join(location for location, _ in batch_losses)}); "
+        "the update was not made",
+        hint="lower train.learning_rate, and continue from the last checkpoint with "
+        f"{option('resume', True)}",
+    )
+
+
+class DeferredFiniteCheck:
+    """Checks updates for NaN and Inf without waiting for the device: a result is read one update later."""
+
+    def __init__(self) -> None:
+        self._pending: Callable[[], None] | None = None
+
+    def defer(self, is_finite: Callable[[], Tensor], raise_diverged: Callable[[], NoReturn]) -> None:
+        """Check the previous update, and remember this one.
+
+        Args:
+            is_finite: Waits for the result of this update.
+            raise_diverged: Raises the error if it is False.
+
+        Raises:
+            Diverged: The previous update was not finite.
+        """
+        self.wait()
+
+        def check() -> None:
+            if not is_finite().item():
+                raise_diverged()
+
+        self._pending = check
+
+    def wait(self) -> None:
+        """Wait for the result of the last update; raise Diverged if it was not finite."""
+        check, self._pending = self._pending, None
+        if check is not None:
+            check()
+
+
+class TrainModule(nn.Module):
+    """The modules that are trained together: an encoder, and an objective or task with heads and a loss."""
 
     def __init__(self, encoder: nn.Module, objective: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
         self.objective = objective
 
+    @property
+    def loss_weights(self) -> Mapping[str, float]:
+        """The weights of the parts of the loss; 1 if omitted."""
+        return getattr(self.objective, "loss_weights", {})
+
+    @property
+    def summed_parts(self) -> Collection[str]:
+        """The parts of the loss that are summed, not averaged."""
+        return getattr(self.objective, "summed_parts", ())
+
     def loss(self, batch: Any) -> Loss:
-        """The loss of one batch, as the objective answers it."""
+        """Return the loss of a batch."""
         objective: Any = self.objective
         loss: Loss = objective.loss(self.encoder, batch)
         return loss
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
-        """The sums of a batch's loss by part, as wrappers of modules want them: tensors in a dict."""
+        """Return the loss sums of a batch by part."""
         return dict(self.loss(batch).sums)
 
-    def saved(self) -> dict[str, Tensor]:
-        """What a checkpoint holds: each tied tensor once, and nothing of what the objective says is frozen."""
+    def saved_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of a checkpoint: tied tensors once, without the objective's frozen modules."""
         frozen = tuple(f"objective.{name}." for name in getattr(self.objective, "frozen_modules", ()))
         seen: set[int] = set()
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, tensor in stored_tensors(self).items():
             if not name.startswith(frozen) and id(tensor) not in seen:
                 seen.add(id(tensor))
-                found[name] = tensor.detach()
-        return found
+                tensors[name] = tensor.detach()
+        return tensors
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `saved` took. InputError where names or shapes are others."""
-        here = self.saved()
-        if different := sorted(here.keys() ^ tensors.keys()):
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the tensors of a checkpoint; raise InputError if names differ."""
+        current = self.saved_tensors()
+        if different := sorted(current.keys() ^ tensors.keys()):
             raise InputError(
                 "weights_of_another_model",
                 f"the weights are those of another model: '{different[0]}' occurs only in one of the two",
                 hint=f"resume with the settings of the run, or choose another {option('out')}",
             )
         with torch.no_grad():
-            for name, tensor in here.items():
+            for name, tensor in current.items():
                 tensor.copy_(tensors[name])
 
 
-class Passes:
-    """Forward passes whose gradients make an update: those of one process that trains alone.
+@dataclass(frozen=True)
+class BackwardResult:
+    """The losses of one update.
 
-    is_sharded: whether parameters and optimizer state are sharded; `unsharded` and `state` are then collective.
+    Attributes:
+        sums: The loss sums over all batches and ranks by part, fp64 scalars.
+        total: The loss of all batches and ranks, fp64 scalar.
+        batch_losses: The location and the loss of each batch of this rank.
+    """
+
+    sums: Mapping[str, Tensor]
+    total: Tensor
+    batch_losses: list[tuple[str, Tensor]]
+
+
+class GradientStrategy:
+    """Computes gradients in one process; subclasses use several processes or CUDA graphs.
+
+    Attributes:
+        is_sharded: True if parameters and optimizer state are sharded. `unsharded` and `optimizer_state` are then
+            collective operations.
     """
 
     is_sharded: ClassVar[bool] = False
 
-    def __init__(self, trained: Trained) -> None:
-        self._passed: nn.Module = trained
-        self._tables: list[Any] = [module for module in trained.modules() if hasattr(module, "sparse_grad")]
+    def __init__(
+        self,
+        module: TrainModule,
+        context: ComputeContext,
+        settings: TrainSettings,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self.module, self.context, self.settings = module, context, settings
+        self.optimizer = optimizer or create_optimizer(module, settings)
+        self._wrapped_module: nn.Module = module
+        self._embeddings: list[Any] = [part for part in module.modules() if hasattr(part, "sparse_grad")]
 
-    def __call__(self, batch: Any) -> Mapping[str, Tensor]:
-        """The sums of the batch's loss, by part; zeros for an empty batch, with gradients of zeros."""
-        is_empty = isinstance(batch, EmptyRankBatch)
-        found: dict[str, Tensor] = self._passed(batch.batch if is_empty else batch)
-        return {part: 0 * value for part, value in found.items()} if is_empty else found
+    @property
+    def defers_finite_check(self) -> bool:
+        """True if the next update can check its gradients on the device, without the host."""
+        return self.context.is_async and not self.is_sharded and supports_found_inf(self.optimizer)
 
-    def gradients(
-        self, batch: Any, factors: Mapping[str, float], place: ComputeContext, *, last: bool
+    def forward_backward(self, update: Update) -> BackwardResult:
+        """Compute the gradients of an update."""
+        factors = reduction_factors(update.counts, self.module.loss_weights, self.module.summed_parts)
+        sums: dict[str, Tensor] = {}
+        batch_losses: list[tuple[str, Tensor]] = []
+        for number, batch in enumerate(update.batches, start=1):
+            is_last = number == self.settings.gradient_accumulation_steps
+            batch_sums, loss = self.backward_batch(batch, factors, is_last=is_last)
+            batch_losses.append((batch.place, loss))
+            for part, value in batch_sums.items():
+                sums[part] = sums.get(part, 0) + value.detach().double()
+        total = torch.stack([loss.double() for _, loss in batch_losses]).sum()
+        *reduced, total = self.all_reduce(torch.stack([*sums.values(), total]))
+        return BackwardResult(dict(zip(sums, reduced, strict=True)), total, batch_losses)
+
+    def backward_batch(
+        self, batch: Any, factors: Mapping[str, float], *, is_last: bool
     ) -> tuple[Mapping[str, Tensor], Tensor]:
-        """The sums of a batch's loss by part, and these times their factors, added up, whose gradient is added to
-        the parameters'. last: whether it is the update's last batch."""
-        here = place.to_device(batch)
-        with self.adding(last=last):
-            with place.autocast():
-                found = self(here)
-            total = Loss(found, {}).weighted_sum(factors)
-            torch.autograd.backward(total)
-        return found, total.detach()
+        """Add the gradients of a batch to those of the parameters.
 
-    def adding(self, *, last: bool) -> AbstractContextManager[object]:
-        """The context of a pass and its gradient. last: whether it is the update's last."""
-        return self._by_rows()
+        Args:
+            batch: The batch, on the CPU.
+            factors: The factor of each part of the loss.
+            is_last: True for the last batch of the update.
+
+        Returns:
+            The loss sums by part, and their sum multiplied by the factors.
+        """
+        batch = self.context.to_device(batch)
+        with self.accumulate(is_last=is_last):
+            with self.context.autocast():
+                sums = self._forward(batch)
+            loss = Loss(sums, {}).weighted_sum(factors)
+            torch.autograd.backward(loss)
+        return sums, loss.detach()
+
+    def _forward(self, batch: Any) -> Mapping[str, Tensor]:
+        """Return the loss sums of a batch by part; zeros with gradients for an empty batch."""
+        if not isinstance(batch, EmptyRankBatch):
+            sums: dict[str, Tensor] = self._wrapped_module(batch)
+            return sums
+        sums = self._wrapped_module(batch.batch)
+        return {part: 0 * value for part, value in sums.items()}
+
+    def accumulate(self, *, is_last: bool) -> AbstractContextManager[object]:
+        """Return the context of a batch's passes; `is_last` as for `backward_batch`."""
+        return self._sparse_embedding_grads()
 
     @contextmanager
-    def _by_rows(self) -> Iterator[None]:
-        """Where the gradients of tables are those of the rows looked up alone, if that is quicker."""
-        for table in self._tables:
-            table.sparse_grad = table.benefits_from_sparse_grad
+    def _sparse_embedding_grads(self) -> Iterator[None]:
+        """Compute the gradients of only the rows that are looked up in embeddings, where that is faster."""
+        for embedding in self._embeddings:
+            embedding.sparse_grad = embedding.benefits_from_sparse_grad
         try:
             yield
         finally:
-            for table in self._tables:
-                table.sparse_grad = False
+            for embedding in self._embeddings:
+                embedding.sparse_grad = False
 
     def all_reduce(self, values: Tensor) -> Tensor:
-        """Return sums over all ranks, fp64 [n]."""
+        """Return the sums over all ranks, fp64 [n]."""
         return values
 
     def unsharded(self) -> AbstractContextManager[object]:
@@ -117,110 +300,12 @@ class Passes:
         return nullcontext()
 
     def unshard(self) -> None:
-        """Have all weights on every rank from here on, after the last update."""
+        """Give every rank all weights, after the last update."""
 
-    def state(self, optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
-        """Return the optimizer's state, unsharded, by `parameter name/state name`."""
-        return optimizer_tensors(optimizer, names)
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """Return the unsharded state of the optimizer by `parameter name/state name`."""
+        return optimizer_state(self.optimizer, dict(self.module.named_parameters()))
 
-    def shard_state(self, optimizer: torch.optim.Optimizer) -> None:
-        """Keep this rank's part of an optimizer's unsharded state."""
-
-
-class Checks:
-    """Whether updates were finite, where the host does not wait for the device to say so: one that was not has
-    changed nothing, and the host learns of it while the next one is computed."""
-
-    def __init__(self) -> None:
-        self._open: Callable[[], None] | None = None
-
-    def add(self, finite: Callable[[], Tensor], refuse: Callable[[], NoReturn]) -> None:
-        """An update of which `finite` will say whether it was. Raises Diverged where the one before it was not."""
-        self.settle()
-
-        def look() -> None:
-            if not finite().item():
-                refuse()
-
-        self._open = look
-
-    def settle(self) -> None:
-        """Wait for the last update's answer. Raises Diverged where it was not made."""
-        look, self._open = self._open, None
-        if look is not None:
-            look()
-
-
-def update(
-    trained: Trained,
-    optimizer: torch.optim.Optimizer,
-    work: Update,
-    rate: float,
-    settings: TrainSettings,
-    place: ComputeContext,
-    step: int,
-    passes: Passes | None = None,
-    checks: Checks | None = None,
-) -> dict[str, Tensor]:
-    """One update from several batches; the loss is a mean over all of them together, part by part, or a sum where
-    the objective has it so (`summed`). passes: of several processes, where these make the update together; the
-    counts of `work` are then of all of them, its batches of this one. checks: of a run whose updates follow each
-    other, where the device computes while the host goes on.
-
-    Returns scalar tensors on the device, fp64: `loss`, each part's mean, `gradient_norm`. The host waits for the
-    device once, to learn whether all is finite. Raises Diverged, before anything is changed, where it is not. With
-    `checks` it does not wait: an update that is not finite changes nothing, and `checks` raises.
-    """
-    weights: Mapping[str, float] = getattr(trained.objective, "loss_weights", {})
-    summed: Collection[str] = getattr(trained.objective, "summed_parts", ())
-    passes = passes or Passes(trained)
-    optimizer.zero_grad(set_to_none=True)
-    own: dict[str, Tensor] = {}
-    totals: list[tuple[str, Tensor]] = []
-    by = reduction_factors(work.counts, weights, summed)
-    for number, batch in enumerate(work.batches, start=1):
-        found, total = passes.gradients(batch, by, place, last=number == settings.gradient_accumulation_steps)
-        totals.append((batch.place, total))
-        for part, value in found.items():
-            own[part] = own.get(part, 0) + value.detach().double()
-    *of_parts, of_all = passes.all_reduce(
-        torch.stack([*own.values(), torch.stack([total.double() for _, total in totals]).sum()])
-    )
-    sums = dict(zip(own, of_parts, strict=True))
-    norm = clip(optimizer, settings.max_grad_norm)
-    finite = torch.isfinite(of_all) & torch.isfinite(norm)
-    if checks is not None and place.is_async and not passes.is_sharded and skips(optimizer):
-        checks.add(place.start_copy_to_host(finite), lambda: _refuse(step, totals))
-        skip_where(optimizer, (~finite).float())
-    else:
-        if checks is not None:
-            checks.settle()
-        if not finite.item():
-            _refuse(step, totals)
-        skip_where(optimizer, None)
-    set_rate(optimizer, rate)
-    with place.autocast():  # Muon's products; all else is fp32
-        optimizer.step()
-    means = {part: value / max(1, work.counts[part]) for part, value in sums.items()}
-    whole = {part: mean * (work.counts[part] if part in summed else 1) for part, mean in means.items()}
-    loss_of_all = torch.stack([value * weights.get(part, 1.0) for part, value in whole.items()]).sum()
-    return {"loss": loss_of_all, **means, "gradient_norm": norm.double()}
-
-
-def _refuse(step: int, totals: list[tuple[str, Tensor]]) -> NoReturn:
-    """Diverged that names the first batch with a bad loss, or all of them where only the gradient is bad."""
-    for place, total in totals:
-        if not math.isfinite(value := total.item()):
-            raise Diverged(
-                "loss_not_finite",
-                f"the loss is {value} at step {step} ({place}); the update was not made",
-                hint="lower train.learning_rate or train.max_grad_norm, or inspect these instances; continue from "
-                f"the last checkpoint with {option('resume', True)}",
-            )
-    raise Diverged(
-        "gradient_not_finite",
-        f"the gradient is not finite at step {step} ({'; '.join(place for place, _ in totals)}); "
-        "the update was not made",
-        hint="lower train.learning_rate, and continue from the last checkpoint with "
-        f"{option('resume', True)}",
-    )
+    def load_optimizer_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the unsharded state of the optimizer."""
+        load_optimizer_state(self.optimizer, dict(self.module.named_parameters()), tensors)

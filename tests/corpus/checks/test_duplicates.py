@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bertsmith.io.files import Document
+from bertsmith.io.documents import Document
 from hypothesis import given
 from hypothesis import strategies as st
 

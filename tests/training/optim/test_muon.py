@@ -14,10 +14,10 @@ from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.training.optim import muon
-from bertsmith.training.optim.muon import Muon, orthogonal
-from bertsmith.training.optim.optimizer import make_optimizer, moments, optimizer_of, set_rate
+from bertsmith.training.optim.muon import Muon, orthogonalize
+from bertsmith.training.optim.optimizer import create_adamw, create_optimizer, set_learning_rate, state_names
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.train_step import Trained
+from bertsmith.training.train_step import TrainModule
 
 SHAPES = [(8, 8), (8, 8), (8, 32), (32, 8), (5, 3), (24, 8)]
 
@@ -85,10 +85,10 @@ def test_torchs_own_class_goes_the_same_way(*, low: bool) -> None:
 def test_products_are_in_bf16_where_autocast_is_on() -> None:
     x = torch.randn(2, 16, 40, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", torch.bfloat16):
-        low = orthogonal(x)
+        low = orthogonalize(x)
     assert low.dtype == torch.float32
     assert torch.equal(low, low.bfloat16().float())
-    assert 1e-4 < float((low - orthogonal(x)).abs().max()) < 0.05
+    assert 1e-4 < float((low - orthogonalize(x)).abs().max()) < 0.05
 
 
 @given(st.integers(1, 4), st.integers(1, 12), st.integers(0, 40), st.integers(0, 2**31))
@@ -97,7 +97,7 @@ def test_singular_values_come_near_one(number: int, rows: int, more: int, seed: 
     random = torch.randn(number, rows, rows + more, generator=draw, dtype=torch.float64)
     u, _, v = torch.linalg.svd(random, full_matrices=False)
     values = 10 ** -(2.0 * torch.rand(number, rows, generator=draw, dtype=torch.float64))
-    found = orthogonal(u @ torch.diag_embed(values) @ v)
+    found = orthogonalize(u @ torch.diag_embed(values) @ v)
     singular = torch.linalg.svdvals(found)
     assert float(singular.max()) < 1.25
     assert float(singular.min()) > 0.6
@@ -114,14 +114,14 @@ def test_both_ways_to_iterate_agree(number: int, rows: int, more: int, rank: int
     scales = 10 ** (-4 * torch.rand(number, 1, min(rank, rows), generator=draw))
     x = (left * scales) @ torch.randn(number, min(rank, rows), rows + more, generator=draw)
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
-    one, other = muon._by_product(x), muon._by_gram(x)
-    exact = muon._by_product(x.double())
+    one, other = muon._iterate(x), muon._iterate_on_gram(x)
+    exact = muon._iterate(x.double())
     error = float((one.double() - exact).abs().max())
     assert float((other.double() - exact).abs().max()) < max(10 * error, 2e-3)
 
 
 def test_a_matrix_of_zeros_stays() -> None:
-    assert torch.equal(orthogonal(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
+    assert torch.equal(orthogonalize(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
 
 
 def test_three_matrices_in_one_parameter_move_as_three_do() -> None:
@@ -130,7 +130,7 @@ def test_three_matrices_in_one_parameter_move_as_three_do() -> None:
     parts = [nn.Parameter(part.clone()) for part in whole.detach().chunk(3)]
     steps = [torch.randn(12, 4, generator=draw) for _ in range(4)]
     moved(
-        Muon([whole], lr=0.1, momentum=0.9, weight_decay=0.1, joined=lambda _: 3),
+        Muon([whole], lr=0.1, momentum=0.9, weight_decay=0.1, num_joined=lambda _: 3),
         [whole],
         [[s] for s in steps],
     )
@@ -142,13 +142,13 @@ def test_three_matrices_in_one_parameter_move_as_three_do() -> None:
     assert not torch.allclose(alone.detach() - before, whole.detach() - before)
 
 
-def trained(seed: int = 0) -> Trained:
+def trained(seed: int = 0) -> TrainModule:
     config = ModelConfig(
         vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
     )
     draw = torch.Generator().manual_seed(seed)
     encoder = Encoder(config, draw)
-    return Trained(encoder, MaskedLM(config, draw))
+    return TrainModule(encoder, MaskedLM(config, draw))
 
 
 @pytest.mark.parametrize("own", [None, 0.3, 0.0])
@@ -161,9 +161,9 @@ def test_muon_moves_the_layers_matrices_and_adamw_the_rest_each_at_its_rate(own:
         muon_weight_decay=own,
     )
     whole = trained()
-    optimizer = optimizer_of(whole, settings)
+    optimizer = create_optimizer(whole, settings)
     named = dict(whole.named_parameters())
-    kept = moments(optimizer)
+    kept = state_names(optimizer)
     assert kept.keys() == set(named.values())
     by_muon = {name for name, p in named.items() if kept[p] == {"momentum_buffer"}}
     assert by_muon == {
@@ -176,20 +176,20 @@ def test_muon_moves_the_layers_matrices_and_adamw_the_rest_each_at_its_rate(own:
     draw = torch.Generator().manual_seed(5)
     for p in named.values():
         p.grad = torch.randn(p.shape, generator=draw)
-    set_rate(optimizer, 5e-4)  # half of the peak
+    set_learning_rate(optimizer, 5e-4)  # half of the peak
     optimizer.step()
     qkv = "encoder.blocks.0.attention.qkv.weight"
     expected = nn.Parameter(start[qkv].clone())
     expected.grad = named[qkv].grad
     decay = 0.01 if own is None else own
-    Muon([expected], lr=5e-3, momentum=0.8, weight_decay=decay, joined=lambda _: 3).step()
+    Muon([expected], lr=5e-3, momentum=0.8, weight_decay=decay, num_joined=lambda _: 3).step()
     assert torch.allclose(named[qkv], expected, atol=1e-7)
     table = "encoder.embeddings.token.weight"
     others = {name: nn.Parameter(start[name].clone()) for name in (table, "objective.masked.bias")}
-    adamw = make_optimizer(others.items(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.01)
+    adamw = create_adamw(others.items(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.01)
     for name, p in others.items():
         p.grad = named[name].grad
-    set_rate(adamw, 5e-4)
+    set_learning_rate(adamw, 5e-4)
     adamw.step()
     for name, p in others.items():
         assert torch.equal(named[name].detach(), p.detach())
@@ -200,19 +200,21 @@ def test_the_rest_is_adamws_also_without_bias_correction(corrected: bool) -> Non
     """Muon keeps no count of updates; AdamW's own must not be looked for there."""
     settings = TrainSettings(optim="muon", bias_correction=corrected)
     whole = trained()
-    optimizer = optimizer_of(whole, settings)
+    optimizer = create_optimizer(whole, settings)
     for p in whole.parameters():
         p.grad = torch.ones_like(p)
     for _ in range(2):
-        set_rate(optimizer, 1e-3)
+        set_learning_rate(optimizer, 1e-3)
         optimizer.step()
     assert all(torch.isfinite(p).all() for p in whole.parameters())
     assert {k for state in optimizer.state.values() for k in state} == {
         "momentum_buffer", "step", "exp_avg", "exp_avg_sq"
     }  # fmt: skip
-    assert {frozenset(optimizer.state[p]) for p in moments(optimizer)} == set(moments(optimizer).values())
+    assert {frozenset(optimizer.state[p]) for p in state_names(optimizer)} == set(
+        state_names(optimizer).values()
+    )
 
 
 def test_a_model_without_layers_is_adamws_alone() -> None:
-    optimizer = optimizer_of(nn.Linear(3, 3), TrainSettings(optim="muon"))
+    optimizer = create_optimizer(nn.Linear(3, 3), TrainSettings(optim="muon"))
     assert isinstance(optimizer, torch.optim.AdamW)

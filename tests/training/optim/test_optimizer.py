@@ -11,9 +11,13 @@ from bertsmith.kernels.reference import REFERENCE, KernelBackend
 from bertsmith.models.config import ModelConfig
 from bertsmith.models.encoder import Encoder
 from bertsmith.objectives.masked_lm import MaskedLM
-from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
-from bertsmith.training.optim.optimizer import clip, make_optimizer
-from bertsmith.training.trainer import Trained
+from bertsmith.training.optim.optimizer import (
+    clip_grad_norm,
+    create_adamw,
+    load_optimizer_state,
+    optimizer_state,
+)
+from bertsmith.training.train_step import TrainModule
 
 EVERY = [
     REFERENCE,
@@ -57,7 +61,7 @@ def test_fifty_updates_follow_the_formula_and_decay_spares_biases_and_norms(
 ) -> None:
     named = parameters()
     start = {name: p.detach().clone() for name, p in named.items()}
-    optimizer = make_optimizer(
+    optimizer = create_adamw(
         named.items(),
         betas=betas,
         epsilon=1e-6,
@@ -87,7 +91,7 @@ def test_the_first_step_is_as_long_as_the_rate_or_without_correction_the_release
 ) -> None:
     """Spec S33: lr, and 3.1623 lr, as epsilon goes to 0."""
     named = {"w": nn.Parameter(torch.zeros(4, 4))}
-    optimizer = make_optimizer(
+    optimizer = create_adamw(
         named.items(), betas=(0.9, 0.999), epsilon=1e-12, weight_decay=0.01, bias_correction=corrected
     )
     named["w"].grad = torch.tensor([1e-3, -5.0, 2.0, 1e2]).repeat(4, 1)
@@ -103,7 +107,7 @@ def test_the_first_step_is_as_long_as_the_rate_or_without_correction_the_release
 def test_updates_go_on_from_a_restored_state(corrected: bool) -> None:
     def made() -> tuple[dict[str, nn.Parameter], torch.optim.AdamW]:
         named = parameters()
-        return named, make_optimizer(
+        return named, create_adamw(
             named.items(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.1, bias_correction=corrected
         )
 
@@ -124,8 +128,7 @@ def test_updates_go_on_from_a_restored_state(corrected: bool) -> None:
     with torch.no_grad():
         for name, p in again.items():
             p.copy_(first[name])
-    old = {p: name for name, p in first.items()}
-    restore_optimizer(after, {p: name for name, p in again.items()}, optimizer_tensors(before, old))
+    load_optimizer_state(after, again, optimizer_state(before, first))
     updated(again, after, range(4, 9))
     assert all(torch.equal(again[name], straight[name]) for name in straight)
 
@@ -135,10 +138,8 @@ def test_in_a_bert_exactly_biases_and_layer_norms_are_exempt() -> None:
         vocab_size=30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
     )
     generator = torch.Generator().manual_seed(0)
-    trained = Trained(Encoder(config, generator), MaskedLM(config, generator))
-    optimizer = make_optimizer(
-        trained.named_parameters(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.01
-    )
+    trained = TrainModule(Encoder(config, generator), MaskedLM(config, generator))
+    optimizer = create_adamw(trained.named_parameters(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.01)
     names = {p: name for name, p in trained.named_parameters()}
     decay = {names[p]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert decay.keys() == set(names.values())
@@ -156,7 +157,7 @@ def test_in_a_bert_exactly_biases_and_layer_norms_are_exempt() -> None:
 def test_frozen_parameters_are_left_alone() -> None:
     named = parameters()
     named["table"].requires_grad_(False)
-    optimizer = make_optimizer(named.items(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.01)
+    optimizer = create_adamw(named.items(), betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.01)
     assert all(p is not named["table"] for group in optimizer.param_groups for p in group["params"])
 
 
@@ -164,11 +165,11 @@ def test_clipping_scales_all_gradients_together() -> None:
     a, b = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(4))
     a.grad, b.grad = torch.full((3,), 2.0), torch.full((4,), -1.0)
     optimizer = torch.optim.SGD([a, b])
-    assert clip(optimizer, 1.0).item() == pytest.approx(4.0)
+    assert clip_grad_norm(optimizer, 1.0).item() == pytest.approx(4.0)
     assert torch.cat([a.grad, b.grad]).norm().item() == pytest.approx(1.0, rel=1e-5)
     assert (a.grad[0] / b.grad[0]).item() == pytest.approx(-2.0)
     before = a.grad.clone()
-    clip(optimizer, 5.0)  # below the limit: untouched
+    clip_grad_norm(optimizer, 5.0)  # below the limit: untouched
     assert torch.equal(a.grad, before)
 
 
@@ -179,7 +180,7 @@ def test_an_update_is_made_with_clipped_gradients(kernels: KernelBackend, limit:
     of = {"betas": (0.9, 0.99), "epsilon": 1e-6, "weight_decay": 0.1}
     named, wanted = parameters(), parameters()
     optimizer, usual = (
-        make_optimizer(some.items(), **of, kernels=by) for some, by in ((named, kernels), (wanted, REFERENCE))
+        create_adamw(some.items(), **of, kernels=by) for some, by in ((named, kernels), (wanted, REFERENCE))
     )
     for step in range(4):
         draw = torch.Generator().manual_seed(step)
@@ -189,7 +190,7 @@ def test_an_update_is_made_with_clipped_gradients(kernels: KernelBackend, limit:
         norm = nn.utils.get_total_norm([p.grad for p in wanted.values() if p.grad is not None])
         assert 1.0 < norm < 50.0
         if step != 2:
-            torch.testing.assert_close(clip(optimizer, limit), norm)
+            torch.testing.assert_close(clip_grad_norm(optimizer, limit), norm)
             nn.utils.clip_grads_with_norm_(wanted.values(), limit, norm)
         for by in (optimizer, usual):
             for group in by.param_groups:
@@ -206,7 +207,7 @@ def test_an_update_is_made_with_clipped_gradients(kernels: KernelBackend, limit:
 @every_kernels
 def test_gradients_that_a_closure_makes_are_used(kernels: KernelBackend) -> None:
     named = parameters()
-    optimizer = make_optimizer(
+    optimizer = create_adamw(
         named.items(), betas=(0.9, 0.99), epsilon=1e-6, weight_decay=0.0, kernels=kernels
     )
     optimizer.param_groups[0]["lr"] = 0.01

@@ -19,12 +19,16 @@ from bertsmith.models import layers
 from bertsmith.models.encoder import Encoder
 from bertsmith.models.family import build_encoder, preset
 from bertsmith.models.layers import Embedding, Linear
-from bertsmith.training.checkpoint import optimizer_tensors, restore_optimizer
-from bertsmith.training.data_loader import Position, updates
+from bertsmith.training.data_loader import START, iterate_updates
 from bertsmith.training.optim.adamw import AdamW
-from bertsmith.training.optim.optimizer import clip, make_optimizer, optimizer_of
+from bertsmith.training.optim.optimizer import (
+    clip_grad_norm,
+    create_adamw,
+    load_optimizer_state,
+    optimizer_state,
+)
 from bertsmith.training.settings import TrainSettings
-from bertsmith.training.train_step import Passes, Trained, update
+from bertsmith.training.train_step import GradientStrategy, TrainModule, train_step
 
 ROWS, WIDTH = 90, 20
 
@@ -45,7 +49,7 @@ def kernels(request: pytest.FixtureRequest) -> KernelBackend:
 def made(corrected: bool, kernels: KernelBackend = REFERENCE) -> tuple[nn.Parameter, AdamW]:
     table = nn.Parameter(torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(0)))
     named = {"table": table}.items()
-    return table, make_optimizer(
+    return table, create_adamw(
         named,
         betas=(0.9, 0.98),
         epsilon=1e-6,
@@ -66,7 +70,7 @@ def gradient(step: int) -> Tensor:
 
 def moved(table: nn.Parameter, optimizer: AdamW, step: int, of: Callable[[Tensor], Tensor]) -> None:
     table.grad = of(gradient(step))
-    norm = clip(optimizer, 3.0)
+    norm = clip_grad_norm(optimizer, 3.0)
     torch.testing.assert_close(norm, gradient(step).to_dense().norm())
     optimizer.param_groups[0]["lr"] = 0.01 * (1 + step % 3)
     optimizer.step()
@@ -124,7 +128,7 @@ def test_updates_go_on_to_the_bit_from_a_restored_state(kernels: KernelBackend) 
     moved(again, after, 77, lambda g: g.clone())  # what it knew of rows is not true of the state put back
     with torch.no_grad():
         again.copy_(first)
-    restore_optimizer(after, {again: "table"}, optimizer_tensors(before, {first: "table"}))
+    load_optimizer_state(after, {"table": again}, optimizer_state(before, {"table": first}))
     for step in range(4, 9):
         moved(again, after, step, lambda g: g.clone())
     assert torch.equal(again, straight)
@@ -164,19 +168,17 @@ def test_a_run_of_one_process_is_trained_by_rows(
     ends = []
     for by_rows in (False, True):
         place = ComputeContext(torch.device("cpu"), "fp32", torch.Generator(), kernels)
-        trained = Trained(*copy.deepcopy(first))
+        trained = TrainModule(*copy.deepcopy(first))
         objective: Any = trained.objective
         place.prepare_modules(trained)
         settings = TrainSettings(
             batch_size=4, gradient_accumulation_steps=accumulate, learning_rate=1e-3, weight_decay=0.1
         )
-        optimizer, passes = optimizer_of(trained, settings), Passes(trained)
+        strategy = GradientStrategy(trained, place, settings)
         if not by_rows:
             monkeypatch.setattr(Embedding, "benefits_from_sparse_grad", False)
-        coming = updates(SyntheticStream(600, 24, 0.3), 4, accumulate, Position(), 0, objective.counts)
-        told = [
-            update(trained, optimizer, next(coming), 1e-3, settings, place, step, passes) for step in range(5)
-        ]
+        coming = iterate_updates(SyntheticStream(600, 24, 0.3), 4, accumulate, START, 0, objective.counts)
+        told = [train_step(strategy, next(coming), 1e-3, step) for step in range(5)]
         coming.close()
         embeddings: Any = trained.get_submodule("encoder.embeddings")
         assert embeddings.token.weight.grad.is_sparse == (by_rows and kernels.sparse_embedding_updates)

@@ -1,4 +1,4 @@
-"""AdamW that also takes sparse gradients of embedding tables, with or without bias correction."""
+"""AdamW with sparse gradients of embeddings, and with or without bias correction."""
 
 from __future__ import annotations
 
@@ -18,86 +18,88 @@ from bertsmith.kernels.reference import (
     KernelBackend,
 )
 
-_NEVER_CORRECTED = 1e30  # a step count at which both of torch's correction factors, 1 - beta^step, are 1
+_UNCORRECTED_STEP = 1e30  # a step count at which both bias corrections of torch, 1 - beta^step, are 1
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's, which also takes the gradient of some rows of a table, a sparse one. The update is the same: means
-    fade and weights decay in all rows.
+    """torch's AdamW that also takes sparse gradients, which contain only some rows of an embedding.
 
-    bias_correction: divide the running means by 1 - beta^step (Kingma and Ba 2015, algorithm 1); BERT's release
-    does not.
+    The update with a sparse gradient equals that with the dense one: running means and weights of all rows decay.
 
-    kernels: what moves such tables, and all else where it is quicker. factor: what gradients are multiplied by in
-    the next update, where these kernels move all parameters. found_inf: see `skips`.
+    Attributes:
+        bias_correction: Divide the running means by 1 - beta^step (Kingma and Ba 2015, algorithm 1); BERT's
+            released code does not.
+        kernels: The kernels for sparse gradients, and for dense ones where they are faster.
+        gradient_factor: The factor of the gradients in the next update, if the kernels make the whole update.
+        found_inf: A scalar on the device; if it is 1, the next update changes nothing (see `supports_found_inf`).
     """
 
     kernels: KernelBackend = REFERENCE
-    factor = 1.0
+    gradient_factor = 1.0
     found_inf: Tensor | None = None
 
-    def __init__(self, *given: Any, bias_correction: bool = True, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, bias_correction: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.bias_correction = bias_correction
-        self._where: dict[Tensor, tuple[Tensor, Tensor]] = {}  # beside the mean that it is true of
+        # By embedding: the running mean that the row index was made for, and the row index.
+        self._row_indices: dict[Tensor, tuple[Tensor, Tensor]] = {}
 
-    def multiplies(self) -> bool:
-        """Whether gradients can be multiplied by a factor on the way, in the next update."""
-        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        return all(gradient.is_sparse or self.kernels.has_fused_adamw(gradient) for gradient in gradients)
+    def can_scale_grads(self) -> bool:
+        """Return True if the next update can multiply all gradients by `gradient_factor`."""
+        return all(grad.is_sparse or self.kernels.has_fused_adamw(grad) for grad in self._grads())
 
-    def skips(self) -> bool:
-        """Whether the next update changes nothing where `found_inf`, a tensor on the device, is 1: its kernel
-        looks, and nobody waits for it."""
-        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        return not any(gradient.is_sparse or self.kernels.has_fused_adamw(gradient) for gradient in gradients)
+    def supports_found_inf(self) -> bool:
+        """Return True if the next update reads `found_inf` on the device, without waiting for it."""
+        return not any(grad.is_sparse or self.kernels.has_fused_adamw(grad) for grad in self._grads())
+
+    def _grads(self) -> list[Tensor]:
+        return [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update, as `torch.optim.AdamW.step`."""
-        answer = None if closure is None else torch.enable_grad()(closure)()
-        taken: list[tuple[Tensor, Tensor]] = []
-        by_rows = []
+        """Make one update, as `torch.optim.AdamW.step`."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        removed_grads: list[tuple[Tensor, Tensor]] = []
+        sparse = []
         for group in self.param_groups:
-            moved = []
+            dense = []
             for parameter in group["params"]:
-                gradient = parameter.grad
-                if gradient is None:
+                grad = parameter.grad
+                if grad is None:
                     continue
-                if gradient.is_sparse:
-                    by_rows.append((parameter, gradient.coalesce(), group))
+                if grad.is_sparse:
+                    sparse.append((parameter, grad.coalesce(), group))
                 else:
-                    self._where.pop(parameter, None)
-                    if not self.kernels.has_fused_adamw(gradient):
+                    self._row_indices.pop(parameter, None)
+                    if not self.kernels.has_fused_adamw(grad):
                         continue
-                    moved.append((parameter, gradient))
-                taken.append((parameter, gradient))
+                    dense.append((parameter, grad))
+                removed_grads.append((parameter, grad))
                 parameter.grad = None
-            for made, some in self._begun(moved).items():
-                self.kernels.adamw_step(some, self._step_of(group, made), self.factor)
+            for step, tensors in self._tensors_by_step(dense).items():
+                self.kernels.adamw_step(tensors, self._step_values(group, step), self.gradient_factor)
         if self.bias_correction:
             super().step()
         else:
             self._step_uncorrected()
-        for parameter, gradient, group in by_rows:
-            self._move_rows(parameter, gradient, group)
-        for parameter, gradient in taken:
-            parameter.grad = gradient
-        self.factor = 1.0
-        return answer
+        for parameter, grad, group in sparse:
+            self._step_sparse(parameter, grad, group)
+        for parameter, grad in removed_grads:
+            parameter.grad = grad
+        self.gradient_factor = 1.0
+        return loss
 
-    def _begun(self, given: Sequence[tuple[Tensor, Tensor]]) -> dict[int, list[AdamWTensors]]:
-        """Parameters and their gradients with their means, by how often they have been moved: the next update
-        counts as made."""
-        states = self._counted([parameter for parameter, _ in given])
-        alike: dict[int, list[AdamWTensors]] = {}
-        for (parameter, gradient), state in zip(given, states, strict=True):
-            own = AdamWTensors(parameter, gradient, state["exp_avg"], state["exp_avg_sq"])
-            alike.setdefault(int(state["step"]), []).append(own)
-        return alike
+    def _tensors_by_step(self, grads: Sequence[tuple[Tensor, Tensor]]) -> dict[int, list[AdamWTensors]]:
+        """Return the tensors of an update by step count, with the next update counted."""
+        states = self._count_step([parameter for parameter, _ in grads])
+        by_step: dict[int, list[AdamWTensors]] = {}
+        for (parameter, grad), state in zip(grads, states, strict=True):
+            tensors = AdamWTensors(parameter, grad, state["exp_avg"], state["exp_avg_sq"])
+            by_step.setdefault(int(state["step"]), []).append(tensors)
+        return by_step
 
-    def _counted(self, parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
-        """Return the parameters' states, begun as torch begins them, with the next update counted."""
+    def _count_step(self, parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
+        """Return the parameters' states, initialized as torch does, with the next update counted."""
         states = [self.state[parameter] for parameter in parameters]
         for parameter, state in zip(parameters, states, strict=True):
             if not state:
@@ -108,30 +110,30 @@ class AdamW(torch.optim.AdamW):
             torch._foreach_add_([state["step"] for state in states], 1)
         return states
 
-    def _move_rows(self, table: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
-        made, (own,) = self._begun([(table, gradient.values())]).popitem()
-        rows, where = gradient.indices()[0], self._where_of(table)
-        where[rows] = torch.arange(len(rows))
-        values = own.grad if self.factor == 1 else own.grad * self.factor
+    def _step_sparse(self, embedding: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:
+        step, (tensors,) = self._tensors_by_step([(embedding, grad.values())]).popitem()
+        rows, row_index = grad.indices()[0], self._row_index(embedding)
+        row_index[rows] = torch.arange(len(rows))
+        values = tensors.grad if self.gradient_factor == 1 else tensors.grad * self.gradient_factor
         self.kernels.sparse_adamw(
-            table, own.exp_avg, own.exp_avg_sq, where, values, self._step_of(group, made)
+            embedding, tensors.exp_avg, tensors.exp_avg_sq, row_index, values, self._step_values(group, step)
         )
-        where[rows] = NO_GRAD
+        row_index[rows] = NO_GRAD
 
-    def _where_of(self, table: Tensor) -> Tensor:
-        """Of each row whether it has ever had a gradient: as its means say, where these are new here."""
-        mean, square = self.state[table]["exp_avg"], self.state[table]["exp_avg_sq"]
-        known = self._where.get(table)
-        if known is None or known[0] is not mean:
-            ever = (mean != 0).any(1) | (square != 0).any(1)
-            known = mean, torch.where(ever, NO_GRAD, NEVER_UPDATED)
-            self._where[table] = known
-        return known[1]
+    def _row_index(self, embedding: Tensor) -> Tensor:
+        """Return NO_GRAD or NEVER_UPDATED for each row, from its running means if they are new."""
+        exp_avg, exp_avg_sq = self.state[embedding]["exp_avg"], self.state[embedding]["exp_avg_sq"]
+        cached = self._row_indices.get(embedding)
+        if cached is None or cached[0] is not exp_avg:
+            was_updated = (exp_avg != 0).any(1) | (exp_avg_sq != 0).any(1)
+            cached = exp_avg, torch.where(was_updated, NO_GRAD, NEVER_UPDATED)
+            self._row_indices[embedding] = cached
+        return cached[1]
 
-    def _step_of(self, group: Mapping[str, Any], made: int) -> AdamWStep:
-        """What a group's update is made with, the one of this number."""
+    def _step_values(self, group: Mapping[str, Any], step: int) -> AdamWStep:
+        """Return the scalars of a group's update."""
         beta1, beta2 = group["betas"]
-        corrections = (1 - beta1**made, 1 - beta2**made) if self.bias_correction else (1.0, 1.0)
+        corrections = (1 - beta1**step, 1 - beta2**step) if self.bias_correction else (1.0, 1.0)
         return AdamWStep(
             betas=(beta1, beta2),
             decay_factor=1 - group["lr"] * group["weight_decay"],
@@ -141,13 +143,13 @@ class AdamW(torch.optim.AdamW):
         )
 
     def _step_uncorrected(self) -> None:
-        """Update all parameters that have a gradient by torch's fused kernel, without bias correction."""
+        """Update all parameters with a gradient by torch's fused kernel, without bias correction."""
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if not parameters:
                 continue
-            states = self._counted(parameters)
-            step = torch.tensor(_NEVER_CORRECTED, device=parameters[0].device)
+            states = self._count_step(parameters)
+            step = torch.tensor(_UNCORRECTED_STEP, device=parameters[0].device)
             adamw(
                 parameters,
                 [p.grad for p in parameters],

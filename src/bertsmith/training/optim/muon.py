@@ -1,6 +1,6 @@
-"""Muon: each matrix moves by its momentum made orthogonal, matrices of one shape in one batch of products.
+"""Muon: the update of a matrix is its orthogonalized momentum (Jordan et al. 2024).
 
-After Jordan et al. 2024, whose rule torch's `torch.optim.Muon` follows one matrix at a time and in bf16.
+Unlike `torch.optim.Muon`, which follows the same rule, it orthogonalizes matrices of the same shape in one batch.
 """
 
 from __future__ import annotations
@@ -11,22 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# Of the polynomial a·x + b·x³ + c·x⁵ that each iteration applies to the singular values: the steepest at 0 that
-# keeps them near 1 (Jordan et al. 2024).
+# Coefficients of the polynomial a·x + b·x³ + c·x⁵ of the singular values in each iteration (Jordan et al. 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _ITERATIONS = 5
-_WIDE = 2  # times as many columns as rows: from there on the products of rows alone are the cheaper way
-_MATCHING = 0.2  # root mean square of AdamW's usual update
+_MIN_COLUMN_RATIO = 2  # columns per row from which iterations on X Xᵀ are faster
+_ADAMW_RMS = 0.2  # root mean square of a usual update of AdamW
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon over matrices [R, C]: W ← W - rate · (decay · W + 0.2 · sqrt(max(R, C)) · orthogonal(momentum)).
+    """Muon over matrices [R, C]: W ← W - lr · (decay · W + 0.2 · sqrt(max(R, C)) · orthogonalize(momentum)).
 
-    The factor makes an update as large as AdamW's at the same rate (Liu et al. 2025, section 2.2; torch's
-    `match_rms_adamw`). The momentum is Nesterov's. matrices: as torch's optimisers take them, in groups or not.
-    joined: how many matrices of C columns stand above each other
-    in a parameter; each is made orthogonal by itself. found_inf: a scalar on the device; where it is 1, the next
-    update changes nothing, as with torch's own optimisers.
+    The factor makes an update as large as one of AdamW with the same learning rate (Liu et al. 2025, section 2.2;
+    `match_rms_adamw` in torch). The momentum is Nesterov's.
+
+    Args:
+        matrices: Parameters or parameter groups.
+        lr: The learning rate.
+        momentum: The decay rate of the running mean of gradients.
+        weight_decay: The weight decay.
+        num_joined: Returns the number of matrices that a parameter joins along its rows; each of them is
+            orthogonalized by itself.
+
+    Attributes:
+        found_inf: A scalar on the device; if it is 1, the next update changes nothing, as with torch's optimizers.
     """
 
     found_inf: Tensor | None = None
@@ -38,85 +45,82 @@ class Muon(torch.optim.Optimizer):
         lr: float,
         momentum: float,
         weight_decay: float,
-        joined: Callable[[nn.Parameter], int] = lambda matrix: 1,
+        num_joined: Callable[[nn.Parameter], int] = lambda matrix: 1,
     ) -> None:
         groups: Any = list(matrices)
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-        self._joined = joined
+        self._num_joined = num_joined
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every matrix that has a gradient."""
-        answer = None if closure is None else torch.enable_grad()(closure)()
+        """Update every matrix that has a gradient."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        # The factor of the update: 0 to change nothing, 1 otherwise; None: the update is made in any case.
+        factor = None if self.found_inf is None else 1 - self.found_inf
         for group in self.param_groups:
-            rate, momentum, made = group["lr"], group["momentum"], _made(self.found_inf)
-            share, keep = _of(1 - momentum, made), 1 - _of(rate * group["weight_decay"], made)
-            shapes: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
+            lr, momentum = group["lr"], group["momentum"]
+            decay, new_fraction = lr * group["weight_decay"], 1 - momentum
+            if factor is not None:
+                decay, new_fraction = decay * factor, new_fraction * factor
+            by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}
             for matrix in group["params"]:
                 if matrix.grad is None:
                     continue
-                state, parts = self.state[matrix], self._joined(matrix)
+                state, num_joined = self.state[matrix], self._num_joined(matrix)
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(matrix)
-                gradient = matrix.grad
-                if made is not None:
-                    gradient = torch.where(made > 0, gradient, 0.0)  # 0 times what is not finite is not 0
-                mean = state["momentum_buffer"].lerp_(gradient, share)
-                move = gradient.lerp(mean, momentum)
-                matrix.mul_(keep)
-                for weight, part in zip(matrix.chunk(parts), move.chunk(parts), strict=True):
-                    tall = part.shape[0] > part.shape[1]
-                    wide = (weight.T, part.T) if tall else (weight, part)
-                    shapes.setdefault(wide[1].shape, []).append(wide)
-            for shape, members in shapes.items():
-                moves = orthogonal(torch.stack([move for _, move in members]))
-                if made is not None:
-                    moves = moves * made
-                for (weight, _), move in zip(members, moves, strict=True):
-                    weight.add_(move, alpha=-rate * _MATCHING * shape[1] ** 0.5)
-        return answer
+                grad = matrix.grad
+                if factor is not None:
+                    grad = torch.where(factor > 0, grad, 0.0)  # 0 times Inf would be NaN
+                mean = state["momentum_buffer"].lerp_(grad, new_fraction)
+                direction = grad.lerp(mean, momentum)
+                matrix.mul_(1 - decay)
+                for weight, part in zip(matrix.chunk(num_joined), direction.chunk(num_joined), strict=True):
+                    is_tall = part.shape[0] > part.shape[1]
+                    pair = (weight.T, part.T) if is_tall else (weight, part)
+                    by_shape.setdefault(pair[1].shape, []).append(pair)
+            for shape, members in by_shape.items():
+                directions = orthogonalize(torch.stack([direction for _, direction in members]))
+                if factor is not None:
+                    directions = directions * factor
+                for (weight, _), direction in zip(members, directions, strict=True):
+                    weight.add_(direction, alpha=-lr * _ADAMW_RMS * shape[1] ** 0.5)
+        return loss
 
 
-def _made(found_inf: Tensor | None) -> Tensor | None:
-    """1 where the update is made, and 0 where it is not; None where it is made in any case."""
-    return None if found_inf is None else 1 - found_inf
+def orthogonalize(matrices: Tensor) -> Tensor:
+    """Return approximately the nearest matrices with orthonormal rows, by Newton-Schulz iterations.
 
+    Singular values of at least a hundredth of the norm are mapped to values between 0.6 and 1.25, which is as good
+    as 1. With autocast the iterations are in bf16, as in Jordan et al. 2024, otherwise in the input's precision.
 
-def _of(share: float, made: Tensor | None) -> Any:
-    """A share where the update is made, else 0."""
-    return share if made is None else share * made
-
-
-def orthogonal(matrices: Tensor) -> Tensor:
-    """About the nearest matrices with orthonormal rows: [n, R, C], R ≤ C → the same shape.
-
-    Five iterations bring singular values of a hundredth of the norm and more to between 0.6 and 1.25, which
-    serves as well as 1. They are computed in bf16 where autocast is on, as in Jordan et al. 2024, else in the
-    matrices' own precision.
+    Args:
+        matrices: Matrices [n, R, C] with R ≤ C.
     """
-    low = torch.is_autocast_enabled(matrices.device.type)
     x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp_min(1e-7)
-    if low:
-        return _by_product(x.bfloat16()).to(matrices.dtype)
-    return _by_gram(x) if x.shape[2] > _WIDE * x.shape[1] else _by_product(x)
+    if torch.is_autocast_enabled(matrices.device.type):
+        return _iterate(x.bfloat16()).to(matrices.dtype)
+    return _iterate_on_gram(x) if x.shape[2] > _MIN_COLUMN_RATIO * x.shape[1] else _iterate(x)
 
 
-def _by_product(x: Tensor) -> Tensor:
-    """The iterations as they are defined: x ← (a + b·xxᵀ + c·(xxᵀ)²)·x."""
+def _iterate(x: Tensor) -> Tensor:
+    """Iterate X ← (a + b·XXᵀ + c·(XXᵀ)²)·X."""
     for _ in range(_ITERATIONS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
     return x
 
 
-def _by_gram(x: Tensor) -> Tensor:
-    """The same on [R, R] alone: each iteration multiplies x from the left by a polynomial in xxᵀ, and such
-    polynomials commute. Products of x with itself want more than the eight bits of bf16."""
-    gram, whole = x @ x.mT, None
-    for left in range(_ITERATIONS, 0, -1):
-        factor = torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C)
-        factor.diagonal(dim1=1, dim2=2).add_(_A)
-        whole = factor if whole is None else factor @ whole
-        if left > 1:
-            gram = factor @ gram @ factor
-    return x if whole is None else whole @ x
+def _iterate_on_gram(x: Tensor) -> Tensor:
+    """Iterate on XXᵀ only: each iteration multiplies X by a polynomial in XXᵀ, and such polynomials commute.
+
+    This needs more precision than bf16 has.
+    """
+    gram, product = x @ x.mT, None
+    for remaining in range(_ITERATIONS, 0, -1):
+        polynomial = torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C)
+        polynomial.diagonal(dim1=1, dim2=2).add_(_A)
+        product = polynomial if product is None else polynomial @ product
+        if remaining > 1:
+            gram = polynomial @ gram @ polynomial
+    return x if product is None else product @ x

@@ -1,0 +1,127 @@
+"""The throughput of a run, and how many updates a budget of minutes allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bertsmith.training.data_loader import Phase
+from bertsmith.training.run_plan import RunPlan
+from bertsmith.training.settings import TrainSettings
+
+_CHECK_RATIOS = tuple(2**-n for n in range(6, 0, -1)) + tuple(1 - 2**-n for n in range(2, 7))  # of the budget
+_MAX_DRIFT = 0.02  # of the budget, by which a run may be ahead or behind before it is replanned
+_SMOOTHING_UPDATES = 32
+_FORWARD_RATIO = 1 / 3  # of the time of an update with as many tokens
+_BYTES_PER_SECOND = 150e6  # to write, read again for a digest, and synchronize
+
+
+def forward_updates(tokens: int, tokens_per_update: float) -> float:
+    """Return the expected time of forward passes over a number of tokens, in updates."""
+    return _FORWARD_RATIO * tokens / tokens_per_update
+
+
+@dataclass
+class Throughput:
+    """The measured or expected seconds of the parts of a run.
+
+    Attributes:
+        update_seconds: The seconds of an update, by phase.
+        evaluation_seconds: The seconds of an evaluation; None before the first one.
+        evaluation_updates: The expected time of an evaluation in updates of the first phase.
+        final_evaluations: The expected time of the work after the last update in evaluations.
+        checkpoint_seconds: The seconds of a checkpoint.
+        writing_seconds: The seconds to write the model at the end.
+    """
+
+    update_seconds: dict[int, float] = field(default_factory=dict)
+    evaluation_seconds: float | None = None
+    evaluation_updates: float = 0.0
+    final_evaluations: float = 2.0
+    checkpoint_seconds: float = 0.0
+    writing_seconds: float = 0.0
+    _num_observed: dict[int, int] = field(default_factory=dict)
+
+    def observe(self, phase: int, seconds: float) -> None:
+        """Include the time of an update.
+
+        The first one replaces the measurement before the run, and scales the times of phases to come likewise.
+        """
+        count = self._num_observed[phase] = self._num_observed.get(phase, 0) + 1
+        previous = self.update_seconds.get(phase, seconds)
+        if count == 1 and previous > 0:
+            coming = self.update_seconds.keys() - self._num_observed.keys()
+            self.update_seconds |= {
+                other: self.update_seconds[other] * seconds / previous for other in coming
+            }
+        self.update_seconds[phase] = previous + (seconds - previous) / min(count, _SMOOTHING_UPDATES)
+
+    def seconds_of_update(self, phase: int) -> float:
+        """Return the seconds of an update of a phase, or of another phase if it was not measured."""
+        return self.update_seconds.get(phase) or next(iter(self.update_seconds.values()), 0.0)
+
+    def expect_evaluation(self, tokens: int, tokens_per_update: float) -> None:
+        """Expect an evaluation that reads a number of tokens."""
+        self.evaluation_updates = forward_updates(tokens, tokens_per_update)
+
+    def expect_writing(self, num_bytes: int) -> None:
+        """Expect the model to have a size; a checkpoint has three times as much, with two running means."""
+        self.checkpoint_seconds = 3 * num_bytes / _BYTES_PER_SECOND
+        self.writing_seconds = num_bytes / _BYTES_PER_SECOND
+
+    @property
+    def seconds_of_evaluation(self) -> float:
+        """Seconds of an evaluation."""
+        if self.evaluation_seconds is None:
+            return self.evaluation_updates * self.seconds_of_update(0)
+        return self.evaluation_seconds
+
+    @property
+    def closing_seconds(self) -> float:
+        """Seconds after the last update: evaluations, a checkpoint, and the model."""
+        evaluations = self.final_evaluations * self.seconds_of_evaluation
+        return evaluations + self.checkpoint_seconds + self.writing_seconds
+
+
+class TimeBudget:
+    """A budget of minutes, and at most `max_updates` updates: predicts how many updates it allows."""
+
+    def __init__(self, minutes: float, max_updates: int | None, phases: Sequence[Phase]) -> None:
+        self.seconds, self.max_updates = minutes * 60, max_updates
+        self._shares = tuple(phase.share for phase in phases)
+        self._last_check: tuple[float, float] = (0.0, 0.0)  # seconds and progress
+
+    def is_due(self, plan: RunPlan, step: int, seconds: float, throughput: Throughput) -> bool:
+        """Return True if the plan should be corrected after `step` updates in `seconds`."""
+        total = max(self.seconds - throughput.closing_seconds, 1e-9)
+        last_seconds, last_progress = self._last_check
+        progress = plan.progress(step)
+        if seconds >= total or any(last_seconds < ratio * total <= seconds for ratio in _CHECK_RATIOS):
+            return True
+        elapsed_ratio = (seconds - last_seconds) / max(total - last_seconds, 1e-9)
+        return abs(progress - (last_progress + (1 - last_progress) * elapsed_ratio)) > _MAX_DRIFT
+
+    def num_updates(
+        self, step: int, progress: float, seconds: float, throughput: Throughput, settings: TrainSettings
+    ) -> int:
+        """Return how many updates the budget allows in all, at least `step` and at least 1."""
+        self._last_check = (seconds, progress)
+        remaining = self.seconds - throughput.closing_seconds - seconds
+        per_update = self._mean_update_seconds(progress, throughput)
+        per_update += throughput.checkpoint_seconds / settings.save_steps
+        if settings.eval_steps:
+            per_update += throughput.seconds_of_evaluation / settings.eval_steps
+        allowed = max(1, step, step + round(remaining / max(per_update, 1e-9)))
+        return allowed if self.max_updates is None else min(allowed, max(self.max_updates, step))
+
+    def _mean_update_seconds(self, progress: float, throughput: Throughput) -> float:
+        """Return the mean seconds of the remaining updates, over all phases."""
+        last = len(self._shares) - 1
+        if progress >= 1:
+            return throughput.seconds_of_update(last)
+        total, start = 0.0, 0.0
+        for phase, share in enumerate(self._shares):
+            end = 1.0 if phase == last else start + share
+            total += max(0.0, end - max(start, progress)) * throughput.seconds_of_update(phase)
+            start = end
+        return total / (1 - progress)

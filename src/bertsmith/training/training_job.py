@@ -1,0 +1,137 @@
+"""The input and the output of a training run."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bertsmith.errors import MachineError, option
+from bertsmith.training.callbacks import TrainerCallback
+from bertsmith.training.data_loader import Phase
+from bertsmith.training.run_plan import TrainingBudget
+from bertsmith.training.settings import TrainSettings
+from bertsmith.training.time_budget import Throughput
+from bertsmith.training.train_state import TrainState
+from bertsmith.training.train_step import TrainModule
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The result of an evaluation during training.
+
+    Attributes:
+        metrics: Metrics by name.
+        state: What the model needs besides its weights, such as a threshold of its decoder, as JSON. That of the
+            best evaluation is saved in checkpoints.
+    """
+
+    metrics: dict[str, float]
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Evaluation during training.
+
+    Attributes:
+        evaluate: Evaluates the current weights.
+        best_metric: The metric whose maximum decides which weights are best and restored after the run; None: the
+            last weights are used.
+        patience: The number of evaluations in a row without a better score after which the run ends; None: it does
+            not end early.
+        lr_patience: The number after which the learning rate is reduced; None: it is not.
+    """
+
+    evaluate: Callable[[], EvaluationResult]
+    best_metric: str | None = None
+    patience: int | None = None
+    lr_patience: int | None = None
+
+    def run(self, module: TrainModule, step: int) -> EvaluationResult:
+        """Evaluate in evaluation mode.
+
+        Raises:
+            MachineError: A metric is not finite.
+        """
+        module.eval()
+        with torch.inference_mode():
+            result = self.evaluate()
+        module.train()
+        for name, value in result.metrics.items():
+            if not math.isfinite(value):
+                raise MachineError(
+                    "evaluation_not_finite",
+                    f"{name} is {value} in the evaluation after step {step}",
+                    hint="lower train.learning_rate, and continue from the last checkpoint with "
+                    f"{option('resume', True)}",
+                )
+        return result
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """Everything one training run needs, besides the model.
+
+    Attributes:
+        phases: The parts of the run, each with its instances and batch size.
+        settings: The settings `train`.
+        run: The run folder, for log.jsonl, plan.jsonl, and checkpoints.
+        title: The title of the progress bar.
+        fingerprint: The digest of settings and data; a run is not resumed with another one.
+        budget: The length of the run and its number of threads.
+        evaluation: The evaluation during training.
+        throughput: The speed that was measured before the run.
+        callbacks: Further callbacks.
+        unfreeze_steps: For parameters that are frozen at first, the first update that trains them.
+    """
+
+    phases: Sequence[Phase]
+    settings: TrainSettings
+    run: Path
+    title: str
+    fingerprint: str
+    budget: TrainingBudget
+    evaluation: Evaluation | None = None
+    throughput: Throughput = field(default_factory=Throughput)
+    callbacks: Sequence[TrainerCallback] = ()
+    unfreeze_steps: Mapping[nn.Parameter, int] = field(default_factory=dict)
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints."""
+        return self.run / "checkpoints"
+
+
+@dataclass(frozen=True)
+class TrainOutput:
+    """The end of a training run.
+
+    Attributes:
+        state: The final state.
+        num_new_updates: The updates that this command made.
+        threads: The number of threads per process in the last update.
+        processes: The number of processes in the last update.
+        saving_seconds: The time of this command's checkpoints.
+        early_stop: The reason if the run ended before its budget.
+        cut_schedule: A sentence if a time budget ended the run with a high learning rate.
+    """
+
+    state: TrainState
+    num_new_updates: int
+    threads: int
+    processes: int
+    saving_seconds: float
+    early_stop: str | None
+    cut_schedule: str | None
+
+
+def fingerprint(*parts: str) -> str:
+    """Return a digest of settings and data, which must be the same when a run is resumed."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
