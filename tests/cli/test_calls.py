@@ -57,9 +57,9 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
     recipe.write_text("preset: bert-tiny-uncased\ntrain:\n  epochs: 1\n")
 
     tokenizer, shards, bert, moods = (tmp_path / name for name in ("tokenizer", "shards", "bert", "moods"))
-    call("tokenizer", "train", tmp_path / "corpus.txt", "--out", tokenizer, "--vocab-size", 70)
+    call("tokenizer", "train", tmp_path / "corpus.txt", "--output-dir", tokenizer, "--vocab-size", 70)
     has(
-        call("data", "prepare", tmp_path / "corpus.txt", "--tokenizer", tokenizer, "--out", shards),
+        call("data", "prepare", tmp_path / "corpus.txt", "--tokenizer", tokenizer, "--output-dir", shards),
         "documents",
     )
     pretrain = [
@@ -72,11 +72,19 @@ def test_the_whole_way(capsys: pytest.CaptureFixture[str], tmp_path: Path, as_js
         "--data",
         shards,
     ]
-    pretrain += ["--out", bert, *TINY, "--set", "train.max_steps=5"]
+    pretrain += ["--output-dir", bert, *TINY, "--set", "train.max_steps=5"]
     report = call(*pretrain)
     call(*pretrain, "--resume")
     finetune = ["finetune", "classify", "--model", bert, "--train", tmp_path / "train.csv", "--validation"]
-    finetune += [tmp_path / "dev.csv", "--out", moods, "--text-column", "text", "--label-column", "label"]
+    finetune += [
+        tmp_path / "dev.csv",
+        "--output-dir",
+        moods,
+        "--text-column",
+        "text",
+        "--label-column",
+        "label",
+    ]
     tuned = call(*finetune, "--delimiter", ",", "--set", "train.max_steps=4", *ONE)
     scores = call("evaluate", moods, "--data", tmp_path / "dev.csv")
     has(scores, "accuracy", "macro_f1")
@@ -123,7 +131,7 @@ def test_one_file_is_split_stratified_and_both_parts_are_written(
         out = tmp_path / f"moods-{number}"
         report = one_json(
             capsys, "finetune", "classify", "--model", tmp_path / "bert", "--train", file,
-            "--validation-split", "0.2", "--seed", 42, "--sample", 45, "--label-names", names, "--out", out,
+            "--validation-split", "0.2", "--seed", 42, "--sample", 45, "--label-names", names, "--output-dir", out,
             "--set", "train.max_steps=2", *ONE,
         )  # fmt: skip
         assert report["labels"] == ["joy", "fear", "anger"]
@@ -197,11 +205,13 @@ def test_pretraining_without_next_sentence_prints_its_own_figures(
     shards = tiny_run.make_shards(tmp_path).folder
     settings = [*TINY, "--set", f"data.sentence_task={task}", "--set", "train.max_steps=2"]
     command = ("pretrain", "--preset", "bert-tiny-uncased", "--data", shards, *settings)
-    out, _ = run(capsys, *command, "--out", tmp_path / "bert")
+    out, _ = run(capsys, *command, "--output-dir", tmp_path / "bert")
     assert ("SOP accuracy" in out) == (task == "sop")
     assert "NSP" not in out
     assert "no padding" in out
-    found = one_json(capsys, *command, "--out", tmp_path / "bert", "--resume")  # the same words name the run
+    found = one_json(
+        capsys, *command, "--output-dir", tmp_path / "bert", "--resume"
+    )  # the same words name the run
     assert found["batches"]["padding"] == 0
 
 

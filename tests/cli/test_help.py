@@ -178,16 +178,16 @@ def test_a_mistyped_word_is_answered_by_what_was_meant(
         ["tokenizer", "qwertz"],
         ["finetune", "qwertz"],
         ["pretrain", "--qwertz"],
-        ["pretrain", "--out", "x"],
+        ["pretrain", "--output-dir", "x"],
         ["pretrain", "--data"],
-        ["pretrain", "--data", "x", "--out", "y", "--minutes", "abc"],
-        ["pretrain", "--data", "x", "--out", "y", "--batch-size", "0"],
-        ["pretrain", "--data", "x", "--out", "y", "--seed", "1.5"],
-        ["tokenizer", "train", "x", "--out", "y", "--kind", "bpe"],
+        ["pretrain", "--data", "x", "--output-dir", "y", "--minutes", "abc"],
+        ["pretrain", "--data", "x", "--output-dir", "y", "--batch-size", "0"],
+        ["pretrain", "--data", "x", "--output-dir", "y", "--seed", "1.5"],
+        ["tokenizer", "train", "x", "--output-dir", "y", "--kind", "bpe"],
         ["fill-mask", "bert"],
         ["fill-mask", "bert", "Paris", "is", "[MASK]"],
-        ["data", "prepare", "x", "--tokenizer", "t", "--out", "o", "--max-ram", "much"],
-        ["data", "prepare", "x", "--tokenizer", "t", "--out", "o", "--address", "a"],
+        ["data", "prepare", "x", "--tokenizer", "t", "--output-dir", "o", "--max-ram", "much"],
+        ["data", "prepare", "x", "--tokenizer", "t", "--output-dir", "o", "--address", "a"],
     ],
     ids=" ".join,
 )
@@ -237,7 +237,7 @@ def test_what_is_given_twice_is_refused(
     words: list[str],
     both: tuple[str, str],
 ) -> None:
-    code, _, told = run(capsys, monkeypatch, "pretrain", "--data", "x", "--out", "y", *words)
+    code, _, told = run(capsys, monkeypatch, "pretrain", "--data", "x", "--output-dir", "y", *words)
     assert code == 2
     assert f"error: {both[0]} and {both[1]} exclude each other" in told
 

@@ -17,7 +17,9 @@ from bertsmith.formatting import pluralize
 @click.option(
     "--data", metavar="DIR", help="Token shards, from `bertsmith data prepare` [the recipe's `data`]."
 )
-@click.option("--out", required=True, metavar="DIR", help="The folder for all runs and their report.")
+@click.option(
+    "--output-dir", "out", required=True, metavar="DIR", help="The folder for all runs and their report."
+)
 @click.option(
     "--tasks",
     metavar="FILE",
@@ -60,7 +62,7 @@ def ablate(
 
     \b
     Example:
-      bertsmith ablate recipes/ablations/formats.yaml --data shards --tasks tasks.yaml --out formats
+      bertsmith ablate recipes/ablations/formats.yaml --data shards --tasks tasks.yaml --output-dir formats
       bertsmith ablate … --pairs blimp.jsonl --seeds 5 --set train.max_steps=2000
       bertsmith ablate … --resume
 
@@ -89,7 +91,7 @@ def ablate(
         resume=resume,
     )
     if as_json:
-        console.print_json({"out": out, **report})
+        console.print_json({"output_dir": out, **report})
         return
     show(report)
     console.print_result(told(report))

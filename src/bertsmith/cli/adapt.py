@@ -27,7 +27,9 @@ from bertsmith.cli.verbs import Verb
 @click.option("--task", required=True, metavar="TASK", help="What it is measured on: a verb of `finetune`.")
 @click.option("--train", required=True, metavar="FILE", help="Labelled examples of the task.")
 @click.option("--validation", required=True, metavar="FILE", help="Those that decide.")
-@click.option("--out", required=True, metavar="DIR", help="The folder for the runs and their report.")
+@click.option(
+    "--output-dir", "out", required=True, metavar="DIR", help="The folder for the runs and their report."
+)
 @click.option(
     "--words",
     type=click.IntRange(0),
@@ -74,9 +76,8 @@ def adapt(
 
     \b
     Example:
-      bertsmith adapt --model bert --corpus notes/ --task tag --train a.conll --validation b.conll --out adapted
-      bertsmith adapt … --minutes 60 --words 500 --seeds 3
-      bertsmith adapt … --resume
+      bertsmith adapt --model bert --corpus notes/ --task tag --train a.conll --validation b.conll --output-dir
+      adapted bertsmith adapt … --minutes 60 --words 500 --seeds 3 bertsmith adapt … --resume
 
     --set is for pre-training, --task-set for fine-tuning. The adapted model is OUT/model; OUT/before-0 and
     OUT/after-0 are ordinary fine-tuning runs. With the same seed both begin with the same head and see the
@@ -100,7 +101,7 @@ def adapt(
         resume=resume,
     )
     if as_json:
-        console.print_json({"out": out, **report})
+        console.print_json({"output_dir": out, **report})
         return
     rows = [
         (str(row["seed"]), *(f"{row[name]:.4f}" for name in ("before", "after")), _apart(row))

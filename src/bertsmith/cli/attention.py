@@ -32,7 +32,10 @@ _COLUMNS = ("layer", "head", "special", "itself", "before", "after", "others", "
     "--head", "heads", type=int, multiple=True, metavar="N", help="Only this head, from 0; may be repeated."
 )
 @click.option(
-    "--out", metavar="FILE", help="Draw the weights into this .png: of one head with its tokens, or of all."
+    "--output",
+    "out",
+    metavar="FILE",
+    help="Draw the weights into this .png: of one head with its tokens, or of all.",
 )
 @DEVICE
 @options.as_json
@@ -51,8 +54,8 @@ def attention(
     \b
     Example:
       bertsmith attention bert "The river sings of rain."
-      bertsmith attention bert "The river sings of rain." --out heads.png
-      bertsmith attention bert "The river sings of rain." --layer 0 --head 2 --out head.png
+      bertsmith attention bert "The river sings of rain." --output heads.png
+      bertsmith attention bert "The river sings of rain." --layer 0 --head 2 --output head.png
 
     The table has a row for each head: where the weights of the text's tokens go on average, to the special tokens,
     to the token itself, to the one before or after it, to all others; and to how many tokens they spread. --json
@@ -65,7 +68,7 @@ def attention(
         raise InputError(
             "not_a_png",
             f"the plot is a PNG, which {out} is not",
-            argument="out",
+            argument="output",
             hint="name a file that ends in .png",
         )
     hardware.configure_process()

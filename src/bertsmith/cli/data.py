@@ -30,7 +30,7 @@ def data() -> None:
     \b
     Example:
       bertsmith data check corpus.txt
-      bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
+      bertsmith data prepare corpus.txt --tokenizer tokenizer --output-dir shards
     """
 
 
@@ -38,7 +38,11 @@ def data() -> None:
 @click.argument("files", nargs=-1, required=True)
 @click.option("--tokenizer", required=True, metavar="DIR", help="A tokenizer's folder.")
 @click.option(
-    "--out", required=True, metavar="DIR", help="The folder of shards to write; must be empty or new."
+    "--output-dir",
+    "out",
+    required=True,
+    metavar="DIR",
+    help="The folder of shards to write; must be empty or new.",
 )
 @reading_options
 @_language
@@ -85,8 +89,8 @@ def data_prepare(files: tuple[str, ...], tokenizer: str, out: str, as_json: bool
 
     \b
     Example:
-      bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
-      bertsmith data prepare crawl/ 'more/*.jsonl.gz' --tokenizer tokenizer --out shards --on-error skip
+      bertsmith data prepare corpus.txt --tokenizer tokenizer --output-dir shards
+      bertsmith data prepare crawl/ 'more/*.jsonl.gz' --tokenizer tokenizer --output-dir shards --on-error skip
 
     FILES: files, folders and globs; plain text (.txt, .md, …), .jsonl, .csv, .tsv or .parquet, each but the last
     also .gz, .zst, .bz2 or .xz. Stopped and started again with the same arguments, it continues.

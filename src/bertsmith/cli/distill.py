@@ -34,7 +34,7 @@ def _settings() -> type[Settings]:
     metavar="DIR|NAME",
     help="With --train: the student as it begins, with the teacher's vocabulary.",
 )
-@click.option("--out", required=True, metavar="RUN", help="The run folder to write.")
+@click.option("--output-dir", "out", required=True, metavar="RUN", help="The run folder to write.")
 @click.option(
     "--layers", type=click.IntRange(1), metavar="N", help="Layers of the student [half of the teacher's]."
 )
@@ -66,11 +66,11 @@ def distill(
 
     \b
     Example:
-      bertsmith distill --teacher bert --data shards --out student --minutes 30
-      bertsmith distill --teacher bert --data shards --out student --layers 2
-      bertsmith distill --teacher bert --data shards --out student --set objective.cosine_weight=0
-      bertsmith distill --teacher moods --model student --train a.csv --validation b.csv --out small-moods
-      bertsmith distill --teacher bert --data shards --out student --resume
+      bertsmith distill --teacher bert --data shards --output-dir student --minutes 30
+      bertsmith distill --teacher bert --data shards --output-dir student --layers 2
+      bertsmith distill --teacher bert --data shards --output-dir student --set objective.cosine_weight=0
+      bertsmith distill --teacher moods --model student --train a.csv --validation b.csv --output-dir small-moods
+      bertsmith distill --teacher bert --data shards --output-dir student --resume
 
     The student is as wide as its teacher, begins with some of its layers and learns three things at once: what
     the teacher expects behind each mask, the masked tokens themselves, and the direction of the teacher's hidden

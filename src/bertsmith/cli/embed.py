@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.argument("texts", nargs=-1)
 @click.option(
-    "--file", metavar="FILE", help="Texts: a .txt with one per line, or a .jsonl, .csv, .tsv or .parquet."
+    "--input",
+    "file",
+    metavar="FILE",
+    help="Texts: a .txt with one per line, or a .jsonl, .csv, .tsv or .parquet.",
 )
-@click.option("--text-column", metavar="NAME", help="The column of --file that holds the texts [text].")
+@click.option("--text-column", metavar="NAME", help="The column of --input that holds the texts [text].")
 @ID_COLUMN
 @click.option("--encoding", metavar="NAME", help="The encoding of a file that is not UTF-8.")
-@click.option("--out", metavar="FILE", help="Write the vectors here: .npy, .parquet or .jsonl.")
+@click.option("--output", "out", metavar="FILE", help="Write the vectors here: .npy, .parquet or .jsonl.")
 @click.option("--index", metavar="DIR", help="Build an index for `bertsmith search` here.")
 @click.option(
     "--approximate", is_flag=True, help="Also build the index's graph for fast, approximate search."
@@ -71,13 +74,13 @@ def embed(
 
     \b
     Example:
-      bertsmith embed similar --file texts.txt --out vectors.npy
-      bertsmith embed similar --file passages.jsonl --text-column passage --index index
+      bertsmith embed similar --input texts.txt --output vectors.npy
+      bertsmith embed similar --input passages.jsonl --text-column passage --index index
       bertsmith search index "who painted the ceiling?"
 
     MODEL is a run of `bertsmith finetune embed`, a folder of sentence-transformers, or any encoder. A vector for
     each text, in order: an empty text has one, too (of the special tokens), but is left out of an index. Without
-    --out and --index, prints one JSON object per text.
+    --output and --index, prints one JSON object per text.
     """
     from bertsmith import console, hardware
     from bertsmith.inference import embed_file
@@ -112,7 +115,7 @@ def embed(
     number = embed_file.write_vectors(embed_file.embedded_rows(rows, embedder), embedder.size, target)
     if as_json:
         console.print_json(
-            {"out": out, "vectors": number, "numbers": embedder.size, **embedder.made._asdict()}
+            {"output": out, "vectors": number, "numbers": embedder.size, **embedder.made._asdict()}
         )
         return
     console.print_note(f"{out}: {pluralize(number, 'vector')} of {embedder.size} numbers")
@@ -134,14 +137,16 @@ def _check_embed(
         raise InputError(
             "no_text",
             "there is no text to embed",
-            hint="give texts, --file FILE, or pipe lines in: … | bertsmith embed MODEL",
+            hint="give texts, --input FILE, or pipe lines in: … | bertsmith embed MODEL",
         )
     if text_column is not None and file is None:
         raise InputError(
-            "option_needs_file", "--text-column is a column of --file", hint="give the file, or leave it out"
+            "option_needs_file", "--text-column is a column of --input", hint="give the file, or leave it out"
         )
     if out and index:
-        raise InputError("exclusive_options", "--out and --index exclude each other", hint="give one of them")
+        raise InputError(
+            "exclusive_options", "--output and --index exclude each other", hint="give one of them"
+        )
     if approximate and index is None:
         raise InputError(
             "option_needs_index", "--approximate is for an index", hint="give --index DIR, or leave it out"

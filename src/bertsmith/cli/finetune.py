@@ -32,7 +32,7 @@ _REPEATS = (
         "--restarts",
         type=click.IntRange(2, 1000),
         metavar="N",
-        help="Train N runs with seeds of their own, from --seed on; --out holds them all.",
+        help="Train N runs with seeds of their own, from --seed on; --output-dir holds them all.",
     ),
     click.option(
         "--folds",
@@ -101,8 +101,8 @@ def finetune() -> None:
 
     \b
     Example:
-      bertsmith finetune classify --model bert --train train.csv --validation dev.csv --out moods
-      bertsmith finetune classify --model bert --train all.csv --validation-split 0.2 --out moods
+      bertsmith finetune classify --model bert --train train.csv --validation dev.csv --output-dir moods
+      bertsmith finetune classify --model bert --train all.csv --validation-split 0.2 --output-dir moods
       bertsmith finetune classify --help
     """
 
@@ -118,8 +118,8 @@ def _command(name: str, kind: Kind) -> click.Command:
 
     \b
     Example:
-      bertsmith finetune {name} --model bert --train {kind.example_file} --validation-split 10% --out run
-      bertsmith finetune {name} --model bert --train {kind.example_file} --folds 5 --out runs
+      bertsmith finetune {name} --model bert --train {kind.example_file} --validation-split 10% --output-dir run
+      bertsmith finetune {name} --model bert --train {kind.example_file} --folds 5 --output-dir runs
     """
     for option in (
         options.as_json,
@@ -142,7 +142,7 @@ def _command(name: str, kind: Kind) -> click.Command:
         ),
         *reversed(_REPEATS),
         *((LABEL_NAMES,) if kind.may_name_labels else ()),
-        click.option("--out", required=True, metavar="RUN", help="The run folder to write."),
+        click.option("--output-dir", "out", required=True, metavar="RUN", help="The run folder to write."),
         click.option(
             "--validation-split",
             type=options.Share(),

@@ -13,7 +13,9 @@ from bertsmith.cli.verbs import Verb
 @click.command(cls=Verb)
 @click.option("--model", required=True, metavar="DIR|NAME", help="A run, a model folder or a published name.")
 @click.option("--data", required=True, metavar="DIR", help="A folder with one of each task: CoLA, SST-2, …")
-@click.option("--out", required=True, metavar="DIR", help="The folder for the runs and their table.")
+@click.option(
+    "--output-dir", "out", required=True, metavar="DIR", help="The folder for the runs and their table."
+)
 @click.option("--tasks", metavar="A,B", help="Only these tasks [those whose files are there].")
 @click.option(
     "--sample", type=click.IntRange(1), metavar="N", help="Use N training examples of each, by files.seed."
@@ -39,9 +41,9 @@ def glue(
 
     \b
     Example:
-      bertsmith finetune glue --model bert --data glue --out runs
-      bertsmith finetune glue --model bert --data glue --out runs --tasks cola,rte --epochs 5
-      bertsmith finetune glue --model bert --data glue --out runs --resume
+      bertsmith finetune glue --model bert --data glue --output-dir runs
+      bertsmith finetune glue --model bert --data glue --output-dir runs --tasks cola,rte --epochs 5
+      bertsmith finetune glue --model bert --data glue --output-dir runs --resume
 
     Each task's folder has train and dev files as they are published (.tsv, .csv or .jsonl, also compressed; of
     MNLI dev_matched and dev_mismatched). Each run is an ordinary one, such as runs/CoLA. Scores are those on dev.
@@ -60,7 +62,7 @@ def glue(
         resume=resume,
     )
     if as_json:
-        console.print_json({"out": out, **report})
+        console.print_json({"output_dir": out, **report})
         return
     rows = [
         (

@@ -26,14 +26,14 @@ def prepare_hint(files: Sequence[str], reading: Reading, tokenizer: str) -> str:
         )
     ]
     words = ["bertsmith", "data", "prepare", *files, "--tokenizer", tokenizer, *chosen]
-    return f"next: {shlex.join(words)} --out DIR"
+    return f"next: {shlex.join(words)} --output-dir DIR"
 
 
 def pretrain_hint(data: str, settings: Mapping[str, str]) -> str:
     """`pretrain` on prepared data with the settings that it needs."""
     assigned = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     words = ["bertsmith", "pretrain", "--data", data, *assigned]
-    return f"next: {shlex.join(words)} --out RUN --minutes 30"
+    return f"next: {shlex.join(words)} --output-dir RUN --minutes 30"
 
 
 def fill_mask_hint(run: str, tokenizer: Tokenizer) -> str:

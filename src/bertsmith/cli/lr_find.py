@@ -29,7 +29,7 @@ def lr_find() -> None:
 
     \b
     Example:
-      bertsmith lr-find classify --model bert --train train.csv --out rates.png
+      bertsmith lr-find classify --model bert --train train.csv --output rates.png
       bertsmith lr-find classify --help
     """
 
@@ -45,7 +45,7 @@ def _command(name: str, kind: Kind) -> click.Command:
 
     \b
     Example:
-      bertsmith lr-find {name} --model bert --train {kind.example_file} --out rates.png
+      bertsmith lr-find {name} --model bert --train {kind.example_file} --output rates.png
 
     The rate rises from --low to --high, a little each update, on batches of --train (Smith 2017). The model
     stays as it is. A rate is suggested only where the loss of every seed falls clearly and then diverges, and
@@ -79,7 +79,7 @@ def _command(name: str, kind: Kind) -> click.Command:
             metavar="N",
             help="How often, each time with a head, an order and dropout of its own [3].",
         ),
-        click.option("--out", metavar="FILE.png", help="A plot of the losses to write."),
+        click.option("--output", "out", metavar="FILE.png", help="A plot of the losses to write."),
         click.option(
             "--train",
             required=True,
@@ -134,7 +134,7 @@ def _find(
         steps=steps,
         low=low,
         high=high,
-        out=out,
+        output=out,
         sample=sample,
         label_names=label_names,
         recipe=recipe,

@@ -90,9 +90,9 @@ def bertsmith(context: click.Context) -> None:
 
     \b
     Example, from text to a model:
-      bertsmith tokenizer train corpus.txt --out tokenizer --vocab-size 8000
-      bertsmith data prepare corpus.txt --tokenizer tokenizer --out shards
-      bertsmith pretrain --data shards --out bert --minutes 30
+      bertsmith tokenizer train corpus.txt --output-dir tokenizer --vocab-size 8000
+      bertsmith data prepare corpus.txt --tokenizer tokenizer --output-dir shards
+      bertsmith pretrain --data shards --output-dir bert --minutes 30
       bertsmith fill-mask bert "Paris is the [MASK] of France."
 
     \b

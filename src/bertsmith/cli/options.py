@@ -36,7 +36,9 @@ changes = click.option(
     callback=parse_changes,
     help="Change a setting; may be repeated.",
 )
-resume = click.option("--resume", is_flag=True, help="Continue from the newest whole checkpoint of --out.")
+resume = click.option(
+    "--resume", is_flag=True, help="Continue from the newest whole checkpoint of --output-dir."
+)
 
 
 class Share(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.4 on

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     from bertsmith.inference.pseudo_likelihood import Scorer
 
-_HOW = "give texts, --file FILE or --pairs FILE, or pipe lines in: … | bertsmith score MODEL"
+_HOW = "give texts, --input FILE or --pairs FILE, or pipe lines in: … | bertsmith score MODEL"
 _OF_PAIRS = ("good_column", "bad_column", "group_columns", "sample", "seed")
 
 
 @click.command(cls=Verb)
 @click.argument("model")
 @click.argument("texts", nargs=-1)
-@click.option("--file", metavar="FILE", help="Texts: a .txt with one per line, or a table.")
-@click.option("--text-column", metavar="NAME", help="The column of --file that holds the texts [text].")
+@click.option("--input", "file", metavar="FILE", help="Texts: a .txt with one per line, or a table.")
+@click.option("--text-column", metavar="NAME", help="The column of --input that holds the texts [text].")
 @click.option("--encoding", metavar="NAME", help="The encoding of a file that is not UTF-8.")
 @click.option(
     "--pairs", metavar="FILE", help="Minimal pairs: a .jsonl, .csv or .tsv with columns good and bad."
@@ -56,7 +56,8 @@ _OF_PAIRS = ("good_column", "bad_column", "group_columns", "sample", "seed")
     "reads from left to right has none.",
 )
 @click.option(
-    "--out",
+    "--output",
+    "out",
     metavar="FILE",
     help="Write a row for each text or pair here: .csv, .jsonl, .json or .txt.",
 )
@@ -81,7 +82,7 @@ def score(
     \b
     Example:
       bertsmith score bert "The river sings." "The river sing."
-      bertsmith score bert --file hypotheses.txt --out scores.csv
+      bertsmith score bert --input hypotheses.txt --output scores.csv
       bertsmith score bert --pairs blimp.jsonl --sample 1000
 
     The score of a text is its pseudo-log-likelihood: the sum over its tokens of log p(token | the others), each
@@ -97,7 +98,7 @@ def score(
     _check_inputs(texts, file, pairs, text_column, of_pairs)
     if encoding is not None and file is None and pairs is None:
         raise InputError(
-            "option_needs_file", "--encoding is of --file or --pairs", hint="give the file, or leave it out"
+            "option_needs_file", "--encoding is of --input or --pairs", hint="give the file, or leave it out"
         )
     form = output.format_of(out, None)
     if out:
@@ -124,7 +125,7 @@ def _check_inputs(
     """InputError where there is nothing to score, or more than one thing, or an option of another one."""
     given = [
         name
-        for name, value in (("texts", texts), ("--file", file), ("--pairs", pairs))
+        for name, value in (("texts", texts), ("--input", file), ("--pairs", pairs))
         if value not in (None, ())
     ]
     if len(given) > 1:
@@ -149,7 +150,7 @@ def _check_inputs(
         )
     if text_column is not None and file is None:
         raise InputError(
-            "option_needs_file", "--text-column is a column of --file", hint="give the file, or leave it out"
+            "option_needs_file", "--text-column is a column of --input", hint="give the file, or leave it out"
         )
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @click.command(cls=Verb)
 @click.argument("index")
 @click.argument("queries", nargs=-1)
-@click.option("--file", metavar="FILE", help="Queries: as `bertsmith embed` reads texts.")
-@click.option("--text-column", metavar="NAME", help="The column of --file that holds the queries [text].")
+@click.option("--input", "file", metavar="FILE", help="Queries: as `bertsmith embed` reads texts.")
+@click.option("--text-column", metavar="NAME", help="The column of --input that holds the queries [text].")
 @ID_COLUMN
 @click.option(
     "--top-k",
@@ -50,9 +50,11 @@ if TYPE_CHECKING:
 )
 @click.option("--rerank-label", metavar="NAME", help="The label of texts that fit [1, yes, same, …].")
 @click.option(
-    "--qrels", metavar="FILE", help="What each query of --file should find, by ids (BEIR, TREC): scores it."
+    "--qrels", metavar="FILE", help="What each query of --input should find, by ids (BEIR, TREC): scores it."
 )
-@click.option("--out", metavar="FILE", help="Write the results here, a JSON object per query: .jsonl.")
+@click.option(
+    "--output", "out", metavar="FILE", help="Write the results here, a JSON object per query: .jsonl."
+)
 @computed
 @options.as_json
 @log_handlers.without_repeats()
@@ -77,15 +79,15 @@ def search(
 
     \b
     Example:
-      bertsmith embed similar --file passages.jsonl --index index
+      bertsmith embed similar --input passages.jsonl --index index
       bertsmith search index "who painted the ceiling?" --top-k 3
-      bertsmith search index --file queries.jsonl --qrels qrels.tsv --out found.jsonl
+      bertsmith search index --input queries.jsonl --qrels qrels.tsv --output found.jsonl
       bertsmith search index "who painted the ceiling?" --rerank fits --rerank-top 50
 
     Scores are cosines, compared exactly; equal ones stay in their order. A file of queries with their passages
-    (.jsonl with query and positives, SQuAD's .json), or one with --qrels, is scored: recall, MRR and nDCG; --out
-    keeps its results. Other queries of a file or of standard input print one JSON object each. With --json all of
-    it is one document.
+    (.jsonl with query and positives, SQuAD's .json), or one with --qrels, is scored: recall, MRR and nDCG;
+    --output keeps its results. Other queries of a file or of standard input print one JSON object each. With
+    --json all of it is one document.
     """
     from bertsmith import console, hardware
     from bertsmith.inference.search_file import Searched, read_search
@@ -128,12 +130,12 @@ def _check(
         raise InputError(
             "no_query",
             "there is no query",
-            hint="give queries, --file FILE, or pipe lines in: … | bertsmith search INDEX",
+            hint="give queries, --input FILE, or pipe lines in: … | bertsmith search INDEX",
         )
     for flag, value in of_file.items():
         if value is not None and file is None:
             raise InputError(
-                "option_needs_file", f"{flag} goes with --file", hint="give --file too, or leave it out"
+                "option_needs_file", f"{flag} goes with --input", hint="give --input too, or leave it out"
             )
     if rerank_label is not None and rerank is None:
         raise InputError(
@@ -189,7 +191,7 @@ def _check_out(out: str) -> None:
         raise InputError(
             "not_jsonl",
             f"results are written as .jsonl, not to {out}",
-            argument="out",
+            argument="output",
             hint="end it with .jsonl",
         )
     refuse_existing(Path(out))
@@ -217,7 +219,7 @@ def _show(searched: Searched, out: str | None, *, as_json: bool, plain: bool) ->
         console.print_json(
             {
                 **({} if scores is None else {"scores": scores}),
-                **({"queries": answers} if out is None else {"out": out}),
+                **({"queries": answers} if out is None else {"output": out}),
             }
         )
     elif scores is not None:

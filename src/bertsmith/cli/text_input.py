@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bertsmith.retrieval.index import TextRow
 
 ID_COLUMN = click.option(
-    "--id-column", metavar="NAME", help="The column of --file with the ids [_id or id, else the line]."
+    "--id-column", metavar="NAME", help="The column of --input with the ids [_id or id, else the line]."
 )
 
 

@@ -19,14 +19,20 @@ def tokenizer() -> None:
 
     \b
     Example:
-      bertsmith tokenizer train corpus.txt --out tokenizer --vocab-size 8000
+      bertsmith tokenizer train corpus.txt --output-dir tokenizer --vocab-size 8000
       bertsmith tokenizer inspect tokenizer --text corpus.txt
     """
 
 
 @tokenizer.command("train")
 @click.argument("files", nargs=-1, required=True)
-@click.option("--out", required=True, metavar="DIR", help="The folder to write, in the Hugging Face layout.")
+@click.option(
+    "--output-dir",
+    "out",
+    required=True,
+    metavar="DIR",
+    help="The folder to write, in the Hugging Face layout.",
+)
 @click.option(
     "--vocab-size",
     type=click.IntRange(10, 10_000_000),
@@ -82,7 +88,7 @@ def tokenizer_train(files: tuple[str, ...], out: str, as_json: bool, **how: Any)
 
     \b
     Example:
-      bertsmith tokenizer train corpus.txt more.jsonl.gz --out tokenizer --vocab-size 8000
+      bertsmith tokenizer train corpus.txt more.jsonl.gz --output-dir tokenizer --vocab-size 8000
 
     FILES: plain text with a blank line between documents, .jsonl, .csv or .parquet with a column "text", folders
     and globs of them; each also compressed. The same files give the same vocabulary, always.
@@ -209,7 +215,7 @@ def tokenizer_inspect(tokenizers: tuple[str, ...], files: tuple[str, ...], as_js
 @click.argument("files", nargs=-1)
 @click.option("--model", metavar="DIR", help="A run or model folder: its vocabulary and its vectors grow.")
 @click.option("--tokenizer", "vocabulary", metavar="DIR", help="A tokenizer alone.")
-@click.option("--out", metavar="DIR", help="The folder to write; must be empty or new.")
+@click.option("--output-dir", "out", metavar="DIR", help="The folder to write; must be empty or new.")
 @click.option("--words", type=click.IntRange(1), metavar="N", help="At most so many words.  [default: 1000]")
 @click.option(
     "--min-frequency",
@@ -256,7 +262,7 @@ def tokenizer_extend(
     \b
     Example:
       bertsmith tokenizer extend articles.txt --model bert --propose-only
-      bertsmith tokenizer extend articles.txt --model bert --out bert-medical --words 500
+      bertsmith tokenizer extend articles.txt --model bert --output-dir bert-medical --words 500
 
     FILES: the domain's text. Words that the vocabulary splits are proposed, those that save most tokens first. New
     words go to its end, so no id changes; a new word's vector is made of its pieces' vectors, and all other
@@ -268,7 +274,7 @@ def tokenizer_extend(
     from bertsmith.pretraining.extend_vocabulary import Choice, extend_tokenizer
 
     if (out is None) != propose_only:
-        raise click.UsageError("give either --out DIR or --propose-only")
+        raise click.UsageError("give either --output-dir DIR or --propose-only")
     asked = {
         name: how.pop(name) for name in ("words", "min_frequency", "min_pieces", "against", "keep_others")
     }

@@ -42,7 +42,7 @@ def _presets() -> list[tuple[str, list[tuple[str, str]]]]:
 )
 @click.option("--tokenizer", metavar="DIR", help="Checked against the data's own tokenizer.")
 @click.option("--data", required=True, metavar="DIR", help="Token shards, from `bertsmith data prepare`.")
-@click.option("--out", required=True, metavar="RUN", help="The run folder to write.")
+@click.option("--output-dir", "out", required=True, metavar="RUN", help="The run folder to write.")
 @click.option(
     "--minutes",
     type=options.FiniteRange(0, min_open=True),
@@ -84,12 +84,12 @@ def pretrain(
 
     \b
     Example:
-      bertsmith pretrain --data shards --out bert --minutes 30
-      bertsmith pretrain --preset bert-small-uncased --data shards --out bert --minutes 600
-      bertsmith pretrain recipe.yaml --data shards --out bert --steps 10000
-      bertsmith pretrain --data shards --out bert --resume
-      bertsmith pretrain --model bert-base-uncased --data shards --out domain-bert --minutes 60
-      torchrun --nproc-per-node 2 -m bertsmith pretrain --data shards --out bert --minutes 60
+      bertsmith pretrain --data shards --output-dir bert --minutes 30
+      bertsmith pretrain --preset bert-small-uncased --data shards --output-dir bert --minutes 600
+      bertsmith pretrain recipe.yaml --data shards --output-dir bert --steps 10000
+      bertsmith pretrain --data shards --output-dir bert --resume
+      bertsmith pretrain --model bert-base-uncased --data shards --output-dir domain-bert --minutes 60
+      torchrun --nproc-per-node 2 -m bertsmith pretrain --data shards --output-dir bert --minutes 60
 
     RECIPE: YAML of the settings below; --set wins over it. Ctrl-C or SIGTERM saves and stops, and leaves a
     model marked as unfinished; --resume continues as if nothing had happened.
@@ -191,7 +191,12 @@ def _held_out_rows(held: dict[str, float]) -> list[tuple[str, str]]:
 
 @click.command(cls=Verb)
 @click.option(
-    "--out", default="quickstart", show_default=True, metavar="DIR", help="Where everything is written."
+    "--output-dir",
+    "out",
+    default="quickstart",
+    show_default=True,
+    metavar="DIR",
+    help="Where everything is written.",
 )
 @click.option(
     "--seed",
@@ -209,7 +214,7 @@ def quickstart(out: str, seed: int, minutes: float | None, as_json: bool) -> Non
     \b
     Example:
       bertsmith quickstart
-      bertsmith quickstart --out /tmp/first --seed 1
+      bertsmith quickstart --output-dir /tmp/first --seed 1
 
     The text is the English documentation that this Python installation carries. It ends with a table of what
     was measured, and with the commands to continue with files of your own.

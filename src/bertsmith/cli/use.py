@@ -116,14 +116,16 @@ def _show_scores(what: str, data: str, scores: Scores) -> None:
 @click.command(cls=task_options.RunCommand)
 @click.argument("run")
 @click.argument("texts", nargs=-1)
-@click.option("--file", metavar="FILE", help="A file as the task reads it; or .txt, one text per line.")
-@click.option("--out", metavar="FILE", help="Write the answers here: .csv, .jsonl, .json or .txt.")
+@click.option(
+    "--input", "file", metavar="FILE", help="A file as the task reads it; or .txt, one text per line."
+)
+@click.option("--output", "out", metavar="FILE", help="Write the answers here: .csv, .jsonl, .json or .txt.")
 @click.option(
     "--format",
     "chosen",
     metavar="FORM",
     help="json: one object per line; csv: the file's rows, each with its answer; table: for reading; or the form "
-    "of the task's field: conll, semeval, squad [json, or what --out ends with].",
+    "of the task's field: conll, semeval, squad [json, or what --output ends with].",
 )
 @options.changes
 @computed
@@ -145,7 +147,7 @@ def predict(
     Example:
       bertsmith predict moods "what a day" "leave me alone"
       bertsmith predict moods "what a day" --format table
-      bertsmith predict moods --file texts.csv --out predictions.csv
+      bertsmith predict moods --input texts.csv --output predictions.csv
       cat texts.txt | bertsmith predict moods > predictions.jsonl
 
     Prints one JSON object per example, in order: its line in the file, the text, the answer with its score, and
@@ -173,7 +175,7 @@ def predict(
         raise InputError(
             "no_text",
             "there is no text to predict",
-            hint="give texts, --file FILE, or pipe lines in: … | bertsmith predict",
+            hint="give texts, --input FILE, or pipe lines in: … | bertsmith predict",
         )
     hardware.configure_process()
     model = load(run, **on)

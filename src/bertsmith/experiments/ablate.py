@@ -56,7 +56,7 @@ _ASKED = "ablation.json"
 
 def ablate(
     recipe: str | Path,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     data: Shards | str | Path | None = None,
     tasks: str | Path | Mapping[str, Any] | None = None,
@@ -73,19 +73,19 @@ def ablate(
     file or a mapping of names to {verb, train, validation, settings}. pairs: minimal pairs to score each model on.
     None of these three: what the recipe names.
     rows: only these and the first. seeds: 0, 1, …: of first weights, data and heads alike. settings: for all
-    pre-training runs, such as {"train.max_steps": 2000}. out: a folder with one of each row and seed. jobs:
+    pre-training runs, such as {"train.max_steps": 2000}. output_dir: a folder with one of each row and seed. jobs:
     models at a time, each in a process of its own with its share of the cores; None: of small models as many as
     there are cores, else one. resume: what is finished stays, what was interrupted continues.
 
     Rows that change the same of pre-training, and differ in fine-tuning, share a model that is pre-trained once.
 
-    Returns the report, also in out/report.json, with plots in out/figures: each figure of each row with mean and
-    deviation, its difference from the first row's, paired by seed, with the p of a paired t-test, and of each pair
-    of rows that the paper orders whether that order holds here, is reversed, or cannot be decided (see
+    Returns the report, also in output_dir/report.json, with plots in its figures/: each figure of each row with
+    mean and deviation, its difference from the first row's, paired by seed, with the p of a paired t-test, and of
+    each pair of rows that the paper orders whether that order holds here, is reversed, or cannot be decided (see
     `ablation_report`). All runs compute in one precision, chosen once, unless settings name one, and wait for
     compiled kernels where they compute with them. InputError for what a user can fix, before anything is trained.
     """
-    out, changes = Path(out), PretrainSettings.dotted(settings)
+    out, changes = Path(output_dir), PretrainSettings.dotted(settings)
     chosen = read_recipe(recipe)
     shards = _shards_of(data, chosen, recipe)
     wanted_tasks = (chosen.tasks or {}) if tasks is None else tasks
@@ -350,8 +350,8 @@ def _begin(out: Path, asked: Mapping[str, Any], *, resume: bool) -> dict[str, An
             "file_damaged",
             "the file is damaged",
             location=file,
-            argument="out",
-            hint=f"choose another folder with {option('out')}",
+            argument="output_dir",
+            hint=f"choose another folder with {option('output_dir')}",
         ) from None
     now, wanted = json.loads(json.dumps(_of_models(asked))), asked["recipe"]["rows"]
     changed = [row for row in rows if row in wanted and rows[row] != wanted[row]]
@@ -362,7 +362,7 @@ def _begin(out: Path, asked: Mapping[str, Any], *, resume: bool) -> dict[str, An
             "ablation_differs",
             f"the models in this folder were started with {what}",
             location=out,
-            hint=f"resume with the same arguments, or choose another folder with {option('out')}",
+            hint=f"resume with the same arguments, or choose another folder with {option('output_dir')}",
         )
     return before
 

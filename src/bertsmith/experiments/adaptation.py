@@ -46,7 +46,7 @@ _BEFORE, _AFTER = "before", "after"
 def adapt(
     model: str | Path,
     corpus: Sources,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     task: str,
     train: str | Path,
@@ -61,17 +61,16 @@ def adapt(
     """Pre-train a model further on files of text, fine-tune it before and after, and compare.
 
     model: a run, a model folder or a published name, with a masked-LM head. corpus: as in `prepare`. task, train,
-    validation: as in `finetune`. words: number of words of the corpus to add to the vocabulary. seeds: how
-    often each of both is fine-tuned, with seeds 0, 1, …; minutes: that pre-training may take. settings,
-    task_settings: for `pretrain` and for `finetune`.
-    out: the folder for all of it: model/ is the adapted model's run, before-0/ and after-0/ those of the task.
-    resume: what is finished stays, what was interrupted continues.
+    validation: as in `finetune`. words: number of words of the corpus to add to the vocabulary. seeds: how often
+    each of both is fine-tuned, with seeds 0, 1, …; minutes: that pre-training may take. settings, task_settings:
+    for `pretrain` and for `finetune`. output_dir: the folder for all of it: model/ is the adapted model's run,
+    before-0/ and after-0/ those of the task. resume: what is finished stays, what was interrupted continues.
 
-    Returns the report, also in out/report.json: the validation score before and after for each seed, its
+    Returns the report, also in output_dir/report.json: the validation score before and after for each seed, its
     gain, and each pair's comparison (`compare`: paired bootstrap and randomization).
     InputError for what a user can fix.
     """
-    out, changes = Path(out), PretrainSettings.dotted(settings)
+    out, changes = Path(output_dir), PretrainSettings.dotted(settings)
     task_changes = settings_type(task_type(task)).dotted(task_settings)
     if seeds < 1:
         raise InputError(
@@ -141,8 +140,8 @@ def _begin(out: Path, asked: dict[str, Any], *, resume: bool) -> None:
             "file_damaged",
             "the file is damaged",
             location=file,
-            argument="out",
-            hint=f"choose another folder with {option('out')}",
+            argument="output_dir",
+            hint=f"choose another folder with {option('output_dir')}",
         ) from None
     for name in dict.fromkeys(name for step in made for name in _STEPS[step]):
         if before.get(name) != json.loads(json.dumps(asked[name])):
@@ -151,7 +150,7 @@ def _begin(out: Path, asked: dict[str, Any], *, resume: bool) -> None:
                 f"this run was started with {option(name, before.get(name))}, not {asked[name]}",
                 location=out,
                 argument=name,
-                hint=f"resume with the same arguments, or choose another folder with {option('out')}",
+                hint=f"resume with the same arguments, or choose another folder with {option('output_dir')}",
             )
 
 

@@ -33,7 +33,7 @@ _STUDENTS = {"bert": "distilbert"}  # of which family a teacher's student is, wh
 
 def distill(
     data: Shards | str | Path,
-    out: str | Path,
+    output_dir: str | Path,
     teacher: str | Path | Model,
     *,
     layers: int | None = None,
@@ -62,7 +62,7 @@ def distill(
         changes = resolve(settings_type("distil"), settings, keywords, distill)
         return pretrain(
             shards,
-            out,
+            output_dir,
             preset=preset,
             minutes=minutes,
             settings={**own, **changes},
@@ -75,7 +75,7 @@ def distill(
 def distill_task(
     teacher: str | Path | Model,
     model: str | Path | Model,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     train: Any,
     validation: Any,
@@ -99,7 +99,7 @@ def distill_task(
     return finetune(
         task.name,
         model,
-        out,
+        output_dir,
         train=train,
         validation=validation,
         settings={**FinetuneSettings.dotted(own), **changes},

@@ -112,7 +112,7 @@ class _Files:
 
 def finetune_glue(
     model: str | Path | Model,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     data: str | Path,
     tasks: Sequence[str] | None = None,
@@ -122,18 +122,18 @@ def finetune_glue(
     resume: bool = False,
     **keywords: Any,
 ) -> Report:
-    """Fine-tune a model for GLUE's tasks, each an ordinary run in out/TASK (see `finetune`).
+    """Fine-tune a model for GLUE's tasks, each an ordinary run in output_dir/TASK (see `finetune`).
 
     data: a folder with one of each task (CoLA or cola, SST-2 or sst2, …), in it train and dev (for MNLI dev or
     dev_matched, and dev_mismatched where it is there) as .tsv, .csv or .jsonl, also compressed. tasks: only these;
     without it those whose files are there. sample, recipe, settings, keywords: as in `finetune`, for all tasks.
     resume: finished runs stay, an interrupted one continues exactly, the rest follow.
 
-    Returns the report, also in out/report.json: each task with its figures on dev, in points of 100, and their
-    average.
-    InputError for a task without files, or files whose columns are not GLUE's, before anything is trained.
+    Returns the report, also in output_dir/report.json: each task with its figures on dev, in points of 100, and
+    their average. InputError for a task without files, or files whose columns are not GLUE's, before anything is
+    trained.
     """
-    out, folder = Path(out), Path(data)
+    out, folder = Path(output_dir), Path(data)
     chosen = list(_chosen(folder, tasks))
     if not resume:
         atomic.check_output_folder(out, in_place=True)

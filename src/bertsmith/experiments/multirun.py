@@ -45,7 +45,7 @@ _FROM_THE_FIRST = (
 def finetune_repeatedly(
     task: str,
     model: str | Path | Model,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     train: Source,
     validation: Source | None = None,
@@ -58,7 +58,7 @@ def finetune_repeatedly(
     overwrite: bool = False,
     **keywords: Any,
 ) -> Report:
-    """Fine-tune a model several times, each an ordinary run in a folder of its own in `out`.
+    """Fine-tune a model several times, each an ordinary run in a folder of its own in `output_dir`.
 
     restarts: with so many seeds, from train.seed on: the data stay as they are, the head's first weights and the
     order vary. folds: so many times on train, each time without another part of it, which validates; classes keep
@@ -69,12 +69,12 @@ def finetune_repeatedly(
     of runs. What the first run found out about precision and kernels holds for all, and so do the hidden states of
     a frozen base, which are computed once.
 
-    Returns the report, which is also in out/report.json: each run with its validation score, the mean, median,
-    best and standard deviation (of a sample: n - 1), the names of degenerate runs; with folds the scores of all
-    held-out answers together, where the task supports it. Raises as `finetune`; a run whose loss is no longer
-    finite is reported, and the others follow.
+    Returns the report, which is also in output_dir/report.json: each run with its validation score, the mean,
+    median, best and standard deviation (of a sample: n - 1), the names of degenerate runs; with folds the scores
+    of all held-out answers together, where the task supports it. Raises as `finetune`; a run whose loss is no
+    longer finite is reported, and the others follow.
     """
-    out, kind = Path(out), task_type(task)
+    out, kind = Path(output_dir), task_type(task)
     own = {
         name: keywords.pop(name) for name in ("validation_split", "sample", "label_names") if name in keywords
     }
@@ -149,8 +149,8 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
             "folder_of_single_run",
             f"this folder contains a single run, not {len(runs)}",
             location=out,
-            argument="out",
-            hint=f"choose another folder with {option('out')}",
+            argument="output_dir",
+            hint=f"choose another folder with {option('output_dir')}",
         )
     if known is None:
         if resume:
@@ -171,9 +171,9 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
             "runs_exist",
             "this folder contains runs already",
             location=out,
-            argument="out",
+            argument="output_dir",
             hint=f"continue them with {option('resume', True)}, replace them with {option('overwrite', True)}, or "
-            f"choose another folder with {option('out')}",
+            f"choose another folder with {option('output_dir')}",
         )
     elif others := [name for name in known if name not in names and holds_run(out / name)]:
         raise InputError(
@@ -181,7 +181,7 @@ def _begin(out: Path, runs: Sequence[Planned], used: Sequence[Any], *, resume: b
             f"this folder contains the run {others[0]}, which is not one of the requested runs ({names[0]}, …)",
             location=out,
             hint=f"continue with the same {option('restarts')}, {option('folds')}, and {option('grid')}, or with "
-            f"more runs, or choose another folder with {option('out')}",
+            f"more runs, or choose another folder with {option('output_dir')}",
         )
     write_whole(out / RUNS_FILE, json.dumps({"runs": names}, indent=2) + "\n")
 
@@ -193,8 +193,8 @@ def _refuse_needed(out: Path, used: Sequence[Any]) -> None:
                 "input_in_out",
                 f"this file is needed and is in the folder that would be replaced, {out}",
                 location=path,
-                argument="out",
-                hint=f"choose another folder with {option('out')}",
+                argument="output_dir",
+                hint=f"choose another folder with {option('output_dir')}",
             )
 
 

@@ -94,7 +94,7 @@ def find_rate(
     steps: int = 100,
     low: float = 1e-7,
     high: float = 1.0,
-    out: str | Path | None = None,
+    output: str | Path | None = None,
     overwrite: bool = False,
     sample: int | None = None,
     label_names: str | Path | Names | None = None,
@@ -107,13 +107,13 @@ def find_rate(
 
     train, sample, label_names, recipe, settings, keywords: as for `finetune`; the updates are those that it would
     make, but for the rate. seeds: how often it is done, with a head, an order of the examples and dropout drawn
-    anew each time, by train.seed and the numbers after it. steps: updates of each. out: a PNG of the curves to
+    anew each time, by train.seed and the numbers after it. steps: updates of each. output: a PNG of the curves to
     write. A rate is suggested only where every curve falls clearly, then diverges, and the seeds agree within half
     a decade on where it is lowest.
 
     Raises InputError for what a user can fix.
     """
-    kind, plot = task_type(task), None if out is None else Path(out)
+    kind, plot = task_type(task), None if output is None else Path(output)
     if plot is not None and not overwrite:
         refuse_existing(plot)
     _check(seeds, steps, low, high)

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 def finetune(
     task: str,
     model: str | Path | Model,
-    out: str | Path,
+    output_dir: str | Path,
     *,
     train: Source,
     validation: Source | None = None,
@@ -61,20 +61,19 @@ def finetune(
     """Fine-tune a model for a task, and keep the weights of the best epoch.
 
     task: a name in `bertsmith.tasks.registry.TASKS`. train, validation: files as the task reads them, or data in
-    memory with the same columns: a table (pandas, polars, pyarrow), a dataset, a dict of columns, a list of dicts,
-    or of tuples such as (text, label). Without it, `validation_split` of train is held out, each label in its
-    proportion and equal texts on one side, and both parts are written into out/split. sample: use that many
-    examples of train. Sample and split depend on files.seed; train.seed draws the head and the order. label_names:
-    names for labels that are numbers, in their order, or the name of each code, or a file of either. settings and
-    keywords: as in `pretrain` (epochs=3, text_column="title"); `bertsmith finetune TASK --help` lists them.
-    states: with frozen=True a folder for the hidden states, where further runs on the same data find them;
-    without it they are in `out` until the run has finished. resume, overwrite: as in `pretrain`; what was in
-    memory must be given again, and is compared.
-    Returns the finished model, with its report.
+    memory with the same columns: a table (pandas, polars, pyarrow), a dataset, a dict of columns, a list of
+    dicts, or of tuples such as (text, label). Without it, `validation_split` of train is held out, each label in
+    its proportion and equal texts on one side, and both parts are written into output_dir/split. sample: use that
+    many examples of train. Sample and split depend on files.seed; train.seed draws the head and the order.
+    label_names: names for labels that are numbers, in their order, or the name of each code, or a file of either.
+    settings and keywords: as in `pretrain` (epochs=3, text_column="title"); `bertsmith finetune TASK --help`
+    lists them. states: with frozen=True a folder for the hidden states, where further runs on the same data find
+    them; without it they are in `output_dir` until the run has finished. resume, overwrite: as in `pretrain`;
+    what was in memory must be given again, and is compared. Returns the finished model, with its report.
 
     Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
     """
-    out, kind, begun = Path(out), task_type(task), hardware.clock()
+    out, kind, begun = Path(output_dir), task_type(task), hardware.clock()
     base = model if isinstance(model, Model) else load(model)
     changes = resolve(settings_type(kind), settings, keywords, finetune, hidden=OWN_ARGUMENTS)
     resuming = goes_on(out, resume=resume, overwrite=overwrite)

@@ -92,7 +92,7 @@ logger = logging.getLogger(__name__)
 
 
 def quickstart(
-    out: str | Path,
+    output_dir: str | Path,
     *,
     seed: int = 0,
     minutes: float | None = None,
@@ -102,7 +102,7 @@ def quickstart(
     """Train a tokenizer and a BERT on installed documentation, and compare the BERT with baselines on a task.
 
     Args:
-        out: A new or empty folder for corpus.txt, task/*.csv, and all runs.
+        output_dir: A new or empty folder for corpus.txt, task/*.csv, and all runs.
         seed: The seed of all random numbers.
         minutes: The duration of pre-training. The default is 1,800 updates, or as many as fit into five minutes.
         libraries: The libraries whose documentation to read; by default all installed dependencies of bertsmith.
@@ -115,7 +115,7 @@ def quickstart(
         InputError: The folder is not empty, or there is too little documentation.
         Stopped: Ctrl-C was pressed.
     """
-    out = Path(out)
+    out = Path(output_dir)
     atomic.check_output_folder(out, in_place=True)
     budget: dict[str, Any]
     if steps is None and minutes is None:
@@ -171,7 +171,7 @@ def _run(
     pairs = _score_pairs(out, bert, task, seed)
     timer.record("pairs")
     report = {
-        "out": str(out),
+        "output_dir": str(out),
         "seed": seed,
         "seconds": round(sum(timer.seconds.values()), 1),
         "seconds_of": timer.seconds,
@@ -262,7 +262,7 @@ def _report_stop(out: Path) -> Iterator[None]:
     raise Stopped(
         signal_number,
         f"{out}: the quickstart was stopped; its files are incomplete",
-        f"to start again, run rm -r {shlex.quote(str(out))} first, or use another {option('out')}",
+        f"to start again, run rm -r {shlex.quote(str(out))} first, or use another {option('output_dir')}",
     )
 
 
@@ -440,18 +440,18 @@ def _describe_libraries(corpus: dict[str, Any], max_libraries: int = 8) -> str:
 
 def _show_next_commands(report: dict[str, Any]) -> None:
     """Print commands to copy, one per line."""
-    out = Path(report["out"])
+    out = Path(report["output_dir"])
     bert, classifier = shlex.quote(str(out / "bert")), shlex.quote(report["scores"][-1]["run"])
     console.print_result("\nTry the models:")
     console.print_result(f'  bertsmith fill-mask {bert} "Returns the [MASK] of the array."')
     console.print_result(f'  bertsmith predict {classifier} "Returns the rank of a matrix."')
     console.print_result("\nThe same steps with your own files:")
     for command in (
-        "bertsmith tokenizer train *.txt --out tokenizer --vocab-size 16000",
-        "bertsmith data prepare *.txt --tokenizer tokenizer --out shards",
-        "bertsmith pretrain --data shards --out bert --minutes 60",
+        "bertsmith tokenizer train *.txt --output-dir tokenizer --vocab-size 16000",
+        "bertsmith data prepare *.txt --tokenizer tokenizer --output-dir shards",
+        "bertsmith pretrain --data shards --output-dir bert --minutes 60",
         "bertsmith finetune classify --model bert --train train.csv \\",
-        "    --validation dev.csv --out mine",
+        "    --validation dev.csv --output-dir mine",
         "bertsmith evaluate mine --data test.csv",
     ):
         console.print_result(f"  {command}")

@@ -80,7 +80,7 @@ def run_alone(verb: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     def alone(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
         hardware.check_single_process(verb.__name__)
         bound: dict[str, Any] = signature.bind(*args, **kwargs).arguments
-        with exclusive_run(Path(bound["out"]), resume=bound.get("resume", False)):
+        with exclusive_run(Path(bound["output_dir"]), resume=bound.get("resume", False)):
             return verb(*args, **kwargs)
 
     return alone
@@ -121,9 +121,9 @@ def _no_run(out: Path) -> InputError:
             "folder_of_runs",
             f"this folder holds {pluralize(len(names), 'run')} and is not a run itself",
             location=out,
-            argument="out",
+            argument="output_dir",
             hint=f"to continue all of them, repeat {option('restarts')}, {option('folds')}, or {option('grid')} "
-            f"as before; to continue one, use {option('out', _shown(out / names[0]))}",
+            f"as before; to continue one, use {option('output_dir', _shown(out / names[0]))}",
         )
     around = next((above for above in list(out.absolute().parents)[:3] if holds_run(above)), None)
     near, there = [around] if around else _runs_in(out), _runs_in(out.absolute().parent)
@@ -138,7 +138,7 @@ def _no_run(out: Path) -> InputError:
     else:
         hint = new
     return InputError(
-        "run_missing", "this folder holds no run to resume", location=out, argument="out", hint=hint
+        "run_missing", "this folder holds no run to resume", location=out, argument="output_dir", hint=hint
     )
 
 
@@ -184,9 +184,9 @@ def goes_on(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
             "run_exists",
             "this folder already holds a run",
             location=out,
-            argument="out",
-            hint=f"continue the run with {option('resume', True)}, or choose another {option('out')}; in Python, "
-            "overwrite=True replaces it",
+            argument="output_dir",
+            hint=f"continue the run with {option('resume', True)}, or choose another {option('output_dir')}; in "
+            "Python, overwrite=True replaces it",
         )
     if not settings.is_file() or not settings.stat().st_size:
         raise InputError(
@@ -194,7 +194,7 @@ def goes_on(out: Path, *, resume: bool, overwrite: bool = False) -> bool:
             f"the file of settings is {'empty' if settings.exists() else 'missing'}, and {newest or 'the run'} "
             "cannot be continued without it",
             location=settings,
-            hint=f"restore the file from a backup, or start a new run with another {option('out')}",
+            hint=f"restore the file from a backup, or start a new run with another {option('output_dir')}",
         )
     if newest is None:
         logger.warning(
@@ -214,8 +214,8 @@ def start_over(out: Path, *used: Any) -> None:
                 "input_inside_output",
                 f"this is an input of the new run, and it is in {out}, which would be replaced",
                 location=path,
-                argument="out",
-                hint=f"choose another {option('out')}",
+                argument="output_dir",
+                hint=f"choose another {option('output_dir')}",
             )
     atomic.clear_folder(out)
 
@@ -240,7 +240,7 @@ def settings_of_run(kind: type[AnySettings], out: Path, changes: Mapping[str, An
                 f"this run has {name}={before[name]}, and it cannot continue with {name}={value}",
                 location=out,
                 argument=name,
-                hint=f"remove {option(name)}, or start a new run with another {option('out')}",
+                hint=f"remove {option(name)}, or start a new run with another {option('output_dir')}",
             )
         if value != before[name] and name in _HOW_COMPUTED:
             now, was = str(value).lower(), str(before[name]).lower()

@@ -264,7 +264,7 @@ def load_newest(folder: Path, expected: Expected | None = None) -> Checkpoint | 
             f"{faults[0].message}, and no older checkpoint is complete",
             location=faults[0].location,
             hint="restore the folder of checkpoints from a backup, or start a new run without "
-            f"{option('resume', True)} and with another {option('out')}",
+            f"{option('resume', True)} and with another {option('output_dir')}",
         )
     return None
 
@@ -350,7 +350,7 @@ def _check_fit(found: Checkpoint, expected: Expected, path: Path) -> None:
             "this checkpoint was written with other settings or data, or by another version",
             location=path,
             hint="resume with the settings and data of the run (settings.yaml in its folder), or choose another "
-            f"{option('out')}",
+            f"{option('output_dir')}",
         )
     for name, wanted in expected.tensors.items():
         file, tensors = path / f"{name}.safetensors", found.tensors[name]
@@ -419,7 +419,7 @@ def load_weights(folder: Path, step: int | None, sha256: str | None) -> dict[str
             "best_weights_changed",
             "the file of the best weights is missing, or its content has changed",
             location=file,
-            hint=f"restore the file from a backup, or start a new run with another {option('out')}",
+            hint=f"restore the file from a backup, or start a new run with another {option('output_dir')}",
         )
     return load_file(file)
 
