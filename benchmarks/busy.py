@@ -130,7 +130,7 @@ def measure(mode: str, preset_name: str, updates: int, batch: int) -> dict[str, 
         max_steps=updates,
         batch_size=batch,
         precision="fp32",
-        tensorboard=False,
+        report_to="none",
         threads=num_cores() if mode == "spinning" else None,
     )
     hardware.configure_process(settings.threads)

@@ -103,10 +103,10 @@ def task_recipes(name: str, tuning_key: str) -> dict[str, dict[str, Any]]:
         settings: dict[str, Any] = dict(setting.split("=", 1) for setting in spec.settings)
         settings |= {
             "files.sample": MAX_ROWS,
-            "train.epochs": 3,
+            "train.num_train_epochs": 3,
             "train.learning_rate": recorded_learning_rate(name, tuning_key, task),
             "train.precision": "fp32",
-            "train.tensorboard": False,
+            "train.report_to": "none",
         }
         files = {"train": str(data / spec.train), "validation": str(data / spec.dev)}
         recipes[task] = {"verb": spec.verb, **files, "settings": settings}

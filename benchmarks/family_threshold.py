@@ -66,7 +66,7 @@ def pretrain(
 def recipe_settings(size: str, tokens: int) -> dict[str, Any]:
     """Return the recipe for small budgets with a number of tokens as budget."""
     settings = PretrainSettings.dotted(settings_in_minutes(preset(size).model_dump()))
-    return {**settings, "train.max_tokens": tokens, "train.tensorboard": False}
+    return {**settings, "train.max_tokens": tokens, "train.report_to": "none"}
 
 
 def pretrained_folder(tokens: int, seed: int, options: Namespace) -> Path:

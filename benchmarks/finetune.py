@@ -97,7 +97,7 @@ TASKS = {
 for _layers in get_args(
     Layers
 ):  # as in Table 7 of Devlin et al. 2019: a BiLSTM on layers of a frozen encoder
-    _SETTINGS = ("train.frozen=true", f"task.layers={_layers}", "task.head=bilstm")
+    _SETTINGS = ("train.freeze_encoder=true", f"task.layers={_layers}", "task.head=bilstm")
     TASKS[f"features-{_layers}"] = BenchmarkTask("tag", "f1", _SETTINGS, epochs=6, learning_rate=1e-3)
 
 NOTES = """features-*: the encoder is frozen (conll2003). Table 7 of Devlin et al. 2019 (BERT-base, dev F1) has
@@ -172,14 +172,14 @@ def finetune_ours(name: str, seed: int, threads: int) -> dict[str, Any]:
         sample=task.sample,
         settings=[
             *task.settings,
-            f"train.epochs={task.epochs}",
+            f"train.num_train_epochs={task.epochs}",
             f"train.learning_rate={task.learning_rate}",
             f"train.batch_size={task.batch_size}",
             f"train.seed={seed}",
             f"train.threads={threads}",
             f"train.precision={precision()}",
             "train.device=cpu",
-            "train.tensorboard=false",
+            "train.report_to=none",
         ],
         resume=(out / "settings.yaml").exists(),
     )
@@ -251,7 +251,7 @@ class ReferenceFinetuning:
                 loss = self.model(**inputs, **self.labels(part, inputs)).loss * (len(part) / len(items))
             loss.backward()
             total += float(loss.item())
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
         set_learning_rate(self.optimizer, self.step, self.settings)
         self.optimizer.step()
         self.optimizer.zero_grad()

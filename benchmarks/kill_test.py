@@ -37,8 +37,13 @@ Kill = tuple[str, str, int]
 STEPS = 60
 SETTINGS = [
     *tiny_run.SETTINGS,
-    *(f"train.max_steps={STEPS}", "train.checkpoint_every=3", "train.keep_checkpoints=2", "train.workers=2"),
-    *("train.evaluate_every=20", "train.device=cpu"),
+    *(
+        f"train.max_steps={STEPS}",
+        "train.save_steps=3",
+        "train.save_total_limit=2",
+        "train.dataloader_num_workers=2",
+    ),
+    *("train.eval_steps=20", "train.device=cpu"),
 ]
 # The calls that save a checkpoint, and the highest n at which one of them kills the process.
 CALLS = {"write": 50, "state": 30, "fsync": 100, "rename": 30, "prune": 15}

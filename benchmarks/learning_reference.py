@@ -44,13 +44,14 @@ LEARNING_RATES = (1e-4, 5e-4, 1e-3)
 TUNING_FRACTION = 0.1
 OUR_TOKENS = FRACTIONS["ours short"] * COMPARISONS["mini"].tokens  # the reference gets the time of this run
 USUAL = [
-    "train.optimizer=adamw",
-    "train.schedule=linear",
-    "train.warmup=0",
-    "train.betas=[0.9, 0.999]",
-    "train.epsilon=1e-8",
+    "train.optim=adamw",
+    "train.lr_scheduler_type=linear",
+    "train.warmup_steps=0",
+    "train.adam_beta1=0.9",
+    "train.adam_beta2=0.999",
+    "train.adam_epsilon=1e-8",
     "train.weight_decay=0",
-    "train.clip_norm=1.0",
+    "train.max_grad_norm=1.0",
 ]
 
 

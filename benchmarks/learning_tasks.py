@@ -152,11 +152,11 @@ def finetune_score(
         overwrite=True,
         settings=[
             *spec.settings,
-            f"train.epochs={epochs}",
+            f"train.num_train_epochs={epochs}",
             f"train.learning_rate={learning_rate}",
             f"train.seed={seed}",
             f"train.threads={threads}",
-            "train.tensorboard=false",
+            "train.report_to=none",
             *settings,
         ],
     )

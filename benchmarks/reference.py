@@ -120,7 +120,13 @@ def make_adamw(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
         {"params": decayed, "weight_decay": settings.weight_decay},
         {"params": without_decay, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=0.0, betas=settings.betas, eps=settings.epsilon, fused=True)
+    return torch.optim.AdamW(
+        groups,
+        lr=0.0,
+        betas=(settings.adam_beta1, settings.adam_beta2),
+        eps=settings.adam_epsilon,
+        fused=True,
+    )
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, step: int, settings: TrainSettings) -> None:
@@ -135,9 +141,9 @@ def learning_rate_at(step: int, settings: TrainSettings) -> float:
     return learning_rate(
         step,
         peak=settings.learning_rate,
-        warmup=warmup_updates(settings.warmup, updates),
+        warmup_steps=warmup_updates(settings.warmup_steps, updates),
         updates=updates,
-        shape=settings.schedule,
+        shape=settings.lr_scheduler_type,
     )
 
 
@@ -155,7 +161,7 @@ class ReferenceTrainer:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.precision == "bf16"):
             output = self.model(**inputs)
         output.loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
         set_learning_rate(self.optimizer, self.step, self.settings)
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -34,7 +34,7 @@ def main() -> None:
         validation_split=0.2,  # of each class; a title that occurs twice stays on one side
         label_names=options.names,
         sample=options.sample,
-        settings={"files.seed": 42, "train.epochs": options.epochs},
+        settings={"files.seed": 42, "train.num_train_epochs": options.epochs},
         header=False,
         text_column="1",
         label_column="2",

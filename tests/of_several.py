@@ -26,17 +26,17 @@ NO_DROPOUT = tuple(
     f"model.{name}=0"
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 )
-MUON = ("train.optimizer=muon", "train.muon_learning_rate=3e-3")
-STEPS = ("train.max_steps=9", "train.checkpoint_every=4")
-SHARD = "train.shard=true"
+MUON = ("train.optim=muon", "train.muon_learning_rate=3e-3")
+STEPS = ("train.max_steps=9", "train.save_steps=4")
+SHARD = "train.fsdp=true"
 STUDENT = (
     *NO_DROPOUT,
     "data.sequence_length=32",
     "train.max_steps=4",
     "train.batch_size=8",
-    "train.optimizer=adamw",
+    "train.optim=adamw",
     "train.precision=fp32",
-    "train.tensorboard=false",
+    "train.report_to=none",
 )
 FAMILIES = ("roberta-mini", "albert-small", "electra-mini-discriminator")
 
@@ -106,7 +106,13 @@ def main() -> None:
 
     if what == "runs":
         run("plain", *NO_DROPOUT, *STEPS)
-        run("halved", *NO_DROPOUT, "train.max_steps=3", "train.batch_size=8", "train.accumulate=1")
+        run(
+            "halved",
+            *NO_DROPOUT,
+            "train.max_steps=3",
+            "train.batch_size=8",
+            "train.gradient_accumulation_steps=1",
+        )
         run("uneven", *NO_DROPOUT, *STEPS, *MUON, "train.batch_size=7")
         run("straight", *STEPS, *MUON)
         with after(6, lambda: signal.raise_signal(signal.SIGTERM), leader=True):
@@ -116,9 +122,9 @@ def main() -> None:
         told(lambda: run("plain", *NO_DROPOUT, *STEPS))  # there is a run already
     elif what == "sharded":
         with held(out / f"held-{rank_info().rank}"):
-            run("plain", *NO_DROPOUT, *STEPS, SHARD, "train.evaluate_every=2")
+            run("plain", *NO_DROPOUT, *STEPS, SHARD, "train.eval_steps=2")
         bs.distill(shards, out / "student", out / "plain", settings=[*STUDENT, SHARD])
-        run("uneven", *NO_DROPOUT, *STEPS, SHARD, "train.batch_size=7", "train.accumulate=2")
+        run("uneven", *NO_DROPOUT, *STEPS, SHARD, "train.batch_size=7", "train.gradient_accumulation_steps=2")
         run("straight", *STEPS, SHARD)
         with after(6, lambda: signal.raise_signal(signal.SIGTERM), leader=True):
             told(lambda: run("resumed", *STEPS, SHARD))
@@ -128,7 +134,7 @@ def main() -> None:
         for name, *ways in (("turned", "false", "true"), ("turned back", "true", "false")):
             for number, shard in enumerate(ways):  # what leaves the run's numbers alone may change
                 steps = ("train.max_steps=4", "train.max_steps=9")[number]
-                others = (steps, "train.checkpoint_every=4", f"train.shard={shard}")
+                others = (steps, "train.save_steps=4", f"train.fsdp={shard}")
                 run(name, *NO_DROPOUT, *others, resume=number > 0)
         for name in FAMILIES:
             chosen = [*tiny_run.SETTINGS, *NO_DROPOUT, "train.max_steps=3", SHARD]

@@ -135,11 +135,11 @@ STEPS = [
     "train.max_steps=4",
     "train.batch_size=7",
     "train.learning_rate=5e-3",
-    "train.evaluate_every=2",
-    "train.checkpoint_every=1",
+    "train.eval_steps=2",
+    "train.save_steps=1",
     "train.threads=1",
     "train.precision=fp32",
-    "train.tensorboard=false",
+    "train.report_to=none",
 ]
 # Tasks with the setting `head`, without some variants.
 HEADED = [

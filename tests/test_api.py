@@ -35,8 +35,8 @@ SHORT: dict[str, Any] = {
     "max_steps": 3,
     "threads": 1,
     "precision": "fp32",
-    "tensorboard": False,
-    "log_every": 1,
+    "report_to": "none",
+    "logging_steps": 1,
 }
 ROWS = [{"title": text, "label": label} for text, label in tiny_run.examples(24)]
 
@@ -161,10 +161,10 @@ def test_finetuning_on_data_in_memory_equals_finetuning_on_the_file(
     form: str, bert: bs.Model, moods: bs.Model, tmp_path: Path
 ) -> None:
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    settings = {"task": {"text_column": "title"}, "train.max_steps": 3, "train.log_every": 1}
+    settings = {"task": {"text_column": "title"}, "train.max_steps": 3, "train.logging_steps": 1}
     same = bs.finetune(
         "classify", bert, tmp_path / "run", train=FORMS[form](ROWS), validation=FORMS[form](ROWS[:9]),
-        settings=settings, threads=1, precision="fp32", tensorboard=False,
+        settings=settings, threads=1, precision="fp32", report_to="none",
     )  # fmt: skip
     assert same.folder.weights_digest() == moods.folder.weights_digest()
     scores = moods.evaluate(tmp_path / "train.jsonl")
@@ -306,12 +306,14 @@ def test_missing_values_of_pandas(moods: bs.Model) -> None:
 
 
 def test_settings_are_assignments_mappings_or_keywords() -> None:
-    expected = FinetuneSettings().changed(["train.epochs=4", "train.betas=[0.5, 0.6]", "train.seed=3"])
+    expected = FinetuneSettings().changed(
+        ["train.num_train_epochs=4", "train.lr_milestones=[0.5, 0.6]", "train.seed=3"]
+    )
     for settings, keywords in (
-        (["train.epochs=4", "train.betas=[0.5, 0.6]"], {"seed": 3}),
-        ({"train.epochs": 4, "train.betas": (0.5, 0.6)}, {"seed": np.int64(3)}),
-        ({"train": {"epochs": 4, "betas": [0.5, 0.6], "seed": 3}}, {}),
-        ("train.epochs=4", {"betas": (0.5, 0.6), "seed": 3}),
+        (["train.num_train_epochs=4", "train.lr_milestones=[0.5, 0.6]"], {"seed": 3}),
+        ({"train.num_train_epochs": 4, "train.lr_milestones": (0.5, 0.6)}, {"seed": np.int64(3)}),
+        ({"train": {"num_train_epochs": 4, "lr_milestones": [0.5, 0.6], "seed": 3}}, {}),
+        ("train.num_train_epochs=4", {"lr_milestones": (0.5, 0.6), "seed": 3}),
     ):
         assert (
             FinetuneSettings().changed(resolve(FinetuneSettings, settings, keywords, bs.finetune)) == expected
@@ -369,7 +371,7 @@ def test_suggestions_include_arguments_of_the_function(moods: bs.Model) -> None:
         ),
         ({"masking": "whole-word"}, "data.masking is 'whole-word', not .*\ndid you mean 'whole_word'?"),
         ({"sentence_task": "what"}, "data.sentence_task is 'what', not 'nsp', 'sop' or 'none'\n"),
-        ({"tensorboard": "perhaps"}, "train.tensorboard is 'perhaps', not true or false\n"),
+        ({"report_to": "perhaps"}, "train.report_to is 'perhaps', not 'tensorboard' or 'none'\n"),
     ],
 )
 def test_an_invalid_value_is_described(keywords: dict[str, Any], message: str) -> None:

@@ -191,9 +191,9 @@ def test_a_setting_says_where_it_is_declared_whether_it_may_change_on_resume() -
     from bertsmith.pretraining.settings import PretrainSettings
     from bertsmith.tasks.task import task_type
 
-    names = ("workers", "checkpoint_every", "keep_checkpoints", "tensorboard", "threads", "shard")
+    names = ("dataloader_num_workers", "save_steps", "save_total_limit", "report_to", "threads", "fsdp")
     computing = ("kernels", "cuda_graphs", "deterministic")
-    budgets = ("max_steps", "max_tokens", "max_minutes", "epochs")
+    budgets = ("max_steps", "max_tokens", "max_minutes", "num_train_epochs")
     free = {f"train.{name}" for name in (*names, *computing, *budgets)}
     judged = {f"evaluate.pairs{name}" for name in ("", "_encoding", "_sample", "_at_end")}
     assert PretrainSettings.may_change() == free | {"base"} | judged

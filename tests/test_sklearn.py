@@ -200,8 +200,8 @@ def test_invalid_texts_and_labels_are_errors(
 
 def test_invalid_settings_are_errors(base: Path) -> None:
     with pytest.raises(InputError) as caught:
-        BertClassifier(base, epochs=-1).fit(TEXTS, MOODS)
-    assert (caught.value.code, caught.value.argument) == ("invalid_setting", "train.epochs")
+        BertClassifier(base, num_train_epochs=-1).fit(TEXTS, MOODS)
+    assert (caught.value.code, caught.value.argument) == ("invalid_setting", "train.num_train_epochs")
     with pytest.raises(ValueError, match="class_weight names 'x'"):
         estimator(base, class_weight={"x": 2}).fit(TEXTS, MOODS)
 

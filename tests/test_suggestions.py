@@ -29,7 +29,7 @@ def remedy(kind: type[Settings], assignment: str) -> str:
 @pytest.mark.parametrize(
     ("assignment", "meant"),
     [
-        ("epochs=3", "train.epochs"),
+        ("epochs=3", "train.num_train_epochs"),
         ("model.learning_rate=1e-4", "train.learning_rate"),
         ("train.max_step=5", "train.max_steps"),
         ("train.learning-rate=1", "train.learning_rate"),

@@ -1,8 +1,8 @@
 """The base class of settings, YAML recipes, and `--set name=value`.
 
-Settings have groups: the dotted name of a setting is "train.epochs". Python passes values by dotted names, as
-nested mappings, or by keywords; a recipe is a nested YAML mapping; the command line has `--set train.epochs=3`. A
-keyword is the last part of a dotted name; if several groups have a setting of that name, the one of the group
+Settings have groups: the dotted name of a setting is "train.max_steps". Python passes values by dotted names, as
+nested mappings, or by keywords; a recipe is a nested YAML mapping; the command line has `--set train.max_steps=3`.
+A keyword is the last part of a dotted name; if several groups have a setting of that name, the one of the group
 `train` is meant, or else the first.
 
 Every setting is a pydantic `Field` with a type, a default, a range, and a one-line description, and is marked with

@@ -2,7 +2,7 @@
 
     from bertsmith.sklearn import BertClassifier
 
-    classifier = BertClassifier("bert-base-uncased", epochs=3).fit(texts, labels)
+    classifier = BertClassifier("bert-base-uncased", num_train_epochs=3).fit(texts, labels)
     classifier.predict(["what a day"])
 
 `fit` calls `bertsmith.finetune("classify", …)`. A fitted estimator keeps its model in a temporary folder, which is
@@ -42,7 +42,7 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     Args:
         model: The model to start from: a run, a model folder, or a published name.
-        epochs: Passes over the training texts.
+        num_train_epochs: Passes over the training texts.
         batch_size: Texts per batch.
         learning_rate: The peak learning rate, after warm-up.
         max_length: Maximum number of tokens of a text, special tokens included; None: the model's maximum.
@@ -52,8 +52,8 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
             the epoch with the best accuracy on them are kept. None: train on all texts and keep the last weights.
         random_state: The seed of the split, of the head's initialization, and of the order of the texts.
         device: "cpu", "cuda", "cuda:1", …; "auto": a GPU if there is one.
-        settings: Further settings by name, such as {"train.warmup": 0.2}; `bertsmith finetune classify --help`
-            lists them.
+        settings: Further settings by name, such as {"train.warmup_steps": 0.2}; `bertsmith finetune classify
+            --help` lists them.
         verbose: Log information about the run, which a notebook shows; otherwise only errors are logged.
 
     Attributes:
@@ -66,7 +66,7 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         self,
         model: str | Path = "bert-base-uncased",
         *,
-        epochs: float = 3.0,
+        num_train_epochs: float = 3.0,
         batch_size: int = 32,
         learning_rate: float = 5e-5,
         max_length: int | None = None,
@@ -78,7 +78,7 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         verbose: bool = False,
     ) -> None:
         self.model = model
-        self.epochs = epochs
+        self.num_train_epochs = num_train_epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.max_length = max_length
@@ -113,17 +113,17 @@ class BertClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # s
         names = _label_names(classes)
         seed = int(check_random_state(self.random_state).randint(_MAX_SEED))
         settings = {
-            "train.epochs": self.epochs,
+            "train.num_train_epochs": self.num_train_epochs,
             "train.batch_size": self.batch_size,
             "train.learning_rate": self.learning_rate,
             "train.seed": seed,
             "train.device": self.device,
-            "train.tensorboard": False,
+            "train.report_to": "none",
             "files.seed": seed,
             "task.second_column": "second" if "second" in columns else None,
             "task.max_length": self.max_length,
             "task.class_weights": _class_weights(self.class_weight, classes, names),
-            **({} if self.validation_fraction else {"train.evaluate_every": _UNREACHABLE_STEP}),
+            **({} if self.validation_fraction else {"train.eval_steps": _UNREACHABLE_STEP}),
             **(self.settings or {}),
         }
         folder = _make_temporary_folder()

@@ -29,9 +29,9 @@ TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
 TINY_WITHOUT_VALIDATION_SPLIT = [
     word for setting in tiny_run.SETTINGS if "validation_split" not in setting for word in ("--set", setting)
 ]
-FEW = ["--set", "train.max_steps=4", "--set", "train.checkpoint_every=1", "--set", "train.keep_checkpoints=2"]
+FEW = ["--set", "train.max_steps=4", "--set", "train.save_steps=1", "--set", "train.save_total_limit=2"]
 TUNE = ["--set", "train.max_steps=3", "--set", "train.threads=1", "--set", "train.precision=fp32"]
-TUNE += ["--set", "train.tensorboard=false"]
+TUNE += ["--set", "train.report_to=none"]
 
 Result = SimpleNamespace
 Call = Callable[..., Result]
@@ -293,7 +293,7 @@ def test_one_document_only(call: Call, world: Path, tmp_path: Path) -> None:
         ("train.max_steps", ("no '='",)),
         ("train.max_steps=many", ("train.max_steps", "many")),
         ("train.learning_rate=.inf", ("train.learning_rate",)),
-        ("train.betas=[2, 0.9]", ("train.betas",)),
+        ("train.adam_beta1=2", ("train.adam_beta1",)),
         ("data.replacement_probabilities=[1.2, -0.2, 0]", ("data.replacement_probabilities",)),
         ("train.batch_size={", ("not YAML",)),
         ("model=5", ("model",)),
@@ -555,7 +555,7 @@ def test_a_hang_up_saves_as_a_termination_does(world: Path, tmp_path: Path) -> N
     for ignored in (False, True):
         run = tmp_path / f"run-{ignored}"
         arguments = [*pretrain(world, run)]
-        settings = ["--set", "train.max_steps=300", "--set", "train.checkpoint_every=100000"]
+        settings = ["--set", "train.max_steps=300", "--set", "train.save_steps=100000"]
         process = subprocess.Popen(
             [sys.executable, "-m", "bertsmith", *map(str, arguments), *settings],
             stderr=subprocess.PIPE,

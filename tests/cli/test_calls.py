@@ -17,7 +17,7 @@ from bertsmith.settings import Settings
 from bertsmith.tasks.registry import TASKS
 
 TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
-ONE = ["--set", "train.threads=1", "--set", "train.precision=fp32", "--set", "train.tensorboard=false"]
+ONE = ["--set", "train.threads=1", "--set", "train.precision=fp32", "--set", "train.report_to=none"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[str, str]:

@@ -182,7 +182,7 @@ def test_the_short_forms_are_the_settings(capsys: pytest.CaptureFixture[str], tm
         train = read_yaml(out / "settings.yaml")["train"]
         assert {setting: train[setting] for setting in short} == short
         assert train["max_steps"] == (2 if name == "steps" else None)  # the recipe's budget gave way
-        assert train["epochs"] == (1 if name == "steps" else 0.3)
+        assert train["num_train_epochs"] == (1 if name == "steps" else 0.3)
     assert ended(capsys, "pretrain", "--data", str(shards), "--output-dir", str(out), *flags, *rest, "--epochs",
                  "0.3", "--resume")[0] == 0  # fmt: skip
 

@@ -222,7 +222,10 @@ def test_a_wrong_command_line_is_an_error_like_all_others(
         (["--epochs", "3", "--minutes", "4"], ("--epochs", "--minutes")),
         (["--steps", "3", "--minutes", "4"], ("--steps", "--minutes")),
         (["--steps", "3", "--set", "train.max_tokens=4"], ("--steps", "--set train.max_tokens")),
-        (["--minutes", "3", "--set", "train.epochs=4"], ("--minutes", "--set train.epochs")),
+        (
+            ["--minutes", "3", "--set", "train.num_train_epochs=4"],
+            ("--minutes", "--set train.num_train_epochs"),
+        ),
         (["--steps", "3", "--set", "train.max_steps=3"], ("--steps", "--set train.max_steps")),
         (["--seed", "3", "--set", "train.seed=3"], ("--seed", "--set train.seed")),
         (

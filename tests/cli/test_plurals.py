@@ -12,7 +12,7 @@ import tiny_run
 from bertsmith.cli.main import main
 
 TINY = [word for setting in tiny_run.SETTINGS for word in ("--set", setting)]
-TUNE = ["--set", "train.precision=fp32", "--set", "train.tensorboard=false", "--threads", "1"]
+TUNE = ["--set", "train.precision=fp32", "--set", "train.report_to=none", "--threads", "1"]
 # a number that is no count, or a word that is not a noun with an s
 _FINE = {"is", "has", "was", "does", "this", "less", "as", "its", "bytes-per"}
 _WRONG = re.compile(r"(?<![\d.,/:=-])1 ([a-z]+s)\b")

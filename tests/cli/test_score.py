@@ -33,7 +33,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     bert = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=4")
     rows = tiny_run.table(folder / "rows.csv", tiny_run.examples(12))
-    few = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+    few = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
     bs.finetune("classify", bert, folder / "moods", train=rows, validation=rows, settings=few)
     lines = [
         {"good": f"{a} {b} {a}.", "bad": f"{a} {a} {b}.", "phenomenon": "order", "paradigm": f"order of {b}"}

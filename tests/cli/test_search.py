@@ -25,7 +25,7 @@ from bertsmith.inference.search_file import read_qrels
 Call = Callable[..., SimpleNamespace]
 WORDS = tiny_run.WORDS
 TEXTS = [f"{a} {b} {c}" for a, b, c in zip(WORDS, WORDS[3:], WORDS[8:], strict=False)]
-FEW = {"max_steps": 2, "threads": 1, "tensorboard": False}
+FEW = {"max_steps": 2, "threads": 1, "report_to": "none"}
 
 
 class Terminal(io.BytesIO):

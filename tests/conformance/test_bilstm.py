@@ -187,7 +187,7 @@ def test_a_killed_run_resumes_to_the_bit(made: Made, tmp_path: Path) -> None:
 
 
 def test_a_frozen_encoder_stays_and_all_above_it_learns(made: Made, tmp_path: Path) -> None:
-    run = made.again(tmp_path / "run", "train.frozen=true", "train.keep_checkpoints=4")
+    run = made.again(tmp_path / "run", "train.freeze_encoder=true", "train.save_total_limit=4")
     mine, its = run.encoder.state_dict(), made.base.encoder.state_dict()
     assert all(torch.equal(mine[name], its[name]) for name in its)
     first, later = (
@@ -338,7 +338,7 @@ def test_an_odd_width_is_refused(tmp_path: Path) -> None:
 
 def test_a_first_loss_is_that_of_chance(base: bs.Model, tmp_path: Path) -> None:
     """The new layers say nothing at first."""
-    made = tuned(base, tmp_path / "run", [], head="bilstm", max_steps=1, warmup=0, log_every=1)
+    made = tuned(base, tmp_path / "run", [], head="bilstm", max_steps=1, warmup_steps=0, logging_steps=1)
     assert isinstance(made.encoder, Encoder)
     first = json.loads((made.path / "log.jsonl").read_text().splitlines()[0])
     assert first["loss"] == pytest.approx(math.log(3), abs=0.1)

@@ -185,8 +185,13 @@ def test_what_does_not_fit_is_refused(bases: tuple[bs.Model, bs.Model], tmp_path
         (both, right, (), "this one attends to both sides"),
         (left, left, (), "both read in the same direction"),
         (left, small, (), "model.intermediate_size is 32, and 64 in the base"),
-        (left, right, ("train.frozen=true",), "train.frozen treats layers differently"),
-        (left, right, ("train.layer_decay=0.9",), "train.layer_decay treats layers differently"),
+        (left, right, ("train.freeze_encoder=true",), "train.freeze_encoder treats layers differently"),
+        (
+            left,
+            right,
+            ("train.layerwise_lr_decay=0.9",),
+            "train.layerwise_lr_decay treats layers differently",
+        ),
         (left, right, ("task.head=bilstm",), "excludes a BiLSTM"),
     ):
         settings = [f"task.beside={beside.path}", *STEPS, *more]

@@ -79,7 +79,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     return "objective.name=toy"
 
 
-MORE = ("train.max_steps=6", "train.checkpoint_every=2", "objective.imitation=2.5")
+MORE = ("train.max_steps=6", "train.save_steps=2", "objective.imitation=2.5")
 
 
 def test_it_is_trained_saved_and_loaded(toy: str, tmp_path: Path) -> None:

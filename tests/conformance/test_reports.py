@@ -22,11 +22,11 @@ SETTINGS = [
     "train.max_steps=4",
     "train.batch_size=8",
     "train.learning_rate=2e-3",
-    "train.evaluate_every=2",
+    "train.eval_steps=2",
     "train.threads=1",
     "train.precision=fp32",
-    "train.tensorboard=false",
-    "train.log_every=1",
+    "train.report_to=none",
+    "train.logging_steps=1",
 ]
 
 pytestmark = pytest.mark.usefixtures("every_figure")

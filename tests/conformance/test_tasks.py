@@ -153,7 +153,7 @@ def test_it_is_trained_saved_loaded_and_served(
     base: bs.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(TASKS, "toy", Toy)
-    short = ["train.max_steps=4", "train.learning_rate=1e-3", "train.threads=1", "train.tensorboard=false"]
+    short = ["train.max_steps=4", "train.learning_rate=1e-3", "train.threads=1", "train.report_to=none"]
     run = bs.finetune(
         "toy",
         base,
@@ -188,7 +188,7 @@ def test_the_verbs_have_its_options_and_print_its_scores(
     assert "--label-column" not in help_text
     train, dev = lines(tmp_path / "a.jsonl", 12, seed=1), lines(tmp_path / "b.jsonl", 6, seed=2)
     call = ["finetune", "toy", "--model", str(base.path), "--train", str(train), "--validation", str(dev)]
-    few = ["--part-words", "2", "--set", "train.max_steps=1", "--set", "train.tensorboard=false"]
+    few = ["--part-words", "2", "--set", "train.max_steps=1", "--set", "train.report_to=none"]
     made = CliRunner().invoke(bertsmith, [*call, "--output-dir", str(tmp_path / "run"), *few])
     assert made.exit_code == 0, made.output
     assert "close" in made.output

@@ -21,7 +21,7 @@ SETTINGS = [
     "train.learning_rate=5e-3",
     "train.threads=1",
     "train.precision=fp32",
-    "train.tensorboard=false",
+    "train.report_to=none",
 ]
 
 

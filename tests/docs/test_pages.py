@@ -94,7 +94,7 @@ def readers_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{name}.jsonl").write_text(text, encoding="utf-8")
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     moods = {"verb": "classify", "train": "train.csv", "validation": "dev.csv"}
-    moods["settings"] = {"task.text_column": "text", "train.epochs": 1}
+    moods["settings"] = {"task.text_column": "text", "train.num_train_epochs": 1}
     (tmp_path / "tasks.yaml").write_text(json.dumps({"moods": moods}), encoding="utf-8")
     words = ["snowfall", "riverwalk", "underrain"]
     field = [" ".join(draw.choices([*WORDS, *words], k=9)) + ". " + sentence() for _ in range(60)]

@@ -140,7 +140,7 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "train.learning_rate=5e-3",
             "train.threads=1",
             "train.precision=fp32",
-            "train.tensorboard=false",
+            "train.report_to=none",
             *OWN.get(request.param, []),
         ],
     )

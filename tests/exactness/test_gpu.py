@@ -15,14 +15,14 @@ from bertsmith.training import trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
-FEW = ("train.max_steps=9", "train.checkpoint_every=2", "train.evaluate_every=3")
+FEW = ("train.max_steps=9", "train.save_steps=2", "train.eval_steps=3")
 FULL = (*FEW, "train.precision=fp32")
 WAYS = [
     ("train.precision=fp32", "train.kernels=torch"),
     ("train.precision=bf16", "train.kernels=torch"),
     ("train.precision=bf16", "train.kernels=flash"),
     ("train.precision=bf16", "train.kernels=triton"),
-    ("train.precision=bf16", "train.kernels=triton", "train.accumulate=1"),  # CUDA graphs
+    ("train.precision=bf16", "train.kernels=triton", "train.gradient_accumulation_steps=1"),  # CUDA graphs
 ]
 
 
@@ -101,7 +101,7 @@ def test_every_verb_runs_there(tmp_path: Path, precision: str) -> None:
         tmp_path / "run",
         train=tables[0],
         validation=tables[1],
-        settings=["train.max_steps=3", "train.tensorboard=false", f"train.precision={precision}"],
+        settings=["train.max_steps=3", "train.report_to=none", f"train.precision={precision}"],
     )
     there, here = bs.load(run.path).predict(["kaba lode"]), bs.load(run.path, "cpu").predict(["kaba lode"])
     assert there[0]["scores"] == pytest.approx(here[0]["scores"], abs=1e-4)

@@ -108,7 +108,7 @@ def test_two_processes_are_one_with_accumulation_2(
 ) -> None:
     """Half of a batch of 8 each is two batches of 4, as long as no epoch ends between them."""
     out, _ = runs
-    settings = (*NO_DROPOUT, "train.max_steps=3", "train.batch_size=4", "train.accumulate=2")
+    settings = (*NO_DROPOUT, "train.max_steps=3", "train.batch_size=4", "train.gradient_accumulation_steps=2")
     one = tiny_run.run(shards, tmp_path / "accumulated", *settings)
     assert_alike(one.path, out / "halved")
 
@@ -170,9 +170,9 @@ def test_other_families_are_shared_out_too(shards: Shards, tmp_path: Path) -> No
 def test_sharded_over_two_processes_is_one(shards: Shards, sharded: Path, tmp_path: Path) -> None:
     """With evaluations on the way, with batches that are uneven and accumulated, beside a teacher that stays as it
     is, and in other families."""
-    one = tiny_run.run(shards, tmp_path / "plain", *NO_DROPOUT, *STEPS, "train.evaluate_every=2")
+    one = tiny_run.run(shards, tmp_path / "plain", *NO_DROPOUT, *STEPS, "train.eval_steps=2")
     assert_alike(one.path, sharded / "plain")
-    uneven = ("train.batch_size=7", "train.accumulate=2")
+    uneven = ("train.batch_size=7", "train.gradient_accumulation_steps=2")
     one = tiny_run.run(shards, tmp_path / "uneven", *NO_DROPOUT, *STEPS, *uneven)
     assert_alike(one.path, sharded / "uneven")
     one = bs.distill(shards, tmp_path / "student", sharded / "plain", settings=[*of_several.STUDENT])
@@ -202,22 +202,22 @@ def test_sharded_and_resumed_is_straight_to_the_bit(
     more = (*NO_DROPOUT, *STEPS, of_several.SHARD)
     moved = tiny_run.run(shards, sharded / "moved", *more, resume=True)
     assert any("not on 1 thread in each of 2 processes" in line for line in caplog.messages)
-    assert any("train.shard has no effect" in line for line in caplog.messages)
+    assert any("train.fsdp has no effect" in line for line in caplog.messages)
     one = tiny_run.run(shards, sharded / "one", *NO_DROPOUT, *STEPS)
     assert_alike(moved.path, one.path)
 
 
 def test_all_processes_hear_what_is_changed_when_a_run_is_resumed(shards: Shards, sharded: Path) -> None:
     """Whether weights are kept in parts: the file of settings has what the run began with."""
-    tiny_run.run(shards, sharded / "as one", *NO_DROPOUT, "train.max_steps=4", "train.checkpoint_every=4")
+    tiny_run.run(shards, sharded / "as one", *NO_DROPOUT, "train.max_steps=4", "train.save_steps=4")
     one = tiny_run.run(shards, sharded / "as one", *NO_DROPOUT, *STEPS, resume=True)
     for name in ("turned", "turned back"):
         assert_weights_alike(one.path, sharded / name)
 
 
 def test_muon_needs_whole_matrices(shards: Shards, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"Muon needs them whole: set train\.optimizer=adamw"):
-        tiny_run.run(shards, tmp_path / "out", "train.optimizer=muon", of_several.SHARD)
+    with pytest.raises(InputError, match=r"Muon needs whole matrices: set train\.optim=adamw"):
+        tiny_run.run(shards, tmp_path / "out", "train.optim=muon", of_several.SHARD)
     assert not (tmp_path / "out").exists()
 
 

@@ -23,7 +23,7 @@ from bertsmith.training.metric_logger import Recorder
 from run_equality import Killed, assert_same, outcome
 
 STEPS = 8  # two epochs of the tiny corpus
-TWO_EPOCHS = ["train.epochs=2"]
+TWO_EPOCHS = ["train.num_train_epochs=2"]
 TWO_PHASES = [
     "train.max_steps=9",
     "data.sequence_length=16",
@@ -40,7 +40,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Shards:
 @pytest.fixture(scope="module")
 def straight(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run = tmp_path_factory.mktemp("straight") / "run"
-    tiny_run.run(shards, run, *TWO_EPOCHS, "train.workers=0")
+    tiny_run.run(shards, run, *TWO_EPOCHS, "train.dataloader_num_workers=0")
     return outcome(run)
 
 
@@ -79,7 +79,7 @@ def run_until_killed(shards: Shards, run: Path, step: int, *settings: str, saved
 def test_killed_at_a_step_twice_and_resumed_is_straight(
     shards: Shards, straight: dict[str, Any], tmp_path: Path, step: int, workers: int, every: int
 ) -> None:
-    settings = [*TWO_EPOCHS, f"train.workers={workers}", f"train.checkpoint_every={every}"]
+    settings = [*TWO_EPOCHS, f"train.dataloader_num_workers={workers}", f"train.save_steps={every}"]
     run = tmp_path / "run"
     run_until_killed(shards, run, step, *settings, saved=False, resume=False)
     # The second time the same step kills where it was not saved, or one of the next.
@@ -93,7 +93,7 @@ def test_killed_at_a_step_twice_and_resumed_is_straight(
 def test_killed_right_after_a_checkpoint_and_resumed_is_straight(
     shards: Shards, straight: dict[str, Any], tmp_path: Path, step: int
 ) -> None:
-    settings = [*TWO_EPOCHS, "train.workers=1", "train.checkpoint_every=2"]
+    settings = [*TWO_EPOCHS, "train.dataloader_num_workers=1", "train.save_steps=2"]
     run_until_killed(shards, tmp_path / "run", step, *settings, saved=True, resume=False)
     tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
     assert_same(tmp_path / "run", straight)
@@ -102,7 +102,7 @@ def test_killed_right_after_a_checkpoint_and_resumed_is_straight(
 def test_killed_at_every_single_step_in_one_run(
     shards: Shards, straight: dict[str, Any], tmp_path: Path
 ) -> None:
-    settings = [*TWO_EPOCHS, "train.checkpoint_every=1"]
+    settings = [*TWO_EPOCHS, "train.save_steps=1"]
     for step in range(1, STEPS + 1):
         run_until_killed(shards, tmp_path / "run", step, *settings, saved=True, resume=step > 1)
     tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
@@ -116,10 +116,10 @@ def test_a_run_with_muon_is_resumed_as_exactly(
 ) -> None:
     settings = [
         *TWO_EPOCHS,
-        "train.optimizer=muon",
-        "train.schedule=constant_then_down",
+        "train.optim=muon",
+        "train.lr_scheduler_type=warmup_stable_decay",
         f"train.bias_correction={bias_correction}",
-        "train.checkpoint_every=2",
+        "train.save_steps=2",
     ]
     tiny_run.run(shards, tmp_path / "straight", *settings)
     run_until_killed(shards, tmp_path / "run", step, *settings, saved=False, resume=False)
@@ -135,7 +135,7 @@ def test_a_run_with_muon_is_resumed_as_exactly(
 def test_a_run_with_compiled_kernels_is_resumed_as_exactly(
     shards: Shards, straight: dict[str, Any], tmp_path: Path, step: int, threads: int
 ) -> None:
-    settings = [*TWO_EPOCHS, "train.kernels=numba", f"train.threads={threads}", "train.checkpoint_every=2"]
+    settings = [*TWO_EPOCHS, "train.kernels=numba", f"train.threads={threads}", "train.save_steps=2"]
     tiny_run.run(shards, tmp_path / "straight", *settings)
     run_until_killed(shards, tmp_path / "run", step, *settings, saved=False, resume=False)
     tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
@@ -161,7 +161,7 @@ def test_a_run_whose_layers_are_computed_as_a_whole_is_resumed_as_exactly(
     )
     settings = [
         *(*TWO_EPOCHS, "train.kernels=numba", f"train.precision={precision}", "train.batch_size=8"),
-        *("train.threads=2", "train.checkpoint_every=2"),
+        *("train.threads=2", "train.save_steps=2"),
     ]
     tiny_run.run(shards, tmp_path / "straight", *settings)
     assert layers
@@ -174,7 +174,7 @@ def test_a_run_whose_layers_are_computed_as_a_whole_is_resumed_as_exactly(
 def test_any_number_of_workers_makes_the_same_run(
     shards: Shards, straight: dict[str, Any], tmp_path: Path, workers: int
 ) -> None:
-    tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, f"train.workers={workers}")
+    tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, f"train.dataloader_num_workers={workers}")
     assert_same(tmp_path / "run", straight)
 
 
@@ -197,7 +197,7 @@ def straight_phases(shards: Shards, tmp_path_factory: pytest.TempPathFactory) ->
 def test_two_phases_resume_on_either_side_and_between(
     shards: Shards, straight_phases: dict[str, Any], tmp_path: Path, step: int
 ) -> None:
-    settings = [*TWO_PHASES, f"train.workers={2 * (step % 2)}", "train.checkpoint_every=1"]
+    settings = [*TWO_PHASES, f"train.dataloader_num_workers={2 * (step % 2)}", "train.save_steps=1"]
     run_until_killed(shards, tmp_path / "run", step, *settings, saved=True, resume=False)
     tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
     assert_same(tmp_path / "run", straight_phases)
@@ -213,7 +213,7 @@ def test_the_second_phase_is_longer(shards: Shards, tmp_path: Path) -> None:
 
 # Batches of unlike numbers of instances, masks of whole words, masks that come again, the other pair task.
 BUDGET = [
-    "train.epochs=2",
+    "train.num_train_epochs=2",
     "train.batch_tokens=90",
     "data.masking=whole_word",
     "data.sentence_task=sop",
@@ -225,7 +225,7 @@ BUDGET = [
 @pytest.fixture(scope="module")
 def straight_budget(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run = tmp_path_factory.mktemp("budget") / "run"
-    tiny_run.run(shards, run, *BUDGET, "train.workers=0")
+    tiny_run.run(shards, run, *BUDGET, "train.dataloader_num_workers=0")
     return outcome(run)
 
 
@@ -234,7 +234,7 @@ def test_batches_under_a_budget_resume_to_the_bit(
     shards: Shards, straight_budget: dict[str, Any], tmp_path: Path, step: int
 ) -> None:
     assert straight_budget["state"]["step"] == 10
-    settings = [*BUDGET, f"train.workers={2 * (step % 4 == 1)}", "train.checkpoint_every=2"]
+    settings = [*BUDGET, f"train.dataloader_num_workers={2 * (step % 4 == 1)}", "train.save_steps=2"]
     run_until_killed(shards, tmp_path / "run", step, *settings, saved=False, resume=False)
     run_until_killed(shards, tmp_path / "run", step + 1, *settings, saved=True, resume=True)
     tiny_run.run(shards, tmp_path / "run", *settings, resume=True)
@@ -252,7 +252,7 @@ def test_resuming_a_finished_run_changes_nothing(
 def test_evaluations_on_the_way_do_not_touch_the_run(
     shards: Shards, straight: dict[str, Any], tmp_path: Path
 ) -> None:
-    tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.evaluate_every=3")
+    tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.eval_steps=3")
     found = outcome(tmp_path / "run")
     for name in ("weights.safetensors", "optimizer.safetensors", "generator.safetensors"):
         assert found[name] == straight[name]
@@ -263,7 +263,7 @@ def test_evaluations_on_the_way_do_not_touch_the_run(
 
 def test_a_resume_under_other_settings_or_data_is_refused(shards: Shards, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    run_until_killed(shards, run, 3, *TWO_EPOCHS, "train.checkpoint_every=1", saved=True, resume=False)
+    run_until_killed(shards, run, 3, *TWO_EPOCHS, "train.save_steps=1", saved=True, resume=False)
     for other in ("train.seed=1", "train.learning_rate=2e-3", "data.mlm_probability=0.2"):
         with pytest.raises(InputError) as caught:
             tiny_run.run(shards, run, *TWO_EPOCHS, other, resume=True)
@@ -285,7 +285,7 @@ def test_the_same_command_resumes_also_where_the_run_had_choices_of_its_own(
     shards: Shards, tmp_path: Path
 ) -> None:
     """auto precision, free threads and a budget in tokens are settled when the run begins."""
-    command = ["train.max_tokens=900", "train.precision=auto", "train.checkpoint_every=1"]
+    command = ["train.max_tokens=900", "train.precision=auto", "train.save_steps=1"]
     run_until_killed(shards, tmp_path / "run", 2, *command, saved=True, resume=False)
     model = tiny_run.run(shards, tmp_path / "run", *command, "train.threads=none", resume=True)
     assert model.report["steps"] > 2
@@ -302,15 +302,15 @@ def base(shards: Shards, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 FINETUNE = [
-    "train.epochs=3",
+    "train.num_train_epochs=3",
     "train.batch_size=5",
-    "train.accumulate=2",
+    "train.gradient_accumulation_steps=2",
     "train.learning_rate=2e-3",
     "train.threads=1",
     "train.precision=fp32",
-    "train.tensorboard=false",
-    "train.log_every=1",
-    "train.checkpoint_every=2",
+    "train.report_to=none",
+    "train.logging_steps=1",
+    "train.save_steps=2",
 ]
 
 
@@ -348,15 +348,21 @@ def test_fine_tuning_killed_and_resumed_is_straight(
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, step, saved=False)
         with pytest.raises(Killed):
-            tune(base, files, tmp_path / "run", "train.workers=2")
-    model = tune(base, files, tmp_path / "run", "train.workers=0", resume=True)
+            tune(base, files, tmp_path / "run", "train.dataloader_num_workers=2")
+    model = tune(base, files, tmp_path / "run", "train.dataloader_num_workers=0", resume=True)
     assert_same(tmp_path / "run", straight_tuned[0])
     assert model.report["dev"] == straight_tuned[1]
 
 
 def test_fine_tuning_keeps_the_best_epoch(base: Path, files: Path, tmp_path: Path) -> None:
     """A rate that destroys the model after a good start: the kept weights score what the log's best line says."""
-    model = tune(base, files, tmp_path / "run", "train.schedule=constant", "train.learning_rate=0.02")
+    model = tune(
+        base,
+        files,
+        tmp_path / "run",
+        "train.lr_scheduler_type=constant_with_warmup",
+        "train.learning_rate=0.02",
+    )
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     scores = {line["step"]: line["accuracy"] for line in lines if line["kind"] == "evaluation"}
     best = max(scores.values())
@@ -384,7 +390,7 @@ def test_damaged_best_weights_are_noticed_before_the_remaining_training(
     base: Path, files: Path, straight_tuned: tuple[Any, Any], tmp_path: Path, every: int
 ) -> None:
     """The first evaluation is after step 4: a checkpoint of step 2 needs no best weights, and is gone on from."""
-    run, setting = tmp_path / "run", f"train.checkpoint_every={every}"
+    run, setting = tmp_path / "run", f"train.save_steps={every}"
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, 4, saved=True)
         with pytest.raises(Killed):
@@ -414,7 +420,7 @@ def test_damaged_best_weights_are_noticed_before_the_remaining_training(
 def test_a_signal_saves_exits_and_the_resumed_run_is_straight(
     shards: Shards, tmp_path: Path, number: int, code: int
 ) -> None:
-    settings = ["train.max_steps=400", "train.checkpoint_every=100000"]
+    settings = ["train.max_steps=400", "train.save_steps=100000"]
     tiny_run.run(shards, tmp_path / "straight", *settings)
     run = tmp_path / "run"
     command = [sys.executable, "-m", "bertsmith", "pretrain", "--preset", "bert-tiny-uncased"]
@@ -475,7 +481,7 @@ def test_a_signal_just_after_the_moment_of_saving_never_claims_a_checkpoint_that
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer._Running, "_evaluate_when_due", late_signal)
         with pytest.raises(Stopped) as stopped:
-            tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.evaluate_every=3")
+            tiny_run.run(shards, tmp_path / "run", *TWO_EPOCHS, "train.eval_steps=3")
     newest = checkpoint.newest_name(tmp_path / "run" / "checkpoints")
     assert newest is not None
     assert f"after step {newest.removeprefix('step-')} of" in stopped.value.sentence_for("command line")

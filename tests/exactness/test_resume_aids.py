@@ -24,23 +24,35 @@ SETTINGS = [
     "train.max_steps=24",
     "train.batch_size=4",
     "train.learning_rate=2e-3",
-    "train.evaluate_every=2",
-    "train.checkpoint_every=5",
+    "train.eval_steps=2",
+    "train.save_steps=5",
     "train.threads=1",
     "train.precision=fp32",
-    "train.tensorboard=false",
-    "train.log_every=1",
+    "train.report_to=none",
+    "train.logging_steps=1",
 ]
 
 AIDS = {
-    "plateau": ["train.schedule=plateau", "train.drop=0.5", "train.drop_after=1"],
-    "early": ["train.patience=3", "train.schedule=constant"],
-    "early on a plateau": ["train.schedule=plateau", "train.drop_after=2", "train.patience=5"],
-    "one cycle": ["train.schedule=one_cycle", "train.warmup=0.3", "train.freeze_layers=1"],
-    "steps": ["train.schedule=step", "train.drops_at=[0.3, 0.6]", "train.layer_decay=0.7"],
+    "plateau": [
+        "train.lr_scheduler_type=reduce_lr_on_plateau",
+        "train.lr_decay_factor=0.5",
+        "train.lr_patience=1",
+    ],
+    "early": ["train.patience=3", "train.lr_scheduler_type=constant_with_warmup"],
+    "early on a plateau": [
+        "train.lr_scheduler_type=reduce_lr_on_plateau",
+        "train.lr_patience=2",
+        "train.patience=5",
+    ],
+    "one cycle": ["train.lr_scheduler_type=one_cycle", "train.warmup_steps=0.3", "train.freeze_layers=1"],
+    "steps": [
+        "train.lr_scheduler_type=step",
+        "train.lr_milestones=[0.3, 0.6]",
+        "train.layerwise_lr_decay=0.7",
+    ],
     "unfreezing": ["train.unfreeze_every=4"],
     "unfreezing uncorrected": ["train.unfreeze_every=4", "train.bias_correction=false"],
-    "unfreezing by muon": ["train.unfreeze_every=3", "train.optimizer=muon", "train.layer_decay=0.8"],
+    "unfreezing by muon": ["train.unfreeze_every=3", "train.optim=muon", "train.layerwise_lr_decay=0.8"],
     "unfreezing by epochs": ["train.unfreeze_every=epoch", "train.freeze_embeddings=true"],
 }
 

@@ -23,14 +23,14 @@ from task_files import FILES, OWN
 SETTINGS = [
     "train.max_steps=11",
     "train.batch_size=5",
-    "train.accumulate=2",
+    "train.gradient_accumulation_steps=2",
     "train.learning_rate=2e-3",
-    "train.evaluate_every=3",
-    "train.checkpoint_every=4",
+    "train.eval_steps=3",
+    "train.save_steps=4",
     "train.threads=1",
     "train.precision=fp32",
-    "train.tensorboard=false",
-    "train.log_every=1",
+    "train.report_to=none",
+    "train.logging_steps=1",
 ]
 
 

@@ -15,8 +15,8 @@ import tiny_run
 from bertsmith.inference.model import Model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ONE_THREAD = ["train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
-QUICK = {"settings": ONE_THREAD, "learning_rate": 3e-3, "epochs": 8}
+ONE_THREAD = ["train.threads=1", "train.precision=fp32", "train.report_to=none"]
+QUICK = {"settings": ONE_THREAD, "learning_rate": 3e-3, "num_train_epochs": 8}
 PEOPLE = tiny_run.WORDS[:10]
 PLAIN = tiny_run.WORDS[10:]
 

@@ -26,7 +26,7 @@ from bertsmith.experiments.ablation_report import report_of, told
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes" / "ablations").glob("*.yaml"))
 FEW = [one for one in tiny_run.SETTINGS if not one.startswith("model.initializer")]
-AFFORDED = {"train.max_steps": 2, "train.batch_size": 4, "train.accumulate": 2}
+AFFORDED = {"train.max_steps": 2, "train.batch_size": 4, "train.gradient_accumulation_steps": 2}
 RECIPE = """
 title: masks
 source: a paper
@@ -359,7 +359,7 @@ def test_several_models_save_and_stop_when_asked_to(
     settings = [one for one in world["settings"] if "max_steps" not in one]
     world = {
         **world,
-        "settings": [*settings, "train.max_steps=400", "train.checkpoint_every=5"],
+        "settings": [*settings, "train.max_steps=400", "train.save_steps=5"],
         "tasks": None,
     }
     straight = ablate(**{**world, "output_dir": tmp_path / "straight"}, seeds=1)

@@ -27,11 +27,11 @@ SETTINGS = [
     "train.max_steps=4",
     "train.batch_size=6",
     "train.learning_rate=2e-3",
-    "train.checkpoint_every=2",
+    "train.save_steps=2",
     "train.threads=1",
     "train.precision=fp32",
-    "train.tensorboard=false",
-    "train.log_every=1",
+    "train.report_to=none",
+    "train.logging_steps=1",
 ]
 
 
@@ -286,8 +286,8 @@ WRONG: list[tuple[dict[str, Any], Sequence[str], str | None, str | None]] = [
     ({"grid": ["learning_rate"]}, (), "grid_invalid", "grid"),
     ({"grid": ["learning_rate=1e-4,,1"]}, (), "grid_invalid", "grid"),
     ({"grid": ["learning_rate=1e-4,0.0001"]}, (), "grid_value_repeated", "grid"),
-    ({"grid": ["epochs=1", "epochs=2"]}, (), "grid_setting_repeated", "grid"),
-    ({"grid": {"epochs": list(range(1, 1002))}}, (), "number_of_runs_invalid", "grid"),
+    ({"grid": ["num_train_epochs=1", "num_train_epochs=2"]}, (), "grid_setting_repeated", "grid"),
+    ({"grid": {"num_train_epochs": list(range(1, 1002))}}, (), "number_of_runs_invalid", "grid"),
     ({"grid": ["batch_size=2"]}, ["train.batch_size=3"], "setting_in_grid", "train.batch_size"),
 ]  # fmt: skip
 
@@ -311,11 +311,11 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
 
 
 def test_lists_and_names_that_no_folder_has(base: bs.Model, tmp_path: Path) -> None:
-    grid = ["betas=[0.9,0.99],[0.8,0.9]"]
+    grid = ["lr_milestones=[0.5,0.9],[0.4,0.8]"]
     report = repeated(base, tmp_path / "runs", "train.max_steps=1", grid=grid)
     assert [row["settings"] for row in report["runs"]] == [
-        {"train.betas": [0.9, 0.99]},
-        {"train.betas": [0.8, 0.9]},
+        {"train.lr_milestones": [0.5, 0.9]},
+        {"train.lr_milestones": [0.4, 0.8]},
     ]
     assert all((tmp_path / "runs" / row["run"] / "model").is_dir() for row in report["runs"])
 

@@ -214,7 +214,7 @@ def test_a_log_that_finds_no_room_is_one_sentence(tmp_path: Path) -> None:
             self.real.close()
             raise full()
 
-    with Recorder(tmp_path, title="", steps=1, step=0, tensorboard=False) as recorder:
+    with Recorder(tmp_path, title="", steps=1, step=0, report_to="none") as recorder:
         recorder._log = Full(recorder._log)  # type: ignore[assignment]
         with pytest.raises(MachineError) as caught:
             recorder.record(1, "train", {"loss": 1.0})
@@ -342,7 +342,7 @@ def _step(name: str) -> int:
 def test_a_run_falls_back_says_so_and_ends_as_if_nothing_had_happened(
     shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = ["train.epochs=2", "train.checkpoint_every=2", "train.keep_checkpoints=3"]
+    settings = ["train.num_train_epochs=2", "train.save_steps=2", "train.save_total_limit=3"]
     for name in ("straight", "run"):
         tiny_run.run(shards, tmp_path / name, *settings)
     run = tmp_path / "run"
@@ -371,7 +371,7 @@ def test_a_full_disk_in_the_middle_of_a_run(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third checkpoint finds no room: exit 1, nothing half-written; with room again, --resume is straight."""
-    settings = ["train.epochs=2", "train.checkpoint_every=2"]
+    settings = ["train.num_train_epochs=2", "train.save_steps=2"]
     tiny_run.run(shards, tmp_path / "straight", *settings)
     real, calls = checkpoint.save_file, []
 
@@ -567,7 +567,7 @@ def test_an_epsilon_that_makes_weights_nan_leaves_no_checkpoint_of_them(
 ) -> None:
     with pytest.raises(MachineError) as caught:
         tiny_run.run(
-            shards, tmp_path / "run", "train.epsilon=1e-46", "train.checkpoint_every=1", "train.max_steps=8"
+            shards, tmp_path / "run", "train.adam_epsilon=1e-46", "train.save_steps=1", "train.max_steps=8"
         )
     assert caught.value.code == "state_not_finite"
     assert steps(tmp_path / "run" / "checkpoints") == []

@@ -161,10 +161,10 @@ def resigned(
 def targets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Target]:
     world = tmp_path_factory.mktemp("world")
     shards = tiny_run.make_shards(world)
-    few = ["train.max_steps=2", "train.checkpoint_every=1"]
+    few = ["train.max_steps=2", "train.save_steps=1"]
     tiny_run.run(shards, world / "bert", *few)
     rows = tiny_run.table(world / "train.csv", tiny_run.examples(15))
-    quick = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+    quick = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
     finetune("classify", world / "bert", world / "moods", train=rows, validation=rows, settings=quick)
     lines = [json.dumps({"text": text, "label": label}) for text, label in tiny_run.examples(15)]
     (world / "train.jsonl").write_text("\n".join(lines) + "\n")

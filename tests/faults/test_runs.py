@@ -16,7 +16,7 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.run import finetune
 from bertsmith.io import atomic
 
-FEW = ["train.max_steps=4", "train.checkpoint_every=2"]
+FEW = ["train.max_steps=4", "train.save_steps=2"]
 
 
 @pytest.fixture(scope="module")

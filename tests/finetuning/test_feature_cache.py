@@ -140,12 +140,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 MOODS = [{"text": f"{a} {b}", "label": "glad" if a < "n" else "sad"} for a in WORDS for b in WORDS[:3]]
 TAGS = [{"words": [a, b], "tags": ["B-X" if a < "n" else "O", "O"]} for a in WORDS for b in WORDS[:3]]
 HOW: dict[str, Any] = {
-    "settings": ["train.threads=1", "train.precision=fp32", "train.tensorboard=false"],
-    "frozen": True,
+    "settings": ["train.threads=1", "train.precision=fp32", "train.report_to=none"],
+    "freeze_encoder": True,
     "learning_rate": 1e-2,
     "max_steps": 9,
-    "evaluate_every": 3,
-    "checkpoint_every": 2,
+    "eval_steps": 3,
+    "save_steps": 2,
 }
 
 
@@ -181,7 +181,7 @@ def test_it_learns_as_with_all_layers_frozen_and_no_dropout(
 ) -> None:
     off = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
     known = bs.finetune(task, base, tmp_path / "a", train=rows, validation=rows, **HOW, **off)
-    plain = HOW | off | {"frozen": False, "freeze_layers": 4}
+    plain = HOW | off | {"freeze_encoder": False, "freeze_layers": 4}
     whole = bs.finetune(task, base, tmp_path / "b", train=rows, validation=rows, **plain)
     mine, its = known.task.state_dict(), whole.task.state_dict()
     for name in its:
@@ -219,7 +219,7 @@ def test_a_killed_run_goes_on_to_the_bit(
     bs.finetune("tag", base, tmp_path / "parts", train=TAGS, validation=TAGS, resume=True)
     assert not (tmp_path / "parts" / "features").exists()
     monkeypatch.undo()
-    once = HOW | {"max_steps": 1, "evaluate_every": 1}
+    once = HOW | {"max_steps": 1, "eval_steps": 1}
     bs.finetune("tag", base, tmp_path / "other", train=TAGS, validation=TAGS, overwrite=True, **once)
 
 
@@ -234,7 +234,7 @@ def test_runs_on_the_same_data_compute_the_states_once(
         return hidden_states(encoder, packed)
 
     monkeypatch.setattr(Encoder, "hidden_states", counted)
-    few = HOW | {"max_steps": 2, "evaluate_every": 2}
+    few = HOW | {"max_steps": 2, "eval_steps": 2}
     bs.finetune("classify", base, tmp_path / "alone", train=MOODS, validation=MOODS, **few)
     once = len(computed)
     computed.clear()
@@ -258,9 +258,11 @@ def test_runs_on_the_same_data_compute_the_states_once(
 def test_a_task_without_a_head_has_nothing_to_train(base: bs.Model, tmp_path: Path) -> None:
     pairs = [{"text": a, "second": b} for a, b in pairwise(WORDS)]
     with pytest.raises(InputError) as caught:
-        bs.finetune("embed", base, tmp_path / "run", train=pairs, validation=pairs, frozen=True)
+        bs.finetune("embed", base, tmp_path / "run", train=pairs, validation=pairs, freeze_encoder=True)
     assert caught.value.code == "nothing_to_train"
-    assert caught.value.argument == "train.frozen"
+    assert caught.value.argument == "train.freeze_encoder"
     with pytest.raises(InputError) as caught:
-        bs.finetune("tag", base, tmp_path / "run", train=TAGS, validation=TAGS, frozen=True, unfreeze_every=2)
+        bs.finetune(
+            "tag", base, tmp_path / "run", train=TAGS, validation=TAGS, freeze_encoder=True, unfreeze_every=2
+        )
     assert caught.value.code == "frozen_with_layer_settings"

@@ -79,7 +79,7 @@ def test_a_frozen_encoder_is_read_as_a_run_reads_it(
     monkeypatch.setattr(Encoder, "hidden_states", counted)
     monkeypatch.setattr(Encoder, "forward", lambda *_: pytest.fail("the encoder was asked again"))
     file = FILES["tag"][1](tmp_path / "train.jsonl", 0)
-    found = bs.find_rate("tag", base, train=file, seeds=2, steps=12, frozen=True, **FEW)
+    found = bs.find_rate("tag", base, train=file, seeds=2, steps=12, freeze_encoder=True, **FEW)
     assert len(computed) == 1
     assert list(found.losses) == [0, 1]
 
@@ -135,9 +135,9 @@ def assert_equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tenso
     "settings",
     [
         (),
-        ("train.optimizer=muon", "train.muon_learning_rate=1e-4", "train.accumulate=2"),
-        ("train.freeze_layers=1", "train.layer_decay=0.5"),
-        ("train.bias_correction=false", "train.workers=0"),
+        ("train.optim=muon", "train.muon_learning_rate=1e-4", "train.gradient_accumulation_steps=2"),
+        ("train.freeze_layers=1", "train.layerwise_lr_decay=0.5"),
+        ("train.bias_correction=false", "train.dataloader_num_workers=0"),
     ],
     ids=" ".join,
 )

@@ -20,8 +20,8 @@ from bertsmith.finetuning.report import evaluations, log_examples, told_of_learn
 from bertsmith.tasks.scores import Finding, Overview, Scores
 from bertsmith.training.metric_logger import Recorder
 
-SETTINGS = ["train.batch_size=6", "train.threads=1", "train.tensorboard=false", "train.precision=fp32"]
-LEARN = [*SETTINGS, "train.epochs=4", "train.learning_rate=3e-3"]
+SETTINGS = ["train.batch_size=6", "train.threads=1", "train.report_to=none", "train.precision=fp32"]
+LEARN = [*SETTINGS, "train.num_train_epochs=4", "train.learning_rate=3e-3"]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def tuned(base: bs.Model, out: Path, *settings: str, resume: bool = False) -> bs
 
 
 def test_each_evaluation_stands_in_the_report(base: bs.Model, tmp_path: Path) -> None:
-    run = tuned(base, tmp_path / "run", "train.log_every=4")
+    run = tuned(base, tmp_path / "run", "train.logging_steps=4")
     rows = run.report["evaluations"]
     assert [(row["epoch"], row["step"]) for row in rows] == [(1, 6), (2, 12), (3, 18), (4, 24)]
     (kept,) = (row for row in rows if row["best"])
@@ -145,14 +145,14 @@ def test_no_better_than_the_most_frequent_label_is_a_warning(
     assert "only 1 update was made" in said
     assert "train.max_steps=3" in said
     better, worse = Scores({"f1": 0.5}), Scores({"f1": 0.4})
-    epochs = {"epochs": 10.0}
+    epochs = {"num_train_epochs": 10.0}
     assert told_of_learning("f1", better, worse, 500, epochs) == []
     (rival,) = told_of_learning("f1", worse, better, 500, epochs, beside_name="TF-IDF", reads=True)
     assert "no better than TF-IDF" in rival
     assert "nothing useful" not in rival
     (said,) = told_of_learning("f1", worse, worse, 500, epochs, {"joy", "anger"})
     assert "train.learning_rate" in said
-    assert "train.epochs=30" in said
+    assert "train.num_train_epochs=30" in said
     assert "train.max_tokens=3000000" in told_of_learning("f1", worse, worse, 5, {"max_tokens": 1e6})[0]
 
 
@@ -170,7 +170,7 @@ def test_a_dev_of_one_label_gets_a_warning(
     said = any("all dev examples have the answer" in line for line in caplog.messages)
     assert said == (score <= beside)
     one = told_of_learning(
-        "accuracy", Scores({"accuracy": 1.0}), Scores({"accuracy": 1.0}), 9, {"epochs": 3}, {"a"}
+        "accuracy", Scores({"accuracy": 1.0}), Scores({"accuracy": 1.0}), 9, {"num_train_epochs": 3}, {"a"}
     )
     assert len(one) == 1
     assert "'a'" in one[0]

@@ -15,7 +15,7 @@ from bertsmith.errors import InputError
 from bertsmith.finetuning.settings import DropoutSettings
 from bertsmith.models.family import preset
 
-FEW = ["train.max_steps=2", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+FEW = ["train.max_steps=2", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
 
 
 @pytest.fixture(scope="module")
@@ -223,16 +223,25 @@ def test_a_sample_without_a_rare_label_still_knows_it(base: bs.Model, tmp_path: 
 
 def test_an_update_of_more_passes_than_the_run_has_is_refused(base: bs.Model, tmp_path: Path) -> None:
     file = tiny_run.table(tmp_path / "all.csv", tiny_run.examples(40))
-    many = ["train.epochs=1", "train.accumulate=5000", "train.threads=1"]
+    many = ["train.num_train_epochs=1", "train.gradient_accumulation_steps=5000", "train.threads=1"]
     with pytest.raises(InputError) as caught:
         bs.finetune("classify", base, tmp_path / "run", train=file, validation=file, settings=many)
-    assert (caught.value.code, caught.value.argument) == ("update_longer_than_run", "train.accumulate")
+    assert (caught.value.code, caught.value.argument) == (
+        "update_longer_than_run",
+        "train.gradient_accumulation_steps",
+    )
     assert "one update takes 2,500" in caught.value.message
-    assert (caught.value.code, caught.value.argument) == ("update_longer_than_run", "train.accumulate")
+    assert (caught.value.code, caught.value.argument) == (
+        "update_longer_than_run",
+        "train.gradient_accumulation_steps",
+    )
     shards = tiny_run.make_shards(tmp_path)
     with pytest.raises(InputError) as caught:
-        tiny_run.run(shards, tmp_path / "bert", "train.accumulate=5000")
-    assert (caught.value.code, caught.value.argument) == ("update_longer_than_run", "train.accumulate")
+        tiny_run.run(shards, tmp_path / "bert", "train.gradient_accumulation_steps=5000")
+    assert (caught.value.code, caught.value.argument) == (
+        "update_longer_than_run",
+        "train.gradient_accumulation_steps",
+    )
 
 
 @pytest.mark.parametrize(("dropped", "family"), [(0.0, "bert"), (0.1, "bert"), (0.0, "albert")])
@@ -249,7 +258,7 @@ def test_dropout_of_fine_tuning_is_a_tenth_whatever_the_base_had(
         "model.intermediate_size=32",
         "data.sequence_length=32",
         "train.threads=1",
-        "train.tensorboard=false",
+        "train.report_to=none",
     ]
     if family == "albert":
         model = bs.pretrain(shards, folder / "a", preset="albert-base-v2", settings=[*of_albert, *small])

@@ -23,7 +23,7 @@ from bertsmith.tasks.task import Task, task_type
 from bertsmith.training.optim.optimizer import make_optimizer, optimizer_of
 from bertsmith.training.train_step import Trained
 
-FEW = ["train.max_steps=3", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+FEW = ["train.max_steps=3", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
 
 
 def made(
@@ -92,7 +92,7 @@ def test_what_is_frozen_needs_no_gradient_and_has_no_moments(
 def test_each_layers_rate_is_a_multiple_of_the_one_above(optimizer: str, below: str) -> None:
     """Sun et al. 2019: the top layer and the head have the whole rate, and so has what is new below the head."""
     encoder, head = made(own={"head": below})
-    train = settled(encoder, head, layer_decay=0.5, optimizer=optimizer, muon_learning_rate=1e-3)
+    train = settled(encoder, head, layerwise_lr_decay=0.5, optim=optimizer, muon_learning_rate=1e-3)
     names = {p: name for name, p in Trained(encoder, head).named_parameters()}
     assert any("recurrent" in name for name in names.values()) == (below == "bilstm")
     rates: dict[tuple[str, bool], set[float]] = {}
@@ -151,9 +151,9 @@ def test_what_leaves_nothing_to_train_is_refused(settings: dict[str, Any], code:
 
 
 @pytest.mark.parametrize("share", ["all", "attention", "feed_forward"])
-@pytest.mark.parametrize("name", ["freeze_layers", "unfreeze_every", "layer_decay"])
+@pytest.mark.parametrize("name", ["freeze_layers", "unfreeze_every", "layerwise_lr_decay"])
 def test_layers_that_are_one_are_not_set_apart(share: str, name: str) -> None:
-    value = 0.5 if name == "layer_decay" else 2
+    value = 0.5 if name == "layerwise_lr_decay" else 2
     with pytest.raises(InputError) as caught:
         settled(*made(share=share), **{name: value})
     assert caught.value.code == "layers_share_weights"
@@ -219,8 +219,11 @@ def test_a_finished_run_has_the_bases_weights_where_they_were_frozen(
             "train.unfreeze_every=day",
             "setting 'train.unfreeze_every': this is a number of updates, or epoch",
         ),
-        ("train.layer_decay=1.5", "train.layer_decay is 1.5, and should be less than or equal to 1"),
-        ("train.drops_at=[1.5]", "train.drops_at.0 is 1.5, and should be less than 1"),
+        (
+            "train.layerwise_lr_decay=1.5",
+            "train.layerwise_lr_decay is 1.5, and should be less than or equal to 1",
+        ),
+        ("train.lr_milestones=[1.5]", "train.lr_milestones.0 is 1.5, and should be less than 1"),
         ("train.patience=0", "train.patience is 0, and should be greater than or equal to 1"),
     ],
 )
@@ -237,10 +240,13 @@ def test_one_share_needs_no_brackets_and_pre_training_knows_no_plateau() -> None
     from bertsmith.finetuning.settings import FinetuneSettings
     from bertsmith.pretraining.settings import PretrainSettings
 
-    assert FinetuneSettings().changed(["train.drops_at=0.6"]).train.drops_at == (0.6,)
-    assert FinetuneSettings().changed(["train.schedule=plateau"]).train.schedule == "plateau"
-    with pytest.raises(InputError, match=r"pre-training has no such score: set train\.schedule="):
-        PretrainSettings().changed(["train.schedule=plateau"])
+    assert FinetuneSettings().changed(["train.lr_milestones=0.6"]).train.lr_milestones == (0.6,)
+    assert (
+        FinetuneSettings().changed(["train.lr_scheduler_type=reduce_lr_on_plateau"]).train.lr_scheduler_type
+        == "reduce_lr_on_plateau"
+    )
+    with pytest.raises(InputError, match=r"pre-training has no such score: set train\.lr_scheduler_type="):
+        PretrainSettings().changed(["train.lr_scheduler_type=reduce_lr_on_plateau"])
 
 
 def test_positions_that_are_not_learned_never_thaw() -> None:

@@ -37,7 +37,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
 def tagger(base: bs.Model, tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("tagger")
     (folder / "a.conll").write_text(CONLL)
-    short = ["train.max_steps=1", "train.threads=1", "train.tensorboard=false"]
+    short = ["train.max_steps=1", "train.threads=1", "train.report_to=none"]
     return bs.finetune(
         "tag", base, folder / "run", train=folder / "a.conll", validation=folder / "a.conll", settings=short
     )

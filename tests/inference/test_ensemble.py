@@ -17,7 +17,7 @@ from bertsmith.errors import InputError
 from bertsmith.inference.compare import told
 from bertsmith.kernels.reference import REFERENCE, KernelBackend
 
-FEW = {"max_steps": 3, "batch_size": 6, "threads": 1, "precision": "fp32", "tensorboard": False}
+FEW = {"max_steps": 3, "batch_size": 6, "threads": 1, "precision": "fp32", "report_to": "none"}
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,7 @@ def test_one_reader_for_all_verbs(tmp_path: Path) -> None:
     file = tmp_path / "all.txt"
     file.write_text("".join(f"{text};{label}\n" for text, label in rows))
     settings = ["task.delimiter=';'", "task.header=false", "task.text_column='1'", "task.label_column='2'"]
-    few = ["train.max_steps=3", "train.threads=1", "train.tensorboard=false"]
+    few = ["train.max_steps=3", "train.threads=1", "train.report_to=none"]
     run = bs.finetune(
         "classify", base, tmp_path / "run", train=file, validation_split=0.2, settings=[*settings, *few]
     )
@@ -172,12 +172,12 @@ def test_regression_learns_and_keeps_fractions(tmp_path: Path) -> None:
         train=tiny_run.table(tmp_path / "train.csv", rows[:45]),
         validation=tiny_run.table(tmp_path / "dev.csv", rows[45:]),
         settings=[
-            "train.epochs=20",
+            "train.num_train_epochs=20",
             "train.batch_size=8",
             "train.learning_rate=2e-3",
             "train.threads=1",
             "train.precision=fp32",  # so that it answers in it, as the reference does
-            "train.tensorboard=false",
+            "train.report_to=none",
         ],
     )
     dev = run.report["dev"]

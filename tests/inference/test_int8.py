@@ -52,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "run",
         train=train,
         validation=dev,
-        epochs=8,
+        num_train_epochs=8,
         learning_rate=5e-3,
         batch_size=8,
         threads=1,

@@ -14,7 +14,7 @@ import tiny_run
 from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 
-FEW = ["train.max_steps=6", "train.learning_rate=5e-3", "train.threads=1", "train.tensorboard=false"]
+FEW = ["train.max_steps=6", "train.learning_rate=5e-3", "train.threads=1", "train.report_to=none"]
 LONG = " ".join(tiny_run.WORDS * 3)  # 120 tokens; the model takes 64
 
 
@@ -92,7 +92,13 @@ def test_training_and_scores_take_windows_too_and_what_is_cut_says_how(
     assert ["task.stride" in message for message in truncated] == [True]
     assert "task.stride" in model.report["dev"]["notes"][0]
     caplog.clear()
-    settings = [*FEW, "task.stride=31", "train.max_steps=none", "train.epochs=1", "train.batch_size=6"]
+    settings = [
+        *FEW,
+        "task.stride=31",
+        "train.max_steps=none",
+        "train.num_train_epochs=1",
+        "train.batch_size=6",
+    ]
     model = bs.finetune("classify", base, tmp_path / "read", train=file, validation=file, settings=settings)
     assert not any("longer than the model reads" in message for message in caplog.messages)
     assert model.report["dev"]["cut_tokens"] == 0

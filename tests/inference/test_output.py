@@ -19,7 +19,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.errors import InputError
 from bertsmith.inference.output import Answered, as_csv, as_table, format_of, where
 
-SHORT = ["train.max_steps=2", "train.threads=1", "train.tensorboard=false"]
+SHORT = ["train.max_steps=2", "train.threads=1", "train.report_to=none"]
 SHEET = '\ufeffid;text;mood\r\n1;"kaba; lode";joy\r\n2;"migi\r\nnufo 😀 „ü";\r\n3;  ;x\r\n4;=pezu;fear\r\n'
 
 

@@ -55,7 +55,7 @@ def test_good_sentences_score_higher_than_bad_ones() -> None:
 
 def test_it_is_fine_tuned_by_its_name(tmp_path: Path) -> None:
     table = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(20))
-    few = ["train.max_steps=2", "train.tensorboard=false", "train.device=cpu"]
+    few = ["train.max_steps=2", "train.report_to=none", "train.device=cpu"]
     run = bs.finetune("classify", NAME, tmp_path / "run", train=table, validation=table, settings=few)
     assert run.encoder.config.hidden_size == 256
 

@@ -37,9 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recorder, "stepped", signal_then_step)
         with pytest.raises(Stopped):
-            tiny_run.run(shards, folder / "stopped", "train.max_steps=6", "train.evaluate_every=2")
+            tiny_run.run(shards, folder / "stopped", "train.max_steps=6", "train.eval_steps=2")
     rows = tiny_run.table(folder / "rows.csv", tiny_run.examples(12))
-    settings = ["train.max_steps=4", "train.evaluate_every=2", "train.threads=1", "task.max_length=20"]
+    settings = ["train.max_steps=4", "train.eval_steps=2", "train.threads=1", "task.max_length=20"]
     bs.finetune("classify", folder / "bert", folder / "moods", train=rows, validation=rows, settings=settings)
     return folder
 
@@ -107,7 +107,7 @@ def test_a_finished_run_and_a_stopped_one(folder: Path) -> None:
     assert (run["verb"], run["finished"], run["step"], run["of"]) == ("pretrain", True, 6, 6)
     assert run["scores"] == bs.load(folder / "bert").report["held_out"]
     assert run["settings"]["train.learning_rate"] == 0.001
-    assert "train.clip_norm" not in run["settings"]
+    assert "train.max_grad_norm" not in run["settings"]
     assert run["model"] == str(folder / "bert" / "model")
     assert report["architecture"] == "BertForPreTraining"
     assert "pretrain, finished" in shown

@@ -283,7 +283,7 @@ def test_validation_text_is_not_corrupted(shards: Shards, tmp_path: Path) -> Non
         "train.learning_rate=1e-30",
         "train.weight_decay=0",
         "train.max_steps=1",
-        "train.log_every=1",
+        "train.logging_steps=1",
     ]
     metrics = {
         corruption: tiny_run.run(

@@ -109,7 +109,7 @@ def test_the_backend_of_fine_tuning_depends_on_the_number_of_updates(
         tmp_path / "run",
         train=rows,
         validation_split=0.25,
-        epochs=2,
+        num_train_epochs=2,
         batch_size=8,
     )
     assert update_counts == [8]
@@ -192,7 +192,7 @@ def test_repeated_runs_use_the_backend_of_the_first(tmp_path: Path, monkeypatch:
         return REFERENCE
 
     monkeypatch.setattr(run_folder, "select_training_backend", select)
-    settings = ["train.max_steps=2", "train.tensorboard=false"]
+    settings = ["train.max_steps=2", "train.report_to=none"]
     bs.finetune_repeatedly(
         "classify", base, tmp_path / "runs", train=rows, validation_split=0.25, restarts=3, settings=settings
     )

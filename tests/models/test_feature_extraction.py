@@ -168,7 +168,7 @@ def test_a_tagger_is_trained_saved_and_loaded(base: Model, tmp_path: Path, layer
     ]
     decoder = "crf" if layers == "sum_all" else "softmax"
     options = {"layers": layers, "head": head, "decoder": decoder, "learning_rate": 1e-2, "max_steps": 4}
-    settings = ["train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+    settings = ["train.threads=1", "train.precision=fp32", "train.report_to=none"]
     tagger = bs.finetune(
         "tag", base, tmp_path / "tags", train=rows, validation=rows, settings=settings, **options
     )

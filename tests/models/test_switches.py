@@ -102,7 +102,7 @@ def test_a_run_resumes_bit_for_bit_and_its_model_is_loaded(
     switch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shards = tiny_run.make_shards(tmp_path)
-    steps = [switch, "train.max_steps=6", "train.checkpoint_every=3"]
+    steps = [switch, "train.max_steps=6", "train.save_steps=3"]
     model = tiny_run.run(shards, tmp_path / "uninterrupted", *steps)
     save = checkpoint.save
 
@@ -152,7 +152,7 @@ def test_fine_tuning_with_and_without_a_frozen_encoder(switch: str, tmp_path: Pa
     rows = tiny_run.table(tmp_path / "train.csv", tiny_run.examples(30))
     settings = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.learning_rate=1e-2"]
     before = read_folder(locate(base.path)).weights()
-    for name, extra in {"all": [], "frozen": ["train.frozen=true"]}.items():
+    for name, extra in {"all": [], "frozen": ["train.freeze_encoder=true"]}.items():
         out = tmp_path / name
         bs.finetune("classify", base, out, train=rows, validation=rows, settings=[*settings, *extra])
         after = read_folder(locate(out)).weights()

@@ -143,7 +143,7 @@ SETTINGS = [setting for setting in tiny_run.SETTINGS if not setting.startswith((
 
 def test_distill_writes_a_distilbert_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     shards, teacher = train_teacher(tmp_path)
-    settings = [*SETTINGS, "train.checkpoint_every=2", "train.max_steps=6"]
+    settings = [*SETTINGS, "train.save_steps=2", "train.max_steps=6"]
     straight = bs.distill(shards, tmp_path / "straight", teacher, settings=settings)
     assert straight.folder.architecture == "DistilBertForMaskedLM"
     assert straight.folder.config.num_hidden_layers == 2

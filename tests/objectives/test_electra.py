@@ -200,7 +200,7 @@ def test_overwriting_a_run_replaces_its_generator(tmp_path: Path) -> None:
 
 def test_resuming_is_bit_exact(tmp_path: Path) -> None:
     shards = tiny_run.make_shards(tmp_path)
-    settings = [*tiny_run.SETTINGS, *TINY, "train.checkpoint_every=2"]
+    settings = [*tiny_run.SETTINGS, *TINY, "train.save_steps=2"]
 
     def train(out: str, *, resume: bool = False) -> bs.Model:
         return bs.pretrain(shards, tmp_path / out, preset=PRESET, settings=settings, resume=resume)

@@ -65,8 +65,8 @@ def imitate_gpu(monkeypatch: pytest.MonkeyPatch, kernels: KernelBackend) -> None
 
 
 SETTINGS = (
-    *("train.max_steps=9", "train.checkpoint_every=2", "train.evaluate_every=3", "train.precision=fp32"),
-    "train.accumulate=1",  # CUDA graphs need it.
+    *("train.max_steps=9", "train.save_steps=2", "train.eval_steps=3", "train.precision=fp32"),
+    "train.gradient_accumulation_steps=1",  # CUDA graphs need it.
 )
 
 
@@ -102,7 +102,11 @@ def test_run_with_graphs_equals_run_without(
     """Logs are equal except for rounding. Dropout is off, since it also draws numbers for padding."""
     imitate_gpu(monkeypatch, TritonBackend())
     shards = tiny_run.make_shards(tmp_path)
-    no_dropout = ("model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0", "train.log_every=1")
+    no_dropout = (
+        "model.hidden_dropout_prob=0",
+        "model.attention_probs_dropout_prob=0",
+        "train.logging_steps=1",
+    )
     logs = []
     for graphs in ("true", "false"):
         monkeypatch.setattr(FakeGraph, "num_replays", 0)
@@ -123,7 +127,7 @@ def test_graphs_change_no_bit(fp32_attention: None, tmp_path: Path, monkeypatch:
     for max_graphs in (16, 0):
         monkeypatch.setattr(FakeGraph, "num_replays", 0)
         monkeypatch.setattr(cuda_graphs, "_MOST", max_graphs)
-        run = tiny_run.run(shards, tmp_path / str(max_graphs), *SETTINGS, "train.log_every=1")
+        run = tiny_run.run(shards, tmp_path / str(max_graphs), *SETTINGS, "train.logging_steps=1")
         assert bool(FakeGraph.num_replays) == bool(max_graphs)
         logs.append((run.path / "log.jsonl").read_bytes())
     assert logs[0] == logs[1]
@@ -135,7 +139,7 @@ def test_models_without_flash_attention_use_no_graphs(
     """A model with an unsupported head size is trained without graphs."""
     imitate_gpu(monkeypatch, TritonBackend())
     shards = tiny_run.make_shards(tmp_path)
-    head_size_12 = ("model.hidden_size=36", "model.num_attention_heads=3", "train.log_every=1")
+    head_size_12 = ("model.hidden_size=36", "model.num_attention_heads=3", "train.logging_steps=1")
     uninterrupted = tiny_run.run(shards, tmp_path / "uninterrupted", *SETTINGS, *head_size_12)
     assert not FakeGraph.num_replays
     shorter = tiny_run.run(shards, tmp_path / "shorter", *SETTINGS, *head_size_12, "train.max_steps=4")
@@ -171,12 +175,12 @@ def test_update_that_is_not_finite_changes_nothing(
     monkeypatch.setattr(trainer, "update", update_with_nan)
     settings = (
         "train.max_steps=9",
-        "train.log_every=100",
-        "train.checkpoint_every=100",
+        "train.logging_steps=100",
+        "train.save_steps=100",
         "train.precision=bf16",
     )
     with pytest.raises(Diverged) as caught:
-        tiny_run.run(shards, tmp_path / "run", *settings, f"train.optimizer={optimizer}")
+        tiny_run.run(shards, tmp_path / "run", *settings, f"train.optim={optimizer}")
     assert caught.value.code == "loss_not_finite"
     assert "at step 5" in caught.value.message
     assert max(states) == 6
@@ -210,8 +214,8 @@ def test_checkpoint_waits_for_the_finite_check(
     monkeypatch.setattr(trainer, "update", update_with_inf)
     settings = (
         "train.max_steps=9",
-        "train.log_every=100",
-        "train.checkpoint_every=2",
+        "train.logging_steps=100",
+        "train.save_steps=2",
         "train.precision=bf16",
     )
     with pytest.raises(Diverged) as caught:

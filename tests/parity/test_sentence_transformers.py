@@ -70,7 +70,7 @@ def test_a_run_opens_there_with_the_same_vectors(
         learning_rate=1e-4,
         precision="fp32",
         threads=1,
-        tensorboard=False,
+        report_to="none",
         **settings,
     )
     mine = run.embed(TEXTS)

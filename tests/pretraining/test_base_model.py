@@ -27,8 +27,8 @@ FEW = [
     "train.batch_size=4",
     "train.threads=1",
     "train.precision=fp32",
-    "train.log_every=1",
-    "train.tensorboard=false",
+    "train.logging_steps=1",
+    "train.report_to=none",
 ]
 
 
@@ -120,7 +120,7 @@ def test_sizes_are_the_models_and_dropout_may_be_set(bert: bs.Model, shards: Sha
         assert (caught.value.code, caught.value.argument) == (code, argument)
         assert not (tmp_path / "run").exists()
     tiny = tiny_run.make_shards(tmp_path)
-    one = ["train.max_steps=1", "data.sequence_length=32", "train.threads=1", "train.tensorboard=false"]
+    one = ["train.max_steps=1", "data.sequence_length=32", "train.threads=1", "train.report_to=none"]
     usual = bs.pretrain(tiny, tmp_path / "tiny", preset="bert-tiny-uncased", settings=one)
     bs.pretrain(tiny, tmp_path / "on", model=usual, preset="bert-tiny-uncased", settings=one)
     settings = [*FEW, *(f"model.{name}=0.2" for name in DROPOUT_SETTINGS)]
@@ -142,7 +142,7 @@ def test_it_resumes_to_the_bit_and_only_on_the_same_model(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save", save_and_die)
         with pytest.raises(KeyboardInterrupt):
-            bs.pretrain(shards, run, model=bert, settings=[*FEW, "train.checkpoint_every=2"])
+            bs.pretrain(shards, run, model=bert, settings=[*FEW, "train.save_steps=2"])
     other = tiny_run.run(shards, tmp_path / "other", "train.max_steps=1")
     with pytest.raises(InputError) as caught:
         bs.pretrain(shards, other.path, model=bert, resume=True)

@@ -26,7 +26,7 @@ STILL = [
     "train.weight_decay=0",
     "train.threads=1",
     "train.precision=fp32",
-    "train.tensorboard=false",
+    "train.report_to=none",
 ]
 PAIR = "cls.seq_relationship.weight"
 

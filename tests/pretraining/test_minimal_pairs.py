@@ -26,7 +26,7 @@ from bertsmith.training.autotune import Speeds
 from bertsmith.training.metric_logger import Recorder
 from run_equality import Killed, assert_same, outcome
 
-STEPS = ("train.max_steps=6", "train.evaluate_every=2", "train.checkpoint_every=1")
+STEPS = ("train.max_steps=6", "train.eval_steps=2", "train.save_steps=1")
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +232,7 @@ def test_a_budget_of_minutes_holds_the_pairs_too(
         monkeypatch.setattr(module, "update", timed)
     monkeypatch.setattr(minimal_pairs, "score_pairs", counted)
     monkeypatch.setattr(hardware, "clock", lambda: now)
-    settings = ("evaluate.pairs_sample=6", "train.evaluate_every=10", "evaluate.pairs_at_end=20")
+    settings = ("evaluate.pairs_sample=6", "train.eval_steps=10", "evaluate.pairs_at_end=20")
     model = tiny_run.run(shards, tmp_path / "run", *settings, minutes=1, evaluate_pairs=pairs)
     assert scored[-1] == 20
     assert set(scored[:-1]) == {6}

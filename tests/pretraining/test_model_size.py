@@ -58,7 +58,7 @@ def never(*given: Any) -> Any:
     pytest.fail("the speed of an update was measured")
 
 
-QUICK = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+QUICK = ["train.max_steps=1", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
 
 
 def test_minutes_alone_choose_the_size_and_say_so(
@@ -95,9 +95,11 @@ def test_a_size_is_chosen_by_the_tokens_of_a_whole_update_and_of_no_more_of_them
         return line.partition("which will see about ")[2].partition(" tokens")[0]
 
     assert said() == "220,000"  # 120 updates of 32 sequences of 64, 91 % full
-    assert said("train.accumulate=4") == "890,000"
+    assert said("train.gradient_accumulation_steps=4") == "890,000"
     assert said("train.max_steps=3") == "5,600"
-    assert said("train.accumulate=50") == "22 million"  # by mini, whose updates are twice as large
+    assert (
+        said("train.gradient_accumulation_steps=50") == "22 million"
+    )  # by mini, whose updates are twice as large
 
 
 @pytest.mark.parametrize(

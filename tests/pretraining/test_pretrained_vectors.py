@@ -62,7 +62,7 @@ def test_training_from_them_works_and_goes_on_without_the_file(shards: Shards, t
     """The spec's S41; and a run that was stopped needs no vectors any more."""
     file = written(tmp_path, tiny_run.WORDS)
     settings = [f"start.token_vectors={file}", "train.max_steps=60", "train.learning_rate=5e-3"]
-    run = tiny_run.run(shards, tmp_path / "run", *settings, "train.checkpoint_every=30")
+    run = tiny_run.run(shards, tmp_path / "run", *settings, "train.save_steps=30")
     lines = [json.loads(line) for line in (run.path / "log.jsonl").read_text().splitlines()]
     losses = [line["mlm"] for line in lines if line["kind"] == "train"]
     assert np.mean(losses[-10:]) < np.mean(losses[:5]) - 0.1

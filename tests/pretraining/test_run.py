@@ -45,7 +45,7 @@ def stopped_at(step: int, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch
 def test_the_same_command_in_minutes_resumes(
     shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, ticks = ("train.checkpoint_every=1",), itertools.count()
+    settings, ticks = ("train.save_steps=1",), itertools.count()
     monkeypatch.setattr(hardware, "clock", lambda: next(ticks) / 50)  # a clock that only work moves
     with monkeypatch.context() as patch:
         stopped_at(2, patch)
@@ -69,7 +69,12 @@ def test_minutes_and_assignments_stand_in_place_of_a_recipes_budget(shards: Shar
 
 @pytest.mark.parametrize(
     "asked",
-    ["train.max_minutes=1e9", "train.max_minutes=1e300", "train.max_steps=1e16", "train.epochs=1e300"],
+    [
+        "train.max_minutes=1e9",
+        "train.max_minutes=1e300",
+        "train.max_steps=1e16",
+        "train.num_train_epochs=1e300",
+    ],
 )
 def test_a_budget_that_no_plan_counts_is_refused(shards: Shards, tmp_path: Path, asked: str) -> None:
     name = asked.partition("=")[0]
@@ -79,7 +84,7 @@ def test_a_budget_that_no_plan_counts_is_refused(shards: Shards, tmp_path: Path,
 
 
 def test_another_preset_at_resume_is_refused(shards: Shards, tmp_path: Path) -> None:
-    one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.tensorboard=false"]
+    one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.report_to=none"]
     bs.pretrain(shards, tmp_path / "run", preset="bert-tiny-uncased", settings=one)
     bs.pretrain(shards, tmp_path / "run", preset="bert-tiny-uncased", settings=one, resume=True)
     with pytest.raises(InputError) as caught:
@@ -178,7 +183,7 @@ def test_a_budget_of_tokens_is_told_and_reported(
     shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
-    settings = ("train.batch_tokens=100", "train.epochs=1", "train.accumulate=1")
+    settings = ("train.batch_tokens=100", "train.num_train_epochs=1", "train.gradient_accumulation_steps=1")
     model = tiny_run.run(shards, tmp_path / "run", *settings)
     batches = model.report["batches"]
     assert model.report["steps"] == batches["number"]
@@ -257,9 +262,9 @@ def test_the_papers_recipe_is_the_papers() -> None:
         t: learning_rate(
             t,
             peak=chosen.train.learning_rate,
-            warmup=warmup_updates(chosen.train.warmup, 1_000_000),
+            warmup_steps=warmup_updates(chosen.train.warmup_steps, 1_000_000),
             updates=chosen.train.max_steps or 0,
-            shape=chosen.train.schedule,
+            shape=chosen.train.lr_scheduler_type,
         )
         for t in (5_000, 500_000)
     }
@@ -350,16 +355,16 @@ def test_a_text_read_many_times_is_told_and_a_model_that_knows_it_by_heart_is_no
 def test_small_models_have_settings_that_they_learn_with(preset: str) -> None:
     """Where nobody says otherwise: below a recipe, even an empty one, and below assignments (RESULTS.md)."""
     sizes, values = asked_for(preset, None)
-    own = resolved(sizes, values, None, {"train.warmup": 0.2}, tiny_run.tokenizer())
+    own = resolved(sizes, values, None, {"train.warmup_steps": 0.2}, tiny_run.tokenizer())
     size = next(size for size in SIZES if size.name.split("-")[1] == preset.split("-")[1])
     assert (own.train.learning_rate, own.model.initializer_range) == (size.rate, size.deviation)
-    assert (own.train.optimizer, own.train.muon_learning_rate) == ("muon", size.muon_rate)
-    assert (own.train.schedule, own.train.weight_decay) == ("constant_then_down", 0.01)
+    assert (own.train.optim, own.train.muon_learning_rate) == ("muon", size.muon_rate)
+    assert (own.train.lr_scheduler_type, own.train.weight_decay) == ("warmup_stable_decay", 0.01)
     assert own.train.muon_weight_decay == size.muon_decay
     assert own.model.hidden_dropout_prob == own.model.attention_probs_dropout_prob == 0
     assert (own.start.positions, own.start.attention) == ("sinusoidal", "local")
     assert (own.start.tokens, own.start.output_bias) == ("neighbours", "unigram")
-    assert own.train.warmup == 0.2
+    assert own.train.warmup_steps == 0.2
     assert (own.data.sequence_length, own.data.mlm_probability, own.train.batch_size) == (128, 0.15, 32)
     minutes = resolved(sizes, values, None, {"train.max_minutes": 5}, tiny_run.tokenizer())
     found = (minutes.data.sequence_length, minutes.data.mlm_probability, minutes.train.batch_size)
@@ -381,7 +386,7 @@ def test_small_models_of_other_families_learn_with_what_their_width_does(preset:
     """So that a comparison of families compares them alone."""
     own = resolved(*asked_for(preset, None), None, {"train.max_minutes": 5}, tiny_run.tokenizer())
     size = next(size for size in SIZES if size.name.split("-")[1] == preset.split("-")[1])
-    assert (own.train.optimizer, own.train.learning_rate) == ("muon", size.rate)
+    assert (own.train.optim, own.train.learning_rate) == ("muon", size.rate)
     assert (own.train.muon_learning_rate, own.model.initializer_range) == (size.muon_rate, size.deviation)
     assert (own.start.tokens, own.start.output_bias) == ("neighbours", "unigram")
     between = own.model.embedding_size is not None  # a projection, before the first layer
@@ -411,9 +416,9 @@ def test_a_recipe_and_larger_models_keep_the_papers_settings(tmp_path: Path) -> 
     for preset, file in ((None, recipe), ("bert-base-uncased", None), ("roberta-base", None)):
         chosen = resolved(*asked_for(preset, file), file, {}, tiny_run.tokenizer())
         assert (chosen.train.learning_rate, chosen.model.initializer_range) == (1e-4, 0.02)
-        assert chosen.train.betas == ((0.9, 0.98) if preset == "roberta-base" else (0.9, 0.999))
+        assert chosen.train.adam_beta2 == (0.98 if preset == "roberta-base" else 0.999)
         assert chosen.model.hidden_dropout_prob == 0.1
-        assert (chosen.train.optimizer, chosen.train.schedule) == ("adamw", "linear")
+        assert (chosen.train.optim, chosen.train.lr_scheduler_type) == ("adamw", "linear")
 
 
 def test_a_size_by_settings_learns_with_what_was_measured_for_it_or_with_the_defaults() -> None:
@@ -426,7 +431,7 @@ def test_a_size_by_settings_learns_with_what_was_measured_for_it_or_with_the_def
 
     large = ["model.num_hidden_layers=24", "model.hidden_size=1024", "model.num_attention_heads=16"]
     found = chosen(*large, "model.intermediate_size=4096")
-    assert (found.train.optimizer, found.train.learning_rate) == ("adamw", 1e-4)
+    assert (found.train.optim, found.train.learning_rate) == ("adamw", 1e-4)
     assert (found.start.tokens, found.data.sequence_length) == ("normal", 128)
     tiny = chosen("model.num_hidden_layers=2", "model.hidden_size=128", "model.num_attention_heads=2")
     assert (tiny.train.muon_weight_decay, tiny.train.batch_size) == (SIZES[0].muon_decay, SIZES[0].batch)
@@ -447,7 +452,7 @@ def test_the_settings_of_a_small_model_are_told_and_resume_without_being_repeate
     shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
-    one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.tensorboard=false"]
+    one = ["train.max_steps=1", "train.threads=1", "data.sequence_length=32", "train.report_to=none"]
     own = [*one, "train.learning_rate=1e-4", "model.hidden_dropout_prob=0.1"]
     bs.pretrain(shards, tmp_path / "usual", preset="bert-tiny-uncased", settings=one)
     assert sum("Muon at 0.005, AdamW at 0.002" in line for line in caplog.messages) == 1

@@ -91,7 +91,11 @@ def report(labels: int = 3, examples: int = 4, text: str = "a text") -> dict[str
         "findings": [
             {"kind": "empty texts", "said": f"1 text is empty: {text}", "places": ["train.csv:3"], "number": 30}
         ],
-        "settings": {"base": text, "files": {"train": "a.csv", "validation": None}, "train": {"epochs": 3.0}},
+        "settings": {
+            "base": text,
+            "files": {"train": "a.csv", "validation": None},
+            "train": {"num_train_epochs": 3.0},
+        },
         "warnings": ["the model did not learn", f"1 text is empty: {text}"],
         "wall_time": [{"step": "training", "seconds": 9.0}, {"step": "encoding", "seconds": 3.0}],
     }  # fmt: skip
@@ -117,7 +121,7 @@ def test_the_page_has_the_numbers_of_the_report(tmp_path: Path) -> None:
         "tags 40 2 (5.00 %) 29 (72.5 %)",  # total, truncated, truncated without windows
         "2 texts are read in windows",
         "training 9.0 s",
-        "train.epochs 3.0",
+        "train.num_train_epochs 3.0",
         "train.csv:3 and 29 more",
         "9.250 a text label a text · prediction b f:0",
     ):

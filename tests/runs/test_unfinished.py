@@ -20,15 +20,15 @@ from bertsmith.errors import InputError, Stopped
 from bertsmith.training import checkpoint
 from bertsmith.training.metric_logger import Recorder
 
-STEPS = ["train.max_steps=8", "train.checkpoint_every=100"]
+STEPS = ["train.max_steps=8", "train.save_steps=100"]
 TUNE = [
     "train.max_steps=12",
     "train.batch_size=6",
     "train.learning_rate=2e-3",
     "train.threads=1",
     "train.precision=fp32",
-    "train.tensorboard=false",
-    "train.log_every=1",
+    "train.report_to=none",
+    "train.logging_steps=1",
 ]
 
 
@@ -110,7 +110,7 @@ def test_a_stopped_fine_tuning_leaves_its_best_or_its_last_weights(
     finished: bs.Model, rows: Path, tmp_path: Path, every: int
 ) -> None:
     """It answers, and the resumed run is the one that was not stopped."""
-    setting, run = f"train.evaluate_every={every}", tmp_path / "run"
+    setting, run = f"train.eval_steps={every}", tmp_path / "run"
     straight = tune(finished, rows, tmp_path / "straight", setting)
     with pytest.MonkeyPatch.context() as patch:
         signal_at(patch, 11)
@@ -144,7 +144,7 @@ def test_a_killed_run_leaves_the_model_of_a_checkpoint(shards: Shards, tmp_path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "save", save_and_die)
         with pytest.raises(KeyboardInterrupt):
-            tiny_run.run(shards, tmp_path / "run", "train.max_steps=8", "train.checkpoint_every=2")
+            tiny_run.run(shards, tmp_path / "run", "train.max_steps=8", "train.save_steps=2")
     model = bs.load(tmp_path / "run")
     assert model.folder.record["unfinished"] == {"step": 2, "of": 8}
     assert model.fill_mask("kaba [MASK].")

@@ -126,7 +126,7 @@ import bertsmith as bs
 folder = Path('.')
 trained = bs.train_tokenizer([folder / "corpus.txt"], folder / "tokenizer", vocab_size=60)
 shards = bs.prepare([folder / "corpus.txt"], trained, folder / "shards")
-bert = tiny_run.run(shards, folder / "bert", "train.max_steps=4", "train.tensorboard=true")
+bert = tiny_run.run(shards, folder / "bert", "train.max_steps=4", "train.report_to=tensorboard")
 few = ["train.max_steps=4", "train.threads=1", "train.precision=fp32"]
 moods = bs.finetune("classify", folder / "bert", folder / "moods", train=folder / "train.csv",
                     validation_split=0.3, settings=few)

@@ -55,7 +55,7 @@ REMAINING: dict[str, int] = {
     "pretraining": 98,
     "runs": 27,
     "tasks": 469,
-    "training": 152,
+    "training": 149,
 }
 """Packages that are not rewritten yet, with the number of their violations; lower a count when it falls."""
 

@@ -468,14 +468,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny model that has learnt to find the word."""
     folder = tmp_path_factory.mktemp("answer")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
-    settings = ["task.max_length=20", "task.stride=8", "train.epochs=6", "train.learning_rate=3e-3"]
+    settings = ["task.max_length=20", "task.stride=8", "train.num_train_epochs=6", "train.learning_rate=3e-3"]
     return bs.finetune(
         "answer",
         base,
         folder / "run",
         train=written(folder, passages(60, 0)),
         validation_split=0.25,
-        settings=[*settings, "train.batch_size=8", "train.threads=1", "train.tensorboard=false"],
+        settings=[*settings, "train.batch_size=8", "train.threads=1", "train.report_to=none"],
     )
 
 
@@ -571,7 +571,7 @@ def test_moved_answers_are_told_before_training(
     monkeypatch.setenv("COLUMNS", "300")
     rows = [{"question": "?", "context": f"kaba lode {w}", "answer": "lode"} for w in tiny_run.WORDS[:4]]
     file = written(tmp_path, rows)
-    settings = ["train.max_steps=1", "train.threads=1", "train.tensorboard=false"]
+    settings = ["train.max_steps=1", "train.threads=1", "train.report_to=none"]
     bs.finetune("answer", trained, tmp_path / "run", train=file, validation_split=0.5, settings=settings)
     assert any("4 answers were found by their texts" in " ".join(one.split()) for one in caplog.messages)
 

@@ -229,7 +229,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny model that has learnt to find the word, and when there is none."""
     folder = tmp_path_factory.mktemp("none")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
-    settings = ["task.max_length=16", "task.stride=6", "train.epochs=8", "train.learning_rate=3e-3"]
+    settings = ["task.max_length=16", "task.stride=6", "train.num_train_epochs=8", "train.learning_rate=3e-3"]
     # beside other work a trial may choose bf16, and answers be in fp32
     settings.append("train.precision=fp32")
     return bs.finetune(
@@ -238,7 +238,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         folder / "run",
         train=written(folder, passages(80, 0), "train.json"),
         validation=written(folder, passages(40, 1), "dev.json"),
-        settings=[*settings, "train.batch_size=8", "train.threads=1", "train.tensorboard=false"],
+        settings=[*settings, "train.batch_size=8", "train.threads=1", "train.report_to=none"],
     )
 
 
@@ -298,7 +298,7 @@ def test_an_unfinished_model_has_the_threshold_of_its_best_evaluation(
     monkeypatch.setattr(Recorder, "stepped", signal_then_step)
     monkeypatch.setattr(Answer, "fit", worse_and_worse)
     settings = ["train.max_steps=60", "train.batch_size=4", "train.learning_rate=1e-6", "train.threads=1"]
-    more = ["train.evaluate_every=1", "train.tensorboard=false"]
+    more = ["train.eval_steps=1", "train.report_to=none"]
     files = {name: trained.path.parent / f"{name}.json" for name in ("train", "dev")}
     with pytest.raises(Stopped):
         bs.finetune("answer", trained.path, tmp_path / "run", **files, settings=[*settings, *more])

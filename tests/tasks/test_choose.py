@@ -275,7 +275,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny chooser, fine-tuned on data in memory."""
     folder = tmp_path_factory.mktemp("choose")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
-    short = ["train.max_steps=40", "train.learning_rate=3e-3", "train.threads=1", "train.tensorboard=false"]
+    short = ["train.max_steps=40", "train.learning_rate=3e-3", "train.threads=1", "train.report_to=none"]
     return bs.finetune(
         "choose", base, folder / "run", train=rows(200, 0), validation=rows(40, 1), settings=short
     )
@@ -383,7 +383,7 @@ def test_a_folder_of_articles_is_a_file_of_training(run: bs.Model, tmp_path: Pat
         file = tmp_path / "race" / "high" / f"{i}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(article))
-    short = ["train.max_steps=1", "train.threads=1", "train.tensorboard=false"]
+    short = ["train.max_steps=1", "train.threads=1", "train.report_to=none"]
     again = bs.finetune(
         "choose", run, tmp_path / "out", train=tmp_path / "race", validation_split=0.25, settings=short
     )

@@ -16,7 +16,7 @@ from bertsmith.models.family import build_encoder, preset
 from bertsmith.tasks.classification.classify import Classify
 from bertsmith.tasks.settings import ClassSettings
 
-FEW = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+FEW = ["train.max_steps=6", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
 LEFT_TO_RIGHT = ["objective.name=causal", "data.instances=full_sentences", "data.sentence_task=none"]
 
 

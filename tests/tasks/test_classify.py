@@ -49,10 +49,10 @@ def moods(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         train=tiny_run.table(folder / "train.csv", tiny_run.examples(60)),
         validation=tiny_run.table(folder / "dev.csv", tiny_run.examples(21, seed=1)),
         settings=[
-            "train.epochs=60",
+            "train.num_train_epochs=60",
             "train.learning_rate=3e-3",
             "train.threads=1",
-            "train.tensorboard=false",
+            "train.report_to=none",
         ],
     )
 
@@ -282,7 +282,7 @@ def test_probabilities_are_calibrated_on_dev_where_that_is_asked(moods: bs.Model
     draw = random.Random(0)
     rows = [(text, draw.choice([label, "joy", "fear"])) for text, label in tiny_run.examples(120, seed=3)]
     file = tiny_run.table(tmp_path / "noisy.csv", rows)
-    settings = ["train.max_steps=1", "train.learning_rate=1e-9", "train.threads=1", "train.tensorboard=false"]
+    settings = ["train.max_steps=1", "train.learning_rate=1e-9", "train.threads=1", "train.report_to=none"]
     kept = ["task.calibrate=true", *settings]
     run = bs.finetune(
         "classify", moods.path, tmp_path / "run", train=file, validation=file, settings=settings

@@ -371,7 +371,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     return tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
 
 
-FEW = {"max_steps": 2, "threads": 1, "tensorboard": False}
+FEW = {"max_steps": 2, "threads": 1, "report_to": "none"}
 
 
 @pytest.mark.parametrize(
@@ -414,7 +414,14 @@ def test_learning_brings_pairs_together(base: bs.Model, tmp_path: Path) -> None:
     lines = [f"{a} {b},{b} {a} {c}" for a, b, c in zip(words, words[5:], words[9:], strict=False)]
     file = write(tmp_path / "p.csv", "\n".join(["text,second", *lines]) + "\n")
     run = bs.finetune(
-        "embed", base, tmp_path / "run", train=file, validation=file, epochs=20, learning_rate=3e-3, threads=1
+        "embed",
+        base,
+        tmp_path / "run",
+        train=file,
+        validation=file,
+        num_train_epochs=20,
+        learning_rate=3e-3,
+        threads=1,
     )
     assert run.report["dev"]["recall@1"] > 0.8
     at_first = run.report["evaluations"][0]["recall@1"]

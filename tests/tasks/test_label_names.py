@@ -67,7 +67,7 @@ def test_codes_are_learnt_by_their_names(tmp_path: Path) -> None:
     codes = {"joy": "100", "fear": "7", "anger": "x"}
     (tmp_path / "names.csv").write_text("name;code\njoy;100\nanger;x\nfear;7\n")
     rows = [(text, codes[label]) for text, label in tiny_run.examples(30)]
-    few = ["train.max_steps=2", "train.threads=1", "train.tensorboard=false"]
+    few = ["train.max_steps=2", "train.threads=1", "train.report_to=none"]
     run = bs.finetune(
         "classify",
         base,

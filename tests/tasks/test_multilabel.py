@@ -206,7 +206,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     """A tiny model that knows which words bring which labels."""
     folder = tmp_path_factory.mktemp("many")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=2")
-    settings = ["train.epochs=30", "train.learning_rate=5e-3", "train.threads=1", "train.tensorboard=false"]
+    settings = [
+        "train.num_train_epochs=30",
+        "train.learning_rate=5e-3",
+        "train.threads=1",
+        "train.report_to=none",
+    ]
     return bs.finetune(
         "classify",
         base,

@@ -283,7 +283,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         "train.learning_rate=3e-3",
         "train.threads=1",
         "train.precision=fp32",
-        "train.tensorboard=false",
+        "train.report_to=none",
     ]
     return bs.finetune(
         "relate", base, folder / "run", train=rows(300, 0), validation=rows(60, 1), settings=short

@@ -86,7 +86,7 @@ def test_faults_have_a_code_and_a_location(
 def roles(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
     folder = tmp_path_factory.mktemp("roles")
     base = tiny_run.run(tiny_run.make_shards(folder), folder / "bert", "train.max_steps=1")
-    short = ["train.max_steps=2", "train.threads=1", "train.tensorboard=false"]
+    short = ["train.max_steps=2", "train.threads=1", "train.report_to=none"]
     file = written(folder / "a.conllu", f"{TWO}\n{NONE}\n{TWO}")
     return bs.finetune("tag", base, folder / "run", train=file, validation=file, settings=short)
 

@@ -9,7 +9,7 @@ import pytest
 import bertsmith as bs
 import tiny_run
 
-FEW = ["train.max_steps=2", "train.threads=1", "train.precision=fp32", "train.tensorboard=false"]
+FEW = ["train.max_steps=2", "train.threads=1", "train.precision=fp32", "train.report_to=none"]
 
 
 @pytest.mark.parametrize("how", [None, "parse"])

@@ -18,7 +18,7 @@ from bertsmith.cli.main import bertsmith
 from bertsmith.metrics.entities import count_entities, entities_to_tags, extract_entities, sum_counts
 from bertsmith.metrics.tagging_schemes import find_violations
 
-SHORT = ["train.learning_rate=3e-3", "train.threads=1", "train.tensorboard=false", "train.precision=fp32"]
+SHORT = ["train.learning_rate=3e-3", "train.threads=1", "train.report_to=none", "train.precision=fp32"]
 
 
 def sentences(number: int, seed: int) -> list[tuple[list[str], list[str]]]:
@@ -56,7 +56,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> bs.Model:
         folder / "run",
         train=conll(folder / "all.txt", sentences(200, seed=0)),
         validation_split=0.2,
-        settings=[*SHORT, "train.epochs=16"],
+        settings=[*SHORT, "train.num_train_epochs=16"],
     )
 
 

@@ -92,7 +92,7 @@ def world(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_a_student_learns_a_task_and_resumes_to_the_bit(world: dict[str, Any], tmp_path: Path) -> None:
-    own = [*FEW, "train.checkpoint_every=1"]
+    own = [*FEW, "train.save_steps=1"]
     straight = bs.distill_task(**{**world, "settings": own}, output_dir=tmp_path / "straight")
     assert straight.folder.architecture == "DistilBertForSequenceClassification"
     assert straight.labels == world["teacher"].labels

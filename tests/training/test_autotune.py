@@ -69,7 +69,9 @@ def test_minutes_are_kept(
 ) -> None:
     clock = Clock(MACHINES[name], monkeypatch)
     caplog.clear()
-    model = tiny_run.run(shards, tmp_path / "run", "train.accumulate=1", minutes=SECONDS / 60)
+    model = tiny_run.run(
+        shards, tmp_path / "run", "train.gradient_accumulation_steps=1", minutes=SECONDS / 60
+    )
     longest = 7.0 if name == "very slow" else 3.0  # an update, or 5 %
     assert abs(clock.now - SECONDS) <= longest
     made = model.report["steps"]
@@ -92,9 +94,9 @@ MACHINES_THAT_STOP: dict[str, Callable[[int, float], float]] = {
     ("name", "schedule", "told_of"),
     [
         ("sleeps", "linear", True),
-        ("sleeps", "constant_then_down", True),
+        ("sleeps", "warmup_stable_decay", True),
         ("sleeps", "constant", False),
-        ("steady", "constant_then_down", False),
+        ("steady", "warmup_stable_decay", False),
     ],
 )
 def test_a_rate_that_had_no_time_to_come_down_is_told(
@@ -109,7 +111,7 @@ def test_a_rate_that_had_no_time_to_come_down_is_told(
     """A laptop that sleeps through the rest of the minutes: the run ends on time, with a high rate."""
     clock = Clock(MACHINES_THAT_STOP[name], monkeypatch)
     caplog.clear()
-    command = ("train.accumulate=1", f"train.schedule={schedule}")
+    command = ("train.gradient_accumulation_steps=1", f"train.lr_scheduler_type={schedule}")
     model = tiny_run.run(shards, tmp_path / "run", *command, minutes=1)
     said = [line for line in caplog.messages if line.startswith("the time was over after")]
     assert said == [line for line in model.report["remarks"] if line.startswith("the time was")]
@@ -168,9 +170,9 @@ def run_killed(shards: Shards, run: Path, step: int, *, resume: bool = False) ->
         patch.setattr(Recorder, "stepped", step_and_die)
         if step:
             with pytest.raises(Killed):
-                tiny_run.run(shards, run, "train.checkpoint_every=15", minutes=1, resume=resume)
+                tiny_run.run(shards, run, "train.save_steps=15", minutes=1, resume=resume)
         else:
-            tiny_run.run(shards, run, "train.checkpoint_every=15", minutes=1, resume=resume)
+            tiny_run.run(shards, run, "train.save_steps=15", minutes=1, resume=resume)
 
 
 def outcome(run: Path) -> list[bytes]:
@@ -203,17 +205,17 @@ def test_time_that_was_spent_before_counts(
     clock = Clock(lambda step, now: 0.5, monkeypatch)
     caplog.clear()
     command = {"minutes": 1, "resume": True}
-    model = tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command)
+    model = tiny_run.run(shards, tmp_path / "run", "train.save_steps=15", **command)
     spent = 39 * 0.5 + 6 * 1.0  # until the checkpoint of step 45
     assert abs(clock.now - (SECONDS - spent)) < 4
     assert any(line.startswith("resumed after update 45 of ") for line in caplog.messages)
     made, now = model.report["steps"], clock.now
     caplog.clear()
-    tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command)
+    tiny_run.run(shards, tmp_path / "run", "train.save_steps=15", **command)
     assert clock.now == now
     assert not any("resumed after" in line for line in caplog.messages)
     assert any(f"the run is finished after {made} updates" in line for line in caplog.messages)
-    more = tiny_run.run(shards, tmp_path / "run", "train.checkpoint_every=15", **command | {"minutes": 1.5})
+    more = tiny_run.run(shards, tmp_path / "run", "train.save_steps=15", **command | {"minutes": 1.5})
     assert more.report["steps"] > made
     assert abs(clock.now - now - 30) < 4
 
@@ -279,7 +281,7 @@ def test_bf16_is_not_tried_where_its_products_are_slower(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_trial_changes_nothing(shards: Shards, tmp_path: Path, optimizer: str) -> None:
     """A run that measured is the run that did not, to the bit."""
-    ten = ("train.max_steps=6", "train.learning_rate=1e-2", f"train.optimizer={optimizer}")
+    ten = ("train.max_steps=6", "train.learning_rate=1e-2", f"train.optim={optimizer}")
     plain = tiny_run.run(shards, tmp_path / "plain", *ten)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution_benchmark, "_BF16_PAYS", 0.0)
@@ -332,7 +334,12 @@ def crowded(step: int, threads: int) -> float:
 def test_threads_step_down_in_a_crowd_and_come_back(
     shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = ("train.max_steps=330", "train.threads=none", "train.accumulate=1", "train.log_every=50")
+    settings = (
+        "train.max_steps=330",
+        "train.threads=none",
+        "train.gradient_accumulation_steps=1",
+        "train.logging_steps=50",
+    )
     caplog.clear()
     with pytest.MonkeyPatch.context() as patch:
         threads = Threads(crowded, patch)
@@ -351,7 +358,7 @@ def test_threads_stay_where_few_updates_are_left(
     caplog.clear()
     with pytest.MonkeyPatch.context() as patch:
         threads = Threads(crowded, patch)  # a collapse at update 40, noticed at update 46
-        settings = ("train.max_steps=60", "train.threads=none", "train.accumulate=1")
+        settings = ("train.max_steps=60", "train.threads=none", "train.gradient_accumulation_steps=1")
         tiny_run.run(shards, tmp_path / "run", *settings)
     assert set(threads.used.values()) == {2}
     assert not any("not on 2" in line for line in caplog.messages)
@@ -374,7 +381,9 @@ def test_threads_that_were_asked_for_stay(shards: Shards, tmp_path: Path) -> Non
             named = "train.threads=2" if how == "settings" else "train.threads=none"
             if how == "environment":
                 patch.setenv("OMP_NUM_THREADS", "2")
-            tiny_run.run(shards, tmp_path / how, "train.max_steps=80", "train.accumulate=1", named)
+            tiny_run.run(
+                shards, tmp_path / how, "train.max_steps=80", "train.gradient_accumulation_steps=1", named
+            )
         assert set(threads.used.values()) == {2}
 
 
@@ -390,7 +399,12 @@ def test_more_threads_than_cores_are_told(
 def test_a_resume_uses_the_threads_that_its_updates_were_made_on(
     shards: Shards, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = ("train.max_steps=70", "train.threads=none", "train.accumulate=1", "train.checkpoint_every=30")
+    settings = (
+        "train.max_steps=70",
+        "train.threads=none",
+        "train.gradient_accumulation_steps=1",
+        "train.save_steps=30",
+    )
     stepped = Recorder.stepped
 
     def step_and_die(self: Recorder, number: int, *rest: Any) -> None:

@@ -9,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertsmith.training.lr_schedule import Shape, learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import SchedulerType, learning_rate, warmup_updates
 from bertsmith.training.training_budget import _SHAPES
 
 
-def bert(update: int, shape: Shape = "linear") -> float:
-    return learning_rate(update, peak=1e-4, warmup=10_000, updates=1_000_000, shape=shape)
+def bert(update: int, shape: SchedulerType = "linear") -> float:
+    return learning_rate(update, peak=1e-4, warmup_steps=10_000, updates=1_000_000, shape=shape)
 
 
 def test_the_papers_values() -> None:
@@ -35,11 +35,11 @@ def test_the_peak_comes_once() -> None:
 
 def test_the_releases_decay_falls_from_the_first_update_on() -> None:
     """lr·(1-t/N) where t is no longer below W, as its `polynomial_decay` and `is_warmup` have it."""
-    assert bert(5_000, "linear_release") == pytest.approx(5e-5, rel=1e-12)
-    assert bert(9_999, "linear_release") == pytest.approx(9.999e-5, rel=1e-12)
-    assert bert(10_000, "linear_release") == pytest.approx(9.9e-5, rel=1e-12)
-    assert bert(500_000, "linear_release") == pytest.approx(5e-5, rel=1e-12)
-    assert bert(1_000_000, "linear_release") == 0
+    assert bert(5_000, "linear_google") == pytest.approx(5e-5, rel=1e-12)
+    assert bert(9_999, "linear_google") == pytest.approx(9.999e-5, rel=1e-12)
+    assert bert(10_000, "linear_google") == pytest.approx(9.9e-5, rel=1e-12)
+    assert bert(500_000, "linear_google") == pytest.approx(5e-5, rel=1e-12)
+    assert bert(1_000_000, "linear_google") == 0
 
 
 def test_every_rate_is_the_references() -> None:
@@ -53,7 +53,7 @@ def test_every_rate_is_the_references() -> None:
         for update in range(1, 41):
             optimizer.step()
             schedule.step()
-            ours = learning_rate(update, peak=1.0, warmup=7, updates=40, shape=shape)  # type: ignore[arg-type]
+            ours = learning_rate(update, peak=1.0, warmup_steps=7, updates=40, shape=shape)  # type: ignore[arg-type]
             assert ours == pytest.approx(schedule.get_last_lr()[0], abs=1e-12)
 
 
@@ -72,65 +72,79 @@ def sgd() -> torch.optim.SGD:
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=3.0, momentum=0.9)
 
 
-@pytest.mark.parametrize(("updates", "warmup"), [(40, 12), (40, 2), (100, 30), (37, 37), (10, 4)])
-def test_one_cycle_is_torchs(updates: int, warmup: int) -> None:
+@pytest.mark.parametrize(("updates", "warmup_steps"), [(40, 12), (40, 2), (100, 30), (37, 37), (10, 4)])
+def test_one_cycle_is_torchs(updates: int, warmup_steps: int) -> None:
     optimizer = sgd()
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=3.0, total_steps=updates, pct_start=warmup / updates, cycle_momentum=False
+        optimizer, max_lr=3.0, total_steps=updates, pct_start=warmup_steps / updates, cycle_momentum=False
     )
     ours = [
-        learning_rate(u, peak=3.0, warmup=warmup, updates=updates, shape="one_cycle")
+        learning_rate(u, peak=3.0, warmup_steps=warmup_steps, updates=updates, shape="one_cycle")
         for u in range(1, updates + 1)
     ]
     assert ours == pytest.approx(rates_of(schedule, optimizer, updates), rel=1e-12)
-    assert (ours[0], ours[warmup - 1]) == (pytest.approx(3.0 / 25), 3.0)
+    assert (ours[0], ours[warmup_steps - 1]) == (pytest.approx(3.0 / 25), 3.0)
 
 
-@pytest.mark.parametrize("drops_at", [(0.5, 0.75), (0.29,), (0.1, 0.7, 0.9)])
-def test_steps_are_torchs_milestones(drops_at: tuple[float, ...]) -> None:
+@pytest.mark.parametrize("lr_milestones", [(0.5, 0.75), (0.29,), (0.1, 0.7, 0.9)])
+def test_steps_are_torchs_milestones(lr_milestones: tuple[float, ...]) -> None:
     optimizer = sgd()
-    milestones = [round(share * 100) for share in drops_at]
+    milestones = [round(share * 100) for share in lr_milestones]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.2)
     ours = [
-        learning_rate(u, peak=3.0, warmup=0, updates=100, shape="step", drop=0.2, drops_at=drops_at)
+        learning_rate(
+            u,
+            peak=3.0,
+            warmup_steps=0,
+            updates=100,
+            shape="step",
+            lr_decay_factor=0.2,
+            lr_milestones=lr_milestones,
+        )
         for u in range(1, 101)
     ]
     assert ours == pytest.approx(rates_of(schedule, optimizer, 100), rel=1e-12)
-    assert len({round(rate, 9) for rate in ours}) == len(drops_at) + 1
+    assert len({round(rate, 9) for rate in ours}) == len(lr_milestones) + 1
 
 
 def test_each_shape_has_words_for_a_run_that_continues() -> None:
-    assert _SHAPES.keys() == set(get_args(Shape))
+    assert _SHAPES.keys() == set(get_args(SchedulerType))
 
 
 @given(
     updates=st.integers(1, 400),
-    warmup=st.one_of(st.floats(0, 1, exclude_max=True, allow_subnormal=False), st.integers(1, 500)),
-    shape=st.sampled_from(get_args(Shape)),
+    warmup_steps=st.one_of(st.floats(0, 1, exclude_max=True, allow_subnormal=False), st.integers(1, 500)),
+    shape=st.sampled_from(get_args(SchedulerType)),
 )
 def test_rates_rise_to_the_peak_then_fall_and_only_the_last_may_be_none(
-    updates: int, warmup: float, shape: Shape
+    updates: int, warmup_steps: float, shape: SchedulerType
 ) -> None:
-    first = warmup_updates(warmup, updates)
+    first = warmup_updates(warmup_steps, updates)
     assert 0 <= first <= updates
     rates = [
-        learning_rate(u, peak=2.0, warmup=first, updates=updates, shape=shape) for u in range(1, updates + 1)
+        learning_rate(u, peak=2.0, warmup_steps=first, updates=updates, shape=shape)
+        for u in range(1, updates + 1)
     ]
     assert all(0 < rate <= 2.0 for rate in rates[:-1])
     assert 0 <= rates[-1] <= 2.0
-    if first and shape != "linear_release":
+    if first and shape != "linear_google":
         assert max(rates) == rates[first - 1] == 2.0
-        stays = ("constant", "constant_then_down", "plateau", "step")
+        stays = ("constant_with_warmup", "warmup_stable_decay", "reduce_lr_on_plateau", "step")
         assert shape in stays or rates.count(2.0) == 1
-    rising = first - (shape == "linear_release")
+    rising = first - (shape == "linear_google")
     assert rates[: max(0, rising)] == sorted(rates[: max(0, rising)])
     assert rates[first:] == sorted(rates[first:], reverse=True)
 
 
 def test_constant_then_down_falls_over_its_share_alone() -> None:
-    def rate(update: int, down: float = 0.4, warmup: int = 100) -> float:
+    def rate(update: int, down: float = 0.4, warmup_steps: int = 100) -> float:
         return learning_rate(
-            update, peak=2.0, warmup=warmup, updates=1000, shape="constant_then_down", down=down
+            update,
+            peak=2.0,
+            warmup_steps=warmup_steps,
+            updates=1000,
+            shape="warmup_stable_decay",
+            decay_ratio=down,
         )
 
     assert [rate(t) for t in (50, 100, 101, 600)] == [1.0, 2.0, 2.0, 2.0]

@@ -33,7 +33,7 @@ def test_bf16_trains_as_fp32_does(shards: Shards, tmp_path: Path) -> None:
 def test_bf16_resumes_exactly(shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bertsmith.training import trainer
 
-    settings = ("train.precision=bf16", "train.max_steps=9", "train.checkpoint_every=2")
+    settings = ("train.precision=bf16", "train.max_steps=9", "train.save_steps=2")
     straight = tiny_run.run(shards, tmp_path / "straight", *settings)
 
     def killed(*arguments: object, _update: object = trainer.update) -> object:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import tiny_run
 from bertsmith.errors import InputError
-from bertsmith.training.lr_schedule import Shape, learning_rate, warmup_updates
+from bertsmith.training.lr_schedule import SchedulerType, learning_rate, warmup_updates
 from bertsmith.training.run_plan import PLAN, Entry, RunPlan, read_plan, write_plan
 from bertsmith.training.settings import TrainSettings
 from bertsmith.training.training_budget import Aim
 
-SHAPES = st.sampled_from(["linear", "linear_release", "cosine", "constant"])
+SHAPES = st.sampled_from(["linear", "linear_google", "cosine", "constant_with_warmup"])
 RUN = Path("run")
 
 
@@ -24,8 +24,8 @@ def entry(step: int, updates: int, progress: float = 0.0, threads: int = 1) -> E
     return Entry(step=step, updates=updates, progress=progress, threads=threads, budget={}, why="")
 
 
-def settings(shape: Shape = "linear", warmup: float = 0.1) -> TrainSettings:
-    return TrainSettings(learning_rate=1e-3, warmup=warmup, schedule=shape)
+def settings(shape: SchedulerType = "linear", warmup_steps: float = 0.1) -> TrainSettings:
+    return TrainSettings(learning_rate=1e-3, warmup_steps=warmup_steps, lr_scheduler_type=shape)
 
 
 def changed(plan: RunPlan, step: int, updates: int) -> RunPlan:
@@ -36,33 +36,33 @@ def changed(plan: RunPlan, step: int, updates: int) -> RunPlan:
 @given(
     updates=st.integers(1, 10**7),
     share=st.floats(0, 1, allow_subnormal=False),
-    warmup=st.one_of(st.floats(0, 1, exclude_max=True, allow_subnormal=False), st.integers(1, 10**6)),
+    warmup_steps=st.one_of(st.floats(0, 1, exclude_max=True, allow_subnormal=False), st.integers(1, 10**6)),
     shape=SHAPES,
 )
 def test_with_one_entry_rates_are_the_schedules_to_the_bit(
-    updates: int, share: float, warmup: float, shape: Shape
+    updates: int, share: float, warmup_steps: float, shape: SchedulerType
 ) -> None:
     step = max(1, round(share * updates))
     expected = learning_rate(
-        step, peak=1e-3, warmup=warmup_updates(warmup, updates), updates=updates, shape=shape
+        step, peak=1e-3, warmup_steps=warmup_updates(warmup_steps, updates), updates=updates, shape=shape
     )
-    assert RunPlan([entry(0, updates)]).rate(step, settings(shape, warmup)) == expected
+    assert RunPlan([entry(0, updates)]).rate(step, settings(shape, warmup_steps)) == expected
 
 
 @given(
     first=st.integers(20, 500),
     at=st.floats(0, 0.95, allow_subnormal=False),
     more=st.integers(1, 500),
-    warmup=st.one_of(st.floats(0.05, 0.5), st.integers(1, 15)),
+    warmup_steps=st.one_of(st.floats(0.05, 0.5), st.integers(1, 15)),
     shape=SHAPES,
 )
 def test_another_end_leaves_the_rate_where_it_is_and_brings_the_schedule_to_it(
-    first: int, at: float, more: int, warmup: float, shape: Shape
+    first: int, at: float, more: int, warmup_steps: float, shape: SchedulerType
 ) -> None:
     before = RunPlan([entry(0, first)])
     step = math.floor(at * first)
     after = changed(before, step, step + more)
-    wanted = settings(shape, warmup)
+    wanted = settings(shape, warmup_steps)
     assert [after.rate(n, wanted) for n in range(1, step + 1)] == [
         before.rate(n, wanted) for n in range(1, step + 1)
     ]
@@ -120,7 +120,7 @@ def test_a_larger_budget_warms_a_finished_run_up_again() -> None:
     rates = [plan.rate(step, settings()) for step in range(101, 301)]
     assert rates.index(max(rates)) + 1 == pytest.approx(20, abs=1)
     assert (max(rates), rates[-1]) == (pytest.approx(1e-3, rel=0.05), 0)
-    counted = [plan.rate(step, settings(warmup=5)) for step in range(101, 301)]
+    counted = [plan.rate(step, settings(warmup_steps=5)) for step in range(101, 301)]
     assert counted[:5] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 1e-3])
     assert counted[5:] == sorted(counted[5:], reverse=True)
 

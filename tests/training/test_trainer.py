@@ -17,7 +17,7 @@ from bertsmith.loss import Loss
 from bertsmith.objectives.masked_lm import MaskedLM
 from bertsmith.training import checkpoint
 
-SIX = ("train.max_steps=6", "train.checkpoint_every=2", "train.accumulate=2")
+SIX = ("train.max_steps=6", "train.save_steps=2", "train.gradient_accumulation_steps=2")
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ from bertsmith.cli.verbs import Verb
     multiple=True,
     metavar="NAME=VALUE",
     callback=options.parse_changes,
-    help="A setting of fine-tuning, such as train.epochs=2 or task.text_column=text; may be repeated.",
+    help="A setting of fine-tuning, such as train.num_train_epochs=2 or task.text_column=text; may be repeated.",
 )
 @options.changes
 @options.resume

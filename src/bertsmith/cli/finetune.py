@@ -128,7 +128,7 @@ def _command(name: str, kind: Kind) -> click.Command:
         DEVICE,
         options.short_forms,
         click.option(
-            "--frozen",
+            "--freeze-encoder",
             is_flag=True,
             default=None,
             help="Train the head alone, on hidden states that are computed once.",
@@ -200,14 +200,14 @@ def _finetune(
     changes: dict[str, Any],
     resume: bool,
     as_json: bool,
-    frozen: bool | None,
+    freeze_encoder: bool | None,
     restarts: int | None,
     folds: int | None,
     grid: tuple[str, ...],
     label_names: str | None = None,
     **own: Any,
 ) -> None:
-    short = {**options.short_of(own), "train.device": device, "train.frozen": frozen}
+    short = {**options.short_of(own), "train.device": device, "train.freeze_encoder": freeze_encoder}
     of_task = {f"task.{name}": value for name, value in own.items()}
     given: dict[str, Any] = {
         "train": train,

@@ -149,14 +149,19 @@ def command_with_settings(
 
 # option → the setting that it is short for
 _SHORT = {
-    "epochs": "train.epochs",
+    "epochs": "train.num_train_epochs",
     "steps": "train.max_steps",
     "batch_size": "train.batch_size",
     "learning_rate": "train.learning_rate",
     "seed": "train.seed",
     "threads": "train.threads",
 }
-_LENGTHS = ("train.epochs", "train.max_steps", "train.max_minutes", "train.max_tokens")  # of a training
+_LENGTHS = (
+    "train.num_train_epochs",
+    "train.max_steps",
+    "train.max_minutes",
+    "train.max_tokens",
+)  # of a training
 
 
 def short_forms(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -64,10 +64,10 @@ def finetune_repeatedly(
     order vary. folds: so many times on train, each time without another part of it, which validates; classes keep
     their proportion, equal texts stay together. grid: with each combination of settings, {"learning_rate": [5e-5,
     3e-5], "batch_size": [16, 32]}; goes with either of the others. train, validation, recipe, settings, keywords
-    (validation_split, sample, epochs=3 …): as in `finetune`, for all runs. resume: finished runs stay, an
-    interrupted one continues exactly, the rest follow; there may be more of them now. overwrite: replace a folder
-    of runs. What the first run found out about precision and kernels holds for all, and so do the hidden states of
-    a frozen base, which are computed once.
+    (validation_split, sample, num_train_epochs=3 …): as in `finetune`, for all runs. resume: finished runs stay,
+    an interrupted one continues exactly, the rest follow; there may be more of them now. overwrite: replace a
+    folder of runs. What the first run found out about precision and kernels holds for all, and so do the hidden
+    states of a frozen base, which are computed once.
 
     Returns the report, which is also in output_dir/report.json: each run with its validation score, the mean,
     median, best and standard deviation (of a sample: n - 1), the names of degenerate runs; with folds the scores

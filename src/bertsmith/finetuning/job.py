@@ -156,7 +156,7 @@ class FineTuning:
     def with_states(self, out: Path, states: Path | None, *, resuming: bool) -> FineTuning:
         """With the hidden states of an encoder that is not trained: in the run folder, or in `states`, where they
         are left for others. Those of a run that is resumed are computed where it still needs them."""
-        if not self.chosen.train.frozen:
+        if not self.chosen.train.freeze_encoder:
             return self
         frozen = Frozen(self.encoder, self.head.layers_read, self.place, states or out / FEATURES)
         sequences = (one for item in [*self.items, *self.dev_items] for one in item.sequences)
@@ -190,7 +190,7 @@ class FineTuning:
     def updates_per_epoch(self) -> float:
         """How many updates read each example once."""
         train = self.chosen.train
-        return math.ceil(len(self.items) / train.batch_size) / train.accumulate
+        return math.ceil(len(self.items) / train.batch_size) / train.gradient_accumulation_steps
 
     def updates(self) -> int:
         """How many updates the budget comes to."""
@@ -199,15 +199,15 @@ class FineTuning:
             return train.max_steps
         if train.max_tokens:
             mean = sum(item.size for item in self.items) / len(self.items)
-            return math.ceil(train.max_tokens / (mean * train.batch_size * train.accumulate))
+            return math.ceil(train.max_tokens / (mean * train.batch_size * train.gradient_accumulation_steps))
         check_accumulation(train, self.updates_per_epoch)
-        return math.ceil(train.epochs * self.updates_per_epoch)
+        return math.ceil(train.num_train_epochs * self.updates_per_epoch)
 
     def with_evaluations(self) -> FineTuning:
         """With an evaluation an epoch where none was asked."""
         train = self.chosen.train
-        every = train.evaluate_every or max(1, round(self.updates_per_epoch))
-        return self._training(train.model_copy(update={"evaluate_every": every}))
+        every = train.eval_steps or max(1, round(self.updates_per_epoch))
+        return self._training(train.model_copy(update={"eval_steps": every}))
 
     def settled(self, place: ComputeContext) -> FineTuning:
         """At a place, whose device, precision and threads are the run's from now on."""
@@ -247,7 +247,7 @@ class FineTuning:
                 self.logged,
                 best_by=self.head.decides,
                 patience=train.patience,
-                drop_after=train.drop_after if train.schedule == "plateau" else None,
+                lr_patience=train.lr_patience if train.lr_scheduler_type == "reduce_lr_on_plateau" else None,
             ),
             unfinished=OnTheWay(write_so_far),
             thaws=thaws(self.encoder, self.head, train, self.updates_per_epoch),

@@ -145,7 +145,9 @@ def find_rate(
             encoder, head = build_model(kind, base.folder, chosen, facts, here)
             items = items or head.items(examples, base.tokenizer)
             read: nn.Module = encoder
-            if chosen.train.frozen:  # as a run reads them: without dropout, computed for the first seed alone
+            if (
+                chosen.train.freeze_encoder
+            ):  # as a run reads them: without dropout, computed for the first seed alone
                 read = Frozen(encoder, head.layers_read, here, Path(states))
                 sequences = (one for item in items for one in item.sequences)
                 read.remember(sequences, base.folder.weights_digest())
@@ -158,7 +160,7 @@ def find_rate(
                 losses[seed] = range_test(Trained(read, head), phase, chosen.train, here, rates, shown)
             readings[seed] = CurveReading.of(rates, losses[seed])
     rate, why = suggestion(list(readings.values()), high)
-    passes = steps * chosen.train.batch_size * chosen.train.accumulate / len(items)
+    passes = steps * chosen.train.batch_size * chosen.train.gradient_accumulation_steps / len(items)
     logger.info(
         "%s per seed, %.2g passes over %s; the model is not changed",
         pluralize(steps, "update"),

@@ -66,10 +66,11 @@ def finetune(
     its proportion and equal texts on one side, and both parts are written into output_dir/split. sample: use that
     many examples of train. Sample and split depend on files.seed; train.seed draws the head and the order.
     label_names: names for labels that are numbers, in their order, or the name of each code, or a file of either.
-    settings and keywords: as in `pretrain` (epochs=3, text_column="title"); `bertsmith finetune TASK --help`
-    lists them. states: with frozen=True a folder for the hidden states, where further runs on the same data find
-    them; without it they are in `output_dir` until the run has finished. resume, overwrite: as in `pretrain`;
-    what was in memory must be given again, and is compared. Returns the finished model, with its report.
+    settings and keywords: as in `pretrain` (num_train_epochs=3, text_column="title"); `bertsmith finetune TASK
+    --help` lists them. states: with freeze_encoder=True a folder for the hidden states, where further runs on the
+    same data find them; without it they are in `output_dir` until the run has finished. resume, overwrite: as in
+    `pretrain`; what was in memory must be given again, and is compared. Returns the finished model, with its
+    report.
 
     Raises InputError for what a user can fix, MachineError, or Stopped after a signal.
     """
@@ -92,7 +93,7 @@ def finetune(
                 "minutes_in_finetuning",
                 "train.max_minutes is a setting of pre-training only",
                 argument="train.max_minutes",
-                hint="set train.epochs or train.max_steps",
+                hint="set train.num_train_epochs or train.max_steps",
             )
         refuse_too_long(chosen.task, base.folder.config.max_length)
     place = bare_place(chosen.train)

@@ -41,10 +41,10 @@ def fill_other_direction(
             hint="choose a run with the base's tokenizer",
         )
     asked = {
-        "frozen": train.frozen,
+        "freeze_encoder": train.freeze_encoder,
         "freeze_embeddings": train.freeze_embeddings,
         "freeze_layers": train.freeze_layers > 0,
-        "layer_decay": train.layer_decay < 1,
+        "layerwise_lr_decay": train.layerwise_lr_decay < 1,
         "unfreeze_every": train.unfreeze_every is not None,
     }
     if apart := [key for key, is_asked in asked.items() if is_asked]:

@@ -64,7 +64,7 @@ class FileSettings(Settings):
 class FinetuneTrainSettings(TrainSettings):
     """The paper's fine-tuning: a few epochs at a low rate (Devlin et al. 2019, A.3)."""
 
-    epochs: float = Field(
+    num_train_epochs: float = Field(
         3.0,
         gt=0,
         le=1e6,
@@ -80,12 +80,12 @@ class FinetuneTrainSettings(TrainSettings):
         description="early stopping: evaluations in a row without a better score after which the run ends; none: "
         "never",
     )
-    drop_after: int = Field(
+    lr_patience: int = Field(
         2,
         ge=1,
-        description="evaluations in a row without a better score after which the schedule plateau falls",
+        description="evaluations in a row without a better score after which reduce_lr_on_plateau lowers the rate",
     )
-    frozen: bool = Field(
+    freeze_encoder: bool = Field(
         False,
         description="train the head alone: the encoder stays as it is, without dropout, and its hidden states are "
         "computed once and kept on disk as long as the run lasts",
@@ -104,7 +104,7 @@ class FinetuneTrainSettings(TrainSettings):
         description="gradual unfreezing: the head alone at first, then one more layer from the top down each so "
         "many updates, or each epoch, the embeddings last; none: all from the first update on",
     )
-    layer_decay: float = Field(
+    layerwise_lr_decay: float = Field(
         1.0,
         gt=0,
         le=1,

@@ -20,16 +20,16 @@ logger = logging.getLogger(__name__)
 
 def settle_layers(encoder: Encoder, head: Task, train: FinetuneTrainSettings) -> None:
     """Freeze what keeps the base's weights, and give each layer its multiple of the rate: the top layer 1, each
-    one below `layer_decay` times that of the one above, the embeddings the lowest (Sun et al. 2019, after Howard
-    and Ruder 2018, section 3.2). InputError where the model has no such layers.
+    one below `layerwise_lr_decay` times that of the one above, the embeddings the lowest (Sun et al. 2019, after
+    Howard and Ruder 2018, section 3.2). InputError where the model has no such layers.
     """
     layers = encoder.layers
-    first = len(layers) if train.frozen else train.freeze_layers
-    if train.frozen and (train.unfreeze_every is not None or train.layer_decay < 1):
-        other = "unfreeze_every" if train.unfreeze_every is not None else "layer_decay"
+    first = len(layers) if train.freeze_encoder else train.freeze_layers
+    if train.freeze_encoder and (train.unfreeze_every is not None or train.layerwise_lr_decay < 1):
+        other = "unfreeze_every" if train.unfreeze_every is not None else "layerwise_lr_decay"
         raise InputError(
             "frozen_with_layer_settings",
-            f"train.frozen and train.{other} exclude each other, because no layer is trained",
+            f"train.freeze_encoder and train.{other} exclude each other, because no layer is trained",
             argument=f"train.{other}",
             hint="omit one of them",
         )
@@ -48,20 +48,20 @@ def settle_layers(encoder: Encoder, head: Task, train: FinetuneTrainSettings) ->
     everything = [*encoder.parameters(), *head.parameters()]
     trained = sum(p.numel() for p in everything if p.requires_grad)
     if not trained:
-        asked = "train.frozen" if train.frozen else f"train.freeze_layers={first}"
+        asked = "train.freeze_encoder" if train.freeze_encoder else f"train.freeze_layers={first}"
         raise InputError(
             "nothing_to_train",
             f"with {asked} nothing would be trained, because the task '{head.name}' has no head",
-            argument="train.frozen" if train.frozen else "train.freeze_layers",
+            argument="train.freeze_encoder" if train.freeze_encoder else "train.freeze_layers",
             hint="freeze fewer layers",
         )
     if frozen:
         also = "" if not first else " and the first layer" if first == 1 else f" and the first {first} layers"
         of = pluralize(sum(p.numel() for p in everything), "parameter")
         logger.info("the embeddings%s are frozen: %s of %s are trained", also, f"{trained:,}", of)
-    if train.layer_decay < 1:
+    if train.layerwise_lr_decay < 1:
         for under, module in enumerate(reversed([encoder.embeddings, *layers])):
-            setattr(module, "lr_multiplier", train.layer_decay**under)  # noqa: B010  (a Module's type knows no such name)
+            setattr(module, "lr_multiplier", train.layerwise_lr_decay**under)  # noqa: B010  (a Module's type knows no such name)
 
 
 def thaws(
@@ -88,7 +88,7 @@ def _refuse_shared(encoder: Encoder, train: FinetuneTrainSettings) -> None:
     apart = {
         f"freeze_layers={train.freeze_layers}": 0 < train.freeze_layers < len(encoder.layers),
         f"unfreeze_every={train.unfreeze_every}": train.unfreeze_every is not None,
-        f"layer_decay={train.layer_decay:g}": train.layer_decay < 1,
+        f"layerwise_lr_decay={train.layerwise_lr_decay:g}": train.layerwise_lr_decay < 1,
     }
     asked = [name for name, is_asked in apart.items() if is_asked]
     if encoder.config.share != "none" and asked:

@@ -151,7 +151,9 @@ def forecast(
     settings = TrainSettings()
     instances = round(TOKEN_REPETITION * tokens / (MEAN_FILL_RATIO * _SEQUENCE_LENGTH - _SPECIAL_TOKENS))
     steps = (
-        max(1, round(epochs * instances / (settings.batch_size * settings.accumulate))) if instances else 0
+        max(1, round(epochs * instances / (settings.batch_size * settings.gradient_accumulation_steps)))
+        if instances
+        else 0
     )
     basis = _describe_basis(tokenizer_report is not None)
     result: dict[str, Any] = {
@@ -196,7 +198,7 @@ def _estimate_update_time(config: ModelConfig, settings: TrainSettings) -> _Upda
 
     context = place_of(settings, config, is_look=True)
     flops = hardware.matmul_flops(context.device, context.precision, _MATMUL_SIZE, _MATMUL_SECONDS)
-    tokens = settings.batch_size * settings.accumulate * _SEQUENCE_LENGTH * MEAN_FILL_RATIO
+    tokens = settings.batch_size * settings.gradient_accumulation_steps * _SEQUENCE_LENGTH * MEAN_FILL_RATIO
     seconds = tokens * flops_per_token(config, _MLM_PROBABILITY) / (flops * _MATMUL_UTILIZATION)
     if seconds > _MAX_MEASURED_SECONDS:
         return _UpdateTime(

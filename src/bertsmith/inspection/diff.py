@@ -103,7 +103,9 @@ def _family_traits(model_family: Family) -> dict[str, Any]:
         "has a sentence pair head": has_pair_head,
         "pre-trained with objective": model_family.objective,
         **{f"pre-trained with data.{name}": value for name, value in data.items()},
-        "pre-trained with train.betas": list(model_family.training.get("betas", TrainSettings().betas)),
+        "pre-trained with train.adam_beta2": model_family.training.get(
+            "adam_beta2", TrainSettings().adam_beta2
+        ),
     }
 
 

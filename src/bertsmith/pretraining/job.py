@@ -139,19 +139,19 @@ class Work:
         if settings.max_tokens:
             return math.ceil(settings.max_tokens / self._tokens_per_update)
         check_accumulation(settings, self._updates_per_epoch)
-        return max(1, math.ceil(settings.epochs * self._updates_per_epoch))
+        return max(1, math.ceil(settings.num_train_epochs * self._updates_per_epoch))
 
     @property
     def _updates_per_epoch(self) -> float:
         train, stream = self.chosen.train, self.source.streams[0]
         if train.batch_tokens is None:
-            return stream.size(0) / (train.batch_size * train.accumulate)
-        return len(stream.fill_stats(0, train.batch_size).tokens) / train.accumulate
+            return stream.size(0) / (train.batch_size * train.gradient_accumulation_steps)
+        return len(stream.fill_stats(0, train.batch_size).tokens) / train.gradient_accumulation_steps
 
     @property
     def _tokens_per_update(self) -> float:
         train, source = self.chosen.train, self.source
-        return train.accumulate * sum(
+        return train.gradient_accumulation_steps * sum(
             share * float(stream.fill_stats(0, train.batch_size).tokens.mean())
             for stream, (_, share) in zip(source.streams, source.lengths, strict=True)
         )

@@ -79,7 +79,7 @@ def _tokens_in(
     return (
         updates
         * draft.train.batch_size
-        * draft.train.accumulate
+        * draft.train.gradient_accumulation_steps
         * draft.data.sequence_length
         * MEAN_FILL_RATIO
     )

@@ -24,12 +24,13 @@ _COMMON: dict[str, dict[str, Any]] = {
         "output_bias": "unigram",
     },
     "train": {
-        "optimizer": "muon",
+        "optim": "muon",
         "muon_momentum": 0.9,
-        "betas": (0.9, 0.98),
-        "warmup": 0.06,
-        "schedule": "constant_then_down",
-        "down": 0.4,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.98,
+        "warmup_steps": 0.06,
+        "lr_scheduler_type": "warmup_stable_decay",
+        "decay_ratio": 0.4,
         "weight_decay": 0.01,
     },
 }

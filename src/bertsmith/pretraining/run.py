@@ -177,9 +177,9 @@ def _log_learning_settings(chosen: PretrainSettings) -> None:
     """Log what a model learns with where no recipe says it: what was measured for its size, but for what the user
     chose; or the defaults, where nothing was."""
     usual, train, data = learning_settings(chosen.model.model_dump()), chosen.train, chosen.data
-    muon = f"Muon at {train.muon_learning_rate:g}, " if train.optimizer == "muon" else ""
+    muon = f"Muon at {train.muon_learning_rate:g}, " if train.optim == "muon" else ""
     told = (
-        f"{muon}AdamW at {train.learning_rate:g}, schedule {train.schedule}, "
+        f"{muon}AdamW at {train.learning_rate:g}, schedule {train.lr_scheduler_type}, "
         f"{pluralize(train.batch_size, 'sequence')} of {data.sequence_length} tokens a batch, "
         f"{format_percent(data.mlm_probability)} of them predicted, dropout {chosen.model.hidden_dropout_prob:g}"
     )

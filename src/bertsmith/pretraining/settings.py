@@ -89,11 +89,12 @@ class PretrainTrainSettings(TrainSettings):
     )
 
     @model_validator(mode="after")
-    def _knows_no_plateau(self) -> PretrainTrainSettings:
-        if self.schedule == "plateau":
+    def _has_no_score_to_wait_for(self) -> PretrainTrainSettings:
+        if self.lr_scheduler_type == "reduce_lr_on_plateau":
             raise ValueError(
-                "schedule plateau lowers the rate where a score on dev gets no better, and pre-training has no "
-                "such score: set train.schedule=constant_then_down, or step"
+                "reduce_lr_on_plateau lowers the learning rate if a score on the validation set does not "
+                "improve, and pre-training has no such score: set "
+                "train.lr_scheduler_type=warmup_stable_decay, or step"
             )
         return self
 
@@ -105,7 +106,7 @@ class ObjectiveSettings(Settings):
     reduction: Literal["mean", "sum"] = Field(
         "mean",
         description="what an update minimises of the predicted tokens' losses: their mean, or their sum, whose "
-        "gradient is as many times larger (train.clip_norm and epsilon see that)",
+        "gradient is as many times larger (train.max_grad_norm and train.adam_epsilon see that)",
     )
 
 

@@ -63,8 +63,8 @@ PRETRAINING_SETTINGS = {
     "data.mlm_probability": 0.35,
     "data.validation_split": 0.02,
     "train.batch_size": 32,
-    "train.checkpoint_every": 1000,
-    "train.tensorboard": False,
+    "train.save_steps": 1000,
+    "train.report_to": "none",
 }
 # The same for the pre-trained and the untrained BERT. After pre-training at a high learning rate, fine-tuning can
 # use a high one, too.
@@ -74,8 +74,8 @@ FINETUNING_SETTINGS = {
     "train.max_steps": 60,
     "train.batch_size": 16,
     "train.learning_rate": 0.0005,
-    "train.checkpoint_every": 1000,
-    "train.tensorboard": False,
+    "train.save_steps": 1000,
+    "train.report_to": "none",
 }
 MASKED_SENTENCES = (
     "Returns a new [MASK] with the same shape as the input.",

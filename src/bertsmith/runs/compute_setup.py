@@ -36,7 +36,7 @@ _FEW_TO_LEARN = 500
 
 def without_other_budgets(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes of settings that also remove the other budgets, if they set one."""
-    if changes.keys().isdisjoint({*_BUDGETS, "train.epochs"}):
+    if changes.keys().isdisjoint({*_BUDGETS, "train.num_train_epochs"}):
         return dict(changes)
     return {**dict.fromkeys(_BUDGETS), **changes}
 
@@ -44,7 +44,9 @@ def without_other_budgets(changes: Mapping[str, Any]) -> dict[str, Any]:
 def budget_of(train: TrainSettings) -> dict[str, float]:
     """The budget by its settings' names: epochs where no other is given."""
     given = {name: getattr(train, name) for name in ("max_steps", "max_tokens", "max_minutes")}
-    return {name: value for name, value in given.items() if value is not None} or {"epochs": train.epochs}
+    return {name: value for name, value in given.items() if value is not None} or {
+        "num_train_epochs": train.num_train_epochs
+    }
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def aim_of(
     to learn anything in is logged.
     """
     budget, names = budget_of(train), set(named or ())
-    asked = named is None or not names.isdisjoint({*_BUDGETS, "train.epochs"})
+    asked = named is None or not names.isdisjoint({*_BUDGETS, "train.num_train_epochs"})
     threads: int | None = on.threads
     if named is not None:
         threads = (train.threads if "train.threads" in names else None) or hardware.omp_num_threads()

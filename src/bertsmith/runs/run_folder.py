@@ -40,7 +40,7 @@ _LEFT_OPEN = {
     "train.precision": "auto",
     "train.device": "auto",
     "train.kernels": "auto",
-    "train.evaluate_every": None,
+    "train.eval_steps": None,
 }
 _HOW_COMPUTED = ("train.kernels",)  # may change on resume, and change the last digits
 _LONG, _LONG_MINUTES = 500, 3.0  # updates, and minutes, in which a minute of compiling is won back
@@ -294,13 +294,15 @@ def check_folders(out: Path, folders: Mapping[str, ModelParts]) -> None:
 
 def check_accumulation(train: TrainSettings, updates_per_epoch: float) -> None:
     """InputError where one update takes more passes over the data than the whole run was to have."""
-    if train.accumulate > 1 and train.epochs * updates_per_epoch < 0.5:
+    if train.gradient_accumulation_steps > 1 and train.num_train_epochs * updates_per_epoch < 0.5:
         raise InputError(
             "update_longer_than_run",
-            f"with train.accumulate={train.accumulate}, one update takes {1 / updates_per_epoch:,.0f} passes over "
-            f"the data, and train.epochs is {train.epochs:g}",
-            argument="train.accumulate",
-            hint=f"lower train.accumulate, or set the number of updates with {option('train.max_steps')}",
+            f"with train.gradient_accumulation_steps={train.gradient_accumulation_steps}, one update takes "
+            f"{1 / updates_per_epoch:,.0f} passes over the data, and train.num_train_epochs is "
+            f"{train.num_train_epochs:g}",
+            argument="train.gradient_accumulation_steps",
+            hint="lower train.gradient_accumulation_steps, or set the number of updates with "
+            f"{option('train.max_steps')}",
         )
 
 

@@ -150,7 +150,7 @@ class Pace:
         self._minutes = (
             None if minutes is None else Minutes(minutes, None if cap is None else int(cap), shares)
         )
-        self._between = (settings.evaluate_every, settings.checkpoint_every)
+        self._between = (settings.eval_steps, settings.save_steps)
 
     def replanned(self, plan: RunPlan, step: int, spent: float) -> Entry | None:
         """An entry where minutes hold another number of updates than planned; spent: seconds so far."""

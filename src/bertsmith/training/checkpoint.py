@@ -177,7 +177,7 @@ def _refuse_not_finite(folder: Path, checkpoint: Checkpoint) -> None:
             raise MachineError(
                 "state_not_finite",
                 f"the {name} of step {checkpoint.step} are not finite ('{key}'), so they were not saved",
-                hint="lower train.learning_rate, or raise train.epsilon"
+                hint="lower train.learning_rate, or raise train.adam_epsilon"
                 + (f"; the newest checkpoint is {kept}" if kept else ""),
             )
 
@@ -396,7 +396,7 @@ def save_weights(folder: Path, step: int, tensors: Mapping[str, Tensor]) -> str:
         raise MachineError(
             "weights_not_finite",
             f"the weights of step {step} are not finite ('{key}'), so they were not saved",
-            hint="lower train.learning_rate, or raise train.epsilon",
+            hint="lower train.learning_rate, or raise train.adam_epsilon",
         )
     try:
         with atomic.atomic_file(file) as beside:

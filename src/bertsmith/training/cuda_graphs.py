@@ -156,7 +156,7 @@ def pays(
     objective whose batches can be filled up, with the same parameters throughout."""
     skip = all(some.ignores_negative_labels for some in _kernels_of(trained))
     fills = bool(getattr(trained.objective, "supports_filling", False))
-    return place.is_async and fills and skip and settings.accumulate == 1 and not thaws
+    return place.is_async and fills and skip and settings.gradient_accumulation_steps == 1 and not thaws
 
 
 def _kernels_of(trained: Trained) -> list[KernelBackend]:

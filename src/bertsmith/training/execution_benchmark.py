@@ -97,7 +97,9 @@ def tried(
             larger = min(2 * size, phase.batch_size)
             best = min(min(times) for times in found.values())
             quickest = min(found, key=lambda way: min(found[way]))
-            expected = of_whole(size, best, smaller.get(quickest), settings.accumulate * phase.batch_size)
+            expected = of_whole(
+                size, best, smaller.get(quickest), settings.gradient_accumulation_steps * phase.batch_size
+            )
             is_compared = bool(smaller) or spent > _SOON or size == phase.batch_size
             if is_compared and hardware.clock() - begin + spent * larger / size > enough(expected):
                 break
@@ -108,7 +110,7 @@ def tried(
         place.generator.set_state(state)
         trained.train(training)
         optimizer.zero_grad(set_to_none=True)
-    whole = settings.accumulate * phase.batch_size
+    whole = settings.gradient_accumulation_steps * phase.batch_size
     return {way: of_whole(size, median_high(times), smaller.get(way), whole) for way, times in found.items()}
 
 

@@ -64,9 +64,9 @@ def range_test(
         stream = updates(
             phase.stream,
             phase.batch_size,
-            settings.accumulate,
+            settings.gradient_accumulation_steps,
             Position(),
-            settings.workers,
+            settings.dataloader_num_workers,
             objective.counts,
         )
         with closing(stream):

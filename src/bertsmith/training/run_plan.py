@@ -105,15 +105,15 @@ class RunPlan:
         from the schedule's beginning, and the decay begins at the progress that was made by then.
         """
         whole, position = self.at(step).updates, self.position(step)
-        warmup: float = warmup_updates(settings.warmup, whole)
-        if settings.warmup >= 1:
+        warmup_steps: float = warmup_updates(settings.warmup_steps, whole)
+        if settings.warmup_steps >= 1:
             begun = next(e.step for e in reversed(self.entries) if e.step < step and not e.progress)
-            warmup = min(warmup, whole - begun)
-            if step - begun <= warmup:
+            warmup_steps = min(warmup_steps, whole - begun)
+            if step - begun <= warmup_steps:
                 position = step - begun
-            elif self.at(begun + int(warmup)) is not self.at(step) or begun:
-                warmup = self.progress(begun + int(warmup)) * whole
-        return _rate_at(position, whole, warmup, settings)
+            elif self.at(begun + int(warmup_steps)) is not self.at(step) or begun:
+                warmup_steps = self.progress(begun + int(warmup_steps)) * whole
+        return _rate_at(position, whole, warmup_steps, settings)
 
     def cut_short(self, settings: TrainSettings) -> str | None:
         """Where the time was over so early that the last rate is high above the schedule's own end, a sentence
@@ -126,7 +126,9 @@ class RunPlan:
         if "max_minutes" not in last.budget or last.progress == 0 or last.step < last.updates:
             return None
         rate = self.rate(last.updates, settings)
-        end = _rate_at(last.updates, last.updates, warmup_updates(settings.warmup, last.updates), settings)
+        end = _rate_at(
+            last.updates, last.updates, warmup_updates(settings.warmup_steps, last.updates), settings
+        )
         if rate - end < _HIGH * settings.learning_rate:
             return None
         return (
@@ -145,17 +147,17 @@ class RunPlan:
         return sum(self.position(step) > max(0, bound) for bound in bounds)
 
 
-def _rate_at(position: float, updates: int, warmup: float, settings: TrainSettings) -> float:
+def _rate_at(position: float, updates: int, warmup_steps: float, settings: TrainSettings) -> float:
     """The rate of the settings' schedule where an update stands among all."""
     return learning_rate(
         position,
         peak=settings.learning_rate,
-        warmup=warmup,
+        warmup_steps=warmup_steps,
         updates=updates,
-        shape=settings.schedule,
-        down=settings.down,
-        drop=settings.drop,
-        drops_at=settings.drops_at,
+        shape=settings.lr_scheduler_type,
+        decay_ratio=settings.decay_ratio,
+        lr_decay_factor=settings.lr_decay_factor,
+        lr_milestones=settings.lr_milestones,
     )
 
 

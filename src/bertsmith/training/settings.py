@@ -1,4 +1,4 @@
-"""How long, how fast and how carefully a model is trained: what a user may set of the loop."""
+"""The settings of `train.*`: length, learning rate, optimizer, checkpoints, and hardware of a training run."""
 
 from __future__ import annotations
 
@@ -7,188 +7,184 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from bertsmith.settings import MAY_CHANGE, Settings
-from bertsmith.training.lr_schedule import Shape
+from bertsmith.training.lr_schedule import SchedulerType
 
-_LONGEST_MINUTES = 5_256_000  # ten years
-_MOST_UPDATES = 10**15  # a plan counts so far, exactly
+_MAX_MINUTES = 5_256_000  # ten years
+_MAX_UPDATES = 10**15  # the positions of a plan are exact up to here
 
 _Beta = Annotated[float, Field(ge=0, lt=1)]
-_Share = Annotated[float, Field(gt=0, lt=1)]
+_Ratio = Annotated[float, Field(gt=0, lt=1)]
 
 
-def _one_or_more(value: Any) -> Any:
-    """One share may be given as it is, without brackets."""
+def _as_tuple(value: Any) -> Any:
+    """Return a single number as a tuple, so that one milestone needs no brackets."""
     return (value,) if isinstance(value, int | float) else value
 
 
 class TrainSettings(Settings):
-    """How long, how fast and how carefully a model is trained."""
+    """The settings of a training run that pre-training and fine-tuning share."""
 
     max_steps: int | None = Field(
         None,
         ge=1,
-        le=_MOST_UPDATES,
-        description="updates to make; with max_minutes: whichever is reached first",
+        le=_MAX_UPDATES,
+        description="number of updates; with max_minutes: whichever is reached first",
         json_schema_extra=MAY_CHANGE,
     )
     max_tokens: int | None = Field(
         None,
         ge=1,
-        le=_MOST_UPDATES,
-        description="tokens to train on, special ones included",
+        le=_MAX_UPDATES,
+        description="number of tokens to train on, special tokens included",
         json_schema_extra=MAY_CHANGE,
     )
     max_minutes: float | None = Field(
         None,
         gt=0,
-        le=_LONGEST_MINUTES,
-        description="minutes that the run may take, from its start to the written model; on --resume the earlier "
-        "parts count",
+        le=_MAX_MINUTES,
+        description="minutes that the run may take, from its start to the written model; with --resume the "
+        "earlier parts count",
         json_schema_extra=MAY_CHANGE,
     )
-    epochs: float = Field(
+    num_train_epochs: float = Field(
         1.0,
         gt=0,
         le=1e6,
-        description="passes over the data, where no other budget is given",
+        description="passes over the data, if no other budget is set",
         json_schema_extra=MAY_CHANGE,
     )
-    batch_size: int = Field(32, ge=1, description="sequences in a batch")
-    accumulate: int = Field(1, ge=1, description="batches whose gradients make one update")
-    optimizer: Literal["adamw", "muon"] = Field(
+    batch_size: int = Field(32, ge=1, description="sequences in a batch, over all processes")
+    gradient_accumulation_steps: int = Field(
+        1, ge=1, description="batches whose gradients are accumulated for one update"
+    )
+    optim: Literal["adamw", "muon"] = Field(
         "adamw",
-        description="adamw for all, or muon for the layers' matrices and adamw for the rest",
+        description="the optimizer: adamw, or muon for the matrices of the layers and adamw for the rest",
     )
     learning_rate: float = Field(
-        1e-4, gt=0, le=10, description="the highest learning rate, at the end of warm-up"
+        1e-4, gt=0, le=10, description="peak learning rate, at the end of the warm-up"
     )
     muon_learning_rate: float = Field(
         1e-2,
         gt=0,
         le=10,
-        description="the highest learning rate of the matrices that Muon moves, on the scale of AdamW's",
+        description="peak learning rate of the matrices that Muon updates, on the scale of AdamW's",
     )
-    muon_momentum: float = Field(0.9, ge=0, lt=1, description="Muon's momentum")
+    muon_momentum: float = Field(0.9, ge=0, lt=1, description="momentum of Muon")
     muon_weight_decay: float | None = Field(
-        None, ge=0, le=10, description="the decay of the matrices that Muon moves; none: weight_decay"
+        None, ge=0, le=10, description="weight decay of the matrices that Muon updates; none: weight_decay"
     )
-    warmup: float = Field(
+    warmup_steps: float = Field(
         0.1,
         ge=0,
-        description="updates of warm-up: a share of all below 1, a number from 1 on; a tenth, not the paper's 1 % "
-        "(10,000 of a million), which in a short run would be a few dozen",
+        description="length of the warm-up: below 1 a fraction of all updates, from 1 on a number of updates; a "
+        "tenth, not the paper's 1 % (10,000 of a million), which would be a few dozen updates in a short run",
     )
-    schedule: Shape = Field(
+    lr_scheduler_type: SchedulerType = Field(
         "linear",
-        description="after warm-up: linear (to 0 at the last update), linear_release (as BERT's release: on the "
-        "line that falls from the first update on), cosine, constant, constant_then_down (in a line to 0 over "
-        "the last `down`), one_cycle (up and down along cosines), step (times `drop` after each share in "
-        "`drops_at`), inverse_sqrt, or in fine-tuning plateau (times `drop` where evaluations get no better)",
+        description="learning rate after the warm-up: linear (to 0 at the last update), linear_google (as in "
+        "BERT's released code: on the line that falls from the first update on), cosine, constant_with_warmup, "
+        "warmup_stable_decay (constant, then linear to 0 over the last decay_ratio), one_cycle (up and down along "
+        "cosines), step (times lr_decay_factor at each of lr_milestones), inverse_sqrt, or in fine-tuning "
+        "reduce_lr_on_plateau (times lr_decay_factor if evaluations do not improve)",
     )
-    down: float = Field(
-        0.4, gt=0, le=1, description="share of the updates over which constant_then_down falls to 0"
+    decay_ratio: float = Field(
+        0.4, gt=0, le=1, description="fraction of the updates over which warmup_stable_decay falls to 0"
     )
-    drop: float = Field(
+    lr_decay_factor: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="what the schedules step and plateau multiply the rate by each time",
+        description="factor by which the schedules step and reduce_lr_on_plateau multiply the learning rate",
     )
-    drops_at: Annotated[tuple[_Share, ...], BeforeValidator(_one_or_more)] = Field(
+    lr_milestones: Annotated[tuple[_Ratio, ...], BeforeValidator(_as_tuple)] = Field(
         (0.5, 0.75),
         min_length=1,
-        description="shares of the updates after which the schedule step falls",
+        description="fractions of the updates after which the schedule step lowers the learning rate",
     )
-    weight_decay: float = Field(
-        0.01, ge=0, le=10, description="the optimiser's decay; biases and LayerNorm are exempt"
-    )
-    betas: tuple[_Beta, _Beta] = Field((0.9, 0.999), description="AdamW's two betas")
-    epsilon: float = Field(1e-6, gt=0, description="AdamW's epsilon")
+    weight_decay: float = Field(0.01, ge=0, le=10, description="weight decay; biases and LayerNorm have none")
+    adam_beta1: _Beta = Field(0.9, description="beta 1 of AdamW")
+    adam_beta2: _Beta = Field(0.999, description="beta 2 of AdamW")
+    adam_epsilon: float = Field(1e-6, gt=0, description="epsilon of AdamW")
     bias_correction: bool = Field(
         True,
-        description="whether AdamW corrects its first updates; BERT's release does not (false): its first step "
-        "is 3.16 times the rate",
+        description="whether AdamW corrects the bias of its running means; BERT's released code does not (false): "
+        "its first update is 3.16 times the learning rate",
     )
-    clip_norm: float = Field(1.0, gt=0, description="the largest norm of all gradients together")
-    log_every: int = Field(10, ge=1, description="updates between two lines of log.jsonl")
-    evaluate_every: int | None = Field(
-        None, ge=1, description="updates between two evaluations; none: at the end"
+    max_grad_norm: float = Field(1.0, gt=0, description="norm to which gradients are clipped")
+    logging_steps: int = Field(10, ge=1, description="updates between two lines of log.jsonl")
+    eval_steps: int | None = Field(
+        None, ge=1, description="updates between two evaluations; none: after the last update only"
     )
-    checkpoint_every: int = Field(
+    save_steps: int = Field(
         500, ge=1, description="updates between two checkpoints", json_schema_extra=MAY_CHANGE
     )
-    keep_checkpoints: int = Field(
-        2, ge=1, description="how many checkpoints stay", json_schema_extra=MAY_CHANGE
+    save_total_limit: int = Field(
+        2, ge=1, description="number of checkpoints to keep", json_schema_extra=MAY_CHANGE
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="the seed of everything random")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of everything random")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="of products: fp32, bf16, or auto, which measures in which an update is faster here",
+        description="precision of matrix products: fp32, bf16, or auto, which times updates in both",
     )
     kernels: Literal["auto", "torch", "numba", "flash", "triton"] = Field(
         "auto",
-        description="what computes between products. On a processor: torch, or numba, which is compiled and "
-        "faster (the extra fast); auto: numba where it is installed and the model is at least 128 wide. On a GPU "
-        "in bf16: torch, flash (flash attention of sequences of any length), or triton (layers as a whole, by "
-        "programs of our own); auto: triton in runs of 500 updates and more, flash elsewhere",
+        description="kernels of the encoder's operations. On a CPU: torch, or numba, which is compiled and faster "
+        "(the extra fast); auto: numba if it is installed and the hidden size is at least 128. On a GPU in bf16: "
+        "torch, flash (flash attention over sequences of any length), or triton (fused layers); auto: triton in "
+        "runs of at least 500 updates, otherwise flash",
         json_schema_extra=MAY_CHANGE,
     )
     cuda_graphs: bool = Field(
         True,
-        description="on a GPU, by kernels triton and where a batch is an update: record each "
-        "update's passes as a CUDA graph and replay it, so that the host does not keep the GPU waiting; batches "
-        "are filled up to few shapes",
+        description="on a GPU with the kernels triton and one batch per update: capture the passes of an update "
+        "as CUDA graphs, so that the GPU does not wait for the host; batches are padded to a few shapes",
         json_schema_extra=MAY_CHANGE,
     )
     deterministic: bool = Field(
         False,
-        description="on a GPU: compute by torch's deterministic algorithms alone, more slowly, so that a resumed "
-        "run equals the one that was never stopped to the last bit, as on a processor it always does",
+        description="on a GPU: use only deterministic algorithms, which are slower, so that an interrupted run "
+        "resumes bit for bit, as it always does on a CPU",
         json_schema_extra=MAY_CHANGE,
     )
-    device: str = Field(
-        "auto", description="where to compute: cpu, cuda, cuda:1; auto: a GPU if there is one"
-    )
+    device: str = Field("auto", description="cpu, cuda, or cuda:1; auto: a GPU if there is one")
     threads: int | None = Field(
         None,
         ge=1,
         le=1024,
-        description="threads of computation; none: OMP_NUM_THREADS, or the number that is measured to be fastest, "
-        "also while the run goes",
+        description="number of threads; none: OMP_NUM_THREADS, or the fastest number, which is measured before "
+        "and during the run",
         json_schema_extra=MAY_CHANGE,
     )
-    workers: int = Field(
+    dataloader_num_workers: int = Field(
         1,
         ge=0,
-        description="threads that build batches ahead; 0 builds them in the loop",
+        description="threads that build batches in advance; 0: the training loop builds them",
         json_schema_extra=MAY_CHANGE,
     )
-    shard: bool = Field(
+    fsdp: bool = Field(
         False,
-        description="each of several processes keeps but a part of weights, gradients and the optimiser's state, "
-        "for training that does not fit into the memory of one; AdamW only",
+        description="shard weights, gradients, and optimizer state over the processes (FSDP2), for a training run "
+        "that does not fit into the memory of one; AdamW only",
         json_schema_extra=MAY_CHANGE,
     )
-    tensorboard: bool = Field(
-        True, description="write TensorBoard curves beside log.jsonl", json_schema_extra=MAY_CHANGE
+    report_to: Literal["tensorboard", "none"] = Field(
+        "tensorboard",
+        description="write TensorBoard curves as well as log.jsonl, or none",
+        json_schema_extra=MAY_CHANGE,
     )
 
     @model_validator(mode="after")
-    def _whole_matrices(self) -> TrainSettings:
-        if self.shard and self.optimizer == "muon":
+    def _check_fsdp(self) -> TrainSettings:
+        if self.fsdp and self.optim == "muon":
             raise ValueError(
-                "train.shard cuts matrices, and Muon needs them whole: set train.optimizer=adamw"
+                "train.fsdp shards matrices, and Muon needs whole matrices: set train.optim=adamw"
             )
         return self
 
     @model_validator(mode="after")
-    def _one_budget(self) -> TrainSettings:
-        given = [
-            name for name in ("max_steps", "max_tokens", "max_minutes") if getattr(self, name) is not None
-        ]
-        if len(given) > 1 and given != [
-            "max_steps",
-            "max_minutes",
-        ]:  # these two are fine: whichever comes first
-            raise ValueError(f"{' and '.join(given)} are budgets both: set all but one to none")
+    def _check_budget(self) -> TrainSettings:
+        budgets = [n for n in ("max_steps", "max_tokens", "max_minutes") if getattr(self, n) is not None]
+        if len(budgets) > 1 and budgets != ["max_steps", "max_minutes"]:
+            raise ValueError(f"{' and '.join(budgets)} are both budgets: set all but one to none")
         return self

@@ -45,10 +45,10 @@ class Progress:
         """The evaluation of this step is the best so far; sha256: of its weights."""
         self.best, self.best_step, self.best_sha256, self.waited = score, self.step, sha256, 0
 
-    def wait(self, drop_after: int | None) -> None:
-        """An evaluation was no better; the rate falls with each `drop_after` of them in a row."""
+    def wait(self, lr_patience: int | None) -> None:
+        """An evaluation was no better; the rate falls with each `lr_patience` of them in a row."""
         self.waited += 1
-        if drop_after is not None and self.waited % drop_after == 0:
+        if lr_patience is not None and self.waited % lr_patience == 0:
             self.drops += 1
 
     def forget_waiting(self) -> None:
@@ -62,13 +62,13 @@ class Evaluation:
     which weights are kept as the best (the highest; None keeps the last).
 
     Where one decides: after `patience` evaluations in a row without a better score the run ends, and after each
-    `drop_after` the rate falls. None: never.
+    `lr_patience` the rate falls. None: never.
     """
 
     measure: Callable[[], dict[str, float]]
     best_by: str | None = None
     patience: int | None = None
-    drop_after: int | None = None
+    lr_patience: int | None = None
 
     def is_better(self, progress: Progress) -> bool:
         """Whether the last evaluation is the best so far."""

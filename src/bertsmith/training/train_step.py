@@ -179,7 +179,7 @@ def update(
     totals: list[tuple[str, Tensor]] = []
     by = reduction_factors(work.counts, weights, summed)
     for number, batch in enumerate(work.batches, start=1):
-        found, total = passes.gradients(batch, by, place, last=number == settings.accumulate)
+        found, total = passes.gradients(batch, by, place, last=number == settings.gradient_accumulation_steps)
         totals.append((batch.place, total))
         for part, value in found.items():
             own[part] = own.get(part, 0) + value.detach().double()
@@ -187,7 +187,7 @@ def update(
         torch.stack([*own.values(), torch.stack([total.double() for _, total in totals]).sum()])
     )
     sums = dict(zip(own, of_parts, strict=True))
-    norm = clip(optimizer, settings.clip_norm)
+    norm = clip(optimizer, settings.max_grad_norm)
     finite = torch.isfinite(of_all) & torch.isfinite(norm)
     if checks is not None and place.is_async and not passes.is_sharded and skips(optimizer):
         checks.add(place.start_copy_to_host(finite), lambda: _refuse(step, totals))
@@ -214,8 +214,8 @@ def _refuse(step: int, totals: list[tuple[str, Tensor]]) -> NoReturn:
             raise Diverged(
                 "loss_not_finite",
                 f"the loss is {value} at step {step} ({place}); the update was not made",
-                hint="lower train.learning_rate or train.clip_norm, or inspect these instances; continue from the "
-                f"last checkpoint with {option('resume', True)}",
+                hint="lower train.learning_rate or train.max_grad_norm, or inspect these instances; continue from "
+                f"the last checkpoint with {option('resume', True)}",
             )
     raise Diverged(
         "gradient_not_finite",

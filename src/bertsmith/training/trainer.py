@@ -109,9 +109,9 @@ def train(
     if resume and plan.begins_after(progress.step):
         progress.forget_waiting()
     passes, optimizer = _shared_out(trained, course, place, ranks, found)
-    if course.settings.shard and not passes.is_sharded:
+    if course.settings.fsdp and not passes.is_sharded:
         logger.warning(
-            "train.shard has no effect: this run has one process, which holds the whole model; start several with "
+            "train.fsdp has no effect: this run has one process, which holds the whole model; start several with "
             "torchrun"
         )
     recorder = None
@@ -122,7 +122,7 @@ def train(
             steps=plan.updates,
             step=progress.step,
             resumed_at=log_bytes if found is None else _log_end(course.run / LOG, log_bytes),
-            tensorboard=course.settings.tensorboard,
+            tensorboard=course.settings.report_to == "tensorboard",
         )
     running = _Running(course, trained, optimizer, place, progress, recorder, plan, ranks, passes)
     exactly = place.deterministic(course.settings.deterministic)
@@ -153,9 +153,9 @@ def _updates(
     return updates(
         ranks.rank_stream(phase.stream),
         phase.batch_size,
-        course.settings.accumulate,
+        course.settings.gradient_accumulation_steps,
         position,
-        course.settings.workers,
+        course.settings.dataloader_num_workers,
         partial(count_batch, objective.counts),
     )
 
@@ -172,7 +172,7 @@ def _shared_out(
     if settings.cuda_graphs and ranks.world_size == 1 and pays(trained, place, settings, course.thaws):
         passes: Passes = Recorded(trained)
     else:
-        passes = ranks.passes(trained, shard=settings.shard)
+        passes = ranks.passes(trained, shard=settings.fsdp)
     optimizer = optimizer_of(trained, course.settings)
     if found is not None:
         checkpoint.restore_optimizer(optimizer, _names(trained), found.tensors["optimizer"])
@@ -233,7 +233,9 @@ def _expected(
 def _planned(course: Course, progress: Progress, sealed: Sequence[Entry]) -> RunPlan:
     """The plan of a resumed run: its own, and what this command changes in it."""
     entries = read_plan(course.run, sealed) or course.aim.first().entries
-    plan = course.aim.resumed(course.run, entries, progress.step, progress.seconds, course.settings.schedule)
+    plan = course.aim.resumed(
+        course.run, entries, progress.step, progress.seconds, course.settings.lr_scheduler_type
+    )
     if 0 < progress.step < plan.updates:  # the caller reports that a run is finished
         logger.info("resumed after update %s of %s", f"{progress.step:,}", f"{plan.updates:,}")
     return plan
@@ -319,7 +321,7 @@ class _Running:
                 ends = step == self.plan.updates  # the evaluation may have ended it
                 stop_signal = self.ranks.broadcast(stopped[0] if stopped else 0)
                 stopping = stop_signal > 0 and not ends
-                if ends or stopping or step % settings.checkpoint_every == 0:
+                if ends or stopping or step % settings.save_steps == 0:
                     self._save()
                     if (course := self.course).unfinished is not None and not ends:
                         progress.planned = self.plan.updates
@@ -331,7 +333,7 @@ class _Running:
     def _rate(self, step: int) -> float:
         """The learning rate of an update: the schedule's, less what evaluations have taken from it."""
         settings = self.course.settings
-        return self.plan.rate(step, settings) * settings.drop**self.progress.drops
+        return self.plan.rate(step, settings) * settings.lr_decay_factor**self.progress.drops
 
     @property
     def early(self) -> str | None:
@@ -417,7 +419,7 @@ class _Running:
     def _record(self, work: Update, rate: float, values: Mapping[str, Tensor], ends: bool) -> None:
         step = self.progress.step
         # An evaluation's scores stand beside a loss, however few updates an epoch has.
-        if step % self.course.settings.log_every == 0 or self._is_evaluated(ends):
+        if step % self.course.settings.logging_steps == 0 or self._is_evaluated(ends):
             self._checks.settle()
             numbers = dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
             norm = numbers.pop("gradient_norm")
@@ -431,7 +433,7 @@ class _Running:
             self.recorder.stepped(step, work.tokens, self.plan.updates, left)
 
     def _is_evaluated(self, ends: bool) -> bool:
-        every = self.course.settings.evaluate_every
+        every = self.course.settings.eval_steps
         return ends or bool(every and self.progress.step % every == 0)
 
     def _evaluate_when_due(self, ends: bool) -> None:
@@ -460,7 +462,7 @@ class _Running:
             progress.saving += hardware.clock() - since
             progress.keep_best(progress.evaluation[evaluation.best_by], sha256)
             return
-        progress.wait(evaluation.drop_after)
+        progress.wait(evaluation.lr_patience)
         if evaluation.gives_up(progress) and progress.step < (planned := self.plan.updates):
             self.plan.end_at(progress.step, evaluation.said(progress, planned))
             self._write_plan()
@@ -488,7 +490,7 @@ class _Running:
             "generator": {"state": self.place.generator.get_state()},
         }
         found = checkpoint.Checkpoint(self.progress.step, tensors, state)
-        checkpoint.save(self.course.checkpoints, found, self.course.settings.keep_checkpoints)
+        checkpoint.save(self.course.checkpoints, found, self.course.settings.save_total_limit)
 
 
 def fingerprint(*parts: str) -> str:

@@ -10,21 +10,21 @@ from pathlib import Path
 from bertsmith.console import format_duration
 from bertsmith.errors import InputError, option
 from bertsmith.formatting import pluralize
-from bertsmith.training.lr_schedule import Shape
+from bertsmith.training.lr_schedule import SchedulerType
 from bertsmith.training.run_plan import Entry, RunPlan
 
 logger = logging.getLogger(__name__)
 
 _SHAPES = {
     "linear": "falls in a line to 0",
-    "linear_release": "falls in a line to 0",
+    "linear_google": "falls in a line to 0",
     "cosine": "falls along a cosine to 0",
-    "constant": "stays constant",
-    "constant_then_down": "stays constant, then falls in a line to 0",
+    "constant_with_warmup": "stays constant",
+    "warmup_stable_decay": "stays constant, then falls in a line to 0",
     "one_cycle": "falls along a cosine to nearly 0",
     "step": "falls in steps",
     "inverse_sqrt": "falls with the square root of the updates",
-    "plateau": "stays constant as long as evaluations get better",
+    "reduce_lr_on_plateau": "stays constant as long as evaluations get better",
 }
 
 
@@ -59,7 +59,7 @@ class Aim:
         entries: Sequence[Entry],
         step: int,
         spent: float,
-        shape: Shape,
+        shape: SchedulerType,
     ) -> RunPlan:
         """The plan of a run that is resumed after `step` updates and `spent` seconds; what is new in it is logged.
 
@@ -92,7 +92,7 @@ class Aim:
         """Whether this command computes otherwise than an entry says."""
         return self.threads not in (None, entry.threads) or entry.processes != self.processes
 
-    def _extended(self, run: Path, plan: RunPlan, step: int, spent: float, shape: Shape) -> RunPlan:
+    def _extended(self, run: Path, plan: RunPlan, step: int, spent: float, shape: SchedulerType) -> RunPlan:
         """The plan with this command's budget in place of the run's own."""
         updates, finished = self._updates(run, step, spent), step >= plan.updates
         if updates < step:

@@ -154,7 +154,7 @@ def trained(seed: int = 0) -> Trained:
 @pytest.mark.parametrize("own", [None, 0.3, 0.0])
 def test_muon_moves_the_layers_matrices_and_adamw_the_rest_each_at_its_rate(own: float | None) -> None:
     settings = TrainSettings(
-        optimizer="muon",
+        optim="muon",
         learning_rate=1e-3,
         muon_learning_rate=1e-2,
         muon_momentum=0.8,
@@ -198,7 +198,7 @@ def test_muon_moves_the_layers_matrices_and_adamw_the_rest_each_at_its_rate(own:
 @pytest.mark.parametrize("corrected", [True, False])
 def test_the_rest_is_adamws_also_without_bias_correction(corrected: bool) -> None:
     """Muon keeps no count of updates; AdamW's own must not be looked for there."""
-    settings = TrainSettings(optimizer="muon", bias_correction=corrected)
+    settings = TrainSettings(optim="muon", bias_correction=corrected)
     whole = trained()
     optimizer = optimizer_of(whole, settings)
     for p in whole.parameters():
@@ -214,5 +214,5 @@ def test_the_rest_is_adamws_also_without_bias_correction(corrected: bool) -> Non
 
 
 def test_a_model_without_layers_is_adamws_alone() -> None:
-    optimizer = optimizer_of(nn.Linear(3, 3), TrainSettings(optimizer="muon"))
+    optimizer = optimizer_of(nn.Linear(3, 3), TrainSettings(optim="muon"))
     assert isinstance(optimizer, torch.optim.AdamW)

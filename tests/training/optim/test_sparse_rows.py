@@ -167,7 +167,9 @@ def test_a_run_of_one_process_is_trained_by_rows(
         trained = Trained(*copy.deepcopy(first))
         objective: Any = trained.objective
         place.prepare_modules(trained)
-        settings = TrainSettings(batch_size=4, accumulate=accumulate, learning_rate=1e-3, weight_decay=0.1)
+        settings = TrainSettings(
+            batch_size=4, gradient_accumulation_steps=accumulate, learning_rate=1e-3, weight_decay=0.1
+        )
         optimizer, passes = optimizer_of(trained, settings), Passes(trained)
         if not by_rows:
             monkeypatch.setattr(Embedding, "benefits_from_sparse_grad", False)

@@ -61,5 +61,5 @@ ROBERTA = Family(
     # Transformers' RobertaLMHead has GELU for any hidden_act.
     heads=HeadStructure(masked_act="gelu", dense_act="tanh"),
     pretraining={"instances": "full_sentences", "sentence_task": "none"},
-    training={"betas": (0.9, 0.98)},
+    training={"adam_beta2": 0.98},
 )

@@ -31,7 +31,7 @@ def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     """
     named = dict(trained.named_parameters())
     matrices = {}
-    if settings.optimizer == "muon":
+    if settings.optim == "muon":
         matrices = {name: p for name, p in named.items() if _IN_A_LAYER in f".{name}" and p.dim() == 2}
     rates = {
         p: float(multiplier)
@@ -41,8 +41,8 @@ def optimizer_of(trained: nn.Module, settings: TrainSettings) -> torch.optim.Opt
     }
     rest = make_optimizer(
         ((name, p) for name, p in named.items() if name not in matrices),
-        betas=settings.betas,
-        epsilon=settings.epsilon,
+        betas=(settings.adam_beta1, settings.adam_beta2),
+        epsilon=settings.adam_epsilon,
         weight_decay=settings.weight_decay,
         bias_correction=settings.bias_correction,
         rates=rates,
