@@ -75,7 +75,7 @@ def test_every_kind_of_error_is_one_sentence_and_one_document(
 
 def test_a_signal_that_ends_a_verb_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        command_line._terminated(True, 15, None)
+        command_line._handle_signal(True, 15, None)
     out, told = capsys.readouterr()
     assert end.value.code == 143
     assert told == "stopped\n"

@@ -46,7 +46,6 @@ BAD_OPENING = re.compile(r"(What|Where|Whether|Of|How|As|Those|That|Both|Who)\b"
 ERRORS = ("InputError", "MachineError", "Diverged")
 
 REMAINING: dict[str, int] = {
-    "cli": 76,
     "experiments": 112,
     "explain": 7,
     "finetuning": 69,
